@@ -26,6 +26,7 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     LaunchRequest,
+    NotNow,
     PartitionShape,
     SchedulerError,
     SchedulerMissing,
@@ -203,7 +204,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             raise explain(refused, f"Job {token}") from refused
         if job is None:
             if words := elsewhere(attempt_dir, self._client):
-                raise SchedulerUnreachable(words)
+                raise NotNow(words)
             existed = any(marks.is_there(attempt_dir, one) for one in marks.ALL) or Path(attempt_dir.final).exists()
             return frozenset({NativeId(token)}) if existed else frozenset()
         if not is_released(job) and not job["metadata"].get("deletionTimestamp"):

@@ -103,7 +103,12 @@ class ClusterClient:
             require_library()
             import httpx2
 
-            self._http = httpx2.Client(**parameters_of(self.config, self._settings.request_timeout_s))
+            try:
+                parameters = parameters_of(self.config, self._settings.request_timeout_s)
+            except SchedulerMissing:
+                self._config = None  # somebody may mend the file
+                raise
+            self._http = httpx2.Client(**parameters)
         return self._http
 
     def close(self) -> None:

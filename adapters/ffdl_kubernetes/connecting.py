@@ -55,17 +55,21 @@ def require_library() -> None:
 def load_config(settings: KubernetesSettings) -> SingleConfig:
     """The cluster, user and namespace that the settings choose. Raises SchedulerMissing."""
     require_library()
+    import yaml
     from lightkube.core.exceptions import ConfigError
 
     where = settings.kubeconfig or "$KUBECONFIG, ~/.kube/config, or a pod's service account"
     try:
         found = _find_config(settings).get(settings.context or None)
+        if found is None:
+            raise SchedulerMissing(f"{where} names no current context; name one in context of [backend.kubernetes]")
+        _refuse_unheeded(found)
     except (ConfigError, OSError, KeyError) as error:
         cure = "name the file in kubeconfig and the context in context of [backend.kubernetes]"
         raise SchedulerMissing(f"no cluster is configured in {where}: {error}; {cure}") from error
-    if found is None:
-        raise SchedulerMissing(f"{where} names no current context; name one in context of [backend.kubernetes]")
-    _refuse_unheeded(found)
+    except (yaml.YAMLError, AttributeError, TypeError, ValueError) as error:  # lightkube checks nothing of its shape
+        said = " ".join(str(error).split())
+        raise SchedulerMissing(f"{where} is no kubeconfig: {said}; correct it, or write it anew") from error
     return found
 
 
@@ -117,9 +121,12 @@ def parameters_of(config: SingleConfig, timeout_s: float) -> dict[str, Any]:
 
     try:
         found = ConnectionParams(timeout=httpx2.Timeout(timeout_s)).httpx_params(config)
-    except (ConfigError, OSError) as error:
-        raise SchedulerMissing(f"context {config.context_name} of {config.fname} cannot be used: {error}") from error
+    except (ConfigError, OSError, ValueError, AssertionError) as error:
+        said = f"{error}; correct its user and its cluster, or log in again"
+        raise SchedulerMissing(f"context {config.context_name} of {config.fname} cannot be used: {said}") from error
     user = config.user
+    if user is not None and user.token == "":
+        raise SchedulerMissing(f"user {config.context.user} of {config.fname} has an empty token; log in again")
     if user is None or user.token_file:  # which lightkube reads anew
         return found
     if user.token:

@@ -71,7 +71,10 @@ def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
     access = choose_access(request, settings, start.data)
     network = access.network
     launch = replace(launch, collectors=metering.collectors, metrics=metering.metrics)
-    pod = Pod(POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(start, settings))
+    pod = Pod(
+        POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(start, settings),
+        store_patience_s=float(settings.store_patience_s),
+    )  # fmt: skip
     launch = replace(launch, network=network, pod=pod)
     launch = without_learners(launch) if request.only_stages else launch
     launch = replace(launch, format=needed_format(launch))

@@ -19,7 +19,7 @@ from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.observation import EndCause
 from ffdl_batch.domain.pod import SHIM
 from ffdl_batch.ports.capabilities import Storing
-from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.following import final_word
@@ -96,7 +96,7 @@ class StoresFromClaims:
         """See the capability."""
         self._synced()
         if words := elsewhere(attempt_dir, self._client):
-            raise SchedulerUnreachable(words)
+            raise NotNow(words)
         job_id = token.rpartition("-")[0]
         archive = Path(self._root.job(job_id).model_archive)
         objects = read_objects(attempt_dir, OBJECTS)

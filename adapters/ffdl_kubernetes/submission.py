@@ -12,7 +12,7 @@ from typing import Any
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.domain.secrets import from_text, read_reference, to_text
-from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, NotTaken, SchedulerError
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.files import DOCKER_CONFIG, configuration, has_room, model_parts, number_of_parts, private
 from ffdl_kubernetes.objects.job import release
@@ -87,7 +87,7 @@ def read_objects(attempt: AttemptDir, name: str = OBJECTS) -> list[Plain]:
     try:
         found: list[Plain] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SchedulerUnreachable(f"{path} cannot be read: {error}") from error
+        raise NotNow(f"{path} cannot be read: {error}") from error
     return found
 
 

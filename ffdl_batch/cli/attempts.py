@@ -48,15 +48,18 @@ def _print_debts(job: JobView) -> None:
         return
     owing = [str(attempt.number) for attempt in debts]
     which = f"attempt {owing[0]}" if len(owing) == 1 else f"attempts {', '.join(owing)}"
-    lies = f"not everything could be stored; it lies in {job.job_dir}/attempt-{owing[0]}"
-    print_line("Results owed", f"by {which}: {lies} and is stored {_payer(job, debts[-1])}")
+    lies = f"lie in {job.job_dir}/attempt-{owing[0]}"
+    where = f"not everything could be stored: results and logs {debts[0].owed_in or lies}"
+    print_line("Results owed", f"by {which}: {where}, and are stored {_payer(job, debts[-1])}")
 
 
 def _payer(job: JobView, last: AttemptView) -> str:
     """Who stores what the attempt owes, and when."""
     is_daemons = job.ended_at is not None or (job.state == JobState.STORING and last.number == job.attempts[-1].number)
-    if not is_daemons or last.store_by is None:
+    if not is_daemons:
         return "by the next attempt, or by the daemon"
+    if last.store_by is None:
+        return "by the daemon, which tries again and again"
     return f"by the daemon, which begins at {format_time(last.store_by)} at the latest"
 
 

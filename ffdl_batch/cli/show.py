@@ -160,7 +160,8 @@ def _print_place(job: JobView) -> None:
     print_line("Attempt", str(job.attempt))
     print_line("Nodes", job.nodes)
     print_line("Results", job.results or job.results_note, _attempt_of(job, job.results))
-    print_line("Stored in", job.stored_in, job.stored_at)
+    owes = any(attempt.owed for attempt in job.attempts)
+    print_line("To be stored in" if owes else "Stored in", job.stored_in, job.stored_at)
     print_line("Logs", job.logs, _attempt_of(job, job.logs))
     print_line("Job directory", job.job_dir)
 

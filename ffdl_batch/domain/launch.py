@@ -145,6 +145,7 @@ class Pod:
     is brought by the platform. `cut_off`: stores cannot be reached from here. What is fetched was brought before, and
     what goes out is stored when the pods are gone, by one that `pays`: it has the attempt's files, starts no learner,
     and stores. `claims`: directories that pods have from claims of the cluster, each as ``claim/path in it``.
+    `store_patience_s`: for so long a pod of its own tree tries to store what goes with it.
     """
 
     directory: str
@@ -152,6 +153,7 @@ class Pod:
     cut_off: bool = False
     pays: bool = False
     claims: Mapping[str, str] = field(default_factory=dict)
+    store_patience_s: float = 0.0
 
     def claimed(self, path: str) -> str:
         """In words, where it is in which claim; "" where it is in none of `claims`."""

@@ -11,7 +11,7 @@ from ffdl_batch.domain.pod import TREE
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.ports.capabilities import StoresApart
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.evidence import read_launch
+from ffdl_batch.services.evidence import read_final, read_launch
 from ffdl_batch.services.platform import Platform
 
 
@@ -50,7 +50,15 @@ def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
     in_pods = {number: launch for number, launch in launches.items() if launch is not None and launch.pod is not None}
     if not in_pods:
         return view
-    attempts = tuple(replace(one, results="") if one.number in in_pods else one for one in view.attempts)
+    attempts = tuple(
+        replace(one, results="", owed_in=_owed_in(in_pods[one.number]) if one.owed else "")
+        if one.number in in_pods
+        else one
+        for one in view.attempts
+    )
+    last = in_pods.get(job.attempt)
+    if last is not None and last.apart and view.stored_in and job.state.is_terminal:
+        view = _without_lost(view, directory.attempt(job.attempt))
     own = {directory.attempt(number).results: launch for number, launch in in_pods.items()}
     outside = {launch.stores.results: launch for launch in in_pods.values() if launch.stores.results}
     if view.results in outside:
@@ -62,6 +70,21 @@ def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
         return replace(view, attempts=attempts)
     note = "" if view.stored_in else _note(own[view.results])
     return replace(view, attempts=attempts, results="", results_note=note)
+
+
+def _owed_in(launch: LaunchFile) -> str:
+    assert launch.pod is not None
+    where, _ = where_kept(launch.pod, AttemptDir(launch.attempt_dir).results)
+    return where
+
+
+def _without_lost(view: JobView, attempt: AttemptDir) -> JobView:
+    """Without the store to which nothing came any more, where what was to go there went with its pods."""
+    try:
+        final = read_final(attempt)
+    except OSError:
+        return view
+    return view if final is not None and final.stored else replace(view, stored_in="", stored_at="")
 
 
 def _runs_in_pods(platform: Platform, job: Job) -> bool:
@@ -80,5 +103,7 @@ def _launch(attempt: AttemptDir) -> LaunchFile | None:
 
 def _note(launch: LaunchFile) -> str:
     assert launch.pod is not None
+    if launch.pod.apart and launch.uploads:
+        return "they went with its pods before they could be stored"
     where, cure = where_kept(launch.pod, AttemptDir(launch.attempt_dir).results)
     return f"they {where}; {cure}"

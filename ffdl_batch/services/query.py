@@ -239,7 +239,8 @@ def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attem
         sources=spec.sources,
         uncertain_since=job.uncertain_since,
         attempts=tuple(
-            _attempt(attempt, directory if attempt.number in ran else None, history) for attempt in attempts
+            _attempt(attempt, directory if attempt.number in ran else None, history, platform.clock.now())
+            for attempt in attempts
         ),
         overrides=_altered(job.overrides),
         array=spec.element.array if spec.element is not None else "",
@@ -309,8 +310,9 @@ def _store(job: Job) -> tuple[str, str]:
     ) else address.endpoint
 
 
-def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry]) -> AttemptView:
+def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry], now: float) -> AttemptView:
     """`ran_in`: the job's directory, if the attempt got as far as its learners. `history` is the job's."""
+    begins_at = attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else 0.0
     checkpoint = attempt.checkpoint
     left = ran_in.attempt(attempt.number) if ran_in is not None else None
     return AttemptView(
@@ -335,7 +337,7 @@ def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryE
         played=attempt.played,
         results=left.results if left is not None else "",
         logs=left.logs if left is not None else "",
-        store_by=attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else None,
+        store_by=begins_at if begins_at > now else None,
         restarts=tuple(RestartView(e.at, e.message) for e in history if e.is_restart_of(attempt.number)),
         learner_restarts=tuple(
             RestartView(e.at, e.message) for e in history if e.is_learner_restart_of(attempt.number)

@@ -333,6 +333,31 @@ def test_learners_that_fail_while_the_daemon_is_away_are_told_as_they_are(world:
     assert (job["state"], job["exit_code"]) == ("FAILED", 6), (job, world.diagnosis())
 
 
+def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(world: World) -> None:
+    """Nothing outlives the pod: it tries for as long as it may stay."""
+    jobs = [world.submit('echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done')
+            for _ in range(2)]  # fmt: skip
+    for job_id in jobs:
+        world.await_state(job_id, "PROCESSING")
+    bucket, client = world.bucket, world.server.client
+    for one in client.list_objects_v2(Bucket=bucket).get("Contents", []):
+        client.delete_object(Bucket=bucket, Key=one["Key"])
+    client.delete_bucket(Bucket=bucket)
+    for state in world.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state"):
+        (state / "go").touch()
+    for job_id in jobs:
+        until(lambda: "it is tried again in" in world.diagnosis(), "that it is tried again")
+        assert world.await_state(job_id, "STORING")
+    world.do(jobs[0], "cancel")
+    lost = world.await_state(jobs[0], "CANCELLED", "FAILED")
+    assert (lost["stored_in"], lost["results"]) == ("", "")
+    assert lost["results_note"] == "they went with its pods before they could be stored", lost
+    client.create_bucket(Bucket=bucket)
+    job = world.await_state(jobs[1], "COMPLETED", "FAILED")
+    assert job["state"] == "COMPLETED" and job["stored_in"], (job, world.diagnosis())
+    assert world.stored(f"out/{jobs[1]}/")["answer"] == b"42\n"
+
+
 def test_learners_in_several_pods_meet_by_the_daemon_alone(world: World) -> None:
     command = 'echo "$RANK of $WORLD_SIZE"; getent hosts $MASTER_ADDR >/dev/null && echo found'
     job_id = world.submit(command, learners=2, stores="")

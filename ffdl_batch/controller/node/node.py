@@ -32,7 +32,7 @@ from ffdl_batch.controller.node.seats import Seats
 from ffdl_batch.controller.node.services import SERVICE, at_work, has_trained, left_behind
 from ffdl_batch.controller.node.supervisor import Supervisor
 from ffdl_batch.controller.node.watch import Watch
-from ffdl_batch.controller.record.control import own_run
+from ffdl_batch.controller.record.control import CANCEL, own_run
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.phases import Ended, Fenced, PhaseFailed, PhaseFiles, note
 from ffdl_batch.controller.stores.entries import find_image, has_links
@@ -49,6 +49,8 @@ from ffdl_batch.domain.staging import FaultClass
 
 T = TypeVar("T")
 EXIT_PLATFORM = 74
+STORE_AGAIN_S, STORE_AGAIN_MOST_S = 5.0, 60.0
+"""Between two tries to store what cannot be stored later."""
 """Exit code of a controller that failed before or without its learners (sysexits.h EX_IOERR)."""
 
 
@@ -306,16 +308,19 @@ class Node:
             Phase.STORE_LOGS: self._store_logs,
         }
         failed: Optional[PhaseFailed] = None
+        end = self.watch.clock.now() + (
+            self.launch.pod.store_patience_s if self.launch.pod and self.launch.apart else 0
+        )
         for phase, action in work.items():
+            store = partial(self._outlast, partial(self._patiently, action, self._go_on_storing), end)
             try:
-                self._phase(phase, partial(self._patiently, action, self._go_on_storing), "S303", last=last)
+                self._phase(phase, store, "S303", last=last)
             except PhaseFailed as error:
                 failed = failed or error
         if failed is not None:
             if failed.code:
-                self.journal.append(
-                    EventKind.FAULT, code=failed.code, message=str(failed), **{"class": failed.fault_class}
-                )
+                message = f"{failed}; it goes with the pod" if self.launch.apart else str(failed)
+                self.journal.append(EventKind.FAULT, code=failed.code, message=message, **{"class": failed.fault_class})
             else:
                 sys.stderr.write(f"ffdl-controller: {failed}\n")
             return False
@@ -323,6 +328,23 @@ class Node:
         for number in stored:  # else whoever stores says so
             self.journal.append(EventKind.STORED, learner_id=number)
         return True
+
+    def _outlast(self, store: Callable[[], None], end: float) -> None:
+        """What goes with the pod is lost unless it is stored from here: a store that is away or refuses is tried until
+        `end`, or until the job is cancelled. Raises what `store` raises in the end."""
+        pause_s = STORE_AGAIN_S
+        while True:
+            try:
+                return store()
+            except PhaseFailed as failed:
+                now = self.watch.clock.now()
+                if now + pause_s > end or self.watch.control.wish == CANCEL:
+                    raise
+                sys.stderr.write(f"ffdl-controller: {failed}; it is tried again in {pause_s:g} s\n")
+            until, pause_s = now + pause_s, min(2 * pause_s, STORE_AGAIN_MOST_S)
+            while self.watch.clock.now() < until and self.watch.control.wish != CANCEL:
+                time.sleep(0.2)
+                self._go_on_storing()
 
     def _store_logs(self) -> None:
         self._meter.finish(HURRY_S if self._terminated_at is not None else END_S)

@@ -51,7 +51,7 @@ def test_show_says_when_the_daemon_stores_what_is_owed(jobs: FakeDaemon, state: 
     ended = T0 + 60 if state == "FAILED" else None
     jobs.jobs[JOB] = make_job(JOB, state=state, ended_at=ended, attempts=(owing,), job_dir="/jobs/x")
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
-    assert "is stored by the daemon, which begins at 2027-01-15T08:03:30 at the latest" in shown
+    assert "are stored by the daemon, which begins at 2027-01-15T08:03:30 at the latest" in shown
 
 
 def test_show_says_when_and_why_the_scheduler_started_an_attempt_anew(jobs: FakeDaemon) -> None:
@@ -172,8 +172,11 @@ def test_show_has_the_attempts_as_a_table(jobs: FakeDaemon) -> None:
     assert table[1].endswith("the time limit was reached  confirmed after 3.1 s")
     assert table[2].split() == ["2", "none", "N/A", "2027-01-15T08:01:01", "N/A"]
     text = "\n".join(lines)
-    assert "Results owed:        by attempt 1: not everything could be stored; it lies in /jobs/x/attempt-1" in text
-    assert "/jobs/x/attempt-1 and is stored by the next attempt, or by the daemon" in text
+    assert (
+        "Results owed:        by attempt 1: not everything could be stored: results and logs lie in /jobs/x/attempt-1"
+        in text
+    )
+    assert "/jobs/x/attempt-1, and are stored by the next attempt, or by the daemon" in text
     assert "Altered:             batch.exclude is n3; gpus is 2" in text
     assert "Network planned:     none" in text
 

@@ -68,6 +68,40 @@ def test_file_and_context_are_those_that_are_named(tmp_path: Path) -> None:
         load_config(KubernetesSettings(kubeconfig="/nowhere"))
 
 
+WHOLE = """\
+apiVersion: v1
+clusters: [{name: c, cluster: {server: "https://one:6443"}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+users: [{name: u, user: %s}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no kubeconfig: .*; correct it, or write it anew"),
+        ("- a\n", "is no kubeconfig"),
+        ("a: [b\n", "is no kubeconfig: .*line 2"),
+        ("clusters: 7\ncontexts: []\n", "is no kubeconfig"),
+        (WHOLE.replace("user: u}", "user: other}") % "{token: t}", "no cluster is configured in .*other"),
+        (WHOLE % '{token: ""}', "user u of .* has an empty token; log in again"),
+        (WHOLE.replace(", user: u}", "}") % "{token: t}", "cannot be used: .*; correct its user"),
+        (WHOLE % "{client-certificate-data: x, client-key-data: y}", "cannot be used: .*; correct its user"),
+    ],
+)
+def test_a_kubeconfig_that_is_broken_is_told_and_read_again(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=1))
+    with pytest.raises(SchedulerMissing, match=message):
+        client.version()
+    file.write_text(WHOLE % "{token: t}")
+    assert client.config.cluster.server == "https://one:6443"
+    assert client._client is not None
+    client.close()
+
+
 def test_the_environment_comes_before_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
