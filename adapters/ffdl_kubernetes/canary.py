@@ -103,7 +103,8 @@ class Canary:
             if is_due and interval and self._thread is None and not self._stopped.is_set():
                 self._thread = threading.Thread(target=self._run, args=(cluster,), name="canary", daemon=True)
                 self._thread.start()
-            unknown = self._last or Proof(None, "nothing is known yet of whether the cluster's network enforces them")
+            said = "nothing is known yet of whether the cluster's network enforces NetworkPolicies"
+            unknown = self._last or Proof(None, said)
         return found or unknown
 
     def stop(self) -> None:

@@ -72,7 +72,7 @@ def _debugging(client: ClusterClient) -> Item:
     """Whether commands can be begun in learners: a daemon does without, `top` and `stack` too."""
     about = f"pods/exec in {client.namespace}"
     try:
-        lacking = [verb for verb in ("get", "create") if not may(client, verb, "", "pods/exec")]
+        lacking = _lacking_debug(client)
     except (SchedulerUnreachable, Refused) as error:
         return Item(about, Verdict.NOTE, f"the API server does not say whether it is allowed: {error}")
     if not lacking:
@@ -82,15 +82,20 @@ def _debugging(client: ClusterClient) -> Item:
     return Item(about, Verdict.NOTE, f"{why}; {cure}")
 
 
+def _lacking_debug(client: ClusterClient) -> list[str]:
+    return [verb for verb in ("get", "create") if not may(client, verb, "", "pods/exec")]
+
+
 def _nodes(client: ClusterClient, settings: KubernetesSettings) -> Item:
     """Whether it is seen what nodes have free: jobs run without."""
     try:
         lacking = _lacking(client, NODES, settings, everywhere=True)
+        more = " --debugging" if lacking and not _lacking_debug(client) else ""  # which the command would take away
     except (SchedulerUnreachable, Refused) as error:
         return Item(_NODES, Verdict.NOTE, f"the API server does not say whether they are seen: {error}")
     if not lacking:
         return Item(_NODES, Verdict.OK, "seen: ffdl why says what they have free, and what would start sooner")
-    cure = f"ffdl-admin tenant create {client.namespace} --nodes --update gives it"
+    cure = f"ffdl-admin tenant create {client.namespace} --nodes{more} --update gives it"
     why = f"not allowed ({'; '.join(lacking)}): ffdl why does not say what they have free, nor what would start sooner"
     return Item(_NODES, Verdict.NOTE, f"{why}; {cure}")
 
@@ -115,5 +120,9 @@ def _policies(settings: KubernetesSettings, proof: Callable[[], Proof | None]) -
         return Item(_POLICIES, Verdict.NOTE, "the configuration says that they are enforced; no canary proves it")
     found = proof()
     if found is None:
-        return Item(_POLICIES, Verdict.NOTE, "no canary has come back yet; a daemon sends one when it starts")
+        return Item(
+            _POLICIES,
+            Verdict.NOTE,
+            "no canary has come back yet; a daemon sends one when it first asks the cluster, as for the first job",
+        )
     return Item(_POLICIES, Verdict.OK if found.enforced else Verdict.WRONG, found.text)

@@ -219,7 +219,8 @@ def why_pending(
             if scheduled.get("reason") == "SchedulingGated":
                 return "its pods are held back by scheduling gates, which somebody else's controller sets"
             said = str(scheduled.get("message", ""))
-            return f"no node has room now: {said}{what_to_do(said)}".rstrip(": ")
+            what = "it cannot be placed" if "persistentvolumeclaim" in said else "no node has room now"
+            return f"{what}: {said}{what_to_do(said)}".rstrip(": ")
         for status in _statuses(pod):
             waiting = status.get("state", {}).get("waiting") or {}
             message = str(waiting.get("message", ""))

@@ -11,7 +11,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.ports.tenancy import Done, NotOurs, NotPermitted, Tenant, TenantStep
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
-from ffdl_kubernetes.objects.tenant import ROLE, node_binding, permission_objects, tenant_objects
+from ffdl_kubernetes.objects.tenant import ROLE, SECURITY, node_binding, permission_objects, tenant_objects
 from ffdl_kubernetes.quotas import amount
 from ffdl_kubernetes.settings import KubernetesSettings
 
@@ -166,6 +166,8 @@ def _check(tenant: Tenant) -> None:
     if tenant.service_account and not _ACCOUNT.fullmatch(tenant.service_account):
         raise InvalidRequest(f"{tenant.service_account!r} is no service account; write namespace/name")
     for key, value in tenant.labels.items():
+        if key in SECURITY or key == MANAGER_LABEL:
+            raise InvalidRequest(f"{key} is set by this command itself; leave it out")
         if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)):
             raise InvalidRequest(
                 f"{key}={value} is no label: names are like example.com/team or team, values up to 63 letters, digits, "

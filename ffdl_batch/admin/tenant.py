@@ -69,8 +69,8 @@ def create(name: str, *, backend: str, adopt: bool, update: bool, as_yaml: bool,
     room that is not ours is touched with --adopt alone.
 
     Exit code 0: all is there as wanted; 1: something differs, or the room is not ours; 2: NAME or an amount is none;
-    69: the backend has no tenants; 75: the cluster does not answer; 77: the cluster does not let you, as it says; 78:
-    the configuration cannot be used.
+    69: the backend has no tenants, or what the cluster is asked with (a kubeconfig) is not there; 75: the cluster does
+    not answer; 77: the cluster does not let you, as it says; 78: the configuration cannot be used.
     """
     from ffdl_batch.ports.tenancy import Done
 

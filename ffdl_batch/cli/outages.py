@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SEEN = "jobs go on, states are as last seen"
 """For a command that shows jobs."""
-WISHED = "the request is noted: what runs obeys now, the scheduler is told when it answers"
+WISHED = "the request is noted: what runs obeys as soon as it hears, and the scheduler is told when it answers"
 """For a command that wishes something of them."""
 KEPT = "jobs are kept, and handed over when it answers"
 """For a command that submits them."""

@@ -34,7 +34,9 @@ def plan(files: Sequence[str], test_only: bool, why: bool | None, only_why: bool
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
     if only_why and (test_only or why is False):
-        raise click.UsageError(f"--only-why asks for no plan; leave out {'--test-only' if test_only else '--no-why'}")
+        raise click.UsageError(
+            f"--only-why asks for no plan; leave out {'--server, or --test-only' if test_only else '--no-why'}"
+        )
     why = len(manifests) == 1 if why is None else why
     submissions = build_submissions(manifests, "", wanted)
     with open_client(quiet=manner.quiet) as client:

@@ -37,8 +37,8 @@ class AttemptView:
     preemption, node_failure, failure. `checkpoint_*`: asked for, confirmed, answered (see
     :class:`ffdl_batch.domain.continuation.Checkpoint`), seconds from the request to the learners' end, and when the
     newest file of $CHECKPOINT_DIR was written. `played`: a drill played the interruption. `owed`: results or logs could
-    not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest (None = it has, or may have). `owed_in`:
-    in words, where they are, if that is not the attempt's own directory ("they ..."). `paid_at`:
+    not be stored yet; the daemon, where no next attempt does, begins with that at `store_by` at the latest
+    (None = it may have begun). `owed_in`: in words, where that is, unless in the attempt's own directory. `paid_at`:
     when what it had owed was stored after its job had gone on or ended (None = it owed nothing, or still does).
     `results` and `logs` are the attempt's own directories, "" where none of its learners is known to have started.
     `restarts`: how often the scheduler started it anew, oldest first. `learner_restarts`: each learner that failed and

@@ -92,6 +92,11 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
 
 def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> LeftView:
     """Pods have a tree of their own, of which nothing but logs comes here: what they stored is where they stored it."""
+    if view.is_partial:
+        note = (
+            f"{view.job_id} is {view.state}: pods store when their learners have ended; this is what is stored by now"
+        )
+        view = replace(view, note=note)
     local = launch.checkpoints if kind is LeftKind.CHECKPOINT else AttemptDir(launch.attempt_dir).results
     for upload in launch.uploads:
         if fill(upload.local, {}) == local:

@@ -80,7 +80,7 @@ def test_a_day_without_slurmctld(office: Office) -> None:
     for verb, job_id in (("halt", halted), ("cancel", cancelled)):
         done = office.run(verb, job_id)
         assert (done.returncode, f"{verb} requested" in done.stdout) == (0, True)
-        assert "the request is noted: what runs obeys now" in done.stderr
+        assert "the request is noted: what runs obeys as soon as it hears" in done.stderr
     finals = [Path(office.state, "jobs", job_id, "attempt-1", "final.json") for job_id in (halted, cancelled)]
     office.wait(lambda: all(final.exists() for final in finals), "the controllers to obey")
     assert [json.loads(final.read_text())["outcome"] for final in finals] == ["halted", "cancelled"]

@@ -153,6 +153,7 @@ def test_bad_names_and_amounts(desk: Desk) -> None:
         (("team-a", "--label", "x"), "write name=value"),
         (("team-a", "--print", "--label", "a b=c"), "a b=c is no label"),
         (("team-a", "--label", "a=b c"), "a=b c is no label"),
+        (("team-a", "--label", "pod-security.kubernetes.io/enforce=privileged"), "set by this command itself"),
         (("team-a", "--label", "A.example.com/a=b"), "is no label"),
         (("team-a", "--service-account", "a/b/c"), "write namespace/name"),
     ):

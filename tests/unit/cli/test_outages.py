@@ -47,7 +47,7 @@ def test_what_shows_jobs_says_that_states_are_old(away: FakeDaemon, verb: list[s
 @pytest.mark.parametrize("verb", ["cancel", "halt"])
 def test_a_wish_says_who_obeys_now_and_who_later(away: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, JOB, daemon=away, env={"TZ": "UTC"})
-    meaning = "the request is noted: what runs obeys now, the scheduler is told when it answers"
+    meaning = "the request is noted: what runs obeys as soon as it hears, and the scheduler is told when it answers"
     assert (done.returncode, done.stderr) == (0, sentence(away, meaning))
     assert done.stdout == f"{JOB} PROCESSING, {verb} requested\n"
 

@@ -39,3 +39,11 @@ def test_then_it_is_what_its_head_said_and_ends_there(final: FinalRecord, state:
 
 def test_a_cancel_waits_for_nothing_to_be_stored() -> None:
     assert judge(replace(left(DONE), wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
+
+
+def test_what_went_with_its_pods_is_waited_for_by_nobody() -> None:
+    lost = replace(DONE, outcome=Outcome.FAILED, exit_code=None, stores_later=False, error_code="S106", message="died")
+    known = left(lost)
+    assert judge(known).move is Move.OWED, "on a shared file system somebody else stores it"
+    verdict = judge(replace(known, evidence=replace(known.evidence, storable=False)))
+    assert (verdict.move, verdict.steps[-1][0], verdict.error_code) == (Move.ENDED, JobState.FAILED, "S106")

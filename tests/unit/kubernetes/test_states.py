@@ -262,7 +262,8 @@ def test_pods_without_a_node_wait_and_say_what_to_do(message: str, advice: str) 
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     seen = observe(job(), [pod(0, condition)])
     assert seen is not None and seen.phase is Phase.PENDING
-    assert seen.reason.startswith(f"no node has room now: {message}; ") and advice in seen.reason
+    what = "it cannot be placed" if "persistentvolumeclaim" in message else "no node has room now"
+    assert seen.reason.startswith(f"{what}: {message}; ") and advice in seen.reason
 
 
 @pytest.mark.parametrize(
