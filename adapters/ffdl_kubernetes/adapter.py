@@ -151,10 +151,11 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
                 f"queue is {self._settings.queue!r} in [backend.kubernetes], and the cluster has no Kueue: its jobs "
                 "would never start. Leave it out, or have Kueue installed"
             )
-        levels, warnings = {NetworkLevel.HOST}, []
+        levels, warnings, is_passing = {NetworkLevel.HOST}, [], False
         if self._settings.network_policies == "enforced" or (found := self._canary.look()).enforced:
             levels |= ISOLATING
         else:
+            is_passing = found.enforced is None  # a canary is out
             warnings.append(
                 f"only network level host is offered: {found.text}; where it does and no canary can tell, set "
                 'network_policies = "enforced" in [backend.kubernetes]'
@@ -168,6 +169,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             staging=staging_arguments(self._settings.python),
             pulls_images=True,
             warnings=tuple(warnings),
+            is_passing=is_passing,
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:

@@ -113,6 +113,7 @@ class PodOutlooks(ABC):
         figures, lacks = dict(known.figures), (*known.lacks, *filter(None, [cluster.lacks]))
         if queue is not None:
             figures, lacks = {**figures_of(queue), **figures}, (*lacks, *queue.lacks)
+            known = _without_queue(known, self._settings.queue, self._namespace) if queue.is_missing else known
         known = replace(known, lacks=lacks, gpu_types=types_of(cluster, self._settings))
         if cluster.lacks:
             return replace(known, figures={**gpus_by_type(cluster.nodes, self._settings), **figures})
@@ -125,6 +126,14 @@ class PodOutlooks(ABC):
             reason = replace(reason, kind=WaitKind.TOO_MUCH, detail=detail)
         figures = {**shortage_of(opening), **figures}
         return replace(known, reason=reason, figures=figures, rooms=(room,), ahead=(ahead,))
+
+
+def _without_queue(known: Explanation, queue: str, namespace: str) -> Explanation:
+    """Where the namespace has no such queue, nothing will ever let a Job in."""
+    if known.reason is None or known.reason.kind is not WaitKind.QUEUE:
+        return known
+    missing = f"namespace {namespace} has no LocalQueue {queue}"
+    return replace(known, reason=replace(known.reason, kind=WaitKind.QUEUE_CLOSED, detail=missing))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,10 @@ def create(name: str, *, backend: str, adopt: bool, update: bool, as_yaml: bool,
             click.echo(f"{step.done:<8} {step.about}{': ' if step.text else ''}{step.text}")
         said = ", ".join(f'{key} = "{value}"' for key, value in advice.items())
         click.echo(f"Its users set in [backend.{backend}]: {said}", err=True)
+        is_new = any(step.done is Done.MADE for step in steps[:1])  # the room itself
+        if is_new and not (wanted.users or wanted.groups or wanted.service_account):
+            who = "--user, --group or --service-account, with --update, says who"
+            click.echo(f"Nobody may submit there yet: {who}", err=True)
     differs = any(step.done is Done.DIFFERS for step in steps)
     if differs and not as_json:
         click.echo("What differs was left alone; --update changes it", err=True)

@@ -121,7 +121,8 @@ class BackendFacts:
     never files. `max_array_size` is one more than the largest index
     of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the
     same time, where each of them costs this machine something while it waits (None = all). `is_this_machine`: jobs run
-    on the machine that asks, and what it does not see is nowhere.
+    on the machine that asks, and what it does not see is nowhere. `is_passing`: more will be known in a moment, so that
+    it is asked again soon.
     """
 
     nodes: tuple[NodeShape, ...] = ()
@@ -137,6 +138,7 @@ class BackendFacts:
     max_array_size: int = 0
     elements_at_once: int | None = None
     is_this_machine: bool = False
+    is_passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.domain.alarms import alarms
+from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.fault_policy import POLICY
 from ffdl_batch.domain.formats import NewerFormat
@@ -38,6 +39,7 @@ from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.remembered import Memories, Memory
 
 log = logging.getLogger(__name__)
+_PREEMPTED = Interruption.PREEMPTION.value
 
 SETTLE_S = 10.0
 """How long after the scheduler's word "ended" a final record may still become visible on a shared file system."""
@@ -276,7 +278,10 @@ class Judge:
             known = replace(known, quiet=self._is_quiet(evidence))
         if self._is_unending(known):
             known = replace(known, unending=True, settled=True)
-        said = known.final is not None and is_last_word(known.final)
+        final = known.final
+        said = final is not None and is_last_word(final)
+        # One that was ended by the platform may not have heard why: a learner that failed elsewhere.
+        said = said and not (known.learners > 1 and final is not None and final.interruption == _PREEMPTED)
         if not known.ended or (said and not is_told_owed(job)):
             return known
         attempt = self._platform.root.job(job.id).attempt(job.attempt)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.controller.head.outcome import conclude
+from ffdl_batch.controller.head.waiting import has_ended
 from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.controller.record.phases import PhaseFiles
+from ffdl_batch.domain.events import HEAD, Event, FinalRecord, node_source
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.known import Evidence, Known
+from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.services.evidence import read_launch
+
+_OF_LEARNERS = frozenset({"C201", "C202"})
 
 
 def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evidence:
     """The evidence with those. Raises OSError, NewerFormat among them."""
-    evidence = replace(evidence, storable=is_storable(attempt))
+    launch = read_launch(attempt)
+    final = evidence.final and as_all_say(evidence.final, launch, evidence.events)
+    evidence = replace(evidence, final=final, storable=_is_storable(launch))
     paid = paid_at(attempt)
     if known.final is not None:  # the head has said how each of its learners ended
         return replace(evidence, paid=paid)
@@ -26,10 +35,30 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     return replace(evidence, paid=paid, found=found, found_at=max(ends, default=None))
 
 
+def as_all_say(final: FinalRecord, launch: LaunchFile | None, events: Sequence[Event]) -> FinalRecord:
+    """The head's record; where it was in a pod that was ended because a learner of another pod had failed, and never
+    heard of that, as it would have been. `events`: of all controllers."""
+    if launch is None or not launch.apart or launch.nodes == 1 or final.error_code in _OF_LEARNERS:
+        return final
+    told = [event for event in events if event.source != HEAD]
+    if any(not has_ended([one for one in told if one.source == node_source(rank)]) for rank in range(launch.nodes)):
+        return final
+    found = conclude(launch, told, terminated=False)
+    if found.error_code not in _OF_LEARNERS:
+        return final
+    return replace(
+        final, outcome=found.outcome, stored=found.stored, exit_code=found.exit_code, exit_signal=found.exit_signal,
+        error_code=found.error_code, message=found.message, interruption=found.interruption,
+    )  # fmt: skip
+
+
 def is_storable(attempt: AttemptDir) -> bool:
     """Of an attempt that has ended: not of pods, where each had a tree of its own, which is gone with it, or where all
     stays in the claim's. Raises OSError."""
-    launch = read_launch(attempt)
+    return _is_storable(read_launch(attempt))
+
+
+def _is_storable(launch: LaunchFile | None) -> bool:
     return launch is None or launch.pod is None or (launch.stores_elsewhere and not launch.apart)
 
 

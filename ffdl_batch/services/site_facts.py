@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 LIFE_S = 60.0
 """How long what a site said about itself is taken as true."""
 YOUNG_S = 5.0
-"""How long nobody who misses something asks anew."""
+"""How long nobody who misses something asks anew; and how long what is passing is taken as true."""
 PATIENCE_S = 1.0
 """How long after an answer was asked for one who has an older one waits for it."""
 ANEW_PATIENCE_S = 10.0
@@ -53,6 +53,10 @@ class _Asked:
 
     answer: Future[BackendFacts]
     at: float
+
+
+def _life_s(facts: BackendFacts) -> float:
+    return YOUNG_S if facts.is_passing else LIFE_S
 
 
 class SiteFacts:
@@ -83,7 +87,7 @@ class SiteFacts:
             known = self._known
             if known is None and (recalled := self._recall()) is not None:
                 known = self._known = _Known(recalled, self._clock.monotonic() - LIFE_S)
-            if known is not None and (not may_ask or self._clock.monotonic() - known.at < LIFE_S):
+            if known is not None and (not may_ask or self._clock.monotonic() - known.at < _life_s(known.facts)):
                 return known.facts
             asked = self._begin()
         patience_s = PATIENCE_S if patience_s is None else patience_s

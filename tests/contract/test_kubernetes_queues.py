@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.observation import EndCause, Phase
-from ffdl_batch.domain.spec import Resources
+from ffdl_batch.domain.spec import Framework, JobSpec, Resources
+from ffdl_batch.domain.waiting import WaitKind
+from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import InvalidRequest
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import cluster, eventually, node
@@ -110,3 +112,12 @@ def test_a_queue_without_kueue_is_refused_before_a_job_waits_for_ever(tmp_path: 
         warnings = site.plan(resources=Resources(learners=2, cpus=1, memory_bytes=1 << 28)).warnings
         assert any("there is no gang scheduling" in one for one in warnings)
         site.close()
+
+
+def test_a_queue_that_is_not_there_is_told_as_that(site: Site) -> None:
+    native = site.scheduler.submit(site.plan())
+    spec = JobSpec("x", Framework("custom", "1", "x"))
+    (known,) = site.scheduler.explain_waiting([WaitingRequest(spec, site.scheduler.probe(), native)])
+    assert known is not None and known.reason is not None
+    assert known.reason.kind is WaitKind.QUEUE_CLOSED
+    assert known.reason.detail == f"namespace {site.k8s.namespace} has no LocalQueue gpus"

@@ -80,12 +80,14 @@ def _quotas(client: ClusterClient) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
 
 
 def _queue(client: ClusterClient, name: str, group: str) -> QueueNow:
+    local: Plain | None = None
     try:
         local = client.raw("GET", f"{group}/namespaces/{client.namespace}/localqueues/{name}")
         there = client.raw("GET", f"{group}/clusterqueues/{local['spec']['clusterQueue']}")
         flavors = {str(one["metadata"]["name"]): one for one in client.items(f"{group}/resourceflavors")}
     except Refused as refused:
-        return QueueNow(lacks=(f"what the queue {name} has left is not known: {refused}{_cure(client, refused)}",))
+        lacks = (f"what the queue {name} has left is not known: {refused}{_cure(client, refused)}",)
+        return QueueNow(lacks=lacks, is_missing=local is None and refused.status == 404)
     return QueueNow(there, flavors)
 
 

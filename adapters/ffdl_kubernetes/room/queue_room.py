@@ -22,11 +22,12 @@ Plain = Mapping[str, Any]
 @dataclass(frozen=True, slots=True)
 class QueueNow:
     """The ClusterQueue behind a LocalQueue and the flavors, as they were. `cluster_queue` None = it may not be read, or
-    is not there; `lacks` says why."""
+    is not there; `lacks` says why. `is_missing`: the namespace has no such LocalQueue."""
 
     cluster_queue: Plain | None = None
     flavors: Mapping[str, Plain] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
+    is_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

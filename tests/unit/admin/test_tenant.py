@@ -77,7 +77,8 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def test_a_tenant_is_made_and_made_again(desk: Desk) -> None:
     code, out, err = desk.run("create", "team-a", *WISH)
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["made", kind] for kind in KINDS])
-    assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err
+    assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err and "Nobody" not in err
+    assert "Nobody may submit there yet: --user, " in desk.run("create", "team-b")[2]
     found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
     assert found is not None and found["spec"]["hard"] == {
         "requests.nvidia.com/gpu": "8", "requests.cpu": "64", "requests.memory": str(1 << 40),

@@ -37,6 +37,7 @@ class Site(FakeScheduler):
 
     version = "1"
     failure: Exception | None = None
+    passing = False
     probes = 0
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class Site(FakeScheduler):
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
-        return BackendFacts(version=self.version)
+        return BackendFacts(version=self.version, is_passing=self.passing)
 
 
 @pytest.fixture
@@ -273,6 +274,18 @@ def test_facts_are_asked_for_once_a_minute(adapters: Adapters, clock: FakeClock,
     clock.tick(LIFE_S)
     assert adapters.facts(NAME).version == "2"
     assert adapters.health()[0].version == "2"
+
+
+def test_a_site_that_will_say_more_in_a_moment_is_asked_again_soon(
+    adapters: Adapters, clock: FakeClock, scheduler: Site
+) -> None:
+    scheduler.passing = True
+    assert adapters.facts(NAME).version == adapters.facts(NAME).version == "1"
+    scheduler.version, scheduler.passing = "2", False
+    clock.tick(YOUNG_S)
+    assert adapters.facts(NAME).version == "2"
+    clock.tick(YOUNG_S)
+    assert adapters.facts(NAME).version == "2" and scheduler.probes == 2
 
 
 def test_many_who_need_them_first_ask_one_question(adapters: Adapters, scheduler: Site) -> None:
