@@ -70,6 +70,8 @@ def room_text(room: Room) -> str:
     if room.away:
         names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
         away = f"; not to be had: {names}{f' and {room.away_more} more' if room.away_more else ''}"
+    if not room.nodes and not room.gpus_each:
+        return f"no node{where} is open to what it asks for{away}"
     return f"{free}; {have}{' ' if room.learners_fitting is not None else ', and '}{wants}{away}"
 
 

@@ -113,6 +113,8 @@ def test_room() -> None:
     more = Room("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "DOWN"),), 40)
     assert room_text(more).endswith("; not to be had: n3 (DOWN) and 40 more")
     assert room_text(Room("main", "h100", 0, 0, 0, 0, 1, 2)).startswith("no open node in main has GPUs of type h100")
+    none = Room("team", "", 0, 0, 0, 0, 1, 0, (NodeAway("n1", "cordoned"),), learners_fitting=0)
+    assert room_text(none) == "no node in team is open to what it asks for; not to be had: n1 (cordoned)"
 
 
 def test_all_that_is_known_is_said_once() -> None:
