@@ -176,7 +176,7 @@ def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
     machine: Machine, event: str, interruption: str, words: str
 ) -> None:
     """The limit is far away, and the manifest allows no interruption at all."""
-    job_id = machine.train(f"time: 2h, {NO_BUDGET}, checkpoint: {{grace_s: 4}}", "--save")
+    job_id = machine.train(f"time: 2h, {NO_BUDGET}, checkpoint: {{grace_s: 15}}", "--save")
     for number in (1, 2):
         machine.until_saved(job_id, number)
         code, report = machine.drill(event, job_id)

@@ -269,7 +269,7 @@ def test_a_model_that_is_too_large_is_not_accepted(tmp_path: Path, s3_server: S3
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr(zipfile.ZipInfo("data"), b"x" * 1000)
-        text = MANIFEST.format(command="'true'", learners=1, cpus=0.1)
+        text = MANIFEST.format(command="'true'", learners=1, cpus=0.1, batch="")
         size, problem = len(buffer.getvalue()), world.send(text, buffer.getvalue())["problem"]
         assert problem["code"] == "C102", problem
         assert problem["message"] == f"the model archive has {size} bytes, and kubernetes takes 1000 (model_bytes)"

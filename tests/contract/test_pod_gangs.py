@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.events import HEAD, EventKind, Outcome, decode_events
 from ffdl_batch.domain.limits import Limits
 from tests.contract.pod_rig import LIMITS, PodRig, TinyMirror, pods
 from tests.contract.test_pod_signals import TRAINING, control
+
+HEAD_EVENTS = f"events/{HEAD}.jsonl"
 
 MEET = """
 import os, socket, sys, time
@@ -60,10 +62,12 @@ class Courier:
             if pod.sidecar is None or not self.bring(pod.index):
                 continue
             files = TinyMirror().apply(pod.frames()).files
-            text = files.get(f"events/node-{pod.index}.jsonl", b"").decode()
+            said = {name: files.get(name, b"").decode() for name in (f"events/node-{pod.index}.jsonl", HEAD_EVENTS)}
+            if not any(event.kind is EventKind.FINAL for event in decode_events(said[HEAD_EVENTS])):
+                del said[HEAD_EVENTS]
             for other in self._gang:
-                if other is not pod and text:
-                    other.wish("siblings", json.dumps({f"events/node-{pod.index}.jsonl": text}))
+                if other is not pod and any(said.values()):
+                    other.wish("siblings", json.dumps(said))
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

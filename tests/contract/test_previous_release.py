@@ -200,7 +200,7 @@ def test_launch_files_for_slurm_of_the_release_before_are_read_whole(name: str) 
     for key in ("stores", "step"):
         assert again[key] == before[key]
     assert again["learner"] == {**before["learner"], "host_values": {}}
-    assert again["host"] == {**before["host"], "address": "", "allocation": ""}
+    assert again["host"] == {**before["host"], "address": "", "allocation": "", "machine": ""}
 
 
 # ------------------------------------------------------------------------------------------- files of a release to come
