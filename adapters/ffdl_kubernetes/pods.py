@@ -250,8 +250,9 @@ class Pods:
             if path.exists() and (text := path.read_text(encoding="utf-8", errors="replace")):
                 texts[f"events/node-{number}.jsonl"] = text
         head = Path(attempt.event_file(HEAD))
-        if head.exists() and any(event.kind is EventKind.FINAL for event in decode_events(head.read_text("utf-8"))):
-            texts[f"events/{HEAD}.jsonl"] = head.read_text(encoding="utf-8")
+        text = head.read_text(encoding="utf-8", errors="replace") if head.exists() else ""
+        if any(event.kind is EventKind.FINAL for event in decode_events(text)):
+            texts[f"events/{HEAD}.jsonl"] = text
         said = pack(json.dumps(texts))
         for pod in pods:
             self._wish(pod["metadata"]["name"], Wish.SIBLINGS, said)

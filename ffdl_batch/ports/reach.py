@@ -37,5 +37,6 @@ class ReachesNodes(Protocol):
     standard streams. The program needs none of the job's resources, ends with the job, and holds up nothing of it."""
 
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
-        """How `argv` is started there. Asks no scheduler. Raises InvalidRequest where it cannot be."""
+        """How `argv` is started there. Asks no scheduler. Raises InvalidRequest where it cannot be, and
+        SchedulerMissing where what it is reached with is not there."""
         ...

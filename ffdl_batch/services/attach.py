@@ -16,7 +16,7 @@ from ffdl_batch.domain.naming import say_end
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.views import LearnerState, LearnerView
 from ffdl_batch.ports.reach import Place, ReachesNodes
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.services.evidence import read_evidence, read_launch
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import not_allowed, try_again, unavailable, wrong_state
@@ -56,7 +56,7 @@ def plan_attach(platform: Platform, caller: Caller, job_id: str, learner: int | 
         place = Place(NativeId.parse(job.native_id), attempt, allocations.get(source, ""), rank)
         try:
             program = adapter.beside(place, (*argv, "--learners", named))
-        except InvalidRequest as error:
+        except (InvalidRequest, SchedulerMissing) as error:
             raise unavailable(str(error)) from error
         node = hosts.get(source, "")
         plans.append(AttachPlan(program.argv, tuple(numbers), node, program.host, program.unset, program.keep))

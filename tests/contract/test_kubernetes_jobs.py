@@ -129,6 +129,11 @@ class World:
     def await_log(self, job_id: str, text: str) -> None:
         until(lambda: text in self.log(job_id), f"{text!r} in the log of {job_id}; {self.diagnosis()}")
 
+    def let_go(self) -> None:
+        """The learners go on that wait for the file `go`."""
+        for state in self.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state"):
+            (state / "go").touch()
+
     def stored(self, prefix: str) -> dict[str, bytes]:
         client = self.server.client
         found = client.list_objects_v2(Bucket=self.bucket, Prefix=prefix).get("Contents", [])
@@ -190,8 +195,7 @@ def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(wor
     daemon = world.site.processes[-1]
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
-    (state,) = world.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state")
-    (state / "go").touch()
+    world.let_go()
     world.site.start(program=PLAIN)
     job = world.await_state(job_id, "COMPLETED", "FAILED")
     assert job["state"] == "COMPLETED", (job, world.diagnosis())
@@ -326,8 +330,7 @@ def test_learners_that_fail_while_the_daemon_is_away_are_told_as_they_are(world:
     daemon = world.site.processes[-1]
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
-    for state in world.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state"):
-        (state / "go").touch()
+    world.let_go()
     world.site.start(program=PLAIN)
     job = world.await_state(job_id, "FAILED", "COMPLETED")
     assert (job["state"], job["exit_code"]) == ("FAILED", 6), (job, world.diagnosis())
@@ -343,8 +346,7 @@ def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(
     for one in client.list_objects_v2(Bucket=bucket).get("Contents", []):
         client.delete_object(Bucket=bucket, Key=one["Key"])
     client.delete_bucket(Bucket=bucket)
-    for state in world.k8s.place.glob("pods/*/volumes/empty/work/attempt-1/state"):
-        (state / "go").touch()
+    world.let_go()
     for job_id in jobs:
         until(lambda: "it is tried again in" in world.diagnosis(), "that it is tried again")
         assert world.await_state(job_id, "STORING")

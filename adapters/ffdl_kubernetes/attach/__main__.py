@@ -64,7 +64,7 @@ async def _attach(settings: KubernetesSettings, pod: str, program: Sequence[str]
 
 
 def _client(settings: KubernetesSettings) -> httpx2.AsyncClient:
-    """Raises InvalidRequest, SchedulerMissing."""
+    """Raises SchedulerMissing."""
     require_library()
     import httpx2
     from lightkube.config.client_adapter import AsyncClient, ConnectionParams

@@ -13,6 +13,7 @@ from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch import decode, encode
 from ffdl_batch.ports.reach import NodeProgram, Place
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing
 from ffdl_batch.services.attach import plan_attach
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller
@@ -27,8 +28,11 @@ class Reaching(FakeScheduler):
     """A backend with nodes that can be reached."""
 
     places: list[Place] = field(default_factory=list)
+    refuses: SchedulerError | None = None
 
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
+        if self.refuses is not None:
+            raise self.refuses
         self.places.append(place)
         return NodeProgram(("go", *argv), unset=("X_",))
 
@@ -104,6 +108,15 @@ def test_nobody_else_enters_not_even_an_administrator(site: Site, scheduler: Rea
     job = processing(site)
     assert refusal(site, job, caller=Caller(site.caller.uid + 1)).status == 404
     assert refusal(site, job, caller=Caller(site.caller.uid + 1, is_admin=True)).status == 403
+
+
+@pytest.mark.parametrize("error", [InvalidRequest("pod 0 does not run"), SchedulerMissing("no cluster is configured")])
+def test_where_it_cannot_be_reached_now_that_is_told(site: Site, scheduler: Reaching, error: SchedulerError) -> None:
+    job = processing(site)
+    Node(site, job).begins(1).begins(2)
+    scheduler.refuses = error
+    told = refusal(site, job)
+    assert (told.status, told.problem.message) == (422, str(error))
 
 
 def test_a_backend_that_cannot_is_named(site: Site) -> None:
