@@ -162,6 +162,10 @@ def test_a_queue_of_kueue_with_the_place_in_it(tmp_path: Path) -> None:
         site = Site(tmp_path, k8s)
         site.settings["queue"] = "gpus"
         site.scheduler = site.start()
+        k8s.ask("POST", f"apis/kueue.x-k8s.io/v1beta1/namespaces/{k8s.namespace}/localqueues", {
+            "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": {"name": "gpus"},
+            "spec": {"clusterQueue": "all"},
+        })  # fmt: skip
         try:
             native = site.scheduler.submit(site.plan())
             say(site, native.job, ("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu"))

@@ -49,9 +49,10 @@ def test_faults_of_the_product_are_found(capsys: pytest.CaptureFixture[str]) -> 
     """The counter-check: each guard is taken away from outside, and the judge has to see it."""
     worlds = [World(one.within, SEED, wanted=one.aim, mutation=name) for name, one in MUTATIONS.items()]
     verdict = prove(worlds)
-    found = {tally.mutation: tally.counts for tally in verdict.tallies}
+    found = {tally.mutation: tally for tally in verdict.tallies}
     with capsys.disabled():
         print("\n" + ", ".join(f"{tally.mutation}: found after {tally.kills} kills" for tally in verdict.tallies))
     assert found.keys() == MUTATIONS.keys()
     for name, mutation in MUTATIONS.items():
-        assert found[name][mutation.shows_in] > 0, (name, found[name], verdict.troubles)
+        tally = found[name]
+        assert tally.counts[mutation.shows_in] > 0, f"{name}: {tally.counts}\n" + "\n".join(tally.sentences)

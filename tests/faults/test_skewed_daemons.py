@@ -29,7 +29,7 @@ NEAR_S = 60.0
 def pair(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, migrated_template: str) -> Iterator[Pair]:
     with postgres.database(migrated_template) as name:
         base = tmp_path_factory.mktemp("skewed")
-        world = SharedWorld(base, postgres.url(name), python=str(skewed_python(base)))
+        world = SharedWorld(base, postgres.url(name), python=str(skewed_python(base)), life_s=8.0)
         slow, fast = ({"TEST_CLOCK_S": str(skew)} for skew in (-SKEW_S, SKEW_S))
         with running_pair(world, slow, fast) as pair:
             yield pair

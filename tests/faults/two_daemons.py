@@ -27,8 +27,8 @@ PROGRAM = (sys.executable, "-m", "tests.fakes.daemon_that_stops", "--personal")
 class SharedWorld(World):
     """A world whose daemons share its tree, its database and its Slurm."""
 
-    def __init__(self, base: Path, database_url: str, python: str = sys.executable) -> None:
-        super().__init__(base, WorldOptions(life_s=LIFE_S, database_url=database_url, python=python))
+    def __init__(self, base: Path, database_url: str, python: str = sys.executable, life_s: float = LIFE_S) -> None:
+        super().__init__(base, WorldOptions(life_s=life_s, database_url=database_url, python=python))
         self.model = base / "model"
         self.model.mkdir()
         (self.model / "train.py").write_text("print('x')\n")

@@ -40,7 +40,7 @@ _HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: ffdl\r\nConnection: close\r\n\r
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """What is to be played. `wanted` are steps that have to be hit; `mutation` names a fault to be made ("" = none),
-    and with one the world ends as soon as anything is found. `slurm`: on the real cluster, in `base`."""
+    and with one the world ends as soon as it shows where it must. `slurm`: on the real cluster, in `base`."""
 
     base: str
     kills: int
@@ -114,7 +114,7 @@ class Course:
         tally, wanted = self._tally, self._assignment
         while tally.kills < wanted.kills or (self._planner.wanted and tally.kills < MORE * len(wanted.wanted)):
             self._live(self._planner.next(self._pace_s()))
-            if self._mutation is not None and any(tally.counts.values()):
+            if self._mutation is not None and tally.counts.get(self._mutation.shows_in):
                 break
         else:
             self._finish()
