@@ -160,10 +160,19 @@ def _print_place(job: JobView) -> None:
     print_line("Attempt", str(job.attempt))
     print_line("Nodes", job.nodes)
     print_line("Results", job.results or job.results_note, _attempt_of(job, job.results))
-    owes = any(attempt.owed for attempt in job.attempts)
-    print_line("To be stored in" if owes else "Stored in", job.stored_in, job.stored_at)
+    print_line(_store_label(job), job.stored_in, job.stored_at)
     print_line("Logs", job.logs, _attempt_of(job, job.logs))
     print_line("Job directory", job.job_dir)
+
+
+def _store_label(job: JobView) -> str:
+    """That anything is stored is said only of what is known to be."""
+    from ffdl_batch.domain.faults import NOT_STORED
+
+    if job.ended_at is None or any(attempt.owed for attempt in job.attempts):
+        return "To be stored in"
+    is_stored = _has_run(job) and job.state != JobState.CANCELLED and job.error_code not in NOT_STORED
+    return "Stored in" if is_stored or job.settled_at is not None else "Store"
 
 
 def _attempt_of(job: JobView, path: str) -> str:

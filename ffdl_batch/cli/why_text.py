@@ -20,7 +20,7 @@ def print_why(view: WhyView) -> None:
     print_line("ID", view.job_id, view.name)
     print_line("State", paint_state(view.state), raw=True)
     print_line("Why" if view.waits else "Now", view.sentence)
-    print_line("Old news", view.stale)
+    print_line("Old news", view.stale if view.stale not in view.sentence else "")
     for action in view.actions:
         print_line("What to do", action)
     known = view.explanation

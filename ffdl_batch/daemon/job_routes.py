@@ -157,9 +157,14 @@ async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
     if job.learners > 1:
         found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform, job))
         job = replace(job, learner_list=found or ())
-    if job.state in MOVES:
-        job = await if_soon(with_files(here, here.limits.quick, with_moving, here.platform, job)) or job
-    return PlainReply(_one(here, job))
+    return PlainReply(_one(here, await as_it_moves(here, job)))
+
+
+async def as_it_moves(here: Context, job: JobView) -> JobView:
+    """`job` with what moves to or from its stores, if that can be read soon."""
+    if job.state not in MOVES:
+        return job
+    return await if_soon(with_files(here, here.limits.quick, with_moving, here.platform, job)) or job
 
 
 @router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, Here, in_thread, with_files
 from ffdl_batch.daemon.errors import MAX_BODY_BYTES
-from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.job_routes import answers, as_it_moves
 from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, WhyReply
+from ffdl_batch.services.query import get_job
 from ffdl_batch.services.why import explain_job, look_ahead
 
 router = APIRouter()
@@ -23,10 +24,11 @@ async def read_why(
     alternatives: Annotated[bool, Query(description="Also ask the scheduler what would start sooner.")] = True,
 ) -> PlainReply:
     """Why a job waits, on what evidence, when it may start, and what would start sooner. Nothing is submitted."""
-    limiter = here.limits.slow
-    return PlainReply(
-        WhyReply(await in_thread(limiter, explain_job, here.platform, caller, job_id, alternatives=alternatives))
+    job = await as_it_moves(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+    view = await in_thread(
+        here.limits.slow, explain_job, here.platform, caller, job_id, alternatives=alternatives, moving=job.moving
     )
+    return PlainReply(WhyReply(view))
 
 
 @router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook",

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.faults import NOT_STORED
 from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
 from ffdl_batch.domain.incident_kinds import KINDS, UNKNOWN, kind_of
 from ffdl_batch.domain.log_signs import AFTERWORDS, Raised, Sign, read_signs
@@ -28,8 +29,6 @@ from ffdl_batch.domain.naming import say_end
 from ffdl_batch.domain.node_findings import HEALTH_S, HealthLine, explains, nodes_kind
 from ffdl_batch.domain.observation import EndCause, Observation
 
-STORES = frozenset({"S303", "S305", "S306"})
-"""Error codes of work that was done: only storing it failed."""
 _AROUND = 6
 """Lines of a log that are kept before the one that decides."""
 _BY_CODE = {
@@ -185,7 +184,7 @@ def classify(ended: Ended, policy: PolicyHit | None = None) -> Incident:
         ended.nodes if found.nodes is None else found.nodes,
         found.learner,
         tuple(dict.fromkeys(evidence))[:LINES],
-        0.0 if ended.code in STORES else ended.lost_gpu_s,
+        0.0 if ended.code in NOT_STORED else ended.lost_gpu_s,
     )
 
 

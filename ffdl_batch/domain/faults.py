@@ -43,6 +43,8 @@ _NOT_GIVEN = "FfDL's, which no job gets here: {}"
 TIME_LIMIT = "C203"
 UNSTORED = ("S303", "S305")
 """What a job ended with of which not all could be stored; it is stored later."""
+NOT_STORED = frozenset({*UNSTORED, "S306"})
+"""What a job ended with whose work was done: only storing it failed."""
 BUDGETS = {TIME_LIMIT: "timeouts", "S111": "preemptions"} | dict.fromkeys(
     {"S106", "S110"} | UNFIT_NODE, "node_failures"
 )

@@ -15,6 +15,7 @@ from ffdl_batch.controller.record.log_tail import readable
 from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import Event, EventKind
+from ffdl_batch.domain.faults import NOT_STORED
 from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job import Change, Job
@@ -44,7 +45,6 @@ with `at`, `kind`, `device` and `text`; what lasts since `at` `lasts`, and `drai
 LATEST = 1e11
 """In seconds since the epoch: no finding is younger, and every machine can tell such a time."""
 _DIED = "S106"
-_NOT_STORED = frozenset({"S303", "S305", "S306"})
 _CODES = {
     Interruption.TIMEOUT: "C203",
     Interruption.PREEMPTION: "S111",
@@ -86,7 +86,7 @@ def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bo
     if verdict.interruption is Interruption.STAGED:
         return False
     state = verdict.steps[-1][0] if verdict.steps else job.state
-    if verdict.error_code in _NOT_STORED:
+    if verdict.error_code in NOT_STORED:
         return True
     if verdict.interruption is Interruption.HALT or state in (JobState.COMPLETED, JobState.HALTED):
         return False

@@ -56,9 +56,11 @@ class _Found:
     stale: str = ""
 
 
-def explain_job(platform: Platform, caller: Caller, job_id: str, *, alternatives: bool = True) -> WhyView:
-    """One job; `alternatives`: the scheduler is also asked what would start sooner. Raises :class:`Refused` for an
-    unknown one."""
+def explain_job(
+    platform: Platform, caller: Caller, job_id: str, *, alternatives: bool = True, moving: str = ""
+) -> WhyView:
+    """One job; `alternatives`: the scheduler is also asked what would start sooner. `moving` is what moves to or from
+    its stores. Raises :class:`Refused` for an unknown one."""
     job = own_job(platform, caller, job_id)
     view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
     if job.state in _SENT and job.native_id:
@@ -73,7 +75,7 @@ def explain_job(platform: Platform, caller: Caller, job_id: str, *, alternatives
         return partly
     if job.state in (JobState.PENDING, JobState.DEPLOYING):
         return _explain_ours(platform, job, view)
-    return _explain_other(detailed(platform, job), view)
+    return _explain_other(replace(detailed(platform, job), moving=moving), view)
 
 
 def _explain_partly(platform: Platform, job: Job, view: WhyView, *, alternatives: bool) -> WhyView | None:
@@ -129,9 +131,12 @@ def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives
             actions = (*actions, "or cancel it, and ask for one of the alternatives, which would start sooner")
         return replace(view, sentence=sentence_of(known.reason), actions=actions)
     if found.stale:
-        said = f"; it said last: {job.pending_reason}" if job.pending_reason else ""
-        when = f" {span_text(max(0.0, now - job.updated_at))} ago" if said else ""
-        return replace(view, sentence=f"it is in {job.backend}'s queue, which cannot be asked now{said}{when}")
+        when = span_text(max(0.0, now - job.updated_at))
+        said = f"; it said last, {when} ago: {job.pending_reason}" if job.pending_reason else ""
+        lacks = bool(platform.adapters.lacks(job.backend))
+        action = "have that mended" if lacks else f"nothing: ask again when {job.backend} answers"
+        sentence = f"it is in {job.backend}'s queue; {found.stale}{said}"
+        return replace(view, sentence=sentence, actions=(f"{action}; it keeps its place meanwhile",))
     if job.pending_reason and (known is not None or not _explains(platform, job.backend)):
         return replace(view, sentence=f"{job.backend} says: {job.pending_reason}")
     since_s = now - job.updated_at
@@ -197,7 +202,9 @@ def _recall(
     known = platform.desk.recall(job.id) if job is not None else None
     outage = next((one for one in platform.adapters.outages() if one.name == backend), None)
     now = platform.clock.now()
-    if outage is not None and outage.unreachable_since is not None:
+    if lacks := platform.adapters.lacks(backend):
+        why = f"{backend} cannot be asked: {lacks}"
+    elif outage is not None and outage.unreachable_since is not None:
         why = f"{backend} has not answered for {span_text(now - outage.unreachable_since)}: {outage.detail}"
     else:
         why = f"{backend} {'was not asked' if isinstance(error, NotNow) else 'did not answer'}: {error}"

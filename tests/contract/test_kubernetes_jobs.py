@@ -14,6 +14,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -336,6 +337,11 @@ def test_learners_that_fail_while_the_daemon_is_away_are_told_as_they_are(world:
     assert (job["state"], job["exit_code"]) == ("FAILED", 6), (job, world.diagnosis())
 
 
+def tells_of_more_tries(world: World, job_id: str) -> bool:
+    job = world.await_state(job_id, "STORING")
+    return str(job["moving"]).startswith("storing: ") and "it is tried again in" in str(job["moving"])
+
+
 def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(world: World) -> None:
     """Nothing outlives the pod: it tries for as long as it may stay."""
     jobs = [world.submit('echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done')
@@ -349,7 +355,7 @@ def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(
     world.let_go()
     for job_id in jobs:
         until(lambda: "it is tried again in" in world.diagnosis(), "that it is tried again")
-        assert world.await_state(job_id, "STORING")
+        until(partial(tells_of_more_tries, world, job_id), "that the job tells it")
     world.do(jobs[0], "cancel")
     lost = world.await_state(jobs[0], "CANCELLED", "FAILED")
     assert (lost["stored_in"], lost["results"]) == ("", "")

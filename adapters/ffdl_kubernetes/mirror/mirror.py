@@ -23,6 +23,8 @@ CELLS = re.compile(
     r"final\.json|stop\.json|paid\.json|claim/owner\.json|claim/run-\d+/owner\.json|events/node-\d+\.heartbeat",
     re.ASCII,
 )
+MOVING = "staging/now.json"
+"""A cell, too, which decides nothing: nobody is called for it."""
 LOGS = re.compile(r"logs/learner-(\d+)", re.ASCII)
 CELL_BYTES = 1024**2
 """The largest cell that is believed."""
@@ -54,6 +56,8 @@ class Mirror:
             changed = self._append(frame)
         elif frame.kind is FrameKind.CELL and CELLS.fullmatch(frame.file):
             changed = self._replace(frame)
+        elif frame.kind is FrameKind.CELL and frame.file == MOVING:
+            self._replace(frame)
         self._beat(index, at)
         if changed:
             self.ring()

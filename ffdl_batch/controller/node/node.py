@@ -39,8 +39,9 @@ from ffdl_batch.controller.stores.entries import find_image, has_links
 from ffdl_batch.controller.stores.loading import find_data, load_data, load_model
 from ffdl_batch.controller.stores.model import ModelRefused
 from ffdl_batch.controller.stores.mounting import clear_left
-from ffdl_batch.controller.stores.moving import check_results_store
+from ffdl_batch.controller.stores.moving import STORING, check_results_store
 from ffdl_batch.controller.stores.node_data import NodeData
+from ffdl_batch.controller.stores.progress import show_moving
 from ffdl_batch.controller.stores.storing import store_logs, store_results
 from ffdl_batch.domain.events import EventKind, Phase, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -340,7 +341,10 @@ class Node:
                 now = self.watch.clock.now()
                 if now + pause_s > end or self.watch.control.wish == CANCEL:
                     raise
-                sys.stderr.write(f"ffdl-controller: {failed}; it is tried again in {pause_s:g} s\n")
+                said = f"{failed}; it is tried again in {pause_s:g} s"
+                sys.stderr.write(f"ffdl-controller: {said}\n")
+                if self.node_rank == 0:
+                    show_moving(self.attempt.moving, STORING, said)
             until, pause_s = now + pause_s, min(2 * pause_s, STORE_AGAIN_MOST_S)
             while self.watch.clock.now() < until and self.watch.control.wish != CANCEL:
                 time.sleep(0.2)

@@ -24,7 +24,10 @@ from ffdl_batch.domain.pod import Frame, FrameKind, encode_frame, pieces
 OFTEN_S, SELDOM_S, IDLE_S = 0.1, 0.5, 10.0
 """Between two looks: while there is news, and when there was none for so long."""
 SIZES_S, BEAT_S = 60.0, 20.0
+MOVING_S = 5.0
+"""How data move is said no more often; that they move no more is said at once."""
 READ_BYTES = 256 * 1024
+NOTHING = b"{}\n"
 MEMORY = "said.json"
 """In the pod's directory: how far logs and metrics were said, for the next run of this program."""
 Stamp = Tuple[int, int, int]
@@ -48,6 +51,9 @@ class Relay:
         if launch.pod is not None and launch.pod.pays:  # all else was said by who ran the attempt
             self._events, self._growing, self._logs = [], [], {}
             self._claims, self._last = [], ["final.json", "paid.json"]
+        moving = os.path.relpath(self._attempt.moving, self._attempt.path)
+        self._moving = moving if index == 0 else ""
+        self._moved_at = 0.0
         self._heart = f"events/{node_source(index)}.heartbeat"
         self._at = self._remembered()
         self._stamps: Dict[str, Stamp] = {}
@@ -101,6 +107,7 @@ class Relay:
                     self._append(name)
                 for name, printed in self._logs.items():
                     self._log(name, printed)
+                self._move()
                 if self._n == before:
                     for name in self._last:
                         self._cell(name)
@@ -168,6 +175,18 @@ class Relay:
             self._say(Frame(self._run, 0, FrameKind.CELL, name, offset, piece, len(data)))
             offset += len(piece)
         self._stamps[name] = stamp
+
+    def _move(self) -> None:
+        """What moves to or from stores, or an empty cell when that is over."""
+        if not self._moving:
+            return
+        if os.path.lexists(os.path.join(self._attempt.path, self._moving)):
+            if time.monotonic() - self._moved_at >= MOVING_S:
+                self._cell(self._moving)
+                self._moved_at = time.monotonic()
+        elif self._stamps.pop(self._moving, None):
+            self._say(Frame(self._run, 0, FrameKind.CELL, self._moving, 0, NOTHING, len(NOTHING)))
+            self._moved_at = 0.0
 
     def _beat(self) -> None:
         """Where nothing else was said for a while, that the node's heart has beaten."""

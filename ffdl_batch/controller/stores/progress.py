@@ -122,11 +122,19 @@ def also_beside(cell: str, what: str, tell: Callable[[Line], None]) -> Callable[
         try:
             if not isinstance(line, (Done, Failed)):
                 said = "; ".join(part for part in (text, *trouble) if part) if isinstance(line, Progress) else text
-                if said and os.path.isdir(os.path.dirname(cell)):
-                    write_cell(cell, {"what": what, "said": said, "at": time.time()})
+                show_moving(cell, what, said)
             elif os.path.lexists(cell):
                 os.unlink(cell)
         except OSError as error:
             sys.stderr.write(f"ffdl-controller: {error}\n")
 
     return both
+
+
+def show_moving(cell: str, what: str, said: str) -> None:
+    """Something for whoever asks. A cell that cannot be written stops nobody."""
+    try:
+        if said and os.path.isdir(os.path.dirname(cell)):
+            write_cell(cell, {"what": what, "said": said, "at": time.time()})
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {error}\n")

@@ -200,11 +200,29 @@ def test_a_network_level_is_achieved_once_learners_run(
     assert f"\nNetwork {label}: " in run(FFDL, "show", JOB, daemon=jobs).stdout
 
 
-def test_show_names_the_store_that_results_go_to(jobs: FakeDaemon) -> None:
-    assert "Stored in" not in run(FFDL, "show", JOB, daemon=jobs).stdout
-    jobs.jobs[JOB] = make_job(JOB, stored_in=f"s3://kept/out/{JOB}", stored_at="https://s3.example.org")
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({"state": "PROCESSING"}, "To be stored in"),
+        ({"state": "STORING"}, "To be stored in"),
+        ({"state": "COMPLETED", "ended_at": T0}, "Stored in"),
+        ({"state": "COMPLETED", "ended_at": T0, "attempts": (replace(FIRST, owed=True),)}, "To be stored in"),
+        ({"state": "FAILED", "ended_at": T0, "error_code": "C201", "exit_code": 3}, "Stored in"),
+        ({"state": "FAILED", "ended_at": T0, "error_code": "S303", "exit_code": 0}, "Store"),
+        ({"state": "FAILED", "ended_at": T0, "error_code": "S303", "settled_at": T0}, "Stored in"),
+        ({"state": "FAILED", "ended_at": T0, "error_code": "S105"}, "Store"),
+        ({"state": "CANCELLED", "ended_at": T0, "timestamps": {"PROCESSING": T0}}, "Store"),
+    ],
+)
+def test_show_names_the_store_that_results_go_to(jobs: FakeDaemon, changes: dict[str, object], label: str) -> None:
+    jobs.jobs[JOB] = make_job(JOB, stored_in=f"s3://kept/out/{JOB}", stored_at="https://s3.example.org", **changes)
     shown = run(FFDL, "show", JOB, daemon=jobs).stdout
-    assert f"\nStored in:           s3://kept/out/{JOB}  [https://s3.example.org]\n" in shown
+    assert f"\n{label + ':':<20} s3://kept/out/{JOB}  [https://s3.example.org]\n" in shown
+
+
+def test_show_names_no_store_where_there_is_none(jobs: FakeDaemon) -> None:
+    shown = run(FFDL, "show", JOB, daemon=jobs).stdout
+    assert "\nStore" not in shown and "\nTo be stored" not in shown
 
 
 def test_show_says_that_what_could_not_be_stored_is_stored_by_now(jobs: FakeDaemon) -> None:

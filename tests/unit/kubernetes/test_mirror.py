@@ -153,3 +153,15 @@ def test_a_daemon_killed_between_two_files_goes_on(tmp_path: Path, make: Callabl
     mirror.apply(Frame(1, 2, FrameKind.LOG, "logs/learner-1", 1000, b"next\n"), 1.0, 0)
     assert mirror.missing == {}
     assert [line for line, _ in read(tmp_path)] == [1, 2]
+
+
+def test_how_data_move_rings_nobody_and_an_empty_cell_says_that_none_do(
+    tmp_path: Path, make: Callable[[], Mirror]
+) -> None:
+    cell = b'{"what":"storing","said":"1 of 2 files","at":5.0}'
+    for one in frames(FrameKind.CELL, "staging/now.json", cell):
+        make().apply(one, 5.0, 0)
+    assert (attempt(tmp_path) / "staging/now.json").read_bytes() == cell
+    make().apply(Frame(1, 2, FrameKind.CELL, "staging/now.json", 0, b"{}\n", 3), 6.0, 0)
+    assert (attempt(tmp_path) / "staging/now.json").read_bytes() == b"{}\n"
+    assert not (tmp_path / "doorbell" / JOB).exists()

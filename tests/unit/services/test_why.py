@@ -20,6 +20,7 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     NodeShape,
     PartitionShape,
+    SchedulerMissing,
     SchedulerUnreachable,
 )
 from ffdl_batch.services.problems import Refused
@@ -48,7 +49,7 @@ class Seer(FakeScheduler):
     at_once: int = 0
     most_at_once: int = 0
     explained: int = 0
-    silent: bool = False
+    silence: Exception | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def probe(self) -> BackendFacts:
@@ -60,8 +61,8 @@ class Seer(FakeScheduler):
         return replace(super().plan(request), script=what)
 
     def explain_waiting(self, requests: Sequence[WaitingRequest]) -> Sequence[Explanation | None]:
-        if self.silent:
-            raise SchedulerUnreachable("the controller is away")
+        if self.silence is not None:
+            raise self.silence
         self.explained += 1
         room, ahead = Room("main", "v100", 4, 0, 1, 0, 1, 4), Ahead("main", 3, 1, 9, 4, 2)
         base = Explanation(500.0, partitions=("main",), rooms=(room,), ahead=(ahead,))
@@ -166,7 +167,7 @@ def test_a_scheduler_that_is_away_is_told_with_the_age_of_what_is_known(site: Si
     job = queued(site)
     explain_job(site.platform, site.caller, job.id)
     asked = len(seer.trials)
-    seer.silent = True
+    seer.silence = SchedulerUnreachable("the controller is away")
     site.clock.tick(120)
     view = explain_job(site.platform, site.caller, job.id)
     assert "the controller is away" in view.stale and "ago" in view.stale
@@ -178,9 +179,19 @@ def test_a_scheduler_that_is_away_is_told_with_the_age_of_what_is_known(site: Si
 
 
 def test_of_what_nothing_is_remembered_the_last_word_is_told(site: Site, seer: Seer) -> None:
-    seer.silent = True
+    seer.silence = SchedulerUnreachable("the controller is away")
     view = explain_job(site.platform, site.caller, queued(site).id)
-    assert view.explanation is None and "it said last: Resources" in view.sentence
+    assert view.explanation is None and view.sentence.startswith("it is in fake's queue; fake has not answered for 0 s")
+    assert "the controller is away; it said last, " in view.sentence and view.sentence.endswith(" ago: Resources")
+    assert view.actions == ("nothing: ask again when fake answers; it keeps its place meanwhile",)
+
+
+def test_what_somebody_has_to_mend_is_told_of_a_job_that_the_scheduler_has(site: Site, seer: Seer) -> None:
+    job = queued(site)
+    seer.silence = SchedulerMissing("there is no kubeconfig")
+    view = explain_job(site.platform, site.caller, job.id)
+    assert "; fake cannot be asked: there is no kubeconfig; it said last, " in view.sentence
+    assert view.actions == ("have that mended; it keeps its place meanwhile",)
 
 
 def test_a_job_that_nobody_has_handed_over_waits_here(site: Site, seer: Seer) -> None:
