@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.domain.alarms import alarms
-from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.fault_policy import POLICY
 from ffdl_batch.domain.formats import NewerFormat
@@ -32,14 +31,13 @@ from ffdl_batch.services.evidence import STILL_ALIVE_S, claim_owner, read_eviden
 from ffdl_batch.services.fault_policies import Policies
 from ffdl_batch.services.incidents import Ends
 from ffdl_batch.services.learners import untold_restarts
-from ffdl_batch.services.leftovers import with_leftovers
+from ffdl_batch.services.leftovers import others_know_more, with_leftovers
 from ffdl_batch.services.lemons import KEPT_OFF
 from ffdl_batch.services.owed import is_told_owed
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.remembered import Memories, Memory
 
 log = logging.getLogger(__name__)
-_PREEMPTED = Interruption.PREEMPTION.value
 
 SETTLE_S = 10.0
 """How long after the scheduler's word "ended" a final record may still become visible on a shared file system."""
@@ -279,9 +277,7 @@ class Judge:
         if self._is_unending(known):
             known = replace(known, unending=True, settled=True)
         final = known.final
-        said = final is not None and is_last_word(final)
-        # One that was ended by the platform may not have heard why: a learner that failed elsewhere.
-        said = said and not (known.learners > 1 and final is not None and final.interruption == _PREEMPTED)
+        said = final is not None and is_last_word(final) and not (known.learners > 1 and others_know_more(final))
         if not known.ended or (said and not is_told_owed(job)):
             return known
         attempt = self._platform.root.job(job.id).attempt(job.attempt)

@@ -10,7 +10,9 @@ from pathlib import Path
 from ffdl_batch.controller.head.outcome import conclude
 from ffdl_batch.controller.head.waiting import has_ended
 from ffdl_batch.controller.learner.orphans import unreported_ends
+from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.phases import PhaseFiles
+from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import HEAD, Event, FinalRecord, node_source
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -25,6 +27,7 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     """The evidence with those. Raises OSError, NewerFormat among them."""
     launch = read_launch(attempt)
     final = evidence.final and as_all_say(evidence.final, launch, evidence.events)
+    final = final and _with_last_lines(final, attempt, launch, evidence.events)
     evidence = replace(evidence, final=final, storable=_is_storable(launch))
     paid = paid_at(attempt)
     if known.final is not None:  # the head has said how each of its learners ended
@@ -33,6 +36,13 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     found = unreported_ends(evidence.events, phases, range(1, known.learners + 1))
     ends = [at for number in found if (at := phases.ended_at(number)) is not None]
     return replace(evidence, paid=paid, found=found, found_at=max(ends, default=None))
+
+
+def others_know_more(final: FinalRecord) -> bool:
+    """Whether a head that does not see what other nodes write may lack something: it was ended by the platform, for a
+    learner had failed elsewhere, or it knows no last line of one that did."""
+    silent = final.error_code in _OF_LEARNERS and not final.log_tail
+    return final.interruption == Interruption.PREEMPTION.value or silent
 
 
 def as_all_say(final: FinalRecord, launch: LaunchFile | None, events: Sequence[Event]) -> FinalRecord:
@@ -50,6 +60,16 @@ def as_all_say(final: FinalRecord, launch: LaunchFile | None, events: Sequence[E
         final, outcome=found.outcome, stored=found.stored, exit_code=found.exit_code, exit_signal=found.exit_signal,
         error_code=found.error_code, message=found.message, interruption=found.interruption,
     )  # fmt: skip
+
+
+def _with_last_lines(
+    final: FinalRecord, attempt: AttemptDir, launch: LaunchFile | None, events: Sequence[Event]
+) -> FinalRecord:
+    """With those of the learner that failed, where it was in another pod than the head, which has no log of it."""
+    if launch is None or not launch.apart or final.log_tail or final.error_code not in _OF_LEARNERS:
+        return final
+    learner = conclude(launch, [event for event in events if event.source != HEAD], terminated=False).learner_id
+    return replace(final, log_tail=tail(attempt.training_log(learner))) if learner else final
 
 
 def is_storable(attempt: AttemptDir) -> bool:

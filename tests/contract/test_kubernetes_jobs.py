@@ -318,10 +318,12 @@ def test_a_learner_s_image_that_is_missing_is_told_while_its_controller_waits(wo
 
 def test_a_learner_that_fails_in_another_pod_than_the_head_s_is_told_as_it_is(world: World) -> None:
     """Its Job ends the pods of the others at once, and a pod that is being ended hears no word of the daemon's."""
-    job_id = world.submit('[ "$LEARNER_ID" = 1 ] || exit 4; exec sleep 600', learners=2, stores="")
+    command = '[ "$LEARNER_ID" = 1 ] || { echo "no CUDA here"; exit 4; }; exec sleep 600'
+    job_id = world.submit(command, learners=2, stores="")
     job = world.await_state(job_id, "FAILED", "COMPLETED")
     assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 4), (job, world.diagnosis())
     assert "learner 2" in job["message"] and not job["attempts"][0]["owed"], job
+    assert job["log_tail"] == ["no CUDA here"], job
 
 
 def test_learners_that_fail_while_the_daemon_is_away_are_told_as_they_are(world: World) -> None:
