@@ -183,6 +183,7 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) ->
     return start, LaunchFile(
         job_id=request.job_id,
         attempt=request.attempt,
+        trains_from=request.trains_from,
         token=request.token,
         job_dir=directory.path,
         attempt_dir=attempt.path,

@@ -99,6 +99,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
     launch = LaunchFile(
         job_id=request.job_id,
         attempt=request.attempt,
+        trains_from=request.trains_from,
         token=request.token,
         job_dir=request.job_dir.path,
         attempt_dir=request.attempt_dir.path,

@@ -115,7 +115,8 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
     words = (left.job_id, left.kind, str(out))
     memory = hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
     if left.store is not None:
-        yield of_job(left.store, Path(left.secrets), find_keys(), os.environ), left.prefix, memory
+        near = bool(left.directory)
+        yield of_job(left.store, Path(left.secrets), find_keys(), os.environ, near=near), left.prefix, memory
         return
     directory = StoreAddress(StoreKind.FILE, container=left.directory)
     if not left.is_partial and find_elsewhere() is None and _is_seen(left):

@@ -50,9 +50,12 @@ def access(
     return Access(replace(address, credentials={name: name for name in fields}), fields)
 
 
-def of_job(address: StoreAddress, secrets_file: Path, keys: Keys, environ: Mapping[str, str]) -> Access:
+def of_job(
+    address: StoreAddress, secrets_file: Path, keys: Keys, environ: Mapping[str, str], *, near: bool = False
+) -> Access:
     """A store of a job, whose address names the job's secrets: those of its manifest lie in the job's own file, others
-    are the person's. Where they cannot be read, the environment counts. Raises InputUnusable.
+    are the person's. Where they cannot be read, the environment counts. `near`: attempts have directories of their own
+    as well. Raises InputUnusable.
     """
     leave_no_dump()
     try:
@@ -64,10 +67,10 @@ def of_job(address: StoreAddress, secrets_file: Path, keys: Keys, environ: Mappi
     except InputUnusable as unusable:
         found = from_environment(address.kind, environ)
         if not found and not kept:  # they are removed when the job is over
-            problem = unusable.problem
+            problem, own = unusable.problem, _NEAR if near else ""
             raise InputUnusable(
                 f"{problem.message}, and what the submission brought along is gone with the job's end",
-                cure="; ".join(part for part in (problem.cure, _OF_STORE.get(address.kind, ""), _NEAR) if part),
+                cure="; ".join(part for part in (problem.cure, _OF_STORE.get(address.kind, ""), own) if part),
                 code=problem.code,
                 exit_code=problem.exit_code,
             ) from None

@@ -225,6 +225,7 @@ class LaunchFile:
     hold ``{learner_id}``: such a one is made for each learner, by its node. A literal brace is doubled there. `cache`
     is for `fetches`, and for the image. Those of `fetches` that `mounts` names may be
     mounted on each node instead. `only_stages`: what is fetched is all there is to do, and no learner starts.
+    `trains_from` is the number of the first attempt that starts learners.
 
     `names` is the prefix of the learners' names, ``<names>-<rank>``; with "" (files of earlier releases) no hosts file
     is written, and nodes do not wait for each other before their learners start. `ports` is the first port of a range
@@ -259,6 +260,7 @@ class LaunchFile:
     fetches: Tuple[Transfer, ...] = ()
     uploads: Tuple[Transfer, ...] = ()
     only_stages: bool = False
+    trains_from: int = 1
     staging: Tuple[str, ...] = ()
     cache: Optional[NodeCache] = None
     mounts: Optional[Mounts] = None

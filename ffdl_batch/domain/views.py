@@ -189,7 +189,8 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class LeftView:
-    """Where something lies that a job left: in a directory of the daemon's host, or below `prefix` in a store.
+    """Where something lies that a job left: in a directory of the daemon's host, or below `prefix` in a store. Beside a
+    store, `directory` is the attempt's own, which is had by its number ("" = there is none).
 
     `kind`: results, model, logs or checkpoint. `attempt`: whose it is, 0 = the whole job's. `name`: only this file of
     the directory. `inode` is the directory's, by which it is told from another of that path. `is_partial`: the job has

@@ -155,7 +155,8 @@ class LaunchRequest:
     `array_dir` is set for the first attempt of an element of an array. `cache_dir` is the directory of the nodes' cache
     ("" = they have none), `cache_bytes` its size (0 = half of the file system). `images_dir` has the user's images that
     want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more. `only_stages`:
-    the attempt brings data and starts no learner; `spec` asks for what that needs.
+    the attempt brings data and starts no learner; `spec` asks for what that needs. `trains_from` is the number of the
+    first attempt that does, as far as is known.
     """
 
     job_id: JobId
@@ -182,6 +183,7 @@ class LaunchRequest:
     images_dir: str = ""
     mounting: Mounting = Mounting.NEVER
     only_stages: bool = False
+    trains_from: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,12 @@ def has_to_stage(plan: LaunchPlan, earlier: Iterable[Attempt]) -> bool:
     return all(attempt.interruption != Interruption.STAGED.value for attempt in earlier)
 
 
+def trains_from(earlier: Iterable[Attempt]) -> int:
+    """The number of the first attempt that starts learners: data are brought before that, once."""
+    staged = (one.number for one in earlier if one.interruption == Interruption.STAGED.value)
+    return 1 + max(staged, default=0)
+
+
 def for_staging(spec: JobSpec) -> JobSpec:
     """What is asked of the scheduler: one node, few CPUs, no GPU, and else what the training asks for."""
     own = spec.resources

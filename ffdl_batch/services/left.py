@@ -86,7 +86,7 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
         return replace(here, note="the results could not be stored yet; these are the attempt's own")
     for upload in launch.uploads if launch is not None else ():
         if fill(upload.local, {}) == own.results:
-            return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
+            return replace(here, store=upload.store, prefix=fill(upload.prefix, {}))
     return replace(view, directory=job.results) if job.results else here
 
 

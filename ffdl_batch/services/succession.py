@@ -14,7 +14,7 @@ from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.node_score import NodeScore
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
-from ffdl_batch.services.ahead import for_staging, has_to_stage, only_staging, stages_ahead
+from ffdl_batch.services.ahead import for_staging, has_to_stage, only_staging, stages_ahead, trains_from
 from ffdl_batch.services.intake import launch_request
 from ffdl_batch.services.lemons import told, without
 from ffdl_batch.services.materialize import exported_environment
@@ -49,7 +49,7 @@ def _plan(platform: Platform, job: Job, avoided: Sequence[NodeScore] = ()) -> La
     adapter, spec = platform.adapters.get(job.backend), without(_spec(platform, job), avoided)
     earlier = platform.store.attempts(job.id) if job.attempt > 1 else ()
     if not stages_ahead(spec, earlier):
-        plan = adapter.plan(_request(platform, job, spec))
+        plan = adapter.plan(replace(_request(platform, job, spec), trains_from=trains_from(earlier)))
         if not has_to_stage(plan, earlier):
             return plan
     staging = replace(_request(platform, job, for_staging(spec)), only_stages=True)
@@ -68,6 +68,7 @@ def plan_template(platform: Platform, job: Job, plan: LaunchPlan) -> LaunchPlan 
     request = replace(
         request,
         attempt=job.attempt + 1,
+        trains_from=job.attempt + 1 if plan.launch.only_stages else plan.launch.trains_from,
         token=Token(f"{job.id}-{TEMPLATE}"),
         attempt_dir=platform.root.job(job.id).template,
         carry="",

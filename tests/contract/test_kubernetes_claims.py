@@ -118,14 +118,14 @@ def test_a_daemon_that_dies_finds_who_stores_again(claimed: World) -> None:
 
 def test_a_halted_job_is_stored_and_goes_on_from_its_checkpoint(claimed: World) -> None:
     job_id = claimed.submit("exec python3 train.py")
-    until(lambda: "from epoch 0" in claimed.log(job_id, attempt=2), f"the training; {claimed.job(job_id)}")
+    until(lambda: "from epoch 0 resumed 0" in claimed.log(job_id, attempt=2), f"the training; {claimed.job(job_id)}")
     claimed.do(job_id, "halt")
     assert ended(claimed, job_id)["state"] == "HALTED", (claimed.job(job_id), claimed.diagnosis())
     assert claimed.stored(f"out/_wml_checkpoints/{job_id}/")["epoch"] == b"7"
     claimed.do(job_id, "resume")
     job = claimed.await_state(job_id, "COMPLETED", "FAILED")
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
-    assert claimed.printed(job_id, attempt=3).startswith("from epoch 7")
+    assert claimed.printed(job_id, attempt=3).startswith("from epoch 7 resumed 1")
     assert not [one for one in job["attempts"] if one["owed"]]
 
 

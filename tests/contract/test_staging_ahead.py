@@ -40,7 +40,8 @@ def test_the_training_follows_and_downloads_nothing(data: Data) -> None:
     names = ("/set/a", "/more/b")
     asked = [path for method, path, _ in data.proxy.requests if method == "GET" and path.endswith(names)]
     assert len(asked) == 2, asked
-    assert [launch_of(data, job_id, number)["only_stages"] for number in (1, 2)] == [True, False]
+    launches = [launch_of(data, job_id, number) for number in (1, 2)]
+    assert [(one["only_stages"], one["trains_from"]) for one in launches] == [(True, 1), (False, 2)]
 
 
 def test_what_fails_ends_the_job_before_it_trains(data: Data) -> None:
@@ -65,6 +66,7 @@ def test_a_wish_ends_staging_and_nothing_follows(data: Data, wish: str, state: s
     assert data.site.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})[0] == 200
     job = until(lambda: (found := data.job(job_id))["state"] in ("COMPLETED", "FAILED") and found, "the job's end")
     assert (job["state"], attempts(job)[1:]) == ("COMPLETED", [("staged", "000"), ("", "000")]), job
+    assert launch_of(data, job_id, 3)["trains_from"] == 3
 
 
 def test_without_anything_to_stage_there_is_one_attempt(data: Data, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_what_a_submission_brought_along_is_gone_with_its_job(tmp_path: Path) ->
     bucket = StoreAddress(StoreKind.S3, container="b", credentials={"password": "cos-password"})
     kept = tmp_path / "secrets.json"
     with pytest.raises(InputUnusable) as over:
-        of_job(bucket, kept, Keys(tmp_path), {})
+        of_job(bucket, kept, Keys(tmp_path), {}, near=True)
     problem = over.value.problem
     assert problem.message == (
         "there is no secret cos-password, and what the submission brought along is gone with the job's end"
@@ -85,6 +85,9 @@ def test_what_a_submission_brought_along_is_gone_with_its_job(tmp_path: Path) ->
         "or take the directory of an attempt: --attempt N"
     )
     assert (problem.code, problem.exit_code) == ("C103", 77)
+    with pytest.raises(InputUnusable) as far:
+        of_job(bucket, kept, Keys(tmp_path), {})
+    assert far.value.problem.cure == problem.cure.rpartition("; ")[0]
     kept.write_text('{"other": "planted"}')
     with pytest.raises(InputUnusable) as lives:
         of_job(bucket, kept, Keys(tmp_path), {})

@@ -64,7 +64,7 @@ def test_results_are_in_the_store_once_they_are_stored(site: Site, job: Job) -> 
     assert (stored.store, stored.prefix, stored.directory, stored.is_partial) == (
         BUCKET,
         f"odd{{}}/{job.id}",
-        "",
+        site.attempt(job).results,
         False,
     )
     assert stored.secrets == site.platform.root.job(job.id).secrets
