@@ -156,10 +156,10 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             levels |= ISOLATING
         else:
             is_passing = found.enforced is None  # a canary is out
-            warnings.append(
-                f"only network level host is offered: {found.text}; where it does and no canary can tell, set "
-                'network_policies = "enforced" in [backend.kubernetes]'
+            advice = (
+                '; where it does, and no canary can tell, set network_policies = "enforced" in [backend.kubernetes]'
             )
+            warnings.append(f"only network level host is offered: {found.text}{advice if is_passing else ''}")
         return BackendFacts(
             partitions=(PartitionShape(self._client.namespace, is_default=True),),
             network_levels=frozenset(levels),

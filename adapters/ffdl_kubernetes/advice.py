@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 _OF_PODS = (
-    (r"Insufficient |Too many pods", "it starts when others end; ask for less, if no node has so much"),
+    (r"Insufficient |Too many pods", "ffdl why tells whether a node ever has so much"),
     (r"didn't match Pod's node (affinity|selector)", "no node has the labels: gpu_type, node_selector or the profile"),
     (
         r"had untolerated taint",

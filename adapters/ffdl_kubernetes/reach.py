@@ -13,6 +13,9 @@ from ffdl_kubernetes.pods import index_of
 from ffdl_kubernetes.settings import IN_CLUSTER, KubernetesSettings
 from ffdl_kubernetes.watching import Watcher
 
+LISTED_S = 2.0
+"""For which pods are waited that a daemon, which was started a moment ago, has not listed yet."""
+
 
 class Reach:
     """:class:`ffdl_batch.ports.reach.ReachesNodes`."""
@@ -22,9 +25,12 @@ class Reach:
 
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
         """See the port; the owner's credentials are those of the daemon's kubeconfig. The program runs beside the
-        controller: the pod has one process namespace and one user, so learners are seen from there."""
-        pods = self._watcher.pods_by_token().get(place.native_id.job, ())
-        names = [str(pod["metadata"]["name"]) for pod in pods if index_of(pod) == place.node_rank and _runs(pod)]
+        controller: the pod has one process namespace and one user, so learners are seen from there. Raises
+        SchedulerUnreachable, too, where it is not known which pods there are."""
+        names = self._names(place)
+        if not names:
+            self._watcher.await_sync(LISTED_S)
+            names = self._names(place)
         if not names:
             raise InvalidRequest(f"pod {place.node_rank} of {place.native_id} does not run")
         config = load_config(self._settings)
@@ -34,6 +40,10 @@ class Reach:
         where += ["--namespace", self._settings.namespace or config.namespace, "--pod", names[-1]]
         where += ["--timeout", str(self._settings.request_timeout_s)]
         return NodeProgram((sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--", *argv))
+
+    def _names(self, place: Place) -> list[str]:
+        pods = self._watcher.pods_by_token().get(place.native_id.job, ())
+        return [str(pod["metadata"]["name"]) for pod in pods if index_of(pod) == place.node_rank and _runs(pod)]
 
 
 def _runs(pod: Mapping[str, Any]) -> bool:

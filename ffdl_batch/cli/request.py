@@ -80,7 +80,7 @@ def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFuncti
         click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
         job_options,
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
-        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend, as slurm or local."),
+        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
         click.option("--strict", is_flag=True, envvar="FFDL_STRICT", help="Unknown keys of the manifest are errors."),
         click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
         click.option("-v", "--verbose", count=True, help="Say what is being done."),

@@ -20,7 +20,7 @@ and the owner's wish. The rules, in order:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ffdl_batch.domain.continuation import Interruption, words
@@ -103,6 +103,8 @@ def judge(known: Known) -> Verdict:
     steps = _in_order(known, (ending.state, ending.at)) if ending is not None else _in_order(known)
     if ending is None or not steps or steps[-1][0] is not ending.state:
         return Verdict(steps=steps)
+    if is_cancelled_late(known):
+        steps = (*steps[:-1], (ending.state, max(known.now, steps[-1][1])))
     return Verdict(
         steps=steps,
         error_code=ending.error_code,
@@ -118,6 +120,12 @@ def judge(known: Known) -> Verdict:
         lost_node=ending.lost_node,
         held=ending.held,
     )
+
+
+def is_cancelled_late(known: Known) -> bool:
+    """Whether its owner cancelled a job whose attempt was over before: all that it waited for was to be stored."""
+    is_owed = known.state is JobState.STORING and is_store_owed(replace(known, wish=Wish.NONE))
+    return known.wish is Wish.CANCEL and is_owed
 
 
 def _requeued(known: Known) -> bool:

@@ -58,6 +58,8 @@ def plan_attach(platform: Platform, caller: Caller, job_id: str, learner: int | 
             program = adapter.beside(place, (*argv, "--learners", named))
         except (InvalidRequest, SchedulerMissing) as error:
             raise unavailable(str(error)) from error
+        except SchedulerUnreachable as error:
+            raise try_again("S200", f"{job.backend} does not answer: {error}") from error
         node = hosts.get(source, "")
         plans.append(AttachPlan(program.argv, tuple(numbers), node, program.host, program.unset, program.keep))
     return tuple(plans)

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """Between two questions to a scheduler that does not answer."""
+LOOK_PAUSE_S = 4.0
+"""The longest between two looks for one that is not there, which cost nobody anything: who mends it sees it soon."""
 
 
 class NotAsked(NotNow):
@@ -211,7 +213,8 @@ class Adapters:
     def _failed(self, name: str, permit: Permit, cause: str, *, is_missing: bool = False) -> None:
         with self._lock:
             before, now = self._circuit(name), self._clock.now()
-            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
+            longest_s = LOOK_PAUSE_S if is_missing else LONGEST_PAUSE_S
+            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, longest_s, _random())
             again_at = self._clock.monotonic() + pause
             after = self._circuits[name] = before.failed(permit, cause, now, again_at, is_missing=is_missing)
         if after.is_news(before):

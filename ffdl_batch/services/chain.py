@@ -20,7 +20,7 @@ from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import Known, latest_run
 from ffdl_batch.domain.network_level import network_text
 from ffdl_batch.domain.observation import Observation, Phase
-from ffdl_batch.domain.verdict import Move, Verdict
+from ffdl_batch.domain.verdict import Move, Verdict, is_cancelled_late
 from ffdl_batch.services.evidence import (
     gone_first,
     nodes_at_fault,
@@ -246,7 +246,7 @@ def _joined(message: str, detail: str) -> str:
 def _end(verdict: Verdict, known: Known, past: Past, why: Interruption | None = None) -> AttemptEnd:
     """What is kept of the attempt; `why` where the verdict names no interruption though there was one."""
     why = verdict.interruption or why
-    at = _end_of_attempt(known) if known.evidence.paid is not None else None
+    at = _end_of_attempt(known) if known.evidence.paid is not None or is_cancelled_late(known) else None
     return AttemptEnd(why.value if why else "", past.checkpoint, past.gpu_seconds, past.owed, verdict.played, at)
 
 

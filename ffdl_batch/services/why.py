@@ -63,10 +63,10 @@ def explain_job(
     its stores. Raises :class:`Refused` for an unknown one."""
     job = own_job(platform, caller, job_id)
     view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
+    if job.wish is Wish.CANCEL and not job.state.is_terminal:
+        return _explain_cancelled(platform, job, view)
     if job.state in _SENT and job.native_id:
         return _explain_queued(platform, job, view, alternatives=alternatives)
-    if job.wish is Wish.CANCEL and job.state in _HAS_NODES:
-        return replace(view, sentence="it does not wait: it is being cancelled", actions=("nothing",))
     if (
         job.state is JobState.DOWNLOADING
         and job.native_id
@@ -244,8 +244,6 @@ def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
     """It is with us: nobody has handed it over yet."""
     view, now = replace(view, waits=True), platform.clock.now()
     outage = next((one for one in platform.adapters.outages() if one.name == job.backend), None)
-    if job.wish is Wish.CANCEL:
-        return replace(view, sentence="it is being cancelled", actions=("nothing",))
     if outage is not None and outage.unreachable_since is not None:
         since = span_text(now - outage.unreachable_since)
         again = f"; it is asked again {moment_text(outage.asked_again_at, now)}" if outage.asked_again_at else ""
@@ -264,6 +262,20 @@ def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
         text = f"it waits here, and {job.backend} does not have it yet: {job.pending_reason}"
         return replace(view, sentence=text, actions=(_cure_of(job),))
     return replace(view, sentence=f"it is about to be handed over to {job.backend}", actions=("wait a few seconds",))
+
+
+def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
+    """Its owner has cancelled it, and it has not ended yet: the scheduler may not have been told."""
+    has_nodes = job.state in _HAS_NODES
+    view = replace(view, waits=not has_nodes, actions=("nothing",))
+    sentence = f"{'it does not wait: ' if has_nodes else ''}it is being cancelled"
+    outage = next((one for one in platform.adapters.outages() if one.name == job.backend), None)
+    if not job.native_id or outage is None or outage.unreachable_since is None:
+        return replace(view, sentence=sentence)
+    lacks = platform.adapters.lacks(job.backend)
+    what, do = ("cannot be asked", "have that mended") if lacks else ("does not answer", "nothing")
+    sentence += f", and {job.backend} {what}: {outage.detail}"
+    return replace(view, sentence=sentence, actions=(f"{do}: it is told as soon as it answers",))
 
 
 def _cure_of(job: Job) -> str:

@@ -223,7 +223,7 @@ def test_a_wrong_store_of_results_is_told_before_anything_is_loaded(
     assert site.run.final().error_code == (error or "000"), site.run.final()
     assert (site.run.log() == "") == bool(error)
     if error:
-        assert "results could not be stored: " in site.run.final().message
+        assert "the store of results cannot be used: " in site.run.final().message
         assert code in site.run.final().message
         assert not os.path.exists(site.run.attempt.model + "/main.py")  # noqa: PTH110 - AttemptDir gives texts
 

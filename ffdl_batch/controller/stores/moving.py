@@ -103,7 +103,7 @@ def check_results_store(launch: LaunchFile, node_rank: int, go_on: Callable[[], 
             return
         kind = FaultClass.MISSING if failed.kind in _PLAIN_WRONG else failed.kind
         raise PhaseFailed(
-            fault_code(kind, Direction.IN), f"results could not be stored: {failed}", failed.fault_class
+            fault_code(kind, Direction.IN), f"the store of results cannot be used: {failed}", failed.fault_class
         ) from failed
 
 

@@ -177,6 +177,14 @@ def test_a_cancel_that_came_too_late_changes_nothing() -> None:
     assert verdict.steps[-1][0] is JobState.COMPLETED
 
 
+@pytest.mark.parametrize("state", [JobState.PROCESSING, JobState.STORING])
+def test_a_cancel_of_what_waits_to_be_stored_is_no_older_than_that(state: JobState) -> None:
+    """Its attempt has ended long before; a daemon that missed that takes the attempt's end for the job's."""
+    owing = replace(DONE, stored=False, stores_later=True)
+    verdict = judge(known(state, ENDED_WELL, RUN, owing, wish=Wish.CANCEL))
+    assert verdict.steps[-1] == (JobState.CANCELLED, NOW if state is JobState.STORING else 50.0)
+
+
 def test_a_cancel_outside_of_us_is_cancelled_too() -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED)))
     assert verdict.steps[-1][0] is JobState.CANCELLED

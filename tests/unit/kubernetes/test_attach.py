@@ -12,7 +12,7 @@ from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.pod import Frame, FrameKind, Look, decode_look, encode_look
 from ffdl_batch.ports.reach import Place, ReachesNodes
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.attach.executing import NotStarted, exit_status
 from ffdl_kubernetes.mirror.mirror import Mirror
@@ -29,6 +29,11 @@ class Watched:
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self._pods = list(pods)
+        self.silence: SchedulerUnreachable | None = None
+
+    def await_sync(self, timeout_s: float) -> None:
+        if self.silence is not None:
+            raise self.silence
 
     def pods_by_token(self) -> dict[str, list[dict[str, Any]]]:
         return {TOKEN: self._pods}
@@ -71,6 +76,13 @@ def test_the_program_is_the_owner_s_and_runs_in_the_pod_of_the_node(tmp_path: Pa
 def test_a_pod_that_does_not_run_is_not_reached(tmp_path: Path, gone: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"pod 0 of {TOKEN} does not run"):
         adapter(tmp_path, gone).beside(place(tmp_path, 0), ["python"])
+
+
+def test_pods_that_nobody_has_listed_yet_are_not_said_to_have_ended(tmp_path: Path) -> None:
+    reach = adapter(tmp_path)
+    reach._watcher.silence = SchedulerUnreachable("Pods cannot be listed: refused")  # type: ignore[attr-defined]
+    with pytest.raises(SchedulerUnreachable, match="refused"):
+        reach.beside(place(tmp_path, 0), ["python"])
 
 
 def test_ends_as_kubelet_tells_them() -> None:

@@ -61,8 +61,8 @@ def test_what_is_not_there_is_nothing() -> None:
                 )
             ],
             "",
-            "no node has room now: 0/3 nodes are available: 3 Insufficient gpu.; it starts when others end; ask for "
-            "less, if no node has so much",
+            "no node has room now: 0/3 nodes are available: 3 Insufficient gpu.; "
+            "ffdl why tells whether a node ever has so much",
         ),
         (
             job(),
@@ -250,8 +250,8 @@ def test_pods_that_are_refused_wait_and_say_what_to_do(message: str, advice: str
 @pytest.mark.parametrize(
     ("message", "advice"),
     [
-        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "it starts when others end"),
-        ("0/3 nodes are available: 3 Too many pods.", "it starts when others end"),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "ffdl why tells whether a node ever has so much"),
+        ("0/3 nodes are available: 3 Too many pods.", "ffdl why tells whether a node ever has so much"),
         ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "gpu_type, node_selector"),
         ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: a100}.", "tolerations"),
         ('0/3 nodes are available: persistentvolumeclaim "data" not found.', "have the claim made"),

@@ -13,7 +13,7 @@ from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch import decode, encode
 from ffdl_batch.ports.reach import NodeProgram, Place
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.services.attach import plan_attach
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller
@@ -117,6 +117,15 @@ def test_where_it_cannot_be_reached_now_that_is_told(site: Site, scheduler: Reac
     scheduler.refuses = error
     told = refusal(site, job)
     assert (told.status, told.problem.message) == (422, str(error))
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_again_by_whoever_wants_in(site: Site, scheduler: Reaching) -> None:
+    job = processing(site)
+    Node(site, job).begins(1).begins(2)
+    scheduler.refuses = SchedulerUnreachable("Pods cannot be listed: refused")
+    told = refusal(site, job)
+    assert (told.status, told.problem.exit_code) == (503, 75)
+    assert told.problem.message == "fake does not answer: Pods cannot be listed: refused"
 
 
 def test_a_backend_that_cannot_is_named(site: Site) -> None:

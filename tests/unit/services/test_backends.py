@@ -24,7 +24,7 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.backends import FIRST_PAUSE_S, LONGEST_PAUSE_S, Adapters, NotAsked
+from ffdl_batch.services.backends import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_PAUSE_S, Adapters, NotAsked
 from ffdl_batch.services.site_facts import LIFE_S, YOUNG_S
 from tests.fakes.clock import FakeClock
 from tests.fakes.scheduler import FakeScheduler
@@ -113,6 +113,14 @@ def test_the_outage_keeps_its_beginning_and_pauses_grow(adapters: Adapters, cloc
     assert adapters.outages()[0].unreachable_since == began
     assert waits[0] <= 1.25 * FIRST_PAUSE_S
     assert 0.75 * LONGEST_PAUSE_S <= waits[-1] <= 1.25 * LONGEST_PAUSE_S
+
+
+def test_what_is_not_there_is_looked_for_often(adapters: Adapters, clock: FakeClock) -> None:
+    for _ in range(9):
+        with pytest.raises(SchedulerMissing):
+            ask(adapters, SchedulerMissing("there is no kubeconfig"))
+        assert adapters.wait_s(NAME) <= 1.25 * LOOK_PAUSE_S
+        clock.tick(adapters.wait_s(NAME))
 
 
 def test_an_outage_that_a_daemon_begins_with_may_be_older_than_it(adapters: Adapters, clock: FakeClock) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ffdl_batch.domain.job import Change, Job
-from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.waiting import Ahead, Explanation, Foretold, Limit, Per, Reason, Room, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
@@ -192,6 +192,22 @@ def test_what_somebody_has_to_mend_is_told_of_a_job_that_the_scheduler_has(site:
     view = explain_job(site.platform, site.caller, job.id)
     assert "; fake cannot be asked: there is no kubeconfig; it said last, " in view.sentence
     assert view.actions == ("have that mended; it keeps its place meanwhile",)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_cancel_that_the_scheduler_cannot_be_told_is_told(site: Site, seer: Seer, runs: bool) -> None:
+    job = queued(site)
+    steps = ((JobState.PROCESSING, 3.0),) if runs else ()
+    written = site.platform.store.apply(job, Change(steps, columns={"wish": Wish.CANCEL}))
+    assert written is not None
+    begin = "it does not wait: it is being cancelled" if runs else "it is being cancelled"
+    view = explain_job(site.platform, site.caller, job.id)
+    assert (view.sentence, view.waits, view.actions) == (begin, not runs, ("nothing",))
+    with pytest.raises(SchedulerMissing), site.platform.adapters.asking("fake"):
+        raise SchedulerMissing("the token has expired")
+    view = explain_job(site.platform, site.caller, job.id)
+    assert view.sentence == f"{begin}, and fake cannot be asked: the token has expired"
+    assert view.actions == ("have that mended: it is told as soon as it answers",)
 
 
 def test_a_job_that_nobody_has_handed_over_waits_here(site: Site, seer: Seer) -> None:
