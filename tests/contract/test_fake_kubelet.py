@@ -156,8 +156,9 @@ def test_a_sidecar_that_ends_is_started_anew_beside_its_learner(hands: Hands) ->
                    volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
     hands.pod("again", sh("main", "sleep 99"), inits=(side,), volumes=[{"name": "p", "emptyDir": {}}])
     hands.await_log("again", "run 1", "side")
+    eventually(lambda: "running" in state_of(hands.get("again")), "the learner's container")
     (status,) = hands.get("again")["status"]["initContainerStatuses"]
-    assert status["restartCount"] == 1 and "running" in state_of(hands.get("again"))
+    assert status["restartCount"] == 1
     assert "run 0\n" in hands.log("again", "side", "&previous=true")
 
 
