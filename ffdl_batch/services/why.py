@@ -281,9 +281,7 @@ def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
 def _cure_of(job: Job) -> str:
     if job.pending_reason.startswith("Dependency"):
         return "look at what it depends on (ffdl show); where that will not happen, cancel it and submit it without"
-    return (
-        "nothing, unless the reason names what to mend: it is tried again by itself; ffdl events shows how often it was"
-    )
+    return "nothing, unless the reason names what to mend: it is tried again by itself"
 
 
 def _explain_other(job: JobView, view: WhyView) -> WhyView:
