@@ -5,6 +5,7 @@ The training begins with whole data or the job says why not, and nothing that wa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -71,12 +72,14 @@ def pids(data: Data, *roles: str) -> list[int]:
 
 
 def kill(data: Data, *roles: str) -> None:
-    """All of them at once, as a node that loses its power does: none sees another's end."""
+    """All of them at once, as a node that loses its power does: none sees another's end. What one of them has begun for
+    a moment has its words until it runs its own, and may be over."""
     found = pids(data, *roles)
     assert found
     for sign in (signal.SIGSTOP, signal.SIGKILL):
         for pid in found:
-            os.kill(pid, sign)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
 
 
 def files(data: Data, job_id: str) -> dict[str, int]:

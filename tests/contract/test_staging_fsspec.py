@@ -190,6 +190,7 @@ def test_keys_of_a_user(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
     assert rig.run(rig.task(store=none)).failed.class_ is FaultClass.CREDENTIALS
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # paramiko's, that reads ahead
 @pytest.mark.parametrize("direction", list(Direction))
 def test_a_connection_that_breaks_is_made_anew(
     rig: StagingRig, ssh: SshServer, remote: Path, direction: Direction
