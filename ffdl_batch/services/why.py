@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 
 from ffdl_batch.config.images import UnknownImage
+from ffdl_batch.domain.health import BackendHealth
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
@@ -200,8 +201,7 @@ def _recall(
     platform: Platform, backend: str, job: Job | None, error: SchedulerUnreachable
 ) -> tuple[Explanation | None, str]:
     known = platform.desk.recall(job.id) if job is not None else None
-    outage = next((one for one in platform.adapters.outages() if one.name == backend), None)
-    now = platform.clock.now()
+    outage, now = _outage_of(platform, backend), platform.clock.now()
     if lacks := platform.adapters.lacks(backend):
         why = f"{backend} cannot be asked: {lacks}"
     elif outage is not None and outage.unreachable_since is not None:
@@ -210,6 +210,10 @@ def _recall(
         why = f"{backend} {'was not asked' if isinstance(error, NotNow) else 'did not answer'}: {error}"
     age = f"; what follows it said {span_text(now - known.known_at)} ago" if known is not None else ""
     return known, f"{why}{age}"
+
+
+def _outage_of(platform: Platform, backend: str) -> BackendHealth | None:
+    return next((one for one in platform.adapters.outages() if one.name == backend), None)
 
 
 def _try(platform: Platform, spec: JobSpec, backend: str, native: NativeId | None) -> Foretold | None:
@@ -243,7 +247,7 @@ def _evidence(platform: Platform, found: _Found) -> tuple[str, ...]:
 def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
     """It is with us: nobody has handed it over yet."""
     view, now = replace(view, waits=True), platform.clock.now()
-    outage = next((one for one in platform.adapters.outages() if one.name == job.backend), None)
+    outage = _outage_of(platform, job.backend)
     if outage is not None and outage.unreachable_since is not None:
         since = span_text(now - outage.unreachable_since)
         again = f"; it is asked again {moment_text(outage.asked_again_at, now)}" if outage.asked_again_at else ""
@@ -269,7 +273,7 @@ def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
     has_nodes = job.state in _HAS_NODES
     view = replace(view, waits=not has_nodes, actions=("nothing",))
     sentence = f"{'it does not wait: ' if has_nodes else ''}it is being cancelled"
-    outage = next((one for one in platform.adapters.outages() if one.name == job.backend), None)
+    outage = _outage_of(platform, job.backend)
     if not job.native_id or outage is None or outage.unreachable_since is None:
         return replace(view, sentence=sentence)
     lacks = platform.adapters.lacks(job.backend)
