@@ -80,7 +80,7 @@ class StagingRig:
             endpoint=self.proxy.endpoint,
             container=self.bucket,
             credentials={"user_name": "the-key", "password": "the-secret"},
-            options={"timeout_s": "5"},
+            options={"timeout_s": "60"},
         )
 
     def put(self, key: str, data: bytes) -> str:

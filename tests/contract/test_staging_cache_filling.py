@@ -22,10 +22,16 @@ def begun(cached: CacheRig, at_least: int) -> Callable[[], bool]:
     return lambda: cached.downloads()["set/deep/b.bin"] >= at_least
 
 
+def slow_after(cached: CacheRig, parts: int) -> Rule:
+    """So many parts of the large object come at once, the next one takes longer than any test looks away."""
+    slow = Rule("GET", "deep/b.bin", pause_s=2.0)
+    cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", times=parts), slow]
+    return slow
+
+
 def test_a_filler_that_is_killed_is_followed_by_who_waits_and_what_came_is_kept(cached: CacheRig) -> None:
     cached.put()
-    slow = Rule("GET", "deep/b.bin", pause_s=0.05)
-    cached.staging.proxy.rules = [slow]
+    slow = slow_after(cached, 2)
     filler = cached.start(cached.task(parallel=1))
     until(begun(cached, 2 * MIB + 65536), "two parts have come")
     waiting = cached.start(cached.task(parallel=1))
@@ -42,8 +48,7 @@ def test_a_filler_that_is_killed_is_followed_by_who_waits_and_what_came_is_kept(
 
 def test_a_filler_that_hangs_is_replaced_and_harmless_when_it_wakes(cached: CacheRig) -> None:
     cached.put()
-    slow = Rule("GET", "deep/b.bin", pause_s=0.05)
-    cached.staging.proxy.rules = [slow]
+    slow = slow_after(cached, 1)
     hung = cached.start(cached.task(parallel=1, cache={"stale_s": 2.0}))
     until(begun(cached, MIB), "a part has come")
     hung.process.send_signal(signal.SIGSTOP)
