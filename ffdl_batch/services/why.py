@@ -88,7 +88,7 @@ def _explain_partly(platform: Platform, job: Job, view: WhyView, *, alternatives
     partly = _explain_queued(platform, job, view, alternatives=alternatives and is_gang)
     reason = partly.explanation.reason if partly.explanation is not None else None
     if reason is not None and reason.kind in _OF_LEARNERS:
-        return replace(partly, sentence=f"its data are being brought, but {partly.sentence}")
+        return replace(partly, sentence=f"it has its nodes, but {partly.sentence}")
     if reason is None or reason.kind is WaitKind.STARTING or not is_gang:
         return None
     return replace(partly, sentence=f"some of its learners have their nodes, and others wait: {partly.sentence}")

@@ -155,7 +155,7 @@ def test_why_tells_of_a_learner_s_image_while_data_are_brought(world: World) -> 
     status, reply = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
     why = reply["why"]
     assert (status, why["waits"], why["alternatives"]) == (200, True, [])
-    assert why["sentence"].startswith(f"its data are being brought, but its image cannot be had (the image {IMAGE} ")
+    assert why["sentence"].startswith(f"it has its nodes, but its image cannot be had (the image {IMAGE} ")
     assert "correct its name" in why["sentence"]
     world.k8s.do("images", missing=[])
     assert ended(world, job_id)["state"] == "COMPLETED", world.diagnosis()

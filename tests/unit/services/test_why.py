@@ -263,14 +263,17 @@ def test_a_job_of_which_some_learners_have_their_nodes_waits(
     assert view.sentence.startswith("some of its learners have their nodes, and others wait: ") is waits
 
 
-def test_a_learner_whose_image_cannot_be_had_while_data_are_brought(site: Site, seer: Seer) -> None:
-    job = queued(site, MANIFEST)
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_learner_whose_image_cannot_be_had_while_data_are_brought(site: Site, seer: Seer, learners: int) -> None:
+    """Another request would wait for the same image, of however many learners it is."""
+    job = queued(site, f"{MANIFEST}\nlearners: {learners}\n")
     lacks = Change(((JobState.DOWNLOADING, 3.0),), columns={"pending_reason": "the image x cannot be had"})
     assert site.platform.store.apply(job, lacks)
     seer.reason = Reason(WaitKind.IMAGE, "", "the image x cannot be had; correct its name, or push it")
     view = explain_job(site.platform, site.caller, job.id)
-    assert view.waits and view.sentence.startswith("its data are being brought, but its image cannot be had (")
-    assert view.actions and not seer.trials
+    assert view.waits and view.sentence.startswith("it has its nodes, but its image cannot be had (")
+    assert view.actions == ("correct the image's name, or give credentials for its registry",)
+    assert not seer.trials and not view.alternatives
     seer.reason = Reason(WaitKind.STARTING)
     assert explain_job(site.platform, site.caller, job.id).sentence.startswith("it does not wait: it has its nodes")
 
