@@ -17,7 +17,7 @@ from typing import Any
 
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.network_level import ONLY_HOST, NetworkLevel
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.pod import Wish
 from ffdl_batch.ports.registry import AdapterContext, Settings
@@ -159,7 +159,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             advice = (
                 '; where it does, and no canary can tell, set network_policies = "enforced" in [backend.kubernetes]'
             )
-            warnings.append(f"only network level host is offered: {found.text}{advice if is_passing else ''}")
+            warnings.append(f"{ONLY_HOST}: {found.text}{advice if is_passing else ''}")
         return BackendFacts(
             partitions=(PartitionShape(self._client.namespace, is_default=True),),
             network_levels=frozenset(levels),

@@ -157,7 +157,8 @@ def _has_run(job: JobView) -> bool:
 def _print_place(job: JobView) -> None:
     print_line("Backend", job.backend)
     print_line("Scheduler's id", job.native_id)
-    print_line("Attempt", str(job.attempt))
+    number = _attempt_of_times(job)
+    print_line("Attempt", str(job.attempt) + (f"; attempt {number} is next" if 1 < number != job.attempt else ""))
     print_line("Nodes", job.nodes)
     print_line("Results", job.results or job.results_note, _attempt_of(job, job.results))
     print_line(_store_label(job), job.stored_in, job.stored_at)
@@ -183,13 +184,17 @@ def _attempt_of(job: JobView, path: str) -> str:
 
 def _print_times(job: JobView) -> None:
     print_line("Submitted", format_time(job.submitted_at))
-    number = job.attempt + 1 if job.state == JobState.PENDING else job.attempt
-    if number > 1 and job.timestamps:
+    if (number := _attempt_of_times(job)) > 1 and job.timestamps:
         click.echo(f"Times of attempt {number}:")
     for state, at in sorted(job.timestamps.items(), key=lambda item: item[1]):
         print_line(f"  {state}", format_time(at))
     if job.ended_at is not None:
         print_line("Ended", format_time(job.ended_at))
+
+
+def _attempt_of_times(job: JobView) -> int:
+    """The attempt that the times are of: one that is not handed over yet has no number of its own."""
+    return job.attempt + 1 if job.state == JobState.PENDING else job.attempt
 
 
 def _print_sources(job: JobView) -> None:

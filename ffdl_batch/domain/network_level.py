@@ -33,5 +33,7 @@ class NetworkLevel(str, Enum):
         return self.value
 
 
+ONLY_HOST = "only network level host is offered"
+"""So begins what a backend says of a site whose networks isolate nobody, and why that is so may change."""
 OVERLAYS = frozenset({NetworkLevel.JOB, NetworkLevel.EGRESS})
 """Levels with a network of the job's own, which the site makes for it on each node: each learner has an address."""

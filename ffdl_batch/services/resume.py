@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ffdl_batch.domain.job import Change, Job, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.network_level import ONLY_HOST
 from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
 from ffdl_batch.domain.secrets import MOVED
 from ffdl_batch.domain.views import JobView, Resume
@@ -30,9 +31,9 @@ log = logging.getLogger(__name__)
 RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
 ATTEMPTS = 5
 MAX_GPUS = 1_000_000
-_OVER = (MOVED, NOT_YET, *DOUBTS)
-"""In warnings of a submission that are not true of the job any more: its credentials are moved, its stores are asked
-anew."""
+_OVER = (MOVED, NOT_YET, ONLY_HOST, *DOUBTS)
+"""In warnings of a submission that are not true of the job any more: its credentials are moved, its stores and
+the site are asked anew."""
 
 
 def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) -> JobView:

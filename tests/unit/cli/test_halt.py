@@ -258,6 +258,8 @@ def test_times_say_of_which_attempt_they_are_where_there_were_others(
     (submitted,) = [number for number, line in enumerate(lines) if line.startswith("Submitted: ")]
     at = lines.index(f"  {state + ':':<18} 2027-01-15T08:00:00")
     assert lines[submitted + 1 : at] == ([] if heading is None else [f"Times of attempt {heading}:"])
+    waits = "; attempt 2 is next" if (state, attempt) == ("PENDING", 1) else ""
+    assert f"Attempt:             {attempt}{waits}" in lines
 
 
 def test_the_last_attempt_of_a_job_that_was_done_or_failed(jobs: FakeDaemon) -> None:

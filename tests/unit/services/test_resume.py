@@ -10,6 +10,7 @@ import pytest
 from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.network_level import ONLY_HOST
 from ffdl_batch.domain.views import JobView, Resume
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.halt import halt_job
@@ -184,6 +185,13 @@ def test_what_was_said_of_credentials_in_the_manifest_is_over_with_the_submissio
     site.scheduler.warns = lambda _spec: []
     (left,) = resume(site, job).warnings
     assert "unheard_of" in left
+
+
+def test_what_was_said_of_the_site_s_networks_is_said_as_it_is_now(site: Site) -> None:
+    site.scheduler.warns = lambda _spec: [f"{ONLY_HOST}: nothing is known yet"]
+    job = ended(site, site.accept("k", MANIFEST))
+    site.scheduler.warns = lambda _spec: [f"{ONLY_HOST}: a canary got through"]
+    assert resume(site, job).warnings == (f"{ONLY_HOST}: a canary got through",)
 
 
 def test_an_earlier_request_that_could_not_be_planned_any_more_is_no_obstacle(site: Site) -> None:
