@@ -54,7 +54,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 """The one that can take an item out of a list, whatever else is in it."""
 PAGE = 500
 """Objects of one page of a list (what kubectl asks for)."""
-UNAUTHORIZED = 401
+UNAUTHORIZED, FORBIDDEN = 401, 403
 TRIES = 4
 PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
@@ -137,6 +137,8 @@ class ClusterClient:
         try:
             return self._ask("POST", self._path(kind), query=query, body=thing, changes=True), True
         except Refused as refused:
+            if refused.status == FORBIDDEN and not dry_run and (known := self._counted(kind, name)) is not None:
+                return known, False
             if refused.status != 409 or refused.reason != "AlreadyExists":
                 raise
         if kind == "Secret":  # nobody but its pods reads it
@@ -145,6 +147,19 @@ class ClusterClient:
         if found is None:  # deleted in between
             raise NotTaken(f"{kind} {name} was there and is gone; it is tried again")
         return found, False
+
+    def _counted(self, kind: str, name: str) -> Plain | None:
+        """What is there of a name that is refused: quotas are asked before it is seen whether the name is taken, so one
+        that an object fills refuses that object, where the answer to its first request was lost. Raises
+        SubmissionUncertain where that is not told."""
+        if kind == "Secret":  # nobody but its pods reads it
+            return None
+        try:
+            return self.get(kind, name)
+        except Refused:  # who may not create, may not read either
+            return None
+        except SchedulerUnreachable as error:
+            raise SubmissionUncertain(str(error)) from error
 
     def get(self, kind: str, name: str) -> Plain | None:
         """None where there is none of this name."""

@@ -20,13 +20,14 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError, SubmissionUncertain
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.files import PART_BYTES
 from ffdl_kubernetes.objects.template import model_volume
 from ffdl_kubernetes.objects.tenant import tenant_objects
+from ffdl_kubernetes.refusals import TooManyJobs
 from ffdl_kubernetes.settings import read_settings
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
@@ -222,6 +223,41 @@ def test_a_lost_answer_is_found(site: Site) -> None:
     site.k8s.fault("drop", method="POST", path="/jobs")
     assert site.scheduler.submit(plan) == NativeId(plan.token)
     assert site.start().find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
+
+
+@pytest.fixture
+def full(site: Site) -> Site:
+    """One Job fills its quota, and quotas are asked before it is seen whether a name is taken."""
+    quota = {"metadata": {"name": "jobs"}, "spec": {"hard": {"count/jobs.batch": "1"}}}
+    site.k8s.ask("POST", f"api/v1/namespaces/{site.k8s.namespace}/resourcequotas", quota)
+    return site
+
+
+def test_a_lost_answer_is_found_though_the_job_itself_fills_a_quota(full: Site) -> None:
+    plan, later = full.plan(), full.plan()
+    full.k8s.fault("drop", method="POST", path="/jobs")
+    assert full.scheduler.submit(plan) == NativeId(plan.token)
+    with pytest.raises(TooManyJobs):
+        full.scheduler.submit(later)
+
+
+def test_what_a_daemon_left_half_made_is_completed_though_it_fills_a_quota(full: Site) -> None:
+    plan = full.plan()
+    full.k8s.fault("status", method="POST", path="/secrets", code=500, count=50)
+    with pytest.raises(SchedulerError):
+        full.scheduler.submit(plan)
+    full.k8s.do("clear_faults")
+    assert full.start().find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
+    job = full.admin().get("Job", plan.token)
+    assert job is not None and not job["spec"]["suspend"]
+
+
+def test_a_refusal_is_no_answer_where_it_cannot_be_asked_what_is_there(full: Site) -> None:
+    full.scheduler.submit(full.plan())
+    plan = full.plan()
+    full.k8s.fault("status", method="GET", path=f"/jobs/{plan.token}", code=500, count=50)
+    with pytest.raises(SubmissionUncertain):
+        full.scheduler.submit(plan)
 
 
 def test_a_server_that_asks_for_patience_gets_it(site: Site) -> None:

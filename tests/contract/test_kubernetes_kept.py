@@ -15,7 +15,10 @@ from tests.contract.kubernetes_harness import KubernetesHarness
 
 
 class Full(KubernetesHarness):
-    """With a quota of so many Jobs."""
+    """With a quota of so many Jobs, of which no canary takes one."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(base, {"canary_interval_s": 0})
 
     def give(self, jobs: int) -> None:
         quota = {"metadata": {"name": "jobs"}, "spec": {"hard": {"count/jobs.batch": str(jobs)}}}

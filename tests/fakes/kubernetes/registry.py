@@ -90,9 +90,10 @@ class Registry:
         asked.guard(kind, obj)
         apply_defaults(kind, obj)
         validation.check(kind, obj, None)
+        self.admission.create(kind, obj, asked.warnings)
+        # Kubernetes sees last of all that a name is taken: kubernetes/kubernetes issue 106842.
         if self.store.get(kind, namespace_of(obj), name_of(obj)) is not None:
             raise already_exists(kind, name_of(obj))
-        self.admission.create(kind, obj, asked.warnings)
         if kind is JOBS:
             metadata["uid"] = _uid()
             own_labels(obj)
