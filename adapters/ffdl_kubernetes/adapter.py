@@ -38,7 +38,7 @@ from ffdl_kubernetes.administration import Administration
 from ffdl_kubernetes.canary import Canary, refuse_unproved
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups
-from ffdl_kubernetes.ending import end_job
+from ffdl_kubernetes.ending import end_job, left_cancelled
 from ffdl_kubernetes.kept import sent_with_room
 from ffdl_kubernetes.kueue import GROUP as KUEUE
 from ffdl_kubernetes.kueue import Queues
@@ -91,6 +91,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         self._pods = Pods(self._settings, self._root, self._make)
         self._watcher = Watcher(self._make, self._heard)
         self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._swept = False
         self._queues = Queues(self._make)
         self._look = Look(self._make)
 
@@ -195,7 +196,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         objects = read_objects(plan.attempt_dir)
         remember(plan.attempt_dir, self._client)
         begin = functools.partial(send, self._client, self._settings, objects, plan.attempt_dir, archive)
-        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._root))
+        self._watcher.put("Job", sent_with_room(begin, self._client, self._synced_watcher, self._root))
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
@@ -242,11 +243,19 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
     def _as_far_as_copied(self, token: str, found: Observation, *, has_more: bool, has_pods: bool) -> Observation:
         """An end is told when all that the pods said of it is in the attempt's directory, or has been awaited.
         `has_pods`: that were asked to end, and have not; up to 1.30 a Job is Failed before they have."""
-        if found.phase is not Phase.ENDED or not (has_more or has_pods):
+        if found.phase is not Phase.ENDED:
             return found
+        if not (has_more or has_pods):
+            return self._told(token, found)
         if not has_pods and self._pods.is_given_up(token):
-            return found
+            return self._told(token, found)
         return replace(found, phase=Phase.COMPLETING, end=None, exit_code=None, ended_at=None)
+
+    def _told(self, token: str, found: Observation) -> Observation:
+        """The end, of which it is left that it was told where nothing else will say so."""
+        if _TOKEN.fullmatch(token) and not Path(self._attempt(token).final).exists():
+            marks.leave(self._attempt(token), marks.END_TOLD)
+        return found
 
     def _beside(
         self, token: str, job: Mapping[str, Any] | None, refusal: str, workloads: Mapping[str, Mapping[str, Any]]
@@ -354,6 +363,23 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             self._queues.start()
         self._watcher.await_sync(self._settings.request_timeout_s)
         self._pods.look_for_lost()
+        if not self._swept:
+            self._swept = True
+            self._end_cancelled()
+
+    def _synced_watcher(self) -> Watcher:
+        self._synced()
+        return self._watcher
+
+    def _end_cancelled(self) -> None:
+        """Once: Jobs whose owners cancelled them while this daemon asked another cluster or namespace."""
+        pods = self._watcher.pods_by_token()
+        for token in left_cancelled(self._watcher.jobs(), pods, self._root, HEARD_S):
+            try:
+                self._finish(token, pods.get(token, []))
+            except SchedulerError as error:
+                self._swept = False
+                _log.warning("Job %s, which was cancelled, cannot be ended: %s; it is tried again", token, error)
 
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:

@@ -13,10 +13,17 @@ _OF_PODS = (
     (r"Insufficient |Too many pods", "ffdl why tells whether a node ever has so much"),
     (r"didn't match Pod's node (affinity|selector)", "no node has the labels: gpu_type, node_selector or the profile"),
     (
+        r"had untolerated taint(\(s\))? \{node\.kubernetes\.io/",
+        "nodes are not ready, or take nothing now: it starts when they are back",
+    ),
+    (
         r"had untolerated taint",
         "the nodes are kept for others: tolerations in [backend.kubernetes], or another profile",
     ),
-    (r'persistentvolumeclaim "[^"]*" not found', "have the claim made, or correct claim or volumes in its settings"),
+    (
+        r'persistentvolumeclaim "[^"]*" not found',
+        "have the claim made, or correct claim or volumes in [backend.kubernetes] and submit it anew",
+    ),
     (r"unbound immediate PersistentVolumeClaims", "its claim has no volume yet: ask who runs the cluster"),
     (r"volume node affinity conflict", "its claim is bound to nodes that do not fit: ask who runs the cluster"),
     (r"violates PodSecurity", "pods of ours pass the level restricted: a setting of the site's breaks it"),

@@ -9,12 +9,16 @@ Failed by DeadlineExceeded, with all that it owns until `ttlSecondsAfterFinished
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.ports.scheduler import NotTaken
+from ffdl_kubernetes import marks
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.states import is_ending, is_finished
+from ffdl_kubernetes.objects.names import STORING
+from ffdl_kubernetes.states import has_begun, is_ending, is_finished
+from ffdl_kubernetes.whereabouts import attempt_of, is_ours
 
 Plain = Mapping[str, Any]
 DEADLINE_S = 1
@@ -44,3 +48,16 @@ def end_job(client: ClusterClient, token: str, pods: Sequence[Plain]) -> Plain |
         if client.delete("Job", token, str(job["metadata"]["resourceVersion"])):
             return None
     raise NotTaken(f"Job {token} changes all the time; its end is asked for again")
+
+
+def left_cancelled(
+    jobs: Mapping[str, Plain], pods: Mapping[str, Sequence[Plain]], root: Root, heard_s: float
+) -> Iterator[str]:
+    """The attempts, of those in `jobs`, that go on although their owners cancelled them. Controllers that run have
+    `heard_s` to hear it. Raises OSError."""
+    for token, job in jobs.items():
+        if is_finished(job) or is_ending(job) or token.endswith(STORING) or not is_ours(job, root):
+            continue
+        asked_s = marks.age_s(attempt_of(job, root), marks.CANCELLED)
+        if asked_s is not None and (asked_s >= heard_s or not any(has_begun(pod) for pod in pods.get(token, ()))):
+            yield token

@@ -151,9 +151,9 @@ class Follower:
             "timestamps": "true",
             **({"sinceTime": since} if since else {}),
         }
-        path = f"api/v1/namespaces/{self._namespace()}/pods/{pod}/log"
         timeout = httpx2.Timeout(self._settings.request_timeout_s, read=SILENT_S)
         try:
+            path = f"api/v1/namespaces/{self._namespace()}/pods/{pod}/log"
             async with self._open().stream("GET", path, params=query, timeout=timeout) as reply:
                 if reply.status_code == 404:
                     raise _Gone

@@ -11,6 +11,7 @@ from typing import Any
 
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.pod import FINALIZER
+from ffdl_kubernetes import marks
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.names import STORING
 from ffdl_kubernetes.refusals import TooManyJobs
@@ -26,13 +27,17 @@ AT_ONCE = 5
 """So many go where one more is wanted: others are wanted soon."""
 
 
-def sent_with_room(send: Callable[[], dict[str, Any]], client: ClusterClient, watcher: Watcher, root: Root) -> Plain:
+def sent_with_room(
+    send: Callable[[], dict[str, Any]], client: ClusterClient, look: Callable[[], Watcher], root: Root
+) -> Plain:
     """What `send` makes. Where a quota of Jobs is used up, ended ones of ours go, and it is tried once more; a quota
-    that counts them a while longer lets a later try through. Raises what `send` raises."""
+    that counts them a while longer lets a later try through. `look` gives the watcher when it has seen all Jobs, and
+    may begin it for that: of a daemon whose jobs all wait here nobody else does. Raises what `send` and `look` raise.
+    """
     try:
         return send()
     except TooManyJobs:
-        spare = spare_jobs(watcher, root)
+        spare = spare_jobs(look(), root)
         if not spare:
             raise
         for job in spare:
@@ -59,4 +64,7 @@ def _is_done_with(name: str, job: Plain, pods: Sequence[Plain], root: Root) -> b
     if unread or job["metadata"].get("deletionTimestamp") or not is_ours(job, root):
         return False
     attempt = attempt_of(job, root)
-    return Path(attempt.paid if name.endswith(STORING) else attempt.final).exists()
+    if Path(attempt.paid if name.endswith(STORING) else attempt.final).exists():
+        return True
+    told_s = marks.age_s(attempt, marks.END_TOLD)  # a node that is lost leaves no last word
+    return told_s is not None and told_s > SETTLED_S and not pods

@@ -15,6 +15,8 @@ NO_IMAGE = "submit/no-image"
 """Its Job was, or is about to be, ended by us, because an image of it could not be had for too long: which."""
 SENT_TO = "submit/cluster"
 """Where it was, or is about to be, sent to: no word about its end."""
+END_TOLD = "submit/end-told"
+"""Empty: its controllers left no last word, and the daemon was told that it ended: no word about how."""
 ALL = (CANCELLED, PREEMPTED, NO_IMAGE)
 
 

@@ -23,11 +23,13 @@ _AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?: preempti
 _PART = re.compile(r"(\d+) (.+)")
 _OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
     (r"Insufficient |Too many pods", WaitKind.NO_ROOM),
+    (r"untolerated taint(\(s\))? \{node\.kubernetes\.io/", WaitKind.NODES_CLOSED),
     (r"untolerated taint", WaitKind.KEPT_FOR_OTHERS),
     (r"node affinity|node selector|didn't match", WaitKind.WRONG_LABELS),
     (r"unschedulable|not ready|unreachable", WaitKind.NODES_CLOSED),
     (r"[Pp]ersistent[Vv]olume|volume", WaitKind.VOLUME),
 )
+_DEFAULT = "default-scheduler"
 _RESOURCE = re.compile(r"(?:requests|limits|count)/?\.?(.+)")
 
 
@@ -167,7 +169,12 @@ def read_pods(
         if (limit := read_quota(refusal)) is not None:
             return Reason(WaitKind.LIMIT, limit=limit), {}
         return Reason(WaitKind.REFUSED, "", f"{refusal}{what_to_do(refusal)}"), {}
-    return Reason(WaitKind.STARTING if pods else WaitKind.UNCONSIDERED), {}
+    open_pods = [pod.get("spec", {}) for pod in pods if not pod.get("spec", {}).get("nodeName")]
+    if pods and not open_pods:
+        return Reason(WaitKind.STARTING), {}
+    named = next((str(spec["schedulerName"]) for spec in open_pods if spec.get("schedulerName")), _DEFAULT)
+    cure = "where none of that name runs, correct scheduler in [backend.kubernetes]"
+    return Reason(WaitKind.UNCONSIDERED, "", f"it waits for scheduler {named}; {cure}" if named != _DEFAULT else ""), {}
 
 
 def _condition(thing: Plain, kind: str) -> Plain:

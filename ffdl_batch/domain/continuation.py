@@ -31,6 +31,7 @@ class Checkpoint:
     `asked`: the learners were asked for one. `confirmed`: they wrote one after that and ended by themselves, `took_s`
     after they were asked. `answered`: they ended by themselves when asked, with or without one. `saved_at`: when the
     newest file of `$CHECKPOINT_DIR` that this attempt wrote was written (None = it wrote none); `newest` is its name.
+    `unseen`: who could have looked died, and nobody else sees that directory.
     """
 
     asked: bool = False
@@ -39,6 +40,7 @@ class Checkpoint:
     took_s: Optional[float] = None
     saved_at: Optional[float] = None
     newest: str = ""
+    unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,9 +179,12 @@ def _stuck(why: Interruption, after: Spent, progress: Checkpoint) -> str:
 
 
 def is_progress(why: Interruption, budget: Budget, progress: Checkpoint) -> bool:
-    """Whether the attempt left something that the next one can go on from."""
+    """Whether the attempt left something that the next one can go on from, as far as anybody can tell: an interruption
+    from outside is not the training's fault, and the budget of its kind bounds what nobody has seen."""
     if progress.confirmed:
         return True
+    if progress.unseen:
+        return why is not Interruption.TIMEOUT
     return progress.saved_at is not None and (why is not Interruption.TIMEOUT or budget.saved_is_enough)
 
 
@@ -190,6 +195,8 @@ def describe(progress: Checkpoint) -> str:
         return f"checkpoint confirmed{took}"
     if progress.saved_at is not None:
         return "no checkpoint was confirmed, but one was saved" if progress.asked else "a checkpoint was saved"
+    if progress.unseen:
+        return "whether a checkpoint was saved is not known"
     return "no checkpoint was confirmed" if progress.asked else "no checkpoint was saved"
 
 

@@ -108,6 +108,11 @@ class Event:
         """Of a controller that has begun: the name of the machine that it is on. A pod's host has another name."""
         return str(self.fields.get("machine") or self.fields.get("host") or "")
 
+    @property
+    def node(self) -> str:
+        """The same as schedulers call it: a host without its domain, unless the controller was told a name."""
+        return str(self.fields.get("machine") or "") or str(self.fields.get("host") or "").partition(".")[0]
+
 
 class Outcome(str, Enum):
     """How an attempt ended, by the head's word."""

@@ -78,7 +78,9 @@ def look_back(
     if checkpoint == NO_CHECKPOINT and verdict.interruption is not None:
         launch = read_launch(attempt)
         place = launch.checkpoints if launch is not None else ""
-        checkpoint = saved_checkpoint(attempt, place or directory.checkpoints)
+        # Pods with one tree have it in the cluster, where their controllers alone see it; a pod's own goes with it.
+        unseen = launch is not None and launch.pod is not None and not launch.pod.apart
+        checkpoint = Checkpoint(unseen=True) if unseen else saved_checkpoint(attempt, place or directory.checkpoints)
     return Past(
         checkpoint=checkpoint,
         gpu_seconds=_gpu_seconds(lambda: gpus_of(job, attempt), known, final, seen),

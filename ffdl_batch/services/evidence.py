@@ -117,14 +117,10 @@ def nodes_at_fault(events: Sequence[Event]) -> tuple[str, ...]:
     found = set()
     for event in events:
         if event.kind is EventKind.STARTED:
-            hosts[event.source] = _short_host(event)
+            hosts[event.source] = event.node
         elif event.kind in (EventKind.FAULT, EventKind.LEARNER_ENDED) and event.fields.get("code") in LOST_NODE:
             found.add(hosts.get(event.source, ""))
     return tuple(sorted(found - {""}))
-
-
-def _short_host(event: Event) -> str:
-    return str(event.fields.get("host", "")).partition(".")[0]
 
 
 def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
@@ -133,7 +129,7 @@ def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
     ended: set[str] = set()
     for event in events:
         if event.kind is EventKind.STARTED and event.source.startswith("node-"):
-            hosts[event.source] = _short_host(event)
+            hosts[event.source] = event.node
             ended.discard(event.source)
         elif event.kind is EventKind.ENDED:
             ended.add(event.source)
@@ -165,11 +161,7 @@ def oldest_heartbeat(attempt: AttemptDir) -> float | None:
 def beats_of(attempt: AttemptDir) -> tuple[Beat, ...]:
     """When each node controller of the latest run was heard of last that has not said that it ended."""
     begun = _open_controllers(attempt, latest_run(read_evidence(attempt).events))
-    return tuple(
-        Beat(str(event.fields.get("host", "")).partition(".")[0] or name, at)
-        for name, (event, at) in sorted(begun.items())
-        if event is not None
-    )
+    return tuple(Beat(event.node or name, at) for name, (event, at) in sorted(begun.items()) if event is not None)
 
 
 def _read(path: Path) -> str:

@@ -155,7 +155,7 @@ def _one_node(job: Job, seen: Observation | None) -> tuple[str, ...]:
 def _hosts(events: Iterable[Event]) -> dict[str, str]:
     """The node that each node controller runs on, by the name under which it writes."""
     started = (one for one in events if one.kind is EventKind.STARTED and one.source.startswith("node-"))
-    hosts = {one.source: str(one.fields.get("host", "")).partition(".")[0] for one in started}
+    hosts = {one.source: one.node for one in started}
     return {source: host for source, host in hosts.items() if host}
 
 

@@ -21,7 +21,8 @@ _USELESS = frozenset(
     {WaitKind.DEPENDENCY, WaitKind.DEPENDENCY_NEVER, WaitKind.BEGIN_TIME, WaitKind.HELD_BY_USER,
      WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.STARTING, WaitKind.CLEANING, WaitKind.ARRAY_LIMIT,
      WaitKind.NOT_ALLOWED, WaitKind.ENDED, WaitKind.DEADLINE, WaitKind.FEDERATION, WaitKind.LICENSES,
-     WaitKind.BURST_BUFFER, WaitKind.BROKEN, WaitKind.IMAGE, WaitKind.VOLUME, WaitKind.REFUSED}
+     WaitKind.BURST_BUFFER, WaitKind.BROKEN, WaitKind.IMAGE, WaitKind.VOLUME, WaitKind.REFUSED,
+     WaitKind.QUEUE_CLOSED}
 )  # fmt: skip
 """Where it is not room that lacks, another request would wait for the same."""
 

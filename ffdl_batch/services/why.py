@@ -37,7 +37,7 @@ _HAS_NODES = frozenset({JobState.DOWNLOADING, JobState.PROCESSING, JobState.STOR
 _NO_TRIAL = frozenset(
     {WaitKind.DEPENDENCY, WaitKind.DEPENDENCY_NEVER, WaitKind.BEGIN_TIME, WaitKind.HELD_BY_USER,
      WaitKind.HELD_BY_ADMIN, WaitKind.HELD_AFTER_FAILURES, WaitKind.LIMIT, WaitKind.ARRAY_LIMIT, WaitKind.IMAGE,
-     WaitKind.VOLUME, WaitKind.BROKEN, WaitKind.REFUSED}
+     WaitKind.VOLUME, WaitKind.BROKEN, WaitKind.REFUSED, WaitKind.QUEUE_CLOSED}
 )  # fmt: skip
 """Where room is not what lacks, a trial of the same request would mislead: trials look at room alone."""
 _OF_LEARNERS = frozenset({WaitKind.IMAGE, WaitKind.BROKEN})
@@ -145,7 +145,8 @@ def _explain_queued(platform: Platform, job: Job, view: WhyView, *, alternatives
         said = f"{job.backend} has taken it {span_text(since_s)} ago, and does not list it as waiting yet, or no more"
     else:
         said = f"{job.backend} does not list it as waiting: it is starting, or has just ended"
-    return replace(view, sentence=f"{said}; ask again in a few seconds")
+    last = f"; what was known last: {job.pending_reason}" if job.pending_reason else ""
+    return replace(view, sentence=f"{said}; ask again in a few seconds{last}")
 
 
 def _find_out(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from ffdl_batch.domain.pod import Frame, FrameKind, encode_frame
 from ffdl_kubernetes import following
+from ffdl_kubernetes.connecting import load_config
 from ffdl_kubernetes.following import Follower
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.fakes.kubernetes.rig import eventually
@@ -79,7 +81,8 @@ def follower(place: Path, url: str, ear: Ear) -> Iterator[Follower]:
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "jobs"}}],
         })
     )  # fmt: skip
-    found = Follower(KubernetesSettings(kubeconfig=str(file), request_timeout_s=1), lambda: "jobs", ear)
+    settings = KubernetesSettings(kubeconfig=str(file), request_timeout_s=1)
+    found = Follower(settings, lambda: str(load_config(settings).context.namespace), ear)
     try:
         yield found
     finally:
@@ -98,6 +101,32 @@ def test_all_pods_are_read_at_once_however_many_there_are(tmp_path: Path) -> Non
         for pod in pods:
             found.follow(pod)
         eventually(lambda: ear.heard == {(pod, 1) for pod in pods}, "each pod's first line was read")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_kubeconfig_that_is_away_for_a_while_costs_no_pod_its_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """Without `namespace` in the settings it is the file that says where the pods are."""
+    monkeypatch.setattr(following, "PAUSE_S", 0.05)
+    breaks = threading.Event()
+
+    async def one_line_at_a_time(pod: str, before: int) -> AsyncIterator[bytes]:
+        yield line(before + 1)
+        while not breaks.is_set():
+            await asyncio.sleep(0.02)
+
+    ear, file, away = Ear(), tmp_path / "kubeconfig", tmp_path / "away"
+    with server(one_line_at_a_time) as url, follower(tmp_path, url, ear) as found:
+        if begun:
+            found.follow("pod")
+            eventually(lambda: ("pod", 1) in ear.heard, "its first line was read")
+        file.rename(away)
+        found.follow("pod")
+        breaks.set()
+        time.sleep(0.3)
+        away.rename(file)
+        eventually(lambda: ("pod", 1 + begun) in ear.heard, "it is read again")
 
 
 def test_a_connection_that_brings_nothing_any_more_is_made_again(

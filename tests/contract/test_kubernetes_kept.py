@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_kubernetes import kept
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.refusals import TooManyJobs
@@ -27,6 +28,16 @@ class Full(KubernetesHarness):
     def there(self) -> list[str]:
         items = self.k8s.ask("GET", f"apis/batch/v1/namespaces/{self.k8s.namespace}/jobs")["items"]
         return sorted(one["metadata"]["name"] for one in items)
+
+    def await_spare_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A minute later."""
+        monkeypatch.setattr(kept, "SETTLED_S", 0.0)
+        self.await_spare()
+
+    def begin_anew(self) -> None:
+        """Another daemon takes over."""
+        self._close_scheduler()
+        self.scheduler = create_adapter(self.backend, self._settings, AdapterContext(self.root.path, "root", 0))
 
     def await_spare(self) -> None:
         """Until a Job could go: its pods are let go a moment after its end is told."""
@@ -51,12 +62,40 @@ def test_an_ended_job_makes_room_for_the_next_one(world: Full, monkeypatch: pyte
     with pytest.raises(TooManyJobs, match="one that has ended counts until then"):
         world.submit("echo third")
     assert world.there() == sorted([first.job, second.job]), "it ended just now"
-    monkeypatch.setattr(kept, "SETTLED_S", 0.0)
-    world.await_spare()
+    world.await_spare_of(monkeypatch)
     third, plan = world.submit("echo third")
     assert world.there() == sorted([second.job, third.job])
     assert world.await_end(third).end is EndCause.SUCCESS
     assert world.log(plan) == "third\n"
+    world.scheduler.cancel(second)
+
+
+def test_a_daemon_all_of_whose_jobs_wait_sees_what_may_go(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was started anew, and asks after none of its jobs: so nothing else looks at the cluster."""
+    world.give(1)
+    first, _ = world.submit("echo first")
+    world.await_end(first)
+    world.await_spare_of(monkeypatch)
+    world.begin_anew()
+    second, _ = world.submit("echo second")
+    assert world.there() == [second.job]
+    world.await_end(second)
+
+
+def test_what_ended_with_its_node_goes_too(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its controllers left no last word."""
+    world.give(1)
+    first, plan = world.submit("echo up; sleep 600")
+    world.await_log(plan, "up")
+    world.k8s.do("lose_node", node="n1")
+    world.k8s.do("delete_node", node="n1")
+    assert world.await_end(first).end is EndCause.NODE_FAIL
+    assert not Path(plan.attempt_dir.final).exists()
+    with pytest.raises(TooManyJobs):
+        world.submit("echo second")
+    world.await_spare_of(monkeypatch)
+    second, _ = world.submit("echo second")
+    assert world.there() == [second.job]
     world.scheduler.cancel(second)
 
 

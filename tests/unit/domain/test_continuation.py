@@ -30,6 +30,7 @@ IGNORED = Checkpoint(asked=True, took_s=60.0)
 SAVED = Checkpoint(saved_at=100.0, newest="model.pt")
 ASKED_AND_SAVED = Checkpoint(asked=True, saved_at=100.0)
 NOTHING = Checkpoint()
+UNSEEN = Checkpoint(unseen=True)
 COUNTER = {
     I.TIMEOUT: "timeouts",
     I.PREEMPTION: "preemptions",
@@ -71,6 +72,9 @@ COUNTER = {
         (I.PREEMPTION, Budget(), Spent(fruitless=1), NOTHING, True, ""),
         (I.PREEMPTION, Budget(), Spent(fruitless=2), NOTHING, False, "the chain ends here"),
         (I.PREEMPTION, Budget(), Spent(fruitless=2), SAVED, True, ""),
+        (I.NODE_FAILURE, Budget(), Spent(fruitless=2), UNSEEN, True, "whether a checkpoint was saved is not known"),
+        (I.NODE_FAILURE, Budget(node_failures=1), Spent(node_failures=1), UNSEEN, False, "node_failures allows 1"),
+        (I.TIMEOUT, Budget(), Spent(), UNSEEN, False, "it would start from the same point"),
         (I.PREEMPTION, Budget(preemptions=1), Spent(preemptions=1), SAVED, False, "batch.retry.preemptions allows 1"),
         (I.NODE_FAILURE, Budget(), Spent(), NOTHING, True, "a node or controller failed"),
         (I.NODE_FAILURE, Budget(), Spent(node_failures=5), SAVED, False, "batch.retry.node_failures allows 5"),
@@ -120,6 +124,7 @@ def test_a_halt_pays_from_none() -> None:
         (SAVED, "a checkpoint was saved"),
         (IGNORED, "no checkpoint was confirmed"),
         (NOTHING, "no checkpoint was saved"),
+        (UNSEEN, "whether a checkpoint was saved is not known"),
     ],
 )
 def test_a_checkpoint_in_words(progress: Checkpoint, sentence: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.waiting import Limit, WaitKind
+from ffdl_batch.domain.waiting import Limit, Reason, WaitKind
 from ffdl_kubernetes.waiting_reasons import (
     position_in,
     queue_figures,
@@ -42,6 +42,10 @@ from ffdl_kubernetes.waiting_reasons import (
         ),
         ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_CLOSED,
          {"nodes that were unschedulable": "1 of 1"}),
+        ("0/2 nodes are available: 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
+         WaitKind.NODES_CLOSED, {"nodes that had untolerated taint {node.kubernetes.io/unreachable: }": "2 of 2"}),
+        ("0/3 nodes are available: 2 node(s) had untolerated taint(s). no new claims", WaitKind.KEPT_FOR_OTHERS,
+         {"nodes that had untolerated taint(s). no new claims": "2 of 3"}),
         ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
         ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
          "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),
@@ -124,3 +128,7 @@ def test_pods_by_what_keeps_them() -> None:
     refused = read_pods([], "is forbidden: no PriorityClass with name gold was found")[0]
     assert refused.detail.endswith("was found; correct priority_class")
     assert read_pods([], "")[0].kind is WaitKind.UNCONSIDERED
+    unseen = {"metadata": {"name": "p"}, "spec": {"schedulerName": "default-scheduler"}, "status": {"phase": "Pending"}}
+    assert read_pods([placed, unseen], "")[0] == Reason(WaitKind.UNCONSIDERED)
+    reason = read_pods([{**unseen, "spec": {"schedulerName": "volcano"}}], "")[0]
+    assert reason.kind is WaitKind.UNCONSIDERED and "waits for scheduler volcano; where none" in reason.detail

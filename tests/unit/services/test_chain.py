@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,14 @@ from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Succession, encode
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod, Succession, encode
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.views import RestartView
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.control import read_control
 from ffdl_batch.services.deploy import HANDOVER_S, Deployer
+from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.judgement import QUIET_S
 from ffdl_batch.services.materialize import begun_at
 from ffdl_batch.services.query import get_job
@@ -540,6 +542,24 @@ def test_what_another_kind_of_node_failure_said_is_not_repeated(site: Site, watc
     Deployer(site.platform).step()
     after = refuse(site, watcher, job, {"n2": False})
     assert after.message == "no network on n2; no checkpoint was saved; batch.retry.node_failures allows 1"
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"), [(False, "whether a checkpoint was saved is not known"), (True, "no checkpoint was saved")]
+)
+def test_a_checkpoint_that_only_pods_see_is_not_said_to_be_missing(
+    site: Site, watcher: Watcher, apart: bool, said: str
+) -> None:
+    """With a tree of their own they take it along when they go."""
+    job = accept(site, "node_failures: 5")
+    running(site, watcher, job)
+    launch = read_launch(site.attempt(job))
+    assert launch is not None
+    Path(site.attempt(job).launch).write_text(encode(replace(launch, pod=Pod("/ffdl-pod", apart=apart))))
+    end(site, watcher, job, EndCause.NODE_FAIL)
+    after = site.job(job.id)
+    assert (after.state, after.spent.fruitless) == (JobState.PENDING, int(apart)), after.message
+    assert said in site.platform.store.history(job.id)[-1].message
 
 
 def test_what_the_head_said_of_the_checkpoint_is_not_repeated(site: Site, watcher: Watcher) -> None:

@@ -325,6 +325,28 @@ def test_a_log_that_cannot_be_read_keeps_no_job_from_ending(site: Site, watcher:
     assert (site.job(job.id).state, found.kind) == (JobState.FAILED, "user.exit")
 
 
+@pytest.mark.parametrize(
+    ("fields", "node"),
+    [
+        ({"host": "training-x-1-0", "machine": "ip-10-0-0-1.internal"}, "ip-10-0-0-1.internal"),
+        ({"host": "n2.example.org"}, "n2"),
+    ],
+)
+def test_a_node_is_called_as_the_scheduler_calls_it(
+    site: Site, watcher: Watcher, fields: dict[str, str], node: str
+) -> None:
+    """A pod's host has the pod's name."""
+    job = site.deployed()
+    head = running(site, watcher, job)
+    head.says("node-0", EventKind.STARTED, **fields)
+    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1)
+    head.ends(Outcome.FAILED, **SPEC)
+    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    watcher.step(full=True)
+    (found,) = incidents(site, job)
+    assert found.nodes == (node,)
+
+
 def test_of_two_learners_the_one_that_lost_its_peer_is_not_the_cause(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head: FakeHead = running(site, watcher, job)

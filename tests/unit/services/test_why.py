@@ -290,7 +290,19 @@ def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
     site.clock.tick(10)
     view = explain_job(site.platform, site.caller, job.id)
     assert "it is starting, or has just ended" in view.sentence and view.explanation is None
+    told = site.platform.store.apply(site.job(job.id), Change(columns={"pending_reason": "it was sent to another"}))
+    assert told is not None
+    view = explain_job(site.platform, site.caller, job.id)
+    assert view.sentence.endswith("ask again in a few seconds; what was known last: it was sent to another")
     assert not seer.trials
+
+
+def test_what_a_closed_queue_keeps_is_not_said_to_start_soon(site: Site, seer: Seer) -> None:
+    """Trials look at room alone."""
+    job = queued(site)
+    seer.reason = Reason(WaitKind.QUEUE_CLOSED, "gpus", "LocalQueue gpus is inactive")
+    view = explain_job(site.platform, site.caller, job.id)
+    assert view.waits and view.trial is None and not view.alternatives and not seer.trials
 
 
 def test_what_awaits_a_submission(site: Site, seer: Seer) -> None:
