@@ -196,7 +196,7 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         objects = read_objects(plan.attempt_dir)
         remember(plan.attempt_dir, self._client)
         begin = functools.partial(send, self._client, self._settings, objects, plan.attempt_dir, archive)
-        self._watcher.put("Job", sent_with_room(begin, self._client, self._synced_watcher, self._root))
+        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._synced, self._root))
         return NativeId(plan.token)
 
     def find(self, token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
@@ -364,22 +364,19 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         self._watcher.await_sync(self._settings.request_timeout_s)
         self._pods.look_for_lost()
         if not self._swept:
-            self._swept = True
-            self._end_cancelled()
+            self._swept = self._end_cancelled()
 
-    def _synced_watcher(self) -> Watcher:
-        self._synced()
-        return self._watcher
-
-    def _end_cancelled(self) -> None:
-        """Once: Jobs whose owners cancelled them while this daemon asked another cluster or namespace."""
-        pods = self._watcher.pods_by_token()
+    def _end_cancelled(self) -> bool:
+        """End Jobs whose owners cancelled them while this daemon asked another cluster or namespace; whether all of
+        them are. Raises OSError."""
+        pods, done = self._watcher.pods_by_token(), True
         for token in left_cancelled(self._watcher.jobs(), pods, self._root, HEARD_S):
             try:
                 self._finish(token, pods.get(token, []))
             except SchedulerError as error:
-                self._swept = False
+                done = False
                 _log.warning("Job %s, which was cancelled, cannot be ended: %s; it is tried again", token, error)
+        return done
 
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:

@@ -13,7 +13,7 @@ _OF_PODS = (
     (r"Insufficient |Too many pods", "ffdl why tells whether a node ever has so much"),
     (r"didn't match Pod's node (affinity|selector)", "no node has the labels: gpu_type, node_selector or the profile"),
     (
-        r"had untolerated taint(\(s\))? \{node\.kubernetes\.io/",
+        r"had untolerated taint \{node\.kubernetes\.io/",
         "nodes are not ready, or take nothing now: it starts when they are back",
     ),
     (

@@ -134,14 +134,15 @@ class ClusterClient:
         """
         name, kind = thing["metadata"]["name"], thing["kind"]
         query = {"fieldManager": "ffdl-batch", "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
+        is_read = kind != "Secret"  # nobody but its pods reads it
         try:
             return self._ask("POST", self._path(kind), query=query, body=thing, changes=True), True
         except Refused as refused:
-            if refused.status == FORBIDDEN and not dry_run and (known := self._counted(kind, name)) is not None:
+            if refused.status == FORBIDDEN and is_read and not dry_run and (known := self._counted(kind, name)):
                 return known, False
             if refused.status != 409 or refused.reason != "AlreadyExists":
                 raise
-        if kind == "Secret":  # nobody but its pods reads it
+        if not is_read:
             return {**thing}, False
         found = self.get(kind, name)
         if found is None:  # deleted in between
@@ -152,8 +153,6 @@ class ClusterClient:
         """What is there of a name that is refused: quotas are asked before it is seen whether the name is taken, so one
         that an object fills refuses that object, where the answer to its first request was lost. Raises
         SubmissionUncertain where that is not told."""
-        if kind == "Secret":  # nobody but its pods reads it
-            return None
         try:
             return self.get(kind, name)
         except Refused:  # who may not create, may not read either

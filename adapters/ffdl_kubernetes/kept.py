@@ -28,16 +28,17 @@ AT_ONCE = 5
 
 
 def sent_with_room(
-    send: Callable[[], dict[str, Any]], client: ClusterClient, look: Callable[[], Watcher], root: Root
+    send: Callable[[], dict[str, Any]], client: ClusterClient, watcher: Watcher, sync: Callable[[], None], root: Root
 ) -> Plain:
     """What `send` makes. Where a quota of Jobs is used up, ended ones of ours go, and it is tried once more; a quota
-    that counts them a while longer lets a later try through. `look` gives the watcher when it has seen all Jobs, and
-    may begin it for that: of a daemon whose jobs all wait here nobody else does. Raises what `send` and `look` raise.
+    that counts them a while longer lets a later try through. `sync` returns when the watcher has seen all Jobs, and
+    may begin it for that: of a daemon whose jobs all wait here nobody else does. Raises what `send` and `sync` raise.
     """
     try:
         return send()
     except TooManyJobs:
-        spare = spare_jobs(look(), root)
+        sync()
+        spare = spare_jobs(watcher, root)
         if not spare:
             raise
         for job in spare:
@@ -64,7 +65,9 @@ def _is_done_with(name: str, job: Plain, pods: Sequence[Plain], root: Root) -> b
     if unread or job["metadata"].get("deletionTimestamp") or not is_ours(job, root):
         return False
     attempt = attempt_of(job, root)
-    if Path(attempt.paid if name.endswith(STORING) else attempt.final).exists():
+    if name.endswith(STORING):
+        return Path(attempt.paid).exists()
+    if Path(attempt.final).exists():
         return True
     told_s = marks.age_s(attempt, marks.END_TOLD)  # a node that is lost leaves no last word
     return told_s is not None and told_s > SETTLED_S and not pods

@@ -101,7 +101,7 @@ class StoresFromClaims:
         archive = Path(self._root.job(job_id).model_archive)
         objects = read_objects(attempt_dir, OBJECTS)
         begin = functools.partial(send, self._client, self._settings, objects, attempt_dir, archive)
-        self._watcher.put("Job", sent_with_room(begin, self._client, lambda: self._watcher, self._root))
+        self._watcher.put("Job", sent_with_room(begin, self._client, self._watcher, self._synced, self._root))
 
     def how_storing_goes(self, token: Token) -> Storing:
         """See the capability. Asks nobody: the watch has told."""

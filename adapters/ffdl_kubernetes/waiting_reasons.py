@@ -23,7 +23,7 @@ _AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?: preempti
 _PART = re.compile(r"(\d+) (.+)")
 _OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
     (r"Insufficient |Too many pods", WaitKind.NO_ROOM),
-    (r"untolerated taint(\(s\))? \{node\.kubernetes\.io/", WaitKind.NODES_CLOSED),
+    (r"untolerated taint \{node\.kubernetes\.io/", WaitKind.NODES_CLOSED),
     (r"untolerated taint", WaitKind.KEPT_FOR_OTHERS),
     (r"node affinity|node selector|didn't match", WaitKind.WRONG_LABELS),
     (r"unschedulable|not ready|unreachable", WaitKind.NODES_CLOSED),

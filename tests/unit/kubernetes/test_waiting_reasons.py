@@ -44,8 +44,6 @@ from ffdl_kubernetes.waiting_reasons import (
          {"nodes that were unschedulable": "1 of 1"}),
         ("0/2 nodes are available: 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
          WaitKind.NODES_CLOSED, {"nodes that had untolerated taint {node.kubernetes.io/unreachable: }": "2 of 2"}),
-        ("0/3 nodes are available: 2 node(s) had untolerated taint(s). no new claims", WaitKind.KEPT_FOR_OTHERS,
-         {"nodes that had untolerated taint(s). no new claims": "2 of 3"}),
         ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
         ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
          "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),

@@ -15,8 +15,8 @@ from ffdl_batch.services.control import Drill, write_control
 from ffdl_batch.services.drill import drill
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.watch import Watcher
+from tests.unit.services.chains import end, running
 from tests.unit.services.conftest import Site
-from tests.unit.services.test_chain import end, running
 
 
 @pytest.mark.parametrize(("event", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])

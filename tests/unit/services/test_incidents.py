@@ -21,8 +21,8 @@ from ffdl_batch.services.incidents import TAIL_BYTES, TAIL_LINES, read_tail
 from ffdl_batch.services.owed import OWED
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from tests.fakes.head import FakeHead
+from tests.unit.services.chains import accept, end, head_of, running
 from tests.unit.services.conftest import MANIFEST, Site
-from tests.unit.services.test_chain import accept, end, head_of, running
 
 BOOM = b'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: boom\n'
 SPEC = {"exit_code": 1, "error_code": "C201", "message": "learner 1 ended with exit code 1"}
