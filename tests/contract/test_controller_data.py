@@ -46,7 +46,7 @@ class Site:
 
     def store(self, bucket: str) -> StoreAddress:
         keys = {"user_name": "the-key", "password": "the-secret"}
-        options = {"timeout_s": "5"}
+        options = {"timeout_s": "60"}
         return StoreAddress(StoreKind.S3, self.proxy.endpoint, "", bucket, options, keys)
 
     def put(self, key: str, data: bytes) -> None:

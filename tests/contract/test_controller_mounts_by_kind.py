@@ -139,7 +139,7 @@ def test_keys_of_googles_store_sign_as_in_s3(site: Site) -> None:
 def test_an_s3_store_by_tls_with_a_certificate_of_the_sites_own(site: Site, tmp_path: Path) -> None:
     certificate, key = certificate_for("127.0.0.1", tmp_path)
     with tls_front(site.server.port, certificate, key) as port:
-        options = {"ca_file": str(certificate), "timeout_s": "5"}
+        options = {"ca_file": str(certificate), "timeout_s": "60"}
         store = replace(site.store(site.data), endpoint=f"https://127.0.0.1:{port}", options=options)
         run_and_look(site, store)
 

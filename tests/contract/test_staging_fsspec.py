@@ -52,7 +52,7 @@ NAMES = {"big": NOISE, "deep [1]*/ü #?.txt": b"1", "empty": b""}
 
 def sftp(ssh: SshServer, remote: Path, port: int = 0, **options: str) -> StoreAddress:
     """The directory by SFTP."""
-    given = {"protocol": "sftp", "known_hosts": str(ssh.known_hosts), "key_file": str(ssh.key), "timeout_s": "10"}
+    given = {"protocol": "sftp", "known_hosts": str(ssh.known_hosts), "key_file": str(ssh.key), "timeout_s": "60"}
     return StoreAddress(
         StoreKind.FSSPEC,
         f"127.0.0.1:{port or ssh.port}",

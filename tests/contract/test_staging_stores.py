@@ -125,7 +125,7 @@ def front(web: Web) -> Iterator[FaultProxy]:
 
 
 def at(front: FaultProxy) -> StoreAddress:
-    return StoreAddress(StoreKind.HTTP, f"{front.endpoint}/set", options={"timeout_s": "5"})
+    return StoreAddress(StoreKind.HTTP, f"{front.endpoint}/set", options={"timeout_s": "60"})
 
 
 def test_files_of_a_web_server_come_in_parts(rig: StagingRig, front: FaultProxy) -> None:

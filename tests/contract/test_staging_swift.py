@@ -36,7 +36,7 @@ def front(swift: Swift) -> Iterator[FaultProxy]:
 def store(rig: StagingRig, swift: Swift, front: FaultProxy) -> StoreAddress:
     rig.secrets.write_text(json.dumps({"u": swift.user, "p": swift.password}))
     credentials = {"user_name": "u", "password": "p"}
-    return StoreAddress(StoreKind.SWIFT, f"{front.endpoint}/auth/v1.0", "", "box", {"timeout_s": "5"}, credentials)
+    return StoreAddress(StoreKind.SWIFT, f"{front.endpoint}/auth/v1.0", "", "box", {"timeout_s": "60"}, credentials)
 
 
 def test_objects_of_all_kinds_come_once(rig: StagingRig, swift: Swift, store: StoreAddress, front: FaultProxy) -> None:
