@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 
+from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 _TABLE = "[backend.kubernetes]"
@@ -103,7 +104,7 @@ def read_settings(raw: Mapping[str, object]) -> KubernetesSettings:
     values: dict[str, object] = {}
     for key, value in raw.items():
         if key not in known:
-            raise InvalidRequest(f"{_TABLE}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+            raise unknown_setting(_TABLE, key, known)
         values[key] = _profiles(value) if key == "profiles" else _value(key, value, getattr(default, key))
     settings = KubernetesSettings(**values)  # type: ignore[arg-type] # each value was read by its field's own type
     _check(settings)
@@ -147,7 +148,7 @@ def _profiles(raw: object) -> Mapping[str, Profile]:
     found = {}
     for name, table in raw.items():
         for key in set(table) - known:
-            raise InvalidRequest(f"{_TABLE}: profile {name} has the key {key!r}; known: {', '.join(sorted(known))}")
+            raise unknown_setting(f"[backend.kubernetes.profiles.{name}]", key, known)
         values = {key: _value(f"profiles.{name}.{key}", value, getattr(default, key)) for key, value in table.items()}
         found[str(name)] = Profile(**values)  # type: ignore[arg-type] # as those of the settings
     return MappingProxyType(found)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 _TABLE = "[backend.local]"
@@ -35,7 +36,7 @@ def read_settings(raw: Mapping[str, object]) -> LocalSettings:
     values: dict[str, int | bool | str] = {}
     for key, value in raw.items():
         if key not in known:
-            raise InvalidRequest(f"{_TABLE}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+            raise unknown_setting(_TABLE, key, known)
         wanted = type(getattr(default, key))
         if type(value) is not wanted or not isinstance(value, (int, str)):
             raise InvalidRequest(f"{_TABLE}: {key} is {value!r}; a value of type {wanted.__name__} is needed")

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from ffdl_batch.domain.devices import AMD, INTEL, NVIDIA, VENDORS
+from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 E = TypeVar("E", bound=StrEnum)
@@ -92,7 +93,7 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
     known = {field.name for field in dataclasses.fields(SlurmSettings)}
     unknown = sorted(set(raw) - known)
     if unknown:
-        raise InvalidRequest(f"{_TABLE}: unknown key {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        raise unknown_setting(_TABLE, unknown[0], known)
     default = SlurmSettings()
     scratch = _text(raw, "scratch_base", default.scratch_base)
     if not os.path.isabs(scratch):  # noqa: PTH117 - a path on the nodes, not here

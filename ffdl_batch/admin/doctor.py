@@ -46,7 +46,7 @@ def doctor(nodes: str, as_json: bool) -> int:
         name = settings.effective_backend(os.environ)[0]
         uid = os.getuid()
         context = AdapterContext(settings.jobs_dir, pwd.getpwuid(uid).pw_name, uid)
-        backend = create_adapter(name, settings.backend_settings(name), context)
+        backend = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
     except (ConfigError, InvalidRequest) as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
     if not isinstance(backend, Examines):

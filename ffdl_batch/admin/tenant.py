@@ -121,7 +121,7 @@ def _keeper(name: str) -> KeepsTenants:
     try:
         settings, uid = load_settings(), os.getuid()
         context = AdapterContext(settings.jobs_dir, pwd.getpwuid(uid).pw_name, uid)
-        found = create_adapter(name, settings.backend_settings(name), context)
+        found = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
     except (ConfigError, InvalidRequest) as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
     if not isinstance(found, KeepsTenants):

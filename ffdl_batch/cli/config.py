@@ -68,7 +68,7 @@ def _of_backends(settings: Settings) -> Iterator[Row]:
     context = AdapterContext(root=settings.jobs_dir, user=pwd.getpwuid(uid).pw_name, uid=uid)
     for name in sorted({*adapter_names(), *settings.backends}):
         try:
-            adapter = create_adapter(name, settings.backend_settings(name), context)
+            adapter = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
         except InvalidRequest as error:
             raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from None
         table = adapter.explain() if isinstance(adapter, ExplainsSettings) else settings.backend_settings(name)

@@ -109,6 +109,10 @@ class Settings:
         """``[backend.<name>]``."""
         return self.backends.get(name, {})
 
+    def backend_origins(self, name: str) -> tuple[str, ...]:
+        """The files that ``[backend.<name>]`` came from, each once, sorted."""
+        return tuple(sorted({self.origins[key] for key in self.origins if key.startswith(f"backend.{name}.")}))
+
     def effective_backend(self, environ: Mapping[str, str]) -> tuple[str, str]:
         """The backend of jobs that name none, and why it is that ("" = it was configured)."""
         if self.backend:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
@@ -30,11 +30,26 @@ def adapter_names() -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
 
 
-def create_adapter(name: str, settings: Settings, context: AdapterContext) -> Scheduler:
-    """The adapter `name`. Raises InvalidRequest that lists the installed ones when there is none of that name."""
+def unknown_setting(table: str, key: str, known: Collection[str]) -> InvalidRequest:
+    """What an adapter raises for a key that `table` does not have: with the nearest one, else with all."""
+    import difflib
+
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    cure = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+    return InvalidRequest(f"{table}: unknown key {key!r}; {cure}")
+
+
+def create_adapter(name: str, settings: Settings, context: AdapterContext, origins: Collection[str] = ()) -> Scheduler:
+    """The adapter `name`; `origins` are the files that `settings` came from. Raises InvalidRequest that names them
+    where the settings cannot be used, and one that lists the installed adapters where there is none of that name."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             factory: Factory = point.load()
-            return factory(settings, context)
+            try:
+                return factory(settings, context)
+            except InvalidRequest as error:
+                if not origins:
+                    raise
+                raise InvalidRequest(f"{', '.join(sorted(set(origins)))}: {error}", error.findings) from error
     known = ", ".join(adapter_names()) or "none is installed"
     raise InvalidRequest(f"there is no backend {name!r}; known: {known}")

@@ -74,7 +74,8 @@ class Adapters:
         """The adapter, for what asks nobody; raises InvalidRequest for an unknown name or unusable settings."""
         with self._lock:
             if name not in self._made:
-                self._made[name] = create_adapter(name, self._settings.backend_settings(name), self._context)
+                given, origins = self._settings.backend_settings(name), self._settings.backend_origins(name)
+                self._made[name] = create_adapter(name, given, self._context, origins)
             return self._made[name]
 
     def use(self, name: str, scheduler: Scheduler) -> None:

@@ -312,7 +312,8 @@ def test_config_says_where_values_come_from(tmp_path: Path) -> None:
     assert "/usr/local/share/ffdl/images:/opt/ffdl/images" in run(FFDL, "config", cwd=tmp_path).stdout
     (tmp_path / "ffdl.toml").write_text("[backend.slurm]\nbatch_limit = 7\n")
     unknown = run(FFDL, "config", cwd=tmp_path)
-    assert (unknown.returncode, "unknown key 'batch_limit'" in unknown.stderr) == (78, True)
+    said = f"{tmp_path / 'ffdl.toml'}: [backend.slurm]: unknown key 'batch_limit'"
+    assert (unknown.returncode, said in unknown.stderr) == (78, True)
     (tmp_path / "ffdl.toml").write_text("nonsense = 1\n")
     broken = run(FFDL, "config", cwd=tmp_path)
     assert (broken.returncode, "unknown key 'nonsense'" in broken.stderr) == (78, True)

@@ -67,6 +67,8 @@ def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
     assert settings.backend == "slurm"
     assert settings.backend_settings("slurm") == {"gateway": "cli"}
     assert settings.backend_settings("local") == {}
+    assert settings.backend_origins("slurm") == (str(tmp_path / "ffdl.toml"),)
+    assert settings.backend_origins("local") == ()
 
 
 @pytest.mark.parametrize(

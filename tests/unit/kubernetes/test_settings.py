@@ -42,6 +42,19 @@ def test_the_backend_is_one_of_those_that_a_job_may_name() -> None:
     assert (adapter.explain()["namespace"], adapter.explain()["run_as_user"]) == ("jobs-ada-lovelace", 1234)
 
 
+@pytest.mark.parametrize("backend", ["kubernetes", "local", "slurm"])
+def test_settings_that_cannot_be_used_are_named_with_their_files(backend: str) -> None:
+    with pytest.raises(
+        InvalidRequest, match=rf"^/b\.toml, /etc/a\.toml: \[backend\.{backend}\]: unknown key 'xq'; known"
+    ):
+        create_adapter(backend, {"xq": "x"}, CONTEXT, ("/b.toml", "/etc/a.toml", "/b.toml"))
+
+
+def test_an_unknown_key_is_told_with_the_nearest() -> None:
+    with pytest.raises(InvalidRequest, match=r"unknown key 'gpus_label'; did you mean gpu_label\?$"):
+        create_adapter("kubernetes", {"gpus_label": "x"}, CONTEXT)
+
+
 def test_pods_are_never_root_s() -> None:
     assert settle(KubernetesSettings(), "root", 0).run_as_user == 1000
     assert settle(KubernetesSettings(run_as_user=7), "root", 0).run_as_user == 7
@@ -135,7 +148,10 @@ def test_profiles_are_tables() -> None:
     ("raw", "message"),
     [
         ({"profiles": ["big"]}, r"tables \[backend.kubernetes.profiles.NAME\] are needed"),
-        ({"profiles": {"big": {"nodes": "a"}}}, "profile big has the key 'nodes'; known: node_selector"),
+        (
+            {"profiles": {"big": {"nodes": "a"}}},
+            r"kubernetes\.profiles\.big\]: unknown key 'nodes'; known: node_selector",
+        ),
         ({"profiles": {"big": {"node_selector": "a=b"}}}, "profiles.big.node_selector is 'a=b'; a table of texts"),
         ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
     ],
