@@ -119,6 +119,16 @@ def words(why: Interruption, *, played: bool = False) -> str:
     return _PLAYED_WORDS.get(why, _WORDS[why]) if played else _WORDS[why]
 
 
+def halted_before(attempt: int) -> str:
+    """That the owner's halt came before the attempt of that number started, in a sentence's words."""
+    return f"halted before {what_begins(attempt)} started"
+
+
+def what_begins(attempt: int) -> str:
+    """What an attempt of that number begins: the job, or that attempt of it."""
+    return "it" if attempt <= 1 else f"attempt {attempt}"
+
+
 def decide(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float, *, played: bool = False
 ) -> Decision:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.continuation import Checkpoint as Progress
-from ffdl_batch.domain.continuation import Interruption, describe, words
+from ffdl_batch.domain.continuation import Interruption, describe, halted_before, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.faults import Fault, Party
 from ffdl_batch.domain.job_state import JobState, Wish
@@ -78,7 +78,6 @@ _OWN_FAILURES = frozenset({"C201", "C202"})
 LOST = "S112"
 """The fault code of an attempt that the scheduler lost before it began."""
 CANCELLED_BY_OWNER = "cancelled by its owner"
-HALTED_BEFORE = "halted before it started"
 
 
 def ending_of(known: Known) -> Ending | None:
@@ -187,7 +186,7 @@ def _halted(known: Known, ending: Ending) -> Ending:
     played = known.plays_halt
     if ending.state is JobState.HALTED:
         return replace(ending, interruption=Interruption.HALT, played=played)
-    message = HALTED_BEFORE
+    message = halted_before(known.attempt)
     if known.learners_began:
         progress = known.final.checkpoint if known.final is not None else Progress()
         message = f"{words(Interruption.HALT, played=played)}; {describe(replace(progress, asked=True))}"

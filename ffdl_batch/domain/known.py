@@ -56,7 +56,7 @@ class Known:
     history already says that the scheduler started this attempt anew. `quiet`: no controller of the attempt was heard
     of for so long that none is left that may still have something to say. `unending`: it was given up long ago, and the
     scheduler still cannot end it (a process that not even KILL ends): nothing of it is waited for. `lost`: it is
-    forgotten, though nobody ended it.
+    forgotten, though nobody ended it. `attempt` is its number.
     """
 
     state: JobState
@@ -71,6 +71,7 @@ class Known:
     quiet: bool = True
     unending: bool = False
     lost: bool = False
+    attempt: int = 1
 
     @property
     def ended(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.ending import CANCELLED_BY_OWNER, HALTED_BEFORE
+from ffdl_batch.domain.continuation import Interruption, halted_before, what_begins
+from ffdl_batch.domain.ending import CANCELLED_BY_OWNER
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.observation import NativeId
@@ -98,9 +98,11 @@ def refused(platform: Platform, job: Job, error: InvalidRequest) -> Change:
 
 def ended_as_wished(platform: Platform, job: Job) -> Change:
     """It ends as its owner wishes; the scheduler never heard of the attempt, so nothing has to be asked for."""
+    number = job.attempt + 1 if job.state is JobState.PENDING else job.attempt
     if job.wish is Wish.CANCEL:
-        return ended(platform, job, JobState.CANCELLED, "000", f"{CANCELLED_BY_OWNER} before it was deployed")
-    return ended(platform, job, JobState.HALTED, "000", HALTED_BEFORE)
+        message = f"{CANCELLED_BY_OWNER} before {what_begins(number)} was deployed"
+        return ended(platform, job, JobState.CANCELLED, "000", message)
+    return ended(platform, job, JobState.HALTED, "000", halted_before(number))
 
 
 def why_looked_for(platform: Platform, job: Job, at_least_s: float = 0.0) -> str:

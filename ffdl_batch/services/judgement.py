@@ -271,6 +271,7 @@ class Judge:
             learners=job.spec.resources.learners,
             requeues=self._requeues(job, memory, evidence),
             lost=memory.lost,
+            attempt=job.attempt,
         )
         if seen is not None and self._may_be_anew(known, seen):
             known = replace(known, quiet=self._is_quiet(evidence))

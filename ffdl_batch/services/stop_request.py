@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 
+from ffdl_batch.domain.continuation import what_begins
 from ffdl_batch.domain.ending import CANCELLED_BY_OWNER
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
@@ -57,8 +58,7 @@ def end_here(job: Job, wish: Wish, now: float) -> Change:
     state, word = _ENDS[wish]
     if job.state is JobState.HALTED:
         return Change(steps=((state, now),), cause=Cause.CANCELLED, message=word)
-    what = "it was deployed" if job.attempt == 0 else f"attempt {job.attempt + 1} was deployed"
-    return Change(steps=((state, now),), message=f"{word} before {what}")
+    return Change(steps=((state, now),), message=f"{word} before {what_begins(job.attempt + 1)} was deployed")
 
 
 def _tell_controllers(platform: Platform, job: Job) -> None:

@@ -32,7 +32,7 @@ from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.controller.stores.places import DirectoryRefused, make_places
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
-from ffdl_batch.domain.continuation import Interruption
+from ffdl_batch.domain.continuation import Interruption, halted_before, what_begins
 from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, merge, node_source
 from ffdl_batch.domain.formats import NewerFormat, require_known
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -248,10 +248,11 @@ class Head:
         wish = self.chain.wish
         if number in (signal.SIGTERM, signal.SIGINT) or wish == CANCEL:
             self.terminated = True
-            raise EndedEarly(Conclusion(Outcome.CANCELLED, False, message="ended from outside before it started"))
+            message = f"ended from outside before {what_begins(self.launch.attempt)} started"
+            raise EndedEarly(Conclusion(Outcome.CANCELLED, False, message=message))
         if wish == HALT:
-            why = Interruption.HALT.value
-            raise EndedEarly(Conclusion(Outcome.HALTED, False, message="halted before it started", interruption=why))
+            message, why = halted_before(self.launch.attempt), Interruption.HALT.value
+            raise EndedEarly(Conclusion(Outcome.HALTED, False, message=message, interruption=why))
 
     # ------------------------------------------------------------------------------------- the one step
 

@@ -443,6 +443,8 @@ def test_a_halt_that_nobody_confirmed_says_so() -> None:
 def test_a_halt_of_what_never_ran() -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT))
     assert (verdict.steps[-1][0], verdict.message) == (JobState.HALTED, "halted before it started")
+    later = replace(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT), attempt=2)
+    assert judge(later).message == "halted before attempt 2 started"
 
 
 # ------------------------------------------------------------------------------------- what is left to be stored

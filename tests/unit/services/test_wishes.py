@@ -6,8 +6,8 @@ import pytest
 
 from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.services.control import read_control
@@ -140,6 +140,26 @@ def test_a_halt_of_what_was_surely_not_submitted_ends_it(site: Site) -> None:
     Deployer(site.platform).step()
     assert (site.job(job.id).state, site.job(job.id).message) == (JobState.HALTED, "halted before it started")
     assert site.scheduler.submitted == []
+
+
+@pytest.mark.parametrize(
+    ("wished", "state", "message"),
+    [
+        (Wish.HALT, JobState.HALTED, "halted before attempt 2 started"),
+        (Wish.CANCEL, JobState.CANCELLED, "cancelled by its owner before attempt 2 was deployed"),
+    ],
+)
+def test_what_ends_before_a_later_attempt_says_which(site: Site, wished: Wish, state: JobState, message: str) -> None:
+    change = Change(((JobState.PENDING, site.clock.now()),), Cause.REQUEUED)
+    job = site.platform.store.apply(site.deployed(), change)
+    assert job is not None
+    site.scheduler.down = True
+    Deployer(site.platform).step()
+    wish(site, job, wished)
+    site.scheduler.down = False
+    site.clock.tick(60)
+    Deployer(site.platform).step()
+    assert (site.job(job.id).state, site.job(job.id).message) == (state, message)
 
 
 def test_a_halted_job_that_the_scheduler_requeues_is_withdrawn(site: Site, watcher: Watcher) -> None:
