@@ -125,10 +125,11 @@ def _print_incidents(job: JobView) -> None:
         nodes = f" on {' '.join(one.nodes)}" if one.nodes else ""
         where = f"attempt {one.attempt}{nodes}{lost}"
         click.echo(printable(f"  {format_time(one.at)}  {one.kind}: {one.message} ({where})"))
-        shown = one.evidence if one is job.incidents[-1] else one.evidence[:_EVIDENCE]
+        evidence = [line for line in one.evidence if line.text != one.message]
+        shown = evidence if one is job.incidents[-1] else evidence[:_EVIDENCE]
         for line in shown:
             click.echo(printable(f"    {line.source}: {line.text}"))
-        if left := len(one.evidence) - len(shown):
+        if left := len(evidence) - len(shown):
             click.echo(f"    and {counted(left, 'line')} more: ffdl show --json {job.id}")
 
 

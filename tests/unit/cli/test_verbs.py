@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.incident_view import EvidenceRow, IncidentRow
 from ffdl_batch.domain.views import AttemptView, EventView, LearnerView, LogLine, RestartView
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
@@ -133,6 +134,18 @@ def test_show_has_a_table_of_the_learners_where_there_are_several(job: FakeDaemo
     assert document["job"]["learner_list"][1]["node"] == "n2"
     job.jobs[JOB] = make_job(JOB, learners=3)  # as older records, whose files tell nothing
     assert "Learners:\n" not in run(FFDL, "show", JOB, daemon=job).stdout
+
+
+def test_show_says_of_an_incident_once_what_its_evidence_repeats(job: FakeDaemon) -> None:
+    evidence = (EvidenceRow("controller", "no image"), EvidenceRow("scheduler", "Failed (no image)"))
+    row = IncidentRow(
+        JOB, 1, "", "container.image_missing", "container", "", "", 0.0, 0.0, "S105", "no image", evidence=evidence
+    )
+    job.jobs[JOB] = make_job(JOB, incidents=(row,))
+    shown = run(FFDL, "show", JOB, daemon=job, env={"TZ": "UTC"}).stdout
+    said = "  1970-01-01T00:00:00  container.image_missing: no image (attempt 1)\n    scheduler: Failed (no image)\n"
+    assert f"Incidents:\n{said}" in shown
+    assert "    controller: " not in shown
 
 
 def test_show_of_an_unknown_job(job: FakeDaemon) -> None:
