@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.head.waiting import SILENCE_MARGIN_S
 from ffdl_batch.domain.events import Event, EventKind, Outcome, encode_event
-from tests.contract.controller_rig import JOB_ID, Rig, rig
+from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig
 
 COUNT = "echo ran >> {base}/counter"
 
@@ -137,7 +138,11 @@ def test_what_an_attempt_waits_for_before_its_learners_start_is_among_its_events
         return [event.fields["message"] for event in run.events("head") if event.kind is EventKind.WAITING]
 
     run.start(native_id="8")
-    why = "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended"
+    surely_s = LIMITS.fence_s + LIMITS.heartbeat_s + SILENCE_MARGIN_S
+    why = (
+        "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended, "
+        f"and surely has {surely_s:.0f} s after it was heard of last"
+    )
     run.wait(lambda: told() == [why], "the event of the wait")
     assert (run.base / "doorbell" / JOB_ID).exists()
     assert f"ffdl-controller: {why}\n" in run.errors

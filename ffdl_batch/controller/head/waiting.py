@@ -111,9 +111,10 @@ def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
         return ""
     limits = launch.limits
     silent_s = _silence_s(attempt, rank, own)
-    if silent_s is None or silent_s > limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S:
+    longest_s = limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S
+    if silent_s is None or silent_s > longest_s:
         return ""
-    return f"{who}; it has not said that it ended"
+    return f"{who}; it has not said that it ended, and surely has {longest_s:.0f} s after it was heard of last"
 
 
 def has_ended(events: List[Event]) -> bool:

@@ -92,7 +92,10 @@ def test_what_is_waited_for_is_told_once_and_so_is_its_end(two: tuple[LaunchFile
         beat(two[0], 0.0 if left[0] else 1000.0)
 
     await_earlier([two[0]], two[1], pause, told.append)
-    why = "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended"
+    why = (
+        "waiting for the controller of node 0 of attempt 1 (pid 7 on elsewhere); it has not said that it ended, "
+        "and surely has 135 s after it was heard of last"
+    )
     assert (left, told) == ([0], [why, ""])
     await_earlier([two[0]], two[1], refuse, told.append)
     assert told == [why, ""]
