@@ -189,7 +189,7 @@ class PostgresServer:
         return self._directory / "server.log"
 
     def _conninfo(self, database: str) -> str:
-        return f"host={self._directory} user=ffdl dbname={database} connect_timeout=5"
+        return f"host={self._directory} user=ffdl dbname={database} connect_timeout=60"
 
     def _environment(self) -> dict[str, str]:
         return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "HOME": str(self._directory)}

@@ -40,7 +40,7 @@ class Site:
     def __init__(self, base: Path, k8s: FakeCluster) -> None:
         self.base, self.k8s, self.root = base, k8s, Root(str(base / "tree"))
         self.settings: dict[str, object] = {
-            "kubeconfig": str(k8s.kubeconfig), "run_as_user": 1000, "request_timeout_s": 5,
+            "kubeconfig": str(k8s.kubeconfig), "run_as_user": 1000, "request_timeout_s": 60,
             "network_policies": "enforced",
         }  # fmt: skip
         self.made: list[KubernetesScheduler] = []

@@ -44,7 +44,7 @@ class Login:
         self.file.write_text(json.dumps(config))
 
     def client(self) -> ClusterClient:
-        found = ClusterClient(KubernetesSettings(kubeconfig=str(self.file), request_timeout_s=5))
+        found = ClusterClient(KubernetesSettings(kubeconfig=str(self.file), request_timeout_s=60))
         self._opened.callback(found.close)
         return found
 
@@ -115,7 +115,7 @@ def test_who_logs_in_again_need_not_restart_anything(
     for token in ("first", "second"):
         k8s.do("token", token=token, user="admin", groups=["system:masters"])
     logs_in("first")
-    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=5))
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=60))
     opened.callback(client.close)
     assert client.get("Namespace", "default")
     k8s.do("forget_token", token="first")
@@ -136,7 +136,7 @@ def test_a_certificate_that_is_not_believed_is_told_with_what_to_correct(
     file, config = tmp_path / "kubeconfig", json.loads(k8s.kubeconfig.read_text())
     del config["clusters"][0]["cluster"]["certificate-authority-data"]
     file.write_text(json.dumps(config))
-    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=5))
+    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=60))
     opened.callback(client.close)
     name = config["clusters"][0]["name"]
     with pytest.raises(SchedulerMissing, match=f"; correct certificate-authority of cluster {name} in {file}"):

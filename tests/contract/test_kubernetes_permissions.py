@@ -53,6 +53,8 @@ class Walk:
         self.site = Site(base / namespace, k8s)
         self.site.settings |= {"kubeconfig": str(k8s.kubeconfig_of(f"user-{namespace}")), "namespace": namespace}
         self.site.settings["service_account"] = "ffdl-batch-learner"
+        if without:  # what may not be listed is waited for
+            self.site.settings["request_timeout_s"] = 5
         self.adapter = self.site.scheduler = self.site.start(queue="gpus")
         self.plans = [self.site.plan(), self.site.plan(resources=TWO), self.site.plan()]
 

@@ -58,7 +58,7 @@ def claim() -> str:
 def plan(k8s: FakeCluster, tmp_path: Path, claim: str) -> Iterator[Plan]:
     """Plans a manifest with this text, `trial` with the API server's word."""
     (tmp_path / "ffdl.toml").write_text(
-        f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\nrequest_timeout_s = 5\n'
+        f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\nrequest_timeout_s = 60\n'
         f'claim = "{claim}"\n'
         '[backend.kubernetes.profiles.big]\nnode_selector = {pool = "a100"}\n'
     )

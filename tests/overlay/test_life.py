@@ -139,11 +139,11 @@ def test_processes_in_the_network_end_with_it_and_a_socket_that_outlives_it_is_c
         assert ask(first, "udp", "10.200.1.1", uid=ALICE) == "learner"
         assert sender.poll() is None
         nodes[0].epilog(JOB)
-        assert sender.wait(timeout=5) == -signal.SIGKILL
+        assert sender.wait(timeout=60) == -signal.SIGKILL
         assert nodes[0].left() == []
         assert holder.poll() is None  # it sits elsewhere and holds the socket
         nodes[1].epilog(JOB)
-        assert learner.wait(timeout=5) == -signal.SIGKILL
+        assert learner.wait(timeout=60) == -signal.SIGKILL
 
 
 class open_socket:  # noqa: N801 - a context manager

@@ -148,7 +148,7 @@ def test_a_program_is_there_until_its_last_thread_has_ended(nodes: tuple[Node, N
             time.sleep(0.01)
         record.write_text(stat.read_text())
         node.run([*PYTHON, "-c", _STOP, str(node.libexec), str(record)])
-        assert process.wait(timeout=5) == -signal.SIGKILL
+        assert process.wait(timeout=60) == -signal.SIGKILL
     assert not record.exists()
 
 

@@ -38,7 +38,7 @@ class Desk:
 
     def configure(self, kubeconfig: Path | str) -> None:
         (self.place / "config.toml").write_text(
-            f'[backend.kubernetes]\nkubeconfig = "{kubeconfig}"\nrequest_timeout_s = 5\n'
+            f'[backend.kubernetes]\nkubeconfig = "{kubeconfig}"\nrequest_timeout_s = 60\n'
         )
         self.monkeypatch.setenv("FFDL_CONFIG", str(self.place / "config.toml"))
 
