@@ -31,7 +31,7 @@ from ffdl_kubernetes.refusals import TooManyJobs
 from ffdl_kubernetes.settings import read_settings
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 class Site:

@@ -87,7 +87,8 @@ def test_a_job_that_ran_and_is_suspended_is_preempted_and_never_started_anew(sit
     end_pods(site, native.job)
     seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
     assert seen is not None and seen.end is EndCause.PREEMPTED and "another job took its room" in seen.reason
-    eventually(lambda: site.admin().get("Job", native.job) is None, "the Job is deleted")
+    # A look that deletes a Job as it changes meanwhile is refused, and the next one tries again.
+    eventually(lambda: site.observe(native) and site.admin().get("Job", native.job) is None, "the Job is deleted")
     successor = site.start()
     assert successor.find(plan.token, plan.attempt_dir) == {native}
     again = successor.observe([native])[native]

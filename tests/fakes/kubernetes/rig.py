@@ -139,7 +139,7 @@ def cluster(place: Path, *, nodes: Sequence[dict[str, Any]] | None = None, **kno
         found.stop()
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+def eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """The first true answer of `check`; fails when none came in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
