@@ -51,7 +51,10 @@ _GRACE_S = 2.0
 _OWN_WORDS = "ffdl-submitd: "
 """How a daemon begins the sentence with which it ends; the interpreter may add to that."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
-_KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PGPASSFILE", "PGSERVICEFILE")
+_KEPT = (
+    "PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PGPASSFILE", "PGSERVICEFILE",
+    "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,17 +216,21 @@ def connect(place: SocketPlace) -> DirectChannel | None:
 
 
 def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str, str]:
-    """What a daemon that we start inherits: enough to find the user's files and Slurm, and nothing of this shell.
+    """What a daemon that we start inherits: enough to find the user's files, Slurm and the cluster of Kubernetes, and
+    nothing of this shell.
 
     LD_LIBRARY_PATH and Python's own variables stay because an interpreter from an environment module may need
-    them to start at all; PGPASSFILE and PGSERVICEFILE name files that PostgreSQL's library reads. What is the default
-    of this one command stays behind, else it would be everybody's.
+    them to start at all; PGPASSFILE and PGSERVICEFILE name files that PostgreSQL's library reads. KUBECONFIG names the
+    cluster, as for kubectl; in a pod the other two of Kubernetes do. What is the default of this one command stays
+    behind, else it would be everybody's.
     """
-    from ffdl_batch.config.fingerprint import for_daemon
+    from ffdl_batch.config.fingerprint import KUBECONFIG, for_daemon, named_clusters
     from ffdl_batch.config.load import home_directory
 
     kept = {k: v for k, v in for_daemon(environ).items() if k in _KEPT or k.startswith(("FFDL_", "XDG_"))}
     kept.setdefault("PATH", os.defpath)
+    if clusters := named_clusters(environ):
+        kept[KUBECONFIG] = clusters
     return kept | {"HOME": str(home_directory(environ)), "FFDL_STATE_DIR": str(state_dir)}
 
 

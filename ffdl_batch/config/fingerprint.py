@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
 
@@ -18,6 +20,8 @@ PER_COMMAND = ("FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT", "FFDL_HOST", "FFDL_
 starts does not inherit them."""
 _OF_COMMANDS = ("origins", "host", "host_dir", "host_program")
 """What is no setting of a daemon."""
+KUBECONFIG = "KUBECONFIG"
+"""The variable that names a cluster's file where the configuration does not, as for kubectl."""
 _TABLES = {"frameworks": "framework.", "backends": "backend."}
 
 
@@ -26,10 +30,18 @@ def for_daemon(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in PER_COMMAND}
 
 
+def named_clusters(environ: Mapping[str, str]) -> str:
+    """The files that KUBECONFIG names, as absolute paths: a daemon stands in another directory. "" = it names none."""
+    named = environ.get(KUBECONFIG, "").split(os.pathsep)
+    return os.pathsep.join(str(Path(file).absolute()) for file in named if file)
+
+
 def take_fingerprints(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """A digest of each setting. The backend counts as what it comes to: where no file names one, the PATH decides."""
+    """A digest of each setting. The backend counts as what it comes to: where no file names one, the PATH decides. So
+    does KUBECONFIG, where no file names a cluster."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name not in _OF_COMMANDS}
     values["backend"] = settings.effective_backend(environ)[0]
+    values[KUBECONFIG] = named_clusters(environ)
     return {key: _digest(value) for key, value in values.items()}
 
 
@@ -39,14 +51,25 @@ def find_differences(settings: Settings, environ: Mapping[str, str], taken: Mapp
     A setting that one of the two does not know (another release) is no difference.
     """
     own = take_fingerprints(settings, environ)
+    if not _needs_kubeconfig(settings, environ):
+        del own[KUBECONFIG]
     return tuple(
         f"{key} ({_origin(settings, environ, key)})" for key in sorted(own) if key in taken and taken[key] != own[key]
     )
 
 
+def _needs_kubeconfig(settings: Settings, environ: Mapping[str, str]) -> bool:
+    """Whether jobs of this command may go to the cluster that its KUBECONFIG names."""
+    if not environ.get(KUBECONFIG) or settings.backend_settings("kubernetes").get("kubeconfig"):
+        return False
+    return "kubernetes" in settings.backends or settings.effective_backend(environ)[0] == "kubernetes"
+
+
 def _origin(settings: Settings, environ: Mapping[str, str], key: str) -> str:
     if key == "backend" and (why := settings.effective_backend(environ)[1]):
         return why
+    if key == KUBECONFIG:
+        return "environment"
     if key in _TABLES:
         found = {origin for name, origin in settings.origins.items() if name.startswith(_TABLES[key])}
         return ", ".join(sorted(found)) or "default"

@@ -46,12 +46,19 @@ ffdl_count_kills() {{
 }}
 
 # The end of this container is asked for: a checkpoint first. (The learner gets its own signal from the controller.)
-trap ': >"$ffdl_seat/{TERMINATING}"' TERM INT
+trap 'ffdl_told=1; : >"$ffdl_seat/{TERMINATING}"' TERM INT
 exec 4<>"$ffdl_seat/{BELL}"
 printf '%s\\n' "$$" >"$ffdl_seat/{BEGUN}"
 while :; do
   if [ -e "$ffdl_seat/{DONE}" ]; then
     read -r ffdl_word <"$ffdl_seat/{DONE}"
+    # In a pod that is being deleted, it is kubelet that ends this container: one that ends by itself at the moment at
+    # which kubelet, its hook being over, would end it makes kubelet 1.36 wait for the grace of the whole pod.
+    ffdl_told= ffdl_left=5
+    while [ -e "$ffdl_seat/{TERMINATING}" ] && [ -z "$ffdl_told" ] && [ "$ffdl_left" -gt 0 ]; do
+      ffdl_left=$((ffdl_left - 1))
+      sleep 1
+    done
     exit "$ffdl_word"
   fi
   if [ -e "$ffdl_seat/{GO}" ] && read -r ffdl_word ffdl_start <"$ffdl_seat/{GO}" && [ "$ffdl_start" != "$ffdl_ran" ]
@@ -74,10 +81,11 @@ done
 """What a container of a learner runs. A constant: nothing of a user's is in it."""
 
 PRE_STOP_TEXT = (
-    f': >"$1/{TERMINATING}"; read -r pid <"$1/{BEGUN}"; while kill -0 "$pid" 2>/dev/null; do sleep 1 || exit 0; done'
+    f': >"$1/{TERMINATING}"; read -r pid <"$1/{BEGUN}"; '
+    f'while [ ! -e "$1/{DONE}" ] && kill -0 "$pid" 2>/dev/null; do sleep 1 || exit 0; done'
 )
 """Before the learner's container is told to end: the controller is told, and has the time for a checkpoint, and to
-store it. The shim ends when that is done."""
+store it. When that is done the hook is over, and kubelet tells the shim, which waits for it, to end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class KubernetesHarness(Harness):
         self.k8s = self._cluster.__enter__()
         mine: dict[str, object] = {
             "kubeconfig": str(self.k8s.kubeconfig), "controller_image": CONTROLLER_IMAGE, "python": sys.executable,
-            "run_as_user": 1000, "request_timeout_s": 10, "claim": CLAIM,
+            "run_as_user": 1000, "request_timeout_s": 60, "claim": CLAIM,
             "volumes": {str(base / name): name for name in DATA},
         }  # fmt: skip
         try:

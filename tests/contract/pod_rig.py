@@ -212,8 +212,9 @@ class PodRig:
             yield f"mount -o remount,bind,ro {target}"
 
     def delete(self) -> None:
-        """What kubelet does first when the pod is deleted: the hook, in the learner's container."""
-        hook = shlex.join(pre_stop_argv(str(self.seat)))
+        """What kubelet does when the pod is deleted: the hook, in the learner's container, and then TERM to it."""
+        assert self.container is not None
+        hook = f"{shlex.join(pre_stop_argv(str(self.seat)))}; kill -TERM {self.container.pid} 2>/dev/null"
         self._started.append(subprocess.Popen(["/bin/sh", "-c", hook], env=self.environment, start_new_session=True))
 
     def run(self) -> tuple[int, int]:

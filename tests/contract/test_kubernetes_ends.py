@@ -84,6 +84,19 @@ def test_an_evicted_pod_writes_its_checkpoint_and_is_a_preemption(world: World) 
     assert (world.final(plan)["outcome"], world.final(plan)["interruption"]) == ("halted", "preemption")
 
 
+@pytest.mark.parametrize("command", [SAVES, "echo up; sleep 600"])
+def test_a_learner_s_container_is_ended_by_the_kubelet_whose_hook_it_awaits(tmp_path: Path, command: str) -> None:
+    """One that ended by itself would be lost on this kubelet, and with it the grace of the pod: eleven minutes here."""
+    world = World(tmp_path, None, loses_ends=True)
+    try:
+        native, plan = world.run(command)
+        world.do("evict")
+        world.await_end(native)
+        assert world.final(plan)["interruption"] == "preemption"
+    finally:
+        world.close()
+
+
 def test_a_pod_that_is_evicted_without_a_checkpoint_is_a_preemption(world: World) -> None:
     native, _ = world.submit("sleep 600", batch=QUICK)
     world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)

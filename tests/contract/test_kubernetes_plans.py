@@ -58,8 +58,8 @@ def claim() -> str:
 def plan(k8s: FakeCluster, tmp_path: Path, claim: str) -> Iterator[Plan]:
     """Plans a manifest with this text, `trial` with the API server's word."""
     (tmp_path / "ffdl.toml").write_text(
-        f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\nrequest_timeout_s = 60\n'
-        f'claim = "{claim}"\n'
+        f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\n'
+        f'request_timeout_s = 60\nclaim = "{claim}"\n'
         '[backend.kubernetes.profiles.big]\nnode_selector = {pool = "a100"}\n'
     )
     settings = load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state")})

@@ -318,6 +318,10 @@ def test_the_environment_of_a_daemon() -> None:
         "AWS_SECRET_ACCESS_KEY": "x",
         "PGPASSFILE": "f",
         "PGPASSWORD": "p",
+        "KUBECONFIG": "/k/one:two",
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "KUBERNETES_PORT": "tcp://10.96.0.1:443",
+        "HTTPS_PROXY": "http://proxy",
     }
     assert daemon_environment(shell, Path("/state")) == {
         "PATH": "/p",
@@ -326,6 +330,9 @@ def test_the_environment_of_a_daemon() -> None:
         "SLURM_CONF": "s",
         "XDG_RUNTIME_DIR": "r",
         "PGPASSFILE": "f",
+        "KUBECONFIG": f"/k/one:{Path.cwd() / 'two'}",
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "HTTPS_PROXY": "http://proxy",
         "FFDL_STATE_DIR": "/state",
     }
     bare = daemon_environment({}, Path("/state"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import ConfigError, Settings, load_settings
-from ffdl_batch.config.fingerprint import find_differences, take_fingerprints
+from ffdl_batch.config.fingerprint import find_differences, named_clusters, take_fingerprints
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
 from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
@@ -207,7 +207,8 @@ def test_the_backend_of_nobodys_choice_is_the_paths(tmp_path: Path) -> None:
 def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> None:
     environ = {"PATH": "/nonexistent"}
     taken = take_fingerprints(load(tmp_path), environ)
-    assert set(taken) == {field.name for field in fields(Settings)} - {"origins", "host", "host_dir", "host_program"}
+    settings = {field.name for field in fields(Settings)} - {"origins", "host", "host_dir", "host_program"}
+    assert set(taken) == settings | {"KUBECONFIG"}
     assert "sqlite" not in str(taken)
     changed = load(
         tmp_path,
@@ -225,6 +226,31 @@ def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> Non
     assert find_differences(load(tmp_path), environ, {}) == ()
     (tmp_path / "sbatch").touch(0o755)
     assert find_differences(load(tmp_path), {"PATH": str(tmp_path)}, taken) == ("backend (sbatch is on the PATH)",)
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "differs"),
+    [
+        ('backend = "kubernetes"', "/other", True),
+        ('[backend.kubernetes]\nnamespace = "a"', "/other", True),
+        ('backend = "kubernetes"', "/one", False),
+        ('backend = "kubernetes"', "", False),  # whoever names none takes what there is
+        ('backend = "slurm"', "/other", False),
+        ('[backend.kubernetes]\nkubeconfig = "/k"', "/other", False),
+    ],
+)
+def test_another_kubeconfig_than_the_daemons_is_told_where_it_counts(
+    tmp_path: Path, text: str, named: str, differs: bool
+) -> None:
+    settings = load(tmp_path, text)
+    taken = take_fingerprints(settings, {"PATH": "/nonexistent", "KUBECONFIG": "/one"})
+    found = find_differences(settings, {"PATH": "/nonexistent", "KUBECONFIG": named}, taken)
+    assert found == (("KUBECONFIG (environment)",) if differs else ())
+
+
+def test_the_files_of_a_kubeconfig_are_named_from_anywhere() -> None:
+    assert named_clusters({"KUBECONFIG": "/a/b::c"}) == f"/a/b:{Path.cwd() / 'c'}"
+    assert named_clusters({}) == ""
 
 
 @pytest.mark.parametrize(("text", "size"), [('"500GB"', 500 * 10**9), ("4096", 4096), ("0", 0)])

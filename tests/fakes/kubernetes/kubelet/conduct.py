@@ -22,6 +22,10 @@ class Conduct:
     memory_limits: bool = False
     policies: bool = False
     """Whether NetworkPolicies are enforced, as far as :mod:`tests.fakes.kubernetes.kubelet.policies` goes."""
+    loses_ends: bool = False
+    """Whether the end of a container that ends by itself during its pod's deletion is lost, so that its sidecars are
+    left alone until the pod's grace is over. Kubelet 1.36 is so where containerd is just taking that container down
+    ("ttrpc: closed")."""
     imagined_s: float | None = None
     """Seconds that each container takes, without processes; None runs them. Sidecars go on until they are ended."""
     imagined_word: str = ""

@@ -236,11 +236,11 @@ class Slot:
         # The run's end cancels the probes, and so this task: another one sees to the end.
         self._killer = asyncio.create_task(self.stop(self.container.get("terminationGracePeriodSeconds", 30.0), None))
 
-    async def stop(self, grace: float, turn: asyncio.Event | None) -> None:
-        """preStop, then (in its turn) TERM, then KILL."""
+    async def stop(self, grace: float, turn: asyncio.Event | None) -> bool:
+        """preStop, then (in its turn) TERM, then KILL. Whether it had not ended by itself when it was to be ended."""
         running = self.running
         if running is None:
-            return
+            return True
         loop = asyncio.get_running_loop()
         end = loop.time() + grace
         hook = self.container.get("lifecycle", {}).get("preStop", {}).get("exec")
@@ -252,7 +252,7 @@ class Slot:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(turn.wait(), max(end - loop.time(), 0))
         if running.ended.done():
-            return
+            return False
         left = max(end - loop.time(), _HOOK_LEFT_S if grace > 0 else 0.0)
         if left > 0:
             running.signal(signal.SIGTERM)
@@ -260,6 +260,7 @@ class Slot:
                 await asyncio.wait_for(asyncio.shield(running.ended), left)
         running.kill()
         await asyncio.shield(running.ended)
+        return True
 
     def lost(self) -> None:
         """Nothing is known of it: its node was cut off."""

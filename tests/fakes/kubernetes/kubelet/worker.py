@@ -200,10 +200,10 @@ class Worker:
         turns = {slot.name: asyncio.Event() for slot in order}
         ordinary = [self._spawn(slot.stop(grace, None)) for slot in self.slots if not slot.sidecar]
         stops = {slot.name: self._spawn(slot.stop(grace, turns[slot.name])) for slot in order}
-        if ordinary:
-            await asyncio.wait(ordinary)
+        stopped = await asyncio.gather(*ordinary)
         for slot in order:
-            turns[slot.name].set()
+            if all(stopped) or not self._conduct.loses_ends:
+                turns[slot.name].set()
             await stops[slot.name]
 
     async def _supervised(self) -> None:

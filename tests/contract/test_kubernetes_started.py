@@ -1,0 +1,61 @@
+"""A daemon that a command starts by itself, with nothing but KUBECONFIG to find the cluster by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.kubernetes.rig import FakeCluster, cluster
+
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+MANIFEST = """\
+name: a
+version: "1.0"
+framework: {name: custom, version: python-numpy, command: "true"}
+"""
+IMAGES = '[frameworks.custom.oci]\npython-numpy = "registry.example.com/learner:1"\n'
+Ask = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def k8s(tmp_path: Path) -> Iterator[FakeCluster]:
+    with cluster(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Iterator[Ask]:
+    """Runs `ffdl` with these words in `tmp_path`, with a bare environment and `more`."""
+    bare = {"PATH": os.defpath, "HOME": str(tmp_path)}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.py").touch()
+    (tmp_path / "manifest.yml").write_text(MANIFEST)
+    (tmp_path / "ffdl.toml").write_text(IMAGES)
+
+    def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*FFDL, *words], env=bare | more, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    yield run
+    stopped = run("daemon", "stop")
+    assert "stopped process" in stopped.stdout, stopped
+
+
+def test_the_cluster_is_that_of_the_shell_that_started_it(tmp_path: Path, k8s: FakeCluster, ask: Ask) -> None:
+    (tmp_path / "mine").symlink_to(k8s.kubeconfig)
+    plan = ("plan", "--server", "--backend", "kubernetes", "manifest.yml", "model")
+    taken = ask(*plan, KUBECONFIG="mine")  # as kubectl, which takes it to be here
+    assert (taken.returncode, "KUBECONFIG" in taken.stderr) == (0, False), taken
+    assert "kind: Job" in taken.stdout
+    # Without one in the shell the daemon's is taken, as by a job of cron; and another one is told.
+    assert ask(*plan).returncode == 0
+    (tmp_path / "ffdl.toml").write_text(f'backend = "kubernetes"\n{IMAGES}')
+    other = ask("list", KUBECONFIG="other")
+    assert other.returncode == 0
+    assert "KUBECONFIG (environment)" in other.stderr and "until: ffdl daemon restart" in other.stderr
