@@ -16,6 +16,7 @@ _OF_PODS = (
         r"had untolerated taint \{node\.kubernetes\.io/",
         "nodes are not ready, or take nothing now: it starts when they are back",
     ),
+    (r"had untolerated taint\(s\)", "they are kept for others, or not ready: ffdl why tells which"),
     (
         r"had untolerated taint",
         "the nodes are kept for others: tolerations in [backend.kubernetes], or another profile",

@@ -20,7 +20,16 @@ from ffdl_kubernetes.objects.job import job as job_of
 from ffdl_kubernetes.objects.names import QUEUE_LABEL
 from ffdl_kubernetes.room import trials
 from ffdl_kubernetes.room.cluster_now import ClusterNow
-from ffdl_kubernetes.room.evidence import ahead_of, gpu_of, gpus_by_type, room_for, shortage_of, too_much, types_of
+from ffdl_kubernetes.room.evidence import (
+    ahead_of,
+    are_closed,
+    gpu_of,
+    gpus_by_type,
+    room_for,
+    shortage_of,
+    too_much,
+    types_of,
+)
 from ffdl_kubernetes.room.fitting import Wish, opening_for, wish_of
 from ffdl_kubernetes.room.look import Look
 from ffdl_kubernetes.room.queue_room import QueueNow, figures_of
@@ -124,6 +133,8 @@ class PodOutlooks(ABC):
         reason = known.reason
         if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(opening)):
             reason = replace(reason, kind=WaitKind.TOO_MUCH, detail=detail)
+        if reason is not None and reason.kind is WaitKind.KEPT_FOR_OTHERS and are_closed(opening, cluster):
+            reason = replace(reason, kind=WaitKind.NODES_CLOSED)
         figures = {**shortage_of(opening), **figures}
         return replace(known, reason=reason, figures=figures, rooms=(room,), ahead=(ahead,))
 

@@ -19,7 +19,8 @@ from ffdl_kubernetes.room.amounts import amount_text
 from ffdl_kubernetes.states import why_pending
 
 Plain = Mapping[str, Any]
-_AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?: preemption: .*)?$", re.DOTALL)
+_AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?:(?<=\.) [a-z].*)?$", re.DOTALL)
+"""Behind the reasons stands what came of making room, as ``preemption: ...``."""
 _PART = re.compile(r"(\d+) (.+)")
 _OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
     (r"Insufficient |Too many pods", WaitKind.NO_ROOM),

@@ -46,6 +46,13 @@ def room_for(opening: Opening, gpu_type: str, cluster: ClusterNow, settings: Kub
     )
 
 
+def are_closed(opening: Opening, cluster: ClusterNow) -> bool:
+    """Whether the nodes that take none of its pods are those that take nobody's now. (Since 1.36 the scheduler does not
+    tell which taints keep a pod off a node, and nodes that are not ready have some.)"""
+    off = [node for node in cluster.nodes if has_labels(node, opening.wish) and kept_off(node, opening.wish)]
+    return bool(off) and all(node.closed for node in off)
+
+
 def ahead_of(opening: Opening, cluster: ClusterNow, namespace: str, gpu: str, mine: tuple[Holder, ...] = ()) -> Ahead:
     """Pods of anybody that wait for a node and want what is short for this request, and those that hold it; `gpu` is
     the resource by which it asks for GPUs, and `mine` are the pods of the Job that is asked about (none = it is not

@@ -254,6 +254,7 @@ def test_pods_that_are_refused_wait_and_say_what_to_do(message: str, advice: str
         ("0/3 nodes are available: 3 Too many pods.", "ffdl why tells whether a node ever has so much"),
         ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "gpu_type, node_selector"),
         ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: a100}.", "tolerations"),
+        ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", "kept for others, or not ready"),
         (
             "0/3 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.",
             "when they are back",

@@ -44,6 +44,14 @@ from ffdl_kubernetes.waiting_reasons import (
          {"nodes that were unschedulable": "1 of 1"}),
         ("0/2 nodes are available: 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
          WaitKind.NODES_CLOSED, {"nodes that had untolerated taint {node.kubernetes.io/unreachable: }": "2 of 2"}),
+        # As 1.36 words it, which also looks for claims of devices.
+        ("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to "
+         "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod.",
+         WaitKind.NO_ROOM,
+         {"nodes with Insufficient cpu": "1 of 3", "nodes that had untolerated taint(s)": "2 of 3"}),
+        ("0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not "
+         "eligible due to preemptionPolicy=Never.", WaitKind.KEPT_FOR_OTHERS,
+         {"nodes that had untolerated taint(s)": "1 of 1"}),
         ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
         ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
          "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),

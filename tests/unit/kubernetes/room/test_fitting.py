@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ffdl_batch.domain.pod import TIME_LIMIT
 from ffdl_kubernetes.room.amounts import asked_of
 from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node, read_holder, read_node
+from ffdl_kubernetes.room.evidence import are_closed
 from ffdl_kubernetes.room.fitting import SOON_S, Found, Wish, find_room, is_tolerated, kept_off, opening_for
 from ffdl_kubernetes.room.trials import There, foretell
 
@@ -51,6 +52,24 @@ def wish(pods: int = 1, gpus: int = 2, **selector: str) -> Wish:
 )
 def test_when_there_is_room(asked: Wish, holders: tuple[Holder, ...], found: Found) -> None:
     assert find_room(opening_for(asked, ClusterNow(NOW, (node("a"), node("b")), holders)), NOW) == found
+
+
+KEPT: dict[str, Any] = {"taints": ({"key": "pool", "value": "x", "effect": "NoSchedule"},)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "closed"),
+    [
+        ((node("a", closed="not ready"), node("b", closed="cordoned")), True),
+        ((node("a", closed="not ready"), node("b")), True),  # the other one has no room
+        ((node("a", closed="not ready"), node("b", **KEPT)), False),
+        ((node("a"),), False),
+        ((), False),
+    ],
+)
+def test_whether_nodes_are_closed_to_all_or_kept_for_others(nodes: tuple[Node, ...], closed: bool) -> None:
+    there = ClusterNow(NOW, nodes)
+    assert are_closed(opening_for(wish(), there), there) == closed
 
 
 def test_what_the_job_itself_holds_is_free_for_another_request_in_its_place() -> None:
