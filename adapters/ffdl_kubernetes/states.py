@@ -50,6 +50,8 @@ _TOO_LARGE = re.compile(
 """In the message of an eviction: the pod wrote more than it may, whatever the node."""
 
 
+_OF_MAKING_ROOM = re.compile(r"(?<=\.) [a-z].*", re.DOTALL)
+"""What the scheduler says behind its reasons, as ``no new claims to deallocate, preemption: 0/3 nodes ...``."""
 _BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause.NODE_FAIL}
 """Of a Job whose pods are gone: our policy is about disruptions alone."""
 
@@ -218,7 +220,7 @@ def why_pending(
         if scheduled is not None:
             if scheduled.get("reason") == "SchedulingGated":
                 return "its pods are held back by scheduling gates, which somebody else's controller sets"
-            said = str(scheduled.get("message", ""))
+            said = _OF_MAKING_ROOM.sub("", str(scheduled.get("message", "")))
             what = "it cannot be placed" if "persistentvolumeclaim" in said else "no node has room now"
             return f"{what}: {said}{what_to_do(said)}".rstrip(": ")
         for status in _statuses(pod):

@@ -271,6 +271,15 @@ def test_pods_without_a_node_wait_and_say_what_to_do(message: str, advice: str) 
     assert seen.reason.startswith(f"{what}: {message}; ") and advice in seen.reason
 
 
+def test_of_what_came_of_making_room_nothing_is_said() -> None:
+    reasons = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    more = "no new claims to deallocate, preemption: 0/3 nodes are available: 3 No preemption victims found."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": f"{reasons} {more}"}
+    seen = observe(job(), [pod(0, condition)])
+    assert seen is not None
+    assert seen.reason == f"no node has room now: {reasons}; ffdl why tells whether a node ever has so much"
+
+
 @pytest.mark.parametrize(
     ("reason", "message", "advice"),
     [
