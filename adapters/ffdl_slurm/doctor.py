@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from ffdl_slurm.node_look import (
     chosen,
     differences,
     is_away,
+    is_explained,
     judge,
     judge_silence,
     names_of,
@@ -33,7 +35,7 @@ from ffdl_slurm.node_look import (
     step_argv,
 )
 from ffdl_slurm.parsers import Garbled
-from ffdl_slurm.run import CommandTimeout, Runner
+from ffdl_slurm.run import CommandResult, CommandTimeout, Runner
 from ffdl_slurm.said import begin
 from ffdl_slurm.settings import SlurmSettings, doubt_times
 
@@ -44,6 +46,8 @@ _FRAGMENT = "slurm.conf.d/ffdl.conf of slurm-configs has it"
 _KEY = re.compile(r"^(\w+)(?:\[\d+\])?[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _NODE_FORMAT = "%P|%p|%N|%f|%G|%T"
 _STATE_FORMAT = "%T|%E"
+_LOOKS_S = (0.0, 1.0, 2.0)
+"""Pauses before looks at a node whose step did not run."""
 _TRIED = ("values", "vxlan", "wireguard", "filter", "acl", "ports", "hooks", "apptainer", "egress")
 
 
@@ -178,8 +182,18 @@ class Doctor:
         if answered(result):
             told[node.name] = parse_pairs(result.stdout)
             return judge(node, result, self.settings, self.root), False
-        node = self._now(node)
+        node = self._afterwards(node, result)
         return [judge_silence(node, result, look.prolog)], node.failed_prolog
+
+    def _afterwards(self, node: Node, result: CommandResult) -> Node:
+        """The node as Slurm has it after a step that did not run there. srun may hear of a prolog that failed before
+        slurmctld does, which drains the node a moment later."""
+        for pause_s in _LOOKS_S:
+            time.sleep(pause_s)
+            node = self._now(node)
+            if node.failed_prolog or is_explained(result):
+                break
+        return node
 
     def _now(self, node: Node) -> Node:
         """The node with the state that it has now, and Slurm's reason; as it was where Slurm does not say."""

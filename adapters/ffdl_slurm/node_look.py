@@ -198,6 +198,11 @@ def parse_pairs(text: str) -> dict[str, str]:
     return {name: value.strip() for name, equals, value in parts if equals}
 
 
+def is_explained(result: CommandResult) -> bool:
+    """Whether the step did not run for a reason that is no fault of the node's prolog: it had no room, or no time."""
+    return result.returncode == _TIMED_OUT or _NOT_NOW.search(result.text) is not None
+
+
 def judge_silence(node: Node, result: CommandResult, prolog: str) -> Item:
     """Why the node's step did not run. `node` is as Slurm has it afterwards; `prolog` stands in slurm.conf."""
     about = f"node {node.name}"

@@ -253,6 +253,13 @@ def test_without_room_for_it_no_container_is_tried(site: Site) -> None:
 DRAINS = 'echo "drained|Prolog error" >$nodes/$node.now; echo srun: error: no >&2; exit 1'
 
 
+def test_a_node_that_is_drained_a_moment_after_srun_has_ended_is_told_as_drained(site: Site) -> None:
+    site.node("n1", f"({DRAINS.partition(';')[0].replace('echo', 'sleep 0.5; echo')}) >/dev/null 2>&1 & exit 1")
+    code, lines = site.run("--nodes=n1,n2")
+    assert (code, "Slurm drained it because its prolog failed" in lines[-2]) == (1, True), lines
+    assert "node n1 was drained by its prolog" in lines[-1]
+
+
 def test_a_prolog_that_fails_drains_one_node_and_no_more(site: Site) -> None:
     """Slurm drains a node whose prolog fails, whatever job it is for; the first that is idle is asked alone."""
     for name in ("n1", "n2", "n4"):
