@@ -57,6 +57,7 @@ class Container:
         go, goes = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
+            os.close(goes)
             self._begin(pipes, said, go)
         os.close(said)
         for name, (reader, writer) in pipes.items():
@@ -84,7 +85,8 @@ class Container:
                 inside.cut_off()
             inside.make_root(self._spec)
             os.write(said, _ROOTED)
-            os.read(go, 1)
+            if not os.read(go, 1):  # the parent has died, perhaps before it could take this process with it
+                os._exit(127)
             empty = os.open("/dev/null", os.O_RDONLY)
             os.dup2(empty, 0)
             os.dup2(pipes["stdout"][1], 1)
@@ -297,9 +299,14 @@ def hold(*, cut_off: bool) -> None:
     inside.unshare(inside.NEWPID)
     if cut_off:
         inside.cut_off()
+    go, goes = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(goes)
         inside.die_with_parent()
+        if not os.read(go, 1):  # the parent has died before
+            os._exit(1)
+        os.close(go)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         null = os.open("/dev/null", os.O_RDWR)
@@ -312,6 +319,7 @@ def hold(*, cut_off: bool) -> None:
             except ChildProcessError:
                 pass
             signal.sigtimedwait([signal.SIGCHLD], 1.0)
+    os.write(goes, b"\n")
     say(event="started", pid=pid)
     while os.read(0, _CHUNK):
         pass
