@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_kubernetes.advice import about_container, about_image, about_volume, what_to_do
+from ffdl_kubernetes.advice import about_container, about_image, about_volume, reasons_alone, what_to_do
 from ffdl_kubernetes.kueue import why_evicted, why_queued
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
 from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
@@ -50,8 +50,6 @@ _TOO_LARGE = re.compile(
 """In the message of an eviction: the pod wrote more than it may, whatever the node."""
 
 
-_OF_MAKING_ROOM = re.compile(r"(?<=\.) [a-z].*", re.DOTALL)
-"""What the scheduler says behind its reasons, as ``no new claims to deallocate, preemption: 0/3 nodes ...``."""
 _BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause.NODE_FAIL}
 """Of a Job whose pods are gone: our policy is about disruptions alone."""
 
@@ -220,7 +218,7 @@ def why_pending(
         if scheduled is not None:
             if scheduled.get("reason") == "SchedulingGated":
                 return "its pods are held back by scheduling gates, which somebody else's controller sets"
-            said = _OF_MAKING_ROOM.sub("", str(scheduled.get("message", "")))
+            said = reasons_alone(str(scheduled.get("message", "")))
             what = "it cannot be placed" if "persistentvolumeclaim" in said else "no node has room now"
             return f"{what}: {said}{what_to_do(said)}".rstrip(": ")
         for status in _statuses(pod):

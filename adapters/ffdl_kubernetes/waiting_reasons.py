@@ -13,14 +13,13 @@ from typing import Any
 
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Limit, Per, Reason, WaitKind
-from ffdl_kubernetes.advice import what_to_do
+from ffdl_kubernetes.advice import reasons_alone, what_to_do
 from ffdl_kubernetes.quotas import QUOTA, amount, amounts, never_given
 from ffdl_kubernetes.room.amounts import amount_text
 from ffdl_kubernetes.states import why_pending
 
 Plain = Mapping[str, Any]
-_AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?(?:(?<=\.) [a-z].*)?$", re.DOTALL)
-"""Behind the reasons stands what came of making room, as ``preemption: ...``."""
+_AVAILABLE = re.compile(r"(\d+)/(\d+) nodes are available: ?(.*?)\.?$", re.DOTALL)
 _PART = re.compile(r"(\d+) (.+)")
 _OF_PARTS: tuple[tuple[str, WaitKind], ...] = (
     (r"Insufficient |Too many pods", WaitKind.NO_ROOM),
@@ -39,7 +38,7 @@ def read_scheduling(message: str) -> tuple[WaitKind, dict[str, str]]:
 
     Nodes that lack room are what the pod waits for; where there are none of these, the reason that most nodes give.
     """
-    match = _AVAILABLE.search(" ".join(message.split()))
+    match = _AVAILABLE.search(reasons_alone(" ".join(message.split())))
     if match is None:
         return next((kind for sign, kind in _OF_PARTS if re.search(sign, message)), WaitKind.NO_ROOM), {}
     counts: dict[str, int] = {}

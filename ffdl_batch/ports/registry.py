@@ -50,6 +50,6 @@ def create_adapter(name: str, settings: Settings, context: AdapterContext, origi
             except InvalidRequest as error:
                 if not origins:
                     raise
-                raise InvalidRequest(f"{', '.join(sorted(set(origins)))}: {error}", error.findings) from error
+                raise InvalidRequest(f"{', '.join(origins)}: {error}", error.findings) from error
     known = ", ".join(adapter_names()) or "none is installed"
     raise InvalidRequest(f"there is no backend {name!r}; known: {known}")

@@ -47,8 +47,8 @@ def room_for(opening: Opening, gpu_type: str, cluster: ClusterNow, settings: Kub
 
 
 def are_closed(opening: Opening, cluster: ClusterNow) -> bool:
-    """Whether the nodes that take none of its pods are those that take nobody's now. (Since 1.36 the scheduler does not
-    tell which taints keep a pod off a node, and nodes that are not ready have some.)"""
+    """Whether the nodes that take none of its pods are those that take nobody's now. (The scheduler of 1.36 does
+    not tell which taints keep a pod off a node, and nodes that are not ready have some.)"""
     off = [node for node in cluster.nodes if has_labels(node, opening.wish) and kept_off(node, opening.wish)]
     return bool(off) and all(node.closed for node in off)
 

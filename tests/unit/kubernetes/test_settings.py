@@ -47,7 +47,7 @@ def test_settings_that_cannot_be_used_are_named_with_their_files(backend: str) -
     with pytest.raises(
         InvalidRequest, match=rf"^/b\.toml, /etc/a\.toml: \[backend\.{backend}\]: unknown key 'xq'; known"
     ):
-        create_adapter(backend, {"xq": "x"}, CONTEXT, ("/b.toml", "/etc/a.toml", "/b.toml"))
+        create_adapter(backend, {"xq": "x"}, CONTEXT, ("/b.toml", "/etc/a.toml"))
 
 
 def test_an_unknown_key_is_told_with_the_nearest() -> None:
