@@ -148,7 +148,7 @@ def test_results_go_out_while_the_learner_runs(site: Site) -> None:
     site.run.start()
     log = f"{JOB_ID}/learner-1/training-log.txt"
     site.run.wait(lambda: b"first" in site.stored().get(log, b""), "the log in the store")
-    assert f"{JOB_ID}/model.bin" in site.stored()
+    site.run.wait(lambda: f"{JOB_ID}/model.bin" in site.stored(), "the result in the store")
     Path(site.run.attempt.results, "go").touch()
     assert site.run.await_end() == 0, site.run.errors
     assert site.stored()[log].endswith(b"first\nsecond\n")
