@@ -264,7 +264,8 @@ def _explain_ours(platform: Platform, job: Job, view: WhyView) -> WhyView:
     if job.state is JobState.DEPLOYING:
         return replace(view, sentence=f"it is being handed over to {job.backend} at this moment", actions=("wait",))
     if job.pending_reason:
-        text = f"it waits here, and {job.backend} does not have it yet: {job.pending_reason}"
+        again = _tried_again(platform, job)
+        text = f"it waits here, and {job.backend} does not have it yet: {job.pending_reason}{again}"
         return replace(view, sentence=text, actions=(_cure_of(job),))
     return replace(view, sentence=f"it is about to be handed over to {job.backend}", actions=("wait a few seconds",))
 
@@ -281,6 +282,17 @@ def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
     what, do = ("cannot be asked", "have that mended") if lacks else ("does not answer", "nothing")
     sentence += f", and {job.backend} {what}: {outage.detail}"
     return replace(view, sentence=sentence, actions=(f"{do}: it is told as soon as it answers",))
+
+
+def _tried_again(platform: Platform, job: Job) -> str:
+    """When a job that was turned away for want of room is tried again; "" where it waits for something else."""
+    rooms, spec = platform.adapters.rooms, job.effective_spec
+    if rooms.why_full(job.backend, spec) != job.pending_reason:
+        return ""
+    wait_s = rooms.wait_s(job.backend, spec)
+    if wait_s < 1:
+        return "; it is tried again now"
+    return f"; it is tried again in {span_text(wait_s)}, and before that when a job of this daemon's ends"
 
 
 def _cure_of(job: Job) -> str:

@@ -221,6 +221,24 @@ def test_a_job_that_nobody_has_handed_over_waits_here(site: Site, seer: Seer) ->
     assert not seer.explained and not seer.trials
 
 
+def test_a_job_that_was_turned_away_says_when_it_is_tried_again(site: Site, seer: Seer) -> None:
+    job, rooms = site.accept("k1", TYPED), site.platform.adapters.rooms
+    reason = "the quota of Jobs is used up"
+    written = site.platform.store.apply(job, Change(columns={"pending_reason": reason}))
+    assert written is not None
+    rooms.turned_away("fake", job.effective_spec, "another reason")
+    assert explain_job(site.platform, site.caller, job.id).sentence.endswith(reason)
+    rooms.taken("fake", job.effective_spec)
+    rooms.turned_away("fake", job.effective_spec, reason)
+    wait_s = round(rooms.wait_s("fake", job.effective_spec))
+    sentence = explain_job(site.platform, site.caller, job.id).sentence
+    assert sentence.endswith(
+        f"{reason}; it is tried again in {wait_s} s, and before that when a job of this daemon's ends"
+    )
+    site.clock.tick(wait_s + 1)
+    assert explain_job(site.platform, site.caller, job.id).sentence.endswith(f"{reason}; it is tried again now")
+
+
 @pytest.mark.parametrize(
     ("steps", "columns", "said"),
     [
