@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.past_job import LICENCES, QUEUES, SHARES, Place
-from ffdl_batch.ports.history import HistoryUnknown
-from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_kubernetes.settings import KubernetesSettings, read_settings
 
 _LACKS = frozenset({SHARES, LICENCES, QUEUES})
@@ -31,8 +29,5 @@ class KubernetesPlaces:
 
 
 def create(settings: Mapping[str, object]) -> KubernetesPlaces:
-    """For the entry point. Raises HistoryUnknown for a configuration that cannot be."""
-    try:
-        return KubernetesPlaces(read_settings(settings))
-    except InvalidRequest as error:
-        raise HistoryUnknown(str(error)) from error
+    """For the entry point. Raises InvalidRequest for settings that cannot be used."""
+    return KubernetesPlaces(read_settings(settings))

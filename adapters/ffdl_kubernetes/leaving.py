@@ -95,9 +95,9 @@ class KubernetesLeaver:
     pulls_images = True
 
     def leave(self, leaving: Leaving) -> Left:
-        """The documents, and what became of each key. Raises CannotConvert."""
+        """See :class:`ffdl_batch.ports.leaving.WritesJobs`."""
+        settings = settle(read_settings(leaving.settings), "user", _USER)
         try:
-            settings = settle(read_settings(leaving.settings), "user", _USER)
             documents = [one for spec in _jobs(leaving.spec) for one in _objects(spec, leaving, settings)]
         except InvalidRequest as error:
             raise CannotConvert(str(error)) from None

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.past_job import PastJob, PastJobs, Place, Room, Unread
 from ffdl_batch.ports.history import HistoryMissing, HistoryUnknown, Period
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.commands import sinfo_argv
 from ffdl_slurm.parsers import Garbled, count_nodes
 from ffdl_slurm.run import run_command
@@ -231,8 +231,5 @@ def _read(parse: Callable[[str], Value], text: str) -> Value:
 
 
 def create(settings: Mapping[str, object]) -> SlurmHistory:
-    """For the entry point. Raises HistoryUnknown for a configuration that cannot be."""
-    try:
-        return SlurmHistory(read_settings(settings))
-    except InvalidRequest as error:
-        raise HistoryUnknown(str(error)) from error
+    """For the entry point. Raises InvalidRequest for settings that cannot be used."""
+    return SlurmHistory(read_settings(settings))

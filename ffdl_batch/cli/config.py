@@ -104,3 +104,9 @@ def settings_or_stop() -> Settings:
         return load_settings()
     except (ConfigError, OSError) as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from None
+
+
+def unusable_table(settings: Settings, name: str, error: Exception) -> Stop:
+    """The end of a command where ``[backend.<name>]`` cannot be used; `error` says why."""
+    files = ", ".join(settings.backend_origins(name))
+    return Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {files}{': ' if files else ''}{error}")

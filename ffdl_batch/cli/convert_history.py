@@ -76,7 +76,6 @@ def _ask(
         KnowsPlaces,
         Period,
         history_names,
-        open_history,
     )
 
     wanted = backends or [name for name in history_names() if name == "slurm" or name in settings.backends]
@@ -84,11 +83,11 @@ def _ask(
     places: list[Place] = []
     try:
         for name in wanted:
-            found = open_history(name, settings.backend_settings(name))
+            found = _opened(settings, name)
             if isinstance(found, KnowsPlaces):
                 places += found.places()
         for name in history_names():
-            found = open_history(name, settings.backend_settings(name))
+            found = _opened(settings, name)
             if past is None and isinstance(found, KnowsJobs):
                 past = found.past_jobs(Period(day, user, account))
     except HistoryMissing as error:
@@ -98,6 +97,18 @@ def _ask(
     if past is None:
         raise Stop(ExitCode.FAILED, "no installed backend keeps a history of jobs")
     return past, places
+
+
+def _opened(settings: Settings, name: str) -> object:
+    """What the backend of that name knows."""
+    from ffdl_batch.cli.config import unusable_table
+    from ffdl_batch.ports.history import open_history
+    from ffdl_batch.ports.scheduler import InvalidRequest
+
+    try:
+        return open_history(name, settings.backend_settings(name))
+    except InvalidRequest as error:
+        raise unusable_table(settings, name, error) from None
 
 
 def render(

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 def leave_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> str | None:
     """The text, for whose keys `report` says what became of them; None where nobody writes jobs for `to`."""
-    from ffdl_batch.cli.config import settings_or_stop
+    from ffdl_batch.cli.config import settings_or_stop, unusable_table
     from ffdl_batch.cli.convert_report import as_json, as_text
     from ffdl_batch.ports.conversion import CannotConvert, Conversion
     from ffdl_batch.ports.converters import create_converter
     from ffdl_batch.ports.leaving import Leaving, WritesJobs
+    from ffdl_batch.ports.scheduler import InvalidRequest
 
     try:
         converter = create_converter(to)
@@ -28,7 +29,10 @@ def leave_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> st
             return None
         settings = settings_or_stop()
         image, why = _image(settings, spec.framework, pulled=converter.pulls_images)
-        left = converter.leave(Leaving(spec, file, image, settings.backend_settings(to)))
+        try:
+            left = converter.leave(Leaving(spec, file, image, settings.backend_settings(to)))
+        except InvalidRequest as error:
+            raise unusable_table(settings, to, error) from None
         if why and image in left.text:
             click.echo(f"ffdl: warning: {why}; the text names {image}, which you replace", err=True)
     except CannotConvert as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.config import unusable_table
 from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.outpost import Outpost, image_of, open_outpost, values_of
 from ffdl_batch.cli.present import print_json
@@ -56,6 +57,7 @@ def _make(outpost: Outpost, submission: Submission, manner: Manner) -> _Made:
     from ffdl_batch.ports.conversion import CannotConvert, Fate
     from ffdl_batch.ports.converters import create_converter
     from ffdl_batch.ports.leaving import Leaving, WritesJobs
+    from ffdl_batch.ports.scheduler import InvalidRequest
 
     file = submission.manifest_name
     if submission.backend not in ("", outpost.name):
@@ -80,6 +82,8 @@ def _make(outpost: Outpost, submission: Submission, manner: Manner) -> _Made:
                 MODEL,
             )
         )
+    except InvalidRequest as error:
+        raise unusable_table(outpost.settings, outpost.name, error) from None
     except CannotConvert as refused:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {refused}") from refused
     _check_stores(outpost, left, file)

@@ -54,7 +54,8 @@ def history_names() -> tuple[str, ...]:
 
 def open_history(name: str, settings: Mapping[str, object]) -> object:
     """What the backend `name` knows, under its own table of the configuration; what that is is asked for with
-    isinstance. Raises HistoryUnknown, and HistoryMissing where no backend of that name knows anything."""
+    isinstance. Raises HistoryUnknown, HistoryMissing where no backend of that name knows anything, and InvalidRequest
+    for settings that cannot be used."""
     for point in entry_points(group=GROUP):
         if point.name == name:
             found: object = point.load()(settings)

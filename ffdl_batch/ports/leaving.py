@@ -51,7 +51,7 @@ class WritesJobs(Protocol):
         ...
 
     def leave(self, leaving: Leaving) -> Left:
-        """Raises CannotConvert for a job that cannot be expressed."""
+        """Raises CannotConvert for a job that cannot be expressed, InvalidRequest for settings that cannot be used."""
         ...
 
 

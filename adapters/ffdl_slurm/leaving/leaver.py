@@ -58,9 +58,10 @@ class SlurmLeaver:
     pulls_images = False
 
     def leave(self, leaving: Leaving) -> Left:
-        """The script, and what became of each key. Raises CannotConvert."""
+        """See :class:`ffdl_batch.ports.leaving.WritesJobs`."""
+        settings = read_settings(leaving.settings)
         try:
-            text, unmoved = _script(leaving, read_settings(leaving.settings))
+            text, unmoved = _script(leaving, settings)
         except StoreRefused as error:
             raise CannotConvert(f"{error.path}: {error.message}", error.cure) from None
         except (InvalidRequest, ValueError) as error:

@@ -81,3 +81,16 @@ def test_manifests_of_watson_machine_learning_are_read(tmp_path: Path) -> None:
 def test_help_has_it_all() -> None:
     said = CliRunner().invoke(convert, ["--help"]).output
     assert all(word in said for word in ("--history", "--to FORMAT", "--since TIME", "--account NAME"))
+
+
+@pytest.mark.parametrize("arguments", [["--to", "kubernetes"], ["--to", "slurm"], ["--history"]])
+def test_a_table_that_cannot_be_used_names_the_configuration(
+    manifest: Path, tmp_path: Path, arguments: list[str]
+) -> None:
+    config = tmp_path / "site.toml"
+    config.write_text("".join(f"[backend.{name}]\npartitoin = 1\n" for name in ("kubernetes", "slurm")))
+    files = [] if arguments == ["--history"] else [str(manifest)]
+    code, out, err = invoke(*files, *arguments, FFDL_CONFIG=str(config))
+    assert (code, out) == (78, "")
+    assert err.startswith(f"ffdl: the configuration cannot be used: {config}: [backend.")
+    assert "unknown key 'partitoin'" in err and err.count("\n") == 1

@@ -8,6 +8,7 @@ import pytest
 
 from ffdl_batch.domain.past_job import PastJob, Verdict, judge
 from ffdl_batch.ports.history import HistoryUnknown, KnowsJobs, KnowsPlaces, Period, open_history
+from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_slurm.history import FIELDS, LINE, history_argv, parse_history
 from ffdl_slurm.parsers import Garbled
 
@@ -161,7 +162,7 @@ def test_partitions_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_configuration_that_cannot_be_is_told() -> None:
-    with pytest.raises(HistoryUnknown, match="unknown key 'nonsense'"):
+    with pytest.raises(InvalidRequest, match="unknown key 'nonsense'"):
         open_history("slurm", {"nonsense": 1})
     with pytest.raises(HistoryUnknown, match="keeps no history"):
         open_history("pbs", {})
