@@ -225,6 +225,15 @@ def test_an_image_must_be_there(world: World) -> None:
     assert not world.calls("sbatch")
 
 
+def test_a_table_of_the_configuration_that_cannot_be_used_is_named(world: World) -> None:
+    config = world.laptop.directory / "site.toml"
+    config.write_text("[backend.slurm]\npartitoin = 'a'\n")
+    world.laptop.environ["FFDL_CONFIG"] = str(config)
+    done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
+    assert done.returncode == 78 and not world.calls("sbatch")
+    assert f"{config}: [backend.slurm]: unknown key 'partitoin'; did you mean partition?" in done.stderr, done.stderr
+
+
 def test_other_options_say_what_they_need(world: World) -> None:
     done = world.laptop.run("list", "--state", "FAILED")
     assert done.returncode == 2 and "--state needs ffdl_batch on login" in done.stderr, done.stderr
