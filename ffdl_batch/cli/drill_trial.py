@@ -173,8 +173,8 @@ def _at_most(span_s: int) -> Iterator[None]:
         raise Signalled(number)
 
     before: Callable[[int, FrameType | None], object] | int | None = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(span_s)
     try:
+        signal.alarm(span_s)
         yield
     except Signalled as end:
         if end.number != signal.SIGALRM:

@@ -103,6 +103,9 @@ serve() {
             id=${request%.stop}
             [ -e "$id.pid" ] && rm -f "$request" && kill -TERM "$(cat "$id.pid")" 2>/dev/null
         done
+        for file in "$box"/*.pid; do # noted when the command was over already, and whoever asked had cleared up
+            [ ! -e "$file" ] || [ -e "${file%.pid}.taken" ] || rm -f "$file"
+        done
         # MPI programs begin soon or never: five looks a second in the first minute, then one.
         if [ "$turns" -lt 300 ]; then
             turns=$((turns + 1))

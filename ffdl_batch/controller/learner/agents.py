@@ -27,8 +27,11 @@ def find_agents(job_id: str, attempt: int, learners: Sequence[int]) -> Dict[int,
     """Those of these learners that run here, by learner. Looks at /proc alone."""
     table, own = all_processes(), os.getuid()
     named = [process for process in table.values() if _is_own(process.pid, own) and comm(process.pid) == NAME]
+    agents = {process.pid for process in named}
     found = {}  # type: Dict[int, Agent]
     for process in sorted(named, key=lambda one: one.start_ticks):  # the last start of a learner counts
+        if process.parent in agents:  # the shell of a session, which an agent has just forked and not renamed yet
+            continue
         env = environment(process.pid)
         number = env.get("LEARNER_ID", "")
         if env.get("TRAINING_ID") != job_id or env.get("FFDL_ATTEMPT") != str(attempt) or not number.isdigit():

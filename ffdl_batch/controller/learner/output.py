@@ -23,9 +23,9 @@ WRITER_MARK = "FFDL_LOG_OF"
 PIPE_BYTES = 256 * 1024
 _F_SETPIPE_SZ = 1031
 """fcntl(2); the name is in Python from 3.10 on."""
-WAIT_S, HURRY_S, AGAIN_S = 1.0, 1.0, 1.0
-"""How long it may take to the output's end when the learner has ended, then to write what is there, and until a process
-that failed is started again."""
+WAIT_S, HURRY_S, AGAIN_S = 1.0, 10.0, 1.0
+"""How long it may take to the output's end when the learner has ended, then to write what is there (last words are
+worth a pause of a file server's), and until a process that failed is started again."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ffdl_batch.domain.launch import LaunchFile
 SERVICE = "service"
 """Why a service was ended: nobody needed it any more."""
 LOOK_S = 1.0
-DOUBT_S = 2.0
+DOUBT_S = 10.0
 """How long a service that failed may have done so because the training was over: its peers' last words come later."""
 
 

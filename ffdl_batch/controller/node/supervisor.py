@@ -33,7 +33,7 @@ from ffdl_batch.domain.events import EventKind, Scalar
 from ffdl_batch.domain.placeholders import LaunchFileError
 
 TICK_S = 0.2
-DOUBT_DATA_S = 0.5
+DOUBT_DATA_S = 2.0
 """How long a word that a mount is gone is waited for when a learner failed: it may have come of that."""
 
 
