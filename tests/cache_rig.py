@@ -62,7 +62,8 @@ class CacheRig:
 
     def downloads(self) -> Counter[str]:
         """Bytes of each object that came."""
-        found = self.staging.proxy.given
+        with self.staging.proxy.lock:  # it counts on meanwhile
+            found = dict(self.staging.proxy.given)
         return Counter({path.split("/", 2)[2]: size for path, size in found.items() if path.count("/") > 1 and size})
 
     def keys(self) -> list[str]:
@@ -81,7 +82,7 @@ class Job:
             self.process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT)
 
     def done(self) -> Done:
-        assert self.process.wait(timeout=60) == 0, self.output.read_text()
+        assert self.process.wait(timeout=180) == 0, self.output.read_text()
         last = lines_of(self.output.read_text())[-1]
         assert isinstance(last, Done)
         return last
@@ -92,11 +93,10 @@ class Job:
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    for _ in range(600):
-        if condition():
-            return
+    end = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < end, what
         time.sleep(0.05)
-    raise AssertionError(what)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from typing import Any
 import mfusepy  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 _LOOK_S = 0.02
 _UTIME_NOW = (1 << 30) - 1
 _ATTRIBUTES = ("st_ino", "st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")

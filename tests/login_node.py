@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.fakes.ssh_server import SshServer, make_key
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 
 
 class LoginNode:

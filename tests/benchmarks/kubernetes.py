@@ -101,9 +101,11 @@ def _measure_daemon(k8s: FakeCluster, place: Place, manifest: Path, pid: int, co
     with place.client() as client:
         # One alone first: what the cluster is, and the first list and watch, are no part of a job's cost.
         _complete(client, manifest, place.add_model(), 1, pid)
+        _await_release(k8s, 1)
         k8s.counts(reset=True)
         before = cpu_seconds(pid)[0]
         run = _complete(client, manifest, place.add_model(), count, pid)
+        _await_release(k8s, count)
         asked, used_s = k8s.counts(), cpu_seconds(pid)[0] - before
     watching = sum(number for name, number in asked.items() if name.partition(" ")[0] in ("list", "watch"))
     what, detail = _NAME.format(count), {"requests": asked}
@@ -149,6 +151,15 @@ def _complete(client: Client, manifest: Path, model: Path, count: int, pid: int)
     if wrong:
         raise RuntimeError(f"a job ended otherwise: {wrong[0].state} {wrong[0].error_code}: {wrong[0].message}")
     return Run(accepted_s, created_s or completed_s, completed_s, resident)
+
+
+def _await_release(k8s: FakeCluster, count: int) -> None:
+    """Until the daemon has let so many pods go: it does so a moment after it has told their jobs' ends."""
+    end = time.monotonic() + PATIENCE_S
+    while k8s.counts().get("patch pods", 0) < count:
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {PATIENCE_S:g} s in vain for {count} pods to be let go")
+        time.sleep(0.02)
 
 
 def _measure_loop(k8s: FakeCluster, documents: Sequence[str], count: int) -> list[Figure]:

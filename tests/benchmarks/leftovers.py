@@ -14,7 +14,7 @@ from tests.proof.desk import SOURCE, VENV_PYTHON, Desk
 
 MARK = "ffdl-batch:job/2"
 PATIENCE_S = 900.0
-SETTLE_S = 10.0
+SETTLE_S = 120.0
 _IMAGE = "/shared/images/custom.sif"
 # Of ten jobs one leaves a container at work, one fails, one is cancelled, and the others end well; all of them with a
 # container that has joined the network, where there is one.

@@ -132,7 +132,9 @@ def give_back(job: Path, files: Mapping[str, str]) -> None:
     """Write what was taken away."""
     for name, text in files.items():
         (job / name).parent.mkdir(parents=True, exist_ok=True)
-        (job / name).write_text(text, encoding="utf-8")
+        whole = job / f"{name}.whole"  # who reads it meanwhile sees all of it or nothing
+        whole.write_text(text, encoding="utf-8")
+        whole.replace(job / name)
 
 
 def copy_of(file: Path, target: Path) -> Path:

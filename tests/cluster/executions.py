@@ -16,9 +16,18 @@ def counted(work_s: float) -> str:
     return f'echo run >> "$RESULT_DIR/runs"; sleep {work_s}'
 
 
+HELD = 'echo run >> "$RESULT_DIR/runs"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
+"""As `counted`, and works until it is let go."""
+
+
 def attempt_directory(person: Person, job_id: str) -> str:
     """The directory of the job's first attempt on the nodes."""
     return f"{person.state}/jobs/{job_id}/attempt-1"
+
+
+def let_go(person: Person, job_id: str) -> None:
+    """The work of HELD is done; no daemon is asked."""
+    person.run("touch", f"{attempt_directory(person, job_id)}/state/go")
 
 
 def executions(person: Person, job_id: str) -> int:

@@ -153,13 +153,21 @@ class Person:
     def sacct(self, native_id: str, *fields: str) -> Sequence[str]:
         """Fields of the job in the accounting, once it is there."""
         argv = ["sacct", "-n", "-X", "-P", "-j", native_id, "-o", ",".join(fields)]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
             out = self.run(*argv).stdout.strip()
             if out:
                 return out.splitlines()[0].split("|")
             time.sleep(0.5)
         raise AssertionError(f"sacct does not know {native_id}: {shlex.join(argv)}")
+
+    def accounted(self, native_id: str, *fields: str) -> Sequence[str]:
+        """Fields of a job that has ended, once the accounting has heard of that: it comes after Slurm's own word."""
+        deadline = time.monotonic() + 300
+        while (found := self.sacct(native_id, "End", *fields))[0] == "Unknown":
+            assert time.monotonic() < deadline, f"sacct does not know of the end of {native_id}"
+            time.sleep(0.5)
+        return found[1:]
 
     def batch_fields(self, native_id: str) -> dict[str, str]:
         """What ``scontrol show job`` says, by field."""

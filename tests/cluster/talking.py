@@ -30,11 +30,11 @@ def serve_udp():
         udp.sendto(f"udp {me} to {peer[0]}".encode(), peer)
 for one in (serve_tcp, serve_udp):
     threading.Thread(target=one, daemon=True).start()
-def ask(kind, address, port, tries=1):
+def ask(kind, address, port, tries=1, patience_s=2):
     for left in reversed(range(tries)):
         try:
             with socket.socket(socket.AF_INET, kind) as asked:
-                asked.settimeout(2)
+                asked.settimeout(patience_s)
                 if address.startswith("10.200."):
                     asked.bind((own, 0))
                 asked.connect((address, port))
@@ -45,8 +45,8 @@ def ask(kind, address, port, tries=1):
             if left: time.sleep(0.1)
     return said
 found = {"addresses": addresses, "master": os.environ["MASTER_ADDR"], "own": own}
-found["tcp"] = [ask(socket.SOCK_STREAM, one, 5000, 100) for one in addresses]
-found["udp"] = [ask(socket.SOCK_DGRAM, one, 5000, 100) for one in addresses]
+found["tcp"] = [ask(socket.SOCK_STREAM, one, 5000, 1000, 10) for one in addresses]
+found["udp"] = [ask(socket.SOCK_DGRAM, one, 5000, 1000, 10) for one in addresses]
 found["slurmctld"] = ask(socket.SOCK_STREAM, "10.77.0.1", 6817)
 found["slurmd"] = [ask(socket.SOCK_STREAM, f"10.77.0.1{k}", 6818) for k in (1, 2)]
 found["lo"] = ask(socket.SOCK_STREAM, "127.0.0.1", 6818)

@@ -43,7 +43,7 @@ def registry_program() -> Path:
     program = place / "usr/bin/docker-registry"
     if not program.exists():
         place.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["apt-get", "download", PACKAGE], cwd=place, check=True, capture_output=True, timeout=120)
+        subprocess.run(["apt-get", "download", PACKAGE], cwd=place, check=True, capture_output=True, timeout=600)
         (found,) = place.glob(f"{PACKAGE}_*.deb")
         subprocess.run(["dpkg", "-x", str(found), str(place)], check=True)
     return program
@@ -59,9 +59,9 @@ def registry_on_loopback(tmp_path: Path) -> Iterator[str]:
         argv = [str(registry_program()), "serve", str(config)]
         process = subprocess.Popen(argv, stdout=log, stderr=log)
     try:
-        for _ in range(200):
+        for _ in range(3000):
             try:
-                urllib.request.urlopen(f"http://{host}/v2/", timeout=5).close()
+                urllib.request.urlopen(f"http://{host}/v2/", timeout=60).close()
                 break
             except OSError:
                 assert process.poll() is None, (tmp_path / "registry.log").read_text()
@@ -110,7 +110,7 @@ def start(here: Here, tag: str, number: int) -> tuple[subprocess.Popen[bytes], P
 
 def ended(started: tuple[subprocess.Popen[bytes], Path]) -> Cached:
     process, output = started
-    assert process.wait(timeout=120) == 0, output.read_text()
+    assert process.wait(timeout=600) == 0, output.read_text()
     (said,) = [line for line in lines_of(output.read_text()) if isinstance(line, Cached)]
     return said
 

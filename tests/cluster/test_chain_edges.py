@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
-from tests.cluster.trainings import until_logged
+from tests.cluster.trainings import native_id, until_logged
 
 NODES = ("n1", "n2", "n3")
 ENOUGH = "enough"
@@ -39,15 +39,18 @@ STUBBORN_AUTHOR = (
     f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}; echo begin; while :; do sleep 0.2; done'
 )
 """Writes many results and ends by KILL only, so that hardly any time is left for storing them."""
-QUICK = "batch: {time: 2, checkpoint: {grace_s: 4}}"
 LONG = "batch: {time: 20, checkpoint: {grace_s: 4}}"
 """Of jobs that run from the file's first test until theirs."""
-NO_LIMIT = "batch: {checkpoint: {grace_s: 4}}"
+NO_LIMIT = "batch: {checkpoint: {grace_s: 60}}"
+GRACE_S = 8
 
 
 def retry(text: str) -> str:
-    """A block with these budgets, and a limit near enough for a warning to be taken for it."""
-    return f"batch: {{time: 2, checkpoint: {{grace_s: 4}}, retry: {{{text}}}}}"
+    """A block with these budgets, and a limit near enough for a warning to be taken for it.
+
+    Learners have half of the grace period to answer, which is more than what is left of the lead for that.
+    """
+    return f"batch: {{time: 2, checkpoint: {{lead_s: 14, grace_s: 24}}, retry: {{{text}}}}}"
 
 
 def let_it_end(alice: Person, job_id: str) -> None:
@@ -68,7 +71,7 @@ def warn_attempt(alice: Person, job_id: str, attempt: int) -> None:
 
 def until_paid(alice: Person, job_id: str) -> dict[str, Any]:
     """The job once its first attempt owes nothing any more."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while (job := alice.show(job_id))["attempts"][0]["owed"]:
         assert time.monotonic() < deadline, job
         time.sleep(0.3)
@@ -89,12 +92,13 @@ def place(alice: Person) -> Iterator[str]:
 def jobs(alice: Person, place: str) -> Mapping[str, str]:
     """All jobs of this file that need no daemon of their own."""
     mounted = STORE.format(type="mount_volume", connection=f'{{type: host_mount, path: "{place}"}}')
-    author = f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}'
+    author = f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}; echo written; '
+    author += f"until [ -e $CHECKPOINT_DIR/{ENOUGH} ]; do sleep 0.1; done"
     manifests = {
-        "storing": alice.manifest("storing", author, mounted + QUICK),
+        "storing": alice.manifest("storing", author, mounted + LONG),
         "cancelled": alice.manifest("cancelled", STUBBORN_AUTHOR, mounted + LONG),
         "preempted": alice.manifest("preempted", STUBBORN_AUTHOR, mounted + LONG),
-        "suspended": alice.manifest("suspended", PATIENT, NO_LIMIT),
+        "suspended": alice.manifest("suspended", PATIENT, f"batch: {{checkpoint: {{grace_s: {GRACE_S}}}}}"),
         "failing": alice.manifest("failing", "echo begin; exit 3", retry("failures: 1")),
         "healing": alice.manifest("healing", "echo begin; [ $RESUME = 1 ] || exit 3", retry("failures: 1")),
     }
@@ -107,6 +111,8 @@ def jobs(alice: Person, place: str) -> Mapping[str, str]:
 
 def test_a_halt_while_results_are_stored(alice: Person, jobs: Mapping[str, str], place: str) -> None:
     job_id = jobs["storing"]
+    until_logged(alice, job_id, "written")
+    let_it_end(alice, job_id)
     alice.until(job_id, {"STORING"})
     alice.run("ffdl", "halt", job_id)
     job = alice.finish(job_id)
@@ -116,7 +122,7 @@ def test_a_halt_while_results_are_stored(alice: Person, jobs: Mapping[str, str],
 
 def test_a_halt_while_data_are_copied(alice: Person, place: str) -> None:
     copied = STORE.format(type="directory", connection=f'{{path: "{place}", mode: copy}}')
-    job_id = alice.start("loading", "ls $DATA_DIR/many | wc -l", extra=copied + QUICK)
+    job_id = alice.start("loading", "ls $DATA_DIR/many | wc -l", extra=copied + LONG)
     alice.until(job_id, {"DOWNLOADING"})
     alice.run("ffdl", "halt", job_id)
     alice.run("ffdl", "halt", job_id)
@@ -162,11 +168,11 @@ def test_a_suspended_training_is_halted_when_it_may_go_on(
 ) -> None:
     job_id = jobs["suspended"]
     until_logged(alice, job_id, "begin")
-    native = alice.show(job_id)["native_id"]
+    native = native_id(alice, job_id)
     cluster.scontrol("suspend", native)
     try:
         alice.run("ffdl", "halt", job_id)
-        time.sleep(6)  # longer than the grace period: time in which nobody could answer does not count
+        time.sleep(GRACE_S + 2)  # longer than the grace period: time in which nobody could answer does not count
         assert alice.show(job_id)["state"] == "PROCESSING"
     finally:
         cluster.scontrol("resume", native)
@@ -198,7 +204,7 @@ def test_what_a_cancelled_job_owes_is_paid_by_the_daemon(alice: Person, jobs: Ma
 def test_what_an_attempt_owes_is_paid_by_the_next_one(alice: Person, jobs: Mapping[str, str]) -> None:
     job_id = jobs["preempted"]
     until_logged(alice, job_id, "begin")
-    done = alice.run("ffdl", "drill", "--json", "preempt", job_id, check=False)
+    done = alice.run("ffdl", "drill", "--json", "preempt", job_id, check=False, timeout_s=900)
     assert done.stdout, done
     report = json.loads(done.stdout)["drill"]
     assert (done.returncode, report["confirmed"], report["next_attempt"]) == (1, False, 2), report
@@ -260,7 +266,7 @@ def test_a_site_that_requeues_in_place(alice: Person) -> None:
     try:
         job_id = other.start("in-place", PATIENT, extra=retry("timeouts: 1"))
         until_logged(other, job_id, "begin 1 0 0")
-        native = other.show(job_id)["native_id"]
+        native = native_id(other, job_id)
         warn(other, native)
         until_logged(other, job_id, "begin 1 1 1")
         assert other.show(job_id)["native_id"] == native
@@ -270,7 +276,7 @@ def test_a_site_that_requeues_in_place(alice: Person) -> None:
         assert job["message"].endswith("batch.retry.timeouts allows 1"), job
         other.run("ffdl", "resume", job_id)
         until_logged(other, job_id, "begin 2 0 1", attempt=2)
-        native = other.show(job_id)["native_id"]
+        native = native_id(other, job_id)
         warn(other, native)
         until_logged(other, job_id, "begin 2 1 1", attempt=2)
         let_it_end(other, job_id)
@@ -288,7 +294,7 @@ def preempt(bob: Person, *options: str) -> None:
 
 
 def test_a_preemption_while_the_daemon_is_down(alice: Person, bob: Person) -> None:
-    other = alice.at("alone", "")
+    other = alice.at("alone", "[backend.slurm]\nkill_wait_s = 15\n")  # within the partition's GraceTime
     try:
         whole = ("--partition=spot", "--nodelist=n3", "--gres=gpu:4")
         job_id = other.start("alone", PATIENT, *whole, extra="batch: {checkpoint: {lead_s: 0}}")

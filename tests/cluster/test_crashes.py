@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.cluster.conftest import CONFIG
-from tests.cluster.executions import attempt_directory, counted, executions, wait_until
+from tests.cluster.executions import HELD, attempt_directory, counted, executions, let_go, wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
@@ -41,13 +41,14 @@ class Killed:
 def killed(bob: Person) -> Killed:
     """One daemon, killed while one job is held, one runs and one stores; back when the last two have ended."""
     waiting = bob.start("kill-waiting", counted(0), "--hold")
-    running = bob.start("kill-running", counted(3))
+    running = bob.start("kill-running", HELD)
     storing = bob.start("kill-storing", counted(0) + '; head -c 300M /dev/zero > "$RESULT_DIR/big"')
     bob.until(waiting, {"QUEUED"})
     bob.until(running, {"PROCESSING"})
     events = bob.host_path(f"{attempt_directory(bob, storing)}/events/node-0.jsonl")
     wait_until(lambda: events.exists() and "store-results" in events.read_text(), "the storing of results")
     bob.kill_daemon()
+    let_go(bob, running)
     wait_until(lambda: len(bob.queue()) == 1, "the end of two jobs")
     return Killed(waiting, running, storing)
 
@@ -83,12 +84,13 @@ def test_a_copy_that_starts_first_is_followed_and_the_known_one_is_cancelled(bob
 
 
 def test_a_copy_that_comes_while_the_job_runs_ends_without_a_learner(bob: Person) -> None:
-    job_id = bob.start("copy-second", counted(5))
+    job_id = bob.start("copy-second", HELD)
     known = bob.until(job_id, {"PROCESSING"})["native_id"]
     copy = bob.run("sbatch", "--parsable", f"{attempt_directory(bob, job_id)}/script.sh").stdout.strip()
     wait_until(lambda: bob.sacct(copy, "End")[0] != "Unknown", f"the end of {copy}")
     assert bob.sacct(copy, "State", "ExitCode") == ["FAILED", CLAIMED_BY_ANOTHER]
     assert bob.run("sacct", "-nXP", "-j", f"{copy}.0", "-o", "JobID").stdout.strip() in ("", copy), "a step was started"
+    let_go(bob, job_id)
     done = bob.finish(job_id)
     assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", known, 1)
 
@@ -111,7 +113,11 @@ def accounted(person: Person, job_id: str) -> list[str]:
     def rows() -> list[str]:
         return person.run("sacct", "-nXP", f"--name={job_id}-1", "-o", "JobID,State").stdout.split()
 
-    wait_until(lambda: not any("RUNNING" in row for row in rows()), "the accounting of its end")
+    def has_ended() -> bool:
+        found = rows()
+        return bool(found) and not any(state in row for row in found for state in ("PENDING", "RUNNING"))
+
+    wait_until(has_ended, "the accounting of its end")
     return rows()
 
 

@@ -42,9 +42,10 @@ def test_ten_commands_at_once_start_one_daemon(stopped: Person) -> None:
     before = _starts(stopped)
     commands = 'for n in 1 2 3 4 5 6 7 8 9 10; do ffdl list >/dev/null & pids="$pids $!"; done; '
     stopped.run("sh", "-c", commands + "for pid in $pids; do wait $pid || exit 1; done")
+    find = ("pgrep", "-u", "bob", "-fc", "ffdl_batch.daemon.main")
+    # Those that gave way may still be about to end.
+    wait_until(lambda: stopped.run(*find, check=False).stdout.strip() == "1", "one daemon alone")
     assert _starts(stopped) == before + 1
-    daemons = stopped.run("pgrep", "-u", "bob", "-fc", "ffdl_batch.daemon.main", check=False).stdout.strip()
-    assert daemons == "1"
 
 
 def test_the_other_login_node_works_through_the_first(bob: Person) -> None:
@@ -112,7 +113,7 @@ def test_jobs_and_daemon_outlive_the_session_that_started_them(cluster: Cluster,
 
 
 def test_the_daemon_ends_when_nobody_needs_it(bob: Person) -> None:
-    brief = bob.at("brief", CONFIG.replace("idle_exit_s = 20", "idle_exit_s = 1"))
+    brief = bob.at("brief", CONFIG.replace("idle_exit_s = 60", "idle_exit_s = 1"))
     brief.run("sh", "-c", f"rm -f {brief.state}/daemon.log")
     job_id = brief.start("brief", counted(1))
     wait_until(lambda: job_id not in brief.run("squeue", "-h", "-u", "bob", "-o", "%j").stdout, "the job's end")
@@ -146,11 +147,12 @@ def on_network(cluster: Cluster, bob: Person) -> Iterator[Person]:
 def test_a_state_directory_on_a_network_file_system(on_network: Person) -> None:
     """SQLite without shared memory: rollback journal, one process. The whole life, a kill in the middle of it."""
     first = on_network.start("netfs-first", "true")
-    second = on_network.start("netfs-second", "sleep 3")
+    second = on_network.start("netfs-second", "until [ -e $JOB_STATE_DIR/go ]; do sleep 0.1; done")
     files = on_network.run("ls", on_network.state).stdout.split()
     assert "ffdl.sqlite3" in files and not {"ffdl.sqlite3-wal", "ffdl.sqlite3-shm"} & set(files)
-    on_network.until(second, {"PROCESSING"})
+    job_dir = on_network.until(second, {"PROCESSING"})["job_dir"]
     on_network.kill_daemon()
+    on_network.run("touch", f"{job_dir}/attempt-1/state/go")
     for job_id in (first, second):
         assert on_network.finish(job_id)["state"] == "COMPLETED"
     look = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0.1).execute('select count(*) from jobs')"
@@ -177,5 +179,5 @@ def _foreground(cluster: Cluster, person: Person, node: str, *argv: str) -> Iter
         holder = person.daemon()
         if holder is not None and holder["host"] == node:
             person.kill_daemon("TERM")
-            process.wait(60)
+            process.wait(300)
         cluster.kill(process)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.python_layers import VENV
@@ -123,4 +124,4 @@ def test_the_credentials_are_gone_with_the_end_of_the_job(ended: Ended, alice: P
         return alice.run("sh", "-c", 'grep -rlaF "$@" || true', "sh", *named, alice.state).stdout.split()
 
     assert any(ended.job["id"] in path for path in holders("sets/digits"))
-    assert holders(SECRET, KEY) == []
+    wait_until(lambda: holders(SECRET, KEY) == [], "the end of the credentials")

@@ -46,7 +46,7 @@ def resize(rows, columns):
 text = ""
 def expect(pattern):
     global text
-    end = time.monotonic() + 40
+    end = time.monotonic() + 250
     while not re.search(pattern, text):
         assert time.monotonic() < end, (pattern, text)
         if select.select([master], [], [], 0.2)[0]:
@@ -169,7 +169,7 @@ def test_nothing_is_left_of_a_killed_client(cluster: Cluster, alice: Person, job
         client, up = started.stdout.readline().strip(), started.stdout.readline()
         assert (up, left()) == ("up\n", 2)
         cluster.run("login2", ["kill", "-KILL", client])
-        started.wait(60)
+        started.wait(300)
     wait_until(lambda: not left(), "both to be gone")
 
     def is_gone() -> bool:
@@ -189,7 +189,7 @@ def test_the_end_of_the_job_ends_the_command(cluster: Cluster, alice: Person, jo
         assert started.stdout is not None
         assert started.stdout.readline() == "up\n"
         alice.run("ffdl", "cancel", job)
-        assert started.wait(60) != 0
+        assert started.wait(300) != 0
         assert re.search("has ended|broke off", started.stdout.read())
     alice.until(job, {"CANCELLED"})
     for node in ("n1", "n2", "n3"):

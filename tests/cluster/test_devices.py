@@ -31,7 +31,7 @@ meeting = os.environ.get("MEETING")
 if meeting:
     job = os.environ["TRAINING_ID"]
     open(os.path.join(os.environ["RESULT_BUCKET_DIR"], meeting + "-" + job), "w").close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while len(glob.glob(os.path.join(os.environ["RESULT_BUCKET_DIR"], meeting + "-*"))) < 2:
         assert time.monotonic() < end, "the other job did not come"
         time.sleep(0.1)

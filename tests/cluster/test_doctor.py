@@ -19,7 +19,7 @@ NODES = ("n1", "n2", "n3")
 
 def doctor(person: Person, *words: str, node: str = "ctl") -> tuple[int, list[str]]:
     """Its exit code and its lines."""
-    done = person.run(ADMIN, "doctor", *words, node=node, check=False, timeout_s=300)
+    done = person.run(ADMIN, "doctor", *words, node=node, check=False, timeout_s=900)
     assert done.stderr == "", done
     return done.returncode, done.stdout.splitlines()
 
@@ -34,6 +34,7 @@ def slot_missing(cluster: Cluster, node: str) -> Iterator[None]:
 
 
 def test_a_cluster_that_is_well(cluster: Cluster, alice: Person) -> None:
+    cluster.wait_idle()  # jobs of others may just be ending
     code, lines = doctor(alice, "--nodes", "all")
     assert code == 0, lines
     assert lines[:3] == ["ok     slurm", "ok     slurm.conf: networks", "ok     slurm.conf: GPUs"]

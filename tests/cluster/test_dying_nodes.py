@@ -19,6 +19,7 @@ from tests.cluster.trainings import (
     begins,
     history,
     is_gapless,
+    let_go,
     saver_model,
     started,
     steps,
@@ -27,13 +28,13 @@ from tests.cluster.trainings import (
 )
 
 LONG = (
-    "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '100', PACE: '0.2'},"
+    "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '100', PACE: '0.2', HOLD: '50'},"
     " retry: {timeouts: 0, preemptions: 0, failures: 0, node_failures: 1}}"
 )
 """Nothing is left to be charged to the user."""
 SILENT_S = 60
 """The least that counts: heartbeats come every 10 s."""
-GIVEN_UP_S = 120.0
+GIVEN_UP_S = 600.0
 """Slurm gives up a node that does not answer after SlurmdTimeout (30 s here), and asks in rounds."""
 
 
@@ -66,7 +67,7 @@ def hung(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, Any]]:
     job_id = alice.submit(manifest, saver_model(alice), "--no-requeue")
     for learner in (1, 2):
         path = f"{alice.state}/jobs/{job_id}/attempt-1/logs/learner-{learner}/training-log.txt"
-        alice.run("sh", "-c", f"until grep -qs '^step 5$' {path}; do sleep 0.1; done", timeout_s=60)
+        alice.run("sh", "-c", f"until grep -qs '^step 5$' {path}; do sleep 0.1; done", timeout_s=600)
     first, frozen = alice.run("scontrol", "show", "hostnames", started(alice, job_id)["nodes"]).stdout.split()
     cluster.freeze(frozen)
     try:
@@ -74,6 +75,7 @@ def hung(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, Any]]:
         moved = alice.show(job_id)
     finally:
         cluster.thaw(frozen)
+    let_go(alice, job_id)
     yield {"job": alice.finish(job_id), "moved": moved, "first": first, "frozen": frozen}
     cluster.wait_idle()
 
@@ -92,12 +94,14 @@ def test_a_gang_leaves_the_node_that_hangs(alice: Person, hung: Mapping[str, Any
 
 def test_a_node_that_wakes_up_writes_nothing(alice: Person, hung: Mapping[str, Any]) -> None:
     job = hung["job"]
+    wait_until(
+        lambda: controllers(alice, job["id"], hung["frozen"]) == [],
+        "the end of the node's controller of the attempt that it lost",
+    )
     first = attempt_log(alice, job, 1, 2)
     time.sleep(2)
     assert attempt_log(alice, job, 1, 2) == first
     assert is_gapless(history(alice, job["id"]))
-    pids = controllers(alice, job["id"], hung["frozen"])
-    assert pids == [], "the node still has a controller of the attempt that it lost"
 
 
 def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, alice: Person) -> None:
@@ -114,6 +118,7 @@ def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, al
     assert told["state"] == "PROCESSING" and node in told["pending_reason"], told
     assert person.run("squeue", "-h", "-o", "%T", "-j", native).stdout.strip() == "RUNNING"
     until_logged(person, job_id, "step", attempt=2, timeout_s=SILENT_S + GIVEN_UP_S)
+    let_go(person, job_id)
     job = person.finish(job_id)
     assert job["state"] == "COMPLETED", job
     assert [attempt["interruption"] for attempt in job["attempts"]] == ["node_failure", ""], job["attempts"]
@@ -124,7 +129,9 @@ def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, al
     # What Slurm wakes (CONT) to tell it that it ends has a moment at most.
     assert len(steps(attempt_log(person, job, 1))) - len(steps(frozen_log)) < 20
     assert is_gapless(history(person, job_id))
-    assert person.run("sinfo", "-h", "-N", "-n", node, "-o", "%T").stdout.split()[0] in ("idle", "mixed", "allocated")
+    shown = ("sinfo", "-h", "-N", "-n", node, "-o", "%T")
+    wait_until(lambda: person.run(*shown).stdout.split()[0] != "completing", "the epilog")
+    assert person.run(*shown).stdout.split()[0] in ("idle", "mixed", "allocated")
     assert controllers(person, job_id, node) == []
     person.kill_daemon("TERM")
     cluster.wait_idle()
@@ -139,6 +146,7 @@ def test_the_only_node_that_fits_is_used_again(cluster: Cluster, alice: Person) 
         alice.until(job_id, {"QUEUED"}, GIVEN_UP_S)
     finally:
         cluster.power_on("n3")
+    let_go(alice, job_id)
     job = alice.finish(job_id)
     assert (job["state"], job["nodes"]) == ("COMPLETED", "n3"), job
     assert [run["FFDL_RESTART"] for run in begins(alice.logs(job_id))] == ["0", "1"]
@@ -148,7 +156,7 @@ def test_the_only_node_that_fits_is_used_again(cluster: Cluster, alice: Person) 
 def test_a_daemon_that_nobody_reaches_is_not_missed(cluster: Cluster, alice: Person) -> None:
     """Its login node loses the network: no Slurm, and no word to anybody. The training warns, saves and goes on."""
     person = alice.at("far", "")
-    extra = "batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2', STEPS: '150'}}"
+    extra = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '150', HOLD: '20'}}"
     job_id = person.submit(training(alice, "far", extra=extra, gpus=0), saver_model(alice), "--time=10", node="login2")
     until_logged(person, job_id, "step 5")
     native = person.run("squeue", "-h", "-o", "%A", "-n", f"{job_id}-1").stdout.strip()
@@ -157,9 +165,10 @@ def test_a_daemon_that_nobody_reaches_is_not_missed(cluster: Cluster, alice: Per
         person.run("scancel", "--signal=URG", native)
         until_logged(person, job_id, "step", attempt=2)
         asks = 'until ffdl list 2>&1 | grep "slurm unreachable since"; do sleep 0.5; done'
-        person.run("sh", "-c", asks, node="login2", timeout_s=90)
+        person.run("sh", "-c", asks, node="login2", timeout_s=600)
     finally:
         cluster.heal("login2")
+    let_go(person, job_id)
     job = person.finish(job_id)
     assert job["state"] == "COMPLETED", job
     assert [attempt["number"] for attempt in job["attempts"]] == [1, 2]

@@ -7,13 +7,14 @@ other numbers of steps.
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.cluster.executions import attempt_directory, wait_until
+from tests.cluster.executions import attempt_directory
 from tests.cluster.images import CHECKOUT, provide_image
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
@@ -50,10 +51,19 @@ Ended = Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, An
 def ended(cluster: Cluster, alice: Person) -> Ended:
     """For each example the job as it was halted, the same job at its end, and the one that was left alone."""
     provide_image(cluster, "pytorch")
-    jobs = {name: (_submit(alice, name), _submit(alice, name)) for name in EXAMPLES}
-    for name, example in EXAMPLES.items():
-        _await_line(alice, jobs[name][0], example.ask_at)
-        alice.run("ffdl", "halt", jobs[name][0])
+    jobs: dict[str, tuple[str, str]] = {}
+    halts: list[subprocess.Popen[str]] = []
+    try:
+        for name, example in EXAMPLES.items():
+            job_id = _submit(alice, name)
+            halts.append(_halt_at(alice, job_id, example.ask_at))
+            jobs[name] = job_id, _submit(alice, name)
+        for halt in halts:
+            said, _ = halt.communicate(timeout=600)
+            assert halt.returncode == 0, said
+    finally:
+        for halt in halts:
+            cluster.kill(halt)
     asked = [job for job, _ in jobs.values()]
     halted = alice.finish_all(asked)
     for job in asked:
@@ -63,17 +73,18 @@ def ended(cluster: Cluster, alice: Person) -> Ended:
     return dict(zip(EXAMPLES, zip(halted, finished, whole, strict=True), strict=True))
 
 
-def _await_line(alice: Person, job_id: str, line: str) -> None:
-    """Wait until the first attempt's learner has written a line that begins so."""
-    log = alice.host_path(f"{attempt_directory(alice, job_id)}/logs/learner-1/training-log.txt")
-    wait_until(lambda: log.exists() and f"\n{line}" in log.read_text(), f"{line!r} in the log of {job_id}")
+def _halt_at(alice: Person, job_id: str, line: str) -> subprocess.Popen[str]:
+    """Halt it once its first attempt's learner has written a line that begins so, whatever else is waited for."""
+    log = f"{attempt_directory(alice, job_id)}/logs/learner-1/training-log.txt"
+    script = 'until grep -qs "^$0" "$1"; do sleep 0.1; done; exec ffdl halt "$2"'
+    return alice.popen("sh", "-c", script, line, log, job_id)
 
 
 def _submit(alice: Person, name: str) -> str:
     """The example with another number of steps."""
     example = EXAMPLES[name]
     text = (CHECKOUT / "docs" / "examples" / example.manifest).read_text()
-    for old, new in example.shorter.items():
+    for old, new in {**example.shorter, "grace_s: 30": "grace_s: 120"}.items():
         assert old in text, (example.manifest, old)
         text = text.replace(old, new)
     manifest = alice.write(f"~/manifests/example-{name}.yml", text)

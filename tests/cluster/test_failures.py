@@ -95,7 +95,7 @@ def test_an_exit_code(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     shown = alice.run("ffdl", "show", job["id"]).stdout
     assert "Error code:          C201\n" in shown and "Exit code:           3\n" in shown
     assert shown.rstrip().endswith("line 60\n  the last words")
-    assert alice.sacct(job["native_id"], "State", "ExitCode") == ["FAILED", "3:0"]
+    assert alice.accounted(job["native_id"], "State", "ExitCode") == ["FAILED", "3:0"]
 
 
 def test_results_and_logs_of_a_failed_job_are_stored(alice: Person, failed: dict[str, dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from tests.cluster.contract_runs import AT_LEAST, count_passed, start_contract
+from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
@@ -38,7 +39,7 @@ def test_a_login_node_without_ffdl_runs_the_job_by_slurms_own_commands(bob: Pers
         return bob.run(*laptop, *words, node="login2").stdout
 
     job_id = ask("ffdl-submit", "--parsable", manifest, model).strip()
-    ask("ffdl", "wait", "--timeout=120", job_id)
+    ask("ffdl", "wait", "--timeout=280", job_id)
     assert "said on a node" in ask("ffdl", "logs", job_id)
     assert "COMPLETED" in ask("ffdl", "show", job_id) and job_id in ask("ffdl", "list")
     ask("ffdl", "download", job_id, "--results", "--out", f"{bob.home}/plainly")
@@ -46,9 +47,9 @@ def test_a_login_node_without_ffdl_runs_the_job_by_slurms_own_commands(bob: Pers
     long = bob.manifest("long", "echo begin; sleep 600")
     job_id = ask("ffdl-submit", "--parsable", long, model).strip()
     ask("ffdl", "cancel", job_id)
-    assert bob.run(*laptop, "ffdl", "wait", "--timeout=60", job_id, node="login2", check=False).returncode != 0
+    assert bob.run(*laptop, "ffdl", "wait", "--timeout=280", job_id, node="login2", check=False).returncode != 0
     assert "CANCELLED" in ask("ffdl", "show", job_id)
-    assert job_id not in bob.run("squeue", "-h", "-o", "%A").stdout.split()
+    wait_until(lambda: job_id not in bob.run("squeue", "-h", "-o", "%A").stdout.split(), "its end in Slurm")
     assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0, "a daemon was begun here"
 
 
@@ -56,7 +57,7 @@ def test_the_contract_holds_over_ssh_on_the_real_cluster(cluster: Cluster, alice
     """Every command of Slurm goes to the other login node."""
     process = start_contract(alice, "slurm-ssh", "/opt/ffdl/venv/bin/python")
     try:
-        text, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=1200)
     finally:
         cluster.kill(process)
     done = subprocess.CompletedProcess([], process.returncode, text, "")

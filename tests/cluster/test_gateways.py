@@ -20,7 +20,7 @@ def suites(cluster: Cluster, alice: Person) -> dict[str, subprocess.CompletedPro
     done = {}
     try:
         for gateway, process in running.items():
-            text, _ = process.communicate(timeout=300)
+            text, _ = process.communicate(timeout=1200)
             done[gateway] = subprocess.CompletedProcess([], process.returncode, text, "")
     finally:
         for process in running.values():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.cluster.executions import wait_until
 from tests.cluster.images import provide_image
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import (
+    ANSWERED,
     DEAF,
     LAST,
     QUICK,
@@ -18,6 +21,7 @@ from tests.cluster.trainings import (
     attempt_log,
     begins,
     free_gpus,
+    let_go,
     saver_model,
     steps,
     training,
@@ -34,7 +38,8 @@ ANSWERING = {
     "torchrun": "USE_LIBUV=0 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc_per_node 2 --rdzv_backend c10d "
     "--rdzv_conf store_type=file train.py",
 }
-PATIENT = "batch: {checkpoint: {grace_s: 30}}"
+GRACE_S = 120
+PATIENT = f"batch: {{checkpoint: {{grace_s: {GRACE_S}}}}}"
 """Of those that answer: many learners with PyTorch at once are slow on two cores."""
 REFUSING = {"deaf": DEAF, "stubborn": STUBBORN, "unheard": "python3 train.py --deaf"}
 Jobs = Mapping[str, Mapping[str, Any]]
@@ -54,7 +59,9 @@ def halted(cluster: Cluster, alice: Person) -> Jobs:
             manifests.append(alice.write(f"~/manifests/halt-{name}.yml", f"{text}{grace}\n"))
         else:
             manifests.append(training(alice, f"halt-{name}", command, grace))
-    ids = dict(zip({**ANSWERING, **REFUSING}, alice.submit_all(manifests, model, "--time=10"), strict=True))
+    ids = dict(
+        zip({**ANSWERING, **REFUSING}, alice.submit_all(manifests, model, "--time=30", "--export=HOLD=20"), strict=True)
+    )
     for name, job_id in ids.items():
         until_logged(alice, job_id, "begin" if name in REFUSING else "step 3")
     said = alice.run("ffdl", "halt", *ids.values())
@@ -69,7 +76,7 @@ def test_a_learner_that_listens_saves_and_ends(alice: Person, halted: Jobs, name
     assert job["state"] == "HALTED", job
     (attempt,) = job["attempts"]
     assert (attempt["interruption"], attempt["checkpoint_asked"]) == ("halt", True), attempt
-    assert attempt["checkpoint_confirmed"] and 0 < attempt["checkpoint_took_s"] < 30, attempt
+    assert attempt["checkpoint_confirmed"] and 0 < attempt["checkpoint_took_s"] < GRACE_S, attempt
     assert "saved" in attempt_log(alice, job, 1) and "checkpoint confirmed" in job["message"]
     assert list(job["timestamps"])[-2:] == ["STORING", "HALTED"]
     assert job["native_id"] not in alice.queue()
@@ -87,11 +94,14 @@ def test_a_learner_that_does_not_listen_is_ended(alice: Person, halted: Jobs, na
 
 def test_their_gpus_are_free(alice: Person, halted: Jobs) -> None:
     nodes = {node for job in halted.values() for node in job["nodes"].split(",")}
-    assert nodes and all(free_gpus(alice, node) for node in nodes), nodes
+    assert nodes
+    for node in nodes:
+        wait_until(partial(free_gpus, alice, node), f"the GPUs of {node}")
 
 
 def test_a_halted_job_goes_on_from_its_checkpoint(alice: Person, halted: Jobs) -> None:
     job_id = halted["plain"]["id"]
+    let_go(alice, job_id)
     alice.run("ffdl", "resume", job_id, "--gpus", "2", "--time", "5")
     job = alice.finish(job_id)
     assert job["state"] == "COMPLETED", job
@@ -137,7 +147,7 @@ def test_a_halt_as_soon_as_it_was_submitted(alice: Person) -> None:
 
 
 def test_all_learners_of_a_job_save(alice: Person) -> None:
-    job_id = alice.submit(training(alice, "two-learners", extra=QUICK, learners=2), saver_model(alice))
+    job_id = alice.submit(training(alice, "two-learners", extra=ANSWERED, learners=2), saver_model(alice))
     until_logged(alice, job_id, "step 3")
     alice.run("ffdl", "halt", "--wait", job_id)
     halted = alice.show(job_id)

@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import (
+    ANSWERED,
     LAST,
-    QUICK,
     attempt_log,
     begins,
     free_gpus,
     history,
     is_gapless,
+    let_go,
+    native_id,
     saver_model,
     started,
     steps,
@@ -31,21 +34,22 @@ from tests.cluster.trainings import (
 )
 
 SAVING = "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2'}}"
-SHORT = "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '150'}}"
-TERM_ONLY = "batch: {checkpoint: {lead_s: 0}, env: {SAVE_EVERY: '2'}}"
+HELD = "batch: {checkpoint: {grace_s: 60}, env: {HOLD: '50'}}"
+SHORT = "batch: {checkpoint: {grace_s: 60}, env: {SAVE_EVERY: '2', STEPS: '150', HOLD: '50'}}"
+TERM_ONLY = "batch: {checkpoint: {lead_s: 0}, env: {SAVE_EVERY: '2', HOLD: '50'}}"
 """Slurm is asked for no warning: then the steps get TERM at once, and the batch script nothing."""
 BUSY = "n3"
 
 
 def submit(
-    alice: Person, name: str, *options: str, extra: str = QUICK, command: str = "python3 train.py", gpus: int = 0
+    alice: Person, name: str, *options: str, extra: str = ANSWERED, command: str = "python3 train.py", gpus: int = 0
 ) -> str:
     """A training on the busy node, unless the options name another."""
     manifest = training(alice, name, command, extra, gpus=gpus)
     return alice.submit(manifest, saver_model(alice), f"--nodelist={BUSY}", *options)
 
 
-def begin(alice: Person, name: str, *options: str, extra: str = QUICK, gpus: int = 0) -> str:
+def begin(alice: Person, name: str, *options: str, extra: str = ANSWERED, gpus: int = 0) -> str:
     """A training that has made some steps."""
     job_id = submit(alice, name, *options, extra=extra, gpus=gpus)
     until_logged(alice, job_id, "step 5")
@@ -68,10 +72,20 @@ def causes(job: Mapping[str, Any]) -> Sequence[str]:
     return [attempt["interruption"] for attempt in job["attempts"]]
 
 
+@pytest.fixture(scope="module", name="alice")
+def patient(alice: Person) -> Iterator[Person]:
+    """alice, whose trainings have more time to answer a TERM: partitions have a GraceTime beside Slurm's KillWait."""
+    person = alice.at("interruptions", "[backend.slurm]\nkill_wait_s = 15\n")
+    yield person
+    person.kill_daemon("TERM")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
     """Trainings that meet something slow: a limit of a minute, a node without power, a node without its link."""
     deaf, endless = "python3 train.py --deaf", "batch: {checkpoint: {grace_s: 4}, env: {STEPS: '100000'}}"
+    # Who answers has half of the grace period, which is more than what is left of the lead for that.
+    answers = "batch: {checkpoint: {lead_s: 14, grace_s: 24}, env: {STEPS: '400'}}"
     long = "batch: {env: {SAVE_EVERY: '2', STEPS: '1200'}}"
     cut = alice.submit(
         training(alice, "cut-off", extra=long, gpus=0), saver_model(alice), "--exclude=n1", "--no-requeue"
@@ -79,7 +93,7 @@ def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
     lost = alice.submit(training(alice, "lost", extra=SAVING, gpus=0), saver_model(alice), "--no-requeue")
     ids = {
         "deaf": submit(alice, "limit-deaf", "--time=1", extra=endless, command=deaf),
-        "limit": submit(alice, "limit", "--time=1", extra="batch: {checkpoint: {grace_s: 4}, env: {STEPS: '400'}}"),
+        "limit": submit(alice, "limit", "--time=1", extra=answers),
         "cut": cut,
         "lost": lost,
     }
@@ -97,7 +111,7 @@ def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
 
 def test_a_warned_training_goes_on_in_the_next_allocation(alice: Person) -> None:
     job_id = begin(alice, "warned", "--time=10")
-    warn(alice, alice.show(job_id)["native_id"])
+    warn(alice, native_id(alice, job_id))
     job = alice.finish(job_id)
     assert job["state"] == "COMPLETED", job
     assert len(job["attempts"]) == 2 and job["attempts"][0]["checkpoint_confirmed"]
@@ -107,10 +121,9 @@ def test_a_warned_training_goes_on_in_the_next_allocation(alice: Person) -> None
 
 
 def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
-    job_id = begin(
-        alice, "alone", "--time=10", extra="batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2', STEPS: '150'}}"
-    )
-    first = alice.show(job_id)["native_id"]
+    extra = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '150', HOLD: '20'}}"
+    job_id = begin(alice, "alone", "--time=30", extra=extra)
+    first = native_id(alice, job_id)
     alice.kill_daemon("KILL")
     warn(alice, first)
     until_logged(alice, job_id, "step", attempt=2)
@@ -118,6 +131,7 @@ def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
     assert len(second) == 1 and second[0] != first
     warn(alice, second[0])
     until_logged(alice, job_id, "step", attempt=3)
+    let_go(alice, job_id)
     job = alice.finish(job_id)  # asking for it starts the daemon anew
     assert job["state"] == "COMPLETED", job
     assert [attempt["number"] for attempt in job["attempts"]] == [1, 2, 3]
@@ -132,17 +146,19 @@ def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
 def preempted(alice: Person, bob: Person) -> Mapping[str, Mapping[str, Any]]:
     """Four trainings with a GPU each, and what they became after somebody more important took all GPUs."""
     ids = {
-        "warned": submit(alice, "warned", "--partition=main", gpus=1),
+        "warned": submit(alice, "warned", "--partition=main", extra=HELD, gpus=1),
         "term": submit(alice, "term", "--partition=main", extra=TERM_ONLY, gpus=1),
         "deaf": submit(alice, "deaf", "--partition=main", extra=TERM_ONLY, command="python3 train.py --deaf", gpus=1),
         "spot": submit(alice, "spot", "--partition=spot", extra=TERM_ONLY, gpus=1),
     }
     for job_id in ids.values():
         until_logged(alice, job_id, "step 5")
-    first = {name: alice.show(job_id)["native_id"] for name, job_id in ids.items()}
+    first = {name: native_id(alice, job_id) for name, job_id in ids.items()}
     rival = bob.manifest("rival", "sleep 3", gpus=4)
     options = ("--partition=urgent", f"--nodelist={BUSY}")
     assert bob.finish(bob.submit(rival, bob.model("empty", {"README": ""}), *options))["state"] == "COMPLETED"
+    for job_id in ids.values():
+        let_go(alice, job_id)
     jobs = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
     assert {name: job["state"] for name, job in jobs.items()} == dict.fromkeys(ids, "COMPLETED"), jobs
     return {name: {**job, "first": first[name]} for name, job in jobs.items()}
@@ -178,7 +194,7 @@ def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
     held, asked, limited = (submit(alice, f"verb-{n}", "--time=10", extra=SHORT) for n in range(3))
     for job_id in (held, asked, limited):
         until_logged(alice, job_id, "step 5")
-    native = {job_id: alice.show(job_id)["native_id"] for job_id in (held, asked, limited)}
+    native = {job_id: native_id(alice, job_id) for job_id in (held, asked, limited)}
     cluster.run("ctl", ["scontrol", "suspend", native[held]])
     alice.run("scontrol", "requeue", native[asked])
     cluster.run("ctl", ["scontrol", "update", f"JobId={native[limited]}", "TimeLimit=20"])
@@ -186,6 +202,8 @@ def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
     assert alice.show(held)["state"] == "PROCESSING"
     time.sleep(12)  # longer than what a controller that hears nothing would bear
     cluster.run("ctl", ["scontrol", "resume", native[held]])
+    for job_id in (held, asked, limited):
+        let_go(alice, job_id)
     jobs = alice.finish_all([held, asked, limited])
     assert [job["state"] for job in jobs] == ["COMPLETED"] * 3, jobs
     assert [job["native_id"] for job in jobs] == list(native.values())
@@ -194,9 +212,11 @@ def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
 
 def test_a_limit_that_somebody_shortened_is_a_time_limit_and_no_preemption(alice: Person) -> None:
     job_id = begin(alice, "shortened", "--time=60", extra=SHORT)
-    native = alice.show(job_id)["native_id"]
+    native = native_id(alice, job_id)
     alice.run("scontrol", "update", f"JobId={native}", "TimeLimit=2")
     warn(alice, native)
+    until_logged(alice, job_id, "step", attempt=2)
+    let_go(alice, job_id)
     job = alice.finish(job_id)
     assert (job["state"], causes(job)) == ("COMPLETED", ["timeout", ""]), job
     assert all_steps(alice, job) == list(range(1, 151))
@@ -210,7 +230,7 @@ def test_a_requeue_of_a_learner_that_answers_slowly_is_no_lost_node(alice: Perso
     )
     job_id = submit(alice, "slow-answer", "--time=10", extra="batch: {checkpoint: {grace_s: 10}}", command=command)
     until_logged(alice, job_id, "begin")
-    alice.run("scontrol", "requeue", alice.show(job_id)["native_id"])
+    alice.run("scontrol", "requeue", native_id(alice, job_id))
     job = alice.finish(job_id)
     assert (job["state"], len(job["attempts"]), job["overrides"]) == ("COMPLETED", 1, {}), job
     (again,) = (entry["message"] for entry in history(alice, job_id) if entry["cause"] == "requeued")
@@ -219,7 +239,7 @@ def test_a_requeue_of_a_learner_that_answers_slowly_is_no_lost_node(alice: Perso
 
 def until_pending(alice: Person, job_id: str, reason: str) -> None:
     """Wait until Slurm's word on why it does not run is known."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while reason not in (known := alice.show(job_id))["pending_reason"] and time.monotonic() < deadline:
         time.sleep(0.5)
     assert reason in known["pending_reason"], known
@@ -253,10 +273,7 @@ def test_killed_controllers(cluster: Cluster, alice: Person) -> None:
         assert job["state"] == "COMPLETED", job
         assert causes(job) == ["node_failure", ""], job["attempts"]
         assert steps(attempt_log(alice, job, 2))[-1] == LAST
-    deadline = time.monotonic() + 30
-    while not free_gpus(alice, BUSY) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert free_gpus(alice, BUSY)
+    wait_until(lambda: free_gpus(alice, BUSY), "the GPUs")
 
 
 def test_a_chain_without_progress_stops_and_says_so(alice: Person, slow: Mapping[str, str]) -> None:
@@ -281,7 +298,7 @@ def test_a_lost_node(alice: Person, slow: Mapping[str, str]) -> None:
 
 
 def test_a_node_that_comes_back_writes_nothing(cluster: Cluster, alice: Person, slow: Mapping[str, str]) -> None:
-    until_logged(alice, slow["cut"], "step", attempt=2, timeout_s=120)
+    until_logged(alice, slow["cut"], "step", attempt=2)
     cluster.heal(slow["node of cut"])
     job = alice.finish(slow["cut"])
     assert job["state"] == "COMPLETED", job

@@ -11,11 +11,16 @@ from typing import IO
 
 import pytest
 
+from tests.cluster.executions import let_go
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
 TICKS = 12
-COMMAND = f"for i in $(seq {TICKS}); do echo tick $i of $LEARNER_ID; sleep 0.5; done; printf unfinished"
+COMMAND = (
+    f"for i in $(seq {TICKS}); do [ $i -lt {TICKS} ] || until [ -e $JOB_STATE_DIR/go ]; do sleep 0.1; done; "
+    "echo tick $i of $LEARNER_ID; sleep 0.5; done; printf unfinished"
+)
+"""The last tick comes when all that has to be seen before was."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,15 @@ def follow(alice: Person, job_id: str) -> Follower:
     return follower
 
 
-def first_line(follower: Follower) -> str:
-    """Of the job; the command may have said before that it waits for one."""
-    line = follower.pipe.readline()
-    return follower.pipe.readline() if "has no output yet; waiting for it" in line else line
+def first_lines(follower: Follower) -> list[str]:
+    """Of the job, up to the first of the second learner; the command may have said before that it waits for one."""
+    lines: list[str] = []
+    while len({line[:3] for line in lines}) < 2:
+        line = follower.pipe.readline()
+        assert line, lines
+        if "has no output yet; waiting for it" not in line:
+            lines.append(line)
+    return lines
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +75,21 @@ def followed(cluster: Cluster, alice: Person) -> Iterator[Followed]:
     followers = [follow(alice, job_id), follow(alice, job_id)]
     try:
         whole, short = followers
-        first = first_line(whole)
-        state_at_first = alice.until(job_id, {"PROCESSING"}, 10)["state"]
-        first_line(short)
+        first = first_lines(whole)
+        state_at_first = alice.until(job_id, {"PROCESSING"})["state"]
+        first_lines(short)
         alice.run("kill", "-INT", str(short.pid))
         detached = short.pipe.read()
-        state_after_detach = alice.until(job_id, {"PROCESSING"}, 10)["state"]
+        state_after_detach = alice.until(job_id, {"PROCESSING"})["state"]
+        let_go(alice, job_id)
         text = whole.pipe.read()
-        codes = [follower.process.wait(timeout=60) for follower in followers]
+        codes = [follower.process.wait(timeout=300) for follower in followers]
     finally:
         for follower in followers:
             cluster.kill(follower.process)
     alice.finish(job_id)
-    yield Followed(job_id, first, state_at_first, first + text, codes[0], detached, codes[1], state_after_detach)
+    text = "".join(first) + text
+    yield Followed(job_id, first[0], state_at_first, text, codes[0], detached, codes[1], state_after_detach)
 
 
 def ticks(learner: int, first: int = 1, mark: str = "") -> list[str]:
@@ -100,7 +112,7 @@ def test_following_ends_with_the_job_and_shows_everything(followed: Followed) ->
 
 
 def test_merged_lines_interleave(followed: Followed) -> None:
-    """Both ran at once, so the second learner's first line comes long before the first one's last."""
+    """Both ran at once, and their last lines came when first ones of both had been seen."""
     lines = followed.text.splitlines()
     assert lines.index("[2] tick 1 of 2") < lines.index(f"[1] tick {TICKS} of 1")
     assert lines.index("[1] tick 1 of 1") < lines.index(f"[2] tick {TICKS} of 2")
@@ -173,10 +185,11 @@ def test_lines_are_searched_where_they_are(alice: Person, followed: Followed) ->
 def test_a_learner_that_prints_without_end_takes_its_room_and_no_more(cluster: Cluster, alice: Person) -> None:
     """By the defaults: 64 MiB at any speed, and 1 MiB a second from then on."""
     job_id = alice.start("flood", "yes $(printf '%0120d' 7) | head -c 1000000000; echo; echo the last word; exit 3")
-    job = alice.until(job_id, {"FAILED"}, 60)
+    job = alice.until(job_id, {"FAILED"}, 600)
     assert (job["exit_code"], job["log_tail"][-1]) == (3, "the last word")
     size = int(alice.run("du", "-sb", f"{job['job_dir']}/attempt-1/logs/learner-1").stdout.split()[0])
-    assert 60e6 < size < 120e6, "of 1 GB"
+    printed_s = job["timestamps"]["STORING"] - job["timestamps"]["PROCESSING"]
+    assert 60e6 < size < 120e6 + 1.1e6 * printed_s, "of 1 GB"
     assert alice.logs(job_id, "--tail=1") == "the last word\n"
     told = alice.logs(job_id, "--grep", "left out here").splitlines()
     assert told and all(line.startswith("[ffdl: ") for line in told)

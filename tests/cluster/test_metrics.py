@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.executions import let_go, wait_until
 from tests.cluster.people import Person
 from tests.unit.collectors.writers import write
 
@@ -24,8 +25,10 @@ evaluation_metrics:
       scalars: {loss: {type: FLOAT, value: $loss}}
       etimes: {iteration: {type: INT, value: $step}}
 """
-LOSSES = "for i in 1 2 3 4 5; do echo step $i loss $LEARNER_ID.$((10 - i)); done; python3 -c 'sum(range(30000000))'"
-EVENTS = 'mkdir -p "$LOG_DIR/tb/test" && cp events.out.tfevents.1 "$LOG_DIR/tb/test/"; sleep 1'
+LOSSES = "for i in 1 2 3 4 5; do echo step $i loss $LEARNER_ID.$((10 - i)); done; python3 -c 'sum(range(30000000))'; "
+EVENTS = 'mkdir -p "$LOG_DIR/tb/test" && cp events.out.tfevents.1 "$LOG_DIR/tb/test/"; '
+UNTIL = "until [ -e $JOB_STATE_DIR/go ]; do sleep 0.1; done"
+"""Collectors have seconds when a learner has ended, which a busy machine may need to start them."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,22 @@ class Jobs:
 @pytest.fixture(scope="module")
 def jobs(alice: Person, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
     written: Path = write(tmp_path_factory.mktemp("tb"), [(step, {"accuracy": step / 10}) for step in range(1, 9)])
-    losses = alice.start("losses", LOSSES, extra=REGEX, learners=2)
+    losses = alice.start("losses", LOSSES + UNTIL, extra=REGEX, learners=2)
     model = alice.model("events", {"train.py": "pass\n"})
     alice.host_path(f"{model}/events.out.tfevents.1").write_bytes(written.read_bytes())
-    events = alice.submit(alice.manifest("events", EVENTS, "evaluation_metrics: {type: tensorboard}\n"), model)
+    events = alice.submit(alice.manifest("events", EVENTS + UNTIL, "evaluation_metrics: {type: tensorboard}\n"), model)
+    wait_until(lambda: curves(alice, losses, events) == 3, "the collectors")
+    for job_id in (losses, events):
+        let_go(alice, job_id)
     for job_id in (losses, events):
         shown = alice.finish(job_id)
         assert (shown["state"], shown["warnings"]) == ("COMPLETED", []), shown
     yield Jobs(losses, events)
+
+
+def curves(alice: Person, *job_ids: str) -> int:
+    """How many there are by now, below one line of headings."""
+    return len(alice.run("ffdl", "metrics", *job_ids, check=False).stdout.splitlines()) - 1
 
 
 def table(alice: Person, *arguments: str) -> list[list[str]]:

@@ -13,6 +13,7 @@ from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.test_data import FILL, KEY, PYTHON, SECRET
+from tests.cluster.trainings import native_id
 
 ADDRESS, PORT = "10.77.0.1", 5129
 URL = f"http://{ADDRESS}:{PORT}"
@@ -64,7 +65,7 @@ def test_what_a_job_left_that_was_killed_at_once_is_gone_with_its_epilog(
     job_id = alice.start("killed", f"{READ}; echo begun; sleep 300", extra=extra, gpus=0)
     wait_until(lambda: "begun" in alice.logs(job_id), "the learner")
     ((node, line),) = left(cluster)
-    native = alice.show(job_id)["native_id"]
+    native = native_id(alice, job_id)
     owner = read_source(line.split(" - ")[1].split()[1])
     assert owner is not None
     assert owner.job == native

@@ -37,7 +37,7 @@ def watched(cluster: Cluster) -> Iterator[Cluster]:
             cluster.run(node, ["sh", "-c", f": >>{LOG}"])
         looked = "until [ -e /run/ffdl/health/looked ]; do sleep 0.2; done"
         for node in NODES:
-            cluster.run(node, ["sh", "-c", looked], timeout_s=60)
+            cluster.run(node, ["sh", "-c", looked], timeout_s=600)
         yield cluster
     finally:
         cluster.run("ctl", ["sh", "-c", 'printf "%s" "$0" >/etc/slurm/slurm.conf && scontrol reconfigure', plain])
@@ -70,6 +70,8 @@ def sick(watched: Cluster, careful: Person) -> dict[str, Any]:
     job_id = careful.start("sick", command, "-w", "n1")
     careful.until(job_id, {"PROCESSING"})
     plant(watched, "n1", OFF_THE_BUS)
+    found = "until grep -qs 'off the bus' /run/ffdl/health/incidents; do sleep 0.2; done"
+    watched.run("n1", ["sh", "-c", found], timeout_s=600)
     careful.run("sh", "-c", f"touch {careful.state}/jobs/{job_id}/attempt-1/results/go")
     return {"id": job_id, "job": careful.finish(job_id)}
 

@@ -16,7 +16,7 @@ from ffdl_batch.services.site_facts import YOUNG_S
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.topology import FEATURES
-from tests.cluster.trainings import saver_model, training, until_logged
+from tests.cluster.trainings import let_go, native_id, saver_model, training, until_logged
 
 RESERVATION = "rigtomorrow"
 FEATURE = "rigfast"
@@ -138,15 +138,16 @@ def test_short_options(alice: Person, parent: tuple[str, str]) -> None:
 
 
 def test_a_dependency_is_on_the_training_and_not_on_its_first_allocation(alice: Person) -> None:
-    slow = "batch: {checkpoint: {grace_s: 4}, env: {PACE: '0.2', STEPS: '120'}}"
+    slow = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '120', HOLD: '20'}}"
     first = alice.submit(training(alice, "goes-on", extra=slow), saver_model(alice), "--time=10")
     second = alice.start("after-it", "echo began", f"--dependency=afterok:{first}")
     until_logged(alice, first, "step 5")
-    alice.run("scancel", "--signal=URG", alice.show(first)["native_id"])
+    alice.run("scancel", "--signal=URG", native_id(alice, first))
     until_logged(alice, first, "step", attempt=2)
     waiting = alice.show(second)
     assert (waiting["state"], waiting["native_id"]) == ("PENDING", ""), waiting
     assert waiting["pending_reason"].startswith(f"Dependency: {first} is ")
+    let_go(alice, first)
     one, two = alice.finish_all([first, second])
     assert (one["state"], two["state"]) == ("COMPLETED", "COMPLETED"), (one, two)
     assert [attempt["number"] for attempt in one["attempts"]] == [1, 2]
@@ -332,4 +333,4 @@ def test_time_is_a_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
     assert alice.read(f"{job['results']}/partial.txt") == "half\n"
     # It was warned and did not react. It is ended shortly before the limit, so that what it left can be stored; Slurm,
     # which looks every half minute, may come first.
-    assert alice.sacct(job["native_id"], "State", "ExitCode") in (["FAILED", "124:0"], ["TIMEOUT", "0:0"])
+    assert alice.accounted(job["native_id"], "State", "ExitCode") in (["FAILED", "124:0"], ["TIMEOUT", "0:0"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.python_layers import SOURCE
@@ -44,9 +45,9 @@ server.serve_forever()
 WAIT = """\
 import socket, sys, time
 for port in map(int, sys.argv[2:]):
-    for _ in range(300):
+    for _ in range(1500):
         try:
-            socket.create_connection((sys.argv[1], port), 5).close()
+            socket.create_connection((sys.argv[1], port), 60).close()
             break
         except OSError:
             time.sleep(0.1)
@@ -148,4 +149,4 @@ def test_the_credentials_are_gone(ended: Ended, alice: Person) -> None:
         return alice.run("sh", "-c", 'grep -rlaF "$@" || true', "sh", *named, alice.state).stdout.split()
 
     assert Path(ended.jobs["swift"]["id"]).name in str(holders("box/set"))
-    assert holders(PASSWORD, HMAC) == []
+    wait_until(lambda: holders(PASSWORD, HMAC) == [], "the end of the credentials")

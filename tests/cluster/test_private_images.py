@@ -30,9 +30,9 @@ import re, subprocess, sys, time, urllib.error, urllib.request
 sys.path.insert(0, {SOURCE!r})
 from tests.fakes.registry import Pusher
 for port in ({PORT}, {OPEN_PORT}):
-    for _ in range(300):
+    for _ in range(1500):
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{{port}}/v2/", timeout=5)
+            urllib.request.urlopen(f"http://127.0.0.1:{{port}}/v2/", timeout=60)
             break
         except urllib.error.HTTPError:
             break

@@ -12,7 +12,6 @@ from tests.proof.crash import WITH_SLURM, prove_real
 KILLS = 10
 
 
-@pytest.mark.timeout(420)
 def test_ten_kills_with_real_slurm_lose_nothing_and_do_nothing_twice(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

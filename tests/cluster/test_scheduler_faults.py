@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import CONFIG
-from tests.cluster.executions import attempt_directory, counted, executions, wait_until
+from tests.cluster.executions import HELD, attempt_directory, counted, executions, let_go, wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 
@@ -60,13 +61,14 @@ class Outage:
 @pytest.fixture(scope="module")
 def outage(cluster: Cluster, bob: Person) -> Outage:
     """slurmctld is away for some seconds of four jobs' lives."""
-    ending, waiting = bob.start("outage-ends", counted(12)), bob.start("outage-waits", counted(0), "--hold")
+    ending, waiting = bob.start("outage-ends", HELD), bob.start("outage-waits", counted(0), "--hold")
     cancelled = bob.start("outage-cancelled", counted(600))
     bob.until(waiting, {"QUEUED"})
     bob.until(cancelled, {"PROCESSING"})
     bob.until(ending, {"PROCESSING"})
     stranger = bob.at("stranger", CONFIG)  # a daemon that has never seen this site
     with _without_controller(cluster):
+        let_go(bob, ending)
         accepted = bob.start("outage-submitted", counted(0))
         refused = _try_to_submit(stranger)
         wait_until(lambda: bool(_outages(bob)), "the outage to be noticed")
@@ -74,9 +76,10 @@ def outage(cluster: Cluster, bob: Person) -> Outage:
         status = bob.run("ffdl", "daemon", "status").stdout
         seen = {job_id: bob.show(job_id) for job_id in (ending, waiting, accepted)}
         bob.run("ffdl", "cancel", cancelled)
-        final = f"{attempt_directory(bob, cancelled)}/final.json"
-        wait_until(lambda: bob.run("test", "-s", final, check=False).returncode == 0, "the learner to be ended")
-        obeyed = json.loads(bob.read(final))["outcome"] == "cancelled"
+        for job_id in (cancelled, ending):
+            final = f"{attempt_directory(bob, job_id)}/final.json"
+            wait_until(partial(_is_there, bob, final), f"the last word of {job_id}")
+        obeyed = json.loads(bob.read(f"{attempt_directory(bob, cancelled)}/final.json"))["outcome"] == "cancelled"
     stranger.kill_daemon("TERM")
     return Outage(ending, waiting, accepted, cancelled, obeyed, seen, listed, outages, status, refused)
 
@@ -117,11 +120,12 @@ def test_what_waited_and_what_was_accepted_meanwhile_runs_afterwards(bob: Person
 
 
 def test_a_controller_that_crashes_changes_nothing(cluster: Cluster, bob: Person) -> None:
-    job_id = bob.start("outage-crash", counted(20))
+    job_id = bob.start("outage-crash", HELD)
     before = bob.until(job_id, {"PROCESSING"})
     time.sleep(SAVED_AFTER_S)
     with _without_controller(cluster, signal="KILL", at_least_s=1.0):
         assert bob.show(job_id)["state"] == "PROCESSING"
+    let_go(bob, job_id)
     done = bob.finish(job_id)
     assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", before["native_id"], 1)
 
@@ -144,7 +148,7 @@ def test_a_job_that_the_controller_lost_is_submitted_again(cluster: Cluster, bob
         job = bob.show(job_id)
         return (job["attempt"], job["state"], job["pending_reason"]) == (2, "QUEUED", "JobHeldUser")
 
-    wait_until(is_held_again, "the next attempt", 180.0)
+    wait_until(is_held_again, "the next attempt")
     job = bob.show(job_id)
     assert (job["attempts"][0]["error_code"], job["attempts"][0]["interruption"]) == ("S112", "node_failure"), job
     bob.run("scontrol", "release", job["native_id"])
@@ -177,15 +181,18 @@ def test_credentials_cannot_be_made(cluster: Cluster, bob: Person) -> None:
     assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
-def test_a_limit_of_submission_holds_a_job_back_and_fails_none(cluster: Cluster, bob: Person) -> None:
+def test_a_limit_of_submission_holds_a_job_back_and_fails_none(cluster: Cluster, bob: Person, outage: Outage) -> None:
     """The association's MaxSubmitJobs leaves room for one more job."""
+    # Slurm may hear of its end only now, and then there would be room for two.
+    wait_until(lambda: bool(bob.show(outage.ending)["ended_at"]), "the end of what ended in the outage")
     with _submit_limit(cluster, len(bob.queue()) + 1):
-        first = bob.start("limit-first", counted(6))
+        first = bob.start("limit-first", HELD)
         bob.until(first, {"QUEUED", "PROCESSING"})
         second = bob.start("limit-second", counted(0))
         wait_until(lambda: "does not take the job now" in bob.show(second)["pending_reason"], "the limit to be met")
         assert (bob.show(second)["state"], bob.show(second)["attempt"]) == ("PENDING", 0)
         assert _outages(bob) == []
+        let_go(bob, first)
         assert [bob.finish(job_id)["state"] for job_id in (first, second)] == ["COMPLETED", "COMPLETED"]
     assert [executions(bob, job_id) for job_id in (first, second)] == [1, 1]
 
@@ -221,22 +228,24 @@ def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
 
 
 def test_a_job_that_squeue_does_not_show_has_not_ended(forgetful: Person) -> None:
-    job_id = forgetful.start("vanishing", counted(20))
+    job_id = forgetful.start("vanishing", HELD)
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
     forgetful.write("~/forget/forgotten-by-squeue", f"{native}|\n")
     other = forgetful.start("visible", counted(0))  # its looks at Slurm are complete and do not show the first
     assert forgetful.finish(other)["state"] == "COMPLETED"
     assert forgetful.show(job_id)["state"] == "PROCESSING"
+    let_go(forgetful, job_id)
     done = forgetful.finish(job_id)  # by the accounting's word
     assert (done["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
 
 
 def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Person, bob: Person) -> None:
     """Both listings answer in full and leave the job out; what the controllers stored decides."""
-    job_id = forgetful.start("forgotten", counted(3))
+    job_id = forgetful.start("forgotten", HELD)
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
     for command in ("squeue", "sacct"):
         forgetful.write(f"~/forget/forgotten-by-{command}", f"{native}|\n")
+    let_go(forgetful, job_id)
     wait_until(lambda: native not in bob.queue(), "the end in Slurm")
     assert (forgetful.finish(job_id)["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
 
@@ -254,7 +263,7 @@ def test_a_number_that_is_no_jobs_is_no_answer_and_no_outage(greeted: Person) ->
     job_id = greeted.start("greeted", counted(1))
     done = greeted.finish(job_id)
     assert (done["state"], done["attempt"], executions(greeted, job_id)) == ("COMPLETED", 1, 1), done
-    assert greeted.sacct(done["native_id"], "State") == ["COMPLETED"]
+    assert greeted.accounted(done["native_id"], "State") == ["COMPLETED"]
     assert _outages(greeted) == []
 
 
@@ -277,6 +286,10 @@ def _outages(person: Person) -> list[dict[str, Any]]:
     """The backends that a listing says do not answer."""
     found: list[dict[str, Any]] = json.loads(person.run("ffdl", "list", "--json").stdout)["outages"]
     return found
+
+
+def _is_there(person: Person, path: str) -> bool:
+    return person.run("test", "-s", path, check=False).returncode == 0
 
 
 def _try_to_submit(person: Person) -> subprocess.CompletedProcess[str]:

@@ -50,7 +50,7 @@ def ended(cluster: Cluster, alice: Person) -> Iterator[Ended]:
         requests = alice.read(log)
     finally:
         cluster.kill(server)
-    accounts = [alice.sacct(one["native_id"], "State", "NNodes", "AllocTRES") for one in job["attempts"]]
+    accounts = [alice.accounted(one["native_id"], "State", "NNodes", "AllocTRES") for one in job["attempts"]]
     yield Ended(job, accounts, alice.logs(job["id"]), requests)
 
 
@@ -73,7 +73,7 @@ import sys, time
 sys.path.insert(0, {SOURCE!r})
 from tests.fakes.fault_proxy import FaultProxy, Rule
 proxy = FaultProxy({PORT}, {ADDRESS!r})
-proxy.rules.append(Rule("GET", "/digits/deep/a", times=1, pause_s=2.0))
+proxy.rules.append(Rule("GET", "/digits/deep/a", times=1, pause_s=20.0))
 print(proxy.endpoint, flush=True)
 while True:
     time.sleep(1)

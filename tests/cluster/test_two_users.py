@@ -16,8 +16,8 @@ def running(alice: Person, bob: Person) -> Iterator[tuple[str, str]]:
     """A job of each, both running."""
     extra = f"batch:\n  env:\n    TOKEN: {SECRET}"
     ids = (
-        alice.start("alices", "echo of alice; sleep 300", extra=extra),
-        bob.start("bobs", "echo of bob; sleep 300"),
+        alice.start("alices", "echo of alice; sleep 3000", extra=extra),
+        bob.start("bobs", "echo of bob; sleep 3000"),
     )
     alice.until(ids[0], {"PROCESSING"})
     bob.until(ids[1], {"PROCESSING"})

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster.people import Person
 
-CLOSE = "8s"
+CLOSE = "12s"
 """What a run may differ by here: a loaded machine takes seconds to start a head after Slurm has counted the start. Half
 of the GPUs of the longest job are more than that."""
 
@@ -47,7 +47,7 @@ def told_of(jobs: dict[str, str], found: dict[str, Any]) -> list[dict[str, Any]]
 
 def test_our_reckoning_agrees_with_the_accounting(alice: Person, jobs: dict[str, str]) -> None:
     for native_id in (alice.show(jobs[name])["native_id"] for name in ("two", "failed", "requeued")):
-        assert alice.sacct(native_id, "State")  # all of it has come there
+        alice.accounted(native_id)  # all of it has come there
     code, found = agreement(alice, "--tolerance", CLOSE)
     assert told_of(jobs, found) == [], found
     assert code == (1 if found["differing"] + found["unknown"] else 0)
@@ -76,7 +76,7 @@ def test_a_requeued_job_counts_with_both_of_its_starts(alice: Person, jobs: dict
     text = alice.run("ffdl", "report", "usage", "--since", "1h", "--format", "csv").stdout
     rows = {row["job"]: row for row in csv.DictReader(io.StringIO(text))}
     hours = float(rows[jobs["requeued"]]["gpu_hours"])
-    assert hours * 3600 == pytest.approx(sum(starts), abs=16)
+    assert hours * 3600 == pytest.approx(sum(starts), abs=24)
     assert hours * 3600 > starts[1]
     assert float(rows[jobs["never"]]["gpu_hours"]) == 0.0
     assert rows[jobs["never"]]["started"] == ""

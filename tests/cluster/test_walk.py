@@ -26,7 +26,7 @@ import json, os, socket, sys
 def reach(address):
     host, port = address.rsplit(":", 1)
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host, int(port)), timeout=60).close()
         return "reached"
     except OSError as error:
         return os.strerror(error.errno) if error.errno else str(error)
@@ -87,7 +87,7 @@ def walk(alice: Person, listener: str) -> Walk:
     probe = alice.manifest("probe", f"python3 probe.py {listener} {SLURMCTLD}")
     ids = {level: alice.submit(probe, model, f"--network={level}") for level in ("auto", "host")}
     for name, process in waiting.items():
-        text, _ = process.communicate(timeout=120)
+        text, _ = process.communicate(timeout=600)
         said[name] = subprocess.CompletedProcess([], process.returncode, text, "")
     ids |= {name: found[0] for name, done in said.items() if (found := re.findall("training-[0-9a-z]{9}", done.stdout))}
     return Walk(said, dict(zip(ids, alice.finish_all(list(ids.values())), strict=True)))
@@ -152,6 +152,7 @@ def test_results_logs_and_model_lie_where_ffdl_puts_them(alice: Person, walk: Wa
 def test_slurm_gave_one_allocation_with_what_was_asked(alice: Person, walk: Walk) -> None:
     job = walk.jobs["digits"]
     token = f"{job['id']}-1"
+    alice.accounted(job["native_id"])
     fields = "JobID,JobName,State,ExitCode,AllocTRES,NNodes,Timelimit,User"
     out = alice.run("sacct", "-n", "-X", "-P", "-S", "now-1days", f"--name={token}", "-o", fields).stdout
     (record,) = [line.split("|") for line in out.splitlines()]

@@ -49,7 +49,7 @@ def test_a_restart_of_slurmd_leaves_the_program_alone(cluster: Cluster, alice: P
     script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
     options = ("-N2", "-w", "n1,n2", "--mem=100", "-o", "/dev/null", "--comment=ffdl-batch:job/1")
     job = alice.run("sbatch", "--parsable", *options, script).stdout.strip()
-    facts = f"for i in $(seq 150); do [ -e /run/ffdl/job-{job}/network ] && exit 0; sleep 0.2; done; exit 1"
+    facts = f"for i in $(seq 850); do [ -e /run/ffdl/job-{job}/network ] && exit 0; sleep 0.2; done; exit 1"
     try:
         for node in ("n1", "n2"):
             cluster.run(node, ["sh", "-c", facts])

@@ -11,13 +11,16 @@ from typing import Any
 from tests.cluster.people import Person
 
 SAVER = '''\
-"""Counts steps; saves when asked by signal or halt file (or every SAVE_EVERY steps), and goes on from there."""
+"""Counts steps; saves when asked by signal or halt file (or every SAVE_EVERY steps), and goes on from there.
+
+From step HOLD on it makes one step, and no more until $CHECKPOINT_DIR/go is there."""
 import json, os, pathlib, signal, sys, time
 
 name = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("RANK", "0")
 saved = pathlib.Path(os.environ["CHECKPOINT_DIR"]) / f"state-{name}.json"
 halt = pathlib.Path(os.environ["JOB_STATE_DIR"]) / "halt"
 last, every = int(os.environ.get("STEPS", "300")), int(os.environ.get("SAVE_EVERY", "0"))
+hold, go = int(os.environ.get("HOLD", "0")), saved.with_name("go")
 listens = "--deaf" not in sys.argv
 asked = []
 if listens:
@@ -36,6 +39,8 @@ while step < last:
     step += 1
     print("step", step, flush=True)
     time.sleep(pace)
+    while step >= hold > 0 and not (go.exists() or asked or (listens and halt.exists())):
+        time.sleep(0.05)
     if asked or (listens and halt.exists()):
         save(step)
         print("saved", step, flush=True)
@@ -49,6 +54,9 @@ LAST = 300
 DEAF = "echo 'begin {}'; while :; do sleep 0.2; done"
 STUBBORN = "trap '' TERM USR2 INT; echo 'begin {}'; while :; do sleep 0.2; done"
 QUICK = "batch: {checkpoint: {grace_s: 4}}"
+"""Of those that do not answer, for which somebody waits."""
+ANSWERED = "batch: {checkpoint: {grace_s: 60}}"
+"""Of those that answer: nobody waits for the end of it."""
 
 
 def training(alice: Person, name: str, command: str = "python3 train.py", extra: str = "", **fields: object) -> str:
@@ -59,6 +67,11 @@ def training(alice: Person, name: str, command: str = "python3 train.py", extra:
 def saver_model(alice: Person) -> str:
     """The model directory of SAVER."""
     return alice.model("saver", {"train.py": SAVER})
+
+
+def let_go(alice: Person, job_id: str) -> None:
+    """A training that was told to HOLD makes the rest of its steps."""
+    alice.run("touch", f"{alice.state}/jobs/{job_id}/checkpoints/go")
 
 
 def begins(log: str) -> list[dict[str, Any]]:
@@ -87,7 +100,7 @@ def is_gapless(events: Sequence[Mapping[str, Any]]) -> bool:
     return bool(events) and [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
 
-def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 240.0) -> None:
+def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeout_s: float = 600.0) -> None:
     """Wait until a learner of that attempt wrote a line that begins with `text`."""
     path = f"{alice.state}/jobs/{job_id}/attempt-{attempt}/logs/learner-*/training-log.txt"
     script = f"for i in $(seq {int(timeout_s * 10)}); do grep -qs '^{text}' {path} && exit 0; sleep 0.1; done; exit 1"
@@ -97,11 +110,20 @@ def until_logged(alice: Person, job_id: str, text: str, attempt: int = 1, timeou
 
 def started(alice: Person, job_id: str) -> dict[str, Any]:
     """The job once Slurm's word on its nodes was heard."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not (job := alice.show(job_id))["nodes"] and time.monotonic() < deadline:
         time.sleep(0.2)
     assert job["nodes"], job
     return job
+
+
+def native_id(alice: Person, job_id: str) -> str:
+    """Its id in Slurm once the daemon has written that down; it may run before."""
+    deadline = time.monotonic() + 300
+    while not (found := str(alice.show(job_id)["native_id"])) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert found, f"{job_id} has no id in Slurm"
+    return found
 
 
 def free_gpus(alice: Person, node: str) -> bool:

@@ -27,10 +27,18 @@ from ffdl_batch.runtimes.contract import PROTECTED, Layout, Learners, Places, ba
 ROOT = Path(__file__).parents[2]
 JOB_ID = f"training-{os.getpid():09d}"
 """Differs between test runs at the same time: controllers end leftover learners by the token."""
-LIMITS = Limits(grace_s=5, kill_wait_s=3, heartbeat_s=0.5)
+LIMITS = Limits(grace_s=60, kill_wait_s=3, heartbeat_s=0.5)
+"""Who is asked and answers has time; who does not is told how much in the test."""
 MARK = "FFDL_RIG"
 """Variable by which the rig finds the processes that belong to one test."""
 
+PATIENT = """
+import sys
+if "node" in sys.orig_argv:
+    from ffdl_batch.controller.node import watch
+    watch.FRESH_S = 60.0
+"""
+"""No file system hangs here: a signal waits until it is known what was wished, however long that takes."""
 
 STEP = """
 import os, subprocess, sys
@@ -89,6 +97,13 @@ class Rig:
         Path(self.attempt.environment).write_text(json.dumps(dict(user_env or {})))
         return launch
 
+    def have_controllers_do(self, code: str = "") -> None:
+        """Each of them, as it begins; what it is says `sys.orig_argv`, in which is ``head`` or ``node``."""
+        place = self.base / "site"
+        place.mkdir(exist_ok=True)
+        (place / "sitecustomize.py").write_text(PATIENT + code)
+        self.env["PYTHONPATH"] = f"{place}{os.pathsep}{ROOT}"
+
     def learner(self, command: str, layout: Layout, learners: int = 1) -> LearnerCommand:
         """A learner without a container."""
         env = learner_environment(Learners(JOB_ID, command, learners), layout)
@@ -118,7 +133,7 @@ class Rig:
     def run(self, *arguments: str, native_id: str = "7", **env: str) -> int:
         """A controller until it ends; its exit code."""
         process = self.start(*arguments, native_id=native_id, **env)
-        return process.wait(timeout=60)
+        return process.wait(timeout=240)
 
     def is_running(self) -> bool:
         """Whether the controller that was started last has not ended."""
@@ -126,7 +141,7 @@ class Rig:
 
     def await_end(self) -> int:
         """The exit code of the controller that was started last."""
-        return self._started[-1].wait(timeout=60)
+        return self._started[-1].wait(timeout=240)
 
     def final(self) -> FinalRecord:
         """The final record."""
@@ -152,7 +167,7 @@ class Rig:
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < end, f"{what} did not happen; {self.errors}"
             time.sleep(0.02)
@@ -207,7 +222,10 @@ class Rig:
                 except ProcessLookupError:
                     continue
         for process in self._started:
-            process.wait(timeout=30)
+            process.wait(timeout=120)
+        end = time.monotonic() + 10
+        while self.processes() and time.monotonic() < end:  # those that are nobody's children here
+            time.sleep(0.01)
 
 
 @contextmanager
@@ -218,6 +236,19 @@ def rig(base: Path) -> Iterator[Rig]:
         yield made
     finally:
         made.kill_all()
+
+
+def content(path: Path) -> bytes:
+    """Of a file, as long as it is there: controllers replace and remove theirs while they are looked through."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def files_below(directory: Path) -> list[Path]:
+    """But for those that come or go meanwhile."""
+    return [Path(place, name) for place, _, names in os.walk(directory) for name in names]
 
 
 def two_nodes(run: Rig, command: str, model: Mapping[str, str] | None = None, /, **changes: object) -> LaunchFile:

@@ -22,7 +22,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAKED = ("-m", "tests.fakes.daemon_with_fake_scheduler")
 PLAIN = ("-m", "ffdl_batch.daemon.main")
-LIMIT_S = 40.0
+PATIENT = ("-m", "tests.fakes.patient_daemon")
+LIMIT_S = 120.0
 """How long a test waits for what must happen; never how long it takes."""
 
 MANIFEST = """\

@@ -6,6 +6,8 @@ is another. What pods write is seen in the claim, and what the adapter copied in
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +25,19 @@ from tests.fakes.kubernetes.rig import cluster, node
 __all__ = ["CONTROLLER_IMAGE", "IMAGE", "images"]
 CLAIM, DATA = "jobs", ("store", "plain")
 """Claims: the jobs' own, and what manifests name below the test's directory."""
+
+
+def printed_in(place: Path, most: int) -> dict[str, str]:
+    """The ends of what containers of a cluster printed; the files of a pod may go meanwhile."""
+    found = {}
+    for directory, _, names in os.walk(place / "pods"):
+        container = Path(directory)
+        for name in names if container.parent.name == "containers" else ():
+            if name.endswith(".log"):
+                with contextlib.suppress(FileNotFoundError):
+                    text = (container / name).read_text(errors="replace")
+                    found[f"{container.parents[1].name[:8]} {container.name}"] = text[-most:]
+    return found
 
 
 class KubernetesHarness(Harness):
@@ -101,8 +116,7 @@ class KubernetesHarness(Harness):
 
     def diagnosis(self) -> str:
         """What containers printed, and what the cluster complained about."""
-        logs = {path.parent.name: path.read_text()[-2500:] for path in self.k8s.place.rglob("containers/*/*.log")}
-        return f"{logs}; cluster: {self.k8s.log.read_text()[-2000:]}"
+        return f"{printed_in(self.k8s.place, 2500)}; cluster: {self.k8s.log.read_text()[-2000:]}"
 
     def close(self) -> None:
         """The cluster ends, and everything in it."""

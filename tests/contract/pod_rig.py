@@ -42,9 +42,9 @@ from ffdl_batch.runtimes.pod import (
 from tests.contract.controller_rig import MARK, ROOT
 
 JOB_ID = f"training-{os.getpid():09d}"
-LIMITS = Limits(grace_s=5, kill_wait_s=3, heartbeat_s=0.5)
+LIMITS = Limits(grace_s=60, kill_wait_s=3, heartbeat_s=0.5)
 SYSTEM = ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc", "sys")
-PATIENCE_S = 40
+PATIENCE_S = 120
 
 
 class PodRig:
@@ -262,7 +262,7 @@ class PodRig:
         for pid in self.processes():
             _kill(pid)
         for process in self._started:
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE_S)
 
     # ------------------------------------------------------------------------------------------ what was said
 
@@ -287,8 +287,8 @@ class PodRig:
 
     @property
     def lines(self) -> list[str]:
-        """Of the controller's standard output."""
-        return (self.base / "said").read_bytes().decode("ascii").splitlines()
+        """Of the controller's standard output, as far as they are whole."""
+        return (self.base / "said").read_bytes().rpartition(b"\n")[0].decode("ascii").splitlines()
 
     def frames(self) -> list[Frame]:
         """What the pod said until now."""

@@ -5,6 +5,7 @@ Backends are found by entry point. A new adapter gets a harness here, and the su
 
 from __future__ import annotations
 
+import fcntl
 import getpass
 import json
 import os
@@ -14,7 +15,8 @@ import sys
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, 
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.login_node import Laptop, LoginNode
 
-WAIT_S = 90.0
+WAIT_S = 180.0
 _PLACES = (str(Path(sys.executable).parent), "/usr/bin", "/bin")
 FAKES = Path(__file__).parents[1] / "fakes" / "bin"
 
@@ -279,11 +281,18 @@ class FakeSlurmHarness(Harness):
             (devices / f"nvidia{number}").touch()
         defaults: dict[str, object] = {
             "scratch_base": str(scratch),
-            "command_timeout_s": 20,
+            "command_timeout_s": 60,
             "python": sys.executable,
             "gpu_devices": {"nvidia": [f"{devices}/nvidia[0-9]"]},
         }
         super().__init__(base, {**defaults, **(settings or {})})
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """What runs the jobs changes no record meanwhile."""
+        with (self.state / "lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def spoil(self, command: str, *faults: str) -> None:
         """The next calls of a command go wrong."""
@@ -296,7 +305,8 @@ class FakeSlurmHarness(Harness):
     def calls(self, command: str) -> list[dict[str, Any]]:
         """How a command was called so far."""
         log = self.state / "calls.log"
-        lines = log.read_text().splitlines() if log.exists() else []
+        with self.locked():
+            lines = log.read_text().splitlines() if log.exists() else []
         return [call for call in map(json.loads, lines) if call["command"] == command]
 
     def accepted(self) -> list[str]:
@@ -314,12 +324,16 @@ class FakeSlurmHarness(Harness):
             if native.task
             else native.job
         )
-        (self.state / "jobs" / f"{record}.json").rename(self.state / "gone" / f"{record}.json")
+        with self.locked():
+            (self.state / "jobs" / f"{record}.json").rename(self.state / "gone" / f"{record}.json")
 
     def change(self, native: NativeId, **values: Any) -> None:
         """Rewrite what the controller remembers of a job."""
         path = self.state / "jobs" / f"{native.job}.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+        with self.locked():
+            whole = path.with_suffix(f".{os.getpid()}")  # what runs the job reads it at any time
+            whole.write_text(json.dumps(json.loads(path.read_text()) | values))
+            whole.replace(path)
 
     def account(self, native: NativeId, **values: Any) -> None:
         """Let the accounting say something else of a job than the controller knows."""

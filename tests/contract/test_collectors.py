@@ -28,7 +28,16 @@ LOSS = ExtractionGroup(
 ENDLESS = ExtractionGroup("endless", "(x+x+)+y", scalars={"n": Measure("", "1")})
 MAIN = "import sys\nfrom ffdl_batch.collectors.__main__ import main\nsys.exit(main())\n"
 SMALL_BATCHES = "from ffdl_batch.collectors import lines, tensorboard\nlines.CHUNK_BYTES = 700\n"
-SMALL_BATCHES += "tensorboard.MOST_RECORDS = 10\n" + MAIN
+SMALL_BATCHES += "tensorboard.MOST_RECORDS = 10\n"
+SMALL_BATCHES += (
+    """
+import time
+from ffdl_batch.collectors.ledger import Ledger
+commit, left = Ledger.commit, iter(range(100))
+Ledger.commit = lambda *args: time.sleep(600) if next(left, None) is None else commit(*args)
+"""
+    + MAIN
+)  # who kills it may be late: after so many batches it does nothing more
 NO_LIMIT = f"from ffdl_batch.collectors import limit\nlimit.LIMIT_S = 1000\n{MAIN}"
 NO_PROTOBUF = f"import sys\nsys.modules['google.protobuf'] = None\n{MAIN}"
 
@@ -58,7 +67,7 @@ class Collecting:
 
     def ended(self, process: subprocess.Popen[str], status: int = 0) -> list[dict[str, Any]]:
         """What it said, when it has ended so."""
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=180)
         assert process.returncode == status, said
         return [json.loads(line) for line in said.splitlines()]
 
@@ -85,7 +94,7 @@ class Collecting:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -213,7 +222,7 @@ def test_nobody_needs_to_read_what_it_says(collecting: Collecting) -> None:
     assert process.stdout is not None
     process.stdout.close()
     collecting.stop.touch()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=180) == 0
     assert len(collecting.records()) == 1
 
 

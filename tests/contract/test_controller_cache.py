@@ -86,7 +86,7 @@ def test_what_learners_use_is_not_removed(site: Cachy) -> None:
     (key,) = site.shelf.names()
     assert not discard(site.shelf, key)
     Path(site.run.job.checkpoints, "go").touch()
-    assert head.wait(timeout=60) == 0, site.run.errors
+    assert head.wait(timeout=240) == 0, site.run.errors
     assert discard(site.shelf, key)
 
 
@@ -96,7 +96,7 @@ def test_a_run_on_a_node_without_the_entry_fills_its_cache(site: Cachy) -> None:
     head = site.run.start()
     site.run.wait_for_log("from the bucket")
     head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=60) == 143, site.run.errors
+    assert head.wait(timeout=240) == 143, site.run.errors
     shutil.rmtree(site.run.base / "cache")
     Path(site.run.job.checkpoints, "go").touch()
     assert site.run.run() == 0, site.run.errors

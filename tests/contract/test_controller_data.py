@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +101,10 @@ class Site:
         """Of the large file, while it comes."""
         return b"".join(path.read_bytes()[-1:] for path in Path(self.run.attempt.data).rglob("*.part"))
 
+    def journal_bytes(self) -> int:
+        """What the program that brings data has noted so far grows with each note."""
+        return Path(self.run.job.staging, "journal.sqlite-wal").stat().st_size
+
     def ranges(self) -> list[str]:
         """What was asked for of the large file."""
         return [found for method, path, found in self.proxy.requests if method == "GET" and "deep/a" in path]
@@ -115,6 +119,7 @@ class Site:
 @pytest.fixture(name="site")
 def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
     with rig(tmp_path) as run:
+        run.have_controllers_do()
         site = Site(run, s3_server)
         yield site
         site.proxy.stop()
@@ -257,9 +262,9 @@ def test_a_failure_that_passes_is_told_in_the_log(site: Site) -> None:
 
 
 def hold(site: Site) -> None:
-    """A large file whose parts come slowly."""
+    """A large file whose parts come very slowly."""
     site.put("set/deep/a", b"y" * (10 * MIB))
-    site.proxy.rules.append(Rule("GET", "deep/a", pause_s=0.02))
+    site.proxy.rules.append(Rule("GET", "deep/a", pause_s=5.0))
 
 
 @pytest.mark.parametrize("wish", ["halt", "cancel"])
@@ -288,12 +293,26 @@ def kill_controllers(site: Site, pid: int) -> None:
 def test_a_run_whose_controllers_were_killed_goes_on_where_it_was(site: Site) -> None:
     """The program of the killed run is ended first."""
     hold(site)
+    pause_s, site.proxy.rules[-1].pause_s = site.proxy.rules[-1].pause_s, 0.0
+    shorter_may, longer_may = threading.Event(), threading.Event()
+
+    def give(path: str, data: bytes) -> bytes:
+        if path.endswith("deep/a"):
+            (longer_may if len(data) == 8 * MIB else shorter_may).wait()
+        return data
+
+    site.proxy.edit = give
     site.write('wc -c < "$DATA_DIR/deep/a"')
     site.run.start()
     pid = site.await_staging("deep/a")
+    site.run.wait(lambda: len(site.ranges()) == 2, "both parts to be asked for")
+    known = site.journal_bytes()
+    shorter_may.set()
     site.run.wait(lambda: site.last_byte() == b"y", "the end of the file, which is the shorter part")
-    site.proxy.rules[-1].pause_s = 5.0  # the other part, of which three quarters are still to come
-    time.sleep(1.0)  # the digest of the one, and the journal
+    site.run.wait(lambda: site.journal_bytes() > known, "the journal to know the shorter part")
+    site.proxy.rules[-1].pause_s = pause_s
+    longer_may.set()
+    site.run.wait(lambda: site.proxy.given[f"/{site.data}/set/deep/a"] > 2 * MIB, "the beginning of the other part")
     kill_controllers(site, pid)
     site.proxy.rules.clear()
     before = site.ranges()
@@ -317,12 +336,19 @@ def test_a_program_that_is_killed_fails_the_load(site: Site) -> None:
 def test_a_signal_to_all_processes_of_the_job_does_not_end_storing(site: Site) -> None:
     """Slurm's TERM reaches the program, too."""
     site.put("set/deep/a", b"x")
-    site.write('head -c 8M /dev/zero > "$RESULT_DIR/big"', limits=replace(LIMITS, kill_wait_s=30))
-    site.proxy.rules.append(Rule("PUT", "big", pause_s=0.02))
+    site.write('head -c 8M /dev/zero > "$RESULT_DIR/big"', limits=replace(LIMITS, kill_wait_s=300, upload_s=600.0))
+    may_go_on = threading.Event()
+
+    def hold_up(method: str, path: str) -> None:
+        if method == "PUT" and "big" in path:
+            may_go_on.wait()
+
+    site.proxy.before = hold_up
     site.run.start()
     site.run.wait(lambda: any(m == "PUT" and "big" in p for m, p, _ in site.proxy.requests), "the upload")
     for pid in (*site.staging_pids(), site.run.node_pid()):
         os.kill(pid, signal.SIGTERM)
+    may_go_on.set()
     site.run.await_end()
     assert len(site.stored()[f"{JOB_ID}/big"]) == 8_000_000 + 8 * (MIB - 1_000_000), site.run.errors
     assert any(site.events(EventKind.STORED))
@@ -330,11 +356,12 @@ def test_a_signal_to_all_processes_of_the_job_does_not_end_storing(site: Site) -
 
 def test_what_a_store_refused_is_owed_and_paid_later(site: Site) -> None:
     site.put("set/deep/a", b"x")
-    site.write(f"{READ}; touch {site.run.base}/over; sleep 0.5")
+    site.write(f"{READ}; touch {site.run.base}/over; until [ -e {site.run.base}/go ]; do sleep 0.05; done")
     site.run.start()
     site.run.wait((site.run.base / "over").exists, "the learner's end")
     away = Rule("", site.results, status=403, code="ExpiredToken")
     site.proxy.rules.append(away)
+    (site.run.base / "go").touch()
     site.run.await_end()
     final = site.run.final()
     assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
@@ -357,11 +384,15 @@ def test_an_interpreter_that_is_not_there(site: Site) -> None:
 def test_what_all_learners_share_is_sent_by_the_first_node_and_by_whoever_ends_last(site: Site) -> None:
     """Else each of many nodes would read all of it, to find that it is there."""
     site.put("set/deep/a", b"x")
-    plain = site.write("true", limits=LIMITS)
-    wait = 'until [ -e "$RESULT_DIR/go" ]; do sleep 0.05; done'
-    command = f'echo $LEARNER_ID > "$RESULT_DIR/of-$LEARNER_ID"; [ $LEARNER_ID = 2 ] || {{ {wait}; }}; echo over'
+    limits = replace(LIMITS, upload_s=600.0)
+    plain = site.write("true", limits=limits)
     run = site.run
-    two_nodes(run, command, limits=LIMITS, stores=Stores(), fetches=plain.fetches, uploads=plain.uploads,
+    wait = 'until [ -e "$RESULT_DIR/go" ]; do sleep 0.05; done'
+    # The second node may leave it to others where these are known to be at work.
+    others = f"until grep -q learner_started '{run.attempt.event_file('node-0')}'; do sleep 0.05; done"
+    either = f"if [ $LEARNER_ID = 2 ]; then {others}; else {wait}; fi"
+    command = f'echo $LEARNER_ID > "$RESULT_DIR/of-$LEARNER_ID"; {either}; echo over'
+    two_nodes(run, command, limits=limits, stores=Stores(), fetches=plain.fetches, uploads=plain.uploads,
               staging=plain.staging)  # fmt: skip
     run.start()
     run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events("node-1")), "the second node's end")

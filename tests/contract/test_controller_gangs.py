@@ -18,7 +18,7 @@ from ffdl_batch.controller.bundle import build_zipapp
 from ffdl_batch.controller.gang.launch_agent import NAME
 from ffdl_batch.domain.events import Event, EventKind, Outcome
 from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, Network, Seat, decode, encode
-from tests.contract.controller_rig import JOB_ID, LIMITS, ROOT, Rig, oldest_python, rig, two_nodes
+from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, oldest_python, rig, two_nodes
 
 NAMES = f"learner-{JOB_ID}"
 HOST = Network(level="host")
@@ -34,11 +34,24 @@ def scandir(path="."):
 os.scandir = scandir
 """
 """Node 1 looks for its data as long as a file is missing."""
+DOUBTS = """
+if "node" in sys.orig_argv:
+    from ffdl_batch.controller.node import supervisor
+    supervisor.DOUBT_S = {seconds}
+"""
+LAST_PAUSE = """
+if "node" in sys.orig_argv:
+    from ffdl_batch.controller.learner import restarts
+    pause_s = restarts.pause_s
+    restarts.pause_s = lambda count: pause_s(count) if count < 3 else 600.0
+"""
+"""After its third end a learner is not started again for long."""
 
 
 @pytest.fixture(name="run")
 def made(tmp_path: Path) -> Iterator[Rig]:
     with rig(tmp_path) as one:
+        one.have_controllers_do()
         yield one
 
 
@@ -59,8 +72,8 @@ def make_late(run: Rig, then: str = "pass") -> None:
     """Node 1 waits for ``go`` before it is ready; then it does what `then` says."""
     (run.base / "data").mkdir(exist_ok=True)
     change(run, needs_dirs=(str(run.base / "data"),))
-    (run.base / "sitecustomize.py").write_text(LATE.format(then=then))
-    run.env = {"PYTHONPATH": f"{run.base}{os.pathsep}{ROOT}", "GO": str(run.base / "go")}
+    run.have_controllers_do(LATE.format(then=then))
+    run.env["GO"] = str(run.base / "go")
 
 
 def of_kind(run: Rig, kind: EventKind, source: str = "node-0") -> list[Event]:
@@ -70,6 +83,12 @@ def of_kind(run: Rig, kind: EventKind, source: str = "node-0") -> list[Event]:
 def said(run: Rig, learner: int) -> str:
     """A learner's log, where there is one yet."""
     return run.log(learner) if Path(run.attempt.training_log(learner)).exists() else ""
+
+
+def when_up(run: Rig, *learners: int) -> str:
+    """A command of a learner that waits until these have said that they are up."""
+    logs = (f"'{run.attempt.training_log(number)}'" for number in learners)
+    return "".join(f"until grep -q up {log}; do sleep 0.05; done; " for log in logs)
 
 
 def end_step(run: Rig) -> None:
@@ -118,7 +137,7 @@ def test_learners_of_two_nodes_know_each_other(run: Rig) -> None:
 
 def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> None:
     """Also not because of what nodes said in a run before."""
-    two_nodes(run, f"echo up; [ -e '{run.base}/enough' ] || sleep 60", names=NAMES)
+    two_nodes(run, f"echo up; [ -e '{run.base}/enough' ] || sleep 600", names=NAMES)
     make_late(run)
     for number in (1, 2):
         head = run.start()
@@ -130,7 +149,7 @@ def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> No
         if number == 1:
             run.wait(lambda: said(run, 1) == said(run, 2) == "up\n", "both learners")
             end_step(run)
-            assert head.wait(timeout=30) == 143, run.errors
+            assert head.wait(timeout=240) == 143, run.errors
             (run.base / "go").unlink()
             (run.base / "enough").touch()
     assert run.await_end() == 0, run.errors
@@ -154,12 +173,12 @@ def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> No
 def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(
     run: Rig, then: str, code: str, told: str
 ) -> None:
-    two_nodes(run, "echo up; sleep 60", names=NAMES)
+    two_nodes(run, "echo up; sleep 600", names=NAMES)
     make_late(run, then)
     head = run.start()
     run.wait(lambda: bool(of_kind(run, EventKind.READY)), "the first node to be ready")
     (run.base / "go").touch()
-    assert head.wait(timeout=30) == 74
+    assert head.wait(timeout=240) == 74
     for source in ("node-0", "node-1"):
         assert of_kind(run, EventKind.LEARNER_STARTED, source) == []
     assert (run.log(1), run.final().stored) == ("", False)
@@ -168,7 +187,7 @@ def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(
 
 
 def test_a_node_that_cannot_even_begin_ends_the_job_before_any_learner_starts(run: Rig) -> None:
-    two_nodes(run, "echo up; sleep 60", names=NAMES)
+    two_nodes(run, "echo up; sleep 600", names=NAMES)
     (run.base / f"ffdl-{JOB_ID}-1-1").write_text("in the way of node 1's scratch directory")
     assert run.run() == 74, run.errors
     assert (run.final().error_code, run.log(1)) == ("S105", "")
@@ -180,7 +199,7 @@ def test_a_job_whose_ports_another_has_ends_before_any_learner_starts(run: Rig) 
         other.bind(("127.0.0.1", 0))
         other.listen(1)
         port = other.getsockname()[1]
-        two_nodes(run, "echo up; sleep 60", names=NAMES, ports=port, network=HOST)
+        two_nodes(run, "echo up; sleep 600", names=NAMES, ports=port, network=HOST)
         assert run.run() == 74, run.errors
         assert run.final().error_code == "S101"
         assert f"port {port} of node" in run.final().message
@@ -190,14 +209,14 @@ def test_a_job_whose_ports_another_has_ends_before_any_learner_starts(run: Rig) 
 
 @pytest.mark.parametrize("wish", ["halt", "cancel"])
 def test_the_wait_for_the_others_obeys(run: Rig, wish: str) -> None:
-    two_nodes(run, "echo up; sleep 60", names=NAMES)
+    two_nodes(run, "echo up; sleep 600", names=NAMES)
     make_late(run)
     head = run.start()
     run.wait(lambda: bool(of_kind(run, EventKind.READY)), "the first node to be ready")
     run.say(wish)
     run.wait(lambda: bool(of_kind(run, EventKind.ENDED)), "the first node's end")
     (run.base / "go").touch()
-    head.wait(timeout=30)
+    head.wait(timeout=240)
     assert run.final().outcome is {"halt": Outcome.HALTED, "cancel": Outcome.CANCELLED}[wish]
     assert run.log(1) == ""
 
@@ -213,7 +232,7 @@ def save(*_):
     sys.exit(int(sys.argv[3]))
 signal.signal(getattr(signal, sys.argv[1]), save)
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 CHECKPOINTS = """
 import os, signal, sys, time
@@ -222,7 +241,7 @@ def save(*_):
     sys.exit(0)
 signal.signal(signal.SIGUSR2, save)
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -232,7 +251,8 @@ def serve(run: Rig, service: str, worker: str, seats: tuple[Seat, ...] = PS_AND_
 
 
 def test_a_service_is_ended_when_the_training_on_another_node_is_done(run: Rig) -> None:
-    serve(run, "exec python3 ps.py SIGTERM RESULT_DIR 3", "echo trained; sleep 0.5")
+    serve(run, "exec python3 ps.py SIGTERM RESULT_DIR 3", f"{when_up(run, 1)}echo trained",
+          limits=dataclasses.replace(LIMITS, kill_wait_s=60))  # fmt: skip
     assert run.run() == 0, run.errors
     final = run.final()
     assert (final.outcome, final.stored, final.exit_code) == (Outcome.COMPLETED, True, 0)
@@ -244,7 +264,7 @@ def test_a_service_is_ended_when_the_training_on_another_node_is_done(run: Rig) 
 
 
 def test_a_service_that_ignores_term_is_killed_and_that_is_success(run: Rig) -> None:
-    serve(run, "trap '' TERM; echo up; while :; do sleep 0.1; done", "sleep 1",
+    serve(run, "trap '' TERM; echo up; while :; do sleep 0.1; done", when_up(run, 1),
           limits=dataclasses.replace(LIMITS, kill_wait_s=1))  # fmt: skip
     assert run.run() == 0, run.errors
     assert (last_ends(run), run.ended("node-0")[0]["signal"]) == ({1: "service", 2: ""}, signal.SIGKILL)
@@ -253,7 +273,7 @@ def test_a_service_that_ignores_term_is_killed_and_that_is_success(run: Rig) -> 
 
 def test_a_service_that_fails_early_fails_the_job(run: Rig) -> None:
     begun = run.base / "begun"
-    serve(run, f"while [ ! -e '{begun}' ]; do sleep 0.05; done; exit 5", f"touch '{begun}'; sleep 60")
+    serve(run, f"while [ ! -e '{begun}' ]; do sleep 0.05; done; exit 5", f"touch '{begun}'; sleep 600")
     assert run.run() == 5, run.errors
     assert last_ends(run) == {1: "", 2: "stop"}
     assert (run.final().error_code, run.final().exit_code, run.final().stored) == ("C201", 5, True)
@@ -261,7 +281,7 @@ def test_a_service_that_fails_early_fails_the_job(run: Rig) -> None:
 
 def test_a_service_that_cannot_be_started_ends_the_job_at_once(run: Rig) -> None:
     """Nobody trains while it is found out that this has nothing to do with the end of the training."""
-    serve(run, "true", "sleep 60", (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), nodes=1, step=())
+    serve(run, "true", "sleep 600", (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), nodes=1, step=())
     launch = decode(Path(run.attempt.launch).read_text())
     change(run, learner=dataclasses.replace(launch.learner, argv=(str(run.base / "missing"),)))
     assert run.run() == 127, run.errors
@@ -272,6 +292,7 @@ def test_a_service_that_cannot_be_started_ends_the_job_at_once(run: Rig) -> None
 
 def test_a_service_that_fails_because_the_training_is_done_does_not_fail_it(run: Rig) -> None:
     gone = run.base / "gone"
+    run.have_controllers_do(DOUBTS.format(seconds=60))
     serve(run, f"while [ ! -e '{gone}' ]; do sleep 0.05; done; exit 9", f"touch '{gone}'; sleep 0.3")
     assert run.run() == 0, run.errors
     assert [fields["exit_code"] for fields in run.ended()] == [9]
@@ -280,7 +301,8 @@ def test_a_service_that_fails_because_the_training_is_done_does_not_fail_it(run:
 
 def test_one_learner_that_fails_ends_services_and_learners(run: Rig) -> None:
     seats = (Seat(0, "ps", 0, service=True), Seat(1, "worker", 0), Seat(0, "worker", 1))
-    serve(run, "sleep 60", "if [ $LEARNER_ID = 2 ]; then sleep 0.5; exit 6; fi; sleep 60", seats, learners=3)
+    serve(run, "echo up; sleep 600", f"if [ $LEARNER_ID = 2 ]; then {when_up(run, 1, 3)}exit 6; fi; echo up; sleep 600",
+          seats, learners=3)  # fmt: skip
     assert run.run() == 6, run.errors
     assert last_ends(run) == {1: "stop", 2: "", 3: "stop"}
     assert run.final().error_code == "C201"
@@ -288,35 +310,33 @@ def test_one_learner_that_fails_ends_services_and_learners(run: Rig) -> None:
 
 def test_who_is_done_early_leaves_the_service_to_the_others(run: Rig) -> None:
     seats = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))
-    serve(run, "sleep 60", f"if [ $LEARNER_ID = 3 ]; then while [ ! -e '{run.base}/go' ]; do sleep 0.1; done; fi",
+    serve(run, "sleep 600", f"if [ $LEARNER_ID = 3 ]; then while [ ! -e '{run.base}/go' ]; do sleep 0.1; done; fi",
           seats, learners=3)  # fmt: skip
     head = run.start()
     run.wait(lambda: len(run.ended()) == 1, "the end of the first worker")
     time.sleep(2.5)
     assert last_ends(run) == {2: ""}
     (run.base / "go").touch()
-    assert head.wait(timeout=30) == 0, run.errors
+    assert head.wait(timeout=240) == 0, run.errors
     assert last_ends(run) == {1: "service", 2: "", 3: ""}
 
 
 @pytest.mark.parametrize(
     ("service", "ended_by", "saves"),
     [
-        pytest.param("sleep 60", "service", False, id="it hears nothing and is not waited for"),
+        pytest.param("sleep 600", "service", False, id="it hears nothing and is not waited for"),
         pytest.param("exec python3 ps.py SIGUSR2 CHECKPOINT_DIR 4", "", True, id="it hears, and has its time"),
     ],
 )
 def test_a_halt_asks_services_too_and_waits_for_those_that_answer(
     run: Rig, service: str, ended_by: str, saves: bool
 ) -> None:
-    serve(run, service, "exec python3 main.py", limits=dataclasses.replace(LIMITS, grace_s=20))
+    serve(run, service, "exec python3 main.py", limits=dataclasses.replace(LIMITS, grace_s=600))
     head = run.start()
     run.wait(lambda: "up" in said(run, 2) and (not saves or "up" in said(run, 1)), "worker and service")
     run.wait(lambda: bool(of_kind(run, EventKind.LEARNER_STARTED)), "that the service is begun, which says nothing")
-    asked_at = time.monotonic()
     run.say("halt")
-    assert head.wait(timeout=30) == 0, run.errors
-    assert time.monotonic() - asked_at < 15
+    assert head.wait(timeout=240) == 0, run.errors  # in less than the grace
     final = run.final()
     assert (final.outcome, final.checkpoint.confirmed, final.checkpoint.answered) == (Outcome.HALTED, True, True)
     assert last_ends(run) == {1: ended_by, 2: ""}
@@ -329,7 +349,7 @@ def test_a_controller_killed_while_it_ends_a_service_does_not_train_again(run: R
     head = run.start()
     run.wait(lambda: "told" in said(run, 1), "the service to be told")
     os.kill(run.node_pid(), signal.SIGKILL)
-    assert head.wait(timeout=30) == 0, run.errors
+    assert head.wait(timeout=240) == 0, run.errors
     assert (run.store / "trained").read_text() == "trained\n"
     assert (run.final().outcome, run.final().stored) == (Outcome.COMPLETED, True)
     assert run.ended()[-1]["ended_by"] == "service"
@@ -347,7 +367,7 @@ def test_a_learner_whose_peers_died_with_their_controller_is_not_to_blame(run: R
     os.kill(int(of_kind(run, EventKind.STARTED, "node-1")[-1].fields["pid"] or 0), signal.SIGKILL)
     os.killpg(learner, signal.SIGKILL)
     (run.base / "gone").touch()
-    assert head.wait(timeout=30) != 0
+    assert head.wait(timeout=240) != 0
     final = run.final()
     assert (final.outcome, final.error_code, final.exit_code) == (Outcome.FAILED, "S106", None)
     assert "the controller of node 1" in final.message and "died without a word" in final.message
@@ -357,10 +377,10 @@ def test_a_learner_whose_peers_died_with_their_controller_is_not_to_blame(run: R
 def serve_here(run: Rig) -> None:
     """A service that takes its time at its end, and a worker, on one node."""
     run.write(
-        "", learners=2, learners_per_node=2, names=NAMES, limits=dataclasses.replace(LIMITS, kill_wait_s=30),
+        "", learners=2, learners_per_node=2, names=NAMES, limits=dataclasses.replace(LIMITS, kill_wait_s=300),
         seats=(Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)),
-        command="echo trained >> $RESULT_DIR/trained",
-        commands={"ps": "trap 'echo told; sleep 30' TERM; echo up; while :; do sleep 0.1; done"},
+        command=f"{when_up(run, 1)}echo trained >> $RESULT_DIR/trained",
+        commands={"ps": "trap 'echo told; sleep 300' TERM; echo up; while :; do sleep 0.1; done"},
     )  # fmt: skip
 
 
@@ -400,7 +420,7 @@ def test_the_zipapp_starts_learners_again_under_the_oldest_python(run: Rig) -> N
     build_zipapp(target)
     run.python, run.controller = oldest_python(), ("-I", "-S", str(target))
     run.write("", **AGAIN, restarts_max=2, names=NAMES,
-              seats=(Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), commands={"ps": "sleep 60"},
+              seats=(Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), commands={"ps": "sleep 600"},
               command="echo $LEARNER_ID >> $RESULT_DIR/ran; [ $(wc -l < $RESULT_DIR/ran) = 3 ]")  # fmt: skip
     assert run.run() == 0, run.errors
     assert (run.store / "ran").read_text() == "2\n" * 3
@@ -416,7 +436,7 @@ def test_a_learner_that_is_started_again_can_be_asked_like_others(run: Rig) -> N
     head = run.start()
     run.wait(lambda: "up" in said(run, 1), "the second start")
     run.say("halt")
-    assert head.wait(timeout=30) == 0, run.errors
+    assert head.wait(timeout=240) == 0, run.errors
     final = run.final()
     assert (final.outcome, final.checkpoint.confirmed) == (Outcome.HALTED, True)
     assert run.processes() == []
@@ -425,9 +445,9 @@ def test_a_learner_that_is_started_again_can_be_asked_like_others(run: Rig) -> N
 def test_what_a_failed_learner_left_outside_its_session_is_gone_when_it_starts_again(run: Rig) -> None:
     """It may hold a port, or memory of a GPU. What other learners have left is theirs."""
     run.write(
-        "cd $RESULT_DIR; if [ $LEARNER_ID = 1 ]; then setsid sleep 60 & echo $! > other; "
+        "cd $RESULT_DIR; if [ $LEARNER_ID = 1 ]; then setsid sleep 600 & echo $! > other; "
         "while [ ! -e found ]; do sleep 0.1; done; kill -0 $(cat other) && echo mine lives; exit 0; fi; "
-        "if [ ! -e own ]; then setsid sleep 60 & echo $! > own; sleep 0.5; exit 1; fi; "
+        "if [ ! -e own ]; then setsid sleep 600 & echo $! > own; sleep 0.5; exit 1; fi; "
         "kill -0 $(cat own) 2> $LOG_DIR/said && echo it lives; touch found",
         **AGAIN, restarts_max=1,
     )  # fmt: skip
@@ -437,7 +457,7 @@ def test_what_a_failed_learner_left_outside_its_session_is_gone_when_it_starts_a
 
 
 def test_a_learner_that_fails_too_often_ends_the_job(run: Rig) -> None:
-    run.write("if [ $LEARNER_ID = 2 ]; then exit 7; fi; sleep 60", **AGAIN, restarts_max=1)
+    run.write("if [ $LEARNER_ID = 2 ]; then exit 7; fi; sleep 600", **AGAIN, restarts_max=1)
     assert run.run() == 7, run.errors
     ends = [(f["learner_id"], f["ended_by"], f.get("restarted")) for f in run.ended()]
     assert ends == [(2, "", True), (2, "", None), (1, "stop", None)]
@@ -454,12 +474,13 @@ def test_what_never_reached_its_command_is_not_started_again(run: Rig) -> None:
 
 @pytest.mark.parametrize(("wish", "outcome"), [("halt", Outcome.HALTED), ("cancel", Outcome.CANCELLED)])
 def test_nobody_is_started_again_once_all_are_to_end(run: Rig, wish: str, outcome: Outcome) -> None:
-    run.write("if [ $LEARNER_ID = 1 ]; then sleep 60; fi; echo up; exit 3",
+    run.have_controllers_do(LAST_PAUSE)
+    run.write("if [ $LEARNER_ID = 1 ]; then sleep 600; fi; echo up; exit 3",
               **AGAIN, restarts_max=9, limits=dataclasses.replace(LIMITS, grace_s=1))  # fmt: skip
     head = run.start()
-    run.wait(lambda: len(run.ended()) == 3, "the third end, after which there are four seconds")
+    run.wait(lambda: len(run.ended()) == 3, "the third end, after which there is a long pause")
     run.say(wish)
-    head.wait(timeout=30)
+    head.wait(timeout=240)
     assert run.final().outcome is outcome, run.errors
     last = run.ended()[3]
     assert (last["learner_id"], last["exit_code"], last["waited"], last.get("restarted")) == (2, 3, True, None)
@@ -468,12 +489,13 @@ def test_nobody_is_started_again_once_all_are_to_end(run: Rig, wish: str, outcom
 
 
 def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and_has_counted(run: Rig) -> None:
+    run.have_controllers_do(LAST_PAUSE)
     run.write(f"echo $FFDL_LEARNER_RESTARTS >> $RESULT_DIR/began; [ -e '{run.base}/go' ] || exit 3",
               restart=RESTART_LEARNER, restarts_max=3)  # fmt: skip
     head = run.start()
-    run.wait(lambda: len(run.ended()) == 3, "the third end, after which there are four seconds")
+    run.wait(lambda: len(run.ended()) == 3, "the third end, after which there is a long pause")
     os.kill(run.node_pid(), signal.SIGKILL)
-    assert head.wait(timeout=30) == 74, run.errors
+    assert head.wait(timeout=240) == 74, run.errors
     assert run.final().error_code == "S106"
     (run.base / "go").touch()
     assert run.run() == 0, run.errors
@@ -482,11 +504,11 @@ def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and
 
 
 def test_after_all_restarts_are_used_up_the_next_run_grants_none(run: Rig) -> None:
-    run.write("echo up; [ $FFDL_RESTART = 0 ] || exit 3; [ $RESUME = 1 ] || exit 3; sleep 60",
+    run.write("echo up; [ $FFDL_RESTART = 0 ] || exit 3; [ $RESUME = 1 ] || exit 3; sleep 600",
               restart=RESTART_LEARNER, restarts_max=1)  # fmt: skip
     head = run.start()
     run.wait(lambda: said(run, 1) == "up\n" * 2, "the second start")
     head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=30) == 143, run.errors
+    assert head.wait(timeout=240) == 143, run.errors
     assert run.run() == 3, run.errors
     assert [fields.get("restarted") for fields in run.ended()] == [True, None, None]

@@ -18,7 +18,7 @@ from tests.contract.controller_rig import JOB_ID, Rig, rig
 FLOOD = """\
 import sys, time
 begun, line, count = time.monotonic(), "x" * 127 + chr(10), 0
-while time.monotonic() - begun < 3:
+while time.monotonic() - begun < 3 or count * 128 < 60e6:
     for _ in range(64):  # 16 MB a second are a GB a minute
         sys.stdout.write(line * 1024)
         count += 1024
@@ -83,10 +83,10 @@ def test_a_killed_writer_costs_the_learner_nothing(run: Rig) -> None:
 
 
 def test_a_killed_controller_costs_no_output(run: Rig) -> None:
-    run.write('echo one; while [ ! -e "$MODEL_DIR/go" ]; do sleep 0.1; done; seq 100000; echo two; sleep 60')
+    run.write('echo one; while [ ! -e "$MODEL_DIR/go" ]; do sleep 0.1; done; seq 100000; echo two; sleep 600')
     head = run.start()
     run.wait_for_log("one")
-    for pid in {run.node_pid(), head.pid}:
+    for pid in (head.pid, run.node_pid()):  # a head that lives ends what its node controller leaves
         os.kill(pid, signal.SIGKILL)
     run.await_end()
     Path(run.attempt.model, "go").touch()
@@ -95,7 +95,10 @@ def test_a_killed_controller_costs_no_output(run: Rig) -> None:
 
 
 def test_what_left_the_session_with_the_output_holds_nobody_up(run: Rig) -> None:
-    run.write("setsid sh -c 'sleep 0.1; echo from the stray; sleep 60' & sleep 0.5; echo done")
+    run.write(
+        "setsid sh -c 'echo from the stray; touch \"$RESULT_DIR/said\"; sleep 600' & "
+        'until [ -e "$RESULT_DIR/said" ]; do sleep 0.1; done; echo done'
+    )
     assert run.run() == 0
     assert run.log() == "from the stray\ndone\n"
     assert (run.processes(), writers()) == ([], [])

@@ -18,7 +18,7 @@ from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.mounting import Brought, Mounts
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from tests.contract.certificates import certificate_for
-from tests.contract.controller_rig import rig
+from tests.contract.controller_rig import content, files_below, rig
 from tests.contract.test_controller_data import Site
 from tests.contract.test_controller_mounts import LOOK, WAIT, how, mounts_of, rclone_of, require_nothing_left
 from tests.fakes.google_server import Google, google_server
@@ -33,6 +33,7 @@ DATA = b"the data\n"
 @pytest.fixture(name="site")
 def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
     with rig(tmp_path) as run:
+        run.have_controllers_do()
         site = Site(run, s3_server)
         Path(run.attempt.event_file("head")).parent.mkdir()
         site.put("set/deep/a", DATA)
@@ -107,9 +108,9 @@ def require_hidden(site: Site, store: StoreAddress) -> None:
         for place in ("cmdline", "environ"):
             said = Path(f"/proc/{pid}/{place}").read_bytes()
             assert not [value for value in values if value.encode() in said], (pid, place)
-    for path in site.run.base.rglob("*"):
+    for path in files_below(site.run.base):
         if path.is_file() and Path(site.run.attempt.data) not in path.parents and str(path) != site.run.attempt.secrets:
-            assert not [value for value in values if value.encode() in path.read_bytes()], path
+            assert not [value for value in values if value.encode() in content(path)], path
 
 
 def run_and_look(site: Site, store: StoreAddress) -> str:

@@ -18,6 +18,19 @@ from tests.contract.controller_rig import JOB_ID, Rig, rig, two_nodes
 NAMES = f"learner-{JOB_ID}"
 OWN = "/proc/self/ns/net"
 """Stands for the slot: the learners of this rig are on this machine's network."""
+SEEN = 'until [ -e "$RESULT_DIR/seen" ]; do sleep 0.05; done'
+OVER = """
+if "node" in sys.orig_argv:
+    import time
+    from ffdl_batch.controller.machine.processes import read_process
+    from ffdl_batch.controller.node.supervisor import Supervisor
+    tell = Supervisor._tell_started
+    def tell_late(self, learner_id, learner):
+        while read_process(learner.pid).state not in "ZX":
+            time.sleep(0.01)
+        tell(self, learner_id, learner)
+    Supervisor._tell_started = tell_late
+"""
 
 
 @pytest.fixture(name="run")
@@ -53,10 +66,13 @@ def networks(run: Rig, source: str = "node-0") -> list[dict[str, object]]:
 
 
 def test_learners_have_the_addresses_of_their_network(run: Rig) -> None:
-    own_network(run, 'echo "$PLACE"; cat "$HOSTS"; sleep 1', "egress")
+    own_network(run, f'echo "$PLACE"; cat "$HOSTS"; {SEEN}', "egress")
     for rank in (0, 1):
         tell(run, rank, OWN, "level=egress", f"names=data.example.org=192.0.2.{rank}")
-    assert run.run() == 0, run.errors
+    run.start()
+    run.wait(lambda: all(networks(run, f"node-{rank}") for rank in (0, 1)), "a look at learners of both nodes")
+    Path(run.attempt.results, "seen").touch()
+    assert run.await_end() == 0, run.errors
     logs = [run.log(number).splitlines() for number in (1, 2, 3)]
     addresses = ("10.200.0.1", "10.200.0.2", "10.200.1.1")
     assert [lines[0] for lines in logs] == [
@@ -119,17 +135,21 @@ def test_a_learner_on_the_nodes_network_is_none_of_level_none(run: Rig) -> None:
 def test_a_learner_that_was_isolated_is_seen_to_be(run: Rig) -> None:
     if probe():
         pytest.skip("this kernel lets users make no network namespaces")
-    launch = run.write("sleep 1")
+    launch = run.write(SEEN)
     argv = isolated_argv((sys.executable, "-m", "ffdl_batch.controller"))
     env = {**launch.learner.env, "PYTHONPATH": str(Path(__file__).parents[2])}
     isolated = replace(launch.learner, argv=argv, env=env)
-    run.write("sleep 1", learner=isolated, network=Network("none", "none", "namespaces"))
-    assert run.run() == 0, (run.errors, run.log())
+    run.write(SEEN, learner=isolated, network=Network("none", "none", "namespaces"))
+    run.start()
+    run.wait(lambda: bool(networks(run)), "a look at the learner")
+    Path(run.attempt.results, "seen").touch()
+    assert run.await_end() == 0, (run.errors, run.log())
     assert networks(run) == [{"level": "none", "mechanism": "namespaces", "seen": True}]
 
 
 def test_a_learner_that_ends_at_once_is_not_said_to_have_been_seen(run: Rig) -> None:
     """The first look comes when the learner's events are written; this one is over by then."""
+    run.have_controllers_do(OVER)
     run.write("true", learner=replace(run.write("true").learner, argv=("true",)))
     run.run()
     assert networks(run) == [{"level": "host", "mechanism": "none", "seen": False}]

@@ -30,9 +30,11 @@ def count(run: Rig) -> int:
 
 @pytest.mark.parametrize("ids", [("7", "8"), ("7", "7")], ids=["two jobs", "one job twice"])
 def test_of_two_racing_heads_exactly_one_executes(run: Rig, ids: tuple[str, str]) -> None:
-    run.write(f"echo ran >> '{run.base}/counter'; sleep 1")
+    run.write(f"echo ran >> '{run.base}/counter'; until [ -e '{run.base}/go' ]; do sleep 0.1; done")
     heads = [run.start(native_id=native_id) for native_id in ids]
-    codes = sorted(head.wait(timeout=60) for head in heads)
+    run.wait(lambda: any(head.poll() is not None for head in heads), "one of them to give way")
+    (run.base / "go").touch()
+    codes = sorted(head.wait(timeout=240) for head in heads)
     assert codes == [0, 73], run.errors
     assert count(run) == 1
     assert "is executed by" in run.errors
@@ -55,11 +57,11 @@ def test_a_failure_is_not_tried_again_by_a_requeue(run: Rig) -> None:
 
 
 def test_what_was_ended_from_outside_goes_on_under_the_same_id(run: Rig) -> None:
-    run.write(f"echo ran >> '{run.base}/counter'; echo up; [ -e '{run.base}/go' ] || sleep 60")
+    run.write(f"echo ran >> '{run.base}/counter'; echo up; [ -e '{run.base}/go' ] || sleep 600")
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=30) == 143
+    assert head.wait(timeout=240) == 143
     (run.base / "go").touch()
     assert run.run() == 0, run.errors
     assert (run.final().outcome, run.final().restart, count(run)) == (Outcome.COMPLETED, 1, 2)
@@ -74,11 +76,11 @@ def test_a_head_killed_while_the_learner_runs_adopts_its_node_controller(run: Ri
     head = run.start()
     run.wait_for_log("up")
     head.kill()
-    head.wait(timeout=30)
+    head.wait(timeout=240)
     second = run.start()
     run.wait(lambda: len([e for e in run.events("head") if e.kind is EventKind.CLAIMED]) == 2, "the second claim")
     (run.base / "go").touch()
-    assert second.wait(timeout=30) == 0, run.errors
+    assert second.wait(timeout=240) == 0, run.errors
     assert (count(run), run.final().outcome) == (1, Outcome.COMPLETED)
 
 
@@ -87,7 +89,7 @@ def test_a_head_killed_after_the_learner_had_ended_does_not_run_it_again(run: Ri
     head = run.start()
     run.wait_for_log("up")
     head.kill()
-    head.wait(timeout=30)
+    head.wait(timeout=240)
     (run.base / "go").touch()
     run.wait(lambda: any(e.kind is EventKind.STORED for e in run.events()) and not run.processes(), "the end")
     assert not Path(run.attempt.final).exists()
@@ -96,11 +98,11 @@ def test_a_head_killed_after_the_learner_had_ended_does_not_run_it_again(run: Ri
 
 
 def test_a_node_controller_killed_leaves_no_learner_behind(run: Rig) -> None:
-    run.write(f"echo ran >> '{run.base}/counter'; echo up; sleep 60")
+    run.write(f"echo ran >> '{run.base}/counter'; echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
     os.kill(run.node_pid(), signal.SIGKILL)
-    assert head.wait(timeout=30) == 74
+    assert head.wait(timeout=240) == 74
     assert (run.final().error_code, run.final().stored) == ("S106", False)
     assert "died without a word" in run.final().message
     assert run.processes() == []
@@ -112,7 +114,7 @@ def test_both_controllers_killed_the_orphan_is_ended_before_its_successor_starts
     head = run.start()
     run.wait_for_log("up")
     head.kill()
-    head.wait(timeout=30)
+    head.wait(timeout=240)
     os.kill(run.node_pid(), signal.SIGKILL)
     (run.base / "go").touch()
     assert run.run() == 0, run.errors

@@ -17,7 +17,7 @@ from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.launch import Copy, LearnerCommand, Seat, Stores, decode, encode
 from ffdl_batch.domain.limits import Limits
-from tests.contract.controller_rig import JOB_ID, LIMITS, ROOT, Rig, rig, two_nodes
+from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig, two_nodes
 
 PATIENT = replace(LIMITS, kill_wait_s=20)
 """Time to store after a TERM, also on a machine that does much else."""
@@ -26,6 +26,7 @@ PATIENT = replace(LIMITS, kill_wait_s=20)
 @pytest.fixture(name="run")
 def made(tmp_path: Path) -> Iterator[Rig]:
     with rig(tmp_path) as one:
+        one.have_controllers_do()
         yield one
 
 
@@ -171,13 +172,13 @@ def test_a_users_signal_goes_to_the_learners_process_that_catches_it(run: Rig, n
         "import signal, time\n"
         f"signal.signal({int(number)}, lambda *_: (print('caught', flush=True), exit(0)))\n"
         "print('up', flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     run.write("python3 main.py | cat; exit 0", model={"main.py": program})
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(number)
-    assert head.wait(timeout=30) == 0
+    assert head.wait(timeout=240) == 0
     assert run.log().splitlines() == ["up", "caught"]
     assert run.final().outcome is Outcome.COMPLETED
     assert run.ended()[0]["ended_by"] == ""
@@ -188,16 +189,16 @@ def test_a_users_signal_that_nobody_catches_ends_nothing(run: Rig) -> None:
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(signal.SIGUSR1)
-    assert head.wait(timeout=30) == 0
+    assert head.wait(timeout=240) == 0
     assert run.log().splitlines() == ["up", "done"]
 
 
 def test_term_ends_a_slow_learner_and_stores_what_is_there(run: Rig) -> None:
-    run.write("echo partial > $RESULT_DIR/part; echo up; sleep 60", limits=PATIENT)
+    run.write("echo partial > $RESULT_DIR/part; echo up; sleep 600", limits=PATIENT)
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=30) == 143
+    assert head.wait(timeout=240) == 143
     assert (run.final().outcome, run.final().stored) == (Outcome.CANCELLED, True)
     assert run.ended()[0]["ended_by"] == "term"
     assert (run.store / "part").read_text() == "partial\n"
@@ -209,7 +210,7 @@ def test_a_learner_that_ignores_term_is_killed(run: Rig) -> None:
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=30) == 143
+    assert head.wait(timeout=240) == 143
     assert run.ended()[0]["signal"] == signal.SIGKILL
     assert run.processes() == []
 
@@ -222,16 +223,17 @@ def save(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
 print("up", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
 def test_a_program_that_catches_term_has_time_to_save(run: Rig) -> None:
-    run.write("python3 main.py $RESULT_DIR/saved; echo next command", model={"main.py": SAVES_ON_TERM}, limits=PATIENT)
+    command, limits = "python3 main.py $RESULT_DIR/saved; echo next command", replace(LIMITS, kill_wait_s=300)
+    run.write(command, model={"main.py": SAVES_ON_TERM}, limits=limits)
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(signal.SIGTERM)
-    assert head.wait(timeout=30) == 143
+    assert head.wait(timeout=240) == 143
     assert (run.store / "saved").read_text() == "saved"
 
 
@@ -243,7 +245,7 @@ def test_background_processes_do_not_outlive_the_learner(run: Rig) -> None:
 
 
 def test_the_time_limit(run: Rig) -> None:
-    run.write("echo up; sleep 60", limits=Limits(grace_s=1, kill_wait_s=2, time_s=12))
+    run.write("echo up; sleep 600", limits=Limits(grace_s=1, kill_wait_s=2, time_s=12))
     assert run.run() == 124
     final = run.final()
     assert (final.outcome, final.error_code) == (Outcome.TIMED_OUT, "C203")
@@ -251,7 +253,7 @@ def test_the_time_limit(run: Rig) -> None:
 
 
 def test_one_failing_learner_ends_the_others(run: Rig) -> None:
-    run.write("if [ $LEARNER_ID = 2 ]; then exit 5; fi; echo up; sleep 60", learners=3, learners_per_node=3)
+    run.write("if [ $LEARNER_ID = 2 ]; then exit 5; fi; echo up; sleep 600", learners=3, learners_per_node=3)
     assert run.run() == 5
     ended = {fields["learner_id"]: fields["ended_by"] for fields in run.ended()}
     assert ended == {1: "stop", 2: "", 3: "stop"}
@@ -307,10 +309,12 @@ def test_learners_with_shares_of_a_gpu_are_all_told_it(run: Rig) -> None:
 
 
 BLIND = """
-import os
+import os, time
 real = os.scandir
 def scandir(path="."):
     if str(path).endswith("/data") and os.environ.get("FFDL_NODE_RANK") == "1":
+        while "up" not in open(os.environ["FIRST"]).read():
+            time.sleep(0.05)
         raise FileNotFoundError(2, "No such file or directory", path)
     return real(path)
 os.scandir = scandir
@@ -327,7 +331,8 @@ def test_two_nodes_both_succeed(run: Rig) -> None:
 
 
 def test_a_failure_on_one_node_ends_the_other(run: Rig) -> None:
-    two_nodes(run, "if [ $NODE_RANK = 1 ]; then exit 9; fi; echo up; sleep 60")
+    first_is_up = f"until grep -q up '{run.attempt.training_log(1)}'; do sleep 0.05; done"
+    two_nodes(run, f"if [ $NODE_RANK = 1 ]; then {first_is_up}; exit 9; fi; echo up; sleep 600")
     assert run.run() == 9, run.errors
     assert run.ended("node-0")[0]["ended_by"] == "stop"
     assert run.final().exit_code == 9
@@ -342,13 +347,13 @@ def test_a_model_that_fails_on_the_first_node_starts_nothing_on_the_second(run: 
 
 
 def test_a_data_directory_that_only_the_second_node_misses_ends_the_first(run: Rig) -> None:
-    two_nodes(run, "echo up; sleep 60")
+    two_nodes(run, "echo up; sleep 600")
     # What the first node found in an earlier run does not speak for the second.
     launch = dataclasses.replace(decode(Path(run.attempt.launch).read_text()), needs_dirs=(str(run.base / "data"),))
     Path(run.attempt.launch).write_text(encode(launch))
     (run.base / "data").mkdir()
-    (run.base / "sitecustomize.py").write_text(BLIND)
-    run.env = {"PYTHONPATH": f"{run.base}{os.pathsep}{ROOT}"}
+    run.have_controllers_do(BLIND)
+    run.env["FIRST"] = run.attempt.training_log(1)
     assert run.run() == 74, run.errors
     assert run.ended("node-0")[0]["ended_by"] == "stop"
     assert run.ended("node-1") == []
@@ -363,7 +368,7 @@ def test_output_is_echoed(run: Rig) -> None:
 
 
 def test_marks_and_heartbeat(run: Rig) -> None:
-    run.write("echo one; sleep 1.5; echo two")
+    run.write(f"echo one; until grep -q one '{run.attempt.training_log(1)}'; do sleep 0.05; done; sleep 1.5; echo two")
     assert run.run() == 0
     marks = [line.split() for line in Path(run.attempt.marks(1)).read_text().splitlines()]
     assert [mark[1:] for mark in marks] == [["0", "0"], ["4", "1"]]
@@ -372,11 +377,11 @@ def test_marks_and_heartbeat(run: Rig) -> None:
 
 
 def test_a_newer_attempt_ends_the_learners_of_an_older_one(run: Rig) -> None:
-    run.write("echo up; sleep 60")
+    run.write("echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
     Path(run.attempt.control).write_text('{"attempt": 2}')
-    assert head.wait(timeout=30) == 74
+    assert head.wait(timeout=240) == 74
     assert run.final().error_code == "S106"
     assert "attempt 2" in run.final().message
     assert run.processes() == []

@@ -56,8 +56,9 @@ class Desk:
     def try_to(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """One command."""
         argv = [*FFDL, *arguments]
+        env = self.site.environment()
         return subprocess.run(
-            argv, cwd=self.base, env=self.site.environment(), capture_output=True, text=True, timeout=90, check=False
+            argv, cwd=self.base, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
 
     def run(self, *arguments: str) -> str:
@@ -116,7 +117,7 @@ def end_jobs(desk: Desk) -> None:
     for job in json.loads(desk.run("list", "--json"))["jobs"]:
         desk.run("cancel", job["id"])
     for job in json.loads(desk.run("list", "--json"))["jobs"]:
-        desk.try_to("wait", "--timeout", "30", job["id"])
+        desk.try_to("wait", "--timeout", "100", job["id"])
 
 
 def test_nothing_of_an_earlier_attempt_is_out_of_sight(desk: Desk) -> None:
@@ -195,7 +196,7 @@ print("last", number, flush=True)
 def test_a_follower_loses_nothing_to_files_that_turn_over_and_a_daemon_that_dies(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "train.py").write_text(CHATTER)
-    environment = {"FFDL_BACKEND": "local", "FFDL_LOG_FILE_SIZE": "100KiB", "FFDL_LOG_FILES": "100"}
+    environment = {"FFDL_BACKEND": "local", "FFDL_LOG_FILE_SIZE": "100KiB", "FFDL_LOG_FILES": "1000"}
     with site_in(tmp_path, more_environment={**environment, "FFDL_LOG_RATE": "1GiB"}) as site:
         desk = Desk(site, tmp_path)
         site.launch(program=PLAIN)

@@ -13,13 +13,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ffdl_batch.services.exposition import CONTENT_TYPE
-from tests.contract.daemon_rig import PLAIN, Site, until
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, until
+from tests.fakes.s3_server import free_port
 
 MANIFEST = """\
 name: losses
 memory: 100MB
 cpus: 1
-framework: {name: custom, version: any, command: bash train.sh}
+framework: {name: custom, version: any, command: bash train.sh GO}
 evaluation_metrics:
   type: regex_extractor
   line_lookahead: 0
@@ -30,13 +31,8 @@ evaluation_metrics:
       scalars: {loss: {type: FLOAT, value: $loss}}
       etimes: {iteration: {type: INT, value: $step}}
 """
-TRAIN = "for i in 1 2 3 4 5; do echo step $i loss 0.$((10 - i)); done; sleep 1\n"
+TRAIN = "for i in 1 2 3 4 5; do echo step $i loss 0.$((10 - i)); done; until [ -e $1 ]; do sleep 0.1; done\n"
 FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture
@@ -52,16 +48,19 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
+def try_to(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv, env = [*FFDL, *arguments], site.environment()
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
 def run(site: Site, *arguments: str) -> str:
-    done = subprocess.run(
-        [*FFDL, *arguments], env=site.environment(), capture_output=True, text=True, timeout=90, check=False
-    )
+    done = try_to(site, *arguments)
     assert done.returncode == 0, done.stderr + site.log
     return done.stdout
 
 
 def scrape(port: str, path: str = "/metrics") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT_S)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -69,6 +68,11 @@ def scrape(port: str, path: str = "/metrics") -> tuple[int, str]:
         return answer.status, answer.read().decode()
     finally:
         connection.close()
+
+
+def rows_of(table: str) -> list[list[str]]:
+    """The first two columns."""
+    return [line.split()[:2] for line in table.splitlines()]
 
 
 def completed(text: str) -> float:
@@ -80,10 +84,14 @@ def completed(text: str) -> float:
 def test_what_a_job_measured_and_what_the_daemon_counts(site: Site, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "train.sh").write_text(TRAIN)
-    (tmp_path / "manifest.yml").write_text(MANIFEST)
+    (tmp_path / "manifest.yml").write_text(MANIFEST.replace("GO", str(tmp_path / "go")))
     daemon = site.start(program=PLAIN)
     manifest, model = str(tmp_path / "manifest.yml"), str(tmp_path / "model")
     job_id = run(site, "submit", "--parsable", manifest, model).strip().partition(";")[0]
+    # What reads the log is a process of its own, and has ten seconds from the learner's end on.
+    until(lambda: ["train/loss", "5"] in rows_of(try_to(site, "metrics", job_id).stdout), "all to be read")
+    until(lambda: "memory" in try_to(site, "metrics", "--usage", job_id).stdout, "a sample")
+    (tmp_path / "go").touch()
     run(site, "wait", job_id)
     row = next(line.split() for line in run(site, "metrics", job_id).splitlines() if line.startswith("train/loss"))
     assert row[:7] == ["train/loss", "5", "iteration", "5", "0.5", "0.5", "0.9"]
@@ -99,7 +107,7 @@ def test_what_a_job_measured_and_what_the_daemon_counts(site: Site, tmp_path: Pa
     assert in_file == {family.name for family in text_string_to_metric_families(text)}
     assert file.stat().st_mode & 0o777 == 0o644
     daemon.terminate()
-    assert daemon.wait(timeout=30) == 0
+    assert daemon.wait(LIMIT_S) == 0
     assert not file.exists()
     with pytest.raises(OSError):
         scrape(port)

@@ -11,7 +11,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,23 @@ __all__ = ["rig"]
 FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 NOISE = random.Random(16).randbytes(2 * MIB + 3)
 TREE = {"big": NOISE, "deep/b c": b"1", "empty": b""}
-LIMIT_S = 60
+LIMIT_S = 180
+SLOWLY = """
+import sys
+if "ffdl_batch.staging" in sys.orig_argv:
+    import time
+    from ffdl_batch.staging.stores.store import Sent
+    chunks = Sent.chunks
+    def slowly(sent):
+        for data in chunks(sent):
+            yield data
+            time.sleep(600)
+    Sent.chunks = slowly
+else:
+    from ffdl_batch.client import transfers
+    transfers._ENDS_WITHIN_S = 120
+"""
+"""Of what goes into a directory the first chunk goes, and a program that ends has time for it."""
 _OF_ROOT = "-dac_override,-dac_read_search"
 AS_OTHERS = ("setpriv", f"--inh-caps={_OF_ROOT}", f"--bounding-set={_OF_ROOT}") if os.geteuid() == 0 else ()
 """Before a command: modes of files count for it."""
@@ -184,11 +199,10 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_with(person: Person) -> Non
     rig = person.rig
     names = {f"{number:02}": NOISE[:300_000] for number in range(30)}
     source = person.lay(names)
-    rig.proxy.rules = [Rule("PUT", pause_s=0.05)]
+    hangs = Rule("PUT", after=8, hang_s=600)
+    rig.proxy.rules = [hangs]
     process = person.start("put", source, person.url("x"), "-j", "2")
-    deadline = time.monotonic() + LIMIT_S
-    while len(rig.keys()) < 5 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: hangs.done == 2 and len(rig.keys()) >= 5, "two uploads that hang after others")
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
@@ -207,7 +221,7 @@ def test_ctrl_c_while_files_come_leaves_whole_ones_and_parts_that_are_gone_on_wi
     names = {f"{number:02}": NOISE[: 300_000 + number] for number in range(30)}
     for name, data in names.items():
         rig.put(f"x/{name}", data)
-    rig.proxy.rules = [Rule("GET", pause_s=0.05)]
+    rig.proxy.rules = [Rule("GET", "/x/", times=5), Rule("GET", "/x/", pause_s=60)]
     process = person.start("get", person.url("x"), "--out", got, "-j", "2")
     until(lambda: got.is_dir() and sum(1 for path in got.iterdir() if path.name in names) >= 3, "three files")
     os.killpg(process.pid, signal.SIGINT)
@@ -230,7 +244,10 @@ def test_what_is_half_stored_in_a_directory_is_no_file(person: Person, number: s
     mine, store = person.lay({}), person.directory / "store"
     mine.mkdir()
     with (mine / "large").open("wb") as large:
-        large.truncate(512 << 20)
+        large.truncate(32 << 20)
+    (person.directory / "site").mkdir()
+    (person.directory / "site" / "sitecustomize.py").write_text(SLOWLY)
+    person.environ["PYTHONPATH"] = str(person.directory / "site")
     process = person.start("put", mine, store.as_uri())
 
     def half() -> list[Path]:
@@ -240,6 +257,7 @@ def test_what_is_half_stored_in_a_directory_is_no_file(person: Person, number: s
         until(half, "a part of the file")
     finally:
         os.killpg(process.pid, number)
+    del person.environ["PYTHONPATH"]
     said = process.communicate(timeout=LIMIT_S)[1]
     assert "Traceback" not in said
     assert not (store / "large").exists()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract import daemon_rig
-from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.contract.daemon_rig import PATIENT, Site, site_in, until
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.s3_server import S3Server
 from tests.fakes.ssh_server import SshServer
@@ -83,7 +83,7 @@ def data(tmp_path: Path, s3_server: S3Server) -> Iterator[Data]:
         s3_server.client.put_object(Bucket=bucket, Key=key, Body=content)
     environment = {"FFDL_BACKEND": "local"}
     with site_in(tmp_path, more_environment=environment) as site:
-        site.start(program=PLAIN)
+        site.start(program=PATIENT)
         made = Data(site, s3_server, FaultProxy(s3_server.port), bucket)
         yield made
         made.proxy.stop()
@@ -159,11 +159,12 @@ def test_what_is_wrong_is_told_at_submission(data: Data) -> None:
 
 
 def test_what_moves_is_shown_while_it_does(data: Data) -> None:
-    data.proxy.rules.append(Rule("GET", "set/a", status=503, code="SlowDown", times=3))
-    job_id = data.submit()["id"]
-    job = until(lambda: (found := data.job(job_id))["moving"] and found, "something that moves")
+    rule = Rule("GET", "set/a", status=503, code="SlowDown", times=4)
+    data.proxy.rules.append(rule)
+    job_id, said = data.submit()["id"], "loading data: set/a: it answered 503 SlowDown"
+    job = until(lambda: (found := data.job(job_id))["moving"].startswith(said) and found, "something that moves")
+    rule.times = 0
     assert job["state"] == "DOWNLOADING"
-    assert job["moving"].startswith("loading data: set/a: it answered 503 SlowDown")
     assert job["submitted_at"] <= job["moving_at"]
     ended = data.ended(job_id)
     assert (ended["state"], ended["moving"], ended["moving_at"]) == ("COMPLETED", "", None)

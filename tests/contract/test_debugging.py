@@ -86,6 +86,11 @@ def pair(desk: Desk) -> str:
     return start(desk, "pair", "host", 2)
 
 
+def long(seconds: int) -> str:
+    """So many seconds for `sleep`, by which its process is known: no other run of the tests has the same."""
+    return f"{seconds}.{os.getpid()}"
+
+
 def sleepers(seconds: str) -> list[int]:
     """Living processes that sleep so long."""
     found = []
@@ -101,7 +106,7 @@ def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:
     asked = 'readlink /proc/$$/ns/net; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
     done = subprocess.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", asked], env=desk.site.environment(), input="from here\n",
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     net, place, *rest = done.stdout.splitlines()
     assert (done.returncode, done.stderr, rest) == (7, "wrong\n", [f"dark blue, 1, {lone}", "from here"])
@@ -125,7 +130,7 @@ def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
     data = os.urandom(3 << 20)
     done = subprocess.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", "tee >(sha256sum >&2)"], env=desk.site.environment(), input=data,
-        capture_output=True, timeout=60, check=False,
+        capture_output=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout == data) == (0, True)
 
@@ -133,7 +138,7 @@ def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
 def test_a_command_that_does_not_read_ends_all_the_same(desk: Desk, lone: str) -> None:
     done = subprocess.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", "exec <&-; kill -KILL $$"], env=desk.site.environment(),
-        input=bytes(1 << 20), capture_output=True, timeout=60, check=False,
+        input=bytes(1 << 20), capture_output=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGKILL, b"", b"")
 
@@ -150,9 +155,12 @@ def test_an_interrupt_goes_to_the_command(desk: Desk, lone: str) -> None:
 
 @pytest.mark.parametrize("way", ["the end of the command", "a killed client", "a second interrupt"])
 def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
-    seconds = str(8000 + len(way))
-    left = f"trap '' HUP TERM INT; sleep {seconds} & setsid -f sleep {seconds}; echo up; "
-    text = left + ("true" if way == "the end of the command" else f"exec sleep {seconds}")
+    seconds = long(8000 + len(way))
+    text = f"trap '' HUP TERM INT; sleep {seconds} & setsid -f sleep {seconds}; "
+    if way == "a second interrupt":  # says when the first one has come through: two at once are one
+        text += "trap 'echo heard' INT; echo up; while :; do sleep 0.1; done"
+    else:
+        text += "echo up; " + ("true" if way == "the end of the command" else f"exec sleep {seconds}")
     argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
     with subprocess.Popen(
         argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
@@ -163,7 +171,7 @@ def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
             made.kill()
         elif way == "a second interrupt":
             made.send_signal(signal.SIGINT)
-            time.sleep(0.3)
+            assert made.stdout.readline() == b"heard\n"
             made.send_signal(signal.SIGINT)
         code = made.wait(LIMIT_S)
         assert code == {"the end of the command": 0, "a killed client": -9, "a second interrupt": 130}[way]
@@ -171,7 +179,8 @@ def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
 
 
 def test_a_killed_helper_leaves_nothing(desk: Desk, lone: str) -> None:
-    argv = [*FFDL, "exec", lone, "--", "bash", "-c", "trap '' HUP; echo up; sleep 8100"]
+    seconds = long(8100)
+    argv = [*FFDL, "exec", lone, "--", "bash", "-c", f"trap '' HUP; echo up; sleep {seconds}"]
     with subprocess.Popen(
         argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as made:
@@ -180,7 +189,7 @@ def test_a_killed_helper_leaves_nothing(desk: Desk, lone: str) -> None:
         (helper,) = [int(pid) for pid in Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()]
         os.kill(helper, signal.SIGKILL)
         assert (made.wait(LIMIT_S), b"broke off" in made.stderr.read()) == (1, True)
-    until(lambda: not sleepers("8100"), "what ran in the learner to be gone")
+    until(lambda: not sleepers(seconds), "what ran in the learner to be gone")
 
 
 def test_a_table_has_every_learner(desk: Desk, pair: str) -> None:
@@ -289,8 +298,9 @@ def test_a_shell_has_a_terminal(desk: Desk, pair: str) -> None:
         return screen.await_text(r"(\d+ \d+)\r\n")[1] == "44 120"
 
     until(is_resized, "the shell to have the new size")
-    screen.type("sleep 8200\n")
-    until(lambda: sleepers("8200"), "the shell to sleep")
+    seconds = long(8200)
+    screen.type(f"sleep {seconds}\n")
+    until(lambda: sleepers(seconds), "the shell to sleep")
     screen.type("\x03")
     screen.type("echo status $?; exit 9\n")
     screen.await_text(r"status 130\r\n")
@@ -298,17 +308,18 @@ def test_a_shell_has_a_terminal(desk: Desk, pair: str) -> None:
 
 
 def test_a_terminal_that_goes_away_takes_the_shell_with_it(desk: Desk, lone: str) -> None:
-    screen = Screen(desk, "shell", lone)
-    screen.type("nohup sleep 8300 >/dev/null &\n")
-    screen.type("exec sleep 8300\n")
-    until(lambda: len(sleepers("8300")) == 2, "both to sleep")
+    screen, seconds = Screen(desk, "shell", lone), long(8300)
+    screen.type(f"nohup sleep {seconds} >/dev/null &\n")
+    screen.type(f"exec sleep {seconds}\n")
+    until(lambda: len(sleepers(seconds)) == 2, "both to sleep")
     assert screen.hang_up() != 0
-    until(lambda: not sleepers("8300"), "both to be gone")
+    until(lambda: not sleepers(seconds), "both to be gone")
 
 
 def test_the_end_of_the_learner_ends_the_command(desk: Desk) -> None:
-    job_id = start(desk, "ending", "none")
-    argv = [*FFDL, "exec", job_id, "--", "bash", "-c", "trap '' HUP; setsid -f sleep 8400; echo up; exec sleep 8400"]
+    job_id, seconds = start(desk, "ending", "none"), long(8400)
+    text = f"trap '' HUP; setsid -f sleep {seconds}; echo up; exec sleep {seconds}"
+    argv = [*FFDL, "exec", job_id, "--", "bash", "-c", text]
     with subprocess.Popen(
         argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as made:
@@ -316,10 +327,9 @@ def test_the_end_of_the_learner_ends_the_command(desk: Desk) -> None:
         assert made.stdout.readline() == b"up\n"
         desk.run("cancel", job_id)
         code, said = made.wait(LIMIT_S), made.stderr.read().decode()
-    desk.try_to("wait", "--timeout", "30", job_id)
-    assert desk.show(job_id)["state"] == "CANCELLED"
+    desk.await_state(job_id, "CANCELLED")
     assert (code, said) == (1, "ffdl: learner 1 has ended, and with it what ran in it\n")
-    assert not sleepers("8400")
+    until(lambda: not sleepers(seconds), "what ran in the learner to be gone")
     done = desk.try_to("exec", job_id, "--", "true")
     assert (done.returncode, done.stderr) == (
         1,

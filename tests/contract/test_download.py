@@ -60,7 +60,7 @@ class Desk:
             env={**self.site.environment(), "XDG_CACHE_HOME": str(self.base / "home")},
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
             check=False,
         )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
@@ -72,12 +72,13 @@ class Desk:
         told = self.ask("submit", "--parsable", str(self.base / "manifest.yml"), str(self.base / "model"))
         job_id = told.stdout.strip()
         until(lambda: "hello" in self.ask("logs", job_id).stdout, f"the training to begin; {self.site.log}")
+        until(lambda: self.site.state_of(job_id) == "PROCESSING", "the daemon to know that it did")
         return job_id
 
     def finish(self, job_id: str) -> dict[str, Any]:
         """Let the job end; the job."""
         (self.base / "finish").touch()
-        self.ask("wait", "--timeout", "60", job_id)
+        self.ask("wait", "--timeout", "240", job_id)
         job: dict[str, Any] = json.loads(self.ask("show", "--json", job_id).stdout)["job"]
         return job
 
@@ -97,7 +98,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
             (tmp_path / "finish").touch()
             for job in json.loads(made.ask("list", "--json").stdout)["jobs"]:
                 made.ask("cancel", job["id"])
-                made.ask("wait", "--timeout", "60", job["id"], code=job_code(made, job["id"]))
+                made.ask("wait", "--timeout", "240", job["id"], code=job_code(made, job["id"]))
 
 
 def job_code(desk: Desk, job_id: str) -> int:
@@ -207,7 +208,7 @@ def test_who_does_not_see_the_directory_has_it_from_the_daemon(desk: Desk) -> No
         env=desk.site.environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr

@@ -34,7 +34,7 @@ def daemon() -> Iterator[FakeDaemon]:
 def ask(daemon: FakeDaemon, where: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     argv = [*FFDL, "download", JOB, *words]
     env = environment(daemon, {"XDG_CACHE_HOME": str(where / "cache"), **more})
-    return subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_results_come_from_the_store(rig: StagingRig, daemon: FakeDaemon) -> None:

@@ -22,7 +22,7 @@ def download(data: Data, where: Path, *words: str) -> None:
         env={**data.site.environment(), "XDG_CACHE_HOME": str(where / "cache"), **KEYS},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ import pytest
 from ffdl_batch.domain.job_state import TERMINAL
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile, decode
-from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
 
 FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 NO_BUDGET = "retry: {timeouts: 0, preemptions: 0, node_failures: 0}"
@@ -68,7 +68,7 @@ class Machine:
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """One command to its end."""
         process = self.popen(*arguments)
-        out, errors = process.communicate(timeout=90)
+        out, errors = process.communicate(timeout=3 * LIMIT_S)
         return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
 
     def manifest(self, batch: str, arguments: str = "", name: str = "saver") -> Path:
@@ -176,7 +176,7 @@ def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
     machine: Machine, event: str, interruption: str, words: str
 ) -> None:
     """The limit is far away, and the manifest allows no interruption at all."""
-    job_id = machine.train(f"time: 2h, {NO_BUDGET}, checkpoint: {{grace_s: 15}}", "--save")
+    job_id = machine.train(f"time: 2h, {NO_BUDGET}, checkpoint: {{grace_s: 60}}", "--save")
     for number in (1, 2):
         machine.until_saved(job_id, number)
         code, report = machine.drill(event, job_id)
@@ -197,9 +197,9 @@ def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
 
 def test_a_time_limit_in_earnest_after_a_drill_is_charged(machine: Machine) -> None:
     """The second attempt's warning comes early, as a scheduler's may."""
-    job_id = machine.train("time: '0:38', checkpoint: {grace_s: 10}")
+    job_id = machine.train("time: '4:00', checkpoint: {grace_s: 115}")
     code, report = machine.drill("timeout", job_id)
-    assert (code, report["lead_s"], report["lead_from"]) == (0, 19, "time limit"), report
+    assert (code, report["lead_s"], report["lead_from"]) == (0, 120, "time limit"), report
     machine.until_training(job_id, 2)
     owner = json.loads(Path(machine.attempt(job_id, 2).claim_owner).read_text())
     os.kill(owner["pid"], signal.SIGURG)
@@ -229,7 +229,7 @@ def test_a_training_that_does_not_listen_goes_on_and_hears_what_would_have_been(
 
 
 def test_a_lead_of_the_manifest_that_is_too_short_stays_and_is_warned_of(machine: Machine) -> None:
-    job_id = machine.train("time: 2h, checkpoint: {grace_s: 4, lead_s: 5}")
+    job_id = machine.train("time: 2h, checkpoint: {grace_s: 60, lead_s: 5}")
     done = machine.run("drill", "timeout", job_id)
     assert done.returncode == 0, done.stderr
     lines = dict(line.split(":", 1) for line in done.stdout.splitlines())
@@ -242,7 +242,7 @@ def test_a_lead_of_the_manifest_that_is_too_short_stays_and_is_warned_of(machine
 
 
 def test_a_halt_is_resumed_with_what_was_measured(machine: Machine) -> None:
-    job_id = machine.train("time: 2h, checkpoint: {grace_s: 4}")
+    job_id = machine.train("time: 2h, checkpoint: {grace_s: 60}")
     code, report = machine.drill("halt", job_id)
     assert (code, report["interruption"], report["played"], report["next_attempt"]) == (0, "halt", True, 2), report
     assert (report["lead_s"], report["lead_from"]) == (report["lead_needed_s"], "measured")
@@ -258,16 +258,18 @@ def test_a_trial_run_waits_in_the_queue_on_nobodys_clock_but_the_queues(machine:
     busy = machine.train("time: 2h, checkpoint: {grace_s: 4}")
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}", name="trial")
     process = machine.popen("drill", "timeout", "--after", "0", "--timeout", "30", "--queue-timeout", "1", trial)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 124, errors
     told = errors.splitlines()
     trial_id = told[0].split()[3]
     assert told[0] == f"ffdl: trial run {trial_id} is submitted"
     waiting = "waiting until it is PROCESSING, nothing is played before; --timeout counts from then on"
     assert waiting in told[1]
-    assert told[-2] == f"ffdl: trial run {trial_id} is being cancelled"
     assert told[-1].endswith("after 1 s (--queue-timeout), and not PROCESSING")
     until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")
+    events = machine.site.ask("GET", f"/api/v1/jobs/{trial_id}/events")[1]["events"]
+    is_at_once = "DEPLOYING" not in [event["state"] for event in events]  # no scheduler had it yet
+    assert told[-2] == f"ffdl: trial run {trial_id} is {'cancelled' if is_at_once else 'being cancelled'}"
     assert (machine.job(busy)["state"], len(machine.job(busy)["attempts"])) == ("PROCESSING", 1)
 
 
@@ -287,11 +289,17 @@ def test_a_signal_takes_the_trial_run_of_a_sweep_back(machine: Machine) -> None:
     """A trial run is one job, of a sweep its first element; TERM cancels it as Ctrl-C does."""
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}, sweep: {LR: [0.1, 0.2]}", name="trial")
     process = machine.popen("drill", "preempt", "--after", "60", trial)
+    assert process.stderr is not None
+    said = line = process.stderr.readline()
+    while "is submitted" not in line:  # then it knows whom to take back
+        assert line, said
+        line = process.stderr.readline()
+        said += line
     until(lambda: [j for j in jobs_of(machine) if j["state"] == "PROCESSING"], "the trial run to begin")
     (job,) = jobs_of(machine)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
+    errors = said + process.communicate(timeout=LIMIT_S)[1]
     assert (job["name"], job["array_index"], job["array_values"]) == ("drill-trial[0]", 0, {"LR": "0.1"})
     assert f"trial run {job['id']} is submitted; it is element 0 of the array" in errors, errors
     assert process.returncode == 143 and f"trial run {job['id']} is being cancelled" in errors, errors

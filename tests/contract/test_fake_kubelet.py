@@ -138,11 +138,11 @@ def test_what_it_does_not_know_is_refused(hands: Hands) -> None:
 
 
 def test_a_sidecar_is_up_before_the_learner_begins_and_ends_after_it(hands: Hands) -> None:
-    side = sidecar("echo up; sleep 0.3; touch /p/open; trap 'echo told; sleep 0.2; exit 3' TERM; sleep 99 & wait",
-                   startupProbe={"exec": {"command": ["test", "-e", "/p/open"]}, "failureThreshold": 100},
+    side = sidecar("echo up; sleep 0.3; trap 'echo told; sleep 0.2; exit 3' TERM; sleep 99 & touch /p/open; wait",
+                   startupProbe={"exec": {"command": ["test", "-e", "/p/open"]}, "failureThreshold": 1000},
                    volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
     volumes = [{"name": "p", "emptyDir": {}}]
-    main = sh("main", "ls /p; ps -e -o args= | grep -c '^sleep 9[9]'; exit 0",
+    main = sh("main", "ls /p; until n=$(ps -e -o args= | grep -c '^sleep 9[9]'); do sleep 0.1; done; echo $n",
               volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
     hands.pod("two", main, inits=(side,), volumes=volumes, shareProcessNamespace=True)
     pod = hands.wait("two", "Succeeded")
@@ -164,17 +164,21 @@ def test_a_sidecar_that_ends_is_started_anew_beside_its_learner(hands: Hands) ->
 
 def test_the_hook_comes_first_then_term_then_kill(hands: Hands) -> None:
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook >/proc/1/fd/1; touch /p/hooked"]}}}
-    script = "trap 'echo term; ls /p' TERM; echo up; while :; do sleep 0.05; done"
-    main = sh("main", script, lifecycle=hook, volumeMounts=[{"name": "p", "mountPath": "/p"}])
-    hands.pod("stop", main, volumes=[{"name": "p", "emptyDir": {}}], terminationGracePeriodSeconds=1,
-              meta={"finalizers": ["example.com/read"]})  # fmt: skip
-    hands.await_log("stop", "up")
-    hands.k8s.ask("DELETE", f"{hands.core}/pods/stop")
-    pod = hands.wait("stop", "Failed")
-    assert state_of(pod)["terminated"]["exitCode"] == 137
+    script = "trap 'echo term; ls /p; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    heeds = sh("main", script, lifecycle=hook, volumeMounts=[{"name": "p", "mountPath": "/p"}])
+    ignores = sh("main", "trap '' TERM; echo up; while :; do sleep 0.05; done")
+    # Who heeds it has the time for it; only who ignores it is waited for.
+    for name, main, grace_s in (("stop", heeds, 60), ("deaf", ignores, 1)):
+        hands.pod(name, main, volumes=[{"name": "p", "emptyDir": {}}], terminationGracePeriodSeconds=grace_s,
+                  meta={"finalizers": ["example.com/read"]})  # fmt: skip
+        hands.await_log(name, "up")
+        hands.k8s.ask("DELETE", f"{hands.core}/pods/{name}")
+    codes = [state_of(hands.wait(name, "Failed"))["terminated"]["exitCode"] for name in ("stop", "deaf")]
+    assert codes == [3, 137]
     assert hands.log("stop").split() == ["up", "hook", "term", "hooked"]
-    hands.k8s.ask("PATCH", f"{hands.core}/pods/stop", {"metadata": {"finalizers": None}}, content=MERGE)
-    eventually(lambda: not hands.pods(), "the pod is gone once nothing holds it")
+    for name in ("stop", "deaf"):
+        hands.k8s.ask("PATCH", f"{hands.core}/pods/{name}", {"metadata": {"finalizers": None}}, content=MERGE)
+    eventually(lambda: not hands.pods(), "the pods are gone once nothing holds them")
 
 
 def test_annotations_come_into_a_pod_that_runs_and_not_into_one_that_is_ended(hands: Hands) -> None:
@@ -305,6 +309,7 @@ def test_the_end_of_a_container_is_that_of_no_other(hands: Hands, tmp_path: Path
     parent = int(_stat(first)[1])
     os.kill(parent, signal.SIGSTOP)
     try:
+        eventually(lambda: _stat(parent)[0] == "T", "its parent is stopped")
         os.kill(first, signal.SIGKILL)
         eventually(lambda: _stat(first)[0] == "Z", "the first has ended, and nobody noticed")
         hands.pod("late", sh("main", "echo up; sleep 1; echo through"))

@@ -27,7 +27,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from tests.contract.certificates import certificate_for
-from tests.contract.daemon_rig import PLAIN, REPOSITORY, Site, site_in, until
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, REPOSITORY, Site, site_in, until
 
 FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 HOSTILE = "<script>alert('x')</script> =HYPERLINK(1) \x1b[31m"
@@ -83,7 +83,7 @@ class Desk:
             env=environment or self.environment,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=LIMIT_S,
             check=False,
         )
 
@@ -203,8 +203,9 @@ def server(tmp_path: Path) -> Iterator[Server]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     controller = OnAFreePort(
-        box, hostname="127.0.0.1", port=0, tls_context=context, authenticator=box.check, auth_require_tls=True
-    )
+        box, hostname="127.0.0.1", port=0, tls_context=context, authenticator=box.check, auth_require_tls=True,
+        ready_timeout=100,
+    )  # fmt: skip
     controller.start()
     try:
         yield Server(box, controller, certificate)
@@ -275,7 +276,7 @@ def test_two_at_once_tell_it_once(desk: Desk) -> None:
         subprocess.Popen(argv, cwd="/", env=desk.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=90) for process in both]
+    said = [process.communicate(timeout=2 * LIMIT_S) for process in both]
     assert sorted(process.returncode for process in both) == [0, 1], said
     assert sum(job in out for out, _ in said) == 1
 
@@ -392,7 +393,7 @@ def test_cron_starts_the_daemon_itself(desk: Desk) -> None:
     job = desk.fails("exit")
     process = desk.site.processes[0]
     process.terminate()
-    process.wait(60)
+    process.wait(LIMIT_S)
     assert job in desk.report("--since", "1h")
 
 
@@ -442,7 +443,9 @@ def test_the_crontab_does_it_in_crons_environment(desk: Desk, server: Server) ->
     program.chmod(0o755)
     cron = {"HOME": str(desk.base), "LOGNAME": "root", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
     ends = [
-        subprocess.run(["/bin/sh", "-c", line], cwd=desk.base, env=cron, capture_output=True, timeout=90, check=False)
+        subprocess.run(
+            ["/bin/sh", "-c", line], cwd=desk.base, env=cron, capture_output=True, timeout=LIMIT_S, check=False
+        )
         for _ in range(2)
     ]
     assert [(end.returncode, end.stdout, end.stderr) for end in ends] == [(1, b"", b""), (0, b"", b"")]

@@ -51,7 +51,7 @@ evaluation_metrics:
       etimes:
         iteration: {{type: INT, value: $step}}
 batch:
-  health: {{hang_s: 5}}
+  health: {{hang_s: {hang_s}}}
 """
 
 
@@ -73,9 +73,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
             end_jobs(made)
 
 
-def start(desk: Desk, name: str, learners: int) -> str:
+def start(desk: Desk, name: str, learners: int, hang_s: int) -> str:
     manifest = desk.base / f"{name}.yml"
-    manifest.write_text(MANIFEST.format(name=name, learners=learners))
+    manifest.write_text(MANIFEST.format(name=name, learners=learners, hang_s=hang_s))
     return desk.run("submit", "--parsable", str(manifest), str(desk.base / "model")).strip()
 
 
@@ -89,7 +89,7 @@ def incidents(desk: Desk, job_id: str) -> list[Incident]:
 
 
 def test_a_learner_that_hangs_and_one_that_lags_behind_are_told_with_what_shows_it(desk: Desk) -> None:
-    hung, lagging = start(desk, "hang", 1), start(desk, "lag", 3)
+    hung, lagging = start(desk, "hang", 1, 5), start(desk, "lag", 3, 600)
     [hang] = until(lambda: incidents(desk, hung), "the hang to be told")
     assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1", 1, "000")
     assert "and computes nothing" in hang.message

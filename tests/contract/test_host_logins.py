@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.daemon_rig import until
 from tests.contract.terminals import answer_prompts
 from tests.fakes.second_factor import SecondFactorServer
 from tests.login_node import Laptop, LoginNode, make_key
@@ -61,7 +62,13 @@ def test_an_unknown_host_key_is_refused_with_the_command_that_accepts_it(laptop:
     assert shown in done.stderr, "the fingerprint as ssh-keygen shows it"
     command = done.stderr.partition("then: ")[2].strip().removesuffix(")")
     assert command.startswith(f"ssh-keyscan -p {node.server.port} -t ed25519 127.0.0.1 >> {known}")
-    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+
+    def is_known() -> bool:
+        """ssh-keyscan gives a server that is slow up after five seconds, and says nothing."""
+        subprocess.run(["sh", "-c", command], check=False, capture_output=True)
+        return bool(known.read_text())
+
+    until(is_known, "the key")
     assert laptop.run("list").returncode == 0
 
 

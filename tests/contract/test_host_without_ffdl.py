@@ -15,7 +15,7 @@ import pytest
 
 from tests.contract.daemon_rig import until
 from tests.contract.scheduler_harness import FAKES
-from tests.login_node import Laptop, LoginNode
+from tests.login_node import LIMIT_S, Laptop, LoginNode
 from tests.unit.slurm.test_leaving import APPTAINER
 
 TRAIN = """\
@@ -102,7 +102,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_a_job_goes_there_runs_and_comes_back(world: World) -> None:
     job_id = world.submit()
     laptop, directory = world.laptop, world.directory(job_id)
-    code = laptop.run("wait", "--timeout", "60", job_id).returncode
+    code = laptop.run("wait", "--timeout", "100", job_id).returncode
     assert code == 0, (directory / f"slurm-{job_id}.out").read_text()
     done = laptop.run("logs", job_id)
     assert (done.returncode, done.stdout) == (0, "hello from 1 \ngoodbye\n")
@@ -184,7 +184,7 @@ def test_a_log_is_followed_until_the_job_ends(world: World, tmp_path: Path) -> N
     with world.laptop.start("logs", "-f", job_id) as process:
         assert process.stdout is not None and process.stdout.readline() == "begun\n"
         (tmp_path / "go").touch()
-        assert process.communicate(timeout=60)[0] == "over\n" and process.returncode == 0
+        assert process.communicate(timeout=LIMIT_S)[0] == "over\n" and process.returncode == 0
 
 
 def test_what_the_script_printed_is_shown_where_no_learner_began(world: World) -> None:
@@ -264,10 +264,11 @@ def test_a_refusal_of_slurm_is_told(world: World) -> None:
 
 def test_a_job_whose_answer_was_lost_is_found(world: World) -> None:
     """The session ends after sbatch has answered, before its answer is passed on."""
+    children = f"/proc/{world.node.server.pid}/task/{world.node.server.pid}/children"
     world.node.write_program(
         "cat",
-        f'[ "$1" = complaint ] && {{ rm "$0"; kill $(/bin/cat /proc/{world.node.server.pid}/task/'
-        f'{world.node.server.pid}/children); sleep 0.5; }}; exec /bin/cat "$@"',
+        f'[ "$1" = complaint ] && {{ rm "$0"; for one in $(/bin/cat {children}); do kill $one; '
+        'while kill -0 $one 2>/dev/null; do sleep 0.05; done; done; }; exec /bin/cat "$@"',
     )
     done = world.laptop.run("--parsable", "manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 0 and "the answer was lost" in done.stderr, done.stderr

@@ -22,6 +22,7 @@ from ffdl_batch.domain.spec import BatchOptions, Framework, ImageLocation, JobSp
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError, SubmissionUncertain
 from ffdl_batch.ports.tenancy import Tenant
+from ffdl_kubernetes import watching
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.files import PART_BYTES
@@ -348,7 +349,8 @@ def test_a_watch_that_expires_is_begun_anew(site: Site) -> None:
     site.wait(second, lambda one: one is not None and bool(one.nodes))
 
 
-def test_a_server_that_is_away_is_no_end(site: Site) -> None:
+def test_a_server_that_is_away_is_no_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "STALE_S", 3600.0)  # nobody knows how long the server takes to end
     native = site.scheduler.submit(site.plan())
     site.wait(native, lambda one: one is not None)
     site.k8s.stop()

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.jobdir import Root
 from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.kubernetes_harness import CLAIM
 from tests.contract.test_kubernetes_jobs import STORES, World, world_in
@@ -135,15 +137,12 @@ def test_what_cannot_be_stored_is_owed_and_stored_later(claimed: World) -> None:
         'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done',
     )
     claimed.await_state(job_id, "PROCESSING")
-    client, bucket = claimed.server.client, claimed.bucket
-    for one in client.list_objects_v2(Bucket=bucket).get("Contents", []):
-        client.delete_object(Bucket=bucket, Key=one["Key"])
-    client.delete_bucket(Bucket=bucket)
+    claimed.lose_bucket()
     (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
     (state / "go").touch()
     until(lambda: "could not be stored (exit code 74)" in claimed.site.log, "that it cannot be stored")
     assert claimed.job(job_id)["state"] == "STORING"
-    client.create_bucket(Bucket=bucket)
+    claimed.server.client.create_bucket(Bucket=claimed.bucket)
     job = ended(claimed, job_id)
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
@@ -162,12 +161,20 @@ def test_what_a_lost_node_left_in_a_claim_is_stored_from_there(two_nodes: World,
         'echo 42 >"$RESULT_DIR/answer"; exec sleep 600', stores=stores, batch="network: host, retry: {node_failures: 0}"
     )
     two_nodes.await_state(job_id, "PROCESSING")
-    until(lambda: list(two_nodes.k8s.place.parent.rglob("answer")), "the result")
+    answer = Path(Root(str(two_nodes.k8s.place.parent / "claim")).job(JobId(job_id)).attempt(1).results, "answer")
+    until(lambda: answer.exists() and answer.read_text() == "42\n", "the result")
     (pod,) = two_nodes.pods(job_id)
+
+    def is_over() -> bool:
+        """A controller that was heard of just now may still store, and what it said last may be read late."""
+        for beat in two_nodes.site.state.glob(f"jobs/{job_id}/attempt-1/events/*.heartbeat"):
+            os.utime(beat, (1_000_000_000, 1_000_000_000))
+        return two_nodes.job(job_id)["state"] in ("COMPLETED", "FAILED")
+
     two_nodes.k8s.do("lose_node", node=pod["spec"]["nodeName"])
-    for beat in two_nodes.site.state.glob(f"jobs/{job_id}/attempt-1/events/*"):
-        os.utime(beat, (1_000_000_000, 1_000_000_000))  # a controller that was heard of just now may still store
+    is_over()
     two_nodes.k8s.do("delete_node", node=pod["spec"]["nodeName"])
+    until(is_over, f"its end; {two_nodes.diagnosis()}")
     job = ended(two_nodes, job_id)
     assert job["state"] == "FAILED" and job["attempts"][-1][0] == "node_failure", (job, two_nodes.diagnosis())
     if not stores:  # it stays where it is

@@ -36,7 +36,7 @@ class World(KubernetesHarness):
 
     def run(self, command: str) -> tuple[NativeId, LaunchPlan]:
         """A learner that has printed ``up``."""
-        native, plan = self.submit(command, batch=QUICK)
+        native, plan = self.submit(command, batch=SLOW if command == SAVES else QUICK)  # which is waited out
         self.await_log(plan, "up")
         return native, plan
 
@@ -151,9 +151,8 @@ def test_a_log_that_kubelet_begins_anew_is_whole_in_the_copy(world: World) -> No
 def test_a_cancelled_job_s_pod_is_isolated_until_it_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its learner heeds nothing, so that the pod has all of its grace: that is when results are stored."""
     monkeypatch.setattr(adapter, "HEARD_S", 0.0)
-    native, _ = world.submit("trap '' TERM USR2; echo up; while :; do sleep 0.05; done", batch=SLOW)
-    world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
-    eventually(lambda: world.pods()[0]["status"].get("containerStatuses", [{}])[0].get("started"), "the learner runs")
+    native, plan = world.submit("trap '' TERM USR2; echo up; while :; do sleep 0.05; done", batch=SLOW)
+    world.await_log(plan, "up")
     world.scheduler.cancel(native)
     eventually(lambda: world.pods()[0]["metadata"].get("deletionTimestamp"), "its pod is about to end")
     assert world.named("networkpolicies", native.job), "and is isolated meanwhile"

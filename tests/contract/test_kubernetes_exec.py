@@ -33,7 +33,7 @@ def hands(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def program(hands: Hands, pod: str, *argv: str, kubeconfig: Path | None = None) -> list[str]:
     where = ["--kubeconfig", str(kubeconfig or hands.k8s.kubeconfig), "--namespace", hands.k8s.namespace, "--pod", pod]
-    return [sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--timeout", "10", "--", *argv]
+    return [sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--timeout", "60", "--", *argv]
 
 
 def run(argv: list[str], given: bytes = b"") -> tuple[int | None, bytes, bytes]:
@@ -43,7 +43,7 @@ def run(argv: list[str], given: bytes = b"") -> tuple[int | None, bytes, bytes]:
         made.stdin.write(BEGUN + given)
         made.stdin.flush()
         said, complained = made.stdout.read(), made.stderr.read()
-        return made.wait(60), said, complained
+        return made.wait(120), said, complained
 
 
 def refusal(argv: list[str]) -> str:
@@ -67,10 +67,10 @@ def test_the_end_of_the_input_comes_there(hands: Hands) -> None:
     """By a word of its own, or by the end of the connection where a server knows none."""
     done = subprocess.run(
         program(hands, "up", "sh", "-c", "cat >/dev/null; touch /dev/shm/ended; echo over"),
-        input=BEGUN, capture_output=True, timeout=60, check=False,
+        input=BEGUN, capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stdout == (b"" if hands.k8s.ask("GET", "version")["minor"] == "29" else b"over\n")
-    look = "for i in $(seq 300); do [ -e /dev/shm/ended ] && exit 5; sleep 0.05; done"
+    look = "for i in $(seq 1200); do [ -e /dev/shm/ended ] && exit 5; sleep 0.05; done"
     assert run(program(hands, "up", "sh", "-c", look))[0] == 5
 
 

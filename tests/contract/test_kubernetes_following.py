@@ -59,13 +59,22 @@ def server(logs: Callable[[str, int], AsyncIterator[bytes]]) -> Iterator[str]:
         web.append(WebServer(answer))
         await web[0].start()
 
+    async def end() -> None:
+        """A task that is left when the loop is closed complains later, in the midst of another test."""
+        await web[0].stop()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await loop.shutdown_asyncgens()
+
     loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
         yield f"http://127.0.0.1:{web[0].port}"
     finally:
-        asyncio.run_coroutine_threadsafe(web[0].stop(), loop).result()
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -81,7 +90,7 @@ def follower(place: Path, url: str, ear: Ear) -> Iterator[Follower]:
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "jobs"}}],
         })
     )  # fmt: skip
-    settings = KubernetesSettings(kubeconfig=str(file), request_timeout_s=1)
+    settings = KubernetesSettings(kubeconfig=str(file), request_timeout_s=60)
     found = Follower(settings, lambda: str(load_config(settings).context.namespace), ear)
     try:
         yield found
@@ -136,4 +145,5 @@ def test_a_connection_that_brings_nothing_any_more_is_made_again(
     ear = Ear()
     with server(one_line) as url, follower(tmp_path, url, ear) as found:
         found.follow("pod")
-        eventually(lambda: ("pod", 2) in ear.heard, "the log was asked for again")
+        # A busy machine may take longer than that to bring the line, too.
+        eventually(lambda: any(number > 1 for _, number in set(ear.heard)), "the log was asked for again")

@@ -23,7 +23,7 @@ import pytest
 from ffdl_batch.domain.pod import FINALIZER
 from tests.contract import daemon_rig
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
-from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
+from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, printed_in
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 from tests.fakes.s3_server import S3Server
 from tests.staging_rig import KEY, SECRET
@@ -143,14 +143,27 @@ class World:
             for one in found
         }
 
+    def lose_bucket(self) -> None:
+        """It is gone, with all that is in it; controllers may be storing something at any moment."""
+        client = self.server.client
+
+        def is_gone() -> bool:
+            for one in client.list_objects_v2(Bucket=self.bucket).get("Contents", []):
+                client.delete_object(Bucket=self.bucket, Key=one["Key"])
+            with contextlib.suppress(client.exceptions.ClientError):  # not empty
+                client.delete_bucket(Bucket=self.bucket)
+                return True
+            return False
+
+        until(is_gone, "the bucket to be gone")
+
     def pods(self, job_id: str) -> list[dict[str, Any]]:
         """As the API server has them."""
         query = f"labelSelector=ffdl-batch/job%3D{job_id}"
         return list(self.k8s.ask("GET", f"api/v1/namespaces/{self.k8s.namespace}/pods?{query}")["items"])
 
     def diagnosis(self) -> str:
-        logs = {path.parent.name: path.read_text()[-1500:] for path in self.k8s.place.rglob("containers/*/*.log")}
-        return f"{self.site.log[-2500:]}; {logs}; {self.k8s.log.read_text()[-1500:]}"
+        return f"{self.site.log[-2500:]}; {printed_in(self.k8s.place, 1500)}; {self.k8s.log.read_text()[-1500:]}"
 
 
 def _quoted(text: str) -> str:
@@ -235,11 +248,12 @@ def test_credentials_and_a_kubeconfig_that_are_away_cost_no_job(world: World) ->
 
 def test_daemons_that_share_a_namespace_leave_each_other_s_jobs_alone(world: World, tmp_path: Path) -> None:
     """One is away while its job ends; the other one, which has a job then and sees both, is no heir."""
-    mine = world.submit("echo mine", stores="")
-    until(lambda: world.pods(mine), "its pod")
+    mine = world.submit('until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; echo mine', stores="")
+    world.await_state(mine, "PROCESSING")
     daemon = world.site.processes[-1]
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
+    world.let_go()
     until(lambda: [one["status"]["phase"] for one in world.pods(mine)] == ["Succeeded"], "its end")
     (tmp_path / "other").mkdir()
     with daemon_in(tmp_path / "other", world.k8s) as site:
@@ -350,10 +364,7 @@ def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(
             for _ in range(2)]  # fmt: skip
     for job_id in jobs:
         world.await_state(job_id, "PROCESSING")
-    bucket, client = world.bucket, world.server.client
-    for one in client.list_objects_v2(Bucket=bucket).get("Contents", []):
-        client.delete_object(Bucket=bucket, Key=one["Key"])
-    client.delete_bucket(Bucket=bucket)
+    world.lose_bucket()
     world.let_go()
     for job_id in jobs:
         until(lambda: "it is tried again in" in world.diagnosis(), "that it is tried again")
@@ -362,7 +373,7 @@ def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(
     lost = world.await_state(jobs[0], "CANCELLED", "FAILED")
     assert (lost["stored_in"], lost["results"]) == ("", "")
     assert lost["results_note"] == "they went with its pods before they could be stored", lost
-    client.create_bucket(Bucket=bucket)
+    world.server.client.create_bucket(Bucket=world.bucket)
     job = world.await_state(jobs[1], "COMPLETED", "FAILED")
     assert job["state"] == "COMPLETED" and job["stored_in"], (job, world.diagnosis())
     assert world.stored(f"out/{jobs[1]}/")["answer"] == b"42\n"

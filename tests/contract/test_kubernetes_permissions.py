@@ -28,7 +28,8 @@ from tests.contract.test_kubernetes_canary import enforced, kubelet
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually, node
 
 EACH = [(group, resource, verb) for group, resources, verbs in PERMISSIONS for resource in resources for verb in verbs]
-WAIT_S = 5.0
+WAIT_S, LACK_S = 120.0, 5.0
+"""The second is waited out where something does not work."""
 TWO = Resources(learners=2, cpus=0.1, memory_bytes=1 << 28)
 
 
@@ -46,6 +47,7 @@ class Walk:
 
     def __init__(self, base: Path, k8s: FakeCluster, namespace: str, without: tuple[str, str, str] | None) -> None:
         self.k8s, self.namespace = k8s, namespace
+        self.wait_s = LACK_S if without else WAIT_S
         self.admin = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig), "namespace": namespace}))
         for thing in tenant_objects(Tenant(namespace, users=(f"user-{namespace}",))):
             wanted: dict[str, Any] = {**thing}
@@ -142,7 +144,7 @@ class Walk:
         return self.pods(token)[0]["metadata"].get(part) or {}
 
     def await_(self, check: Callable[[], object], what: str) -> None:
-        eventually(check, what, WAIT_S)
+        eventually(check, what, self.wait_s)
 
     def close(self) -> None:
         self.admin.close()

@@ -81,6 +81,8 @@ def test_a_job_that_ran_and_is_suspended_is_preempted_and_never_started_anew(sit
     claim.parent.mkdir()
     claim.write_text("{}")
     say(site, native.job, ("Evicted", "True", "Preempted", "Preempted to accommodate a workload"))
+    queues = site.scheduler._queues
+    eventually(lambda: any(one.get("status") for one in queues.by_owner().values()), "Kueue's word is heard")
     suspend(site, native.job, True)
     seen = site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
     assert seen is not None and seen.end is None

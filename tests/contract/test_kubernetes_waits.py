@@ -143,8 +143,10 @@ def test_a_daemon_says_what_would_start_sooner_on_its_cluster(world: World) -> N
     )
     assert alternative["options"] == "--learners=1" and alternative["at"] is not None
     assert "or cancel it, and ask for one of the alternatives, which would start sooner" in why["actions"]
+    world.k8s.do("pause", controller="jobs")  # else it may have ended before anybody asks
     world.do(job_id, "cancel")
     assert "it is being cancelled" in world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")[1]["why"]["sentence"]
+    world.k8s.do("pause", controller="jobs", paused=False)
     world.await_state(job_id, "CANCELLED")
 
 

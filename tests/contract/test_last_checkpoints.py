@@ -62,8 +62,8 @@ def test_a_training_that_was_done_when_it_was_asked_completes_with_its_next_star
     """The attempt after it does nothing and exits with 0; what the training left is the job's result."""
     program = world.base / "train.py"
     program.write_text(LAST_STEP)
-    limits = BatchOptions(time_s=4, checkpoint=Checkpoint(grace_s=1))
-    plan = world.prepare_chain(f"python3 '{program}'", batch=limits, lead_s=2)
+    limits = BatchOptions(time_s=12, checkpoint=Checkpoint(grace_s=12))
+    plan = world.prepare_chain(f"python3 '{program}'", batch=limits, lead_s=6)
     world.scheduler.submit(plan)
     job = JobDir(plan.launch.job_dir)
     world.wait(Path(job.attempt(2).final).exists, world.diagnosis)
@@ -103,7 +103,7 @@ def test_a_checkpoint_that_another_node_completes_later_is_confirmed(run: Rig) -
     run.wait(lambda: any(e.kind is EventKind.ENDED for e in run.events("node-0")), "the end of the first node")
     assert (run.checkpoint("node-0")["confirmed"], list(Path(run.job.checkpoints).iterdir())) == (False, [])
     Path(run.attempt.results, "go").touch()
-    assert head.wait(timeout=30) == 0, run.errors
+    assert head.wait(timeout=180) == 0, run.errors
     final = run.final()
     assert (final.outcome, final.checkpoint.confirmed, final.checkpoint.newest) == (Outcome.HALTED, True, "whole")
     assert final.checkpoint.saved_at == pytest.approx(Path(run.job.checkpoints, "whole").stat().st_mtime)

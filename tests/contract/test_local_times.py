@@ -35,19 +35,31 @@ def said(attempt: AttemptDir, kind: EventKind) -> Event:
     return next(e for e in decode_events(Path(attempt.event_file("node-0")).read_text()) if e.kind is kind)
 
 
+def is_told(attempt: AttemptDir) -> bool:
+    """Whether the supervisor has noted its head, and the node controller its learner: each does so after the start."""
+    state = read_record(local_directory(attempt.path) / STATE) or {}
+    events = Path(attempt.event_file("node-0"))
+    kinds = [event.kind for event in decode_events(events.read_text())] if events.exists() else []
+    return bool(state.get("head")) and EventKind.LEARNER_STARTED in kinds
+
+
 def kill_controllers(attempt: AttemptDir) -> None:
+    """None of them does anything about the end of another one."""
     directory = local_directory(attempt.path)
     started, state = read_record(directory / STARTED), read_record(directory / STATE)
     assert started is not None and state is not None
-    for pid in (started["pid"], state["head"], said(attempt, EventKind.STARTED).fields["pid"]):
-        assert isinstance(pid, int)
-        os.kill(pid, signal.SIGKILL)
+    pids = [started["pid"], state["head"], said(attempt, EventKind.STARTED).fields["pid"]]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            assert isinstance(pid, int) and pid > 1
+            os.kill(pid, number)
 
 
 def test_it_ends_with_the_learner_that_outlived_them(world: LocalHarness) -> None:
     native, plan = world.submit(f"echo up; while [ ! -e '{world.base}/go' ]; do sleep 0.02; done")
     world.await_log(plan, "up")
     attempt = plan.attempt_dir
+    world.wait(lambda: is_told(attempt), world.diagnosis)
     kill_controllers(attempt)
     killed_at = time.time()
     time.sleep(ALIVE_S)

@@ -8,16 +8,20 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.machine.processes import send
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import HEAD, EventKind, Outcome, decode_events
 from ffdl_batch.domain.limits import Limits
 from tests.contract.pod_rig import LIMITS, PodRig, TinyMirror, pods
 from tests.contract.test_pod_signals import TRAINING, control
 
+PORT = 20_000 + os.getpid() % 10_000
+"""Another test run on this machine has another."""
 HEAD_EVENTS = f"events/{HEAD}.jsonl"
 
 MEET = """
@@ -28,7 +32,7 @@ if rank == 0:
     print("heard", server.accept()[0].recv(100).decode(), flush=True)
 else:
     own = socket.gethostbyname("learner-x-1").encode()
-    for _ in range(100):
+    for _ in range(1200):
         try:
             socket.create_connection(("learner-x-0", port)).sendall(own)
             break
@@ -81,7 +85,7 @@ class Courier:
 
 def begin(gang: list[PodRig], command: str, limits: Limits = LIMITS) -> None:
     for pod in gang:
-        pod.write(command, model={"meet.py": MEET, "train.py": TRAINING}, learners=2, limits=limits, ports=29000)
+        pod.write(command, model={"meet.py": MEET, "train.py": TRAINING}, learners=2, limits=limits, ports=PORT)
         pod.start()
     for pod in gang:
         pod.start_learner()
@@ -119,7 +123,11 @@ def test_no_learner_starts_before_all_pods_are_ready(gang: list[PodRig]) -> None
 @pytest.mark.parametrize("failing", [0, 1])
 def test_one_learner_s_failure_ends_the_others(gang: list[PodRig], failing: int) -> None:
     with Courier(gang).at_work():
-        begin(gang, f'if [ "$RANK" = {failing} ]; then exit 5; fi; exec sleep 300')
+        fails = "until [ -e /job/go ]; do sleep 0.1; done; exit 5"
+        begin(gang, f'if [ "$RANK" = {failing} ]; then {fails}; fi; exec sleep 300')
+        for pod in gang:
+            pod.wait(lambda pod=pod: any(e.kind is EventKind.LEARNER_STARTED for e in pod.events()), "it")  # type: ignore[misc]
+        (Path(gang[failing].attempt.state) / "go").touch()
         codes = [pod.end() for pod in gang]
     assert codes[failing][0] == 5, (codes, gang[0].errors, gang[1].errors)
     (ended,) = [e for e in gang[1 - failing].events() if e.kind is EventKind.LEARNER_ENDED]
@@ -143,7 +151,7 @@ def test_a_halt_reaches_the_learners_of_all_pods(gang: list[PodRig]) -> None:
 
 
 def test_the_time_limit_ends_the_learners_of_all_pods(gang: list[PodRig]) -> None:
-    limits = Limits(grace_s=2, kill_wait_s=2, heartbeat_s=0.5, time_s=6)
+    limits = Limits(grace_s=8, kill_wait_s=2, heartbeat_s=0.5, time_s=16)  # the learners begin in the first half
     with Courier(gang).at_work():
         begin(gang, "exec python3 train.py", limits)
         assert [pod.end()[0] for pod in gang] == [0, 0]
@@ -169,11 +177,11 @@ def test_a_controller_that_dies_in_one_pod_of_several_is_the_platform_s_failure(
 
 def test_a_pod_that_is_gone_without_a_word_is_waited_for_until_this_one_is_ended(gang: list[PodRig]) -> None:
     with Courier(gang).at_work():
-        begin(gang, "exec sleep 300")
+        begin(gang, "exec sleep 300", replace(LIMITS, grace_s=5))
         for pod in gang:
             pod.wait(lambda pod=pod: any(e.kind is EventKind.LEARNER_STARTED for e in pod.events()), "it")  # type: ignore[misc]
         for pid in gang[1].processes():
-            os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)  # the end of one is the end of others
         gang[0].delete()  # what the Job's controller does about the pods that are left
         gang[0].end()
     final = gang[0].final()

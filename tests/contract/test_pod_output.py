@@ -23,12 +23,13 @@ out.write(bytes(range(256)) * 40 + "é€😀".encode() * 3000 + b"\\x80" * 9000
 out.flush()
 """
 COUNTING = """
-import time
+import os, time
 for n in range(4000):
-    print(f"line {n:06d}", flush=n % 50 == 0)
-    if n % 50 == 0:
+    print(f"line {n:06d}", flush=n % 50 == 49)
+    while n % 1000 == 999 and not os.path.exists(f"{os.environ['JOB_STATE_DIR']}/said-{n + 1}"):
         time.sleep(0.02)
 """
+"""What is printed is said before more is: the pod has the last 16 KiB and more of it, which are 1,300 lines."""
 LONG_LINE = "import sys; sys.stdout.write('x' * 10_000_000 + '\\n')"
 
 
@@ -74,7 +75,12 @@ def test_positions_go_on_over_the_files_of_a_log(pod: PodRig) -> None:
     pod.write(
         "python3 out.py", model={"out.py": program}, logs=LogLimits(file_bytes=8192, files=3, bytes_per_s=1024**2)
     )
-    assert pod.run() == (0, 0), pod.log()
+    pod.start()
+    pod.start_learner()
+    for lines in range(1000, 4001, 1000):
+        pod.wait(lambda: TinyMirror().apply(pod.frames()).files.get(LOG, b"").count(b"\n") == lines, "it is said")  # noqa: B023
+        (Path(pod.attempt.state) / f"said-{lines}").touch()
+    assert pod.end() == (0, 0), pod.log()
     said = TinyMirror().apply(pod.frames()).files[LOG]
     assert said == "".join(f"line {n:06d}\n" for n in range(4000)).encode()
     assert len(whole_log(pod)) < len(said)
@@ -94,11 +100,10 @@ def test_what_is_asked_for_again_is_said_again_from_there(pod: PodRig) -> None:
     pod.wait(
         lambda: (
             before.apply(pod.frames()[heard:]).files[LOG] == whole_log(pod)
-            and len(before.files["events/node-0.jsonl"]) > 0
+            and before.files["events/node-0.jsonl"] == Path(pod.attempt.event_file("node-0")).read_bytes()
         ),
         "it is said again",
     )
-    assert before.files["events/node-0.jsonl"] == Path(pod.attempt.event_file("node-0")).read_bytes()
 
 
 def test_a_copy_goes_on_when_the_controller_was_started_anew(pod: PodRig) -> None:

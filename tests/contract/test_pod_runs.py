@@ -12,6 +12,7 @@ from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_kubernetes.mirror.mirror import Mirror
+from tests.contract.controller_rig import content, files_below
 from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
 
 CONTRACT = """
@@ -120,8 +121,8 @@ def test_a_learner_that_fails_is_started_again_in_its_container(pod: PodRig) -> 
 
 def holders(pod: PodRig) -> list[Path]:
     """Files of the pod's own directory with the secret in them."""
-    files = [path for path in pod.pod.rglob("*") if path.is_file()]
-    return [path for path in files if "s3cret" in path.read_text(errors="replace")]
+    files = [path for path in files_below(pod.pod) if path.is_file()]
+    return [path for path in files if b"s3cret" in content(path)]
 
 
 def test_secrets_reach_the_learner_and_stay_in_no_file_of_the_seat(pod: PodRig) -> None:

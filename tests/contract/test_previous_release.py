@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import sys
 import time
@@ -36,6 +37,8 @@ from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 
 NATIVE_ID = f"{JOB_ID}-1"
 NEWER = FORMAT + 1
+TIME_S = 120
+"""A time limit that no training here comes to; a warning of it that comes at once is not yet a preemption's."""
 
 
 def words(host: str) -> dict[str, str]:
@@ -83,7 +86,9 @@ def test_a_job_that_runs_with_controllers_of_the_release_before_finishes_under_t
         assert site.state_of(JOB_ID) == "PROCESSING"
         time.sleep(0.3)
     give_back(job, {name: text for name, text in later.items() if not name.startswith("attempt-1")})
-    give_back(job, {name: text for name, text in later.items() if name.startswith("attempt-1")})
+    last = {name: text for name, text in later.items() if name.startswith("attempt-1")}
+    for part in ("/events/", "/stop.json", "/final.json", ""):  # as they come: the supervisor's word is the last one
+        give_back(job, {name: text for name, text in last.items() if part in name})
     (base / "jobs" / "doorbell" / JOB_ID).touch()
     until(lambda: site.state_of(JOB_ID) == "COMPLETED", f"the job to be seen complete; {site.log}")
 
@@ -106,10 +111,11 @@ class Before:
     run: Rig
     job: Path
 
-    def shorten(self) -> None:
-        """Have the training end before its time limit."""
+    def take(self, steps: int) -> None:
+        """Have the training make so many steps, and its time limit be far away."""
         launch = self.job / "attempt-1" / "launch.json"
-        launch.write_text(launch.read_text().replace("--steps 120", "--steps 10"))
+        launch.write_text(launch.read_text().replace("--steps 120", f"--steps {steps}"))
+        change(launch, lambda body: body["limits"].update(time_s=TIME_S))
 
     def head(self) -> int:
         return self.run.run(native_id=NATIVE_ID)
@@ -143,7 +149,7 @@ def not_begun(job: Path) -> None:
 
 def test_this_controller_obeys_a_launch_file_of_the_release_before(before: Before) -> None:
     not_begun(before.job)
-    before.shorten()
+    before.take(10)
     assert before.head() == 0, before.run.errors
     final = before.run.final()
     assert (final.outcome, final.stored, final.native_id, final.format) == (Outcome.COMPLETED, True, NATIVE_ID, FORMAT)
@@ -155,8 +161,13 @@ def test_this_controller_obeys_a_launch_file_of_the_release_before(before: Befor
 
 
 def test_this_controller_goes_on_by_a_template_of_the_release_before(before: Before) -> None:
+    """The warning of its time limit comes early, as a scheduler's may."""
     not_begun(before.job)
-    assert before.head() == 0, before.run.errors
+    before.take(9999)
+    head = before.run.start(native_id=NATIVE_ID)
+    before.run.wait_for_log("step")
+    os.kill(head.pid, signal.SIGURG)
+    assert before.run.await_end() == 0, before.run.errors
     final = before.run.final()
     assert (final.interruption, final.goes_on) == ("timeout", GoesOn.SUCCESSOR), final
     following = AttemptDir(str(before.job / "attempt-2"))
@@ -177,7 +188,7 @@ def test_this_controller_goes_on_with_an_attempt_whose_first_run_was_of_the_rele
         up_to_the_learner(file)
         os.utime(file, (1.0, 1.0))  # silent for longer than a node that was cut off lets its learners live
         counts.append(len(file.read_text().splitlines()))
-    before.shorten()
+    before.take(10)
     status = before.head()
     final = before.run.final()
     assert status == 0, (final.message, before.run.errors)
@@ -209,7 +220,9 @@ def test_launch_files_for_slurm_of_the_release_before_are_read_whole(name: str) 
 def change(file: Path, alter: Callable[[dict[str, Any]], None]) -> None:
     body = json.loads(file.read_text())
     alter(body)
-    file.write_text(json.dumps(body) + "\n")
+    whole = file.with_suffix(".whole")  # as it is always written: somebody may be reading
+    whole.write_text(json.dumps(body) + "\n")
+    whole.replace(file)
 
 
 def test_a_newer_launch_file_is_not_begun(before: Before) -> None:
@@ -242,12 +255,13 @@ def test_nothing_is_executed_over_words_that_are_not_understood(before: Before, 
 
 def test_learners_are_not_ended_by_a_newer_cell_and_what_is_understood_of_it_is_obeyed(before: Before) -> None:
     not_begun(before.job)
+    before.take(9999)
     control = Path(before.run.attempt.control)
     control.write_text(json.dumps({"attempt": 1, "wish": "", "format": NEWER, "whatever": [1]}))
-    head = before.run.start(native_id=NATIVE_ID)
+    before.run.start(native_id=NATIVE_ID)
     before.run.wait_for_log("step")
-    control.write_text(json.dumps({"attempt": 1, "wish": "halt", "format": NEWER, "whatever": [1]}))
-    assert head.wait(timeout=60) == 0, before.run.errors
+    change(control, lambda cell: cell.update(wish="halt"))
+    assert before.run.await_end() == 0, before.run.errors
     final = before.run.final()
     assert (final.outcome, final.interruption, final.checkpoint.confirmed) == (Outcome.HALTED, "halt", True)
     said = [line for line in before.run.errors.splitlines() if f"has format {NEWER}" in line]

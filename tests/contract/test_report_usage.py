@@ -17,7 +17,7 @@ import pytest
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.spec import Resources
 from ffdl_batch.store import open_store
-from tests.contract.daemon_rig import PLAIN, Site
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
 
 MANIFEST = """\
@@ -52,7 +52,7 @@ def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
 
 def run(site: Site, *arguments: str, code: int = 0) -> str:
     done = subprocess.run(
-        [*FFDL, *arguments], env=site.environment(), capture_output=True, text=True, timeout=90, check=False
+        [*FFDL, *arguments], env=site.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr + site.log
     return done.stdout

@@ -234,7 +234,7 @@ def test_the_next_attempt_of_an_element_waits_for_its_task(world: Harness) -> No
     values = {"native_id": claim["native_id"], "script": next_one.attempt_dir.script, "lead_s": "60", "token": "x"}
     argv = [fill(part, values) for part in launch.succession.submit]
     assert f"--dependency=afterany:{natives[1]}" in argv
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
     follower = NativeId(done.stdout.split()[-1].partition(";")[0])
     assert (world.observe(follower) or fail()).phase is Phase.PENDING
     world.scheduler.cancel(natives[1])

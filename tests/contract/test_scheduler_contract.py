@@ -265,11 +265,13 @@ def test_a_site_may_ask_for_a_tighter_level(world: Harness) -> None:
 
 
 def test_learners_know_each_other_and_a_service_ends_with_the_last_of_them(world: Harness) -> None:
-    """Parameter server first, so that a placeholder that nobody fills, or a service that nobody ends, is seen."""
+    """Parameter server first, so that a placeholder that nobody fills, or a service that nobody ends, is seen. It is
+    ended with the last worker, which waits for it."""
     told = 'printf \'%s\\n\' "$FFDL_ROLE $FFDL_ROLE_INDEX $RANK $WORLD_SIZE $PET_NODE_RANK $MASTER_PORT" "$TF_CONFIG"'
-    roles = {"ps": Role(1, command=f"{told}; sleep 600", service=True), "worker": Role(2)}
+    waits = f'{told}; until [ -e "$JOB_STATE_DIR/told" ]; do sleep 0.1; done'
+    roles = {"ps": Role(1, command=f'{told}; : >"$JOB_STATE_DIR/told"; sleep 600', service=True), "worker": Role(2)}
     three = Resources(learners=3, cpus=1, memory_bytes=64 * 1024**2)
-    native, plan = world.submit(told, resources=three, batch=BatchOptions(placement=Placement.PACK, roles=roles))
+    native, plan = world.submit(waits, resources=three, batch=BatchOptions(placement=Placement.PACK, roles=roles))
     seen = world.await_end(native)
     logs = [Path(plan.attempt_dir.training_log(number)).read_text() for number in (1, 2, 3)]
     assert seen.end is EndCause.SUCCESS, (seen, logs, world.diagnosis())

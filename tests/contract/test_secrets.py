@@ -3,6 +3,7 @@ never are, and that nothing is left."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -136,7 +137,8 @@ def await_up(desk: Desk, job_id: str, number: int) -> str:
     def up() -> bool:
         job = desk.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]
         assert not job["ended_at"], (job, log.read_text() if log.exists() else "")
-        return log.exists() and "up\n" in log.read_text()
+        is_known = (job["attempt"], job["state"]) == (number, "PROCESSING")
+        return is_known and log.exists() and "up\n" in log.read_text()
 
     until(up, f"attempt {number} to say that it is up")
     return log.read_text()
@@ -229,11 +231,14 @@ def test_what_a_killed_attempt_left_goes_too(desk: Desk) -> None:
     set_all(desk)
     job_id = submitted(desk, manifest(desk, "killed", "  retry: {node_failures: 0, failures: 0}\n"))
     await_up(desk, job_id, 1)
-    attempt = desk.attempt(job_id, 1)
+    attempt, pids = desk.attempt(job_id, 1), []
     for source in ("head", "node-0"):
         events = decode_events(Path(attempt.event_file(source)).read_text())
-        pid = [event for event in events if event.kind is EventKind.STARTED][-1].fields["pid"]
-        os.kill(int(pid or 0), signal.SIGKILL)
+        pids.append(int([event for event in events if event.kind is EventKind.STARTED][-1].fields["pid"] or 0))
+    for sign in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # who started it saw that it has to end, too
+                os.kill(pid, sign)
     desk.ffdl("wait", job_id, status=None)
     assert desk.job(job_id)["state"] == "FAILED"
     until(lambda: not list(Path(desk.root.secret_holders).iterdir()), "its secrets to be forgotten")

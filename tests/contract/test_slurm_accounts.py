@@ -19,7 +19,7 @@ GPU2 = "billing=4,cpu=4,gres/gpu=2,node=1"
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
     """The fake cluster."""
-    harness = FakeSlurmHarness(tmp_path, {"command_timeout_s": 5})
+    harness = FakeSlurmHarness(tmp_path)
     try:
         yield harness
     finally:

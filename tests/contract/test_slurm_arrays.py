@@ -16,6 +16,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs
 from ffdl_batch.ports.scheduler import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
+from ffdl_slurm import run
 from tests.contract.array_rig import Fleet, raw_id
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -26,7 +27,7 @@ WAITING = BatchOptions(array="0-2", hold=True)
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
     """The fake cluster."""
-    harness = FakeSlurmHarness(tmp_path, {"command_timeout_s": 5})
+    harness = FakeSlurmHarness(tmp_path)
     try:
         yield harness
     finally:
@@ -34,9 +35,22 @@ def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "silent_reply", "hang"])
-def test_a_lost_reply_leaves_it_open_and_every_task_is_found(world: FakeSlurmHarness, fault: str) -> None:
+def test_a_lost_reply_leaves_it_open_and_every_task_is_found(
+    world: FakeSlurmHarness, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     plan = fleet.prepare()
+    await_end = run._await_end
+
+    def is_accepted() -> bool:
+        return bool(list((world.state / "jobs").glob("*.tasks")))
+
+    def await_end_of_a_hang(process: subprocess.Popen[bytes], _timeout_s: float) -> None:
+        world.wait(is_accepted, lambda: "the request was not accepted")
+        await_end(process, 0.2)
+
+    if fault == "hang":
+        monkeypatch.setattr(run, "_await_end", await_end_of_a_hang)
     world.spoil("sbatch", fault.removeprefix("silent_").replace("reply", "untrusted") if "silent" in fault else fault)
     with pytest.raises((SubmissionUncertain, SchedulerUnreachable)):
         fleet.scheduler.submit_array(plan)
@@ -48,9 +62,11 @@ def test_a_request_that_lands_late_is_found_then_and_not_before(world: FakeSlurm
     fleet = Fleet(world, "true", batch=WAITING)
     plan = fleet.prepare()
     world.spoil("sbatch", "late")
+    (world.state / "later").touch()
     with pytest.raises(SubmissionUncertain):
         fleet.scheduler.submit_array(plan)
     assert fleet.finds() == [frozenset()] * 3
+    (world.state / "later").unlink()
     world.wait(lambda: bool(world.accepted()), lambda: "the request did not land")
     world.wait(lambda: all(len(found) == 1 for found in fleet.finds()), lambda: str(fleet.finds()))
 
@@ -111,7 +127,7 @@ def test_a_task_that_slurm_starts_anew_is_the_same_job(world: FakeSlurmHarness) 
         world.await_log(plan, "up")
     head = json.loads(Path(fleet.plans[1].attempt_dir.claim_owner).read_text())["pid"]
     world.freeze()  # as Slurm, which starts a job anew when its processes have ended
-    subprocess.run(["scontrol", "requeue", str(natives[1])], check=True, timeout=30)
+    subprocess.run(["scontrol", "requeue", str(natives[1])], check=True, timeout=120)
     world.wait(lambda: not Path(f"/proc/{head}").exists(), world.diagnosis)
     world.thaw()
     anew = world.await_observation(natives[1], lambda seen: seen.restarts == 1)
@@ -167,7 +183,7 @@ def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of
     world.freeze()
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-3"))
     natives = fleet.submit()
-    subprocess.run(["scancel", str(natives[2])], check=True, timeout=30)
+    subprocess.run(["scancel", str(natives[2])], check=True, timeout=120)
     assert isinstance(world.scheduler, ForgetsJobs) and isinstance(world.scheduler, DropsTasks)
     assert set(world.scheduler.observe(natives)) == {*natives} - {natives[2]}
     assert world.scheduler.is_forgotten(natives) == {natives[2]}
@@ -180,7 +196,7 @@ def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of
 def test_a_task_that_is_a_job_of_its_own_keeps_its_record_when_it_is_cancelled(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
-    subprocess.run(["scontrol", "update", f"JobId={natives[1]}", "ExcNodeList=n1"], check=True, timeout=30)
+    subprocess.run(["scontrol", "update", f"JobId={natives[1]}", "ExcNodeList=n1"], check=True, timeout=120)
     world.scheduler.cancel(natives[1])
     seen = world.scheduler.observe(natives)
     assert [seen[native].phase for native in natives] == [Phase.PENDING, Phase.ENDED, Phase.PENDING]
@@ -200,8 +216,9 @@ def test_half_a_listing_drops_no_task(world: FakeSlurmHarness) -> None:
 def test_an_id_that_slurm_gave_to_another_array_is_not_this_one(world: FakeSlurmHarness) -> None:
     fleet, other = (Fleet(world, "true", batch=WAITING) for _ in range(2))
     natives = fleet.submit()
-    for native in natives:
-        (world.state / "jobs" / f"{raw_id(world, native)}.json").unlink()
+    with world.locked():
+        for native in natives:
+            (world.state / "jobs" / f"{raw_id(world, native)}.json").unlink()
     (world.state / "next").write_text(natives[0].job)
     assert other.submit() == natives
     seen = world.scheduler.observe(natives)

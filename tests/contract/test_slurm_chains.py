@@ -153,8 +153,7 @@ def scontrol(verb: str, native: NativeId) -> None:
 
 def change(world: FakeSlurmHarness, native: NativeId, **fields: str) -> None:
     """What the controller thinks of a job."""
-    path = world.state / "jobs" / f"{native}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    world.change(native, **fields)
 
 
 def excluded(world: FakeSlurmHarness, native: NativeId) -> str:

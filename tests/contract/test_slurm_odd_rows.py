@@ -16,7 +16,7 @@ from tests.contract.scheduler_harness import FakeSlurmHarness
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
-    harness = FakeSlurmHarness(tmp_path, {"command_timeout_s": 5})
+    harness = FakeSlurmHarness(tmp_path)
     try:
         yield harness
     finally:

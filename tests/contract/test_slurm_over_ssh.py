@@ -13,8 +13,11 @@ from ffdl_slurm.adapter import SlurmScheduler
 from ffdl_slurm.settings import read_settings
 from tests.contract.scheduler_harness import SlurmOverSshHarness
 
-END_SESSIONS = "kill $(cat /proc/{pid}/task/{pid}/children); sleep 0.5"
-"""An sshd has a process for each connection."""
+END_SESSIONS = (
+    "for one in $(cat /proc/{pid}/task/{pid}/children); do "
+    "kill $one; while kill -0 $one 2>/dev/null; do sleep 0.05; done; done"
+)
+"""An sshd has a process for each connection. None of them passes anything on afterwards."""
 
 
 @pytest.fixture

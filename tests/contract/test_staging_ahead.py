@@ -53,7 +53,7 @@ def test_what_fails_ends_the_job_before_it_trains(data: Data) -> None:
 
 @pytest.mark.parametrize(("wish", "state"), [("cancel", "CANCELLED"), ("halt", "HALTED")])
 def test_a_wish_ends_staging_and_nothing_follows(data: Data, wish: str, state: str) -> None:
-    rule = Rule("GET", "/set/a", hang_s=30.0)
+    rule = Rule("GET", "/set/a", hang_s=600.0)
     data.proxy.rules.append(rule)
     job_id = data.submit(AHEAD)["id"]
     until(lambda: rule.done, "the transfer")

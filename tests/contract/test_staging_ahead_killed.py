@@ -46,14 +46,12 @@ ROLES: dict[str, Callable[[list[str]], bool]] = {
 def made(data: Data) -> Iterator[tuple[Data, str]]:
     """A job whose first attempt is in the middle of the large file."""
     data.server.client.put_object(Bucket=data.bucket, Key="set/big", Body=BIG)
-    rule = Rule("GET", "/set/big", pause_s=0.25)
-    data.proxy.rules.append(rule)
+    data.proxy.rules.append(Rule("GET", "/set/big", pause_s=1.0))
     text = MANIFEST.format(command=CHECK, bucket=data.bucket, url=data.proxy.endpoint)
     result = data.submit(manifest=text + AHEAD)
     assert result["problem"] is None, result
-    until(lambda: data.proxy.given[f"/{data.bucket}/set/big"] > MIB // 2, "half a mebibyte of the large file")
+    until(lambda: data.proxy.given[f"/{data.bucket}/set/big"] > 65536, "a part of the large file")
     until(lambda: pids(data, "program"), "the staging program")
-    rule.pause_s = 0.05
     yield data, result["id"]
 
 
@@ -74,12 +72,19 @@ def pids(data: Data, *roles: str) -> list[int]:
 def kill(data: Data, *roles: str) -> None:
     """All of them at once, as a node that loses its power does: none sees another's end. What one of them has begun for
     a moment has its words until it runs its own, and may be over."""
-    found = pids(data, *roles)
-    assert found
+    found, programs = pids(data, *roles), {*pids(data, "program")}
+    assert found and programs
     for sign in (signal.SIGSTOP, signal.SIGKILL):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
+    until(lambda: not programs & {*pids(data, "program")}, "the end of who brought it")
+
+
+def hurry(data: Data) -> None:
+    """What is still to come comes at once."""
+    for rule in data.proxy.rules:
+        rule.pause_s = 0.0
 
 
 def files(data: Data, job_id: str) -> dict[str, int]:
@@ -103,6 +108,7 @@ def test_the_training_follows_with_whole_data(slow: tuple[Data, str], roles: tup
     data, job_id = slow
     kill(data, *roles)
     assert "big" not in files(data, job_id), "what is not whole has no file's name"
+    hurry(data)
     job = require_trained(data, job_id)
     assert attempts(job) == [("node_failure", "S106"), ("staged", "000"), ("", "000")], job
 
@@ -123,6 +129,7 @@ def test_a_daemon_that_dies_too_finds_the_job_again(slow: tuple[Data, str]) -> N
     daemon.kill()
     kill(data, "program", "node", "head")
     daemon.wait()
+    hurry(data)
     data.site.start(program=PLAIN)
     assert require_trained(data, job_id)["attempts"]
 

@@ -86,11 +86,11 @@ def test_ten_jobs_download_once(cached: CacheRig) -> None:
 
     def wait(method: str, path: str) -> None:
         if path.endswith("/a.txt"):
-            go_on.wait(60)
+            go_on.wait(600)
 
     cached.staging.proxy.before = wait
     links = [True, False] * 5
-    jobs = [cached.start(cached.task(link=link, rate_line_s=0.2, cache={"stale_s": 10.0})) for link in links]
+    jobs = [cached.start(cached.task(link=link, rate_line_s=0.2, cache={"stale_s": 20.0})) for link in links]
     until(lambda: sum(sees_who_fills(job) for job in jobs) == 9, "nine wait, and see how far it is")
     go_on.set()
     for job in jobs:

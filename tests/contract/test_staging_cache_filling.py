@@ -32,6 +32,7 @@ def slow_after(cached: CacheRig, parts: int) -> Rule:
 def test_a_filler_that_is_killed_is_followed_by_who_waits_and_what_came_is_kept(cached: CacheRig) -> None:
     cached.put()
     slow = slow_after(cached, 2)
+    slow.pause_s = 30.0
     filler = cached.start(cached.task(parallel=1))
     until(begun(cached, 2 * MIB + 65536), "two parts have come")
     waiting = cached.start(cached.task(parallel=1))
@@ -65,7 +66,7 @@ def test_a_filler_that_hangs_is_replaced_and_harmless_when_it_wakes(cached: Cach
 
 def test_one_that_waits_for_what_does_not_come_goes_on_alone(cached: CacheRig) -> None:
     cached.put()
-    cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", times=1, hang_s=60)]
+    cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", times=1, hang_s=600)]
     filler = cached.start(cached.task(parallel=1))
     until(lambda: any("deep/b.bin" in path for _, path, _ in cached.staging.proxy.requests), "it asks")
     task = cached.task(cache={"patience_s": 0.5})
@@ -116,9 +117,9 @@ def test_a_filler_on_another_node_counts_until_its_signs_stop(cached: CacheRig) 
     Path(elsewhere).mkdir()
     owner = {"host": "elsewhere", "boot": "b", "pid": 17, "token": "there"}
     Path(cached.shelf.fill_lock(said.key)).write_text(json.dumps(owner))
-    waiting = cached.start(cached.task(cache={"stale_s": 2.0}))
+    waiting = cached.start(cached.task(cache={"stale_s": 5.5}))
     until(lambda: waiting.of(Note), "it waits")
-    for beat in range(1, 6):
+    for beat in range(1, 13):
         Path(elsewhere, "signs").write_text(json.dumps({"beat": beat, "files": 1}))
         time.sleep(0.5)
     assert waiting.process.poll() is None

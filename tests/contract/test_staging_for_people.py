@@ -18,7 +18,7 @@ OUT = Direction.OUT
 
 def listed(rig: StagingRig, prefix: str = "", *only: str) -> Outcome:
     process = rig.start(rig.task(prefix=prefix, only=only), "--list")
-    return Outcome(process.wait(60), lines_of((rig.directory / "output").read_text()))
+    return Outcome(process.wait(180), lines_of((rig.directory / "output").read_text()))
 
 
 def test_a_listing_has_names_and_sizes_and_moves_nothing(rig: StagingRig) -> None:

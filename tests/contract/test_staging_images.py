@@ -54,7 +54,7 @@ class ImageRig:
         self.number = 0
 
     def task(self, name: str = "some/image:one", **changes: Any) -> ImageTask:
-        cache = Cache(f"{self.directory}/cache", 10**9, stale_s=10.0)
+        cache = Cache(f"{self.directory}/cache", 10**9, stale_s=60.0)
         return replace(
             ImageTask(f"docker://{self.registry.host}/{name}", cache, str(self.program), pause_s=0.01), **changes
         )
@@ -70,7 +70,7 @@ class ImageRig:
 
     def run(self, task: ImageTask, env: Mapping[str, str] | None = None) -> tuple[int, list[Line]]:
         process, output = self.start(task, env)
-        return process.wait(timeout=60), lines_of(output.read_text())
+        return process.wait(timeout=180), lines_of(output.read_text())
 
     def calls(self) -> list[str]:
         path = Path(f"{self.program}.calls")
@@ -127,7 +127,7 @@ def test_many_who_ask_have_it_made_once(images: ImageRig) -> None:
     )
     wait.unlink()
     for process, output in jobs:
-        assert process.wait(timeout=60) == 0, output.read_text()
+        assert process.wait(timeout=180) == 0, output.read_text()
     assert len(images.calls()) == 1
     assert sum(of(Cached, lines_of(output.read_text()))[0].filled for _, output in jobs) == 1
 
@@ -145,7 +145,7 @@ def test_one_that_is_killed_takes_its_apptainer_along_and_the_next_makes_it(imag
     gone = int(images.calls()[0].split()[0])
     until(lambda: not Path(f"/proc/{gone}").exists(), "the first Apptainer is gone")
     wait.unlink()
-    assert second.wait(timeout=60) == 0
+    assert second.wait(timeout=180) == 0
     (said,) = of(Cached, lines_of(output.read_text()))
     assert [path.name for path in Path(said.tree).parent.iterdir() if path.name.startswith("work")] == []
 

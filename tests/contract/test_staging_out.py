@@ -161,7 +161,7 @@ def test_a_file_that_is_always_written_is_told(rig: StagingRig) -> None:
 
 def test_an_upload_that_was_killed_goes_on(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE})
-    rig.proxy.rules = [Rule("PUT", "partNumber", after=2, hang_s=60)]
+    rig.proxy.rules = [Rule("PUT", "partNumber", after=2, hang_s=600)]
     killed = rig.start(rig.task(OUT, "job", parallel=1))
     wait_for(lambda: any("partNumber=3" in path for _, path, _ in list(rig.proxy.requests)))
     killed.kill()
@@ -213,7 +213,7 @@ def test_faults_of_the_way_out_are_the_platforms(rig: StagingRig) -> None:
 
 def wait_for(holds: object) -> None:
     assert callable(holds)
-    for _ in range(600):
+    for _ in range(3600):
         if holds():
             return
         threading.Event().wait(0.05)

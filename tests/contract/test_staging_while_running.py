@@ -13,7 +13,7 @@ from tests.contract.test_staging_out import lay
 from tests.staging_rig import MIB, StagingRig, rig
 
 __all__ = ["rig"]
-RESTING = 10.0
+RESTING = 3600.0
 LONG_AGO = 1_700_000_000
 NOISE = random.Random(8).randbytes(12 * MIB + 77)
 OUT = Direction.OUT

@@ -14,6 +14,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 from ffdl_batch.domain.spec import DataStore, StoreType
 from ffdl_batch.domain.staging import Transfer
+from ffdl_batch.services import store_check
 from ffdl_batch.services.store_check import StoreChecks
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.s3_server import free_port
@@ -36,13 +37,24 @@ def launch(rig: StagingRig, prefix: str = "set") -> LaunchFile:
     )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does much else is slow to begin processes, and to answer."""
+    monkeypatch.setattr(store_check, "CONNECTION_S", "60")
+    monkeypatch.setattr(store_check, "KNOWN_S", 600.0)
+
+
+def patient() -> StoreChecks:
+    return StoreChecks(limit_s=120.0)
+
+
 def check(checks: StoreChecks, job: LaunchFile, later: bool = False) -> list[Finding]:
     return list(checks.findings(job, STORES, SECRETS, later=later))
 
 
 def test_stores_that_are_right_are_asked_once(rig: StagingRig) -> None:
     rig.put("set/a", b"1")
-    checks = StoreChecks()
+    checks = patient()
     assert check(checks, launch(rig)) == []
     asked = len(rig.proxy.requests)
     assert asked == 2
@@ -58,7 +70,7 @@ def test_stores_that_are_right_are_asked_once(rig: StagingRig) -> None:
 
 
 def test_what_is_missing_may_be_made_by_another_job(rig: StagingRig) -> None:
-    (missing,) = check(StoreChecks(), launch(rig, "not-there"), later=True)
+    (missing,) = check(patient(), launch(rig, "not-there"), later=True)
     assert (missing.severity, missing.code) == (Severity.WARNING, "C103")
     assert "not-there" in missing.message
 
@@ -67,7 +79,7 @@ def test_a_container_of_results_that_is_not_there(rig: StagingRig) -> None:
     rig.put("set/a", b"1")
     job = launch(rig)
     elsewhere = replace(job.uploads[0], store=replace(rig.store, container="none"))
-    (found,) = check(StoreChecks(), replace(job, uploads=(elsewhere,)))
+    (found,) = check(patient(), replace(job, uploads=(elsewhere,)))
     assert (found.severity, found.code, found.path) == (
         Severity.ERROR, "C103", "data_stores[1].training_results.container",
     )  # fmt: skip
@@ -75,7 +87,7 @@ def test_a_container_of_results_that_is_not_there(rig: StagingRig) -> None:
 
 def test_keys_that_are_wrong_are_told_once(rig: StagingRig) -> None:
     rig.proxy.rules.append(Rule(status=403, code="SignatureDoesNotMatch"))
-    (found,) = check(StoreChecks(), launch(rig))
+    (found,) = check(patient(), launch(rig))
     assert (found.severity, found.code, found.path) == (Severity.ERROR, "C103", "data_stores[1].connection")
     assert found.message.startswith("the store of data and results cannot be used (C103): s3 store ")
     assert found.message.endswith("it answered 403 SignatureDoesNotMatch (by rule)"), found.message
@@ -86,10 +98,10 @@ def test_keys_that_are_wrong_are_told_once(rig: StagingRig) -> None:
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_store_that_does_not_answer_is_doubtful_and_told_once_and_asked_again(rig: StagingRig, hangs: bool) -> None:
     if hangs:
-        rig.proxy.rules.append(Rule(hang_s=30))
+        rig.proxy.rules.append(Rule(hang_s=600))
     else:
         rig.store = replace(rig.store, endpoint=f"http://127.0.0.1:{free_port()}")
-    checks = StoreChecks(limit_s=2.0)
+    checks = StoreChecks(limit_s=2.0) if hangs else patient()
     job = launch(rig)
     job = replace(job, uploads=(replace(job.uploads[0], store=replace(rig.store, container="another")),))
     for _ in range(2):
@@ -106,7 +118,7 @@ def test_a_disk_that_is_too_small_is_told_as_that(rig: StagingRig) -> None:
     rig.proxy.edit = lambda path, data: (
         data.replace(b"<Size>1<", b"<Size>9000000000000000<") if "list" in path else data
     )
-    (found,) = check(StoreChecks(), launch(rig))
+    (found,) = check(patient(), launch(rig))
     assert (found.severity, found.code) == (Severity.WARNING, "S302")
     assert found.path == "data_stores[1].training_data.container"
     assert found.message.startswith("there is no room for the data now (S302): ")
@@ -126,7 +138,7 @@ def test_a_web_server_that_is_no_s3_store(rig: StagingRig) -> None:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
         rig.store = replace(rig.store, endpoint=f"http://127.0.0.1:{server.server_address[1]}")
-        found = check(StoreChecks(), launch(rig))
+        found = check(patient(), launch(rig))
         server.shutdown()
         thread.join()
     assert [one.code for one in found] == ["C103"]

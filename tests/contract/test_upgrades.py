@@ -232,9 +232,11 @@ def test_daemons_that_start_at_once_apply_each_revision_once(postgres: PostgresS
     source = """
         import sys
         from ffdl_batch.ports.clock import SystemClock
+        from ffdl_batch.store import database as module
         from ffdl_batch.store.database import Database, connect
         from ffdl_batch.store.revisions import bring_up_to_date
         import alembic.command
+        module.STANDSTILL_S = 60
         database = connect(sys.argv[1], None, SystemClock())
         print("ready", flush=True)
         sys.stdin.readline()
@@ -247,7 +249,7 @@ def test_daemons_that_start_at_once_apply_each_revision_once(postgres: PostgresS
         try:
             for one in starters:
                 assert one.stdout is not None and one.stdout.readline() == "ready\n"
-            ends = [one.communicate("go\n", timeout=60) for one in starters]
+            ends = [one.communicate("go\n", timeout=300) for one in starters]
         finally:
             for one in starters:
                 one.kill()

@@ -14,6 +14,7 @@ from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.waiting import Explanation, WaitKind
 from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
+from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness, Harness, LocalHarness
 from tests.contract.test_kubernetes_adapter import Site
 from tests.contract.test_kubernetes_queues import say
@@ -34,7 +35,7 @@ OTHERS = (
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
-    harness = FakeSlurmHarness(tmp_path, {"command_timeout_s": 5})
+    harness = FakeSlurmHarness(tmp_path)
     (harness.state / "show-node").write_text(NODES)
     (harness.state / "show-partition").write_text(PARTITIONS)
     (harness.state / "others").write_text(OTHERS)
@@ -73,11 +74,18 @@ def test_slurm_explains_with_one_look_whatever_the_number_of_jobs(slurm: FakeSlu
 
 
 @pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "empty", "hang"])
-def test_a_slurm_that_does_not_answer_is_unreachable(slurm: FakeSlurmHarness, fault: str) -> None:
+def test_a_slurm_that_does_not_answer_is_unreachable(
+    slurm: FakeSlurmHarness, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     native, _ = slurm.submit_waiting()
     slurm.spoil("squeue", fault)
-    with pytest.raises(SchedulerUnreachable):
-        explain(slurm, (native, ONE))
+    assert isinstance(slurm.scheduler, SlurmScheduler)
+    with monkeypatch.context() as patch:
+        if fault == "hang":
+            patch.setattr(slurm.scheduler._gateway, "_timeout_s", 3)
+        with pytest.raises(SchedulerUnreachable):
+            explain(slurm, (native, ONE))
+    slurm.spoil("squeue")
     assert explain(slurm, (native, ONE))[0] is not None
 
 

@@ -64,15 +64,17 @@ def test_death_while_looking_for_the_array_of_an_earlier_life(world: World) -> N
 @pytest.mark.parametrize("when", ["before it sends", "after it was told"])
 def test_death_while_sbatch_runs(world: World, when: str) -> None:
     """sbatch outlives the daemon; the next one waits for it and reads what it was told."""
-    began = world.base / "began"
-    slow = f'touch {began}; sleep 1; exec "$FAKE" "$@"'
-    told = f'"$FAKE" "$@"; code=$?; touch {began}; sleep 1; exit $code'
+    began, dead = world.base / "began", world.base / "dead"
+    outlives = f"touch {began}; until [ -e {dead} ]; do sleep 0.05; done; sleep 1"
+    slow = f'{outlives}; exec "$FAKE" "$@"'
+    told = f'"$FAKE" "$@"; code=$?; {outlives}; exit $code'
     world.wrap("sbatch", slow if when == "before it sends" else told)
     life = world.live("--submit", "1")
     victim = world.begin("--deploy")
     world.wait(began.exists, "the start of sbatch")
     victim.kill()
     assert victim.wait() == -signal.SIGKILL
+    dead.touch()
     world.recover()
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
     assert len(world.calls("sbatch")) == 1
@@ -89,7 +91,7 @@ def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
 
 
 def test_an_array_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
-    world = make_world(WorldOptions(life_s=8, batch=ARRAY))
+    world = make_world(WorldOptions(life_s=60, batch=ARRAY))
     world.spoil("sbatch", "late")
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER
+from ffdl_slurm import run
 from tests.crash.conftest import MakeWorld
 from tests.crash.world import Findings, World, WorldOptions
+
+ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "banner", "garbage", "silent", "down"])
@@ -24,9 +28,16 @@ def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
     assert tries == (1 if fault in ("lose_reply", "banner") else 2)
 
 
-def test_an_sbatch_that_hangs_after_it_was_accepted(make_world: MakeWorld) -> None:
+def test_an_sbatch_that_hangs_after_it_was_accepted(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world(WorldOptions(timeout_s=1.5))
     world.spoil("sbatch", "hang")
+    give_up = run._await_end
+
+    def give_up_accepted(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+        world.wait(lambda: bool(world.accepted()), "an acceptance")  # however long this machine takes for it
+        give_up(process, timeout_s)
+
+    monkeypatch.setattr(run, "_await_end", give_up_accepted)  # in this process, which the driver is a fork of
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
     assert len(world.calls("sbatch")) == 1
@@ -34,20 +45,21 @@ def test_an_sbatch_that_hangs_after_it_was_accepted(make_world: MakeWorld) -> No
 
 def test_death_while_sbatch_runs(world: World) -> None:
     """sbatch outlives the daemon; the next one waits for it and reads what it was told."""
-    began = world.base / "began"
-    world.wrap("sbatch", f'touch {began}; sleep 1; exec "$FAKE" "$@"')
+    began, dead = world.base / "began", world.base / "dead"
+    world.wrap("sbatch", f'touch {began}; until [ -e {dead} ]; do sleep 0.05; done; sleep 1; exec "$FAKE" "$@"')
     life = world.live("--submit", "1")
     victim = world.begin("--deploy")
     world.wait(began.exists, "the start of sbatch")
     victim.kill()
     assert victim.wait() == -signal.SIGKILL
+    dead.touch()
     world.recover()
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
     assert len(world.calls("sbatch")) == 1
 
 
 def test_a_request_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
-    world = make_world(WorldOptions(life_s=8))
+    world = make_world(WorldOptions(life_s=60))
     world.spoil("sbatch", "late")
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
@@ -66,7 +78,7 @@ def test_a_request_that_lands_after_its_credentials_life_executes_nothing(make_w
     )
     life = world.recover("--submit", "1")
     world.wait(lambda: len(world.accepted()) == 2, "the late landing")
-    world.wait(lambda: all(job["state"] in ("COMPLETED", "FAILED", "CANCELLED") for job in world.accepted()), "the end")
+    world.wait(lambda: all(job["state"] in ENDED for job in world.accepted()), "the end")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
 
 
@@ -75,6 +87,7 @@ def test_one_submission_delivered_twice_at_once(make_world: MakeWorld) -> None:
     world.spoil("sbatch", "twice")
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
+    world.wait(lambda: all(job["state"] in ENDED for job in world.accepted()), "the end of both")
     (row,) = world.jobs()
     first, second = world.accepted()
     kept, other = (first, second) if row.native_id == first["id"] else (second, first)
@@ -118,6 +131,9 @@ def test_without_the_claim_the_check_finds_two_executions(make_world: MakeWorld,
     python.write_text(WITHOUT_CLAIM)
     python.chmod(0o755)
     world = make_world(WorldOptions(work_s=1, python=str(python)))
+    manifest = world.base / "manifest.yml"
+    both = f"until [ $(wc -l < {world.base}/runs) -gt 1 ]; do sleep 0.05; done"  # else the second finds an end
+    manifest.write_text(manifest.read_text().replace("sleep 1", both))
     world.spoil("sbatch", "twice")
     life = world.recover("--submit", "1")
     world.wait(lambda: len(world.runs()) > 0 and max(world.runs().values()) > 1, "the second execution")

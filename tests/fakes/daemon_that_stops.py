@@ -2,7 +2,8 @@
 
 The file that TEST_PLAN names holds ``<step> <signal>``. Of all daemons with that plan the first one to reach the step
 takes the file away, leaves its pid in ``<file>.done``, and sends itself the signal (STOP or KILL): nothing of it goes
-on, in no thread. Steps are those that deployer and watcher name, and::
+on, in no thread. It does so once nothing is called ``unanswered`` beside the file: a request that waits for its answer
+may be this daemon's. Steps are those that deployer and watcher name, and::
 
     submitting         the adapter is about to be called, lease checked and mark written
     paying             a process that stores what is owed is about to be started
@@ -63,6 +64,8 @@ def reached(step: str) -> None:
         PLAN.rename(ours)
     except FileNotFoundError:  # another daemon was first
         return
+    while PLAN.with_name("unanswered").exists() and not step.startswith("request:"):
+        time.sleep(0.01)
     ours.write_text(str(os.getpid()), encoding="utf-8")
     ours.rename(PLAN.with_name(f"{PLAN.name}.done"))
     os.kill(os.getpid(), signal.Signals[f"SIG{how}"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -22,9 +24,17 @@ _ANYBODY = {"Authorization": "AWS4-HMAC-SHA256 Credential=anybody/20260101/us-ea
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port on which nobody listens; OSError where the address is not this machine's."""
-    with socket.create_server((host, 0)) as found:
-        return int(found.getsockname()[1])
+    """A port on which nobody listens; OSError where the address is not this machine's. The kernel gives it to nobody
+    who takes any port: it is still free when the caller takes it."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        try:
+            socket.create_server((host, port)).close()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return port
 
 
 class S3Server:
@@ -91,7 +101,7 @@ class S3Server:
         count = b"0" if checks else b"inf"
         asked = urllib.request.Request(f"{self.endpoint}/moto-api/reset-auth", data=count, method="POST")
         asked.add_header("Content-Type", "text/plain")
-        urllib.request.urlopen(asked, timeout=10).close()
+        urllib.request.urlopen(asked, timeout=60).close()
 
     def stop(self) -> None:
         """End it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.fakes.s3_server import free_port
 
-START_S = 30
+START_S = 120
 _CONFIG = """\
 ListenAddress 127.0.0.1
 Port {port}

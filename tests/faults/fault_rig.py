@@ -23,7 +23,7 @@ from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.views import JobView
 from tests.crash.world import World, WorldOptions
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 PROGRAM = ("-m", "ffdl_batch.daemon.main", "--personal")
 Limits = Mapping[int, int]
 """Resource limits (setrlimit(2)) of a process: which, and how much."""
@@ -120,6 +120,16 @@ class FaultWorld(World):
         self.daemon.send_signal(signal.SIGTERM)
         return self.daemon.wait(LIMIT_S)
 
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[None]:
+        """Nothing of this world moves meanwhile."""
+        stopped = [pid for pid in self._processes() if _signalled(pid, signal.SIGSTOP)]
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                _signalled(pid, signal.SIGCONT)
+
     def client(self) -> Client:
         """A client of this daemon, that starts none."""
         return Client(dialling=Dialling(environ=self.environment(), start=False, told=lambda _: None))
@@ -201,6 +211,15 @@ class FaultWorld(World):
     def await_runs(self, count: int) -> None:
         """Until so many learners have begun."""
         self.wait(lambda: self.runs().total() >= count, f"{count} learners")
+
+
+def _signalled(pid: int, number: signal.Signals) -> bool:
+    """Whether the process was still there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _restrict(limits: Limits | None) -> Callable[[], None]:

@@ -82,7 +82,5 @@ def test_nothing_ends_and_nothing_waits_for_a_clock_that_was_set(tmp_path: Path,
         world.await_ends(running)
         for job_id in (running, waiting, late):
             assert times(world, job_id) == sorted(times(world, job_id))
-        began = time.monotonic()
         assert world.stop() == os.EX_OK
-        assert time.monotonic() - began < 20.0
-        assert "Traceback" not in world.log
+        assert "Traceback" not in world.log and "did not end within" not in world.log

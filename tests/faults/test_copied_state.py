@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.crash.world import WorldOptions
-from tests.faults.fault_rig import fault_world
+from tests.faults.fault_rig import LIMIT_S, fault_world
 
 DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal", "--foreground")
 
@@ -17,14 +17,16 @@ def test_in_a_copy_of_a_state_directory_nothing_is_started(tmp_path: Path) -> No
     with fault_world(tmp_path, WorldOptions("local"), tree=tmp_path / "state" / "tree") as world:
         world.start()
         jobs = [world.submit_running(), world.submit_running(), world.submit_long()]
+        world.await_state(jobs[2], "QUEUED")
         copy = tmp_path / "copy"
-        subprocess.run(["cp", "-a", world.state, copy], check=True)
+        with world.standing():  # cp fails over a file that goes meanwhile
+            subprocess.run(["cp", "-a", world.state, copy], check=True)
         environ = world.environment() | {"FFDL_STATE_DIR": str(copy), "FFDL_JOBS_DIR": str(copy / "tree")}
         del environ["FFDL_SOCKET"], environ["FFDL_DATABASE_URL"]
         ffdl = str(Path(sys.executable).with_name("ffdl"))
         for command in (DAEMON, (ffdl, "list"), (ffdl, "daemon", "status"), (ffdl, "daemon", "stop")):
             done = subprocess.run(
-                command, env=environ, cwd="/", text=True, capture_output=True, check=False, timeout=60
+                command, env=environ, cwd="/", text=True, capture_output=True, check=False, timeout=LIMIT_S
             )
             assert (done.returncode, done.stdout) == (78, ""), done
             assert f"{copy} is a copy of a state directory" in done.stderr, done

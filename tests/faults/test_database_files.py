@@ -44,8 +44,14 @@ def file_of(world: FaultWorld) -> Path:
 
 def await_word(world: FaultWorld, words: str) -> str:
     """Until a listing says it; nobody has asked for anything else."""
-    world.wait(lambda: words in world.run("ffdl", "list").text, f"{words!r} in the listing")
-    return next(line for line in world.run("ffdl", "list").text.splitlines() if words in line)
+    told: list[str] = []
+
+    def listed() -> bool:
+        told.extend(line for line in world.run("ffdl", "list").text.splitlines() if words in line)
+        return bool(told)
+
+    world.wait(listed, f"{words!r} in the listing")
+    return told[0]
 
 
 def kill(world: FaultWorld) -> None:
@@ -211,7 +217,7 @@ def test_a_copy_over_the_file_takes_no_acknowledged_job_with_it(world: FaultWorl
     told = f"the database {file_of(world)} is damaged: another program wrote into it, while a daemon works with it"
     line = await_word(world, told)
     assert STOPPED in line and "Jobs acknowledged since what is there now was copied are in no database" in line
-    (kept,) = tmp_path.rglob("ffdl.sqlite3.overwritten-*-wal")
+    (kept,) = world.state.glob("ffdl.sqlite3.overwritten-*-wal")
     assert str(kept) in line and not log.exists()
     assert told in world.run("ffdl", "daemon", "status").text
     for refused in (world.submit_by_command(), world.run("ffdl", "cancel", running), world.run("ffdl", "list")):
@@ -336,7 +342,7 @@ def test_a_backup_that_finds_no_room_has_one_code_on_both_databases(
         place = tmp_path / "nowhere" if target == "missing" else disk.point
         argv = [str(Path(sys.executable).with_name("ffdl-admin")), "db", "backup", str(place / "copy")]
         environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FFDL_DATABASE_URL": url}
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     if target == "missing":
         assert (done.returncode, done.stderr) == (2, f"ffdl-admin: there is no directory {place}\n")
         return

@@ -15,7 +15,7 @@ import pytest
 
 from ffdl_batch.client import ClientError
 from ffdl_batch.domain.job_state import JobState
-from tests.crash.world import Findings
+from tests.crash.world import LIMIT_S, Findings
 from tests.faults.two_daemons import OneDaemon, SharedWorld
 from tests.postgres import PostgresServer, running_postgres
 
@@ -74,9 +74,13 @@ class User:
             (client.halt if len(self.stopped) % 2 else client.cancel)(job_id)
 
 
-def restart(server: PostgresServer, how: signal.Signals, down_s: float) -> None:
+def restart(user: User, server: PostgresServer, how: signal.Signals, down_s: float) -> None:
+    """The first outage lasts until the user has met it."""
     server.stop(how)
     time.sleep(down_s)
+    deadline = time.monotonic() + LIMIT_S
+    while not user.refused and time.monotonic() < deadline:
+        time.sleep(0.05)
     server.start()
 
 
@@ -88,12 +92,12 @@ def test_restarts_under_load_lose_nothing_and_execute_nothing_twice(daemon: OneD
         for how, down_s in ((signal.SIGINT, DOWN_S), (signal.SIGQUIT, 0.0), (signal.SIGQUIT, 1.0)):
             known = len(user.acknowledged)
             world.wait(lambda known=known: len(user.acknowledged) >= known + 3, "more jobs")  # type: ignore[misc]
-            restart(server, how, down_s)
+            restart(user, server, how, down_s)
         known = len(user.acknowledged)
         world.wait(lambda: len(user.acknowledged) >= known + 3, "jobs after the last restart")
     finally:
         user.over.set()
-        thread.join(60)
+        thread.join(2 * LIMIT_S)
     assert daemon.process is not None and daemon.process.poll() is None, "the daemon did not live through it"
     assert user.refused, "nobody met the outage, so this meant nothing"
     for error in user.refused:
@@ -115,7 +119,7 @@ def ffdl(daemon: OneDaemon, *verb: str) -> subprocess.CompletedProcess[str]:
     """`ffdl`, as typed."""
     return subprocess.run(
         [sys.executable, "-c", "from ffdl_batch.cli.main import main; main()", *verb],
-        env=daemon.environment(), cwd=daemon.world.base, capture_output=True, text=True, check=False, timeout=60,
+        env=daemon.environment(), cwd=daemon.world.base, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip
 
 
@@ -138,7 +142,7 @@ def test_a_listing_says_what_is_wrong_and_what_to_do(daemon: OneDaemon, server: 
     )  # its last word
     daemon.send(signal.SIGTERM)
     assert daemon.process is not None
-    assert daemon.process.wait(30) == 0, "it ends clean without its database, too"
+    assert daemon.process.wait(LIMIT_S) == 0, "it ends clean without its database, too"
     assert not (daemon.world.base / "run-one" / "s").exists()
     assert "Traceback" not in daemon.log
     listed = ffdl(daemon, "list")  # a daemon that is started now has nothing to open

@@ -18,7 +18,7 @@ from ffdl_batch.domain.launch import Stores
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions
 from tests.faultfs import CHANGING, Fault, FaultFs, fault_fs
-from tests.faults.fault_rig import fault_world
+from tests.faults.fault_rig import LIMIT_S, fault_world
 from tests.private_mounts import SmallDisk
 
 pytestmark = pytest.mark.usefixtures("own_mounts")
@@ -65,7 +65,7 @@ def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended_unasked(tm
         assert world.daemon_pid == pid and world.answers()
         disk.free()
         assert world.run("ffdl", "daemon", "stop", "--force").code == 0
-        assert world.daemon is not None and world.daemon.wait(10) == 0
+        assert world.daemon is not None and world.daemon.wait(LIMIT_S) == 0
         (rescued,) = world.state.glob("ffdl.sqlite3.rescued-*")
         assert world.run("ffdl-admin", "db", "restore", str(rescued)).code == 0
         world.start()

@@ -41,31 +41,46 @@ def is_running(plan: LaunchPlan) -> bool:
     return bool(record(plan, STATE)["phase"] == "running")
 
 
-def test_jobs_beyond_the_slots_wait_their_turn(world: LocalHarness) -> None:
-    running = [world.submit("sleep 600") for _ in range(2)]
-    for _, plan in running:
+def run_two(world: LocalHarness) -> list[NativeId]:
+    """Jobs that have the slots."""
+    jobs = [world.submit("sleep 600") for _ in range(2)]
+    for _, plan in jobs:
         world.wait(partial(is_running, plan), world.diagnosis)
+    return [native for native, _ in jobs]
+
+
+def pids(world: LocalHarness, plan: LaunchPlan) -> tuple[int, int]:
+    """Of supervisor and head, once the supervisor has written down whom it started."""
+    world.wait(partial(is_running, plan), world.diagnosis)
+    return record(plan, STARTED)["pid"], record(plan, STATE)["head"]
+
+
+def test_jobs_beyond_the_slots_wait_their_turn(world: LocalHarness) -> None:
+    running = run_two(world)
     third, _ = world.submit("true")
     seen = world.observe(third)
     assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, "Resources")
-    world.scheduler.cancel(running[0][0])
+    world.scheduler.cancel(running[0])
     assert world.await_end(third).end is EndCause.SUCCESS
 
 
 def test_a_waiting_job_can_be_cancelled(world: LocalHarness) -> None:
-    jobs = [world.submit("sleep 600") for _ in range(3)]
-    world.scheduler.cancel(jobs[2][0])
-    seen = world.await_end(jobs[2][0])
+    run_two(world)
+    native, plan = world.submit("sleep 600")
+    world.scheduler.cancel(native)
+    seen = world.await_end(native)
     assert (seen.end, seen.started_at) == (EndCause.CANCELLED, None)
-    assert world.executions(jobs[2][1].attempt_dir) == 0
+    assert world.executions(plan.attempt_dir) == 0
 
 
 def test_a_killed_supervisor_does_not_end_the_job(world: LocalHarness) -> None:
-    native, plan = world.submit("echo up; sleep 1; echo over")
+    enough = world.base / "enough"
+    native, plan = world.submit(f"echo up; until [ -e {enough} ]; do sleep 0.05; done; echo over")
     world.await_log(plan, "up")
-    os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
+    os.kill(pids(world, plan)[0], signal.SIGKILL)
     seen = world.observe(native)
     assert seen is not None and seen.phase is Phase.RUNNING
+    enough.touch()
     assert world.await_end(native).end is EndCause.SUCCESS
     assert "over" in world.log(plan)
 
@@ -73,8 +88,9 @@ def test_a_killed_supervisor_does_not_end_the_job(world: LocalHarness) -> None:
 def test_a_job_whose_supervisor_was_killed_can_be_cancelled(world: LocalHarness) -> None:
     native, plan = world.submit("trap 'exit 1' TERM; echo up; sleep 600 & wait")
     world.await_log(plan, "up")
-    os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
-    world.wait(lambda: process_stat(record(plan, STARTED)["pid"]) is None, world.diagnosis)
+    supervisor, _ = pids(world, plan)
+    os.kill(supervisor, signal.SIGKILL)
+    world.wait(lambda: process_stat(supervisor) is None, world.diagnosis)
     world.scheduler.cancel(native)
     assert world.await_end(native).end is EndCause.CANCELLED
 
@@ -82,18 +98,26 @@ def test_a_job_whose_supervisor_was_killed_can_be_cancelled(world: LocalHarness)
 def test_everything_killed_at_once_is_a_node_failure(world: LocalHarness) -> None:
     native, plan = world.submit("echo up; sleep 600")
     world.await_log(plan, "up")
-    for pid in (record(plan, STARTED)["pid"], record(plan, STATE)["head"]):
+    for pid in pids(world, plan):
         os.kill(pid, signal.SIGKILL)
     seen = world.await_end(native)
     assert seen.end is EndCause.NODE_FAIL and "killed" in seen.reason
     assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
 
 
+def command_line(pid: int) -> bytes:
+    """ "" where the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def test_a_killed_head_takes_its_learners_along(world: LocalHarness) -> None:
     native, plan = world.submit('echo "pid=$$"; sleep 600')
     world.await_log(plan, "pid=")
-    learner = [pid for pid in world._own_processes() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(record(plan, STATE)["head"], signal.SIGKILL)
+    learner = [pid for pid in world._own_processes() if b"sleep" in command_line(pid)]
+    os.kill(pids(world, plan)[1], signal.SIGKILL)
     seen = world.await_end(native)
     assert (seen.end, seen.exit_signal) == (EndCause.FAILURE, signal.SIGKILL)
     assert learner and all(process_stat(pid) is None for pid in learner)
@@ -102,7 +126,7 @@ def test_a_killed_head_takes_its_learners_along(world: LocalHarness) -> None:
 def test_a_stopped_head_is_suspended(world: LocalHarness) -> None:
     native, plan = world.submit("echo up; sleep 600")
     world.await_log(plan, "up")
-    head = record(plan, STATE)["head"]
+    _, head = pids(world, plan)
     os.kill(head, signal.SIGSTOP)
     world.await_observation(native, lambda seen: seen.phase is Phase.SUSPENDED)
     os.kill(head, signal.SIGCONT)

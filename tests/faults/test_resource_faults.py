@@ -28,7 +28,7 @@ def connections(world: FaultWorld, count: int) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         for _ in range(count):
             one = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            one.settimeout(20.0)
+            one.settimeout(120.0)
             one.connect(world.environment()["FFDL_SOCKET"])
         yield
 
@@ -162,7 +162,7 @@ def small_memory() -> Iterator[Path]:
         (group / ("memory.limit_in_bytes" if version1.is_dir() else "memory.max")).write_text(str(96 * MIB))
         yield group
     finally:
-        end = time.monotonic() + 10.0
+        end = time.monotonic() + 60.0
         while (group / "cgroup.procs").read_text().strip() and time.monotonic() < end:
             time.sleep(0.05)
         group.rmdir()

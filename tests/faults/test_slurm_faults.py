@@ -288,9 +288,8 @@ def test_an_accounting_that_is_away_is_no_outage_of_slurm_and_is_left_alone(
 def test_a_hanging_query_is_ended(tmp_path: Path) -> None:
     slurm = FakeSlurmHarness(tmp_path, {"command_timeout_s": 1})
     try:
-        native, _ = slurm.submit("true")
         slurm.spoil("squeue", "hang")
         with pytest.raises(SchedulerUnreachable, match="did not answer within 1 s"):
-            slurm.scheduler.observe([native])
+            slurm.scheduler.observe([NativeId("101")])
     finally:
         slurm.close()

@@ -100,7 +100,7 @@ def test_an_id_that_sacct_refuses_for_reasons_of_its_own_is_no_outage(
 
 
 def test_a_daemon_whose_sbatch_prints_such_a_number_runs_the_job_once(tmp_path: Path) -> None:
-    office = Office(tmp_path, WorldOptions(timeout_s=3.0, life_s=4.0))
+    office = Office(tmp_path, WorldOptions(timeout_s=60.0, life_s=4.0))
     try:
         (office.slurm / "accounting").touch()
         office.spoil("sbatch", f"wrapped={TOO_LARGE}", f"wrapped={NONE}")

@@ -246,8 +246,10 @@ def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question
 
 
 def test_without_an_answer_of_the_accounting_what_slurm_lists_is_adopted_and_the_others_wait(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # however slow this machine is
+        monkeypatch.setattr(f"ffdl_slurm.accounting.{pause}", 3600.0)
     cluster.slurm.keep_accounts()
     cluster.slurm.spoil("sacct", "down:always")
     new = lose_64_replies(cluster, 40)

@@ -49,7 +49,7 @@ def examine(pair: Pair) -> None:
 
 def test_both_deploy(pair: Pair) -> None:
     for _ in range(20):
-        jobs = [daemon.submit() for daemon in (pair.one, pair.two)]
+        jobs = [daemon.surely_submit() for daemon in (pair.one, pair.two)]
         if len(pair.world.submitters()) == 2:
             break
     assert pair.world.submitters() == {str(pair.one.state), str(pair.two.state)}
@@ -77,7 +77,7 @@ def test_both_deploy(pair: Pair) -> None:
 )
 def test_a_daemon_that_falls_out_in_the_middle_of_a_step(pair: Pair, step: str, how: str) -> None:
     pair.world.stop_at(step, how)
-    job = pair.one.submit()
+    job = pair.one.surely_submit()
     fallen, _ = pair.by_pid(pair.world.stopped_pid())
     pair.finish(job)
     assert pair.world.job(job).state is JobState.COMPLETED
@@ -99,8 +99,9 @@ def wrap_sbatch(world: SharedWorld, how: str) -> None:
     """The next sbatch stops or kills the daemon that waits for it, and then goes on as if nothing had happened."""
     world.wrap(
         "sbatch",
-        f"if mkdir {world.base}/sbatch-once 2>/dev/null; then sleep 0.3; echo $PPID > {world.base}/plan.done; "
-        f"kill -{how} $PPID; "
+        f"if mkdir {world.base}/sbatch-once 2>/dev/null; then sleep 0.3; "
+        f"while [ -e {world.base}/unanswered ]; do sleep 0.05; done; echo $PPID > {world.base}/plan.whose; "
+        f"mv {world.base}/plan.whose {world.base}/plan.done; kill -{how} $PPID; "
         'sleep 0.5; fi; exec "$FAKE" "$@"',
     )
 
@@ -112,7 +113,7 @@ def test_a_daemon_that_falls_out_while_sbatch_runs(pair: Pair, how: str) -> None
     world.plan.with_name("plan.done").unlink(missing_ok=True)
     world.hold()
     wrap_sbatch(world, how)
-    job = pair.one.submit()
+    job = pair.one.surely_submit()
     fallen, _ = pair.by_pid(world.stopped_pid())
     try:
         world.wait(lambda: world.job(job).native_id != "", "the other daemon to find what was submitted")
@@ -142,7 +143,7 @@ def submit_twice(pair: Pair) -> tuple[str, str, str]:
     """
     world = pair.world
     world.stop_at("submitting")
-    job = pair.one.submit()
+    job = pair.one.surely_submit()
     fallen, _ = pair.by_pid(world.stopped_pid())
     world.wait(lambda: len(of(world, job)) == 1, "the other daemon's submission")
     world.wait(lambda: world.job(job).native_id != "", "its id in the row")
@@ -180,7 +181,7 @@ def test_a_late_submission_that_starts_first_is_the_job(pair: Pair) -> None:
 def test_a_late_submission_of_what_is_done_executes_nothing(pair: Pair) -> None:
     world = pair.world
     world.stop_at("submitting")
-    job = pair.one.submit()
+    job = pair.one.surely_submit()
     fallen, _ = pair.by_pid(world.stopped_pid())
     pair.finish(job)
     world.spoil("scancel", "down")
@@ -197,7 +198,7 @@ def test_a_late_submission_of_what_is_done_executes_nothing(pair: Pair) -> None:
 def test_a_daemon_that_falls_out_while_it_pays(pair: Pair, how: str) -> None:
     """Its payment falls out with it; the other daemon begins one of its own, and that one counts."""
     world = pair.world
-    job = pair.one.submit()
+    job = pair.one.surely_submit()
     pair.finish(job)
     payers = world.base / "payers"
     payers.unlink(missing_ok=True)

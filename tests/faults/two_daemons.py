@@ -16,8 +16,9 @@ from pathlib import Path
 
 from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.start import Dialling
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job import Job
-from tests.crash.world import World, WorldOptions
+from tests.crash.world import LIMIT_S, World, WorldOptions
 
 LEASE_S, SUBMIT_S, LIFE_S = 1.0, 1.0, 1.0
 """The lease, how long a submission may take beside it, and how long the scheduler may take to do what it was asked."""
@@ -33,6 +34,8 @@ class SharedWorld(World):
         self.model.mkdir()
         (self.model / "train.py").write_text("print('x')\n")
         self.plan = base / "plan"
+        self.submitted: dict[str, tuple[float, float]] = {}
+        """When each job was sent, and when it was acknowledged."""
 
     def environment(self) -> dict[str, str]:
         """What both daemons have in common."""
@@ -47,7 +50,9 @@ class SharedWorld(World):
     def stop_at(self, step: str, how: str = "STOP") -> None:
         """Stop or kill the first daemon that gets there."""
         self.plan.with_name("plan.done").unlink(missing_ok=True)
-        self.plan.write_text(f"{step} {how}")
+        whole = self.plan.with_name("plan.fresh")  # daemons read it at each step
+        whole.write_text(f"{step} {how}")
+        whole.replace(self.plan)
 
     def stopped_pid(self) -> int:
         """The daemon that got there; waits for it."""
@@ -122,9 +127,27 @@ class OneDaemon:
         self.process.send_signal(number)
 
     def submit(self) -> str:
-        """One job, acknowledged."""
-        with self.client() as client:
-            return client.submit(self.world.base / "manifest.yml", self.world.model).id
+        """One job, acknowledged: no daemon stops or dies by plan before that."""
+        unanswered, sent = self.world.plan.with_name("unanswered"), time.time()
+        unanswered.touch()
+        try:
+            with self.client() as client:
+                job_id = client.submit(self.world.base / "manifest.yml", self.world.model).id
+        finally:
+            unanswered.unlink()
+        self.world.submitted[job_id] = (sent, time.time())
+        return job_id
+
+    def surely_submit(self) -> str:
+        """As :meth:`submit`, again where a transaction stood still for too long on a busy machine, and was undone."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                return self.submit()
+            except ClientError as error:
+                if error.problem.exit_code != ExitCode.TRY_AGAIN or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def end(self) -> None:
         """Kill it."""

@@ -72,7 +72,7 @@ class Node:
             env={"PATH": "/usr/sbin:/usr/bin", **(env or {})},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert not check or done.returncode == 0, done
@@ -181,7 +181,7 @@ def _make(stack: ExitStack, base: Path, number: int, values: Mapping[str, str]) 
     argv = ["unshare", "--net", *own, "setpriv", "--pdeathsig", "KILL", "sleep", "infinity"]
     process = stack.enter_context(subprocess.Popen(argv))
     stack.callback(process.kill)
-    _wait_for_exec(process.pid)
+    wait_for_sleep(process.pid)
     node = Node(f"10.9.0.{number}", process.pid, place, own_run)
     if own_run:
         node.run(["mount", "-t", "tmpfs", "run", "/run"])
@@ -216,13 +216,13 @@ def configure_apptainer(node: Node) -> None:
     (node.place / "apptainer.conf").write_text(f"allow setuid = yes\nallow net users =\n{lines}")
 
 
-def _wait_for_exec(pid: int) -> None:
-    """Until it sleeps: before that its namespace may still be ours."""
-    deadline = time.monotonic() + 10
+def wait_for_sleep(pid: int) -> None:
+    """Until the process is the program sleep: before that its namespace may still be ours."""
+    deadline = time.monotonic() + 120
     while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
 def _run(*argv: str) -> str:
-    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=300).stdout

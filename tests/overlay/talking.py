@@ -11,6 +11,8 @@ from typing import Any
 from tests.overlay.nodes import PYTHON, as_user
 
 PORT = 5001
+LONG_S, SHORT_S = 60.0, 1.0
+"""How long an answer is waited for: one that has to come from a busy machine, and one that must not."""
 _LISTEN = """
 import json, select, socket, sys
 tag, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -36,16 +38,16 @@ while True:
 """
 _ASK = """
 import socket, sys
-kind, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kind, address, port, wait_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 try:
     if kind == "unix":
         asked = socket.socket(socket.AF_UNIX)
-        asked.settimeout(1)
+        asked.settimeout(wait_s)
         asked.connect("\\0ffdl-" + address)
     else:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         asked = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
-        asked.settimeout(1)
+        asked.settimeout(wait_s)
         if kind == "broadcast":
             asked.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         asked.connect((address, port))
@@ -73,15 +75,20 @@ def listening(
             process.kill()
 
 
-def ask(namespace: str, kind: str, address: str, port: int = PORT, uid: int = 0) -> str:
+def ask(namespace: str, kind: str, address: str, port: int = PORT, uid: int = 0, wait_s: float = LONG_S) -> str:
     """The tag of whoever answers at tcp, udp, broadcast or unix (the address is a tag then), or NO_ANSWER and why."""
-    return run_in(namespace, [*PYTHON, "-c", _ASK, kind, address, str(port)], uid).strip()
+    return run_in(namespace, [*PYTHON, "-c", _ASK, kind, address, str(port), str(wait_s)], uid).strip()
+
+
+def is_silent(namespace: str, kind: str, address: str, port: int = PORT, uid: int = 0) -> bool:
+    """Whether nobody answers there."""
+    return ask(namespace, kind, address, port, uid, SHORT_S).startswith(NO_ANSWER)
 
 
 def run_in(namespace: str, argv: Sequence[str], uid: int = 0) -> str:
     """What a program in the namespace prints."""
     command = ["nsenter", f"--net={namespace}", *as_user(argv, uid)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
 
 
 def heard(listener: subprocess.Popen[str]) -> list[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.nodes import ALICE, BOB, PYTHON, Node, pairs, two_nodes
-from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, listening, run_in
+from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, is_silent, listening, run_in
 from tests.overlay.test_life import DYING
 
 JOB = 99
@@ -61,6 +61,11 @@ def answers(namespace: str, address: str, port: int = PORT, uid: int = ALICE) ->
     return ["" if text.startswith(NO_ANSWER) else text for text in said]
 
 
+def silence(namespace: str, address: str, port: int = PORT, uid: int = ALICE) -> bool:
+    """Whether nothing comes back over TCP and UDP."""
+    return all(is_silent(namespace, kind, address, port, uid) for kind in ("tcp", "udp"))
+
+
 def test_a_named_destination_is_reached_over_tcp_and_udp_and_no_other(
     nodes: tuple[Node, Node], stack: ExitStack
 ) -> None:
@@ -74,8 +79,8 @@ def test_a_named_destination_is_reached_over_tcp_and_udp_and_no_other(
     assert answers(inside, SERVER) == ["server", "server"]
     for address, port, tag in ((SERVER, OTHER_PORT, "other port"), (ELSEWHERE, PORT, "elsewhere")):
         assert answers(host(first), address, port) == [tag, tag]
-        assert answers(inside, address, port) == ["", ""]
-    assert answers(without, SERVER) == ["", ""]
+        assert silence(inside, address, port)
+    assert silence(without, SERVER)
     assert {peer for _, _, peer in heard(server)} == {first.name}  # under the node's address
     facts = first.facts(JOB)
     assert (facts["level"], facts["mechanism"], facts.get("names")) == ("egress", "vxlan+nat", None)
@@ -91,9 +96,9 @@ def test_the_node_itself_may_be_a_destination(nodes: tuple[Node, Node], stack: E
     serve(stack, host(first), "way out", "10.201.1.1")
     assert answers(inside, first.name) == ["node", "node"]
     assert answers(host(first), first.name, OTHER_PORT) == ["other port", "other port"]
-    assert answers(inside, first.name, OTHER_PORT) == ["", ""]
+    assert silence(inside, first.name, OTHER_PORT)
     assert answers(host(first), "10.201.1.1") == ["way out", "way out"]
-    assert answers(inside, "10.201.1.1") == ["", ""]
+    assert silence(inside, "10.201.1.1")
 
 
 def test_nobody_comes_in_by_the_way_out(nodes: tuple[Node, Node], stack: ExitStack) -> None:
@@ -108,7 +113,7 @@ def test_nobody_comes_in_by_the_way_out(nodes: tuple[Node, Node], stack: ExitSta
     second.run(["ip", "route", "add", "10.201.0.0/16", "via", first.name])
     try:
         for stranger in (host(first), host(second), first.namespace(JOB + 1), second.namespace(JOB)):
-            assert answers(stranger, "10.201.1.2", uid=0) == ["", ""]
+            assert silence(stranger, "10.201.1.2", uid=0)
     finally:
         second.run(["ip", "route", "del", "10.201.0.0/16"])
 
@@ -205,7 +210,7 @@ def behind(node: Node, stack: ExitStack) -> Iterator[str]:
 def wait_for_namespace(pid: int) -> None:
     """Until the process has a network of its own."""
     own = Path("/proc/self/ns/net").readlink()
-    for _ in range(2000):
+    for _ in range(12000):
         if Path(f"/proc/{pid}/ns/net").readlink() != own and Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
             return
         subprocess.run(["sleep", "0.005"], check=True)
@@ -218,18 +223,18 @@ def test_a_node_that_forwards_for_jobs_is_no_router(nodes: tuple[Node, Node], st
     second.run(["ip", "route", "add", "10.8.0.0/24", "via", first.name])
     try:
         with behind(first, stack) as address:
-            assert answers(host(second), address, uid=0) == ["", ""]
+            assert silence(host(second), address, uid=0)
             assert first.prolog(JOB, first.name, MARK) == ""
             assert first.run(["sysctl", "-n", "net.ipv4.ip_forward"]).stdout.strip() == "1"
-            assert answers(host(second), address, uid=0) == ["", ""]
+            assert silence(host(second), address, uid=0)
             first.run(["nft", "flush", "ruleset"])
             assert answers(host(second), address, uid=0) == ["behind", "behind"]
             assert first.prolog(JOB + 1, first.name, "ffdl-batch:job/1", BOB) == ""
-            assert answers(host(second), address, uid=0) == ["", ""]
+            assert silence(host(second), address, uid=0)
             first.run(["nft", "flush", "ruleset"])
             told = first.run([str(first.libexec / "check")]).stdout
             assert "note  the filter of what this node forwards was gone; it is there again" in told
-            assert answers(host(second), address, uid=0) == ["", ""]
+            assert silence(host(second), address, uid=0)
     finally:
         second.run(["ip", "route", "del", "10.8.0.0/24"])
 
@@ -267,16 +272,16 @@ def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[
     learner = serve(stack, inside, "learner", port=OTHER_PORT + 1)
     first.run(["nft", "flush", "ruleset"])
     assert answers(inside, first.name) == ["node", "node"]
-    assert answers(inside, first.name, OTHER_PORT) == ["", ""]
+    assert silence(inside, first.name, OTHER_PORT)
     assert answers(inside, "10.201.1.2", OTHER_PORT + 1) == ["learner", "learner"]
     second.run(["ip", "route", "add", "10.201.0.0/16", "via", first.name])
     try:
         for stranger in (host(first), host(second)):
-            assert answers(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+            assert silence(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0)
     finally:
         second.run(["ip", "route", "del", "10.201.0.0/16"])
     assert [peer for _, _, peer in heard(learner)] == ["10.201.1.2"]
-    assert ask(inside, "tcp", SERVER, uid=ALICE).startswith(NO_ANSWER)
+    assert is_silent(inside, "tcp", SERVER, uid=ALICE)
     assert f"the packet filter of job {JOB} was gone" in first.run([str(first.libexec / "check")]).stdout
     assert answers(inside, SERVER) == ["server", "server"]
 
@@ -296,11 +301,11 @@ def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitS
     assert (answers(inside, SERVER), answers(inside, first.name)) == (["server"] * 2, ["node"] * 2)
     for address in (SERVER, first.name):
         assert answers(host(first), address, OTHER_PORT) == ["other port", "other port"]
-        assert answers(inside, address, OTHER_PORT) == ["", ""]
+        assert silence(inside, address, OTHER_PORT)
     second.run(["ip", "route", "add", "10.201.0.0/16", "via", first.name])
     try:
         for stranger in (host(first), host(second)):
-            assert answers(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0) == ["", ""]
+            assert silence(stranger, "10.201.1.2", OTHER_PORT + 1, uid=0)
     finally:
         second.run(["ip", "route", "del", "10.201.0.0/16"])
     assert answers(inside, "10.201.1.2", OTHER_PORT + 1) == ["learner", "learner"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.leftovers_table import Count, named, news
 from tests.benchmarks.nodeside import leftovers
-from tests.overlay.nodes import UDP_PORT, Node
+from tests.overlay.nodes import UDP_PORT, Node, wait_for_sleep
 
 JOB = 77
 LIST = "10.9.0.[1-2]"
@@ -49,8 +48,9 @@ def test_every_part_of_a_job_s_network_is_counted(nodes: tuple[Node, Node]) -> N
     assert node.prolog(JOB, LIST) == ""
     net = node.namespace(JOB)
     space = f"net:[{Path(net).stat().st_ino}]"
-    inside = subprocess.Popen(["nsenter", f"--net={net}", "sleep", "60"])
+    inside = subprocess.Popen(["nsenter", f"--net={net}", "sleep", "600"])
     try:
+        wait_for_sleep(inside.pid)
         new = news(before, look(node))
     finally:
         inside.kill()
@@ -89,7 +89,7 @@ def test_each_leftover_is_found_by_its_name(nodes: tuple[Node, Node], kind: str)
 def test_a_namespace_that_only_a_process_or_only_a_mount_holds_is_found(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     before = look(node)
-    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as process:
+    with subprocess.Popen(["unshare", "--net", "sleep", "600"]) as process:
         try:
             held = _namespace_of(process.pid)
             shell(node, "touch $RUN/n; unshare --net=$RUN/n true")
@@ -103,8 +103,5 @@ def test_a_namespace_that_only_a_process_or_only_a_mount_holds_is_found(nodes: t
 
 def _namespace_of(pid: int) -> str:
     """Of a process that unshare has turned into what it was told to start."""
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}/comm").read_text() != "sleep\n":
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_for_sleep(pid)
     return str(Path(f"/proc/{pid}/ns/net").readlink())

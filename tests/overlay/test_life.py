@@ -8,11 +8,12 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.overlay.nodes import ALICE, BOB, PYTHON, STRANGER, UDP_PORT, Node, configure_apptainer, pairs
+from tests.overlay.nodes import ALICE, BOB, PYTHON, STRANGER, UDP_PORT, Node, configure_apptainer, pairs, wait_for_sleep
 from tests.overlay.talking import ask, listening
 
 JOB = 99
@@ -93,7 +94,8 @@ def kill_session(leader: int) -> None:
     for _ in range(3):
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and _session(entry) == leader:
-                os.kill(int(entry.name), signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _session(process: Path) -> int:
@@ -105,10 +107,10 @@ def _session(process: Path) -> int:
 
 def test_an_epilog_waits_for_a_program_that_a_killed_prolog_had_started(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
-    program = "import os, signal, sys, threading; sys.path.insert(0, sys.argv[1])\n"
+    program = "import os, sys; sys.path.insert(0, sys.argv[1])\n"
     program += "from ffdl_network import commands, locks, settings\n"
-    program += "threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()\n"
-    program += "with locks.held(99, settings.load()): commands.run(['sleep', '2'], 9)\n"
+    program += "kill = f'kill -KILL {os.getpid()}; exec sleep 2'\n"  # whoever started it
+    program += "with locks.held(99, settings.load()): commands.run(['sh', '-c', kill], 60)\n"
     node.job_dir(JOB).mkdir()
     began = time.monotonic()
     done = node.run([*PYTHON, "-c", program, str(node.libexec)], check=False)
@@ -139,11 +141,11 @@ def test_processes_in_the_network_end_with_it_and_a_socket_that_outlives_it_is_c
         assert ask(first, "udp", "10.200.1.1", uid=ALICE) == "learner"
         assert sender.poll() is None
         nodes[0].epilog(JOB)
-        assert sender.wait(timeout=60) == -signal.SIGKILL
+        assert sender.wait(timeout=300) == -signal.SIGKILL
         assert nodes[0].left() == []
         assert holder.poll() is None  # it sits elsewhere and holds the socket
         nodes[1].epilog(JOB)
-        assert learner.wait(timeout=60) == -signal.SIGKILL
+        assert learner.wait(timeout=300) == -signal.SIGKILL
 
 
 class open_socket:  # noqa: N801 - a context manager
@@ -157,11 +159,12 @@ class open_socket:  # noqa: N801 - a context manager
         enter = "import ctypes, os, socket, time\n"
         enter += f"fd = os.open({self.namespace!r}, os.O_RDONLY)\nown = os.open('/proc/self/ns/net', os.O_RDONLY)\n"
         enter += "libc = ctypes.CDLL(None)\nassert libc.setns(fd, 0) == 0\nheld = socket.socket()\n"
-        enter += "assert libc.setns(own, 0) == 0\nos.close(fd)\nprint('ready', flush=True)\ntime.sleep(60)\n"
+        enter += "assert libc.setns(own, 0) == 0\nos.close(fd)\nprint('ready', flush=True)\ntime.sleep(600)\n"
         self.holder = subprocess.Popen([*PYTHON, "-c", enter], stdout=subprocess.PIPE)
         assert self.holder.stdout is not None
         assert self.holder.stdout.readline() == b"ready\n"
-        self.inside = subprocess.Popen([*inside, "sleep", "60"])
+        self.inside = subprocess.Popen([*inside, "sleep", "600"])
+        wait_for_sleep(self.inside.pid)
         return self.holder, self.inside
 
     def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.overlay.nodes import ALICE, PYTHON, SECRET, WIREGUARD, Node, pairs
-from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, listening, run_in
+from tests.overlay.talking import LONG_S, NO_ANSWER, PORT, SHORT_S, ask, heard, is_silent, listening, run_in
 from tests.overlay.test_firewall import firewall, shown
 from tests.overlay.test_reach import (
     SECOND,
@@ -55,9 +55,9 @@ def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
     inside, before = scene.namespace(A, 0), scene.nodes[0].sent()
     for address in ("255.255.255.255", "10.200.255.255"):
-        assert ask(inside, "broadcast", address).startswith(NO_ANSWER)
+        assert is_silent(inside, "broadcast", address)
     for address in ("10.200.7.1", "10.9.0.2", "8.8.8.8", "224.0.0.1", "fe80::1%eth0", "ff02::1%eth0"):
-        assert ask(inside, "udp", address).startswith(NO_ANSWER)
+        assert is_silent(inside, "udp", address)
     assert scene.nodes[0].sent() == before
     assert ask(inside, "udp", SECOND) == "learner"
     assert scene.nodes[0].sent() > before
@@ -82,7 +82,7 @@ def test_packets_as_large_as_the_network_says_pass_uncut(nodes: tuple[Node, Node
 _LARGE = """
 import socket, sys
 sender = socket.socket(type=socket.SOCK_DGRAM)
-sender.settimeout(2)
+sender.settimeout(60)
 sender.setsockopt(socket.IPPROTO_IP, 10, 2)  # IP_MTU_DISCOVER, IP_PMTUDISC_DO: never cut it
 try:
     sender.sendto(b"x" * int(sys.argv[3]), (sys.argv[1], int(sys.argv[2])))
@@ -108,7 +108,8 @@ def test_nodes_with_another_secret_do_not_talk_and_the_fingerprint_shows_it(node
             assert node.prolog(JOB, LIST) == ""
         prints.append([pairs(node.run_dir / "capabilities")["secret"] for node in nodes])
         with listening(second.namespace(JOB), "learner", SECOND, ALICE) as learner:
-            said = ask(first.namespace(JOB), "udp", SECOND)
+            wait_s = LONG_S if secret == SECRET else SHORT_S
+            said = ask(first.namespace(JOB), "udp", SECOND, wait_s=wait_s)
             assert [text for _, text, _ in heard(learner)] == (["who"] if secret == SECRET else []), said
         for node in nodes:
             node.epilog(JOB)
@@ -137,12 +138,12 @@ def test_who_has_no_key_of_the_job_gets_nothing_in_even_where_the_filter_is_gone
     with listening(node.namespace(JOB), "learner", SECOND, ALICE) as learner:
         try:
             stranger.run(["sh", "-euc", STRANGER, "sh", "strange", key, public(key_of(node, 1)), str(UDP)])
-            said = ask(f"/proc/{stranger.pid}/ns/net", "udp", SECOND)
+            said = ask(f"/proc/{stranger.pid}/ns/net", "udp", SECOND, wait_s=LONG_S if own else SHORT_S)
         finally:
             stranger.run(["ip", "link", "del", "strange"])
         assert (said, [text for _, text, _ in heard(learner)]) == ("learner", ["who"]) if own else (said, [])
     assert f"the packet filter of job {JOB} was gone" in call(node, "check").stdout
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while stranger.programs() and time.monotonic() < deadline:
         time.sleep(0.02)
 
@@ -181,7 +182,8 @@ def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node
         for node in nodes:
             assert node.prolog(JOB, LIST) == ""  # anew: who was not answered asks again after five seconds
         with listening(nodes[1].namespace(JOB), "second", SECOND, ALICE):
-            said = [ask(nodes[0].namespace(JOB), kind, SECOND) for kind in ("tcp", "udp")]
+            wait_s = LONG_S if passes else SHORT_S
+            said = [ask(nodes[0].namespace(JOB), kind, SECOND, wait_s=wait_s) for kind in ("tcp", "udp")]
         assert [text.startswith(NO_ANSWER) for text in said] == [not passes] * 2
         for node in nodes:
             node.run(["nft", "add", "rule", "inet", "site", "input", *line.split()])
@@ -200,4 +202,4 @@ def test_level_egress_goes_out_beside_it(nodes: tuple[Node, Node]) -> None:
         for kind in ("tcp", "udp"):
             assert ask(inside, kind, second.name) == "host"
             assert ask(inside, kind, SECOND) == "learner"
-            assert ask(inside, kind, second.name, PORT + 1).startswith(NO_ANSWER)
+            assert is_silent(inside, kind, second.name, PORT + 1)

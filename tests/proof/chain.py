@@ -17,9 +17,9 @@ from tests.cluster.rig import Cluster
 from tests.proof.continuity import Record, Session, sessions_in
 from tests.proof.desk import LOGIN_NODE, Desk
 
-ACCOUNTING_S = 20.0
+ACCOUNTING_S = 300.0
 """How long the accounting may take to learn of all jobs (slurmctld sends records in the background)."""
-HELD_S = 45.0
+HELD_S = 300.0
 """How long Slurm may take to give back what an ended job had."""
 _GPUS = re.compile(r"\bAllocTRES=\S*?gres/gpu=(\d+)")
 

@@ -38,7 +38,7 @@ WORLD_KILLS = 150
 """A world with more jobs than this many deaths bring takes longer to look through than to live in."""
 ON_POSTGRES = 0.3
 """The part of all kills that falls on PostgreSQL, where both databases are asked for."""
-SECONDS_PER_KILL, SECONDS_PER_REAL_KILL, SECONDS_BESIDE = 3.0, 10.0, 600.0
+SECONDS_PER_KILL, SECONDS_PER_REAL_KILL, SECONDS_BESIDE = 10.0, 10.0, 1800.0
 """After which a worker counts as hanging."""
 ENDING_S = 30.0
 """How long Slurm may take to end what it was told to."""

@@ -88,7 +88,7 @@ class Desk:
             "PYTHONPYCACHEPREFIX": f"{self.base}/pycache",
         }
 
-    def run(self, *argv: str, check: bool = True, timeout_s: float = 120.0) -> Completed:
+    def run(self, *argv: str, check: bool = True, timeout_s: float = 300.0) -> Completed:
         """One command on the login node."""
         return self.cluster.run(
             LOGIN_NODE,
@@ -145,15 +145,15 @@ class Desk:
     def clear(self) -> None:
         """End the daemon, by its own process id, then cancel in Slurm what it had deployed; nothing else of the user's.
 
-        Raises RuntimeError when the daemon does not end within half a minute.
+        Raises RuntimeError when the daemon does not end within two minutes.
         """
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + 120.0
         pid = self.host_pid()
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
         while self.host_pid() is not None:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self.user}'s daemon at {self.base} did not end within 30 s of SIGTERM")
+                raise RuntimeError(f"{self.user}'s daemon at {self.base} did not end within two minutes of SIGTERM")
             time.sleep(0.05)
         natives = self._own_natives()
         for start in range(0, len(natives), 500):

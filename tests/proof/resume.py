@@ -34,9 +34,9 @@ DATA = EXAMPLE / "data" / "digits" / "digits.csv.gz"
 USER, INTRUDER = "alice", "bob"
 SETTINGS = "fence_s = 10\nkill_wait_s = 5\n"
 """As the test cluster needs it: fence_s below its SlurmdTimeout, kill_wait_s as its KillWait."""
-STARTS_S, ENDS_S = 120.0, 300.0
+STARTS_S, ENDS_S = 600.0, 900.0
 """How long the next session, and the end, are waited for; never how long they take."""
-RECORDED_S = 60.0
+RECORDED_S = 300.0
 """How long a living daemon may take to note what happened without a word."""
 
 
@@ -79,12 +79,13 @@ class Blow:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One form of the proof."""
+    """One form of the proof. After `hold` steps (0: never) sessions wait to be hit."""
 
     steps: int
     pause_s: float
     time_limit: str
     blows: Sequence[Blow]
+    hold: int = 0
 
 
 def preempt(stage: Stage) -> None:
@@ -132,7 +133,7 @@ def kill_daemon(stage: Stage) -> None:
     pid = stage.chain.desk.host_pid()
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: stage.chain.desk.host_pid() is None, "the end of the daemon", 30.0)
+    until(lambda: stage.chain.desk.host_pid() is None, "the end of the daemon", 300.0)
 
 
 FULL = Script(
@@ -150,6 +151,7 @@ SHORT = Script(
     pause_s=0.04,
     time_limit="2m",
     blows=(Blow(warn, "timeout", after_steps=30), Blow(kill_controllers, "node_failure", after_steps=120)),
+    hold=150,
 )
 
 
@@ -177,12 +179,12 @@ def run(cluster: Cluster, script: Script) -> Remains:
     with Desk(cluster, USER, "proof-resume", "cli", settings=SETTINGS) as desk:
         _furnish(desk)
         whole = _submit(desk, "whole", 0, f"python3 training.py {script.steps} 0", script.time_limit)
-        chain = Chain(
-            desk, _submit(desk, "cut", 4, f"python3 training.py {script.steps} {script.pause_s}", script.time_limit)
-        )
+        command = f"python3 training.py {script.steps} {script.pause_s} {script.hold}"
+        chain = Chain(desk, _submit(desk, "cut", 4, command, script.time_limit))
         for number, blow in enumerate(script.blows, 1):
             session = chain.await_session(number, blow.after_steps, STARTS_S)
             _strike(Stage(cluster, chain, number, session), blow)
+        desk.write({f"{desk.base}/jobs/jobs/{chain.job_id}/checkpoints/go": ""})
         desk.run("ffdl", "wait", f"--timeout={ENDS_S}", chain.job_id, whole, check=False, timeout_s=ENDS_S + 60)
         job, other = _show(desk, chain.job_id), _show(desk, whole)
         natives = [str(view["native_id"]) for view in job["attempts"]]

@@ -1,7 +1,8 @@
 """The learner of the proof of resumption: trains the digits network for a fixed number of steps, in a container.
 
-    python3 training.py STEPS PAUSE_S
+    python3 training.py STEPS PAUSE_S [HOLD]
 
+With HOLD each session waits after so many steps, until it is interrupted or $CHECKPOINT_DIR/go is there.
 The network and its arithmetic are those of ``docs/examples/digits/model/train.py``, which lies beside this file there.
 Every line of its log is evidence: where a session begins, each step, each checkpoint. Needs Python 3.9 and numpy alone.
 """
@@ -32,7 +33,7 @@ def note(number: int, _frame: FrameType | None) -> None:
     requests.append(number)
 
 
-def main(steps: int, pause_s: float) -> None:
+def main(steps: int, pause_s: float, hold: int = 0) -> None:
     """Train up to `steps`, from the checkpoint where there is one."""
     signal.signal(signal.SIGUSR2, note)
     images, digits = train.load(Path(os.environ["DATA_DIR"]) / "digits.csv.gz")
@@ -45,6 +46,8 @@ def main(steps: int, pause_s: float) -> None:
         train.train_step(network, images[rows], digits[rows])
         time.sleep(pause_s)
         print("step", step, flush=True)
+        while step - done >= hold > 0 and not requests and not checkpoint.with_name("go").exists():
+            time.sleep(0.05)
         asked = bool(requests)
         if asked or step % SAVE_EVERY == 0:
             train.save_arrays(checkpoint, {**network, "step": np.array(step)})
@@ -75,4 +78,4 @@ def batch(step: int, count: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -19,7 +19,7 @@ from .errors import RigError
 from .processes import Process, wait_gone
 from .topology import COMPUTE_NODES, NETWORK_PREFIX, NODES, NodeSpec
 
-_BOOT_TIMEOUT_S = 60.0
+_BOOT_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Fabric:
         found = _processes_in(netns)
         for process in found:
             process.kill()
-        wait_gone(found, 10)
+        wait_gone(found, 60)
         run(["ip", "netns", "del", netns], check=False)
 
 

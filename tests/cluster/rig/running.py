@@ -68,7 +68,7 @@ class RunningCluster:
         user: str = "root",
         env: Mapping[str, str] | None = None,
         input: str | None = None,
-        timeout_s: float = 180.0,
+        timeout_s: float = 300.0,
         cwd: str | None = None,
         check: bool = True,
     ) -> subprocess.CompletedProcess[str]:
@@ -204,7 +204,7 @@ class RunningCluster:
     def services(self, node: str) -> NodeServices:
         """The daemons of a node, to stop and start singly."""
         root = Path(f"/proc/{self.init(node).pid}/root")
-        return NodeServices(node, root, lambda script: self.run(node, ["sh", "-eu", "-c", script], timeout_s=120))
+        return NodeServices(node, root, lambda script: self.run(node, ["sh", "-eu", "-c", script], timeout_s=600))
 
     def stop_slurmctld(self, *, signal: str = "TERM") -> None:
         """Stop slurmctld; signal="KILL" for a crash."""
@@ -215,7 +215,7 @@ class RunningCluster:
         self.services("ctl").start(Service.SLURMCTLD)
         if wait:
             # In 20.11 the status of `scontrol ping` is 0 whatever it found.
-            self._poll(lambda: " is UP" in self._ping(), "answer of slurmctld", 60)
+            self._poll(lambda: " is UP" in self._ping(), "answer of slurmctld", 300)
 
     def restart_slurmctld(self, *, signal: str = "TERM") -> None:
         """Stop and start slurmctld."""
@@ -280,13 +280,13 @@ class RunningCluster:
 
     # --- waiting and looking ----------------------------------------------------------------------------------
 
-    def wait_idle(self, timeout_s: float = 240.0) -> None:
+    def wait_idle(self, timeout_s: float = 600.0) -> None:
         """Wait until every compute node is idle in Slurm's eyes."""
         names = ",".join(spec.name for spec in COMPUTE_NODES)
         argv = ["sinfo", "--noheader", "--partition=main", "--states=idle", f"--nodes={names}", "--format=%D %t"]
 
         def ready() -> bool:
-            done = self.run("ctl", argv, timeout_s=60, check=False)
+            done = self.run("ctl", argv, timeout_s=300, check=False)
             return done.stdout.split() == [str(len(COMPUTE_NODES)), "idle"]
 
         self._poll(ready, "all nodes idle", timeout_s)
@@ -309,10 +309,10 @@ class RunningCluster:
         return found
 
     def _ping(self) -> str:
-        return self.run("ctl", ["scontrol", "ping"], timeout_s=60, check=False).stdout
+        return self.run("ctl", ["scontrol", "ping"], timeout_s=300, check=False).stdout
 
     def _wait_for(self, argv: Sequence[str], what: str) -> None:
-        self._poll(lambda: self.run("ctl", argv, timeout_s=60, check=False).returncode == 0, f"answer of {what}", 60)
+        self._poll(lambda: self.run("ctl", argv, timeout_s=300, check=False).returncode == 0, f"answer of {what}", 300)
 
     def _poll(self, ready: Callable[[], bool], what: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

@@ -54,7 +54,7 @@ _RECIPES = {
             --pid-file=/run/mysqld/mysqld.pid --skip-networking --innodb-buffer-pool-size=64M \\
             --innodb-log-file-size=16M --innodb-flush-log-at-trx-commit=0 --innodb-doublewrite=0 \\
             --innodb-lock-wait-timeout=900 </dev/null >>/var/log/slurm/mariadb.log 2>&1 &
-        for _ in $(seq 400); do
+        for _ in $(seq 3000); do
             mariadb -S /run/mysqld/mysqld.sock -e 'select 1' >/dev/null 2>&1 && break
             sleep 0.05
         done
@@ -69,11 +69,11 @@ _RECIPES = {
 
 # high may preempt normal where the site says preempt/qos; with preempt/partition_prio it is only a priority.
 _ACCOUNTS = f"""
-for _ in $(seq 400); do sacctmgr -n list cluster >/dev/null 2>&1 && break; sleep 0.05; done
+for _ in $(seq 3000); do sacctmgr -n list cluster >/dev/null 2>&1 && break; sleep 0.05; done
 sacctmgr -i add cluster {CLUSTER_NAME}
 sacctmgr -i add account ffdl Description=ffdl Organization=ffdl
 sacctmgr -i add qos high priority=1000 preempt=normal PreemptMode=requeue
-sacctmgr -i modify qos normal set GraceTime=4
+sacctmgr -i modify qos normal set GraceTime=30
 sacctmgr -i add user {",".join(USERS)} account=ffdl qos=normal,high defaultqos=normal
 """
 

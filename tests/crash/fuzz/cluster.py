@@ -34,7 +34,7 @@ LIFE_S = 0.3
 """How long a request that was sent may take to land, by the cluster's word."""
 START_S, QUEUED_S, QUEUED = 0.06, 0.6, 0.2
 """A job waits at most so long; those of a fifth, in a queue, for longer."""
-REQUEST_S = 2.0
+REQUEST_S = 60.0
 CLOCK_S = 0.02
 """How much times of files lag behind the clock, at most."""
 FIRST_ID = 1000

@@ -26,11 +26,11 @@ from tests.crash.fuzz.users import Users
 from tests.crash.fuzz.warm import Life, WarmParent, read_reports
 
 POLL_S = 0.003
-ANSWER_S, END_S = 30.0, 60.0
+ANSWER_S, END_S = 120.0, 120.0
 """How long a daemon may take to answer, and to end; never how long it takes."""
-FINISH_S = 150.0
+FINISH_S = 600.0
 """How long the work that is left may take, when nobody is killed any more."""
-MORE = 3
+MORE = 6
 """A world whose wanted steps were not all hit goes on for up to so many kills for each of them."""
 FINISH_PAUSE_S = 0.1
 MOMENT = "a random moment"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,12 +36,14 @@ class Diary:
 class Promises:
     """What a diary comes to. A job's notes are in the order in which they were written: one user has it.
 
-    `wishes` are those that were granted last and not asked back since; `resumed` counts granted resumes.
+    `wishes` are those that were granted last and not asked back since; `asked_back` counts how often they were, and
+    `resumed` granted resumes.
     """
 
     acknowledged: list[str] = field(default_factory=list)
     wishes: dict[str, str] = field(default_factory=dict)
     asked: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    asked_back: Counter[str] = field(default_factory=Counter)
     resumed: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     faults: list[str] = field(default_factory=list)
 
@@ -55,6 +57,7 @@ class Promises:
             self.asked[note.job_id].add(note.verb)
             if note.verb == "resume":
                 self.wishes.pop(note.job_id, None)
+                self.asked_back[note.job_id] += 1
         elif note.verb == "resume":
             self.resumed[note.job_id] += 1
         else:

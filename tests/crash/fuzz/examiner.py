@@ -112,6 +112,7 @@ class Examiner:
         """What must hold at every moment, of all that changed since the last look."""
         promises = self._diary.read()
         acknowledged, wishes, resumed = list(promises.acknowledged), dict(promises.wishes), Counter(promises.resumed)
+        asked_back = Counter(promises.asked_back)
         strangers = {name: _executions(self._root, name) for name in self._directories() - self._revisions.keys()}
         seen = self._read()
         promises = self._diary.read()
@@ -125,7 +126,8 @@ class Examiner:
         for job_id in seen.histories:
             judge_job(self._facts(seen, job_id), resumed[job_id], found)
         for row in seen.rows.values():
-            judge_wish(row, wishes.get(row.id), promises.wishes.get(row.id), found)
+            if asked_back[row.id] == promises.asked_back[row.id]:  # else another wish may be there, of the same name
+                judge_wish(row, wishes.get(row.id), promises.wishes.get(row.id), found)
         self._look_at_leases(seen)
         self._look_at_arrays(seen)
         self._owed = seen.owed

@@ -10,7 +10,7 @@ from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.client.wire import Channel
 
-DIAL_S = 60.0
+DIAL_S = 120.0
 """How long somebody waits for the next daemon."""
 DIAL_PAUSE_S = 0.005
 VERBS = {

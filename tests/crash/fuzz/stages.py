@@ -54,7 +54,7 @@ class FakeStage(Stage):
     """The cluster process of :mod:`tests.crash.fuzz.cluster`."""
 
     pace_s = 0.2
-    settle_s = 30.0
+    settle_s = 120.0
 
     def __init__(self, place: Place, mutation: Mutation | None) -> None:
         base = place.base

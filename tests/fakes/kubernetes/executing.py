@@ -27,7 +27,7 @@ T = TypeVar("T")
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_DRAIN_S = 5.0
+_DRAIN_S = 60.0
 """How long whoever still holds the output of a process that has ended is waited for."""
 _TRANSLATES_SINCE = (1, 30)
 """TranslateStreamCloseWebsocketRequests is on by default since this release."""

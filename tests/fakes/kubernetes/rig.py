@@ -26,7 +26,8 @@ from typing import Any
 from tests.fakes.kubernetes.certificates import Authority, write_kubeconfig
 
 ROOT = Path(__file__).resolve().parents[3]
-START_S, STOP_S = 30, 10
+START_S, STOP_S = 30, 60
+ANSWER_S = 120
 NAMESPACE = "team-vision"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 MASTERS = "system:masters"
@@ -87,7 +88,7 @@ class FakeCluster:
         """One wish of the control port (:mod:`tests.fakes.kubernetes.control`)."""
         request = urllib.request.Request(f"{self._control}/{wish}", json.dumps(given).encode(), method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
                 return json.load(answer)["result"]
         except urllib.error.HTTPError as error:
             raise AssertionError(json.load(error)["error"]) from None
@@ -104,7 +105,7 @@ class FakeCluster:
         request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
         trusted = ssl.create_default_context(cafile=str(self.authority))
         try:
-            answer: HTTPResponse = urllib.request.urlopen(request, timeout=30, context=trusted)
+            answer: HTTPResponse = urllib.request.urlopen(request, timeout=ANSWER_S, context=trusted)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.read().decode()}") from None
         return answer
@@ -139,7 +140,7 @@ def cluster(place: Path, *, nodes: Sequence[dict[str, Any]] | None = None, **kno
         found.stop()
 
 
-def eventually(check: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def eventually(check: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
     """The first true answer of `check`; fails when none came in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -178,12 +178,17 @@ def run_job(job: str) -> None:
         env["SLURM_RESTART_COUNT"] = str(run)
     patterns = {"%": "%", "j": job, "A": batch, "a": record.get("task", "4294967294")}
     output = re.sub("%([%jAa])", lambda m: patterns[m[1]], options["output"])
+
+    def note() -> None:
+        """Before the script's first line: what it did would show that the job runs."""
+        update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=os.getpid(), split=True)
+
     with Path(output).open("ab") as out:
         process = subprocess.Popen(
             [*interpreter(batch), str(STATE / "jobs" / f"{batch}.sh")],
             stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=options["chdir"], start_new_session=True,
+            preexec_fn=note,  # noqa: PLW1509 - there are no threads here
         )  # fmt: skip
-    update(job, state="RUNNING", reason="None", start=int(time.time()), nodes="n1", pid=process.pid, split=True)
     code = process.wait()
     text = f"0:{-code}" if code < 0 else f"{code}:0"
     if (load(job) or {"restarts": run})["restarts"] != run:
@@ -255,6 +260,8 @@ def main() -> None:
     """The detached half: run a job, or accept one late."""
     if sys.argv[1] == "late":
         time.sleep(float(sys.argv[3]))
+        while (STATE / "later").exists():
+            time.sleep(0.02)
         script = Path(sys.argv[2]).read_text()
         accept(script, read_options(script))
     else:

@@ -9,6 +9,7 @@ The state directory is where $SLURM_CONF lies (the one variable that the adapter
     site.json        what sinfo says                    hold       while it exists, accepted jobs stay pending
     accounts/<id>.json   what the accounting says of a job in the place of the truth (null: nothing)
     others           lines that squeue prints of others' jobs
+    later            while it exists, what is accepted late is not accepted yet
     show-node, show-partition, ...    what scontrol shows
     still            while it exists, accepted jobs get no process at all
 

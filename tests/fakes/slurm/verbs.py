@@ -135,9 +135,14 @@ def srun() -> int:
     gres = re.search(r"gpu:(?:[^:,]+:)?(\d+)", options.get("gres", ""))
     gpus = ",".join(str(n) for n in range(int(gres[1]))) if gres else ""
     tasks = []
+
+    def note() -> None:
+        """Before the task does anything by which others know that it can be signalled."""
+        with (STATE / "steps" / os.environ["SLURM_JOB_ID"]).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
     for rank in range(int(options["ntasks"])):
         env = {**os.environ, "SLURM_NODEID": str(rank), "SLURM_PROCID": str(rank), "CUDA_VISIBLE_DEVICES": gpus}
-        tasks.append(subprocess.Popen(arguments, env=env, stdin=subprocess.DEVNULL))
-    with (STATE / "steps" / os.environ["SLURM_JOB_ID"]).open("a") as file:
-        file.write("".join(f"{task.pid}\n" for task in tasks))
+        task = subprocess.Popen(arguments, env=env, stdin=subprocess.DEVNULL, preexec_fn=note)  # noqa: PLW1509 - no threads
+        tasks.append(task)
     return max(abs(task.wait()) for task in tasks)

@@ -67,13 +67,17 @@ def _store(kind: str, endpoint: str, data: str, results: str = "", sets: str = S
     )
 
 
+_UNTIL = "until [ -e $JOB_STATE_DIR/go ]; do sleep 0.1; done"
+"""A collector has seconds when its learner has ended, which a busy machine may need to start it."""
+
+
 def with_losses() -> str:
-    """A job that prints what a regular expression finds."""
-    return _JOB.format(name="losses", learners=1, command="cat losses.txt") + _REGEX
+    """A job that prints what a regular expression finds, and stays until it is let go."""
+    return _JOB.format(name="losses", learners=1, command=f"'cat losses.txt; {_UNTIL}'") + _REGEX
 
 
 def with_events() -> str:
-    """A job that leaves an event file."""
-    command = '\'mkdir -p "$LOG_DIR/tb/test" && cp events.out.tfevents.1 "$LOG_DIR/tb/test/"\''
+    """A job that leaves an event file, and stays until it is let go."""
+    command = f'\'mkdir -p "$LOG_DIR/tb/test" && cp events.out.tfevents.1 "$LOG_DIR/tb/test/"; {_UNTIL}\''
     job = _JOB.format(name="events", learners=1, command=command)
     return f"{job}evaluation_metrics: {{type: tensorboard}}\n"

@@ -57,7 +57,7 @@ LEARNERS = 2
 CACHES = {SHARED: ("n1", "n2"), HELD: ("n1",)}
 """The nodes whose jobs share a data set."""
 SOURCE = Path(__file__).resolve().parent / "learner.py"
-STARTS_S, SETTLES_S = 120.0, 60.0
+STARTS_S, SETTLES_S = 600.0, 600.0
 MODES = {"always": "mounted", "never": "brought"}
 
 
@@ -137,6 +137,7 @@ class Scene:
         self.desk.run("ffdl", "halt", self.ids[HELD])
         self._await_end([self.ids[HELD]])
         self.desk.run("ffdl", "resume", self.ids[HELD])
+        self._let_go_when_collected()
         self._await_end(list(self.ids.values()))
 
     def _write_models(self) -> None:
@@ -187,8 +188,17 @@ class Scene:
                 raise RuntimeError(f"the job that is to be halted does not start: {self._shown(HELD)}")
             time.sleep(0.5)
 
+    def _let_go_when_collected(self) -> None:
+        """The jobs with metrics stay until their collectors are at work; what is missing then is the judge's."""
+        deadline = time.monotonic() + STARTS_S
+        for name in ("losses", "events"):
+            asked = ("ffdl", "metrics", "--json", self.ids[name])
+            while not self.desk.run(*asked, check=False).stdout and time.monotonic() < deadline:
+                time.sleep(0.5)
+            self.desk.write({f"{self.desk.base}/jobs/jobs/{self.ids[name]}/attempt-1/state/go": ""})
+
     def _await_end(self, ids: Sequence[str]) -> None:
-        ends_s = 300.0 + self.scale.small_files / 20
+        ends_s = 900.0 + self.scale.small_files / 20
         self.desk.run("ffdl", "wait", f"--timeout={ends_s}", *ids, check=False, timeout_s=ends_s + 60)
 
     # --- what is seen of it ------------------------------------------------------------------------------------

@@ -162,20 +162,18 @@ LINES = {
     "disk": "EXT4-fs error (device sdb1): ext4_find_entry:1455: inode #2: comm python3: reading directory lblock 0",
 }
 """What the kernels of nodes write."""
-LATER_S = 25
-"""How long after their submission jobs begin that miss something by then."""
 
 
 def without_image(image: str) -> Plant:
-    """A job whose image is gone when it begins."""
-    return Plant("container.image_missing", python("healthy"), image=image, batch=f"  begin: now+{LATER_S}\n")
+    """A job whose image is gone when it is let go."""
+    return Plant("container.image_missing", python("healthy"), image=image, batch="  hold: true\n")
 
 
 def without_bucket(endpoint: str, bucket: str) -> Plant:
-    """A job whose bucket is gone when it begins."""
+    """A job whose bucket is gone when it is let go."""
     more = (
         "data_stores:\n  - id: store\n    type: s3_datastore\n"
         f"    training_data: {{container: {bucket}}}\n"
         f'    connection: {{auth_url: "{endpoint}", user_name: key, password: "a password"}}\n'
     )
-    return Plant("data.missing", python("healthy"), more=more, batch=f"  begin: now+{LATER_S}\n")
+    return Plant("data.missing", python("healthy"), more=more, batch="  hold: true\n")

@@ -115,9 +115,10 @@ def fire_round(stage: Stage, attacker: Job, other: Job, level: str, *, only: str
         own = [probe.attempt for probe in table if probe.name.startswith("own job")]
         stage.fire(attacker, other, [*own, *(one for one in controls if one not in own)])
         time.sleep(HANDSHAKE_S)
-    before = stage.fire(attacker, other, controls)
-    made = stage.fire(attacker, other, [probe.attempt for probe in table])
-    after = stage.fire(attacker, other, controls)
+    all_must = [True] * len(controls)
+    before = stage.fire(attacker, other, controls, all_must)
+    made = stage.fire(attacker, other, [probe.attempt for probe in table], [not probe.refuse for probe in table])
+    after = stage.fire(attacker, other, controls, all_must)
     outcomes = []
     for probe, hit in zip(table, made, strict=True):
         places = [controls.index(one) for one in probe.controls]

@@ -37,9 +37,12 @@ from tests.proof.isolation.values import (
 
 HERE = Path(__file__).resolve().parent
 PROBER = ("python3", "-m", "prober")
-STARTS_S, ANSWERS_S = 90.0, 60.0
+STARTS_S, ANSWERS_S = 600.0, 300.0
 BOUND = "reach"
 """A directory of the attacker's that is their learners' data, and the socket in it."""
+PATIENT_S, ARRIVES_S = 6.0, 30.0
+"""How long the answer to what must come through may take, and the datagram of one that nobody answers."""
+ONE_WAY = frozenset({"vxlan", "unsealed"})
 SETTLES_S = 0.5
 """How long a datagram that nobody answers may be under way to a listener."""
 ENDED = frozenset({"COMPLETED", "FAILED", "HALTED", "CANCELLED"})
@@ -208,7 +211,7 @@ class Stage:
     def end(job: Job) -> None:
         """Cancel it, and wait until that is done."""
         job.desk.run("ffdl", "cancel", job.job_id)
-        job.desk.run("ffdl", "wait", "--timeout=60", job.job_id, check=False)
+        job.desk.run("ffdl", "wait", "--timeout=300", job.job_id, check=False, timeout_s=360)
 
     def reached(self) -> set[str]:
         """What all listeners have written down: the ids of datagrams that came to them."""
@@ -218,14 +221,21 @@ class Stage:
 
     # --- firing ------------------------------------------------------------------------------------------------
 
-    def fire(self, attacker: Job, other: Job, shots: Sequence[Shot]) -> list[Hit]:
-        """What came of each shot. Each is fired from its place, the places side by side."""
+    def fire(self, attacker: Job, other: Job, shots: Sequence[Shot], must: Sequence[bool] = ()) -> list[Hit]:
+        """What came of each shot. Each is fired from its place, the places side by side. `must`: which of them are to
+        come through, and are waited for."""
         turn, by_place = secrets.token_hex(4), dict[str, list[dict[str, Any]]]()
         for number, shot in enumerate(shots):
-            by_place.setdefault(shot.place, []).append({**shot.args, "id": f"{turn}-{number}", "kind": shot.kind})
+            more = {"patience_s": PATIENT_S} if any(must[number : number + 1]) else {}
+            told = {**shot.args, **more, "id": f"{turn}-{number}", "kind": shot.kind}
+            by_place.setdefault(shot.place, []).append(told)
         with ThreadPoolExecutor(len(by_place) or 1) as pool:
             batches = pool.map(lambda item: self._fire_from(attacker, other, *item), by_place.items())
             answers = {answer["id"]: answer for batch in batches for answer in batch}
+        silent = {f"{turn}-{n}" for n, shot in enumerate(shots) if shot.kind in ONE_WAY and any(must[n : n + 1])}
+        deadline = time.monotonic() + ARRIVES_S
+        while silent - self.reached() and time.monotonic() < deadline:
+            time.sleep(0.1)
         time.sleep(SETTLES_S)
         arrived, hits = self.reached(), []
         for number, shot in enumerate(shots):

@@ -26,7 +26,7 @@ SAVES = (
     'echo "from epoch 0"; while :; do sleep 0.2; done'
 )
 COUNTS = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do echo $i; sleep 0.5; done"
-GREEDY = "echo up; exec python3 -c 'x = b\"x\" * (1 << 30)'"
+GREEDY = "echo up; exec python3 -c 'import time; x = b\"x\" * (1 << 30); time.sleep(60)'"
 STATES = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
 LEARNERS = 3
 

@@ -18,7 +18,7 @@ from tests.unit.admin.test_db import jobs_of
 from tests.unit.admin.test_refusals import on_postgres
 from tests.unit.store.jobs import add_job
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 def children_of(parent: int) -> list[int]:

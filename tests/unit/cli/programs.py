@@ -39,7 +39,7 @@ def run(
         env=environment(daemon, env),
         cwd=cwd or Path(__file__).parents[3],
         input=text,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 

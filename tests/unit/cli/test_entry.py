@@ -55,7 +55,7 @@ def test_ctrl_c_while_modules_are_imported_is_silent(tmp_path: Path, program: st
             assert process.stdout.readline() == "importing\n"
             time.sleep(0.1)
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert (process.returncode, err) == (130, "")

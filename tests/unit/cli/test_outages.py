@@ -22,7 +22,7 @@ CAUSE = "squeue gave no answer (1: Unable to contact slurm controller (connect f
 def away(daemon: FakeDaemon) -> FakeDaemon:
     """Slurm has not answered for four minutes."""
     daemon.jobs[JOB] = make_job(JOB)
-    since = time.time() - 250
+    since = time.time() - 241
     daemon.outages = (BackendHealth("slurm", since, CAUSE, "26.05.5", time.time() + 9),)
     return daemon
 
@@ -72,7 +72,7 @@ def stuck(daemon: FakeDaemon) -> FakeDaemon:
     """For four minutes the daemon could write nothing into its database."""
     daemon.jobs[JOB] = make_job(JOB)
     cause = "the database /home/ada/ffdl.sqlite3 cannot be used: its file system is read-only: have it mounted"
-    daemon.trouble = DatabaseTrouble(time.time() - 250, cause)
+    daemon.trouble = DatabaseTrouble(time.time() - 241, cause)
     return daemon
 
 
@@ -130,7 +130,7 @@ def test_a_backend_that_none_of_the_jobs_needs_is_no_reason_for_a_word(
 
 
 def test_an_accounting_that_is_away_is_told_beside_its_scheduler_by_what_shows_jobs(away: FakeDaemon) -> None:
-    since = time.time() - 250
+    since = time.time() - 241
     away.outages = (
         *away.outages,
         BackendHealth("slurm's accounting", since, "connection refused", "", time.time(), accounts_for="slurm"),

@@ -222,7 +222,7 @@ def test_ctrl_c_while_waiting_detaches(daemon: FakeDaemon, manifest: Path, model
 
     def hold(job_id: str) -> object:
         asked.set()
-        release.wait(30)
+        release.wait(120)
         return make_job(job_id)
 
     daemon.on_wait = hold  # type: ignore[assignment]
@@ -231,9 +231,9 @@ def test_ctrl_c_while_waiting_detaches(daemon: FakeDaemon, manifest: Path, model
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(daemon)
     ) as process:
         try:
-            assert asked.wait(30)
+            assert asked.wait(120)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=120)
         finally:
             release.set()
             process.kill()

@@ -190,7 +190,7 @@ def test_a_closed_pipe_is_quiet(job: FakeDaemon) -> None:
         process.stdout.read(10)
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) == 128 + signal.SIGPIPE
+        assert process.wait(120) == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["logs", "-f", JOB], ["--help"], ["version", "--json"]])

@@ -287,9 +287,23 @@ def test_files_are_opened_and_errors_are_named(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.node.devices._try", lambda path: "" if path == "/a" else time.sleep(600))
-    with pytest.raises(PhaseFailed, match="did not open /b within 0 s") as error:
-        look(["/a", "/b"], lambda: None, limit_s=0.0)
+    asked, now = tmp_path / "asked", [0.0]
+
+    def hang(path: str) -> str:
+        """In the child, which has told of /a by then."""
+        if path == "/b":
+            asked.touch()
+            time.sleep(600)
+        return ""
+
+    def go_on() -> None:
+        now[0] = 61.0 if asked.exists() else 0.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ffdl_batch.controller.node.devices._try", hang)
+        patch.setattr("ffdl_batch.controller.node.devices.time.monotonic", lambda: now[0])
+        with pytest.raises(PhaseFailed, match="did not open /b within 60 s") as error:
+            look(["/a", "/b"], go_on, limit_s=60.0)
     assert error.value.code == "S108"
 
 

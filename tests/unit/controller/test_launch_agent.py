@@ -16,7 +16,7 @@ import pytest
 from ffdl_batch.controller.gang.launch_agent import MAIL, install
 
 PREFIX = "learner-training-abc"
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 
 
@@ -75,7 +75,7 @@ def test_a_command_runs_in_the_other_learner_and_its_status_comes_back(learners:
     status, errors = learners.run(f"{PREFIX}-1", "echo", "learner $LEARNER_ID says 'a  b';", "exit 3")
     assert (status, errors) == (3, "")
     assert learners.log.read_text() == "learner 2 says a  b\n"
-    assert list(learners.box.iterdir()) == []
+    until(lambda: list(learners.box.iterdir()) == [], "the mailbox to be cleared")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_options_of_ssh_are_passed_over(learners: Learners, options: tuple[s
 def test_commands_run_side_by_side(learners: Learners) -> None:
     """Two that wait for each other."""
     here = learners.state
-    wait = "i=0; until [ -e '{1}' ] || [ $i -ge 200 ]; do sleep 0.05; i=$((i+1)); done; [ -e '{1}' ]"
+    wait = "i=0; until [ -e '{1}' ] || [ $i -ge 2000 ]; do sleep 0.05; i=$((i+1)); done; [ -e '{1}' ]"
     first = learners.ask(f"{PREFIX}-1", f": > '{here}/a'; " + wait.replace("{1}", f"{here}/b"))
     second = learners.ask(f"{PREFIX}-1", f": > '{here}/b'; " + wait.replace("{1}", f"{here}/a"))
     for process in (first, second):
@@ -131,6 +131,7 @@ def test_nothing_that_the_command_started_outlives_the_end_of_who_asked(learners
     asking = learners.ask(f"{PREFIX}-1", STUBBORN.format(seconds, seconds, seconds))
     until(lambda: {"begun", "there"} <= set(learners.log.read_text().split()), "the commands to begin")
     until(lambda: len(sleeping(seconds)) == 3, "all processes")
+    until(lambda: len(sleeping(others)) == 1, "the other one's, too")
     try:
         asking.send_signal(signal.SIGTERM)
         asking.communicate(timeout=LIMIT_S)
@@ -148,6 +149,7 @@ def test_what_a_command_leaves_running_goes_on_when_it_has_ended(learners: Learn
     """Daemons of MPI leave whoever started them."""
     seconds = f"603.{os.getpid()}"
     assert learners.run(f"{PREFIX}-1", f"sleep {seconds} & exit 0") == (0, "")
+    until(lambda: sleeping(seconds), "what was left to become what it is")
     (left,) = sleeping(seconds)
     os.kill(left, signal.SIGKILL)
 

@@ -181,7 +181,7 @@ def write_through(attempt: AttemptDir, pieces: list[bytes], limits: LogLimits = 
     for piece in pieces:
         os.write(sink, piece)
     os.close(sink)
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
     os.close(source)
 

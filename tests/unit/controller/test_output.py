@@ -7,11 +7,14 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
+from ffdl_batch.controller.learner import output as outputs
 from ffdl_batch.controller.learner.output import LogPlace, Output
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 def ended(output: Output) -> bool:
@@ -22,7 +25,10 @@ def ended(output: Output) -> bool:
     return True
 
 
-def test_what_a_killed_writer_had_not_read_is_written_at_the_end(tmp_path: Path) -> None:
+def test_what_a_killed_writer_had_not_read_is_written_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "WAIT_S", LIMIT_S)  # else who reads on is killed where it starts slowly
     attempt = AttemptDir(str(tmp_path))
     for directory in (attempt.events, attempt.learner_logs(1)):
         Path(directory).mkdir(parents=True)

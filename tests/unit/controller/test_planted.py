@@ -106,7 +106,10 @@ class Blind:
 
 
 @planted
-def test_a_learner_that_is_started_again_gets_a_log_of_its_own(place: Path, outside: Path, plant: Plant) -> None:
+def test_a_learner_that_is_started_again_gets_a_log_of_its_own(
+    place: Path, outside: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.controller.learner.output.WAIT_S", 60.0)  # who writes it may start slowly
     attempt = AttemptDir(str(place))
     log = Path(attempt.training_log(1))
     log.parent.mkdir(parents=True)
@@ -116,7 +119,7 @@ def test_a_learner_that_is_started_again_gets_a_log_of_its_own(place: Path, outs
     written = LogPlace(str(place), 1, LogLimits(), "mark")
     start = Start(1, argv, {}, str(place), written, str(place / ".began-1"), str(place / ".ended-1"))
     learner = Learner.spawn(start, RunningTime(), Blind())
-    assert learner.process.wait(timeout=20) == 0
+    assert learner.process.wait(timeout=60) == 0
     while not learner.output.has_ended():
         time.sleep(0.01)
     assert is_as_it_was(outside)

@@ -35,7 +35,7 @@ def shown(base: Path, look: Look) -> Answer:
         there.set()
 
     assert Answers(launch(base), 0, say).begin(look)
-    assert there.wait(20)
+    assert there.wait(60)
     ((name, data),) = said
     assert name == look.id
     return decode_answer(data)
@@ -74,12 +74,12 @@ def test_a_later_release_s_wish_is_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_one_look_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is begun later: the wish stays until it is."""
     go, over = threading.Event(), threading.Event()
-    monkeypatch.setattr(answers, "await_agents", lambda *_: go.wait(20) and {})
+    monkeypatch.setattr(answers, "await_agents", lambda *_: go.wait(60) and {})
     mine = Answers(launch(tmp_path), 0, lambda *_: over.set())
     assert mine.begin(Look("a", TOP, (1,)))
     assert not mine.begin(Look("b", TOP, (1,)))
     go.set()
-    assert over.wait(20)
+    assert over.wait(60)
 
 
 def test_a_long_answer_is_said_in_parts(tmp_path: Path) -> None:

@@ -257,7 +257,7 @@ def test_files_that_hang_hold_up_nobody(held: threading.Event) -> None:
     nodes, hand = Nodes(), Hand("files")
 
     def hang() -> list[Event]:
-        held.wait(30)
+        held.wait(120)
         return all_began().ended(2).ended(3).events
 
     nodes.told = hang
@@ -268,7 +268,7 @@ def test_files_that_hang_hold_up_nobody(held: threading.Event) -> None:
     assert nodes.looks <= 1  # nobody queues behind a look that hangs
     held.set()
     over = threading.Event()
-    hand.ask(over.set, None, 10.0)
+    hand.ask(over.set, None, 60.0)
     assert services.are_free(200.0, asked=False)
 
 
@@ -380,7 +380,7 @@ def test_a_start_that_hangs_holds_up_nobody_and_is_given_up(held: threading.Even
     hand = Hand("files")
 
     def hang(_number: int) -> object:
-        held.wait(30)
+        held.wait(120)
         return "late"
 
     restarts = Restarts(AGAIN, [], hand, cast("Any", hang))
@@ -391,5 +391,5 @@ def test_a_start_that_hangs_holds_up_nobody_and_is_given_up(held: threading.Even
     assert restarts.drop() == [(2, {"learner_id": 2})]
     held.set()
     over = threading.Event()
-    hand.ask(over.set, None, 10.0)
+    hand.ask(over.set, None, 60.0)
     assert (restarts.start_due(2.0), restarts.pending) == ([], False)

@@ -29,7 +29,7 @@ HALTED = Conclusion(Outcome.HALTED, True, message="x", interruption="timeout", c
 def plan(tmp_path: Path, **succession: object) -> LaunchFile:
     """A first attempt with its template on disk."""
     job = JobDir(str(tmp_path / JOB))
-    own = Succession(job.template.path, budget=Budget(timeouts=3), gpus=2.0, lead_s=20, timeout_s=20.0)
+    own = Succession(job.template.path, budget=Budget(timeouts=3), gpus=2.0, lead_s=20, timeout_s=120.0)
     own = replace(own, **succession)  # type: ignore[arg-type]
     command = LearnerCommand(("x", "{{literal}}"), {"LOG_DIR": f"{job.template.path}/logs", "SAID": "attempt-next"})
     planned = LaunchFile(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,14 @@ def test_a_newer_attempt_fences(watch: Watch, attempt: object, fenced: bool) -> 
 
 
 def test_a_directory_that_cannot_be_read_fences_after_a_while(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+    watch.clock = SteppedTime()
     watch.look()
     assert not watch.fenced
     Path(watch.attempt.path).rename(watch.attempt.path + ".gone")
-    watch.last_read = time.monotonic() - 1.0
+    watch.clock.at += 1.0
     watch.look()
     assert not watch.fenced
-    watch.last_read = time.monotonic() - 6.0
+    watch.clock.at += 5.0
     watch.look()
     assert "could not be read" in watch.fenced
     assert "will be tried again" in capsys.readouterr().err

@@ -88,9 +88,9 @@ def test_a_loop_sleeps_until_it_is_woken_and_ends_between_turns() -> None:
 
 
 def test_the_loops_of_a_platform_start_no_thread_when_made_and_give_leases_back(desk: Desk) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     loops = Loops(desk.platform, lambda: None)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before, "one of an earlier test may end meanwhile"
     assert loops._watch_turn() > 0
     assert desk.platform.store.acquire_lease("watcher", "another", 30.0) is None
     loops.stop()
@@ -183,8 +183,8 @@ def test_a_loop_lives_on_without_memory_even_to_say_so(monkeypatch: pytest.Monke
     monkeypatch.setattr(logging.getLogger("ffdl_batch.daemon.loops"), "exception", no_memory)
     loop = StepThread("watcher", turn)
     loop.start()
-    assert turned.acquire(timeout=10.0)
+    assert turned.acquire(timeout=60.0)
     loop.wake()
-    assert turned.acquire(timeout=10.0)
+    assert turned.acquire(timeout=60.0)
     loop.stop()
-    assert loop.join(10.0)
+    assert loop.join(60.0)

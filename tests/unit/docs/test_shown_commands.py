@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ class Place:
         argv = shlex.split(command)
         argv[0] = sys.executable if argv[0] == "python3" else str(Path(sys.executable).with_name(argv[0]))
         done = subprocess.run(
-            argv, cwd=self.path, env=self.env, capture_output=True, text=True, check=False, timeout=90
+            argv, cwd=self.path, env=self.env, capture_output=True, text=True, check=False, timeout=600
         )
         assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -161,7 +162,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "FFDL_BACKEND": "local",
         "FFDL_STATE_DIR": str(path / "state"),
         "FFDL_SOCKET": str(path / "s"),
-        "FFDL_IDLE_EXIT_S": "30",
+        "FFDL_IDLE_EXIT_S": "600",
     }
     (path / "home").mkdir()
     try:
@@ -220,9 +221,10 @@ def test_the_line_for_cron_makes_a_backup(place: Place) -> None:
     assert line.count("/opt/ffdl/venv/bin/") == 1 and line.count("%") == line.count("\\%") == 1
     command = line.replace("/opt/ffdl/venv/bin", str(Path(sys.executable).parent)).replace("\\%", "%")
     place.run("ffdl list")
+    noon = {"TZ": f"NOON{time.gmtime().tm_hour - 12}"}  # else a day may end between the two
     for _ in ("a week", "and the next one"):
         done = subprocess.run(
-            ["sh", "-c", command], env=place.env, capture_output=True, text=True, check=False, timeout=60
+            ["sh", "-c", command], env=place.env | noon, capture_output=True, text=True, check=False, timeout=600
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         (made,) = (place.path / "home/ffdl-backups").iterdir()
@@ -263,7 +265,7 @@ def test_the_results_of_a_sweep_are_read_as_shown(place: Place) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/arrays.md").read_text(), re.MULTILINE | re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=place.path, env=place.env, capture_output=True, text=True, check=False, timeout=90,
+        cwd=place.path, env=place.env, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     best = ast.literal_eval(done.stdout)

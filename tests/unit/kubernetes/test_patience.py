@@ -50,12 +50,15 @@ def pod(began_s: float, lacking_s: float) -> dict[str, Any]:
     ],
 )
 def test_it_is_over_before_the_job_meets_its_time_limit(
-    tmp_path: Path, time_s: int | None, lead_s: int | None, began_s: float, lacking_s: float, is_over: bool
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_s: int | None, lead_s: int | None, began_s: float,
+    lacking_s: float, is_over: bool,
+) -> None:  # fmt: skip
     spec = replace(PLAIN, batch=replace(PLAIN.batch, time_s=time_s))
     attempt = AttemptDir(str(tmp_path))
     Path(attempt.launch).write_text(encode(plan_of(spec, lead_s=lead_s).launch))
-    why = lacks_image([pod(began_s, lacking_s)], attempt, PATIENCE_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: 1_800_000_000.0)
+        why = lacks_image([pod(began_s, lacking_s)], attempt, PATIENCE_S)
     assert why.startswith("the image x:1 cannot be had") if is_over else why == ""
 
 

@@ -253,7 +253,7 @@ class SlowServer:
 
     def patch(self, kind: str, name: str, change: Mapping[str, Any], content: str = "") -> None:
         self.began.set()
-        assert self.goes_on.wait(10)
+        assert self.goes_on.wait(60)
         self.sent += change["metadata"]["annotations"].values()
 
     def close(self) -> None: ...
@@ -266,13 +266,13 @@ def test_wishes_that_wait_for_one_pod_are_one_request(
     pods = Pods(world.scheduler._settings, Root(str(tmp_path / "tree")), lambda: cast(ClusterClient, server))
     pods.heard("ADDED", pod())
     pods.wish(TOKEN, Wish.CONTROL, "0")
-    assert server.began.wait(10)
+    assert server.began.wait(60)
     for number in range(1, 100):
         pods.wish(TOKEN, Wish.CONTROL, str(number))
     server.goes_on.set()
     pods.stop()
     assert pods._worker is not None
-    pods._worker.join(10)
+    pods._worker.join(60)
     assert server.sent == ["0", "99"]
 
 

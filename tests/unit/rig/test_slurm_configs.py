@@ -156,6 +156,10 @@ class Hooks:
         return subprocess.run([str(self.out / f"{name}.d" / "50-ffdl")], env=env, check=False).returncode
 
 
+TIME_IS_OVER = 'until grep -q "^State:.S" "/proc/$PPID/status"; do sleep 0.01; done; kill -s ALRM "$PPID"'
+"""Of a program that has begun: `timeout`, its parent, waits by then, and takes the signal for the end of the time."""
+
+
 @pytest.mark.parametrize("comment", [None, "", "my run", "not ffdl-batch:x"])
 def test_the_prolog_leaves_other_jobs_alone(tmp_path: Path, comment: str | None) -> None:
     hooks = Hooks(tmp_path)
@@ -187,11 +191,11 @@ def test_what_a_failing_epilog_leaves_is_marked_for_the_next_prolog(tmp_path: Pa
 
 
 def test_a_prolog_that_takes_too_long_is_ended_and_that_is_said(tmp_path: Path) -> None:
-    hooks = Hooks(tmp_path, NETWORK_TIMEOUT_S="1", NETWORK_COMMAND_TIMEOUT_S="1")
-    hooks.install("prolog", 'echo began; touch "$FFDL_TEST_DIR/network"; exec sleep 30')
+    hooks = Hooks(tmp_path, NETWORK_TIMEOUT_S="42")
+    hooks.install("prolog", f'echo began; touch "$FFDL_TEST_DIR/network"; {TIME_IS_OVER}; exec sleep 30')
     assert hooks.call("prolog", "ffdl-batch:token", FFDL_TEST_DIR=str(hooks.run_dir / "job-41")) == 0
     error = (hooks.run_dir / "job-41" / "error").read_text()
-    assert error == "began\nthe prolog did not end within 1 s\n"
+    assert error == "began\nthe prolog did not end within 42 s\n"
     assert not (hooks.run_dir / "job-41" / "network").exists()
 
 
@@ -247,10 +251,10 @@ def test_a_comment_that_is_not_told_is_an_error(tmp_path: Path, scontrol: str) -
 
 
 def test_a_question_to_slurmctld_that_no_signal_but_kill_ends_is_an_error_in_time(tmp_path: Path) -> None:
-    hooks = _asking_hooks(tmp_path, "trap '' TERM; echo asked >>" + f"{tmp_path}/asked; while :; do sleep 0.05; done")
+    hooks = _asking_hooks(tmp_path, f"trap '' TERM; echo asked >>{tmp_path}/asked; {TIME_IS_OVER}; exec sleep 30")
     hook = hooks.out / "prolog.d" / "50-ffdl"
     assert "timeout -k 2 10 scontrol" in hook.read_text()
-    hook.write_text(hook.read_text().replace("timeout -k 2 10", "timeout -k 0.2 0.2"))
+    hook.write_text(hook.read_text().replace("timeout -k 2 10", "timeout -k 0.2 60"))
     assert hooks.call("prolog", None) == 0
     assert "scontrol did not tell this node the job's comment" in (hooks.run_dir / "job-41" / "error").read_text()
     assert (tmp_path / "asked").read_text() == "asked\n" and not (tmp_path / "told").exists()

@@ -129,7 +129,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
 
 def run(shell: dict[str, str], *argv: str, said: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        argv, check=False, env={**shell, **more}, input=said, capture_output=True, text=True, timeout=30
+        argv, check=False, env={**shell, **more}, input=said, capture_output=True, text=True, timeout=120
     )
 
 
@@ -253,12 +253,12 @@ def test_signals_reach_the_tasks(shell: dict[str, str], tmp_path: Path) -> None:
     wait = 'trap "exit 5" USR1; : > up$SLURM_PROCID; while :; do sleep 0.05; done'
     with subprocess.Popen(["srun", "bash", "-c", wait], env=shell, cwd=tmp_path) as process:
         try:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while not all((tmp_path / f"up{rank}").exists() for rank in (0, 1)):
                 assert time.monotonic() < end, "the tasks did not start"
                 time.sleep(0.02)
             process.send_signal(signal.SIGUSR1)
-            assert process.wait(30) == 5
+            assert process.wait(120) == 5
         finally:
             process.kill()
 

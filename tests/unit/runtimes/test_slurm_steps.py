@@ -15,7 +15,7 @@ from ffdl_batch.controller.gang.launch_agent import install
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
 
 PREFIX = "learner-training-abc"
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 LEARNERS = 3
 TELL = 'echo "$SLURM_PROCID/$SLURM_NTASKS on $LEARNER_ID local $SLURM_LOCALID node $SLURM_NODEID $SLURMD_NODENAME"'
 
@@ -28,7 +28,8 @@ class Learners:
         self.state.mkdir()
         self.agent = install(str(self.state), [f"{PREFIX}-{rank}" for rank in range(LEARNERS)])
         self.servers = [self.serve(rank) for rank in range(LEARNERS)]
-        until(lambda: all((self.state / f".agent-{PREFIX}-{rank}").exists() for rank in range(LEARNERS)))
+        notes = [self.state / f".agent-{PREFIX}-{rank}" for rank in range(LEARNERS)]
+        until(lambda: all(note.exists() and note.read_text().endswith("\n") for note in notes))
 
     def environment(self, rank: int) -> dict[str, str]:
         return {
@@ -202,12 +203,13 @@ def test_a_srun_that_is_killed_holds_nobody_up(learners: Learners) -> None:
 
 def test_a_step_waits_for_the_agent_of_its_learner_and_says_when_there_is_none(learners: Learners) -> None:
     note = learners.state / f".agent-{PREFIX}-0"
-    right = note.read_text()
-    note.write_text(f"{os.getpid()}\n")
+    right = note.rename(note.with_name("right"))
+    os.mkfifo(note)
     process = learners.begin("srun -N2 true")
-    time.sleep(0.5)
-    assert process.poll() is None
-    note.write_text(right)
+    with note.open("w") as wrong:  # which is open once the step reads it
+        assert process.poll() is None
+        right.rename(note)  # for its next look, which comes soon
+        wrong.write(f"{os.getpid()}\n")
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     note.unlink()

@@ -58,6 +58,13 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that answers is waited for, however busy the machine is."""
+    for name in ("PATIENCE_S", "ANEW_PATIENCE_S"):
+        monkeypatch.setattr(f"ffdl_batch.services.site_facts.{name}", 60.0)
+
+
 @pytest.fixture
 def scheduler() -> Site:
     return Site()
@@ -317,6 +324,8 @@ def test_a_site_that_is_slow_keeps_nobody_waiting_who_knows_it(
     scheduler.gate.clear()
     for _ in range(20):
         assert adapters.facts(NAME).version == "1"
+    while scheduler.probes < 2:  # its thread may only just have been started
+        time.sleep(0.001)
     assert scheduler.probes == 2
     scheduler.gate.set()
     while adapters.facts(NAME).version == "1":

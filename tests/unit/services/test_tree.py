@@ -35,20 +35,22 @@ def test_a_tree_that_hangs_holds_up_nobody_and_one_thread_alone(root: Root, monk
 
     def hang(path: str) -> list[str]:
         asked.append(path)
-        held.wait(30)
+        held.wait(120)
         return listdir(path)
 
     tree = Tree(root)
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", hang)
-        began = time.monotonic()
         for patience_s in (0.2, 0.2, 0.0):
             with pytest.raises(OSError, match="no answer for") as raised:
                 tree.check(patience_s)
             assert raised.value.errno == errno.ETIMEDOUT
-        assert time.monotonic() - began < 5.0 and len(asked) == 1
+        until = time.monotonic() + 60.0
+        while not asked and time.monotonic() < until:  # the thread may only just have been started
+            time.sleep(0.01)
+        assert len(asked) == 1
         held.set()
-        tree.check(10.0)
+        tree.check(60.0)
 
 
 def test_a_thread_that_cannot_be_started_is_no_file_system_that_hangs(

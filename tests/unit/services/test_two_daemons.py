@@ -155,6 +155,12 @@ def test_news_that_the_database_could_not_take_are_rung_for_again(
 # -------------------------------------------------------------------------------------------- the deployer
 
 
+@pytest.fixture(autouse=True)
+def stopped_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of a daemon that is stopped are all stopped: none tells what jobs wait for."""
+    monkeypatch.setattr("ffdl_batch.services.outcomes.AWAIT_S", 3600.0)
+
+
 class StoppedInSubmit:
     """The daemon is stopped (SIGSTOP) as it is about to call the scheduler, and `meanwhile` happens."""
 

@@ -103,7 +103,7 @@ class Site:
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["bash", "-c", script], check=False, capture_output=True, text=True, timeout=60, cwd=self.home,
+            ["bash", "-c", script], check=False, capture_output=True, text=True, timeout=300, cwd=self.home,
             env={
                 "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.base), "OUT": f"{self.base}/out",
                 "CALLS": str(self.base / "calls"), "SLURM_JOB_ID": "77", "SLURM_SUBMIT_DIR": str(self.home),
@@ -298,7 +298,7 @@ def test_a_script_that_starts_its_own_steps_runs_once_on_the_first_node(site: Si
 
 def test_the_signals_of_the_batch_script_reach_a_script_that_starts_its_own_steps(site: Site) -> None:
     (site.home / "job.sh").write_text(
-        "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 20 >/dev/null 2>&1 & wait\n"
+        "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 120 >/dev/null 2>&1 & wait\n"
     )
     done = site.run(leave(STEPS).text, TOKEN="x")
     assert (done.returncode, done.stdout) == (4, "caught\n")

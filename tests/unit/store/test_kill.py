@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from ffdl_batch.domain.job import Job, JobId
@@ -65,9 +67,22 @@ def run_victim(url: str, kill_at: int) -> tuple[int, list[str]]:
     """Its exit status, and what it said."""
     argv = [sys.executable, "-c", textwrap.dedent(VICTIM), url, str(kill_at)]
     root = Path(__file__).parents[3]
-    ended = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=60)
+    ended = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=120)
     assert ended.stderr == ""
+    if url.startswith("postgresql"):
+        await_end_of_connections(url.replace("postgresql+psycopg", "postgresql"))
     return ended.returncode, ended.stdout.splitlines()
+
+
+def await_end_of_connections(url: str) -> None:
+    """The server notices a moment later that a process was killed, and until then rows are locked: whoever claims jobs
+    passes them over."""
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    end = time.monotonic() + 60.0
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(others).fetchone() != (0,):
+            assert time.monotonic() < end, "the killed process has its connection still"
+            time.sleep(0.01)
 
 
 # 1-7 lie in add_jobs, then come the claim, the attempt's beginning, and the changes.

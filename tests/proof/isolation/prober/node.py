@@ -115,8 +115,9 @@ def _processes() -> Iterator[Path]:
     return (directory for directory in Path("/proc").iterdir() if directory.name.isdigit())
 
 
-def inside(argv: Sequence[str], shot: dict[str, Any], **_: object) -> Answer:
+def inside(argv: Sequence[str], shot: dict[str, Any], **more: Any) -> Answer:
     """Let a program start this prober somewhere else, for one shot."""
+    shot = {**shot, **{name: value for name, value in more.items() if name == "patience_s"}}
     done = subprocess.run(argv, input=json.dumps([shot]), capture_output=True, text=True, timeout=60, check=False)
     lines = (done.stdout.strip() or done.stderr.strip()).splitlines() or [f"status {done.returncode}"]
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 1.5
-"""How long an answer may take; refusals that say nothing take as long."""
+"""How long an answer may take, where no shot says `patience_s`; refusals that say nothing take as long."""
 # <linux/rtnetlink.h>: messages and flags.
 _NEW_ROUTE, _NEW_NEIGHBOUR = 24, 28
 _REQUEST_AND_ACK, _CREATE_OR_REPLACE = 0x1 | 0x4, 0x400 | 0x100
@@ -22,14 +22,14 @@ _ALL_NODES = "ff02::1"
 Answer = tuple[bool, str]
 
 
-def tcp(host: str, port: int, expect: str = "", **_: object) -> Answer:
+def tcp(host: str, port: int, expect: str = "", patience_s: float = PATIENCE_S, **_: object) -> Answer:
     """Connect, and hear the listener say `expect`; to a link-local address through each interface."""
     if ":" not in host:
-        return _stream(socket.AF_INET, (host, port), expect)
+        return _stream(socket.AF_INET, (host, port), expect, patience_s)
     said = "there is no interface"
     for index, _name in socket.if_nameindex():
         try:
-            through, said = _stream(socket.AF_INET6, (host, port, 0, index), expect)
+            through, said = _stream(socket.AF_INET6, (host, port, 0, index), expect, patience_s)
         except OSError as error:
             through, said = False, str(error)
         if through:
@@ -37,14 +37,14 @@ def tcp(host: str, port: int, expect: str = "", **_: object) -> Answer:
     return False, said
 
 
-def unix(path: str, expect: str = "", **_: object) -> Answer:
+def unix(path: str, expect: str = "", patience_s: float = PATIENCE_S, **_: object) -> Answer:
     """Connect to a Unix socket; a leading @ is an abstract one's."""
-    return _stream(socket.AF_UNIX, "\0" + path[1:] if path.startswith("@") else path, expect)
+    return _stream(socket.AF_UNIX, "\0" + path[1:] if path.startswith("@") else path, expect, patience_s)
 
 
-def _stream(family: int, address: Any, expect: str) -> Answer:
+def _stream(family: int, address: Any, expect: str, patience_s: float) -> Answer:
     with socket.socket(family, socket.SOCK_STREAM) as asked:
-        asked.settimeout(PATIENCE_S)
+        asked.settimeout(patience_s)
         asked.connect(address)
         if not expect:
             return True, "connected"
@@ -52,19 +52,23 @@ def _stream(family: int, address: Any, expect: str) -> Answer:
         return expect in said, f"heard {said!r}"
 
 
-def udp(id: str, hosts: Sequence[str], port: int, expect: str = "", **_: object) -> Answer:
+def udp(
+    id: str, hosts: Sequence[str], port: int, expect: str = "", patience_s: float = PATIENCE_S, **_: object
+) -> Answer:
     """Send a datagram to each address, broadcast ones too, and hear `expect` from any."""
-    return _datagrams(socket.AF_INET, [(host, port) for host in hosts], id, expect)
+    return _datagrams(socket.AF_INET, [(host, port) for host in hosts], id, expect, patience_s)
 
 
-def udp6(id: str, port: int, expect: str = "", host: str = _ALL_NODES, **_: object) -> Answer:
+def udp6(
+    id: str, port: int, expect: str = "", host: str = _ALL_NODES, patience_s: float = PATIENCE_S, **_: object
+) -> Answer:
     """The same to a link-local address, or to all nodes, through each interface."""
     addresses = [(host, port, 0, index) for index, _ in socket.if_nameindex()]
-    return _datagrams(socket.AF_INET6, addresses, id, expect)
+    return _datagrams(socket.AF_INET6, addresses, id, expect, patience_s)
 
 
-def _datagrams(family: int, addresses: Sequence[Any], payload: str, expect: str) -> Answer:
-    said, deadline = "nothing came back", time.monotonic() + PATIENCE_S
+def _datagrams(family: int, addresses: Sequence[Any], payload: str, expect: str, patience_s: float) -> Answer:
+    said, deadline = "nothing came back", time.monotonic() + patience_s
     with socket.socket(family, socket.SOCK_DGRAM) as asked:
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         while time.monotonic() < deadline:
@@ -82,7 +86,7 @@ def _datagrams(family: int, addresses: Sequence[Any], payload: str, expect: str)
     return False, said
 
 
-def ping(hosts: Sequence[str], **_: object) -> Answer:
+def ping(hosts: Sequence[str], patience_s: float = PATIENCE_S, **_: object) -> Answer:
     """Send an ICMP echo to each, by the socket that users may have where the kernel's settings say so, or a raw one."""
     try:
         echo = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
@@ -91,11 +95,11 @@ def ping(hosts: Sequence[str], **_: object) -> Answer:
     said = "nobody answered"
     with echo:
         for host in hosts:
-            deadline = time.monotonic() + PATIENCE_S / 4
+            deadline = time.monotonic() + patience_s / 4
             try:
                 echo.sendto(struct.pack(">BBHHH", 8, 0, 0xF7FE, 0, 1), (host, 0))  # the checksum of just these
                 while time.monotonic() < deadline:
-                    echo.settimeout(PATIENCE_S / 4)
+                    echo.settimeout(patience_s / 4)
                     reply, peer = echo.recvfrom(100)
                     if peer[0] == host and reply[-8] == 0:
                         return True, f"{host} answered"
@@ -104,11 +108,11 @@ def ping(hosts: Sequence[str], **_: object) -> Answer:
     return False, said
 
 
-def arp(targets: Sequence[str], **_: object) -> Answer:
+def arp(targets: Sequence[str], patience_s: float = PATIENCE_S, **_: object) -> Answer:
     """Ask on the wire, from a raw socket, whose these addresses are; through each interface."""
     said = "nobody answered"
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_ARP)) as raw:
-        raw.settimeout(PATIENCE_S / 4)
+        raw.settimeout(patience_s / 4)
         for interface in _wires():
             raw.bind((interface, _ETH_ARP))
             for target in targets:
