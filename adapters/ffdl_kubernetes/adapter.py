@@ -270,7 +270,9 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         if not job.get("spec", {}).get("suspend"):
             return Beside(refusal)
         began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
-        return Beside(refusal, workloads.get(job["metadata"]["uid"]), began=began)
+        workload = workloads.get(job["metadata"]["uid"])
+        preempted = "" if workload is not None else marks.read(self._attempt(token), marks.PREEMPTED)
+        return Beside(refusal, workload, began=began, preempted=preempted)
 
     def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
         """Delete a Job that was suspended, and has no pods left: its queue would start it anew, without what they

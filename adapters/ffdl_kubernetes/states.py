@@ -58,8 +58,9 @@ _BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause
 class Beside:
     """What is known of an attempt beside its Job and pods: `refusal` is the message of its latest FailedCreate event,
     `workload` Kueue's. `began`: a controller has claimed it. `cancelled`: we asked for its end; `preempted` (why): its
-    Job was deleted by us, because it had been suspended; `no_image` (why): it was ended by us, because an image of it
-    could not be had. `troubles`: reason and message of the latest event about volumes or network of pods, by name."""
+    Job was, or is being, deleted by us, because it had been suspended; `no_image` (why): it was ended by us, because an
+    image of it could not be had. `troubles`: reason and message of the latest event about volumes or network of pods,
+    by name."""
 
     refusal: str = ""
     workload: Plain | None = None
@@ -104,7 +105,7 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         return Observation(Phase.COMPLETING, "Terminating", **times)
     if is_put_back(job, beside):
         phase, end = (Phase.COMPLETING, None) if pods else (Phase.ENDED, EndCause.PREEMPTED)
-        return Observation(phase, "Suspended", end, reason=why_evicted(beside.workload), **times)
+        return Observation(phase, "Suspended", end, reason=beside.preempted or why_evicted(beside.workload), **times)
     if job.get("spec", {}).get("suspend"):
         return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
     if any(has_run(pod) for pod in pods):

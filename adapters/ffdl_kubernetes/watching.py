@@ -46,9 +46,10 @@ SHORT_S = 1.0
 @dataclass
 class Held:
     """What is known of one kind, by name. `taken_at` is when the server took the last watch; one that broke sooner than
-    SHORT_S after that has mended nothing."""
+    SHORT_S after that has mended nothing. `answered` is what answers showed while it is listed."""
 
     things: dict[str, Plain] = field(default_factory=dict)
+    answered: dict[str, Plain] | None = None
     version: str = ""
     synced: bool = False
     broken_at: float | None = None
@@ -161,10 +162,12 @@ class Watcher:
     def put(self, kind: str, thing: Plain) -> None:
         """What an answer of the server showed: a job that was just created is known before the watch tells of it."""
         with self._lock:
-            name = thing["metadata"]["name"]
-            known = self._held[kind].things.get(name)
+            name, held = thing["metadata"]["name"], self._held[kind]
+            known = held.things.get(name)
             if known is None or _version(known) < _version(thing):
-                self._held[kind].things[name] = thing
+                held.things[name] = thing
+                if held.answered is not None:
+                    held.answered[name] = thing
 
     # ------------------------------------------------------------------------------------------------ threads
 
@@ -202,18 +205,23 @@ class Watcher:
                 self._stopped.wait(PAUSES_S[min(failures, len(PAUSES_S)) - 1])
 
     def _list(self, client: ClusterClient, kind: str) -> None:
+        held = self._held[kind]
+        with self._lock:
+            held.answered = {}
         items, version = client.list(kind, self._selectors[kind])
         listed: dict[str, Plain] = {thing["metadata"]["name"]: thing for thing in items}
         with self._lock:
-            held = self._held[kind]
+            at = int(version) if version.isdigit() else 0
+            listed |= {name: thing for name, thing in (held.answered or {}).items() if _version(thing) > at}
             gone = [thing for name, thing in held.things.items() if name not in listed]
-            held.things, held.version = listed, version
-            held.synced, held.broken_at = True, None
-            self._lock.notify_all()
+            held.things, held.version, held.answered = listed, version, None
         for thing in gone:
             self._heard("DELETED", kind, thing)
         for thing in items:
             self._heard("ADDED", kind, thing)
+        with self._lock:  # nobody looks at what is listed for the first time before all of it was told
+            held.synced, held.broken_at = True, None
+            self._lock.notify_all()
 
     def _watch(self, client: ClusterClient, kind: str) -> None:
         """Until the server closes."""
@@ -227,16 +235,26 @@ class Watcher:
             held.version = str(thing["metadata"]["resourceVersion"])
             with self._lock:
                 held.broken_at = None
-                if what == "DELETED":
-                    held.things.pop(thing["metadata"]["name"], None)
-                elif what != "BOOKMARK":
-                    held.things[thing["metadata"]["name"]] = thing
+                if what != "BOOKMARK":
+                    self._note(held, what, thing)
             if what != "BOOKMARK":
                 self._heard(what, kind, thing)
             if self._stopped.is_set():
                 break
         with self._lock:
             held.broken_at = None
+
+    @staticmethod
+    def _note(held: Held, what: str, thing: Plain) -> None:
+        """An event; an answer may have shown what comes after it."""
+        name = thing["metadata"]["name"]
+        known = held.things.get(name)
+        if known is not None and _version(known) > _version(thing) > 0:
+            return
+        if what == "DELETED":
+            held.things.pop(name, None)
+        else:
+            held.things[name] = thing
 
     def _broke(self, kind: str, why: str, *, missing: bool = False) -> None:
         """`missing`: what it is asked with is wrong."""

@@ -137,7 +137,12 @@ def test_a_tenant_with_debugging_may(desk: Desk, k8s: FakeCluster, lone: str) ->
     assert found == (4, "1\n")
 
 
-def test_stacks_come_without_a_command_in_the_pod(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+@pytest.mark.parametrize("late_s", [0, 12], ids=["", "its log is opened late"])
+def test_stacks_come_without_a_command_in_the_pod(
+    desk: Desk, k8s: FakeCluster, lone: str, late_s: int  # noqa: F811
+) -> None:  # fmt: skip
+    if late_s:
+        k8s.fault("slow", method="GET", path="/log", seconds=late_s)
     code, said = as_user(desk, k8s, lone, "dora", "sys.exit(run(h, Wish(do='stack')))", debugging=False)
     assert (code, "stuck_in_the_barrier (hang.py:6)" in said) == (0, True), said
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 80.0
 """How long a pod may take: kubelet brings a changed annotation within seconds, py-spy has 20 s for a process."""
+SLOW_S = 30.0
+"""How much later than the wish its log may be opened: the answer is read all the same."""
 AGAIN_S = 10.0
 """Another one may have wished something of the same pod in between."""
 
@@ -101,9 +104,10 @@ class Wished:
         """Its answer, of what the controller prints; a log that is cut off is read again."""
         import httpx2
 
-        query = {"container": CONTROLLER, "follow": "true", "sinceSeconds": "5"}
+        begun = time.monotonic()
         while True:
-            parts = b""
+            parts, since_s = b"", SLOW_S + time.monotonic() - begun
+            query = {"container": CONTROLLER, "follow": "true", "sinceSeconds": f"{since_s:.0f}"}
             try:
                 async with self._client.stream(
                     "GET", f"{self._path}/log", params=query, timeout=httpx2.Timeout(ANSWER_S)

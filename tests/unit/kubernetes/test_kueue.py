@@ -103,6 +103,13 @@ def test_one_whose_job_is_gone_is_preempted_still() -> None:
     assert why_evicted(None) == "it was suspended"
 
 
+def test_why_a_job_was_suspended_is_known_when_its_workload_goes_before_it() -> None:
+    beside = Beside(began=True, preempted="another job took its room")
+    seen = observe(job(suspend=True, queue="gpus"), [], beside)
+    assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.PREEMPTED)
+    assert seen.reason == "another job took its room"
+
+
 def test_a_job_that_never_ran_waits_again() -> None:
     evicted = workload(("Evicted", "True", "Preempted", ""), ("QuotaReserved", "False", "Pending", ""))
     seen = observe(job(suspend=True, queue="gpus"), [], Beside(workload=evicted))

@@ -151,3 +151,61 @@ def test_what_is_not_understood_is_listed_again_and_ends_no_thread() -> None:
     server = Scripted(strange, closes)
     server.go()
     assert server.lists == 2
+
+
+def pod(version: int, name: str = "a") -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+@pytest.mark.parametrize("what", ["ADDED", "MODIFIED", "DELETED"])
+def test_what_an_answer_showed_is_not_taken_back_by_what_was_before(what: str) -> None:
+    def late() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield TAKEN, {}
+        server.watcher.put("Pod", pod(9))
+        yield what, pod(8)
+
+    server = Scripted(late)
+    server.go()
+    assert server.watcher.pod("a") == pod(9)
+
+
+def test_what_is_deleted_is_gone() -> None:
+    def deletes() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield TAKEN, {}
+        yield "ADDED", pod(8)
+        yield "DELETED", pod(9)
+
+    server = Scripted(deletes, closes)
+    server.go()
+    assert server.watcher.pod("a") is None
+
+
+def test_what_an_answer_shows_while_all_is_listed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is of version 7: what came before and is not in it is gone, and of what comes later the watch tells."""
+    server = Scripted(closes)
+
+    def listing(*_: object) -> tuple[list[Any], str]:
+        for one in (pod(6, "gone"), pod(8, "new"), pod(5, "both")):
+            server.watcher.put("Pod", one)
+        return [pod(7, "both")], "7"
+
+    monkeypatch.setattr(server, "list", listing)
+    server.watcher.put("Pod", pod(99, "of a time that a restored server has forgotten"))
+    server.go()
+    assert server.watcher.things("Pod") == {"new": pod(8, "new"), "both": pod(7, "both")}
+
+
+def test_all_that_is_listed_was_told_before_anybody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def heard(what: str, _: str, thing: dict[str, Any]) -> None:
+        with pytest.raises(SchedulerUnreachable):
+            server.watcher.await_sync(0)
+        told.append(f"{what} {thing['metadata']['name']}")
+
+    server = Scripted(closes)
+    monkeypatch.setattr(server, "list", lambda *_: ([pod(3), pod(4, "b")], "7"))
+    monkeypatch.setattr(server.watcher, "_heard", heard)
+    server.go()
+    server.watcher.await_sync(0)
+    assert told == ["ADDED a", "ADDED b"]
