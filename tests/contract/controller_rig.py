@@ -23,6 +23,7 @@ from ffdl_batch.domain.limits import Limits
 from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.runtimes.bare import bare_argv
 from ffdl_batch.runtimes.contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
+from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
 JOB_ID = f"training-{os.getpid():09d}"
@@ -127,7 +128,7 @@ class Rig:
         full.setdefault("PYTHONPATH", str(ROOT))
         said = self.said_in
         with (said / "controller.err").open("ab") as errors, (said / "controller.out").open("ab") as output:
-            self._started.append(subprocess.Popen(argv, env=full, stdout=output, stderr=errors))
+            self._started.append(preloaded.Popen(argv, env=full, stdout=output, stderr=errors))
         return self._started[-1]
 
     def run(self, *arguments: str, native_id: str = "7", **env: str) -> int:

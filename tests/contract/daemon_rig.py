@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import preloaded
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAKED = ("-m", "tests.fakes.daemon_with_fake_scheduler")
 PLAIN = ("-m", "ffdl_batch.daemon.main")
@@ -100,7 +102,7 @@ class Site:
     def launch(self, *arguments: str, program: tuple[str, ...] = FAKED) -> subprocess.Popen[bytes]:
         """Start a daemon and return at once."""
         with (self.directory / "err").open("ab") as errors:
-            process = subprocess.Popen(
+            process = preloaded.Popen(
                 [sys.executable, *program, "--personal", *arguments],
                 cwd="/",
                 env=self.environment(),

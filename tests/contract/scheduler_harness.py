@@ -10,7 +10,6 @@ import getpass
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import zipfile
@@ -30,6 +29,7 @@ from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
 from ffdl_slurm.adapter import SlurmScheduler
+from tests import preloaded
 from tests.login_node import Laptop, LoginNode
 
 WAIT_S = 180.0
@@ -438,7 +438,7 @@ class RealSlurmHarness(Harness):
 
     def let_run(self) -> None:
         """Released."""
-        subprocess.run(["scontrol", "release", str(self._held)], check=True, timeout=WAIT_S)
+        preloaded.run(["scontrol", "release", str(self._held)], check=True, timeout=WAIT_S)
 
     def close(self) -> None:
         """Cancel what still runs; the cluster's own processes are not ours to kill."""

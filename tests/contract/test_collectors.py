@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from ffdl_batch.domain.metrics import CollectorSpec, ExtractionGroup, Measure, MetricRecord, decode_record, encode_spec
+from tests import preloaded
 from tests.unit.collectors.writers import copied, truth, write, write_x
 
 LOSS = ExtractionGroup(
@@ -61,7 +62,7 @@ class Collecting:
     def start(self, code: str = "", *, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         how = ["-c", code] if code else ["-m", "ffdl_batch.collectors"]
         argv = [*before, sys.executable, *how, str(self._file)]
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = preloaded.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._started.append(process)
         return process
 

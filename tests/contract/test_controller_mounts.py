@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from ffdl_batch.controller.machine.processes import all_processes, descendants
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.mounting import Mounts
+from tests import preloaded
 from tests.contract.controller_rig import Rig, content, files_below, rig, two_nodes
 from tests.contract.test_controller_data import Site
 from tests.fakes.fault_proxy import Rule
@@ -56,7 +56,7 @@ def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
         yield site
         site.proxy.stop()
         for left in mounts_of(run):  # a test that failed
-            subprocess.run(["fusermount3", "-u", "-z", left.point], check=False)
+            preloaded.run(["fusermount3", "-u", "-z", left.point], check=False)
 
 
 def link(path: Path) -> str:

@@ -17,6 +17,7 @@ from ffdl_batch.controller.stores.mounting import Mounting
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.mounting import Brought, Mounts
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from tests import preloaded
 from tests.contract.certificates import certificate_for
 from tests.contract.controller_rig import content, files_below, rig
 from tests.contract.test_controller_data import Site
@@ -162,7 +163,7 @@ def test_a_key_with_a_passphrase(site: Site, ssh: SshServer, in_a_file: bool) ->
     key.write_bytes(ssh.key.read_bytes())
     key.chmod(0o600)
     argv = ["ssh-keygen", "-q", "-p", "-P", "", "-N", "planted 'pass' #1", "-f", str(key)]
-    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    preloaded.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     keys = keep(site, user_name=ssh.user, password="planted 'pass' #1")
     if in_a_file:
         store = replace(store, options={**store.options, "key_file": str(key)}, credentials=keys)

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
+from tests.preloaded import FFDL
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 TRAIN = """\
 import os, pathlib, signal, sys, time
 
@@ -57,9 +57,7 @@ class Desk:
         """One command."""
         argv = [*FFDL, *arguments]
         env = self.site.environment()
-        return subprocess.run(
-            argv, cwd=self.base, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
+        return preloaded.run(argv, cwd=self.base, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
     def run(self, *arguments: str) -> str:
         """Standard output of a command that succeeds."""
@@ -78,7 +76,7 @@ class Desk:
         with output.open("w") as out, errors.open("w") as err:
             argv = [*FFDL, "logs", "-f", job_id]
             self.followers.append(
-                subprocess.Popen(argv, cwd=self.base, env=self.site.environment(), stdout=out, stderr=err, text=True)
+                preloaded.Popen(argv, cwd=self.base, env=self.site.environment(), stdout=out, stderr=err, text=True)
             )
         return self.followers[-1], output, errors
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ffdl_batch.services.exposition import CONTENT_TYPE
+from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, until
 from tests.fakes.s3_server import free_port
+from tests.preloaded import FFDL
 
 MANIFEST = """\
 name: losses
@@ -32,7 +33,6 @@ evaluation_metrics:
       etimes: {iteration: {type: INT, value: $step}}
 """
 TRAIN = "for i in 1 2 3 4 5; do echo step $i loss 0.$((10 - i)); done; until [ -e $1 ]; do sleep 0.1; done\n"
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def try_to(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
     argv, env = [*FFDL, *arguments], site.environment()
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return preloaded.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def run(site: Site, *arguments: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.jobdir import Root
+from tests import preloaded
 from tests.conftest import POSTGRES
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, UnixHttp, site_in, submission, until
 
@@ -142,7 +143,7 @@ def ask_as(uid: int, site: Site, path: str) -> tuple[int, dict[str, Any]]:
         "          b'Connection: close\\r\\n\\r\\n')\n"
         "while part := s.recv(65536): sys.stdout.buffer.write(part)\n"
     )
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-I", "-c", program, str(site.socket), path, str(uid)],
         cwd="/",
         capture_output=True,
@@ -417,7 +418,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
 
 def run_dial(site: Site, request: bytes) -> subprocess.CompletedProcess[bytes]:
     """What another login node runs through ssh."""
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, *PLAIN, "dial"],
         input=request,
         env=site.environment(),

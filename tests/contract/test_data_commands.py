@@ -10,18 +10,18 @@ import resource
 import select
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
+from tests.preloaded import FFDL
 from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
 
 __all__ = ["rig"]
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 NOISE = random.Random(16).randbytes(2 * MIB + 3)
 TREE = {"big": NOISE, "deep/b c": b"1", "empty": b""}
 LIMIT_S = 180
@@ -74,7 +74,7 @@ class Person:
         """``ffdl data ...`` in a process group of its own."""
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environ, **changes}
         argv = [*options.pop("under", ()), *FFDL, "data", *map(str, words)]
-        return subprocess.Popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
+        return preloaded.Popen(argv, text=True, cwd=self.home, start_new_session=True, **options)
 
     def run(self, *words: str | Path, code: int = 0, **changes: Any) -> tuple[str, str]:
         """Its two outputs, once it has ended with that code."""

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.command_lines import command_lines
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, site_in, until
-from tests.contract.test_daemon_logs import FFDL, Desk, end_jobs
+from tests.contract.test_daemon_logs import Desk, end_jobs
+from tests.preloaded import FFDL
 
 HANG = """\
 import os, sys, time
@@ -104,7 +106,7 @@ def sleepers(seconds: str) -> list[int]:
 def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:
     job = desk.show(lone)
     asked = 'readlink /proc/$$/ns/net; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
-    done = subprocess.run(
+    done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", asked], env=desk.site.environment(), input="from here\n",
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
@@ -128,7 +130,7 @@ def test_each_learner_is_entered(desk: Desk, pair: str) -> None:
 
 def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
     data = os.urandom(3 << 20)
-    done = subprocess.run(
+    done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", "tee >(sha256sum >&2)"], env=desk.site.environment(), input=data,
         capture_output=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
@@ -136,7 +138,7 @@ def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
 
 
 def test_a_command_that_does_not_read_ends_all_the_same(desk: Desk, lone: str) -> None:
-    done = subprocess.run(
+    done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", "exec <&-; kill -KILL $$"], env=desk.site.environment(),
         input=bytes(1 << 20), capture_output=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
@@ -146,7 +148,7 @@ def test_a_command_that_does_not_read_ends_all_the_same(desk: Desk, lone: str) -
 def test_an_interrupt_goes_to_the_command(desk: Desk, lone: str) -> None:
     text = "trap 'echo caught; exit 5' INT; echo up; while :; do sleep 0.1; done"
     argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
-    with subprocess.Popen(argv, env=desk.site.environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as made:
+    with preloaded.Popen(argv, env=desk.site.environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as made:
         assert made.stdout is not None
         assert made.stdout.readline() == b"up\n"
         made.send_signal(signal.SIGINT)
@@ -162,7 +164,7 @@ def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
     else:
         text += "echo up; " + ("true" if way == "the end of the command" else f"exec sleep {seconds}")
     argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
-    with subprocess.Popen(
+    with preloaded.Popen(
         argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as made:
         assert made.stdout is not None
@@ -181,7 +183,7 @@ def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
 def test_a_killed_helper_leaves_nothing(desk: Desk, lone: str) -> None:
     seconds = long(8100)
     argv = [*FFDL, "exec", lone, "--", "bash", "-c", f"trap '' HUP; echo up; sleep {seconds}"]
-    with subprocess.Popen(
+    with preloaded.Popen(
         argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as made:
         assert made.stdout is not None and made.stderr is not None
@@ -205,7 +207,7 @@ def test_a_table_has_every_learner(desk: Desk, pair: str) -> None:
 
 
 def test_tables_follow_each_other(desk: Desk, lone: str) -> None:
-    with subprocess.Popen(
+    with preloaded.Popen(
         [*FFDL, "top", "--json", "--every", "0.1", lone], env=desk.site.environment(), stdout=subprocess.PIPE
     ) as made:
         assert made.stdout is not None
@@ -229,7 +231,7 @@ def test_without_py_spy_the_threads_are_told(desk: Desk, lone: str) -> None:
         "import sys, json; from ffdl_batch.client.attach import *; h = Helper(AttachPlan(tuple(sys.argv[1:]), (1,)))\n"
     )
     code += "with h: sys.exit(run(h, Wish(do='stack')))"
-    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+    done = preloaded.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "no Python stack: there is no py-spy on " in done.stdout
     assert re.search(r"  [RS] \(\w+\), 1 threads\n  thread \d+ 'python3': [RS]", done.stdout), done.stdout
@@ -320,7 +322,7 @@ def test_the_end_of_the_learner_ends_the_command(desk: Desk) -> None:
     job_id, seconds = start(desk, "ending", "none"), long(8400)
     text = f"trap '' HUP; setsid -f sleep {seconds}; echo up; exec sleep {seconds}"
     argv = [*FFDL, "exec", job_id, "--", "bash", "-c", text]
-    with subprocess.Popen(
+    with preloaded.Popen(
         argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
     ) as made:
         assert made.stdout is not None and made.stderr is not None

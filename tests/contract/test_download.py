@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.preloaded import FFDL
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 TRAIN = """\
 import os, pathlib, sys, time
 
@@ -54,7 +55,7 @@ class Desk:
 
     def ask(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """One command, which ends with that code."""
-        done = subprocess.run(
+        done = preloaded.run(
             [*FFDL, *words],
             cwd=self.base / "desk",
             env={**self.site.environment(), "XDG_CACHE_HOME": str(self.base / "home")},
@@ -203,7 +204,7 @@ def test_who_does_not_see_the_directory_has_it_from_the_daemon(desk: Desk) -> No
         "print(client.left.bring(left, pathlib.Path(sys.argv[2])))"
     )
     target = desk.base / "by-wire"
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-c", program, job_id, str(target)],
         env=desk.site.environment(),
         capture_output=True,

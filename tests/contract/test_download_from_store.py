@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.views import LeftView
+from tests import preloaded
 from tests.staging_rig import KEY, SECRET, StagingRig, rig
 from tests.unit.cli.programs import FFDL, environment
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
@@ -34,7 +35,7 @@ def daemon() -> Iterator[FakeDaemon]:
 def ask(daemon: FakeDaemon, where: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     argv = [*FFDL, "download", JOB, *words]
     env = environment(daemon, {"XDG_CACHE_HOME": str(where / "cache"), **more})
-    return subprocess.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=180, check=False)
+    return preloaded.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_results_come_from_the_store(rig: StagingRig, daemon: FakeDaemon) -> None:

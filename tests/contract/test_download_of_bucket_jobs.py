@@ -3,11 +3,12 @@ manifest are gone with its end, so they are given anew."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+from tests import preloaded
 from tests.contract.test_data_jobs import Data, data
-from tests.contract.test_download import FFDL, found_in
+from tests.contract.test_download import found_in
+from tests.preloaded import FFDL
 from tests.staging_rig import KEY, SECRET
 
 __all__ = ["data"]
@@ -16,7 +17,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
 def download(data: Data, where: Path, *words: str) -> None:
-    done = subprocess.run(
+    done = preloaded.run(
         [*FFDL, "download", *words],
         cwd=where,
         env={**data.site.environment(), "XDG_CACHE_HOME": str(where / "cache"), **KEYS},

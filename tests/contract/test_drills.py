@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ import pytest
 from ffdl_batch.domain.job_state import TERMINAL
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile, decode
+from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
+from tests.preloaded import FFDL
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 NO_BUDGET = "retry: {timeouts: 0, preemptions: 0, node_failures: 0}"
 TRAIN = """
 import os, signal, sys, time
@@ -56,7 +56,7 @@ class Machine:
     site: Site
 
     def popen(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return preloaded.Popen(
             [*FFDL, *map(str, arguments)],
             env=self.site.environment(),
             cwd=self.site.directory,

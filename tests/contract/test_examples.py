@@ -21,6 +21,7 @@ import pytest
 
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import Outcome
+from tests import preloaded
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -83,7 +84,7 @@ class Plain:
         env = {**os.environ, **{name: str(place) for name, place in self.places.items()}, "RESUME": str(self.runs - 1)}
         argv = ["bash", "-c", f"exec {self.example.command.format(pause=pause_s)}"]
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
+            self.process = preloaded.Popen(
                 argv, cwd=self.base / "model", env=env, stdout=log, stderr=log, start_new_session=True
             )
         return self.process

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually, node
 
 Plain = dict[str, Any]
@@ -300,7 +301,7 @@ def test_a_node_that_is_lost_takes_its_pods_with_it(hands: Hands) -> None:
 
 def test_the_end_of_a_container_is_that_of_no_other(hands: Hands, tmp_path: Path) -> None:
     """Who ends what is left of it comes late, when another container's mounts may have been given its number."""
-    with subprocess.Popen(["unshare", "--ipc", "cat"], stdin=subprocess.PIPE) as lower:
+    with preloaded.Popen(["unshare", "--ipc", "cat"], stdin=subprocess.PIPE) as lower:
         # Two dollars stand for one in a command.
         hands.pod("early", sh("main", f"echo up; : {tmp_path}; kill -STOP $$$$"), shareProcessNamespace=True)
         hands.await_log("early", "up")

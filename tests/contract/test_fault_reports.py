@@ -26,10 +26,11 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
+from tests import preloaded
 from tests.contract.certificates import certificate_for
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, REPOSITORY, Site, site_in, until
+from tests.preloaded import FFDL
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 HOSTILE = "<script>alert('x')</script> =HYPERLINK(1) \x1b[31m"
 TRAIN = """\
 import os, signal, sys, time
@@ -77,7 +78,7 @@ class Desk:
         return self.site.environment()
 
     def run(self, *words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return preloaded.run(
             [*FFDL, *words],
             cwd="/",
             env=environment or self.environment,
@@ -273,7 +274,7 @@ def test_two_at_once_tell_it_once(desk: Desk) -> None:
     job = desk.fails("exit")
     argv = [*FFDL, "report", "faults", "--quiet", "--state-file", str(state)]
     both = [
-        subprocess.Popen(argv, cwd="/", env=desk.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        preloaded.Popen(argv, cwd="/", env=desk.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     said = [process.communicate(timeout=2 * LIMIT_S) for process in both]
@@ -433,7 +434,7 @@ def test_the_crontab_does_it_in_crons_environment(desk: Desk, server: Server) ->
         "--values",
         str(values),
     ]
-    subprocess.run([*argv, "--out", str(desk.base / "etc")], check=True)
+    preloaded.run([*argv, "--out", str(desk.base / "etc")], check=True)
     (line,) = re.findall(
         r"^[*]/10(?: [*]){4} (.*)$", (desk.base / "etc/cron/ffdl-report-faults").read_text(), re.MULTILINE
     )
@@ -443,7 +444,7 @@ def test_the_crontab_does_it_in_crons_environment(desk: Desk, server: Server) ->
     program.chmod(0o755)
     cron = {"HOME": str(desk.base), "LOGNAME": "root", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh"}
     ends = [
-        subprocess.run(
+        preloaded.run(
             ["/bin/sh", "-c", line], cwd=desk.base, env=cron, capture_output=True, timeout=LIMIT_S, check=False
         )
         for _ in range(2)

@@ -19,6 +19,7 @@ from ffdl_batch.client.elsewhere import HostPlace
 from ffdl_batch.client.keys import KeysThere
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.ssh.connection import Connector
+from tests import preloaded
 from tests.contract.daemon_rig import until
 from tests.contract.terminals import answer_prompts
 from tests.fakes.ssh_server import BreakingWire
@@ -219,7 +220,7 @@ def test_one_connection_has_many_channels(laptop: Laptop, node: LoginNode, job: 
             "print([len(list(itertools.islice(one, 3))) for one in lines], client.get(%r).state)" % job
         )
         argv, env = [sys.executable, "-c", program], laptop.environ
-        done = subprocess.run(argv, check=False, env=env, capture_output=True, text=True, timeout=LIMIT_S)
+        done = preloaded.run(argv, check=False, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.stdout == "[3, 3, 3] PROCESSING\n", done.stderr
         assert wire.connections == 1
     finally:

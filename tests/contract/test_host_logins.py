@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.contract.daemon_rig import until
 from tests.contract.terminals import answer_prompts
 from tests.fakes.second_factor import SecondFactorServer
@@ -56,7 +57,7 @@ def test_an_unknown_host_key_is_refused_with_the_command_that_accepts_it(laptop:
     laptop.write_config(node.config(UserKnownHostsFile=str(known)))
     done = laptop.run("list")
     assert done.returncode == 77 and "is not known" in done.stderr
-    shown = subprocess.run(
+    shown = preloaded.run(
         ["ssh-keygen", "-lf", str(node.directory / "host_key.pub")], check=True, capture_output=True, text=True
     ).stdout.split()[1]
     assert shown in done.stderr, "the fingerprint as ssh-keygen shows it"
@@ -65,7 +66,7 @@ def test_an_unknown_host_key_is_refused_with_the_command_that_accepts_it(laptop:
 
     def is_known() -> bool:
         """ssh-keyscan gives a server that is slow up after five seconds, and says nothing."""
-        subprocess.run(["sh", "-c", command], check=False, capture_output=True)
+        preloaded.run(["sh", "-c", command], check=False, capture_output=True)
         return bool(known.read_text())
 
     until(is_known, "the key")
@@ -85,7 +86,7 @@ def test_a_changed_host_key_is_refused_loudly(laptop: Laptop, node: LoginNode, t
 def test_hashed_and_revoked_keys_are_understood(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     known = tmp_path / "known"
     known.write_text(node.server.known_hosts.read_text())
-    subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
+    preloaded.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
     laptop.write_config(node.config(UserKnownHostsFile=str(known)))
     assert laptop.run("list").returncode == 0
     known.write_text(f"{node.server.known_hosts.read_text()}@revoked * {_public(node)}\n")
@@ -133,20 +134,20 @@ def test_what_is_no_host_is_wrong_usage(laptop: Laptop, name: str) -> None:
 
 
 def test_a_key_of_the_agent_is_taken(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
+    agent = preloaded.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
     try:
         while not (tmp_path / "agent").exists():
             assert agent.poll() is None
             time.sleep(0.01)
         environ = {**os.environ, "SSH_AUTH_SOCK": str(tmp_path / "agent")}
-        subprocess.run(["ssh-add", "-q", str(node.server.key)], env=environ, check=True)
+        preloaded.run(["ssh-add", "-q", str(node.server.key)], env=environ, check=True)
         laptop.write_config(node.config(IdentityFile=str(tmp_path / "none")))
         assert laptop.run("list").returncode == 77
         laptop.environ["SSH_AUTH_SOCK"] = environ["SSH_AUTH_SOCK"]
         assert laptop.run("list").returncode == 0
-        subprocess.run(["ssh-add", "-q", "-D"], env=environ, check=True)
+        preloaded.run(["ssh-add", "-q", "-D"], env=environ, check=True)
         for key in (node.server.other_key, node.server.key):
-            subprocess.run(["ssh-add", "-q", str(key)], env=environ, check=True)
+            preloaded.run(["ssh-add", "-q", str(key)], env=environ, check=True)
         assert laptop.run("list").returncode == 0, "the second of two keys of one kind"
         public = tmp_path / "mine.pub"
         public.write_text(Path(f"{node.server.key}.pub").read_text())
@@ -164,7 +165,7 @@ def test_a_key_with_a_passphrase_is_asked_for_on_the_terminal_alone(
     locked = tmp_path / "locked"
     locked.write_bytes(node.server.key.read_bytes())
     locked.chmod(0o600)
-    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(locked)], check=True, capture_output=True)
+    preloaded.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(locked)], check=True, capture_output=True)
     laptop.write_config(node.config(IdentityFile=str(locked)))
     alone = laptop.run("list")
     assert alone.returncode == 77 and "has a passphrase, and nobody can be asked" in alone.stderr

@@ -6,8 +6,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, until
-from tests.contract.test_daemon_logs import FFDL, Desk, desk
+from tests.contract.test_daemon_logs import Desk, desk
+from tests.preloaded import FFDL
 
 __all__ = ["desk"]
 COMMAND = "truncate -s 2G $RESULT_DIR/large; echo begun; exec sleep 600"
@@ -19,7 +21,7 @@ def start(desk: Desk, *words: str) -> tuple[subprocess.Popen[str], Path, Path]:
     with output.open("w") as out, errors.open("w") as err:
         argv = [*FFDL, *words]
         env = {**desk.site.environment(), "XDG_CACHE_HOME": str(desk.base / "cache")}
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             argv, cwd=desk.base, env=env, stdout=out, stderr=err, text=True, start_new_session=True
         )
     desk.followers.append(process)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import pytest
 
 from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.jobdir import Root
-from tests.contract.daemon_rig import PLAIN, until
-from tests.contract.kubernetes_harness import CLAIM
-from tests.contract.test_kubernetes_jobs import STORES, World, world_in
+from tests.contract.daemon_rig import PLAIN
+from tests.contract.kubernetes_harness import CLAIM, until
+from tests.contract.test_kubernetes_jobs import RESULTS, STORES, World, own_bucket, world_in
 from tests.fakes.s3_server import S3Server
 
 SETTINGS = f"""
 claim = "{CLAIM}"
+volumes = {{ "/lab" = "{CLAIM}/projects" }}
 network_policies = "enforced"
 """
 MERGE = "application/merge-patch+json"
@@ -30,10 +32,10 @@ ORDER = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING
 
 
 @contextlib.contextmanager
-def claimed_in(base: Path, server: S3Server, settings: str = "", nodes: int = 1) -> Iterator[World]:
-    """A cluster whose nodes all have the claim; its backend has these `settings`, too."""
+def claimed_in(base: Path, server: S3Server, nodes: int = 1) -> Iterator[World]:
+    """A cluster whose nodes all have the claim."""
     claims = {CLAIM: str(base / "claim")}
-    with world_in(base, server, SETTINGS + settings, nodes=nodes, claims=claims, policies=True) as world:
+    with world_in(base, server, SETTINGS, nodes=nodes, claims=claims, policies=True) as world:
         world.k8s.ask("POST", f"api/v1/namespaces/{world.k8s.namespace}/persistentvolumeclaims", {
             "metadata": {"name": CLAIM},
             "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
@@ -41,9 +43,16 @@ def claimed_in(base: Path, server: S3Server, settings: str = "", nodes: int = 1)
         yield world
 
 
+@pytest.fixture(scope="module")
+def shared_claimed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[World]:
+    """The cluster and the daemon of a module's tests."""
+    with claimed_in(tmp_path_factory.mktemp("claimed"), s3_server) as world:
+        yield world
+
+
 @pytest.fixture
-def claimed(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
-    with claimed_in(tmp_path, s3_server) as world:
+def claimed(shared_claimed: World) -> Iterator[World]:
+    with own_bucket(shared_claimed) as world:
         yield world
 
 
@@ -99,13 +108,13 @@ def test_results_are_stored_by_a_pod_of_their_own(claimed: World) -> None:
 
 def test_a_daemon_that_dies_finds_who_stores_again(claimed: World) -> None:
     job_id = claimed.submit(
-        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 3'
+        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 3', stores=RESULTS
     )
     claimed.await_state(job_id, "PROCESSING")
     claimed.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": True}}, content=MERGE)
-    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
+    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")
     (state / "go").touch()
-    until(lambda: f"{job_id}-2-store" in attempts_of(claimed, job_id), "who stores")
+    until(lambda: f"{job_id}-1-store" in attempts_of(claimed, job_id), "who stores")
     assert claimed.job(job_id)["state"] == "STORING"
     daemon = claimed.site.processes[-1]
     daemon.send_signal(signal.SIGKILL)
@@ -115,32 +124,37 @@ def test_a_daemon_that_dies_finds_who_stores_again(claimed: World) -> None:
     job = ended(claimed, job_id)
     assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 3), (job, claimed.diagnosis())
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
-    assert [one for one in attempts_of(claimed, job_id) if one.endswith("-store")] == [f"{job_id}-2-store"]
+    assert [one for one in attempts_of(claimed, job_id) if one.endswith("-store")] == [f"{job_id}-1-store"]
 
 
 def test_a_halted_job_is_stored_and_goes_on_from_its_checkpoint(claimed: World) -> None:
-    job_id = claimed.submit("exec python3 train.py")
-    until(lambda: "from epoch 0 resumed 0" in claimed.log(job_id, attempt=2), f"the training; {claimed.job(job_id)}")
+    job_id = claimed.submit("exec python3 train.py", stores=RESULTS)
+    until(lambda: "from epoch 0 resumed 0" in claimed.log(job_id, attempt=1), f"the training; {claimed.job(job_id)}")
     claimed.do(job_id, "halt")
     assert ended(claimed, job_id)["state"] == "HALTED", (claimed.job(job_id), claimed.diagnosis())
     assert claimed.stored(f"out/_wml_checkpoints/{job_id}/")["epoch"] == b"7"
     claimed.do(job_id, "resume")
     job = claimed.await_state(job_id, "COMPLETED", "FAILED")
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
-    assert claimed.printed(job_id, attempt=3).startswith("from epoch 7 resumed 1")
+    assert claimed.printed(job_id, attempt=2).startswith("from epoch 7 resumed 1")
     assert not [one for one in job["attempts"] if one["owed"]]
+
+
+def failed_to_store(world: World, job_id: str) -> bool:
+    lines = world.site.log.splitlines()
+    return any(job_id in line and "could not be stored (exit code 74)" in line for line in lines)
 
 
 def test_what_cannot_be_stored_is_owed_and_stored_later(claimed: World) -> None:
     """The bucket is away when the learner has ended, and comes back."""
     job_id = claimed.submit(
-        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done',
+        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done', stores=RESULTS
     )
     claimed.await_state(job_id, "PROCESSING")
     claimed.lose_bucket()
-    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
+    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")
     (state / "go").touch()
-    until(lambda: "could not be stored (exit code 74)" in claimed.site.log, "that it cannot be stored")
+    until(partial(failed_to_store, claimed, job_id), "that it cannot be stored")
     assert claimed.job(job_id)["state"] == "STORING"
     claimed.server.client.create_bucket(Bucket=claimed.bucket)
     job = ended(claimed, job_id)
@@ -150,11 +164,11 @@ def test_what_cannot_be_stored_is_owed_and_stored_later(claimed: World) -> None:
 
 @pytest.fixture
 def two_nodes(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
-    with claimed_in(tmp_path, s3_server, nodes=2) as world:
+    with claimed_in(tmp_path, s3_server, nodes=2) as shared, own_bucket(shared) as world:
         yield world
 
 
-@pytest.mark.parametrize("stores", [STORES, ""], ids=["a store", "none"])
+@pytest.mark.parametrize("stores", [RESULTS, pytest.param("", marks=pytest.mark.full)], ids=["a store", "none"])
 def test_what_a_lost_node_left_in_a_claim_is_stored_from_there(two_nodes: World, stores: str) -> None:
     """Its pod reached the store itself, and would have stored it; the claim is not where the daemon is."""
     job_id = two_nodes.submit(
@@ -196,23 +210,21 @@ data_stores:
 """
 
 
-def test_directories_that_pods_have_are_told_by_their_claim(tmp_path: Path, s3_server: S3Server) -> None:
+def test_directories_that_pods_have_are_told_by_their_claim(claimed: World) -> None:
     """This machine has no such directory, and may have another one of that name."""
-    volumes = f'volumes = {{ "/lab" = "{CLAIM}/projects" }}'
-    with claimed_in(tmp_path, s3_server, volumes) as world:
-        job_id = world.submit("true", stores=DIRECTORY)
-        job = ended(world, job_id)
-        assert (job["state"], job["error_code"]) == ("FAILED", "S302"), (job, world.diagnosis())
-        place = f"in the cluster's claim {CLAIM}, at projects/data"
-        assert f"data directory /lab/data/set ({place}/set) does not exist on node n1" in job["message"]
-        for name in ("set", "out"):
-            (world.k8s.place.parent / "claim/projects/data" / name).mkdir(parents=True, exist_ok=True)
-        job_id = world.submit('echo 42 >"$RESULT_DIR/answer"', stores=DIRECTORY, learners=2)
-        job = ended(world, job_id)
-        assert job["state"] == "COMPLETED", (job, world.diagnosis())
-        (answer,) = (world.k8s.place.parent / "claim/projects/data/out").rglob("answer")
-        assert answer.read_text() == "42\n" and job["results"] == ""
-        note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; read them in a pod that has it"
-        assert job["results_note"] == note
-        shown = world.job(job_id)
-        assert [one["node"] for one in shown["learner_list"]] == ["n1", "n1"], shown
+    job_id = claimed.submit("true", stores=DIRECTORY)
+    job = ended(claimed, job_id)
+    assert (job["state"], job["error_code"]) == ("FAILED", "S302"), (job, claimed.diagnosis())
+    place = f"in the cluster's claim {CLAIM}, at projects/data"
+    assert f"data directory /lab/data/set ({place}/set) does not exist on node n1" in job["message"]
+    for name in ("set", "out"):
+        (claimed.k8s.place.parent / "claim/projects/data" / name).mkdir(parents=True, exist_ok=True)
+    job_id = claimed.submit('echo 42 >"$RESULT_DIR/answer"', stores=DIRECTORY, learners=2)
+    job = ended(claimed, job_id)
+    assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
+    (answer,) = (claimed.k8s.place.parent / "claim/projects/data/out").rglob("answer")
+    assert answer.read_text() == "42\n" and job["results"] == ""
+    note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; read them in a pod that has it"
+    assert job["results_note"] == note
+    shown = claimed.job(job_id)
+    assert [one["node"] for one in shown["learner_list"]] == ["n1", "n1"], shown

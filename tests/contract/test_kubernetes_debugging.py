@@ -15,10 +15,11 @@ import pytest
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.tenant import role
 from ffdl_kubernetes.settings import read_settings
+from tests import preloaded
 from tests.command_lines import command_lines
 from tests.contract.daemon_rig import PLAIN, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
-from tests.contract.test_daemon_logs import FFDL, Desk, end_jobs
+from tests.contract.test_daemon_logs import Desk, end_jobs
 from tests.contract.test_debugging import (  # noqa: F401 - they run with this module's fixtures
     HANG,
     lone,
@@ -38,6 +39,7 @@ from tests.contract.test_debugging import (  # noqa: F401 - they run with this m
     test_the_end_of_the_learner_ends_the_command,
 )
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
+from tests.preloaded import FFDL
 
 CONFIG = """\
 [frameworks.custom]
@@ -81,7 +83,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator
 
 def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:  # noqa: F811
     asked = 'readlink /proc/$$/ns/mnt; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
-    done = subprocess.run(
+    done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", asked], env=desk.site.environment(), input="from here\n",
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
@@ -116,7 +118,7 @@ def as_user(desk: Desk, k8s: FakeCluster, job_id: str, user: str, asked: str, *,
     code = "import sys; from ffdl_batch.client import *; from ffdl_batch.client.attach import *\n"
     code += "with Helper(AttachPlan(tuple(sys.argv[1:]), (1,))) as h:\n"
     code += f"    try:\n        {asked}\n    except ClientError as error: sys.exit(str(error))\n"
-    done = subprocess.run(
+    done = preloaded.run(
         [sys.executable, "-c", code, *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.attach import BEGIN, INPUT, REFUSED, FrameReader, encode_frame
+from tests import preloaded
 from tests.contract.test_fake_kubelet import Hands, sh, state_of
 from tests.fakes.kubernetes.rig import cluster, eventually, node
 
@@ -38,7 +39,7 @@ def program(hands: Hands, pod: str, *argv: str, kubeconfig: Path | None = None) 
 
 def run(argv: list[str], given: bytes = b"") -> tuple[int | None, bytes, bytes]:
     """Status, output, errors; the input ends when the program has."""
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as made:
+    with preloaded.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as made:
         assert made.stdin is not None and made.stdout is not None and made.stderr is not None
         made.stdin.write(BEGUN + given)
         made.stdin.flush()
@@ -65,7 +66,7 @@ def test_streams_are_the_program_s_and_so_is_its_end(hands: Hands) -> None:
 
 def test_the_end_of_the_input_comes_there(hands: Hands) -> None:
     """By a word of its own, or by the end of the connection where a server knows none."""
-    done = subprocess.run(
+    done = preloaded.run(
         program(hands, "up", "sh", "-c", "cat >/dev/null; touch /dev/shm/ended; echo over"),
         input=BEGUN, capture_output=True, timeout=120, check=False,
     )  # fmt: skip

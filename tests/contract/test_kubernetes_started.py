@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.fakes.kubernetes.rig import FakeCluster, cluster
+from tests.preloaded import FFDL
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 MANIFEST = """\
 name: a
 version: "1.0"
@@ -38,7 +38,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
     (tmp_path / "ffdl.toml").write_text(IMAGES)
 
     def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return preloaded.run(
             [*FFDL, *words], env=bare | more, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
 

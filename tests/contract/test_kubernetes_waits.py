@@ -10,12 +10,11 @@ import pytest
 
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_batch.services.owed import OWED
-from tests.contract.daemon_rig import until
-from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, IMAGE, KubernetesHarness
-from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended
-from tests.contract.test_kubernetes_jobs import World, world
+from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, IMAGE, KubernetesHarness, until
+from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended, shared_claimed
+from tests.contract.test_kubernetes_jobs import RESULTS, World
 
-__all__ = ["claimed", "world"]
+__all__ = ["claimed", "shared_claimed"]
 HELD = 'Multi-Attach error for volume "pvc-7" Volume is already used by pod(s) notebook-0'
 WAITS = 'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
 
@@ -71,7 +70,7 @@ def taken(world: World, refused: bool) -> None:
 
 def go_on(world: World, job_id: str) -> None:
     """The learner ends."""
-    (state,) = world.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")
+    (state,) = world.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")
     (state / "go").touch()
 
 
@@ -95,8 +94,8 @@ def told(world: World, job_id: str, words: str) -> dict[str, Any]:
 def test_what_keeps_results_from_being_stored_is_told_and_waited_for(
     claimed: World, obstacle: Callable[[World, bool], None], words: str, action: str
 ) -> None:
-    job_id = claimed.submit(WAITS)
-    until(lambda: list(claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-2/state")), "the training")
+    job_id = claimed.submit(WAITS, stores=RESULTS)
+    until(lambda: list(claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")), "the training")
     claimed.await_state(job_id, "PROCESSING")
     obstacle(claimed, True)
     go_on(claimed, job_id)
@@ -109,29 +108,29 @@ def test_what_keeps_results_from_being_stored_is_told_and_waited_for(
 
 
 def test_a_pod_that_is_evicted_before_it_has_stored_is_begun_anew(claimed: World) -> None:
-    job_id = claimed.submit(WAITS)
+    job_id = claimed.submit(WAITS, stores=RESULTS)
     claimed.await_state(job_id, "PROCESSING")
     detached(claimed, True)
     go_on(claimed, job_id)
     told(claimed, job_id, "FailedAttachVolume")
     where = f"api/v1/namespaces/{claimed.k8s.namespace}/pods?labelSelector=batch.kubernetes.io/job-name"
-    (pod,) = claimed.k8s.ask("GET", f"{where}={job_id}-2-store")["items"]
+    (pod,) = claimed.k8s.ask("GET", f"{where}={job_id}-1-store")["items"]
     claimed.k8s.do("evict", namespace=claimed.k8s.namespace, pod=pod["metadata"]["name"])
     told(claimed, job_id, "EvictionByEvictionAPI")
     detached(claimed, False)
-    until(lambda: claimed.site.log.count("storing what attempt 2 owes") == 2, "that it is begun anew")
+    until(lambda: claimed.site.log.count(f"{job_id}: storing what attempt 1 owes") == 2, "that it is begun anew")
     job = ended(claimed, job_id)
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
-    assert attempts_of(claimed, job_id)[-1] == f"{job_id}-2-store"
+    assert attempts_of(claimed, job_id)[-1] == f"{job_id}-1-store"
 
 
-def test_a_daemon_says_what_would_start_sooner_on_its_cluster(world: World) -> None:
+def test_a_daemon_says_what_would_start_sooner_on_its_cluster(claimed: World) -> None:
     """The node has 4 CPUs, and each of two learners wants 3."""
-    job_id = world.submit("true", learners=2, stores="", cpus=3)
-    until(lambda: "Insufficient cpu" in world.job(job_id)["pending_reason"], "it finds no room")
-    world.await_state(job_id, "DOWNLOADING")  # one of them has its node
-    status, reply = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
+    job_id = claimed.submit("true", learners=2, stores="", cpus=3)
+    until(lambda: "Insufficient cpu" in claimed.job(job_id)["pending_reason"], "it finds no room")
+    claimed.await_state(job_id, "DOWNLOADING")  # one of them has its node
+    status, reply = claimed.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
     assert status == 200
     why = reply["why"]
     (room,), (alternative,) = why["explanation"]["rooms"], why["alternatives"]
@@ -143,21 +142,21 @@ def test_a_daemon_says_what_would_start_sooner_on_its_cluster(world: World) -> N
     )
     assert alternative["options"] == "--learners=1" and alternative["at"] is not None
     assert "or cancel it, and ask for one of the alternatives, which would start sooner" in why["actions"]
-    world.k8s.do("pause", controller="jobs")  # else it may have ended before anybody asks
-    world.do(job_id, "cancel")
-    assert "it is being cancelled" in world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")[1]["why"]["sentence"]
-    world.k8s.do("pause", controller="jobs", paused=False)
-    world.await_state(job_id, "CANCELLED")
+    claimed.k8s.do("pause", controller="jobs")  # else it may have ended before anybody asks
+    claimed.do(job_id, "cancel")
+    assert "it is being cancelled" in claimed.site.ask("GET", f"/api/v1/jobs/{job_id}/why")[1]["why"]["sentence"]
+    claimed.k8s.do("pause", controller="jobs", paused=False)
+    claimed.await_state(job_id, "CANCELLED")
 
 
-def test_why_tells_of_a_learner_s_image_while_data_are_brought(world: World) -> None:
-    world.k8s.do("images", missing=[IMAGE])
-    job_id = world.submit("true")
-    until(lambda: "cannot be had" in world.job(job_id)["pending_reason"], "that an image is missing")
-    status, reply = world.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
+def test_why_tells_of_a_learner_s_image_while_data_are_brought(claimed: World) -> None:
+    claimed.k8s.do("images", missing=[IMAGE])
+    job_id = claimed.submit("true")
+    until(lambda: "cannot be had" in claimed.job(job_id)["pending_reason"], "that an image is missing")
+    status, reply = claimed.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
     why = reply["why"]
     assert (status, why["waits"], why["alternatives"]) == (200, True, [])
     assert why["sentence"].startswith(f"it has its nodes, but its image cannot be had (the image {IMAGE} ")
     assert "correct its name" in why["sentence"]
-    world.k8s.do("images", missing=[])
-    assert ended(world, job_id)["state"] == "COMPLETED", world.diagnosis()
+    claimed.k8s.do("images", missing=[])
+    assert ended(claimed, job_id)["state"] == "COMPLETED", claimed.diagnosis()

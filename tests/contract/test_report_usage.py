@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +15,10 @@ import pytest
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.spec import Resources
 from ffdl_batch.store import open_store
+from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
+from tests.preloaded import FFDL
 
 MANIFEST = """\
 name: counted
@@ -29,7 +29,6 @@ framework: {name: custom, version: any, command: sleep 1}
 batch: {account: physics}
 """
 CONFIG = '[rates]\ncurrency = "EUR"\ngpu_hour = 2.0\ncpu_hour = 1.0\n'
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
 HOUR, NOVEMBER = 3600.0, 1_793_491_200.0  # 2026-11-01 by UTC
 BEFORE_NOVEMBER = NOVEMBER - HOUR
 
@@ -51,7 +50,7 @@ def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
 
 
 def run(site: Site, *arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
+    done = preloaded.run(
         [*FFDL, *arguments], env=site.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr + site.log

@@ -6,7 +6,6 @@ With FFDL_CONTRACT_BACKENDS=slurm-cli,slurm-pyslurm the same file runs on a real
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.capabilities import DropsTasks, StopsMany, SubmitsArrays
 from ffdl_batch.ports.registry import adapter_names
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan
+from tests import preloaded
 from tests.contract.array_rig import Fleet
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
@@ -234,7 +234,7 @@ def test_the_next_attempt_of_an_element_waits_for_its_task(world: Harness) -> No
     values = {"native_id": claim["native_id"], "script": next_one.attempt_dir.script, "lead_s": "60", "token": "x"}
     argv = [fill(part, values) for part in launch.succession.submit]
     assert f"--dependency=afterany:{natives[1]}" in argv
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+    done = preloaded.run(argv, capture_output=True, text=True, check=True, timeout=120)
     follower = NativeId(done.stdout.split()[-1].partition(";")[0])
     assert (world.observe(follower) or fail()).phase is Phase.PENDING
     world.scheduler.cancel(natives[1])

@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,9 @@ import pytest
 
 from ffdl_batch.domain.events import EventKind, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir, Root
+from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, model_zip, site_in, submission, until
+from tests.preloaded import FFDL, FFDL_SUBMIT
 from tests.secret_search import Search, environment_of
 
 TAG = os.urandom(4).hex()
@@ -46,8 +47,6 @@ print("up", flush=True)
 while os.environ["FFDL_ATTEMPT"] == "1" or not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
 """
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
-SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.submit import main; main()")
 
 
 @dataclass
@@ -59,7 +58,7 @@ class Desk:
     submitted: list[str] = field(default_factory=list)
 
     def run(self, *argv: str, status: int | None = 0, given: str | None = None, **more: str) -> str:
-        done = subprocess.run(
+        done = preloaded.run(
             argv, env={**self.site.environment(), **more}, cwd=self.site.directory, timeout=LIMIT_S, check=False,
             capture_output=True, input=None if given is None else given.encode(),
             stdin=subprocess.DEVNULL if given is None else None,
@@ -126,7 +125,9 @@ def set_all(desk: Desk) -> None:
 
 
 def submitted(desk: Desk, path: str) -> str:
-    said = desk.run(*SUBMIT, "--parsable", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"])
+    said = desk.run(
+        *FFDL_SUBMIT, "--parsable", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"]
+    )
     desk.submitted.append(said.strip())
     return desk.submitted[-1]
 
@@ -168,7 +169,7 @@ def test_where_the_values_are_and_where_they_are_not(desk: Desk) -> None:
     set_all(desk)
     path = manifest(desk, "life", "  retry: {timeouts: 1}\n")
     desk.ffdl("validate", path)
-    desk.run(*SUBMIT, "--dry-run", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"])
+    desk.run(*FFDL_SUBMIT, "--dry-run", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"])
     job_id = submitted(desk, path)
     assert await_up(desk, job_id, 1) == digests("hub")
 

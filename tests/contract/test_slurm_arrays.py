@@ -17,6 +17,7 @@ from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs
 from ffdl_batch.ports.scheduler import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
 from ffdl_slurm import run
+from tests import preloaded
 from tests.contract.array_rig import Fleet, raw_id
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -127,7 +128,7 @@ def test_a_task_that_slurm_starts_anew_is_the_same_job(world: FakeSlurmHarness) 
         world.await_log(plan, "up")
     head = json.loads(Path(fleet.plans[1].attempt_dir.claim_owner).read_text())["pid"]
     world.freeze()  # as Slurm, which starts a job anew when its processes have ended
-    subprocess.run(["scontrol", "requeue", str(natives[1])], check=True, timeout=120)
+    preloaded.run(["scontrol", "requeue", str(natives[1])], check=True, timeout=120)
     world.wait(lambda: not Path(f"/proc/{head}").exists(), world.diagnosis)
     world.thaw()
     anew = world.await_observation(natives[1], lambda seen: seen.restarts == 1)
@@ -183,7 +184,7 @@ def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of
     world.freeze()
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-3"))
     natives = fleet.submit()
-    subprocess.run(["scancel", str(natives[2])], check=True, timeout=120)
+    preloaded.run(["scancel", str(natives[2])], check=True, timeout=120)
     assert isinstance(world.scheduler, ForgetsJobs) and isinstance(world.scheduler, DropsTasks)
     assert set(world.scheduler.observe(natives)) == {*natives} - {natives[2]}
     assert world.scheduler.is_forgotten(natives) == {natives[2]}
@@ -196,7 +197,7 @@ def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of
 def test_a_task_that_is_a_job_of_its_own_keeps_its_record_when_it_is_cancelled(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
-    subprocess.run(["scontrol", "update", f"JobId={natives[1]}", "ExcNodeList=n1"], check=True, timeout=120)
+    preloaded.run(["scontrol", "update", f"JobId={natives[1]}", "ExcNodeList=n1"], check=True, timeout=120)
     world.scheduler.cancel(natives[1])
     seen = world.scheduler.observe(natives)
     assert [seen[native].phase for native in natives] == [Phase.PENDING, Phase.ENDED, Phase.PENDING]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +15,7 @@ from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes, Withdraws
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 
@@ -137,7 +137,7 @@ def test_the_heads_own_submission_waits_for_its_job_and_is_found_by_its_token(wo
     }
     argv = [fill(word, values) for word in chain.submit]
     env = {name: os.environ[name] for name in chain.keep_env if name in os.environ}
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    done = preloaded.run(argv, env=env, capture_output=True, text=True, check=True)
     successor = NativeId(done.stdout.strip())
     assert world.await_observation(successor, lambda seen: seen.reason == "Dependency").phase is Phase.PENDING
     assert world.scheduler.find(following.token, following.attempt_dir) == {successor}
@@ -148,7 +148,7 @@ def test_the_heads_own_submission_waits_for_its_job_and_is_found_by_its_token(wo
 
 def scontrol(verb: str, native: NativeId) -> None:
     """As a person would."""
-    subprocess.run(["scontrol", verb, str(native)], check=True)
+    preloaded.run(["scontrol", verb, str(native)], check=True)
 
 
 def change(world: FakeSlurmHarness, native: NativeId, **fields: str) -> None:

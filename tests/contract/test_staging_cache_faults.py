@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from ffdl_batch.staging.cache.entry import CHECKED
 from ffdl_batch.staging.cache.locks import lock
 from ffdl_batch.staging.cache.room import discard, entries
 from ffdl_batch.staging.cache.shelf import Shelf, Usage
+from tests import preloaded
 from tests.cache_rig import FILES, NOISE, CacheRig, cached
 from tests.staging_rig import MIB, rig
 
@@ -71,7 +71,7 @@ def test_what_another_boot_wrote_is_read_once_against_its_digests(cached: CacheR
 def test_a_full_disk_costs_the_cache_alone(cached: CacheRig, tmp_path: Path) -> None:
     cached.put()
     cached.directory.mkdir()
-    mounted = subprocess.run(
+    mounted = preloaded.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(cached.directory)], capture_output=True, check=False
     )
     assert mounted.returncode == 0, mounted.stderr
@@ -79,7 +79,7 @@ def test_a_full_disk_costs_the_cache_alone(cached: CacheRig, tmp_path: Path) -> 
         task = cached.task()
         done, said, notes = cached.run(task)
     finally:
-        subprocess.run(["umount", str(cached.directory)], check=True)
+        preloaded.run(["umount", str(cached.directory)], check=True)
     assert (done.files, said) == (3, [])
     assert any("the cache is not used" in note for note in notes)
     assert cached.files(task) == FILES

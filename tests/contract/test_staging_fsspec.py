@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
 from ffdl_batch.staging.stores.fsspec import FsspecStore
 from ffdl_batch.staging.stores.sftp import why_unreachable
+from tests import preloaded
 from tests.fakes.s3_server import free_port
 from tests.fakes.ssh_server import BreakingWire, SshServer
 from tests.staging_rig import MIB, StagingRig, rig
@@ -151,7 +151,7 @@ CHANGED_HOST = (
 
 def fingerprint_of(known_hosts: Path) -> str:
     """Of the file's only line, as ssh-keygen says it."""
-    said = subprocess.run(["ssh-keygen", "-lf", str(known_hosts)], capture_output=True, text=True, check=True).stdout
+    said = preloaded.run(["ssh-keygen", "-lf", str(known_hosts)], capture_output=True, text=True, check=True).stdout
     return said.split()[1]
 
 

@@ -19,6 +19,7 @@ import pytest
 from ffdl_batch.domain.image_task import SIF, ImageTask, encode_image_task
 from ffdl_batch.domain.staging import Cache, Cached, Done, Failed, FaultClass, Line, Note, Retry
 from ffdl_batch.staging.cache.shelf import Shelf
+from tests import preloaded
 from tests.cache_rig import until
 from tests.fakes.registry import PASSWORD, USER, Pusher, Registry
 from tests.staging_rig import lines_of
@@ -66,7 +67,7 @@ class ImageRig:
         argv = [sys.executable, "-m", "ffdl_batch.staging", "--image", str(path)]
         with output.open("wb") as file:
             whole = {**os.environ, **(env or {})}
-            return subprocess.Popen(argv, stdout=file, stderr=subprocess.STDOUT, env=whole), output
+            return preloaded.Popen(argv, stdout=file, stderr=subprocess.STDOUT, env=whole), output
 
     def run(self, task: ImageTask, env: Mapping[str, str] | None = None) -> tuple[int, list[Line]]:
         process, output = self.start(task, env)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from ffdl_batch.domain.events import EventKind, Outcome, decode_events, node_source
 from ffdl_batch.domain.jobdir import AttemptDir, Root
+from tests import preloaded
 from tests.contract import daemon_rig
 from tests.contract.controller_rig import JOB_ID, Rig, rig
 from tests.contract.daemon_rig import Site, site_in, until
@@ -78,7 +78,7 @@ def test_who_pays_has_the_last_word(run: Rig, status: int, outcome: Outcome) -> 
 def test_what_was_half_stored_by_whoever_was_killed_goes_with_the_payment(run: Rig) -> None:
     kill_storing(run, 0)
     (run.store / "deep").mkdir()
-    here, gone = os.uname().nodename, subprocess.Popen(["true"])
+    here, gone = os.uname().nodename, preloaded.Popen(["true"])
     gone.wait()
     left = [f".{here}-{run.node_pid()}.ffdl-tmp", f"deep/.{here}-{gone.pid}.ffdl-tmp"]
     others = [f".{here}-{os.getpid()}.ffdl-tmp", ".elsewhere-7.ffdl-tmp", f".{here}.ffdl-tmp"]

@@ -27,6 +27,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import Store, open_store
+from tests import preloaded
 from tests.crash.driver import be_driver
 from tests.crash.fuzz.judge import fault_in_history
 from tests.fakes.head import FakeHead
@@ -157,7 +158,7 @@ class World:
 
     def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A run of the driver that somebody else will end."""
-        return subprocess.Popen(
+        return preloaded.Popen(
             [sys.executable, "-m", "tests.crash.driver", *arguments],
             env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
@@ -220,7 +221,7 @@ class World:
 
     def command(self, *argv: str) -> str:
         """Standard output of a command that a person types in this world."""
-        return subprocess.run(argv, env=self.environment(), capture_output=True, text=True, check=True).stdout
+        return preloaded.run(argv, env=self.environment(), capture_output=True, text=True, check=True).stdout
 
     def accepted(self) -> list[dict[str, str]]:
         """What the fake controller remembers, in the order of acceptance."""

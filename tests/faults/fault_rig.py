@@ -21,6 +21,7 @@ from pathlib import Path
 from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.views import JobView
+from tests import preloaded
 from tests.crash.world import World, WorldOptions
 
 LIMIT_S = 120.0
@@ -78,7 +79,7 @@ class FaultWorld(World):
     def launch(self, limits: Limits | None = None) -> None:
         """Start the daemon and return at once."""
         with (self.base / "daemon.err").open("ab") as errors:
-            self.daemon = subprocess.Popen(
+            self.daemon = preloaded.Popen(
                 [self.python, *PROGRAM],
                 env=self.environment(),
                 cwd="/",
@@ -86,7 +87,7 @@ class FaultWorld(World):
                 stdout=errors,
                 stderr=errors,
                 start_new_session=True,
-                preexec_fn=_restrict(limits),  # noqa: PLW1509 - this process has no threads
+                preexec_fn=_restrict(limits) if limits else None,
             )
 
     def answers(self) -> bool:
@@ -189,10 +190,10 @@ class FaultWorld(World):
         """A command that a person types: its exit code and what it printed."""
         program = str(Path(sys.executable).with_name(argv[0]))
         began = time.monotonic()
-        done = subprocess.run(
+        done = preloaded.run(
             [program, *argv[1:]], env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=LIMIT_S,
-            preexec_fn=_restrict(limits),
+            preexec_fn=_restrict(limits) if limits else None,
         )  # fmt: skip
         return Said(done.returncode, done.stdout, time.monotonic() - began)
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests import preloaded
 from tests.crash.world import LIMIT_S, World
+from tests.preloaded import FFDL, FFDL_SUBMIT
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
-FFDL_SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.submit import main; main()")
 DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 SAVES = "trap 'echo saved > $CHECKPOINT_DIR/saved; exit 0' USR2; "
@@ -31,7 +31,7 @@ class Office(World):
         """Start the daemon and wait until it answers."""
         (self.slurm / "accounts").mkdir(exist_ok=True)
         with (self.base / "daemon.err").open("ab") as errors:
-            self.daemon = subprocess.Popen(
+            self.daemon = preloaded.Popen(
                 DAEMON, env=self.environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
         self.wait(lambda: self.run("daemon", "status").returncode == 0, "a daemon")
@@ -74,7 +74,7 @@ class Office(World):
     def _run(
         self, program: tuple[str, ...], *arguments: str | Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return preloaded.run(
             [*program, *map(str, arguments)],
             env={**self.environment(), "TZ": "UTC", **(env or {})}, cwd=self.base, capture_output=True, text=True,
             check=False, timeout=LIMIT_S,

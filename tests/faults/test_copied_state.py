@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
+from tests import preloaded
 from tests.crash.world import WorldOptions
 from tests.faults.fault_rig import LIMIT_S, fault_world
 
@@ -20,12 +20,12 @@ def test_in_a_copy_of_a_state_directory_nothing_is_started(tmp_path: Path) -> No
         world.await_state(jobs[2], "QUEUED")
         copy = tmp_path / "copy"
         with world.standing():  # cp fails over a file that goes meanwhile
-            subprocess.run(["cp", "-a", world.state, copy], check=True)
+            preloaded.run(["cp", "-a", world.state, copy], check=True)
         environ = world.environment() | {"FFDL_STATE_DIR": str(copy), "FFDL_JOBS_DIR": str(copy / "tree")}
         del environ["FFDL_SOCKET"], environ["FFDL_DATABASE_URL"]
         ffdl = str(Path(sys.executable).with_name("ffdl"))
         for command in (DAEMON, (ffdl, "list"), (ffdl, "daemon", "status"), (ffdl, "daemon", "stop")):
-            done = subprocess.run(
+            done = preloaded.run(
                 command, env=environ, cwd="/", text=True, capture_output=True, check=False, timeout=LIMIT_S
             )
             assert (done.returncode, done.stdout) == (78, ""), done

@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.crash.world import WorldOptions
 from tests.faultfs import CHANGING, Fault, fault_fs
 from tests.faults.fault_rig import LIMIT_S, FaultWorld, fault_world
@@ -342,7 +342,7 @@ def test_a_backup_that_finds_no_room_has_one_code_on_both_databases(
         place = tmp_path / "nowhere" if target == "missing" else disk.point
         argv = [str(Path(sys.executable).with_name("ffdl-admin")), "db", "backup", str(place / "copy")]
         environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FFDL_DATABASE_URL": url}
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+        done = preloaded.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     if target == "missing":
         assert (done.returncode, done.stderr) == (2, f"ffdl-admin: there is no directory {place}\n")
         return

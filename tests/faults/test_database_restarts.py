@@ -15,6 +15,7 @@ import pytest
 
 from ffdl_batch.client import ClientError
 from ffdl_batch.domain.job_state import JobState
+from tests import preloaded
 from tests.crash.world import LIMIT_S, Findings
 from tests.faults.two_daemons import OneDaemon, SharedWorld
 from tests.postgres import PostgresServer, running_postgres
@@ -117,7 +118,7 @@ def test_restarts_under_load_lose_nothing_and_execute_nothing_twice(daemon: OneD
 
 def ffdl(daemon: OneDaemon, *verb: str) -> subprocess.CompletedProcess[str]:
     """`ffdl`, as typed."""
-    return subprocess.run(
+    return preloaded.run(
         [sys.executable, "-c", "from ffdl_batch.cli.main import main; main()", *verb],
         env=daemon.environment(), cwd=daemon.world.base, capture_output=True, text=True, check=False, timeout=LIMIT_S,
     )  # fmt: skip

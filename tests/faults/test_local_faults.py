@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +17,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+from tests import preloaded
 from tests.contract.scheduler_harness import LocalHarness
 
 
@@ -152,7 +152,7 @@ def test_the_job_is_no_child_of_the_submitter_and_outlives_it(world: LocalHarnes
     )
     directory = local_directory(plan.attempt_dir.path)
     argv = [sys.executable, "-c", submitter, str(directory), json.dumps(plan.submit_argv)]
-    assert subprocess.run(argv, check=False).returncode == 9
+    assert preloaded.run(argv, check=False).returncode == 9
     native = NativeId(plan.token)
     world.wait((directory / STARTED).exists, world.diagnosis)
     assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}

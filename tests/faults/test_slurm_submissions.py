@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from ffdl_batch.ports.scheduler import (
     TooMany,
 )
 from ffdl_slurm.adapter import SlurmScheduler
+from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 
@@ -165,7 +165,7 @@ def test_a_job_is_found_when_the_process_that_submitted_it_is_gone(slurm: FakeSl
     plan = slurm.prepare("true")
     submit = Path(plan.attempt_dir.submit)
     submit.mkdir()
-    done = subprocess.run(["sbatch", "--parsable", plan.attempt_dir.script], capture_output=True, check=True)
+    done = preloaded.run(["sbatch", "--parsable", plan.attempt_dir.script], capture_output=True, check=True)
     (submit / "reply").write_bytes(b"*** welcome ***\n" + done.stdout)
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {NativeId(job) for job in slurm.accepted()}
 

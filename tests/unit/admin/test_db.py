@@ -22,6 +22,7 @@ from ffdl_batch.config.locations import DaemonLock, this_machine
 from ffdl_batch.services.lock import acquire
 from ffdl_batch.store.copies import upgrade_copies
 from ffdl_batch.store.revisions import HEAD, REVISIONS
+from tests import preloaded
 from tests.captured.releases import RELEASED, as_read, put_schema
 from tests.crash.fuzz.companions import fork_child
 from tests.unit.admin.conftest import Desk, dump
@@ -234,7 +235,7 @@ def test_a_backup_of_a_newer_release_is_refused(desk: Desk, tmp_path: Path) -> N
     # What this release would write into such a file is not asked: only a newer one makes it.
     if desk.is_postgres:
         argv = ["pg_dump", "--format=custom", f"--file={tmp_path / 'copy'}", "--dbname"]
-        subprocess.run([*argv, desk.url.replace("postgresql+psycopg", "postgresql")], check=True)
+        preloaded.run([*argv, desk.url.replace("postgresql+psycopg", "postgresql")], check=True)
     else:
         (tmp_path / "copy").write_bytes(desk.file.read_bytes())
     with desk.changing() as connection:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests import preloaded
+from tests.preloaded import FFDL, FFDL_SUBMIT
 from tests.unit.client.fake_daemon import FakeDaemon
 
-FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
-FFDL_SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.submit import main; main()")
+__all__ = ["FFDL", "FFDL_SUBMIT", "environment", "json_lines", "run"]
 
 
 def environment(daemon: FakeDaemon | None, extra: dict[str, str] | None = None) -> dict[str, str]:
@@ -32,7 +32,8 @@ def run(
     text: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """One run to its end."""
-    return subprocess.run(
+    start = preloaded.run if program in (FFDL, FFDL_SUBMIT) else subprocess.run
+    return start(
         [*program, *map(str, arguments)],
         capture_output=True,
         text=True,

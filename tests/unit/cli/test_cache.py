@@ -15,6 +15,7 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.staging import Cached
 from ffdl_batch.staging.cache.locks import lock
 from ffdl_batch.staging.cache.shelf import WANTED_S, Usage
+from tests import preloaded
 from tests.filled_cache import fill
 
 
@@ -26,7 +27,7 @@ def made(tmp_path: Path) -> Path:
 def ffdl(cache: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "FFDL_CACHE_DIR": str(cache), "FFDL_CACHE_BYTES": "1MB"}
     argv = [sys.executable, "-c", "from ffdl_batch.entry import ffdl; ffdl()", "cache", *words]
-    return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
+    return preloaded.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
 
 
 @pytest.fixture(name="entries")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.cli.convert_history import FORMATS
+from tests import preloaded
 
 PARTED = "\x1f"
 HEAD = [
@@ -41,7 +41,7 @@ def invoke(*arguments: str, **env: str) -> tuple[int, str, str]:
     """The command as a process: exit code, output, complaints."""
     run = "import sys; from ffdl_batch.cli.main import main; sys.argv[0] = 'ffdl'; main()"
     argv = [sys.executable, "-c", run, "convert", *arguments]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, env=_environment(env))
+    done = preloaded.run(argv, check=False, capture_output=True, text=True, timeout=120, env=_environment(env))
     return done.returncode, done.stdout, done.stderr
 
 

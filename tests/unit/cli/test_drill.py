@@ -14,6 +14,7 @@ from ffdl_batch.cli.drill_report import EVENTS
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
 from ffdl_batch.domain.limits import LeadFrom, Limits
 from ffdl_batch.domain.views import AttemptView
+from tests import preloaded
 from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
@@ -141,7 +142,7 @@ def test_what_is_known_is_told_though_the_next_attempt_waits_too_long(
 
 def test_ctrl_c_says_what_becomes_of_the_job(daemon: FakeDaemon) -> None:
     Silent(daemon, CONFIRMED).begin()
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         [*FFDL, "drill", "halt", JOB],
         env=environment(daemon),
         stdout=subprocess.PIPE,

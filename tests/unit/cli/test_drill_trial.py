@@ -12,6 +12,7 @@ import pytest
 from ffdl_batch.cli import drill_trial
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
+from tests import preloaded
 from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage
 from tests.unit.cli.programs import FFDL, environment, run
 from tests.unit.client.fake_daemon import FakeDaemon
@@ -46,7 +47,7 @@ def test_a_trial_run_is_cancelled_when_it_takes_too_long(daemon: FakeDaemon, tri
 
 def start(daemon: FakeDaemon, *arguments: str | Path) -> subprocess.Popen[str]:
     """The command as a process."""
-    return subprocess.Popen(
+    return preloaded.Popen(
         [*FFDL, "drill", *map(str, arguments)],
         # A signal comes between any two steps, also between the making of a socket and what would close it.
         env=environment(daemon, {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}),
@@ -135,7 +136,7 @@ def test_a_hangup_that_is_ignored_interrupts_nothing(daemon: FakeDaemon, trial: 
     """As under nohup."""
     Silent(daemon, CONFIRMED).begin()
     command = [*FFDL, "drill", "timeout", "--after", "0", "--timeout", "2", str(trial / "manifest.yml")]
-    process = subprocess.Popen(
+    process = preloaded.Popen(
         ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command],
         env=environment(daemon),
         stdout=subprocess.PIPE,

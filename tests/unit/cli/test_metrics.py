@@ -7,7 +7,6 @@ import io
 import json
 import os
 import struct
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from ffdl_batch.cli.written_file import check_written
 from ffdl_batch.domain.metrics import Measure, MetricRecord, plain_record
 from ffdl_batch.domain.series import Name, Series
 from ffdl_batch.domain.usage import GpuUse, UsageSample, Use, encode_sample
+from tests import preloaded
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -355,7 +355,7 @@ def test_a_terminal_is_drawn_anew(jobs: FakeDaemon, option: tuple[str, ...], sho
     ours, theirs = os.openpty()
     argv = [*FFDL, "metrics", "-f", *option, ONE, TWO]
     env = environment(jobs, {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"})
-    with subprocess.Popen(argv, stdout=theirs, env=env) as process:
+    with preloaded.Popen(argv, stdout=theirs, env=env) as process:
         os.close(theirs)
         text = b""
         while chunk := _read(ours):

@@ -12,6 +12,7 @@ import pytest
 
 from ffdl_batch.domain.incident_view import EvidenceRow, IncidentRow
 from ffdl_batch.domain.views import AttemptView, EventView, LearnerView, LogLine, RestartView
+from tests import preloaded
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -183,7 +184,7 @@ def test_loglines_pages_as_ffdl_does(job: FakeDaemon) -> None:
 
 def test_a_closed_pipe_is_quiet(job: FakeDaemon) -> None:
     job.lines = [LogLine(1, n, "x" * 1000) for n in range(1, 2000)]
-    with subprocess.Popen(
+    with preloaded.Popen(
         [*FFDL, "logs", JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(job)
     ) as process:
         assert process.stdout and process.stderr

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ffdl_batch.config.locations import DaemonLock, DirectoryCopied, Machine, re
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.services import lock
 from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
+from tests import preloaded
 
 HERE = this_machine()
 
@@ -77,7 +77,7 @@ def test_a_copied_state_directory_has_no_daemon_before_a_person_says_so(tmp_path
     original.mkdir()
     hold = take(original)
     hold.announce(Path("/run/x.sock"))
-    subprocess.run(["cp", "-a", original, copy], check=True)
+    preloaded.run(["cp", "-a", original, copy], check=True)
     machine = HERE
     if daemon == "has ended":
         hold.release()
@@ -100,7 +100,7 @@ def test_a_copy_may_be_taken_by_the_name_of_its_host(tmp_path: Path) -> None:
     original, copy = tmp_path / "state", tmp_path / "copy"
     original.mkdir()
     hold = take(original)
-    subprocess.run(["cp", "-a", original, copy], check=True)
+    preloaded.run(["cp", "-a", original, copy], check=True)
     other = take(copy, TakeOver(from_host=HERE.host))
     assert other.is_ours() and hold.is_ours()
     other.release()
@@ -164,7 +164,7 @@ def test_a_state_directory_in_whose_place_a_copy_was_put_is_still_ours(tmp_path:
     hold = take(state)
     if writer == "an earlier daemon":
         leave(state, replace(hold.record, start_ticks=1))
-    subprocess.run(["cp", "-a", state, copy], check=True)
+    preloaded.run(["cp", "-a", state, copy], check=True)
     state.rename(tmp_path / "kept")
     copy.rename(state)
     assert hold.is_ours()

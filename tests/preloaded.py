@@ -1,0 +1,393 @@
+"""Start the project's Python programs as forks of one process that has imported them already.
+
+An interpreter that imports the daemon uses half a second of a core; a fork of the server a few milliseconds. `Popen`
+and `run` behave as those of `subprocess`: the program has a process id, can be killed, and has its own arguments,
+environment, directory and standard streams, also below /proc. One thing differs, and a test that depends on it uses
+`subprocess`: the modules that a program imports late are loaded from its start.
+
+Only `python -m MODULE ...` and `python -c CODE ...` of this interpreter are forked. Everything else is executed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+FFDL = (sys.executable, "-c", "from ffdl_batch.cli.main import main; main()")
+FFDL_SUBMIT = (sys.executable, "-c", "from ffdl_batch.cli.submit import main; main()")
+PACKAGES = ("ffdl_batch", "ffdl_kubernetes", "ffdl_local", "ffdl_slurm", "tests.fakes.kubernetes")
+"""The server imports all their modules, but for those of OTHERS, before it forks."""
+OTHERS = ("ffdl_batch.collectors", "ffdl_batch.staging", "ffdl_batch.store.migrations")
+"""Programs that only the project's own processes start, and scripts of Alembic."""
+LIBRARIES = (
+    "httptools",
+    "psycopg",
+    "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.dialects.sqlite",
+    "uvicorn.lifespan.off",
+    "uvicorn.loops.asyncio",
+    "uvicorn.protocols.http.httptools_impl",
+)
+"""What daemons import late."""
+_AT_START = frozenset(("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "PYTHONMALLOC", "PYTHONDEVMODE"))
+"""Variables that an interpreter reads at its start alone: programs that get one are executed."""
+_SHOWN_BYTES = 64 << 10
+"""How much of a forked program's arguments, and of its environment, is seen below /proc."""
+_MOUNTS = "/proc/self/ns/mnt"
+_CLONE_NEWNS = 0x00020000
+"""setns(2)"""
+_LARGEST_REQUEST = 200_000
+"""Bytes; a socket's default send buffer takes a little more."""
+
+
+# ---------------------------------------------------------------------------------------------- the tests' side
+
+
+class Popen(subprocess.Popen[Any]):
+    """A process like `subprocess.Popen`'s, forked from the server if its command allows that."""
+
+    used_cpu_s = 0.0
+    """Seconds of a core that all forked processes have used which were waited for."""
+    _ended: int | None = None
+    """The pipe from which the exit status of a forked process is read; None if the process was executed."""
+
+    def _execute_child(self, *given: Any) -> None:
+        (args, executable, preexec_fn, _, pass_fds, cwd, env, _, _, shell, *rest) = given
+        streams, (_, gid, gids, uid, umask, new_session, group) = rest[:6], rest[6:13]
+        unusual = executable or preexec_fn or pass_fds or shell or gid or gids or uid
+        command = [os.fspath(word) for word in args] if isinstance(args, (list, tuple)) else []
+        environment = os.environ if env is None else env
+        if unusual or umask != -1 or group != -1 or not _is_forked(command) or _AT_START & environment.keys():
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        reading, self._ended, errors = streams[0], None, streams[5]
+        kept = [reading, streams[3], errors]
+        request = {
+            "argv": command,
+            "cwd": os.fspath(cwd) if cwd else os.getcwd(),  # noqa: PTH109 - the text alone is wanted
+            "env": {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
+            "new_session": bool(new_session),
+        }
+        mounts = os.open(_MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            given_on = [number if number != -1 else own for own, number in enumerate(kept)]
+            self.pid, self._ended = _server().fork(request, [*given_on, mounts])
+        finally:
+            os.close(mounts)
+        self._child_created = True
+        self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *deadstate: Any, **named: Any) -> int | None:
+        if self._ended is None:
+            found: int | None = super()._internal_poll(*deadstate, **named)  # type: ignore[misc]
+            return found
+        self._read_status(0)
+        return self.returncode
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._ended is None:
+            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
+            return found
+        if not self._read_status(None if wait_flags == 0 else 0):
+            return 0, 0
+        return self.pid, self._wait_status
+
+    def _read_status(self, timeout: float | None) -> bool:
+        """Whether the process has ended; then its status is known."""
+        if self.returncode is not None:
+            return True
+        assert self._ended is not None
+        if not select.select([self._ended], [], [], timeout)[0]:
+            return False
+        words = os.read(self._ended, 64).split()
+        os.close(self._ended)
+        assert words, "the server of preloaded programs has ended"
+        self._wait_status = int(words[0])
+        Popen.used_cpu_s += float(words[1])
+        self.returncode = os.waitstatus_to_exitcode(self._wait_status)
+        return True
+
+
+if TYPE_CHECKING:
+    run = subprocess.run
+else:
+
+    def run(
+        argv: Sequence[str | os.PathLike[str]],
+        *,
+        input: Any = None,
+        timeout: float | None = None,
+        check: bool = False,
+        capture_output: bool = False,
+        **options: Any,
+    ) -> subprocess.CompletedProcess[Any]:
+        """Run a command to its end, as `subprocess.run` does."""
+        if input is not None:
+            options["stdin"] = subprocess.PIPE
+        if capture_output:
+            options["stdout"] = options["stderr"] = subprocess.PIPE
+        with Popen(list(argv), **options) as process:
+            try:
+                stdout, stderr = process.communicate(input, timeout=timeout)
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+        done = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+        if check:
+            done.check_returncode()
+        return done
+
+
+def _is_forked(command: Sequence[str]) -> bool:
+    return len(command) >= 3 and command[0] == sys.executable and command[1] in ("-m", "-c")
+
+
+class _Server:
+    """The process that forks, and the connection to it."""
+
+    def __init__(self) -> None:
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._own, self._lock = own, threading.Lock()
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.preloaded", str(other.fileno()), "-" * _SHOWN_BYTES],
+                cwd=ROOT,
+                env={
+                    "PATH": os.environ.get("PATH", os.defpath),
+                    "PYTHONPATH": str(ROOT),
+                    "LC_ALL": "C.UTF-8",
+                    "ROOM": "-" * _SHOWN_BYTES,
+                },
+                stdin=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> tuple[int, int]:
+        """The new process's id, and the pipe that will bring its wait status."""
+        reading, writing = os.pipe()
+        data = json.dumps(request).encode()
+        assert len(data) < _LARGEST_REQUEST, "a command or environment this large needs subprocess"
+        try:
+            with self._lock:
+                socket.send_fds(self._own, [data], [*descriptors, writing])
+                answer = self._own.recv(64)
+        finally:
+            os.close(writing)
+        assert answer, "the server of preloaded programs has ended"
+        return int(answer), reading
+
+    def end(self) -> None:
+        """End the server; what it forked goes on. Its use of the processor counts as this process's from then on."""
+        self._own.close()
+        self._process.wait(timeout=60)
+
+
+_SERVERS: dict[int, _Server] = {}
+
+
+def _server() -> _Server:
+    """The server of this process, started when it is first needed."""
+    if os.getpid() not in _SERVERS:
+        _SERVERS[os.getpid()] = server = _Server()
+        atexit.register(server.end)
+    return _SERVERS[os.getpid()]
+
+
+# --------------------------------------------------------------------------------------------- the server's side
+
+
+def serve(connection: socket.socket) -> None:
+    """Fork a process for each request until the other end is closed; report how each one ended."""
+    for name in (*LIBRARIES, *_modules()):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    waking, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([connection.fileno(), waking], [], [])
+        if waking in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(waking, 4096)
+            _report_ended(running)
+        if connection.fileno() in ready:
+            data, descriptors, _, _ = socket.recv_fds(connection, _LARGEST_REQUEST, 5)
+            if not data:
+                return
+            pid = os.fork()
+            if pid == 0:
+                _become(json.loads(data), descriptors)
+            running[pid] = descriptors[4]
+            for descriptor in descriptors[:4]:
+                os.close(descriptor)
+            connection.send(str(pid).encode())
+
+
+def _modules() -> list[str]:
+    """Names of the project's modules that are imported in advance."""
+    found = []
+    for package in PACKAGES:
+        places = importlib.import_module(package).__path__
+        found += [module.name for module in pkgutil.walk_packages(places, f"{package}.", onerror=_fail)]
+    return [name for name in found if not name.endswith("__main__") and not name.startswith(OTHERS)]
+
+
+def _fail(name: str) -> NoReturn:
+    raise ImportError(name)
+
+
+def _report_ended(running: dict[int, int]) -> None:
+    """Write the wait status of each child that has ended to the pipe that waits for it."""
+    while running:
+        pid, status, used = os.wait4(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        pipe = running.pop(pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(pipe, f"{status} {used.ru_utime + used.ru_stime}".encode())
+        os.close(pipe)
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
+    """Be the program of the request. Never returns into the server's code."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if request["new_session"]:
+            os.setsid()
+        _enter_mounts(descriptors[3])
+        # Above the standard ones first: one of those that came may have the number of another's place.
+        moved = [os.dup(descriptor) for descriptor in descriptors[:3]]
+        for number, descriptor in enumerate(moved):
+            os.dup2(descriptor, number)
+        os.closerange(3, 1 << 16)
+        environment = request["env"]
+        os.environ.clear()
+        os.environ.update(environment)
+        _show(request["argv"], [f"{name}={value}" for name, value in environment.items()])
+        time.tzset()
+        os.chdir(request["cwd"])
+        _open_streams(environment)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if environment.get("PYTHONWARNINGS"):
+            warnings._processoptions(environment["PYTHONWARNINGS"].split(","))  # type: ignore[attr-defined]
+        status = _run_program(request["argv"], environment)
+    except BaseException:  # noqa: BLE001 - the child's outermost frame
+        traceback.print_exc()
+    os._exit(status)
+
+
+def _enter_mounts(namespace: int) -> None:
+    """See the mounts of the test, which may have a mount namespace of its own."""
+    if os.fstat(namespace).st_ino != Path(_MOUNTS).stat().st_ino:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(namespace, _CLONE_NEWNS) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+
+def _show(argv: list[str], environment: list[str]) -> None:
+    """Let /proc/self/cmdline and /proc/self/environ show these, in the places of the server's own, which nothing reads
+    any more. Their addresses are fields 48 to 51 of /proc/self/stat (proc(5))."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    addresses = [int(field) for field in fields[45:49]]
+    for words, start, end in ((argv, addresses[0], addresses[1]), (environment, addresses[2], addresses[3])):
+        data = b"".join(os.fsencode(word) + b"\0" for word in words)
+        assert len(data) <= end - start, "more than a forked program can show; it needs subprocess"
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, data, len(data))
+
+
+def _open_streams(environment: Mapping[str, str]) -> None:
+    """Python's standard streams, as a new interpreter opens them."""
+    locale = environment.get("LC_ALL") or environment.get("LC_CTYPE") or environment.get("LANG") or "C"
+    errors = "surrogateescape" if locale in ("C", "POSIX") else "strict"
+    sys.stdin = open(0, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+    sys.stdout = open(  # noqa: SIM115
+        1, "w", encoding="utf-8", errors=errors, buffering=1 if os.isatty(1) else -1, closefd=False
+    )
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _run_program(argv: list[str], environment: Mapping[str, str]) -> int:
+    """Run the module or the code with its arguments; the exit status that an interpreter would end with."""
+    _, kind, program, *arguments = argv
+    sys.orig_argv = argv
+    sys.argv = ["-c" if kind == "-c" else program, *arguments]
+    status = 0
+    try:
+        for place in environment.get("PYTHONPATH", "").split(os.pathsep):
+            if place and place not in sys.path:
+                sys.path.insert(1, place)
+            custom = Path(place, "sitecustomize.py")
+            if place and custom.is_file():
+                exec(compile(custom.read_text(), str(custom), "exec"), {"__name__": "sitecustomize"})
+        if kind == "-m":
+            sys.modules.pop(program, None)
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as ending:
+        status = _status_of(ending.code)
+    except KeyboardInterrupt:
+        traceback.print_exc()
+        status = -signal.SIGINT
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        status = 1
+    return _finish(status)
+
+
+def _status_of(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _finish(status: int) -> int:
+    """Do what an interpreter does at its end."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            status = 120
+    if status == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
