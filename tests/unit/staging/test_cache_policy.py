@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from ffdl_batch.staging.cache.policy import Choice, Held, MaxMinFair, Need
 
-HELD = st.builds(
-    Held,
-    st.sampled_from("abcd"),
-    st.uuids().map(str),
-    st.integers(1, 60),
-    st.integers(0, 20).map(float),
-    st.booleans(),
-)
+
+def entries(sizes: st.SearchStrategy[int]) -> st.SearchStrategy[Held]:
+    return st.builds(
+        Held, st.sampled_from("abcd"), st.uuids().map(str), sizes, st.integers(0, 20).map(float), st.booleans()
+    )
+
+
+HELD = entries(st.integers(1, 60))
 NEED = st.builds(Need, st.integers(1, 200), st.sampled_from("abcde"), st.integers(0, 120))
 
 
@@ -63,8 +63,9 @@ def test_who_asks_for_no_more_than_an_equal_share_gets_it_where_nothing_is_in_us
     assert choose(usage, need).enough or holds[need.tenant] > need.limit_bytes / len(holds)
 
 
-@given(st.lists(HELD, max_size=12), NEED)
+@given(st.lists(entries(st.just(10)), max_size=12), NEED)
 def test_who_asks_gives_itself_before_it_takes_from_one_that_has_less(usage: list[Held], need: Need) -> None:
+    """Of one size, because a larger entry that goes later may make room for one that was to go before it."""
     holds = holdings(usage, need)
     victims = choose(usage, need).victims
     kept = [held for held in usage if held.tenant == need.tenant and held.free and held not in victims]
