@@ -9,6 +9,8 @@ OUT ?= build/images
 APPTAINER ?= apptainer
 # Passed on to the tools: `make test TESTS="--tier unit"`, `make bench BENCH="submit"`.
 TESTS ?=
+SHARD ?=
+MUTATE ?=
 PROOF ?=
 BENCH ?=
 CLUSTER ?=
@@ -16,7 +18,7 @@ CONFORMANCE ?=
 # The Debian release whose Slurm `make conformance` uses.
 SUITE ?= sid
 
-.PHONY: help python venv venv-run quickstart check lint unit test docs images cluster-up cluster-down conformance \
+.PHONY: help python venv venv-run quickstart check lint test test-full mutate docs images cluster-up cluster-down conformance \
 	proof-main proof-resume proof-crash proof-isolation proof-data \
 	proof-kubernetes proof-convert proof-faults trial-kubernetes bench clean
 
@@ -37,16 +39,20 @@ venv-run: python
 quickstart: venv-run ## train the digits example on this machine: no service, no configuration, no root
 	@$(BIN)/python tools/quickstart.py
 
-check: lint unit ## format, lint, types, import layers, unit tests
+check: venv ## format, lint, types, import layers, unit tests: before every commit
+	@$(BIN)/python -m tools.run_tests --tier lint --tier unit
 
 lint: venv
-	@$(BIN)/python tools/run_tests.py --tier lint $(TESTS)
+	@$(BIN)/python -m tools.run_tests --tier lint
 
-unit: venv
-	@$(BIN)/python -m pytest -q tests/unit
+test: venv ## what CI runs, with a real Slurm cluster (that part needs root on Debian)
+	@$(BIN)/python -m tools.run_tests $(TESTS)
 
-test: venv ## everything, the real Slurm cluster included (that part needs root on Debian)
-	@$(BIN)/python tools/run_tests.py $(TESTS)
+test-full: venv ## all tests, proofs and releases of Slurm, for hours: SHARD=1, or SHARD=list; can be resumed
+	@$(BIN)/python -m tools.run_tests --full $(if $(SHARD),--shard $(SHARD))
+
+mutate: venv ## plant 60 small faults and count those that the tests find: MUTATE="--tests REVISION", for hours
+	@$(BIN)/python -m tools.mutate $(MUTATE)
 
 docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); warnings are errors
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees-html docs docs/_build/html

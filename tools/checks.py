@@ -1,4 +1,4 @@
-"""Checks that are no tests, each counted as one: lint, documents, the README's first command."""
+"""Checks that are no tests, each counted as one: lint, documents, the README's first command, proofs."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ from tools.processes import call, say
 from tools.tally import Tally
 
 BIN = Path(sys.executable).parent
+LINT = (
+    (str(BIN / "ruff"), "format", "--check", "--quiet", "."),
+    (str(BIN / "ruff"), "check", "--quiet", "."),
+    (str(BIN / "mypy"),),
+    (str(BIN / "mypy"), "--strict", "tools", "containers"),
+    (str(BIN / "lint-imports"),),
+)
+"""Formatting, lint, types, import layers."""
+_SPHINX = (sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going")
+DOCS = tuple(
+    (*_SPHINX, "-b", builder, "-d", f"docs/_build/doctrees-{builder}", "docs", f"docs/_build/{builder}")
+    for builder in ("html", "man")
+)
+"""Site and man pages, warnings as errors. Not by make: that would install into the environment we run in."""
+QUICKSTART = ((sys.executable, "tools/quickstart.py"),)
+"""The README's first command."""
 
 
-def run_lint() -> Tally:
-    """Formatting, lint, types, import layers."""
-    return run_checks(
-        [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
-        [str(BIN / "ruff"), "check", "--quiet", "."],
-        [str(BIN / "mypy")],
-        [str(BIN / "mypy"), "--strict", "tools", "containers"],
-        [str(BIN / "lint-imports")],
-    )
-
-
-def run_docs() -> Tally:
-    """Site and man pages, warnings as errors. Not by make: that would install into the environment we run in."""
-    return run_checks(*(sphinx_argv(builder) for builder in ("html", "man")))
-
-
-def sphinx_argv(builder: str) -> list[str]:
-    """One builder's command, the same as in the Makefile's `docs`."""
-    trees = f"docs/_build/doctrees-{builder}"
-    options = ["-q", "-W", "--keep-going", "-b", builder, "-d", trees]
-    return [sys.executable, "-m", "sphinx", *options, "docs", f"docs/_build/{builder}"]
-
-
-def run_quickstart() -> Tally:
-    """The README's first command."""
-    return run_checks([sys.executable, "tools/quickstart.py"])
-
-
-def run_checks(*commands: list[str]) -> Tally:
-    """Commands that count as one check each."""
+def run_checks(*commands: tuple[str, ...], passed: Path | None = None) -> Tally:
+    """Run commands that count as one check each. If the file `passed` exists they are not run; it is made if they all
+    pass."""
+    if passed is not None and passed.exists():
+        return Tally(passed=len(commands))
     tally = Tally()
     for argv in commands:
-        say(" ".join([Path(argv[0]).name, *argv[1:]]))
+        shown = " ".join([Path(argv[0]).name, *argv[1:]])
+        say(shown)
         status, cpu_s = call(argv)
         tally.cpu_s += cpu_s
         if status == 0:
             tally.passed += 1
         else:
             tally.failed += 1
-            tally.troubles.append(f"failed: {' '.join([Path(argv[0]).name, *argv[1:]])}")
+            tally.troubles.append(f"failed: {shown}")
+    if passed is not None and not tally.failed:
+        passed.touch()
     return tally
+
+
+def proof(name: str, *arguments: str) -> tuple[str, ...]:
+    """The command of `make proof-NAME`."""
+    return (sys.executable, "-m", f"tests.proof.{name}", *arguments)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,7 @@ def prefer_interpreter() -> None:
         os.environ["PATH"] = f"{own}{os.pathsep}{known}"
 
 
-def call(argv: list[str], output: IO[bytes] | None = None) -> tuple[int, float]:
+def call(argv: Sequence[str], output: IO[bytes] | None = None) -> tuple[int, float]:
     """Run it to its end: exit status, and the seconds of a core that it and what it waited for used."""
     process = subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=output)
     _, status, used = os.wait4(process.pid, 0)

@@ -1,26 +1,25 @@
-"""What the tiers of `make test` did, counted; what was left out is a failure on CI."""
+"""Counts what the tiers of a test run did; on CI a skipped test counts as a failure."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from xml.etree import ElementTree
 
-# Tests that may be skipped on CI, by their id (file::name). Empty on purpose.
-ALLOWED_SKIPS: frozenset[str] = frozenset()
+from tests.sharing import read_results
 
 
 @dataclass
 class Tally:
-    """What one tier did. `cpu_s`: seconds of a core, those of processes that were waited for. `troubles` are sentences
-    for the end of the run."""
+    """What one tier did."""
 
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     cpu_s: float = 0
+    """Seconds of a core, of processes that were waited for."""
     troubles: list[str] = field(default_factory=list)
+    """Sentences for the end of the run."""
 
     def add(self, other: Tally) -> None:
         """Count another tier in."""
@@ -35,7 +34,7 @@ class Tally:
 
 
 def refuse(sentence: str) -> Tally:
-    """Something that did not happen: a failure on CI, elsewhere it is only said."""
+    """Report something that could not run: a failure on CI, elsewhere a note."""
     return Tally(failed=1 if on_ci() else 0, troubles=[sentence])
 
 
@@ -44,19 +43,16 @@ def on_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
 
 
-def read_report(report: Path, *, ci: bool) -> Tally:
-    """Count a JUnit report; on CI a skipped test that is not allowed to be is a failure."""
+def count_results(shares: Path) -> Tally:
+    """Count what pytest stored for each file (see tests/sharing.py)."""
     tally = Tally()
-    for case in ElementTree.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest wrote it just now
-        test = f"{case.get('classname', '')}::{case.get('name', '')}"
-        if case.find("failure") is not None or case.find("error") is not None:
+    for name, result in read_results(shares).items():
+        if result is None:
             tally.failed += 1
-            tally.troubles.append(f"failed: {test}")
-        elif (skip := case.find("skipped")) is not None:
-            tally.skipped += 1
-            tally.troubles.append(f"skipped: {test}: {skip.get('message', '')}")
-            if ci and test not in ALLOWED_SKIPS:
-                tally.failed += 1
-        else:
-            tally.passed += 1
+            tally.troubles.append(f"failed: {name}: its tests did not all run")
+            continue
+        tally.passed += result.passed
+        tally.failed += len(result.failed) + (len(result.skipped) if on_ci() else 0)
+        tally.skipped += len(result.skipped)
+        tally.troubles += [f"failed: {test}" for test in result.failed] + result.skipped
     return tally

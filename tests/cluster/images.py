@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 from tests.cluster.rig import Cluster, RigError
-from tests.cluster.rig.builder import build
+from tests.cluster.rig.builder import build_rootfs
 from tests.cluster.rig.chroot import Chroot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -47,11 +47,11 @@ def build_image(name: str, suite: str = "sid") -> Path:
     target = directory / f"{name}-{recipe.hexdigest()[:12]}.sif"
     if target.exists():
         return target
-    rootfs = build(suite, CHECKOUT).layers[-1]
+    rootfs = build_rootfs(suite)
     log = directory / f"{name}.log"
     with tempfile.TemporaryDirectory(prefix="building-", dir=directory) as work:
         try:
-            _build(Path(work), Path(rootfs), log, name)
+            _build(Path(work), rootfs, log, name)
         except RigError as error:
             raise RigError(f"image {name} could not be built; the whole log is {log}: {error}") from error
         (Path(work) / "out" / f"{name}.sif").rename(target)

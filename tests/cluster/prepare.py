@@ -1,7 +1,7 @@
-"""Downloads and builds what the cluster's tests need, before they ask for it: python -m tests.cluster.prepare
+"""Download and build what the cluster's tests need, before they ask for it: python -m tests.cluster.prepare [--full]
 
-`make test` runs this first of what needs a cluster, beside what needs none. What fails here is tried again, and told,
-by the tests.
+`make test` runs this before the tests that need a cluster, beside those that need none. The tests try again what fails
+here, and report it. `--full` adds what only `make test-full` needs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from tests.cluster.images import CHECKOUT, build_image
 from tests.cluster.rig import RigError
 from tests.cluster.rig.builder import build
 
-SUITES = ("sid", "bullseye")
-"""The cluster itself, and the Debian release whose Python is 3.9."""
-IMAGES = ("custom", "pytorch")
+SUITE = "sid"
+"""The Debian release whose Slurm the cluster has."""
 
 
 def main() -> int:
-    """Everything, in the order in which it is needed."""
+    """Build everything, in the order in which it is needed."""
     try:
-        for suite in SUITES:
-            print(f"root file system of {suite}", flush=True)
-            build(suite, CHECKOUT)
-        for name in IMAGES:
+        print(f"root file system of {SUITE}", flush=True)
+        build(SUITE, CHECKOUT)
+        for name in ("custom", "pytorch") if "--full" in sys.argv[1:] else ("custom",):
             print(f"image {name}: {build_image(name)}", flush=True)
     except RigError as error:
         print(f"prepare: {error}", file=sys.stderr)

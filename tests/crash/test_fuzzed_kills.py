@@ -18,6 +18,7 @@ from tests.proof.crash import Verdict, World, prove, split
 KILLS = int(os.environ.get("KILLS", "100"))
 SEED = int(os.environ.get("SEED", "0")) or secrets.randbelow(10**6)
 LIMIT_S = 1800.0 + 10.0 * KILLS
+pytestmark = pytest.mark.full
 
 
 def show(verdict: Verdict, capsys: pytest.CaptureFixture[str]) -> None:

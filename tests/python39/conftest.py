@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.rig.builder import build
+from tests.cluster.rig.builder import build_rootfs
 from tests.cluster.rig.chroot import Chroot
-from tests.contract.controller_rig import ROOT
 
 PYTHON = "/usr/bin/python3"
 
@@ -40,7 +39,7 @@ class OldNode:
 @pytest.fixture(scope="session")
 def bullseye() -> Path:
     """The root file system, built once and kept in the rig's cache. Needs root on Debian; says so where it is not."""
-    return Path(build("bullseye", ROOT).layers[-1])
+    return build_rootfs("bullseye")
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from .layers import Layer
 from .python_layers import Project
 from .rootfs import Recipe
 from .suites import DONOR, Suite, Supply, suite_named
+
+WITHOUT_PYSLURM = "FFDL_TEST_WITHOUT_PYSLURM"
+"""Variable that leaves pyslurm out ("1"). It takes minutes to build, and only tests with the mark `full` need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +34,11 @@ class Built:
 def build(suite: str, checkout: Path, *, fresh: bool = False) -> Built:
     """Check the machine, then build or find every layer. `fresh` rebuilds the root file system (sid moves)."""
     row = suite_named(suite)
-    host.require_root()
-    host.require_tools("patchelf" if row.carries else "")
-    host.require_kernel()
-    cache = host.cache_dir()
-    cache.mkdir(parents=True, exist_ok=True)
-    recipe = Recipe.of(suite)
+    cache = _checked_cache("patchelf" if row.carries else "")
     if fresh:
-        _forget_rootfs(cache / f"rootfs-{suite}-{recipe.key}")
+        _forget_rootfs(cache / f"rootfs-{suite}-{Recipe.of(suite).key}")
     origin = sources.discover()
-    root = rootfs.obtain(cache, recipe, origin)
+    root = rootfs.obtain(cache, Recipe.of(suite), origin)
     slurm = python_layers.slurm_version(root)
     if not slurm.startswith(f"{row.slurm}."):
         say(f"{suite} has moved on: its Slurm is {slurm}, not {row.slurm}")
@@ -56,11 +55,27 @@ def build(suite: str, checkout: Path, *, fresh: bool = False) -> Built:
     return Built(cache, paths, slurm, python_layers.python_version(home), project, confined)
 
 
+def build_rootfs(suite: str) -> Path:
+    """Check the machine, then build or find the root file system of a suite alone: Debian with Slurm."""
+    return rootfs.obtain(_checked_cache(), Recipe.of(suite), sources.discover()).path
+
+
+def _checked_cache(tool: str = "") -> Path:
+    """The directory of the layers, on a machine that can build and run them. `tool`: one more that is needed."""
+    host.require_root()
+    host.require_tools(tool)
+    host.require_kernel()
+    cache = host.cache_dir()
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
 def _venv(cache: Path, row: Suite, home: Layer, project: Project, checkout: Path) -> list[Layer]:
     """The venv for the Python of `home`, which compiles the checkout too; with pyslurm where that fits the suite's own
     Slurm."""
     slurm = python_layers.slurm_version(home) if row.python is Supply.OWN else ""
-    pyslurm = python_layers.obtain_pyslurm(cache, home, slurm)
+    wanted = os.environ.get(WITHOUT_PYSLURM, "") != "1"
+    pyslurm = python_layers.obtain_pyslurm(cache, home, slurm) if wanted else None
     venv = python_layers.obtain_venv(cache, home, pyslurm, project)
     if venv is None:
         return []

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import json
 import os
 import re
+import shutil
+import subprocess
 import sys
+import time
 import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.util import module_from_spec, source_from_cache, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import IO, cast
 
 import pytest
 
+from tests import preloaded
+from tests.sharing import Result
 from tests.unit.docs.shown import ROOT
+from tools import mutations, pytest_runs
+from tools.checks import run_checks
 from tools.processes import compile_sources, prefer_interpreter
-from tools.tally import read_report, refuse
-
-REPORT = """<testsuites><testsuite>
-<testcase classname="a" name="one"/>
-<testcase classname="a" name="two"><failure/></testcase>
-<testcase classname="a" name="three"><skipped message="why"/></testcase>
-</testsuite></testsuites>"""
+from tools.tally import count_results, refuse
 
 
 def load(path: str) -> ModuleType:
@@ -35,10 +41,102 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def test_a_report_is_counted_and_a_skip_fails_on_ci_only(tmp_path: Path) -> None:
-    (tmp_path / "r.xml").write_text(REPORT)
-    assert str(read_report(tmp_path / "r.xml", ci=False)) == "1 passed, 1 failed, 1 skipped"
-    assert str(read_report(tmp_path / "r.xml", ci=True)) == "1 passed, 2 failed, 1 skipped"
+@pytest.mark.parametrize(("ci", "failed"), [("", 2), ("true", 3)])
+def test_tally_counts_stored_results_and_skips_fail_on_ci_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ci: str, failed: int
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    (tmp_path / "test_a.py").write_text(json.dumps(asdict(Result(3, ["a::bad"], ["a::left: no root"]))))
+    (tmp_path / "test_b.py").touch()
+    tally = count_results(tmp_path)
+    assert (tally.passed, tally.failed, tally.skipped) == (3, failed, 1)
+    assert tally.troubles == ["failed: a::bad", "a::left: no root", "failed: test_b.py: its tests did not all run"]
+
+
+def test_resumed_run_repeats_failed_and_unfinished_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = tmp_path / "t.shares"
+    shares.mkdir()
+    for name, result in (("good", Result(2)), ("bad", Result(1, ["bad::x"]))):
+        (shares / name).write_text(json.dumps(asdict(result)))
+    (shares / "begun").touch()
+    seen: list[set[str]] = []
+
+    def call(argv: Sequence[str], output: IO[bytes]) -> tuple[int, float]:
+        seen.append({path.name for path in shares.iterdir()})
+        (shares / "bad").write_text(json.dumps(asdict(Result(2))))
+        return 0, 1.5
+
+    monkeypatch.setattr(pytest_runs, "ROOT", tmp_path)
+    monkeypatch.setattr(pytest_runs, "call", call)
+    (tmp_path / "t").mkdir()
+    tally = pytest_runs.run_shares("t", "t", runs=[()], results=tmp_path, options=())
+    assert (seen, str(tally), tally.cpu_s) == ([{"good"}], "4 passed, 0 failed, 0 skipped", 1.5)
+
+
+def test_proof_that_passed_is_not_run_again(tmp_path: Path) -> None:
+    runs, passed = tmp_path / "runs", tmp_path / "passed"
+    command = ("sh", "-c", f"echo x >> {runs}; test -e {tmp_path / 'well'}")
+    assert run_checks(command, passed=passed).failed == 1
+    (tmp_path / "well").touch()
+    assert [run_checks(command, passed=passed).passed for _ in range(2)] == [1, 1]
+    assert runs.read_text().split() == ["x", "x"]
+
+
+def test_mutations_depend_on_sources_and_seed_alone_and_change_the_program(tmp_path: Path) -> None:
+    for folder in mutations.AREAS.values():
+        (tmp_path / folder).mkdir(parents=True)
+        shutil.copy(ROOT / "ffdl_batch" / "domain" / "quantity.py", tmp_path / folder)
+    sites = mutations.choose(tmp_path, 21, 1)
+    assert sites == mutations.choose(tmp_path, 21, 1) != mutations.choose(tmp_path, 21, 2)
+    assert [sum(site.path.startswith(f"{area}/") for site in sites) for area in mutations.AREAS.values()] == [
+        5,
+        4,
+        4,
+        4,
+        4,
+    ]
+    for site in sites:
+        before = (tmp_path / site.path).read_text()
+        mutations.plant(tmp_path, site)
+        assert ast.dump(ast.parse(before)) != ast.dump(ast.parse((tmp_path / site.path).read_text())), site.name
+        (tmp_path / site.path).write_text(before)
+
+
+def test_watched_code_notes_when_a_site_is_evaluated(tmp_path: Path) -> None:
+    source = "from __future__ import annotations\n\n\ndef positive(number: int) -> bool:\n    return number > 0\n"
+    (tmp_path / "module.py").write_text(f'"""A module."""\n\n{source}')
+    sites = [site for site in mutations.sites_of(tmp_path, Path("module.py")) if site.new == "number >= 0"]
+    mutations.watch(tmp_path, sites, tmp_path)
+    names: dict[str, object] = {}
+    exec((tmp_path / "module.py").read_text(), names)
+    assert not (tmp_path / "0").exists()
+    assert cast(Callable[[int], bool], names["positive"])(1) is True
+    assert int((tmp_path / "0").read_text()) <= time.time()
+
+
+def test_preloaded_programs_behave_as_executed_ones(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; print(sys.argv, os.environ['A'], os.getcwd(), sys.stdin.read());"
+        "own = Path('/proc/self'); print(own.joinpath('cmdline').read_text().rstrip('\\0').split('\\0')[1:]);"
+        "print('A=b' in own.joinpath('environ').read_text().split('\\0')); sys.exit(int(sys.argv[1]))"
+    )
+    argv = [sys.executable, "-c", code, "7"]
+    ended = [
+        run(argv, input="in", env={"A": "b"}, cwd=tmp_path, capture_output=True, text=True)
+        for run in (preloaded.run, subprocess.run)
+    ]
+    assert (ended[0].returncode, ended[0].stdout, ended[0].stderr) == (
+        ended[1].returncode, ended[1].stdout, ended[1].stderr
+    )  # fmt: skip
+    assert ended[0].returncode == 7 and ended[0].stdout.startswith("['-c', '7'] b")
+
+
+@pytest.mark.parametrize("code", ["raise SystemExit('why')", "raise ValueError", "import os; os.kill(os.getpid(), 15)"])
+def test_preloaded_programs_end_as_executed_ones(code: str) -> None:
+    argv = [sys.executable, "-c", code]
+    forked, executed = (run(argv, capture_output=True, text=True) for run in (preloaded.run, subprocess.run))
+    assert forked.returncode == executed.returncode != 0
+    assert forked.stderr.splitlines()[-1:] == executed.stderr.splitlines()[-1:]
 
 
 @pytest.mark.parametrize(("ci", "failed"), [("", 0), ("false", 0), ("true", 1), ("1", 1)])

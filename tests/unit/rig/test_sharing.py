@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import LONG, turn
+from tests.sharing import read_results
 
 ROOT = Path(__file__).parents[3]
 CONFTEST = """\
@@ -69,6 +70,28 @@ def test_what_was_compiled_for_one_run_is_there_for_the_next(folder: Path) -> No
 def test_what_takes_long_on_the_cluster_comes_first_and_is_there() -> None:
     names = sorted(path.name for path in (ROOT / "tests" / "cluster").glob("test_*.py"))
     assert tuple(sorted(names, key=turn)[: len(LONG)]) == LONG
+
+
+def test_results_of_each_file_are_stored_when_its_tests_have_run(folder: Path) -> None:
+    (folder / "test_b.py").write_text(
+        "import pytest\ndef test_good(): pass\ndef test_bad(): assert 0\n@pytest.fixture\ndef broken():\n    yield\n"
+        "    assert 0\ndef test_ends_badly(broken): pass\n@pytest.mark.skip(reason='no root')\ndef test_left(): pass\n"
+    )
+    assert run(folder, "a", "b").returncode == 1
+    results = read_results(folder / "shares")
+    a, b = results["test_a.py"], results["test_b.py"]
+    assert a is not None and (a.passed, a.failed, a.skipped) == (2, [], []) and a.wall_s >= 0 <= a.cpu_s
+    assert b is not None and b.passed == 1
+    assert b.failed == ["test_b.py::test_bad", "test_b.py::test_ends_badly"]
+    assert b.skipped == ["test_b.py::test_left: skipped: Skipped: no root"]
+
+
+def test_files_that_an_interrupted_run_had_begun_have_no_result(folder: Path) -> None:
+    (folder / "test_b.py").write_text("import os\ndef test_one(): pass\ndef test_two(): os._exit(3)\n")
+    assert run(folder, "a", "b", "c").returncode == 3
+    results = read_results(folder / "shares")
+    assert results["test_a.py"] is not None
+    assert (results["test_b.py"], results["test_c.py"]) == (None, None), "begun, and taken in advance"
 
 
 def test_what_another_run_took_is_left_to_it(folder: Path) -> None:
