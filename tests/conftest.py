@@ -7,6 +7,7 @@ A test that asks for `database_url` runs on SQLite and on PostgreSQL.
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tests.postgres import PostgresServer, TurnedServerClock
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
+DATABASES = {"sqlite", "postgresql"}
+IN_TURN = ("tests/crash/", "tests/unit/services/")
+"""Where it does not depend on the database what is tested; what does is in tests/unit/store."""
 
 
 def pytest_configure() -> None:
@@ -35,12 +39,25 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--update-golden``: write what the code makes now; read the difference before you commit it.
-
-    ``--both-databases``: of tests/crash, which takes a daemon's life at every step, each step on both.
-    """
+    """``--update-golden``: write what the code makes now; read the difference before you commit it."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files instead of comparing")
-    parser.addoption("--both-databases", action="store_true", help="each step of tests/crash on both databases")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests below IN_TURN run on one of the two databases each, in turn: on the other one they are `full`."""
+    on_both: dict[tuple[object, ...], dict[str, pytest.Item]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.nodeid.startswith(IN_TURN):
+            params = item.callspec.params
+            database = next((value for value in params.values() if isinstance(value, str) and value in DATABASES), "")
+            others = str({name: value for name, value in params.items() if value is not database})
+            on_both.setdefault((item.path, item.originalname, others), {})[database] = item
+    turns: Counter[object] = Counter()
+    for (path, *_), found in on_both.items():
+        if found.keys() >= DATABASES:
+            turns[path] += 1
+            found["postgresql" if turns[path] % 2 else "sqlite"].add_marker("full")
 
 
 @pytest.fixture

@@ -199,14 +199,13 @@ def pytest_tier(
     *paths: str,
     runs: int = 1,
     starts: tuple[tuple[str, ...], ...] = (),
-    full: str = "",
     needs_root: bool = False,
 ) -> Tier:
-    """A tier of pytest, as `runs` processes, or one for each command of `starts`. `full`: an option of full runs."""
+    """A tier of pytest, as `runs` processes, or one for each command of `starts`."""
     under = ("nice", "-n", "10") if lane is Lane.PATIENT else ()
 
     def run(of: Run) -> Tally:
-        options = ([full] if full else []) if of.full else ["-m", "not full"]
+        options = [] if of.full else ["-m", "not full"]
         return run_shares(name, *paths, runs=list(starts) or [under] * runs, results=of.results, options=options)
 
     return Tier(name, lane, run, needs_root)
@@ -230,7 +229,7 @@ def conformance_tier(suite: str) -> Tier:
 LINT_TIER = Tier("lint", Lane.HOST, lambda _: run_checks(*LINT))
 QUICKSTART_TIER = Tier("quickstart", Lane.HOST, lambda _: run_checks(*QUICKSTART))
 DOCS_TIER = Tier("docs", Lane.HOST, lambda _: run_checks(*DOCS))
-CRASH = pytest_tier("crash", Lane.HOST, "tests/crash", full="--both-databases")
+CRASH = pytest_tier("crash", Lane.HOST, "tests/crash")
 OVERLAY = pytest_tier("overlay", Lane.HOST, "tests/overlay")
 CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=3)
 FAULTS = pytest_tier("faults", Lane.FAULTS, "tests/faults")
