@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.knobs import Knobs
+
+pytestmark = pytest.mark.full
 
 
 def test_one_job_fills_the_others_find_it_and_it_is_downloaded_once() -> None:

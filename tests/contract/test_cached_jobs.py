@@ -12,6 +12,8 @@ from tests.contract.test_data_jobs import Data
 from tests.fakes.fault_proxy import FaultProxy
 from tests.fakes.s3_server import S3Server
 
+pytestmark = pytest.mark.full
+
 JOBS = 10
 
 

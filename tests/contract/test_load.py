@@ -13,6 +13,8 @@ from tests.benchmarks.__main__ import main
 from tests.benchmarks.place import Place
 from tests.benchmarks.ready_slurm import ReadySlurm
 
+pytestmark = pytest.mark.full
+
 JOBS, SECONDS = 50, 2
 
 

@@ -34,7 +34,7 @@ from ffdl_batch.ports.registry import adapter_names
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, NotYet, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
-BACKENDS = real_backends() or [*adapter_names(), "slurm-over-ssh"]
+BACKENDS = real_backends() or [*adapter_names(), pytest.param("slurm-over-ssh", marks=pytest.mark.full)]
 NASTY = {
     "BLANKS": "  two  blanks ",
     "QUOTES": 'it\'s "quoted" `touch canary-a`',

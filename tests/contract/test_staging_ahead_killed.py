@@ -103,7 +103,15 @@ def require_trained(data: Data, job_id: str) -> dict[str, Any]:
     return job
 
 
-@pytest.mark.parametrize("roles", [("node",), ("head",), ("program", "node", "head")], ids="+".join)
+@pytest.mark.parametrize(
+    "roles",
+    [
+        pytest.param(("node",), marks=pytest.mark.full),
+        pytest.param(("head",), marks=pytest.mark.full),
+        ("program", "node", "head"),
+    ],
+    ids="+".join,
+)
 def test_the_training_follows_with_whole_data(slow: tuple[Data, str], roles: tuple[str, ...]) -> None:
     data, job_id = slow
     kill(data, *roles)

@@ -12,6 +12,8 @@ from tests.benchmarks import staging
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.staging import MOUNT, measure_staging
 
+pytestmark = pytest.mark.full
+
 SMALLEST = Knobs(rounds=1, staged_mib=1, staged_files=3)
 
 
