@@ -64,7 +64,7 @@ def until_queued(alice: Person, array: str) -> list[dict[str, Any]]:
     return elements(alice, array)
 
 
-def test_a_sweep_is_one_native_array_and_each_element_a_job(alice: Person) -> None:
+def test_sweep_runs_as_one_native_array_with_one_job_per_element(alice: Person) -> None:
     array, ids = submit_array(alice, "sweep", ECHO, extra=SWEEP)
     jobs = finish(alice, array)
     assert [job["id"] for job in jobs] == ids
@@ -82,7 +82,7 @@ def test_a_sweep_is_one_native_array_and_each_element_a_job(alice: Person) -> No
         assert (state, code) == ("COMPLETED", "0:0")
 
 
-def test_one_element_fails_and_only_it(alice: Person) -> None:
+def test_array_element_failure_leaves_other_elements_completed(alice: Person) -> None:
     array, _ = submit_array(alice, "one-fails", "exit $((FFDL_ARRAY_INDEX == 7 ? 3 : 0))", "--array=5-9:2")
     jobs = finish(alice, array)
     assert [(job["array_index"], job["state"], job["exit_code"]) for job in jobs] == [
@@ -97,7 +97,7 @@ def test_one_element_fails_and_only_it(alice: Person) -> None:
     }
 
 
-def test_slurm_holds_the_limit(alice: Person) -> None:
+def test_array_limit_is_enforced_by_native_array_throttle(alice: Person) -> None:
     array, ids = submit_array(alice, "limited", counted(4), "--array=0-5%2", "--time=5")
     natives = {job["id"]: job["native_id"] for job in until_queued(alice, array)}
     (job,) = {native.partition("_")[0] for native in natives.values()}
@@ -115,7 +115,7 @@ def test_slurm_holds_the_limit(alice: Person) -> None:
     assert [executions(alice, job_id) for job_id in ids] == [1] * 6
 
 
-def test_indexes_above_the_sites_are_taken_by_their_place(alice: Person) -> None:
+def test_array_uses_positions_as_task_ids_for_indexes_above_max_array_size(alice: Person) -> None:
     text = alice.run("scontrol", "show", "config").stdout
     size = int(re.search(r"MaxArraySize\s*=\s*(\d+)", text)[1])  # type: ignore[index]
     array, _ = submit_array(alice, "large", ECHO, f"--array=3,{size},{size + 5}")
@@ -125,7 +125,7 @@ def test_indexes_above_the_sites_are_taken_by_their_place(alice: Person) -> None
     assert [alice.logs(job["id"]).split()[:2] for job in jobs] == [[str(n)] * 2 for n in (3, size, size + 5)]
 
 
-def test_waiting_elements_are_seen_found_and_withdrawn(alice: Person) -> None:
+def test_cancel_ends_one_or_all_queued_array_elements_after_daemon_kill(alice: Person) -> None:
     """squeue has all of them in one line, ``123_[0-99]``."""
     array, ids = submit_array(alice, "held", "true", "--array=0-99", "--hold")
     jobs = until_queued(alice, array)
@@ -139,7 +139,7 @@ def test_waiting_elements_are_seen_found_and_withdrawn(alice: Person) -> None:
     assert not native_jobs(jobs) & alice.queue()
 
 
-def test_an_element_that_is_cancelled_in_slurm_while_it_waits_is_cancelled(alice: Person) -> None:
+def test_array_element_becomes_cancelled_after_scancel_of_its_queued_task(alice: Person) -> None:
     """``scancel 123_2``: Slurm has no record of that task any more, only of others of its array."""
     array, ids = submit_array(alice, "scancelled", counted(600), "--array=0-3%1", "--time=10")
     jobs = until_queued(alice, array)
@@ -159,7 +159,7 @@ def test_an_element_that_is_cancelled_in_slurm_while_it_waits_is_cancelled(alice
     assert [one["state"] for one in finish(alice, array)] == ["CANCELLED"] * 4
 
 
-def test_a_daemon_that_dies_around_sbatch_submits_no_element_twice(alice: Person) -> None:
+def test_array_elements_run_once_when_daemon_dies_during_submission(alice: Person) -> None:
     """Where it dies while it marks them, those without a mark go first, as a native array of their own."""
     model = alice.model("empty", {"README": "nothing here\n"})
     manifest = alice.manifest("killed", counted(0.5), gpus=0)
@@ -194,13 +194,17 @@ def interrupted(alice: Person) -> list[dict[str, Any]]:
     return [alice.show(job_id) for job_id in ids]
 
 
-def test_a_requeued_element_goes_on_under_its_id(alice: Person, interrupted: Sequence[dict[str, Any]]) -> None:
+def test_array_element_continues_in_same_attempt_after_scontrol_requeue(
+    alice: Person, interrupted: Sequence[dict[str, Any]]
+) -> None:
     job = interrupted[0]
     assert (job["state"], job["attempt"]) == ("COMPLETED", 1), job
     assert [begin["FFDL_RESTART"] for begin in begins(alice.logs(job["id"]))] == ["0", "1"]
 
 
-def test_a_halted_element_goes_on_as_a_single_job(alice: Person, interrupted: Sequence[dict[str, Any]]) -> None:
+def test_halted_array_element_resumes_as_single_job_without_losing_steps(
+    alice: Person, interrupted: Sequence[dict[str, Any]]
+) -> None:
     job = interrupted[1]
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
     assert "_" in job["attempts"][0]["native_id"] and "_" not in job["attempts"][1]["native_id"]
@@ -209,11 +213,11 @@ def test_a_halted_element_goes_on_as_a_single_job(alice: Person, interrupted: Se
     assert told == list(range(1, 101)), "no step twice, none left out"
 
 
-def test_the_others_are_not_touched(interrupted: Sequence[dict[str, Any]]) -> None:
+def test_array_elements_keep_their_outcome_when_siblings_are_interrupted(interrupted: Sequence[dict[str, Any]]) -> None:
     assert [(job["state"], job["attempt"]) for job in interrupted[2:]] == [("CANCELLED", 1), ("COMPLETED", 1)]
 
 
-def test_an_element_goes_on_by_itself_after_its_time_limit(alice: Person) -> None:
+def test_array_element_continues_automatically_after_time_limit(alice: Person) -> None:
     """The head's successor depends on the end of its task: ``afterany:123_1``.
 
     Slurm looks at limits every 30 s and warns up to 30 s early: of a minute, after 20 s at the earliest, and by then an
@@ -231,7 +235,7 @@ def test_an_element_goes_on_by_itself_after_its_time_limit(alice: Person) -> Non
         assert [begin["RESUME"] for begin in begins(alice.run("ffdl", "logs", "--attempt=2", job_id).stdout)] == ["1"]
 
 
-def test_who_depends_on_an_array_waits_for_all_of_it(alice: Person) -> None:
+def test_dependent_job_starts_after_all_array_elements_end(alice: Person) -> None:
     array, _ = submit_array(alice, "first", "sleep $FFDL_ARRAY_INDEX", "--array=0-3")
     last = alice.start("last", "true", f"--dependency=afterok:{array}", gpus=0)
     ended = max(job["ended_at"] for job in finish(alice, array))

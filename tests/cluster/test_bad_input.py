@@ -60,17 +60,17 @@ def archive(alice: Person, name: str, fill: Callable[[zipfile.ZipFile], None]) -
     return path
 
 
-def test_a_missing_model(alice: Person, good: str) -> None:
+def test_submit_rejects_missing_model(alice: Person, good: str) -> None:
     done = submit(alice, good, "no-such-model")
     assert (done.returncode, "no-such-model" in done.stderr) == (66, True)
 
 
-def test_a_missing_manifest(alice: Person, model: str) -> None:
+def test_submit_rejects_missing_manifest(alice: Person, model: str) -> None:
     done = submit(alice, "no-such.yml", model)
     assert (done.returncode, "no-such.yml" in done.stderr) == (66, True)
 
 
-def test_an_unreadable_model(alice: Person, good: str) -> None:
+def test_submit_rejects_unreadable_model(alice: Person, good: str) -> None:
     alice.run("rm", "-f", "locked.zip")
     alice.write("~/locked.zip", "x")
     alice.run("chmod", "000", "locked.zip")
@@ -78,20 +78,20 @@ def test_an_unreadable_model(alice: Person, good: str) -> None:
     assert done.returncode == 66 and "locked.zip" in done.stderr and "ermission" in done.stderr
 
 
-def test_a_model_that_is_no_zip(alice: Person, good: str) -> None:
+def test_submit_rejects_model_that_is_not_a_zip_archive(alice: Person, good: str) -> None:
     alice.write("~/broken.zip", "PK this is no archive\n")
     done = submit(alice, good, "broken.zip")
     assert (done.returncode, "broken.zip" in done.stderr, "zip" in done.stderr) == (78, True, True)
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/etc/evil.py", "a/../../evil.py"])
-def test_a_zip_that_leads_out_of_its_directory(alice: Person, good: str, name: str) -> None:
+def test_submit_rejects_zip_entry_outside_model_directory(alice: Person, good: str, name: str) -> None:
     path = archive(alice, "slip.zip", lambda opened: opened.writestr(name, "x"))
     done = submit(alice, good, path)
     assert done.returncode == 78 and name in done.stderr
 
 
-def test_a_zip_with_a_link(alice: Person, good: str) -> None:
+def test_submit_rejects_zip_with_symbolic_link(alice: Person, good: str) -> None:
     link = zipfile.ZipInfo("passwords")
     link.external_attr = 0o120777 << 16
     path = archive(alice, "link.zip", lambda opened: opened.writestr(link, "/etc/passwd"))
@@ -99,7 +99,7 @@ def test_a_zip_with_a_link(alice: Person, good: str) -> None:
     assert done.returncode == 78 and "passwords" in done.stderr
 
 
-def test_a_zip_bomb(alice: Person, good: str) -> None:
+def test_submit_rejects_zip_that_would_unpack_to_gigabytes(alice: Person, good: str) -> None:
     """Entries that share one compressed body would need terabytes; here one that says so is enough."""
     path = archive(alice, "bomb.zip", lambda opened: opened.writestr("zeros", b""))
     data = bytearray(alice.host_path(path).read_bytes())
@@ -127,7 +127,7 @@ def test_a_zip_bomb(alice: Person, good: str) -> None:
         ({}, ("--backend=pbs",), "pbs"),
     ],
 )  # fmt: skip
-def test_impossible_requests(
+def test_submit_exits_78_for_impossible_resources_or_options(
     alice: Person, model: str, fields: dict[str, object], options: tuple[str, ...], said: str
 ) -> None:
     done = submit(alice, alice.manifest("impossible", "true", "", **fields), model, *options)
@@ -141,26 +141,26 @@ def test_impossible_requests(
         ("--network=egress", "--network: level egress needs destinations"),
     ],
 )
-def test_a_wrong_value_of_an_option_is_wrong_usage(alice: Person, model: str, option: str, said: str) -> None:
+def test_submit_exits_2_for_invalid_option_value(alice: Person, model: str, option: str, said: str) -> None:
     done = submit(alice, alice.manifest("usage", "true"), model, option)
     assert (done.returncode, said in done.stderr) == (2, True), done
 
 
-def test_an_unknown_framework(alice: Person, model: str) -> None:
+def test_submit_rejects_unknown_framework_with_manifest_line(alice: Person, model: str) -> None:
     text = "name: x\nframework:\n  name: theano\n  version: 1.0\n  command: 'true'\n"
     done = submit(alice, alice.write("~/manifests/theano.yml", text), model)
     assert done.returncode == 78
     assert "theano.yml:3" in done.stderr and "pytorch" in done.stderr
 
 
-def test_a_missing_image(alice: Person, model: str) -> None:
+def test_submit_rejects_missing_image_with_manifest_line(alice: Person, model: str) -> None:
     text = "name: x\nframework:\n  name: custom\n  version: /shared/images/none.sif\n  command: 'true'\n"
     done = submit(alice, alice.write("~/manifests/none.yml", text), model)
     assert done.returncode == 78
     assert "none.yml:4" in done.stderr and "/shared/images/none.sif" in done.stderr
 
 
-def test_a_manifest_of_50_mb(alice: Person, model: str) -> None:
+def test_submit_rejects_manifest_over_1_mib(alice: Person, model: str) -> None:
     path = f"{alice.home}/manifests/huge.yml"
     alice.run("sh", "-c", 'mkdir -p manifests; (echo "name: x"; yes "# padding" | head -c 52428800) > "$0"', path)
     done = submit(alice, path, model)
@@ -168,32 +168,32 @@ def test_a_manifest_of_50_mb(alice: Person, model: str) -> None:
     alice.run("rm", path)
 
 
-def test_nested_anchors(alice: Person, model: str) -> None:
+def test_submit_rejects_manifest_with_nested_yaml_aliases(alice: Person, model: str) -> None:
     lines = ["name: x", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     done = submit(alice, alice.write("~/manifests/laughs.yml", "\n".join(lines) + "\n"), model)
     assert done.returncode == 78 and "laughs.yml" in done.stderr and "alias" in done.stderr
 
 
-def test_deep_nesting(alice: Person, model: str) -> None:
+def test_submit_rejects_deeply_nested_manifest_with_line(alice: Person, model: str) -> None:
     text = "name: x\ndeep: " + "[" * 5000 + "]" * 5000 + "\n"
     done = submit(alice, alice.write("~/manifests/deep.yml", text), model)
     assert done.returncode == 78 and "deep.yml:2" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["binary.yml", "broken.yml", "empty.yml"])
-def test_what_is_no_manifest(alice: Person, model: str, name: str) -> None:
+def test_submit_rejects_binary_malformed_or_empty_manifest(alice: Person, model: str, name: str) -> None:
     texts = {"binary.yml": "\x00\x01\x02", "broken.yml": "name: [x\ncpus: 1\n", "empty.yml": ""}
     done = submit(alice, alice.write(f"~/manifests/{name}", texts[name]), model)
     assert done.returncode == 78 and name in done.stderr
 
 
-def test_a_wrong_account_is_refused_by_slurm_before_anything_is_sent(alice: Person, good: str, model: str) -> None:
+def test_submit_test_only_rejects_invalid_slurm_account(alice: Person, good: str, model: str) -> None:
     done = submit(alice, good, model, "--test-only", "--account=nobodys")
     assert done.returncode == 78 and "nvalid account" in done.stderr
 
 
-def test_a_login_node_without_slurm(alice: Person, good: str, model: str) -> None:
+def test_submit_reports_missing_slurm_command_and_creates_no_job(alice: Person, good: str, model: str) -> None:
     """No sbatch on the PATH of a daemon that is to use Slurm: what is missing is named, and it may come back."""
     other = alice.at("no-slurm", "")
     alice.run("sh", "-c", "mkdir -p no-slurm/bin && ln -sfn /opt/ffdl/venv/bin/* no-slurm/bin/")
@@ -208,7 +208,7 @@ def test_a_login_node_without_slurm(alice: Person, good: str, model: str) -> Non
     assert other.run("ls", f"{other.state}/jobs").stdout == ""
 
 
-def test_a_configuration_that_is_wrong(alice: Person, good: str, model: str) -> None:
+def test_submit_rejects_misspelled_configuration_key_with_suggestion(alice: Person, good: str, model: str) -> None:
     other = alice.at("wrong", "[backend.slurm]\ngatway = 'cli'\n")
     try:
         done = other.run("ffdl-submit", good, model, check=False)

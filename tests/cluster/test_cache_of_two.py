@@ -80,7 +80,9 @@ def tenants(cluster: Cluster, alice: Person, bob: Person) -> Iterator[tuple[Tena
         cluster.run(NODE, ["rm", "-rf", CACHE])
 
 
-def test_neither_flushes_the_other(cluster: Cluster, tenants: tuple[Tenant, Tenant]) -> None:
+def test_shared_cache_evicts_only_entries_of_user_above_equal_share(
+    cluster: Cluster, tenants: tuple[Tenant, Tenant]
+) -> None:
     alice, bob = tenants
     for name in ("one", "two"):
         assert "are kept in the cache of this node" in alice.train(name)

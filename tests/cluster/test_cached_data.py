@@ -56,7 +56,7 @@ def ended(cluster: Cluster, alice: Person) -> Iterator[Ended]:
     cached.leave()
 
 
-def test_the_second_job_downloads_nothing(ended: Ended) -> None:
+def test_second_job_on_node_reads_data_from_node_cache_without_download(ended: Ended) -> None:
     assert [job["state"] for job in ended.jobs] == ["COMPLETED"] * 2, ended.logs
     assert ended.requests.count("GET /sets/digits/deep/a ") == 1, ended.requests
     first, second = ended.logs
@@ -67,7 +67,7 @@ def test_the_second_job_downloads_nothing(ended: Ended) -> None:
         assert "written" not in log
 
 
-def test_the_node_says_what_its_cache_holds(ended: Ended) -> None:
+def test_cache_command_lists_entry_source_files_and_host_as_json(ended: Ended) -> None:
     (entry,) = ended.cache["entries"]
     assert (entry["files"], entry["in_use"], entry["damaged"]) == (1, False, False)
     assert URL in entry["source"]

@@ -115,7 +115,7 @@ def ended(started: tuple[subprocess.Popen[bytes], Path]) -> Cached:
     return said
 
 
-def test_an_image_is_a_sif_file_once_however_many_ask(here: Here) -> None:
+def test_image_staging_builds_one_sif_per_digest_for_concurrent_requests(here: Here) -> None:
     push = Pusher(f"http://{here.registry}").push
     push("tiny/one", "v1", {"etc/hello": b"hello\n"})
     first = [ended(one) for one in [start(here, "v1", number) for number in range(4)]]

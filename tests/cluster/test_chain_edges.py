@@ -109,7 +109,7 @@ def jobs(alice: Person, place: str) -> Mapping[str, str]:
 # --------------------------------------------------------------------------------------------- halts
 
 
-def test_a_halt_while_results_are_stored(alice: Person, jobs: Mapping[str, str], place: str) -> None:
+def test_halt_while_storing_completes_job_with_all_results(alice: Person, jobs: Mapping[str, str], place: str) -> None:
     job_id = jobs["storing"]
     until_logged(alice, job_id, "written")
     let_it_end(alice, job_id)
@@ -120,7 +120,7 @@ def test_a_halt_while_results_are_stored(alice: Person, jobs: Mapping[str, str],
     assert count_stored(alice, job) == FILES
 
 
-def test_a_halt_while_data_are_copied(alice: Person, place: str) -> None:
+def test_halt_while_downloading_halts_job_that_a_resume_completes(alice: Person, place: str) -> None:
     copied = STORE.format(type="directory", connection=f'{{path: "{place}", mode: copy}}')
     job_id = alice.start("loading", "ls $DATA_DIR/many | wc -l", extra=copied + LONG)
     alice.until(job_id, {"DOWNLOADING"})
@@ -134,7 +134,7 @@ def test_a_halt_while_data_are_copied(alice: Person, place: str) -> None:
     assert alice.logs(job_id) == f"{FILES}\n"
 
 
-def test_budgets_end_a_chain_and_a_resume_fills_them(alice: Person) -> None:
+def test_resume_refills_exhausted_retry_budget_of_failed_job(alice: Person) -> None:
     limited = alice.start("limited", PATIENT, extra=retry("timeouts: 1"))
     capped = alice.start("capped", PATIENT, extra=retry("gpu_hours: 0.0001"))
     warn_attempt(alice, limited, 1)
@@ -155,7 +155,7 @@ def test_budgets_end_a_chain_and_a_resume_fills_them(alice: Person) -> None:
     assert [attempt["interruption"] for attempt in job["attempts"]] == ["timeout"] * 3 + [""]
 
 
-def test_failures_with_a_budget(alice: Person, jobs: Mapping[str, str]) -> None:
+def test_retry_budget_for_failures_restarts_job_until_exhausted(alice: Person, jobs: Mapping[str, str]) -> None:
     failing, healing = alice.finish_all([jobs["failing"], jobs["healing"]])
     assert (failing["state"], failing["error_code"], failing["exit_code"]) == ("FAILED", "C201", 3), failing
     assert "batch.retry.failures allows 1" in failing["message"] and len(failing["attempts"]) == 2
@@ -163,7 +163,7 @@ def test_failures_with_a_budget(alice: Person, jobs: Mapping[str, str]) -> None:
     assert healing["attempts"][0]["interruption"] == "failure"
 
 
-def test_a_suspended_training_is_halted_when_it_may_go_on(
+def test_halt_of_suspended_job_saves_checkpoint_after_scheduler_resume(
     cluster: Cluster, alice: Person, jobs: Mapping[str, str]
 ) -> None:
     job_id = jobs["suspended"]
@@ -188,7 +188,7 @@ def count_stored(alice: Person, job: Mapping[str, Any]) -> int:
     return int(alice.run("sh", "-c", 'find "$1/many" -type f -size 1c | wc -l', "sh", job["results"]).stdout)
 
 
-def test_what_a_cancelled_job_owes_is_paid_by_the_daemon(alice: Person, jobs: Mapping[str, str]) -> None:
+def test_daemon_completes_pending_upload_of_cancelled_job(alice: Person, jobs: Mapping[str, str]) -> None:
     job_id = jobs["cancelled"]
     until_logged(alice, job_id, "begin")
     alice.run("ffdl", "cancel", job_id)
@@ -201,7 +201,7 @@ def test_what_a_cancelled_job_owes_is_paid_by_the_daemon(alice: Person, jobs: Ma
     assert "Results owed" not in alice.run("ffdl", "show", job_id).stdout
 
 
-def test_what_an_attempt_owes_is_paid_by_the_next_one(alice: Person, jobs: Mapping[str, str]) -> None:
+def test_next_attempt_completes_pending_upload_of_preempted_attempt(alice: Person, jobs: Mapping[str, str]) -> None:
     job_id = jobs["preempted"]
     until_logged(alice, job_id, "begin")
     done = alice.run("ffdl", "drill", "--json", "preempt", job_id, check=False, timeout_s=900)
@@ -242,7 +242,7 @@ def drained_nodes(cluster: Cluster) -> list[str]:
     return [node for node, text in said.items() if "DRAIN" in text and "prolog" in text.lower()]
 
 
-def test_a_job_that_slurm_cannot_start_goes_on_elsewhere(
+def test_job_continues_on_another_node_when_prolog_fails(
     cluster: Cluster, alice: Person, failing_prolog: Callable[[str], None]
 ) -> None:
     job_id = alice.start("unstartable", "echo begin", "--begin=now+1hour")
@@ -261,7 +261,7 @@ def test_a_job_that_slurm_cannot_start_goes_on_elsewhere(
 # ------------------------------------------------------------------------------- other daemons
 
 
-def test_a_site_that_requeues_in_place(alice: Person) -> None:
+def test_continuation_in_place_keeps_native_job_until_budget_is_used(alice: Person) -> None:
     other = alice.at("in-place", "[backend.slurm]\ncontinue_in_place = true\n")
     try:
         job_id = other.start("in-place", PATIENT, extra=retry("timeouts: 1"))
@@ -293,7 +293,7 @@ def preempt(bob: Person, *options: str) -> None:
     assert bob.finish(job_id)["state"] == "COMPLETED"
 
 
-def test_a_preemption_while_the_daemon_is_down(alice: Person, bob: Person) -> None:
+def test_preempted_job_continues_when_daemon_starts_again(alice: Person, bob: Person) -> None:
     other = alice.at("alone", "[backend.slurm]\nkill_wait_s = 15\n")  # within the partition's GraceTime
     try:
         whole = ("--partition=spot", "--nodelist=n3", "--gres=gpu:4")
@@ -325,7 +325,7 @@ def preempting_qos(cluster: Cluster) -> Iterator[None]:
         cluster.reconfigure(values)
 
 
-def test_preemption_by_qos(preempting_qos: None, alice: Person, bob: Person) -> None:
+def test_job_continues_from_checkpoint_after_qos_preemption(preempting_qos: None, alice: Person, bob: Person) -> None:
     job_id = alice.start("by-qos", PATIENT, "--nodelist=n3", "--gres=gpu:4", "--qos=normal", extra=NO_LIMIT)
     until_logged(alice, job_id, "begin 1")
     preempt(bob, "--qos=high")

@@ -78,20 +78,22 @@ def run_in(image: tuple[Path, Path], base: Path, command: str) -> tuple[int, str
     return int((base / "code").read_text()), (base / "out").read_text()
 
 
-def test_it_is_small(image: tuple[Path, Path]) -> None:
+def test_controller_image_python_packages_stay_below_100_mb(image: tuple[Path, Path]) -> None:
     """What is ours of it: the rest is Debian and its Python."""
     sizes = [sum(path.lstat().st_size for path in root.rglob("*") if path.is_file()) / 1e6 for root in image]
     print(f"{sizes[0]:.0f} MB of Debian, {sizes[1]:.0f} MB of Python's packages")
     assert sizes[1] < MOST_MB
 
 
-def test_the_controller_begins(image: tuple[Path, Path], tmp_path: Path) -> None:
+def test_controller_image_runs_head_controller_that_rejects_empty_launch_file(
+    image: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "launch.json").write_text("{}")
     code, said = run_in(image, tmp_path, "ffdl-controller head --launch /w/launch.json")
     assert (code, "has the format None, which is none" in said) == (78, True), said
 
 
-def test_the_staging_program_moves_files(image: tuple[Path, Path], tmp_path: Path) -> None:
+def test_controller_image_runs_staging_program_that_copies_file(image: tuple[Path, Path], tmp_path: Path) -> None:
     from ffdl_batch.domain.codec import to_plain
     from ffdl_batch.domain.staging import Direction, StageTask, StoreAddress, StoreKind, Transfer
 
@@ -107,6 +109,6 @@ def test_the_staging_program_moves_files(image: tuple[Path, Path], tmp_path: Pat
 
 
 @pytest.mark.parametrize("library", ["botocore", "fsspec", "google.auth", "google.protobuf", "paramiko", "urllib3"])
-def test_libraries_are_there(image: tuple[Path, Path], tmp_path: Path, library: str) -> None:
+def test_controller_image_imports_required_library(image: tuple[Path, Path], tmp_path: Path, library: str) -> None:
     code, said = run_in(image, tmp_path, f"/usr/bin/python3 -I -c {shlex.quote(f'import {library}')}")
     assert code == 0, said

@@ -24,7 +24,7 @@ LEAVING = (
 )
 
 
-def test_a_wrapped_script_finds_slurm_inside_its_container(alice: Person) -> None:
+def test_wrapped_script_runs_srun_and_scontrol_inside_its_container(alice: Person) -> None:
     model = alice.model("wrapped", {"job.sh": WRAPPED})
     extra = "batch: {slurm_environment: true, env: {SLURM_NTASKS: '2'}}"
     job = alice.finish(alice.submit(alice.manifest("wrapped", "bash job.sh", extra, cpus=2, gpus=0), model))
@@ -46,7 +46,7 @@ echo "stamp $STAMP"
 """
 
 
-def test_the_first_learner_runs_a_wrapped_script_and_sends_the_others_their_tasks(alice: Person) -> None:
+def test_converted_script_runs_once_and_its_srun_starts_tasks_on_all_learners(alice: Person) -> None:
     model = alice.model("sending", {"job.sh": SENDING})
     converted = f"{alice.home}/sending.yml"
     alice.run("ffdl", "convert", f"{model}/job.sh", "--image", "python-numpy", "-o", converted)
@@ -63,7 +63,7 @@ def test_the_first_learner_runs_a_wrapped_script_and_sends_the_others_their_task
     assert "once on" not in attempt_log(alice, job, 1, learner=2)
 
 
-def test_a_job_that_leaves_runs_by_sbatch_alone(alice: Person) -> None:
+def test_convert_to_slurm_writes_script_that_runs_with_plain_sbatch(alice: Person) -> None:
     model = alice.model("leaving", {"ours.txt": "ours\n"})
     extra = 'batch: {time: 2m, env: {NICE: "it\'s $HOME"}}'
     manifest = alice.manifest("leaving", LEAVING, extra, gpus=1, learners=2)
@@ -84,7 +84,7 @@ def test_a_job_that_leaves_runs_by_sbatch_alone(alice: Person) -> None:
     assert alice.run("ls", "-A", f"{job}/state").stdout.count(".said") == 0
 
 
-def test_the_past_is_told_with_a_price(alice: Person) -> None:
+def test_convert_history_prices_past_slurm_jobs(alice: Person) -> None:
     native = alice.run(
         "sbatch", "--parsable", "--wait", "--gres=gpu:1", "--job-name==odd", "--wrap", "sleep 2"
     ).stdout.strip()

@@ -19,12 +19,12 @@ SAID_AS_GIVEN = ("account", "comment", "job-name", "partition", "qos")
 QUIET = frozenset({"verbose", "test-only"})
 
 
-def test_the_recorded_list_of_options_is_what_sbatch_tells(alice: Person) -> None:
+def test_recorded_sbatch_options_match_installed_sbatch(alice: Person) -> None:
     assert alice.run("sbatch", "--autocomplete=--").stdout.split() == RECORDED.read_text().split()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_sbatch_reads_the_same_options(alice: Person, case: Case) -> None:
+def test_directive_reader_finds_same_options_as_sbatch(alice: Person, case: Case) -> None:
     """-vv has it say what it read, before it asks anybody; the trial submits nothing, whatever comes of it."""
     script = alice.write(f"~/convert/{case.name}.sbatch", case.text)
     done = alice.run("sbatch", "-vv", "--test-only", *case.options, script, env=case.environ, check=False)

@@ -53,7 +53,7 @@ def killed(bob: Person) -> Killed:
     return Killed(waiting, running, storing)
 
 
-def test_jobs_go_on_without_their_daemon_and_are_read_afterwards(bob: Person, killed: Killed) -> None:
+def test_running_and_storing_jobs_complete_once_while_daemon_is_down(bob: Person, killed: Killed) -> None:
     listed = bob.run("ffdl", "list").stdout  # starts the next daemon
     assert killed.running in listed
     for job_id in (killed.running, killed.storing):
@@ -64,7 +64,7 @@ def test_jobs_go_on_without_their_daemon_and_are_read_afterwards(bob: Person, ki
         assert executions(bob, job_id) == 1
 
 
-def test_a_job_that_waited_for_its_turn_is_still_waiting_and_runs_once(bob: Person, killed: Killed) -> None:
+def test_held_job_stays_queued_after_daemon_kill_and_runs_once(bob: Person, killed: Killed) -> None:
     job = bob.show(killed.waiting)
     assert job["state"] == "QUEUED"
     assert "Held" in job["pending_reason"]
@@ -73,7 +73,7 @@ def test_a_job_that_waited_for_its_turn_is_still_waiting_and_runs_once(bob: Pers
     assert (done["state"], done["native_id"], executions(bob, killed.waiting)) == ("COMPLETED", job["native_id"], 1)
 
 
-def test_a_copy_that_starts_first_is_followed_and_the_known_one_is_cancelled(bob: Person) -> None:
+def test_daemon_adopts_duplicate_that_starts_first_and_cancels_known_native_job(bob: Person) -> None:
     job_id = bob.start("copy-first", counted(2), "--hold")
     known = bob.until(job_id, {"QUEUED"})["native_id"]
     copy = bob.run("sbatch", "--parsable", f"{attempt_directory(bob, job_id)}/script.sh").stdout.strip()
@@ -83,7 +83,7 @@ def test_a_copy_that_starts_first_is_followed_and_the_known_one_is_cancelled(bob
     wait_until(lambda: bob.sacct(known, "State")[0].startswith("CANCELLED"), f"the cancellation of {known}")
 
 
-def test_a_copy_that_comes_while_the_job_runs_ends_without_a_learner(bob: Person) -> None:
+def test_duplicate_native_job_exits_without_learner_when_attempt_is_claimed(bob: Person) -> None:
     job_id = bob.start("copy-second", HELD)
     known = bob.until(job_id, {"PROCESSING"})["native_id"]
     copy = bob.run("sbatch", "--parsable", f"{attempt_directory(bob, job_id)}/script.sh").stdout.strip()
@@ -121,7 +121,7 @@ def accounted(person: Person, job_id: str) -> list[str]:
     return rows()
 
 
-def test_answers_of_sbatch_that_are_lost_hang_or_die(spoilt: Person) -> None:
+def test_submit_runs_each_job_once_when_sbatch_answer_is_lost(spoilt: Person) -> None:
     jobs = [spoilt.start(f"spoilt-{fault}", counted(0)) for fault in ("drop", "hang", "die")]
     for job_id in jobs:
         job = spoilt.finish(job_id)
@@ -130,7 +130,7 @@ def test_answers_of_sbatch_that_are_lost_hang_or_die(spoilt: Person) -> None:
     assert spoilt.read("~/bin/faults".replace("~", spoilt.home)) == ""
 
 
-def test_a_daemon_killed_right_after_it_acknowledged_loses_nothing(bob: Person) -> None:
+def test_acknowledged_jobs_run_once_when_daemon_is_killed_immediately(bob: Person) -> None:
     """Five times, as early as a kill can come from outside; the next command starts the next daemon."""
     model = bob.model("empty", {"README": "nothing here\n"})
     manifest = bob.manifest("kill-at-once", counted(0))

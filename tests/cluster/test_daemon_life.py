@@ -27,7 +27,7 @@ def stopped(bob: Person) -> Person:
     return bob
 
 
-def test_cron_submits_and_lists(stopped: Person) -> None:
+def test_daemon_starts_from_cron_environment_and_runs_submitted_job(stopped: Person) -> None:
     model = stopped.model("empty", {"README": "nothing here\n"})
     manifest = stopped.manifest("from-cron", counted(0))
     submitted = stopped.run(*BARE, "ffdl-submit", "--parsable", manifest, model, cwd="/")
@@ -38,7 +38,7 @@ def test_cron_submits_and_lists(stopped: Person) -> None:
     assert (stopped.finish(job_id)["state"], executions(stopped, job_id)) == ("COMPLETED", 1)
 
 
-def test_ten_commands_at_once_start_one_daemon(stopped: Person) -> None:
+def test_ten_concurrent_commands_start_one_daemon(stopped: Person) -> None:
     before = _starts(stopped)
     commands = 'for n in 1 2 3 4 5 6 7 8 9 10; do ffdl list >/dev/null & pids="$pids $!"; done; '
     stopped.run("sh", "-c", commands + "for pid in $pids; do wait $pid || exit 1; done")
@@ -48,7 +48,7 @@ def test_ten_commands_at_once_start_one_daemon(stopped: Person) -> None:
     assert _starts(stopped) == before + 1
 
 
-def test_the_other_login_node_works_through_the_first(bob: Person) -> None:
+def test_commands_on_second_login_node_use_daemon_of_first(bob: Person) -> None:
     bob.run("ffdl", "list")
     holder = bob.daemon()
     assert holder is not None and holder["host"] == "ctl"
@@ -61,14 +61,14 @@ def test_the_other_login_node_works_through_the_first(bob: Person) -> None:
     assert bob.daemon() == holder
 
 
-def test_without_ssh_the_other_login_node_says_where_the_daemon_is(bob: Person) -> None:
+def test_client_names_daemon_host_when_ssh_fails(bob: Person) -> None:
     bob.run("ffdl", "list")
     refused = bob.run("ffdl", "list", node="login2", env={"FFDL_SSH": "/bin/false"}, check=False)
     assert refused.returncode == TRY_AGAIN
     assert "your daemon runs on ctl" in refused.stderr and "run this command on ctl" in refused.stderr
 
 
-def test_a_daemon_that_died_on_its_node_is_started_there_again(bob: Person) -> None:
+def test_client_on_other_login_node_restarts_dead_daemon_on_its_host(bob: Person) -> None:
     """From the other node: nobody but ctl can prove that ctl's daemon is dead."""
     bob.run("ffdl", "list")
     dead = bob.daemon()
@@ -79,7 +79,7 @@ def test_a_daemon_that_died_on_its_node_is_started_there_again(bob: Person) -> N
     assert risen["host"] == "ctl" and risen["pid"] != dead["pid"]
 
 
-def test_nobody_takes_over_from_another_node_without_the_operators_word(cluster: Cluster, bob: Person) -> None:
+def test_daemon_takes_over_dead_daemon_of_other_host_only_with_force(cluster: Cluster, bob: Person) -> None:
     job_id = bob.start("taken-over", counted(0), "--hold")
     job = bob.until(job_id, {"QUEUED"})
     force = ("ffdl-submitd", "--foreground", "--force-take-over-from", "ctl")
@@ -100,7 +100,7 @@ def test_nobody_takes_over_from_another_node_without_the_operators_word(cluster:
     assert (bob.daemon() or {})["host"] == "ctl"
 
 
-def test_jobs_and_daemon_outlive_the_session_that_started_them(cluster: Cluster, stopped: Person) -> None:
+def test_job_and_daemon_survive_end_of_submitting_session(cluster: Cluster, stopped: Person) -> None:
     model = stopped.model("empty", {"README": "nothing here\n"})
     manifest = stopped.manifest("logged-out", counted(2))
     session = stopped.popen("sh", "-c", f"ffdl-submit --parsable {manifest} {model}; exec sleep 600")
@@ -112,7 +112,7 @@ def test_jobs_and_daemon_outlive_the_session_that_started_them(cluster: Cluster,
     assert before is not None and stopped.daemon() == before
 
 
-def test_the_daemon_ends_when_nobody_needs_it(bob: Person) -> None:
+def test_daemon_exits_when_idle_after_recording_last_job(bob: Person) -> None:
     brief = bob.at("brief", CONFIG.replace("idle_exit_s = 60", "idle_exit_s = 1"))
     brief.run("sh", "-c", f"rm -f {brief.state}/daemon.log")
     job_id = brief.start("brief", counted(1))
@@ -144,7 +144,7 @@ def on_network(cluster: Cluster, bob: Person) -> Iterator[Person]:
     cluster.run("ctl", ["sh", "-c", f"umount -l {base}/mnt && rm -rf {base}"])
 
 
-def test_a_state_directory_on_a_network_file_system(on_network: Person) -> None:
+def test_daemon_locks_database_without_wal_when_state_is_on_network_file_system(on_network: Person) -> None:
     """SQLite without shared memory: rollback journal, one process. The whole life, a kill in the middle of it."""
     first = on_network.start("netfs-first", "true")
     second = on_network.start("netfs-second", "until [ -e $JOB_STATE_DIR/go ]; do sleep 0.1; done")

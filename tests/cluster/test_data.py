@@ -91,7 +91,7 @@ def ended(cluster: Cluster, alice: Person) -> Iterator[Ended]:
     yield Ended(job, stored, refused.stderr)
 
 
-def test_data_arrive_where_ffdl_has_them_at_level_none(ended: Ended, alice: Person) -> None:
+def test_learners_read_bucket_data_without_network_access(ended: Ended, alice: Person) -> None:
     assert ended.job["state"] == "COMPLETED", ended.job
     assert ended.job["network"] == "none"
     for learner in (1, 2):
@@ -99,7 +99,7 @@ def test_data_arrive_where_ffdl_has_them_at_level_none(ended: Ended, alice: Pers
         assert "from the bucket\n['lo']\n" in said, said
 
 
-def test_results_and_logs_have_ffdls_layout(ended: Ended) -> None:
+def test_results_and_logs_are_stored_in_bucket_in_ffdl_layout(ended: Ended) -> None:
     job_id, stored = ended.job["id"], ended.stored
     assert {key for key in stored if not key.endswith("model.zip")} == {
         f"{job_id}/of-1",
@@ -113,12 +113,12 @@ def test_results_and_logs_have_ffdls_layout(ended: Ended) -> None:
     assert stored[f"{job_id}/learner-2/training-log.txt"].endswith("from the bucket\n['lo']\n")
 
 
-def test_a_bucket_that_is_not_there_is_told_at_its_line(ended: Ended) -> None:
+def test_submit_rejects_missing_bucket_without_printing_secret(ended: Ended) -> None:
     assert "NoSuchBucket" in ended.refused
     assert SECRET not in ended.refused
 
 
-def test_the_credentials_are_gone_with_the_end_of_the_job(ended: Ended, alice: Person) -> None:
+def test_credentials_are_removed_from_state_directory_after_job_ends(ended: Ended, alice: Person) -> None:
     def holders(*texts: str) -> list[str]:
         named = [word for text in texts for word in ("-e", text)]
         return alice.run("sh", "-c", 'grep -rlaF "$@" || true', "sh", *named, alice.state).stdout.split()

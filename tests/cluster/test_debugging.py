@@ -121,7 +121,7 @@ def execute(alice: Person, *words: str, node: str = "ctl") -> subprocess.Complet
 @pytest.mark.parametrize(
     ("level", "learner", "node"), [("none", 1, "ctl"), ("job", 1, "login2"), ("job", 2, "ctl"), ("host", 1, "login2")]
 )
-def test_a_command_is_in_the_learners_container(
+def test_exec_runs_command_inside_learner_container(
     alice: Person, jobs: dict[str, Hanging], level: str, learner: int, node: str
 ) -> None:
     job = jobs[level]
@@ -135,7 +135,7 @@ def test_a_command_is_in_the_learners_container(
     assert rest[5] == "import os, time"
 
 
-def test_a_table_has_every_learner(alice: Person, jobs: dict[str, Hanging]) -> None:
+def test_top_lists_processes_of_every_learner(alice: Person, jobs: dict[str, Hanging]) -> None:
     said = json.loads(alice.run("ffdl", "top", "--once", "--json", jobs["job"].id, node="login2").stdout)
     assert [one["learner"] for one in said["learners"]] == [1, 2]
     for one in said["learners"]:
@@ -146,17 +146,19 @@ def test_a_table_has_every_learner(alice: Person, jobs: dict[str, Hanging]) -> N
     assert (shells, shown.count("python3 hang.py") - shells, shown.count("learner 2 on ")) == (2, 2, 1)
 
 
-def test_a_stack_names_the_function_that_hangs(alice: Person, jobs: dict[str, Hanging]) -> None:
+def test_stack_shows_function_and_line_of_hanging_learner(alice: Person, jobs: dict[str, Hanging]) -> None:
     said = alice.run("ffdl", "stack", "--learner=2", jobs["job"].id).stdout
     assert re.search(r"learner 2 on n\d:\n(.*\n)*.*stuck_in_the_barrier \(hang.py:6\)", said), said
 
 
-def test_streams_and_terminal_of_a_shell(alice: Person, jobs: dict[str, Hanging]) -> None:
+def test_shell_forwards_terminal_size_ctrl_c_and_exit_status(alice: Person, jobs: dict[str, Hanging]) -> None:
     script = alice.write("~/drive.py", textwrap.dedent(DRIVER))
     assert alice.run("python3", script, jobs["none"].id, node="login2").stdout == "ended with 9\n"
 
 
-def test_nothing_is_left_of_a_killed_client(cluster: Cluster, alice: Person, jobs: dict[str, Hanging]) -> None:
+def test_exec_ends_remote_processes_and_step_when_client_is_killed(
+    cluster: Cluster, alice: Person, jobs: dict[str, Hanging]
+) -> None:
     job = jobs["job"].id
     text = "trap '' HUP; setsid -f sleep 8300; echo up; exec sleep 8300"
 
@@ -178,12 +180,12 @@ def test_nothing_is_left_of_a_killed_client(cluster: Cluster, alice: Person, job
     wait_until(is_gone, "the step to be gone")
 
 
-def test_another_users_learner_is_closed(bob: Person, jobs: dict[str, Hanging]) -> None:
+def test_exec_rejects_job_of_another_user(bob: Person, jobs: dict[str, Hanging]) -> None:
     done = execute(bob, jobs["none"].id, "--", "true")
     assert (done.returncode, "there is no job" in done.stderr) == (1, True)
 
 
-def test_the_end_of_the_job_ends_the_command(cluster: Cluster, alice: Person, jobs: dict[str, Hanging]) -> None:
+def test_exec_command_ends_when_job_is_cancelled(cluster: Cluster, alice: Person, jobs: dict[str, Hanging]) -> None:
     job = jobs["host"].id
     with alice.popen("ffdl", "exec", job, "--", "bash", "-c", "trap '' HUP; echo up; exec sleep 8400") as started:
         assert started.stdout is not None

@@ -89,7 +89,7 @@ def event(alice: Person, job: dict[str, Any], kind: str) -> dict[str, Any]:
     return {name.removeprefix("x_"): value for name, value in found.items()}
 
 
-def test_two_jobs_on_a_node_have_their_own_gpus_and_accelerators(alice: Person, jobs: Jobs) -> None:
+def test_jobs_sharing_a_node_access_disjoint_gpus_and_accelerators(alice: Person, jobs: Jobs) -> None:
     let_through: list[set[str]] = []
     for name in ("one", "two"):
         report, told = seen(alice, jobs[name]), event(alice, jobs[name], "devices")
@@ -105,7 +105,7 @@ def test_two_jobs_on_a_node_have_their_own_gpus_and_accelerators(alice: Person, 
     assert not let_through[0] & let_through[1]
 
 
-def test_learners_with_shares_see_one_gpu_together(alice: Person, jobs: Jobs) -> None:
+def test_learners_with_gpu_shares_access_the_same_gpu(alice: Person, jobs: Jobs) -> None:
     job = jobs["shares"]
     assert alice.batch_fields(job["native_id"])["TresPerNode"] in ("gres/shard:2", "gres:shard:2")
     first, second = seen(alice, job), seen(alice, job, 2)
@@ -117,7 +117,7 @@ def test_learners_with_shares_see_one_gpu_together(alice: Person, jobs: Jobs) ->
     assert event(alice, job, "devices")["gpus"] == "0"
 
 
-def test_a_job_without_gpus_sees_none(alice: Person, jobs: Jobs) -> None:
+def test_job_without_gpus_sees_no_device_files(alice: Person, jobs: Jobs) -> None:
     report = seen(alice, jobs["none"])
     assert (report["gpus"], report["npus"], report["env"]["CUDA_VISIBLE_DEVICES"]) == ({}, {}, "")
 
@@ -134,7 +134,7 @@ def test_a_job_without_gpus_sees_none(alice: Person, jobs: Jobs) -> None:
         ({"gpus": 0, "learners": 2}, {"npu": 1}, "n3"),
     ],
 )
-def test_what_no_node_offers_is_refused_by_its_name(
+def test_submit_rejects_gpu_or_gres_request_that_no_node_offers(
     alice: Person, model: str, fields: dict[str, object], gres: dict[str, int], words: str
 ) -> None:
     extra = f"batch: {{gres: {json.dumps(gres)}}}" if gres else ""
@@ -151,7 +151,9 @@ def broken_node(cluster: Cluster) -> Iterator[str]:
     cluster.run("n1", ["mknod", "-m", "666", "/dev/nvidia3", "c", str(FAKE_MAJOR), "3"])
 
 
-def test_a_node_that_lacks_a_device_starts_no_learner_and_is_left(alice: Person, model: str, broken_node: str) -> None:
+def test_job_moves_to_another_node_before_learner_start_when_gpu_device_is_missing(
+    alice: Person, model: str, broken_node: str
+) -> None:
     manifest = alice.manifest("all-of-a-node", f"echo begun; {COMMAND}", gpus=4, gpu_type="v100")
     job = alice.finish(alice.submit(manifest, model))
     assert job["state"] == "COMPLETED", textwrap.shorten(str(job), 2000)
@@ -165,7 +167,7 @@ def test_a_node_that_lacks_a_device_starts_no_learner_and_is_left(alice: Person,
 
 
 @pytest.mark.parametrize("gres", ["gpu:1,shard:1", "shard:3", "tpu:1"])
-def test_slurm_takes_no_more_than_is_offered(alice: Person, gres: str) -> None:
+def test_sbatch_rejects_gres_combination_that_submit_rejects(alice: Person, gres: str) -> None:
     """Whole GPUs beside shares, and more shares than a GPU has: what is refused here would never run."""
     argv = ("sbatch", "--test-only", "--nodelist=n3", "--nodes=1", "--wrap=true")
     assert alice.run(*argv, "--gres=gpu:1").returncode == 0

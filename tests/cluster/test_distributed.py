@@ -206,7 +206,7 @@ def _losses(person: Person, job: Mapping[str, Any]) -> tuple[int, list[float]]:
     ("way", "processes"),
     [("learners", 4), (ON_HOSTS, 4), ("torchrun", 8), ("torchrun's own", 8), ("mpirun", 4), ("pytorchmpi", 4)],
 )
-def test_a_training_over_two_nodes_has_the_losses_of_one_process(
+def test_distributed_job_on_two_nodes_matches_losses_of_single_process(
     runner: Person, trained: Mapping[str, Mapping[str, Any]], way: str, processes: int
 ) -> None:
     one, expected = _losses(runner, trained["alone"])
@@ -220,7 +220,9 @@ def test_a_training_over_two_nodes_has_the_losses_of_one_process(
     assert network == (("host", "none") if way == ON_HOSTS else ("job", "vxlan"))
 
 
-def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
+def test_parameter_server_example_trains_expected_weights(
+    runner: Person, small: Mapping[str, Mapping[str, Any]]
+) -> None:
     job = small["parameter servers"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1, 2))
     assert "serving on learner-" in attempt_log(runner, job, 1, 1)
@@ -229,7 +231,7 @@ def test_ffdl_s_parameter_servers_run_as_they_are(runner: Person, small: Mapping
         assert weights == pytest.approx([3.0, -2.0, 0.5, 1.0], abs=0.2)  # the other's last gradient may be an old one
 
 
-def test_a_reader_of_tf_config_finds_all_others(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
+def test_learners_reach_all_peers_through_tf_config(runner: Person, small: Mapping[str, Mapping[str, Any]]) -> None:
     job = small["TF_CONFIG"]
     assert job["state"] == "COMPLETED", (job["message"], attempt_log(runner, job, 1))
     for learner in range(1, 5):
@@ -238,7 +240,7 @@ def test_a_reader_of_tf_config_finds_all_others(runner: Person, small: Mapping[s
 
 
 @pytest.mark.parametrize(("gpus", "level"), [(0, "host"), (1, "host"), (0, "job")])
-def test_what_each_learner_is_told(
+def test_learner_environment_holds_ranks_names_and_master_address(
     runner: Person, small: Mapping[str, Mapping[str, Any]], gpus: int, level: str
 ) -> None:
     """Three learners, two of them on one node."""
@@ -284,12 +286,12 @@ def test_what_each_learner_is_told(
     }
 
 
-def test_one_failed_learner_ends_the_job_and_its_services(small: Mapping[str, Mapping[str, Any]]) -> None:
+def test_job_fails_with_exit_status_of_failed_learner(small: Mapping[str, Mapping[str, Any]]) -> None:
     job = small["one fails"]
     assert (job["state"], job["exit_code"], job["error_code"]) == ("FAILED", 7, "C201"), job
 
 
-def test_a_failed_learner_is_started_again_where_the_manifest_says_so(
+def test_restart_learner_policy_restarts_only_the_failed_learner(
     runner: Person, small: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """The others go on meanwhile."""
@@ -299,7 +301,7 @@ def test_a_failed_learner_is_started_again_where_the_manifest_says_so(
     assert runs == [1, 2, 1]
 
 
-def test_roles_with_resources_and_commands_of_their_own(runner: Person) -> None:
+def test_roles_run_their_own_commands_and_workers_get_one_gpu_each(runner: Person) -> None:
     extra = (
         "batch:\n  placement: pack\n  roles:\n"
         "    ps: {learners: 1, gpus: 0, command: 'echo ps; sleep 600'}\n"
@@ -315,14 +317,14 @@ def test_roles_with_resources_and_commands_of_their_own(runner: Person) -> None:
     assert all(len(found) == 1 for found in seen), (seen, workers)
 
 
-def test_a_gang_that_cannot_be_had_is_refused_before_it_waits(runner: Person) -> None:
+def test_submit_rejects_more_learners_than_nodes_and_suggests_pack_placement(runner: Person) -> None:
     manifest = runner.manifest("too-many", "true", gpus=0, learners=4)
     result = runner.run("ffdl-submit", manifest, runner.model("empty", {"README": "nothing\n"}), check=False)
     assert result.returncode != 0
     assert "4 learners need a node each" in result.stderr and "placement: pack" in result.stderr
 
 
-def test_learners_that_wait_for_others_are_halted_with_them(runner: Person) -> None:
+def test_halt_ends_job_when_service_role_ignores_checkpoint_request(runner: Person) -> None:
     """All are asked; the job halts though a service never saves anything."""
     command = "trap 'exit 0' USR2; echo begun; while :; do sleep 0.2; done"
     extra = "batch:\n  checkpoint: {grace_s: 4}\n  placement: pack\n  roles:\n    worker: {learners: 2}\n"

@@ -33,7 +33,7 @@ def slot_missing(cluster: Cluster, node: str) -> Iterator[None]:
         cluster.run(node, ["mv", f"{CONF}.whole", CONF])
 
 
-def test_a_cluster_that_is_well(cluster: Cluster, alice: Person) -> None:
+def test_doctor_passes_every_check_on_healthy_cluster(cluster: Cluster, alice: Person) -> None:
     cluster.wait_idle()  # jobs of others may just be ending
     code, lines = doctor(alice, "--nodes", "all")
     assert code == 0, lines
@@ -49,7 +49,7 @@ def test_a_cluster_that_is_well(cluster: Cluster, alice: Person) -> None:
     assert doctor(alice)[1] == lines[:7]
 
 
-def test_a_compute_node_that_is_asked_itself(cluster: Cluster, alice: Person) -> None:
+def test_doctor_checks_own_node_when_run_on_compute_node(cluster: Cluster, alice: Person) -> None:
     tried = [
         f"ok     this node: {name}" for name in ("vxlan", "filter", "acl", "ports", "hooks", "apptainer", "egress")
     ]
@@ -63,7 +63,7 @@ def test_a_compute_node_that_is_asked_itself(cluster: Cluster, alice: Person) ->
     assert cluster.run("n1", [ADMIN, "doctor"]).stdout.splitlines()[-7:] == tried
 
 
-def test_a_node_whose_apptainer_lacks_a_slot_is_named_with_the_file(cluster: Cluster, alice: Person) -> None:
+def test_doctor_names_node_and_file_when_apptainer_network_slot_is_missing(cluster: Cluster, alice: Person) -> None:
     with slot_missing(cluster, "n3"):
         code, lines = doctor(alice, "--nodes", "all")
         found = [line for line in lines if not line.startswith("ok ") and "data mounts" not in line]
@@ -75,7 +75,7 @@ def test_a_node_whose_apptainer_lacks_a_slot_is_named_with_the_file(cluster: Clu
     nothing_left(cluster, "n3")
 
 
-def test_a_node_whose_apptainer_makes_no_network_is_named(cluster: Cluster, alice: Person) -> None:
+def test_doctor_reports_node_when_its_apptainer_creates_no_network(cluster: Cluster, alice: Person) -> None:
     """Level none; the control beside it, a container without a network of its own, starts."""
     program = "/usr/bin/apptainer"
     stub = f'#!/bin/sh\ncase "$*" in *--net*) echo "FATAL: no CNI" >&2; exit 255 ;; esac\nexec {program}.real "$@"\n'
@@ -89,7 +89,7 @@ def test_a_node_whose_apptainer_makes_no_network_is_named(cluster: Cluster, alic
         cluster.run("n3", ["sh", "-ec", f"umount {program}; rm {program}.real /run/stub"])
 
 
-def test_a_node_that_does_not_mount_and_one_without_the_epilog_are_named(cluster: Cluster, alice: Person) -> None:
+def test_doctor_notes_nodes_without_rclone_or_mount_epilog(cluster: Cluster, alice: Person) -> None:
     hooks = "/etc/slurm/epilog.d"
     made = f"mkdir /run/epilogs; cp -p {hooks}/00-keep {hooks}/50-ffdl /run/epilogs/; mount --bind /run/epilogs {hooks}"
     cluster.run("n2", ["mount", "--bind", "/dev/null", "/usr/bin/rclone"])
@@ -116,7 +116,7 @@ def other_prologs(cluster: Cluster, node: str, keep: str) -> Iterator[None]:
         cluster.run(node, ["sh", "-ec", f"umount {HOOKS}; rm -r /run/hooks"])
 
 
-def test_a_node_whose_hook_was_taken_out_is_found_and_not_drained(cluster: Cluster, alice: Person) -> None:
+def test_doctor_reports_node_without_prolog_hook_and_does_not_drain_it(cluster: Cluster, alice: Person) -> None:
     with other_prologs(cluster, "n3", "00-keep"):
         code, lines = doctor(alice, "--nodes=n3")
         said = "wrong  node n3: it has the feature 'ffdl-network', but its prolog made nothing: prolog.d/50-ffdl "
@@ -132,7 +132,7 @@ def test_a_node_whose_hook_was_taken_out_is_found_and_not_drained(cluster: Clust
     nothing_left(cluster, "n3")
 
 
-def test_an_empty_prolog_directory_drains_the_one_node_that_is_asked(cluster: Cluster, alice: Person) -> None:
+def test_doctor_stops_after_first_node_when_prolog_drains_it(cluster: Cluster, alice: Person) -> None:
     cluster.wait_idle()  # a node that is not is no first one to be asked
     try:
         with other_prologs(cluster, "n1", ""):
@@ -147,7 +147,7 @@ def test_an_empty_prolog_directory_drains_the_one_node_that_is_asked(cluster: Cl
     cluster.wait_idle()
 
 
-def test_a_busy_node_is_not_examined_and_not_wrong(cluster: Cluster, alice: Person) -> None:
+def test_doctor_skips_busy_node_with_note_and_exits_75(cluster: Cluster, alice: Person) -> None:
     options = ("-w", "n2", "--exclusive", "--mem=0", "-o", "/dev/null", "--wrap", "sleep 300")
     job = alice.run("sbatch", "--parsable", *options).stdout.strip()
     try:
@@ -162,7 +162,7 @@ def test_a_busy_node_is_not_examined_and_not_wrong(cluster: Cluster, alice: Pers
     cluster.wait_idle()
 
 
-def test_a_list_that_names_no_nodes_is_wrong_usage(alice: Person) -> None:
+def test_doctor_exits_2_for_malformed_or_unknown_node_list(alice: Person) -> None:
     for nodes, said in (
         ("n[1-", "which is no list of nodes"),
         ("n[2-5]", "Slurm has no node n4, n5; it has n1, n2, n3"),
@@ -171,7 +171,7 @@ def test_a_list_that_names_no_nodes_is_wrong_usage(alice: Person) -> None:
         assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done
 
 
-def test_a_drained_node_is_not_examined(cluster: Cluster, alice: Person) -> None:
+def test_doctor_skips_drained_node_with_note_and_exits_75(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=test")
     try:
         code, lines = doctor(alice, "--nodes=n1,n2")

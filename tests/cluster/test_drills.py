@@ -89,7 +89,9 @@ def drilled(alice: Person) -> Iterator[dict[str, Drilled]]:
 
 
 @pytest.mark.parametrize("name", ["timeout", "halt", "preempt", "trial"])
-def test_a_training_that_listens_confirms_a_checkpoint(drilled: dict[str, Drilled], name: str) -> None:
+def test_drill_confirms_checkpoint_and_reports_lead_when_learner_answers(
+    drilled: dict[str, Drilled], name: str
+) -> None:
     drill = drilled[name]
     report = drill.report
     assert (drill.status, report["passed"], report["asked"], report["confirmed"]) == (0, True, True, True), drill
@@ -105,7 +107,7 @@ def test_a_training_that_listens_confirms_a_checkpoint(drilled: dict[str, Drille
     assert report["next_started_after_s"] > 0
 
 
-def test_a_failed_node_leads_back_to_the_last_saved_file(alice: Person, drilled: dict[str, Drilled]) -> None:
+def test_node_failure_drill_continues_job_from_last_saved_file(alice: Person, drilled: dict[str, Drilled]) -> None:
     drill = drilled["node-fail"]
     report = drill.report
     assert (drill.status, report["interruption"], report["next_attempt"]) == (0, "node_failure", 2), drill
@@ -119,7 +121,9 @@ def test_a_failed_node_leads_back_to_the_last_saved_file(alice: Person, drilled:
 
 
 @pytest.mark.parametrize(("name", "ended", "attempts"), [("deaf-timeout", "COMPLETED", 2), ("deaf-halt", "HALTED", 1)])
-def test_a_training_that_does_not_listen(drilled: dict[str, Drilled], name: str, ended: str, attempts: int) -> None:
+def test_drill_fails_when_learner_ignores_checkpoint_request(
+    drilled: dict[str, Drilled], name: str, ended: str, attempts: int
+) -> None:
     drill = drilled[name]
     report = drill.report
     assert (drill.status, report["passed"], report["confirmed"], report["answered"]) == (1, False, False, False), drill
@@ -130,7 +134,7 @@ def test_a_training_that_does_not_listen(drilled: dict[str, Drilled], name: str,
     assert (drill.job["state"], len(drill.job["attempts"])) == (ended, attempts), drill.job
 
 
-def test_what_is_reported_is_what_history_and_attempts_say(alice: Person, drilled: dict[str, Drilled]) -> None:
+def test_drill_report_matches_job_events_and_attempts(alice: Person, drilled: dict[str, Drilled]) -> None:
     for name in ("timeout", "halt", "preempt", "node-fail", "deaf-timeout", "deaf-halt"):
         drill = drilled[name]
         assert drill.job["attempts"][0]["played"], drill.job
@@ -141,7 +145,9 @@ def test_what_is_reported_is_what_history_and_attempts_say(alice: Person, drille
 
 
 @pytest.mark.parametrize("name", GOING_ON)
-def test_a_drilled_training_completes(alice: Person, drilled: dict[str, Drilled], name: str) -> None:
+def test_drilled_job_completes_from_checkpoint_in_second_attempt(
+    alice: Person, drilled: dict[str, Drilled], name: str
+) -> None:
     job = drilled[name].job
     assert (job["state"], len(job["attempts"])) == ("COMPLETED", 2), job
     first, second = (attempt_log(alice, job, number) for number in (1, 2))
@@ -152,13 +158,13 @@ def test_a_drilled_training_completes(alice: Person, drilled: dict[str, Drilled]
     assert is_gapless(history(alice, job["id"]))
 
 
-def test_a_trial_run_is_taken_back(alice: Person, drilled: dict[str, Drilled]) -> None:
+def test_drill_cancels_its_trial_run(alice: Person, drilled: dict[str, Drilled]) -> None:
     job = drilled["trial"].job
     assert (job["state"], job["name"]) == ("CANCELLED", "drill-drill-trial"), job
     assert not {attempt["native_id"] for attempt in job["attempts"]} & alice.queue()
 
 
-def test_a_job_that_is_over_cannot_be_drilled(alice: Person, drilled: dict[str, Drilled]) -> None:
+def test_drill_rejects_halted_job(alice: Person, drilled: dict[str, Drilled]) -> None:
     job_id = drilled["deaf-halt"].job["id"]
     done = alice.run("ffdl", "drill", "halt", job_id, check=False)
     assert done.returncode == 1 and f"{job_id} is HALTED" in done.stderr and "Traceback" not in done.stderr

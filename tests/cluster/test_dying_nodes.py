@@ -80,7 +80,7 @@ def hung(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, Any]]:
     cluster.wait_idle()
 
 
-def test_a_gang_leaves_the_node_that_hangs(alice: Person, hung: Mapping[str, Any]) -> None:
+def test_job_with_two_learners_continues_without_frozen_node(alice: Person, hung: Mapping[str, Any]) -> None:
     job = hung["job"]
     assert job["state"] == "COMPLETED", job
     assert [attempt["interruption"] for attempt in job["attempts"]] == ["node_failure", ""], job["attempts"]
@@ -92,7 +92,7 @@ def test_a_gang_leaves_the_node_that_hangs(alice: Person, hung: Mapping[str, Any
         assert begin["RESUME"] == "1" and steps(log) == list(range(begin["from"] + 1, 101))
 
 
-def test_a_node_that_wakes_up_writes_nothing(alice: Person, hung: Mapping[str, Any]) -> None:
+def test_thawed_node_writes_nothing_to_log_of_lost_attempt(alice: Person, hung: Mapping[str, Any]) -> None:
     job = hung["job"]
     wait_until(
         lambda: controllers(alice, job["id"], hung["frozen"]) == [],
@@ -104,7 +104,7 @@ def test_a_node_that_wakes_up_writes_nothing(alice: Person, hung: Mapping[str, A
     assert is_gapless(history(alice, job["id"]))
 
 
-def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, alice: Person) -> None:
+def test_silent_job_continues_on_another_node_after_silence_limit(cluster: Cluster, alice: Person) -> None:
     """Controllers and learners are stopped, slurmd is not: Slurm would hold the allocation until its time limit."""
     person = alice.at("silent", f"silent_s = {SILENT_S}\n")
     job_id = person.submit(training(alice, "still", extra=LONG, gpus=0), saver_model(alice), "--no-requeue")
@@ -137,7 +137,7 @@ def test_a_job_that_stands_still_leaves_a_node_that_is_well(cluster: Cluster, al
     cluster.wait_idle()
 
 
-def test_the_only_node_that_fits_is_used_again(cluster: Cluster, alice: Person) -> None:
+def test_requeued_job_reuses_failed_node_when_no_other_node_fits(cluster: Cluster, alice: Person) -> None:
     """Slurm requeues it when its node is lost. Kept off that node it would wait for ever, on one that is well again."""
     job_id = alice.submit(training(alice, "only-there", extra=LONG, gpus=0), saver_model(alice), "--nodelist=n3")
     until_logged(alice, job_id, "step 5")
@@ -153,7 +153,7 @@ def test_the_only_node_that_fits_is_used_again(cluster: Cluster, alice: Person) 
     assert any("n3 again" in warning for warning in job["warnings"]), job
 
 
-def test_a_daemon_that_nobody_reaches_is_not_missed(cluster: Cluster, alice: Person) -> None:
+def test_job_continues_while_daemon_has_no_network(cluster: Cluster, alice: Person) -> None:
     """Its login node loses the network: no Slurm, and no word to anybody. The training warns, saves and goes on."""
     person = alice.at("far", "")
     extra = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '150', HOLD: '20'}}"

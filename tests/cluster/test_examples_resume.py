@@ -92,7 +92,7 @@ def _submit(alice: Person, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_halt_is_answered_by_a_confirmed_checkpoint(ended: Ended, name: str) -> None:
+def test_example_confirms_checkpoint_when_halted(ended: Ended, name: str) -> None:
     halted, _, _ = ended[name]
     assert halted["state"] == "HALTED", halted
     attempt = halted["attempts"][-1]
@@ -101,7 +101,7 @@ def test_a_halt_is_answered_by_a_confirmed_checkpoint(ended: Ended, name: str) -
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_resumed_run_ends_with_the_result_of_an_uninterrupted_one(alice: Person, ended: Ended, name: str) -> None:
+def test_resumed_example_produces_same_result_as_uninterrupted_run(alice: Person, ended: Ended, name: str) -> None:
     _, finished, whole = ended[name]
     assert (finished["state"], whole["state"]) == ("COMPLETED", "COMPLETED"), (finished, whole)
     file = EXAMPLES[name].result
@@ -109,7 +109,7 @@ def test_the_resumed_run_ends_with_the_result_of_an_uninterrupted_one(alice: Per
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_second_attempt_goes_on_where_the_first_saved(alice: Person, ended: Ended, name: str) -> None:
+def test_resumed_example_continues_from_saved_step(alice: Person, ended: Ended, name: str) -> None:
     example, (_, finished, _) = EXAMPLES[name], ended[name]
     logs = [attempt_log(alice, finished, attempt) for attempt in (1, 2)]
     first, second = ([int(step) for step in re.findall(example.line, log, re.MULTILINE)] for log in logs)

@@ -88,7 +88,9 @@ def kept(alice: Person, job: dict[str, Any], name: str) -> str:
     return alice.read(f"{job['results']}/{name}")
 
 
-def test_an_exit_code(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_failed_job_reports_exit_status_error_code_and_log_tail(
+    alice: Person, failed: dict[str, dict[str, Any]]
+) -> None:
     job = failed["exit"]
     assert (job["error_code"], job["exit_code"], job["exit_signal"]) == ("C201", 3, None)
     assert job["message"] == "learner 1 ended with exit code 3"
@@ -98,7 +100,7 @@ def test_an_exit_code(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     assert alice.accounted(job["native_id"], "State", "ExitCode") == ["FAILED", "3:0"]
 
 
-def test_results_and_logs_of_a_failed_job_are_stored(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_failed_job_stores_results_logs_and_checkpoint(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     job = failed["exit"]
     assert job["results"] == f"{alice.home}/failures/out/{job['id']}"
     assert kept(alice, job, "partial.txt") == "half\n"
@@ -108,7 +110,7 @@ def test_results_and_logs_of_a_failed_job_are_stored(alice: Person, failed: dict
     assert list(job["timestamps"])[-2:] == ["STORING", "FAILED"]
 
 
-def test_a_signal(failed: dict[str, dict[str, Any]]) -> None:
+def test_job_reports_signal_that_killed_its_learner(failed: dict[str, dict[str, Any]]) -> None:
     """The shell in the container dies of it; Apptainer hands it on as the exit code that a shell would give."""
     job = failed["killed"]
     assert job["error_code"] == "C201"
@@ -116,14 +118,16 @@ def test_a_signal(failed: dict[str, dict[str, Any]]) -> None:
     assert "SIGSEGV" in job["message"]
 
 
-def test_out_of_memory(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_job_reports_out_of_memory_when_learner_exceeds_memory(
+    alice: Person, failed: dict[str, dict[str, Any]]
+) -> None:
     job = failed["memory"]
     assert job["error_code"] == "C202", job
     assert "memory" in job["message"] and "ask for more memory" in job["cure"]
     assert alice.logs(job["id"]).splitlines()[0] == "growing"
 
 
-def test_the_other_learner_is_stopped(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_learner_failure_terminates_the_other_learner(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     job = failed["second"]
     assert (job["error_code"], job["exit_code"]) == ("C201", 5)
     assert re.fullmatch(r"learner 2 \(on \S+\) ended with exit code 5", job["message"]), job["message"]
@@ -132,32 +136,36 @@ def test_the_other_learner_is_stopped(alice: Person, failed: dict[str, dict[str,
     assert job["native_id"] not in alice.queue()
 
 
-def test_a_missing_command(failed: dict[str, dict[str, Any]]) -> None:
+def test_job_fails_with_status_127_when_command_is_missing(failed: dict[str, dict[str, Any]]) -> None:
     job = failed["command"]
     assert (job["error_code"], job["exit_code"]) == ("C201", 127)
     assert "no-such-program: command not found" in job["log_tail"][-1]
 
 
-def test_an_image_without_bash(failed: dict[str, dict[str, Any]]) -> None:
+def test_job_fails_with_container_error_when_image_has_no_bash(failed: dict[str, dict[str, Any]]) -> None:
     job = failed["no-bash"]
     assert job["error_code"] in ("S103", "S105"), job
     assert "bash" in job["message"] and job["nodes"] in job["message"]
 
 
-def test_an_image_that_is_none(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_job_fails_with_s103_when_image_is_not_a_sif_file(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     job = failed["no-image"]
     assert job["error_code"] == "S103", job
     assert f"{alice.home}/not-an-image.sif" in job["message"] and job["nodes"] in job["message"]
 
 
-def test_a_results_store_that_cannot_be_written(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_job_fails_with_c103_when_results_store_is_not_writable(
+    alice: Person, failed: dict[str, dict[str, Any]]
+) -> None:
     job = failed["locked"]
     assert job["error_code"] == "C103", job
     assert f"{alice.home}/locked/out" in job["message"] and "Permission denied" in job["message"]
     assert "check the data store" in job["cure"]
 
 
-def test_a_results_store_that_is_full(alice: Person, failed: dict[str, dict[str, Any]], small: str) -> None:
+def test_job_fails_with_s303_and_keeps_results_when_store_is_full(
+    alice: Person, failed: dict[str, dict[str, Any]], small: str
+) -> None:
     job = failed["full"]
     assert job["error_code"] == "S303", job
     assert f"{small}/out/{job['id']}" in job["message"] and "No space left on device" in job["message"]
@@ -166,7 +174,7 @@ def test_a_results_store_that_is_full(alice: Person, failed: dict[str, dict[str,
     assert size == "3000000\n"
 
 
-def test_no_apptainer_on_the_node(alice: Person, failed: object) -> None:
+def test_job_fails_with_s105_when_node_has_no_apptainer(alice: Person, failed: object) -> None:
     other = alice.at(
         "no-apptainer",
         textwrap.dedent("""\
@@ -186,7 +194,7 @@ def test_no_apptainer_on_the_node(alice: Person, failed: object) -> None:
     assert "/nonexistent/apptainer" in job["message"] and job["nodes"] in job["message"]
 
 
-def test_each_failure_is_one_incident_with_its_cause(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
+def test_failed_job_has_one_incident_with_cause_and_evidence(alice: Person, failed: dict[str, dict[str, Any]]) -> None:
     kinds = {
         "exit": "user.exit",
         "killed": "user.signal",

@@ -13,7 +13,7 @@ LAPTOP = ("env", "FFDL_HOST=ctl", "FFDL_HOST_PROGRAM=/opt/ffdl/venv/bin/ffdl", "
 """A state directory of its own, which stays empty, and a program that no login's PATH has."""
 
 
-def test_a_job_goes_over_ssh_to_the_daemon_of_the_login_node(bob: Person) -> None:
+def test_remote_client_runs_job_through_login_node_daemon_over_ssh(bob: Person) -> None:
     model = bob.model("empty", {"README": "nothing here\n"})
     manifest = bob.manifest("outside", "echo said on a node; echo 42 > $RESULT_DIR/answer")
 
@@ -29,7 +29,7 @@ def test_a_job_goes_over_ssh_to_the_daemon_of_the_login_node(bob: Person) -> Non
     assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0
 
 
-def test_a_login_node_without_ffdl_runs_the_job_by_slurms_own_commands(bob: Person) -> None:
+def test_remote_client_runs_and_cancels_jobs_on_login_node_without_ffdl(bob: Person) -> None:
     """No login's PATH has our programs; the model and the results go over SSH, and the image is the host's."""
     model = bob.model("code", {"train.py": "print('said on a node', flush=True)\n"})
     manifest = bob.manifest("plain", "python3 train.py; echo 42 > $RESULT_DIR/answer")
@@ -53,7 +53,7 @@ def test_a_login_node_without_ffdl_runs_the_job_by_slurms_own_commands(bob: Pers
     assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0, "a daemon was begun here"
 
 
-def test_the_contract_holds_over_ssh_on_the_real_cluster(cluster: Cluster, alice: Person) -> None:
+def test_slurm_ssh_gateway_passes_scheduler_contract(cluster: Cluster, alice: Person) -> None:
     """Every command of Slurm goes to the other login node."""
     process = start_contract(alice, "slurm-ssh", "/opt/ffdl/venv/bin/python")
     try:

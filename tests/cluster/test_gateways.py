@@ -37,9 +37,7 @@ def pyslurm(alice: Person) -> Iterator[Person]:
 
 
 @pytest.mark.parametrize("gateway", GATEWAYS)
-def test_the_contract_holds_on_the_real_cluster(
-    suites: dict[str, subprocess.CompletedProcess[str]], gateway: str
-) -> None:
+def test_gateway_passes_scheduler_contract(suites: dict[str, subprocess.CompletedProcess[str]], gateway: str) -> None:
     assert count_passed(suites[gateway]) >= AT_LEAST
 
 
@@ -50,7 +48,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def test_both_gateways_ask_slurm_for_the_same(alice: Person, pyslurm: Person) -> None:
+def test_cli_and_pyslurm_gateways_submit_identical_job_fields(alice: Person, pyslurm: Person) -> None:
     fields = []
     for person in (alice, pyslurm):
         job = person.until(person.start("options", "true", *OPTIONS), {"QUEUED"})
@@ -60,7 +58,7 @@ def test_both_gateways_ask_slurm_for_the_same(alice: Person, pyslurm: Person) ->
     assert fields[1] == fields[0]
 
 
-def test_a_daemon_that_uses_pyslurm_runs_a_job_from_end_to_end(pyslurm: Person) -> None:
+def test_pyslurm_daemon_completes_fails_and_cancels_jobs(pyslurm: Person) -> None:
     other = pyslurm
     model = other.model("empty", {"README": "nothing here\n"})
     command = "echo here; echo 42 > $RESULT_DIR/answer"

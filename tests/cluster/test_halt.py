@@ -71,7 +71,7 @@ def halted(cluster: Cluster, alice: Person) -> Jobs:
 
 
 @pytest.mark.parametrize("name", ANSWERING)
-def test_a_learner_that_listens_saves_and_ends(alice: Person, halted: Jobs, name: str) -> None:
+def test_halt_confirms_checkpoint_of_learner_that_handles_the_request(alice: Person, halted: Jobs, name: str) -> None:
     job = halted[name]
     assert job["state"] == "HALTED", job
     (attempt,) = job["attempts"]
@@ -83,7 +83,7 @@ def test_a_learner_that_listens_saves_and_ends(alice: Person, halted: Jobs, name
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_a_learner_that_does_not_listen_is_ended(alice: Person, halted: Jobs, name: str) -> None:
+def test_halt_ends_learner_that_ignores_checkpoint_request(alice: Person, halted: Jobs, name: str) -> None:
     job = halted[name]
     assert job["state"] == "HALTED", job
     (attempt,) = job["attempts"]
@@ -92,14 +92,14 @@ def test_a_learner_that_does_not_listen_is_ended(alice: Person, halted: Jobs, na
     assert alice.logs(job["id"]).startswith("begin")
 
 
-def test_their_gpus_are_free(alice: Person, halted: Jobs) -> None:
+def test_halted_jobs_release_their_gpus(alice: Person, halted: Jobs) -> None:
     nodes = {node for job in halted.values() for node in job["nodes"].split(",")}
     assert nodes
     for node in nodes:
         wait_until(partial(free_gpus, alice, node), f"the GPUs of {node}")
 
 
-def test_a_halted_job_goes_on_from_its_checkpoint(alice: Person, halted: Jobs) -> None:
+def test_resume_continues_halted_job_from_checkpoint_with_new_resources(alice: Person, halted: Jobs) -> None:
     job_id = halted["plain"]["id"]
     let_go(alice, job_id)
     alice.run("ffdl", "resume", job_id, "--gpus", "2", "--time", "5")
@@ -116,7 +116,7 @@ def test_a_halted_job_goes_on_from_its_checkpoint(alice: Person, halted: Jobs) -
     assert alice.batch_fields(job["native_id"])["TimeLimit"] == "00:05:00"
 
 
-def test_a_completed_job_cannot_be_resumed(alice: Person, halted: Jobs) -> None:
+def test_resume_rejects_completed_job(alice: Person, halted: Jobs) -> None:
     job_id = alice.start("done", "true")
     alice.finish(job_id)
     refused = alice.run("ffdl", "resume", job_id, check=False)
@@ -124,7 +124,7 @@ def test_a_completed_job_cannot_be_resumed(alice: Person, halted: Jobs) -> None:
     assert alice.show(job_id)["state"] == "COMPLETED"
 
 
-def test_a_job_that_waits_is_taken_back(alice: Person) -> None:
+def test_halt_removes_queued_job_from_slurm_and_resume_queues_it(alice: Person) -> None:
     job_id = alice.start("later", "echo began", "--begin=now+1hour")
     job = alice.until(job_id, {"QUEUED"})
     alice.run("ffdl", "halt", "--wait", job_id)
@@ -137,7 +137,7 @@ def test_a_job_that_waits_is_taken_back(alice: Person) -> None:
     assert alice.finish(job_id)["state"] == "CANCELLED"
 
 
-def test_a_halt_as_soon_as_it_was_submitted(alice: Person) -> None:
+def test_halt_right_after_submit_halts_every_job(alice: Person) -> None:
     """Whatever state it is in by then, it ends halted, or was done before."""
     model = saver_model(alice)
     ids = alice.submit_all([training(alice, f"at-once-{n}", extra=QUICK) for n in range(4)], model)
@@ -146,7 +146,7 @@ def test_a_halt_as_soon_as_it_was_submitted(alice: Person) -> None:
     assert {job["state"] for job in alice.finish_all(ids)} == {"HALTED"}
 
 
-def test_all_learners_of_a_job_save(alice: Person) -> None:
+def test_halt_and_resume_preserve_steps_of_both_learners(alice: Person) -> None:
     job_id = alice.submit(training(alice, "two-learners", extra=ANSWERED, learners=2), saver_model(alice))
     until_logged(alice, job_id, "step 3")
     alice.run("ffdl", "halt", "--wait", job_id)

@@ -32,7 +32,7 @@ def model(alice: Person) -> str:
     return alice.model("empty", {"README": "nothing here\n"})
 
 
-def test_the_built_images_compute(cluster: Cluster, alice: Person, model: str) -> None:
+def test_built_pytorch_and_numpy_images_run_learner_commands(cluster: Cluster, alice: Person, model: str) -> None:
     provide_image(cluster, "pytorch")
     ids = [
         alice.submit(framework(alice, "pytorch", "debian", f'python3 -c "{TORCH}"'), model),
@@ -44,27 +44,27 @@ def test_the_built_images_compute(cluster: Cluster, alice: Person, model: str) -
     assert alice.logs(ids[1]) == "solved [1.0, 2.0]\n"
 
 
-def test_an_image_that_is_not_there_is_named(alice: Person, model: str) -> None:
+def test_submit_names_missing_framework_image_and_directory(alice: Person, model: str) -> None:
     done = alice.run("ffdl-submit", framework(alice, "jax", "debian"), model, check=False)
     assert done.returncode == 78
     assert "jax.sif" in done.stderr and "/shared/images" in done.stderr
 
 
-def test_an_unknown_framework_lists_the_known_ones(alice: Person, model: str) -> None:
+def test_submit_lists_known_frameworks_for_unknown_framework(alice: Person, model: str) -> None:
     done = alice.run("ffdl-submit", framework(alice, "theano", "1.0"), model, check=False)
     assert done.returncode == 78
     assert "theano" in done.stderr and all(name in done.stderr for name in ("pytorch", "tensorflow", "custom"))
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "jax", "caffe"])
-def test_an_unbuilt_definition_is_refused_by_name(name: str) -> None:
+def test_image_build_rejects_definition_that_is_not_built(name: str) -> None:
     argv = [sys.executable, str(CHECKOUT / "containers" / "build.py"), "--out", "/nonexistent", name]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"{name} is not built here: " in done.stderr
 
 
-def test_an_image_of_a_registry_that_cannot_be_reached_fails_with_its_name(alice: Person, model: str) -> None:
+def test_job_fails_with_s103_when_image_registry_is_unreachable(alice: Person, model: str) -> None:
     """The nodes have no way out, as at many sites."""
     job = alice.finish(alice.submit(framework(alice, "tensorflow", "1.5.0-py3"), model))
     assert (job["state"], job["error_code"]) == ("FAILED", "S103"), job

@@ -109,7 +109,7 @@ def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
     cluster.power_on(nodes["lost"])
 
 
-def test_a_warned_training_goes_on_in_the_next_allocation(alice: Person) -> None:
+def test_warned_job_continues_from_checkpoint_in_new_native_job(alice: Person) -> None:
     job_id = begin(alice, "warned", "--time=10")
     warn(alice, native_id(alice, job_id))
     job = alice.finish(job_id)
@@ -120,7 +120,7 @@ def test_a_warned_training_goes_on_in_the_next_allocation(alice: Person) -> None
     assert begins(attempt_log(alice, job, 2))[0]["RESUME"] == "1"
 
 
-def test_the_chain_goes_on_while_the_daemon_is_down(alice: Person) -> None:
+def test_job_continues_twice_while_daemon_is_down(alice: Person) -> None:
     extra = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '150', HOLD: '20'}}"
     job_id = begin(alice, "alone", "--time=30", extra=extra)
     first = native_id(alice, job_id)
@@ -164,14 +164,16 @@ def preempted(alice: Person, bob: Person) -> Mapping[str, Mapping[str, Any]]:
     return {name: {**job, "first": first[name]} for name, job in jobs.items()}
 
 
-def test_a_preempted_training_that_was_warned_goes_on_at_once(alice: Person, preempted: Mapping[str, Any]) -> None:
+def test_preempted_job_with_warning_continues_without_losing_steps(alice: Person, preempted: Mapping[str, Any]) -> None:
     job = preempted["warned"]
     assert causes(job) == ["preemption", ""] and job["attempts"][0]["checkpoint_confirmed"], job["attempts"]
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
 @pytest.mark.parametrize("name", ["term", "deaf"])
-def test_slurms_own_requeue_is_adopted_and_not_doubled(alice: Person, preempted: Mapping[str, Any], name: str) -> None:
+def test_preempted_job_requeued_by_slurm_keeps_attempt_and_native_id(
+    alice: Person, preempted: Mapping[str, Any], name: str
+) -> None:
     """Whether it saved and ended at TERM, or heard nothing and was killed: Slurm starts the same job anew."""
     job = preempted[name]
     assert (job["native_id"], len(job["attempts"])) == (job["first"], 1), job
@@ -184,13 +186,15 @@ def test_slurms_own_requeue_is_adopted_and_not_doubled(alice: Person, preempted:
         assert begins(log)[1]["from"] >= 2 and steps(log)[-1] == LAST
 
 
-def test_preemption_that_cancels_leads_to_a_next_attempt(alice: Person, preempted: Mapping[str, Any]) -> None:
+def test_preempted_job_continues_in_next_attempt_when_slurm_cancels_it(
+    alice: Person, preempted: Mapping[str, Any]
+) -> None:
     job = preempted["spot"]
     assert causes(job) == ["preemption", ""] and job["attempts"][0]["checkpoint_confirmed"], job["attempts"]
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
-def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
+def test_job_survives_scontrol_suspend_requeue_and_time_limit_update(cluster: Cluster, alice: Person) -> None:
     held, asked, limited = (submit(alice, f"verb-{n}", "--time=10", extra=SHORT) for n in range(3))
     for job_id in (held, asked, limited):
         until_logged(alice, job_id, "step 5")
@@ -210,7 +214,7 @@ def test_the_owners_own_verbs(cluster: Cluster, alice: Person) -> None:
     assert [len(begins(alice.logs(job["id"]))) for job in jobs] == [1, 2, 1]
 
 
-def test_a_limit_that_somebody_shortened_is_a_time_limit_and_no_preemption(alice: Person) -> None:
+def test_interruption_is_timeout_when_time_limit_was_shortened(alice: Person) -> None:
     job_id = begin(alice, "shortened", "--time=60", extra=SHORT)
     native = native_id(alice, job_id)
     alice.run("scontrol", "update", f"JobId={native}", "TimeLimit=2")
@@ -222,7 +226,7 @@ def test_a_limit_that_somebody_shortened_is_a_time_limit_and_no_preemption(alice
     assert all_steps(alice, job) == list(range(1, 151))
 
 
-def test_a_requeue_of_a_learner_that_answers_slowly_is_no_lost_node(alice: Person) -> None:
+def test_requeue_of_slow_checkpoint_is_not_classified_as_node_failure(alice: Person) -> None:
     """While it saves, Slurm has put the job back into its queue already."""
     command = (
         "trap 'sleep 3; echo saved > $CHECKPOINT_DIR/s; exit 0' USR2; echo begin; [ $FFDL_RESTART = 0 ] || exit 0; "
@@ -245,7 +249,7 @@ def until_pending(alice: Person, job_id: str, reason: str) -> None:
     assert reason in known["pending_reason"], known
 
 
-def test_hold_release_and_scancel(alice: Person) -> None:
+def test_job_reports_hold_as_pending_reason_and_becomes_cancelled_after_scancel(alice: Person) -> None:
     job_id = submit(alice, "held", "--begin=now+1hour")
     native = alice.until(job_id, {"QUEUED"})["native_id"]
     alice.run("scontrol", "hold", native)
@@ -258,7 +262,7 @@ def test_hold_release_and_scancel(alice: Person) -> None:
     assert (job["state"], len(job["attempts"])) == ("CANCELLED", 1), job
 
 
-def test_killed_controllers(cluster: Cluster, alice: Person) -> None:
+def test_job_continues_and_frees_gpus_after_controllers_are_killed(cluster: Cluster, alice: Person) -> None:
     """The node's alone, the head alone, both: the training goes on from its checkpoint, and no GPU stays held."""
     victims = {"node": ["node"], "head": ["head"], "both": ["head", "node"]}
     ids = {name: submit(alice, f"killed-{name}", "--time=10", extra=SAVING, gpus=1) for name in victims}
@@ -276,20 +280,20 @@ def test_killed_controllers(cluster: Cluster, alice: Person) -> None:
     wait_until(lambda: free_gpus(alice, BUSY), "the GPUs")
 
 
-def test_a_chain_without_progress_stops_and_says_so(alice: Person, slow: Mapping[str, str]) -> None:
+def test_job_fails_with_c203_at_time_limit_without_checkpoint(alice: Person, slow: Mapping[str, str]) -> None:
     job = alice.finish(slow["deaf"])
     assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
     assert len(job["attempts"]) == 1 and "no checkpoint was confirmed" in job["message"]
 
 
-def test_a_real_time_limit(alice: Person, slow: Mapping[str, str]) -> None:
+def test_job_continues_past_real_time_limit_without_losing_steps(alice: Person, slow: Mapping[str, str]) -> None:
     job = alice.finish(slow["limit"])
     assert job["state"] == "COMPLETED", job
     assert len(job["attempts"]) >= 2 and set(causes(job)[:-1]) == {"timeout"}, job["attempts"]
     assert all_steps(alice, job) == list(range(1, 401))
 
 
-def test_a_lost_node(alice: Person, slow: Mapping[str, str]) -> None:
+def test_job_continues_on_another_node_after_node_power_loss(alice: Person, slow: Mapping[str, str]) -> None:
     job = alice.finish(slow["lost"])
     assert job["state"] == "COMPLETED", job
     assert causes(job)[0] == "node_failure" and job["nodes"] != slow["node of lost"], job["attempts"]
@@ -297,7 +301,9 @@ def test_a_lost_node(alice: Person, slow: Mapping[str, str]) -> None:
     assert saved >= 4 and all_steps(alice, job, since=2) == list(range(saved + 1, LAST + 1)), job["attempts"]
 
 
-def test_a_node_that_comes_back_writes_nothing(cluster: Cluster, alice: Person, slow: Mapping[str, str]) -> None:
+def test_reconnected_node_writes_nothing_to_log_of_lost_attempt(
+    cluster: Cluster, alice: Person, slow: Mapping[str, str]
+) -> None:
     until_logged(alice, slow["cut"], "step", attempt=2)
     cluster.heal(slow["node of cut"])
     job = alice.finish(slow["cut"])

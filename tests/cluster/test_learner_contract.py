@@ -186,7 +186,9 @@ def reports(alice: Person, kind: Kind, jobs: dict[str, dict[str, Any]]) -> list[
 
 
 @each_kind
-def test_variables(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_environment_holds_ffdl_and_rendezvous_variables(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
     for number, report in enumerate(reports(alice, kind, jobs), 1):
         values = {"id": jobs[kind.name]["id"], "learners": kind.learners, "learner": number, "rank": number - 1}
         expected = {
@@ -198,14 +200,16 @@ def test_variables(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -
 
 
 @each_kind
-def test_ffdls_prefixes_are_taken_away(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_environment_drops_variables_with_ffdl_reserved_prefixes(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
     for report in reports(alice, kind, jobs):
         assert [name for name in report["env"] if name in UNSET] == []
         assert report["env"]["KEPT"] == "kept"
 
 
 @each_kind
-def test_nothing_of_the_platform_or_the_node_is_in_the_environment(
+def test_learner_environment_excludes_slurm_and_platform_variables(
     alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
 ) -> None:
     for report in reports(alice, kind, jobs):
@@ -215,7 +219,7 @@ def test_nothing_of_the_platform_or_the_node_is_in_the_environment(
 
 
 @each_kind
-def test_the_command_is_shell_text_that_starts_in_the_model_directory(
+def test_learner_command_runs_as_shell_text_in_model_directory(
     alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
 ) -> None:
     for number in range(1, kind.learners + 1):
@@ -225,13 +229,15 @@ def test_the_command_is_shell_text_that_starts_in_the_model_directory(
 
 
 @each_kind
-def test_unpacked_files_are_executable(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_model_files_are_executable(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         assert set(report["modes"].values()) == {0o100}
 
 
 @each_kind
-def test_data_are_there(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_reads_training_data_writable_only_when_copied(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
     for report in reports(alice, kind, jobs):
         assert (report["input"], report["data"]) == ("17\n", ["deep"])
         assert report["data_writable"] is kind.copied
@@ -239,7 +245,7 @@ def test_data_are_there(alice: Person, jobs: dict[str, dict[str, Any]], kind: Ki
 
 
 @each_kind
-def test_ffdls_literal_paths_exist(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_learner_container_has_literal_ffdl_paths(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
     for report in reports(alice, kind, jobs):
         files = {"load-model.start", "load-model.exit", "load-data.exit", "learner.start_time", "latest-log", "logs"}
         assert {*files, "model-code", jobs[kind.name]["id"]} <= set(report["job"])
@@ -247,7 +253,9 @@ def test_ffdls_literal_paths_exist(alice: Person, jobs: dict[str, dict[str, Any]
 
 
 @each_kind
-def test_results_logs_and_model_are_stored(alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind) -> None:
+def test_job_stores_results_logs_model_and_checkpoints(
+    alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
+) -> None:
     kept = f"{alice.home}/contract/{RESULTS}/{jobs[kind.name]['id']}"
     assert jobs[kind.name]["results"] == kept
     names = set(alice.run("find", kept, "-type", "f", "-printf", "%P\n").stdout.split())
@@ -261,7 +269,7 @@ def test_results_logs_and_model_are_stored(alice: Person, jobs: dict[str, dict[s
 
 
 @each_kind
-def test_tmp_and_shared_memory_are_the_learners_own_and_have_room(
+def test_learner_has_private_empty_tmp_and_shared_memory(
     alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
 ) -> None:
     for report in reports(alice, kind, jobs):
@@ -270,7 +278,7 @@ def test_tmp_and_shared_memory_are_the_learners_own_and_have_room(
 
 
 @each_kind
-def test_the_nodes_files_and_processes_are_out_of_sight(
+def test_learner_container_hides_home_and_shared_directories_of_node(
     alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
 ) -> None:
     for report in reports(alice, kind, jobs):
@@ -281,7 +289,7 @@ def test_the_nodes_files_and_processes_are_out_of_sight(
 
 
 @pytest.mark.parametrize("name", ["mounted-2", "copied-2"])
-def test_two_learners_are_two_nodes_of_one_allocation(
+def test_two_learners_run_on_two_nodes_of_one_allocation_over_vxlan(
     alice: Person, jobs: dict[str, dict[str, Any]], name: str
 ) -> None:
     job = jobs[name]
@@ -296,7 +304,7 @@ def test_two_learners_are_two_nodes_of_one_allocation(
     assert jobs["mounted-1"]["network"] == "none"
 
 
-def test_two_jobs_on_one_node_can_open_their_own_gpus_only(alice: Person, jobs: dict[str, dict[str, Any]]) -> None:
+def test_two_jobs_on_one_node_open_only_their_own_gpus(alice: Person, jobs: dict[str, dict[str, Any]]) -> None:
     """The device files have no driver: an allowed one says ENXIO, one that the device cgroup denies EPERM."""
     allowed = []
     for name in ("first", "second"):

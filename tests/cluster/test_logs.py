@@ -97,12 +97,12 @@ def ticks(learner: int, first: int = 1, mark: str = "") -> list[str]:
     return [*(f"{mark}tick {i} of {learner}" for i in range(first, TICKS + 1)), f"{mark}unfinished"]
 
 
-def test_lines_come_while_the_job_runs(followed: Followed) -> None:
+def test_logs_follow_prints_lines_while_job_runs(followed: Followed) -> None:
     assert re.fullmatch(r"\[[12]\] tick 1 of [12]\n", followed.first)
     assert followed.state_at_first == "PROCESSING"
 
 
-def test_following_ends_with_the_job_and_shows_everything(followed: Followed) -> None:
+def test_logs_follow_prints_every_line_and_exits_0_when_job_ends(followed: Followed) -> None:
     assert followed.code == 0
     lines = followed.text.splitlines()
     assert sorted(lines) == sorted(ticks(1, mark="[1] ") + ticks(2, mark="[2] "))
@@ -111,41 +111,41 @@ def test_following_ends_with_the_job_and_shows_everything(followed: Followed) ->
         assert [line for line in lines if line.startswith(mark)] == ticks(learner, mark=mark)
 
 
-def test_merged_lines_interleave(followed: Followed) -> None:
+def test_logs_follow_interleaves_lines_of_both_learners(followed: Followed) -> None:
     """Both ran at once, and their last lines came when first ones of both had been seen."""
     lines = followed.text.splitlines()
     assert lines.index("[2] tick 1 of 2") < lines.index(f"[1] tick {TICKS} of 1")
     assert lines.index("[1] tick 1 of 1") < lines.index(f"[2] tick {TICKS} of 2")
 
 
-def test_ctrl_c_detaches_and_the_job_goes_on(alice: Person, followed: Followed) -> None:
+def test_logs_follow_detaches_on_ctrl_c_while_job_continues(alice: Person, followed: Followed) -> None:
     assert followed.detached_code == 130
     assert f"detached; {followed.job_id} goes on" in followed.detached
     assert followed.state_after_detach == "PROCESSING"
     assert alice.show(followed.job_id)["state"] == "COMPLETED"
 
 
-def test_following_an_ended_job_shows_all_and_ends(alice: Person, followed: Followed) -> None:
+def test_logs_follow_prints_all_lines_of_ended_job(alice: Person, followed: Followed) -> None:
     lines = alice.logs(followed.job_id, "-f").splitlines()
     assert sorted(lines) == sorted(ticks(1, mark="[1] ") + ticks(2, mark="[2] "))
 
 
-def test_one_learner(alice: Person, followed: Followed) -> None:
+def test_logs_learner_option_prints_lines_of_one_learner(alice: Person, followed: Followed) -> None:
     assert alice.logs(followed.job_id, "--learner=2").splitlines() == ticks(2)
 
 
-def test_learner_by_learner(alice: Person, followed: Followed) -> None:
+def test_logs_by_learner_option_groups_lines_by_learner(alice: Person, followed: Followed) -> None:
     expected = ticks(1, mark="[1] ") + ticks(2, mark="[2] ")
     assert alice.logs(followed.job_id, "--by-learner").splitlines() == expected
 
 
-def test_tail(alice: Person, followed: Followed) -> None:
+def test_logs_tail_option_limits_lines_per_learner(alice: Person, followed: Followed) -> None:
     assert alice.logs(followed.job_id, "--tail=2", "--learner=1").splitlines() == ticks(1)[-2:]
     assert sorted(alice.logs(followed.job_id, "--tail=1").splitlines()) == ["[1] unfinished", "[2] unfinished"]
     assert alice.logs(followed.job_id, "--tail=0") == ""
 
 
-def test_since(alice: Person, followed: Followed) -> None:
+def test_logs_since_option_filters_lines_by_time(alice: Person, followed: Followed) -> None:
     lines = [json.loads(line)["line"] for line in alice.logs(followed.job_id, "--json", "--learner=1").splitlines()]
     assert [line["line"] for line in lines] == ticks(1)
     times = [line["at"] for line in lines]
@@ -157,7 +157,7 @@ def test_since(alice: Person, followed: Followed) -> None:
     assert len(alice.logs(followed.job_id, "--since=1h").splitlines()) == 2 * len(lines)
 
 
-def test_loglines_as_ffdl_prints_them(alice: Person, followed: Followed) -> None:
+def test_loglines_prints_numbered_page_of_lines_in_ffdl_format(alice: Person, followed: Followed) -> None:
     lines = alice.run("ffdl", "loglines", followed.job_id, "--pos=3", "--pagesize=2").stdout.splitlines()
     assert [re.fullmatch(r"(\d+) \d{13} (.*)", line).groups() for line in lines] == [  # type: ignore[union-attr]
         ("3", "tick 3 of 1"),
@@ -167,7 +167,7 @@ def test_loglines_as_ffdl_prints_them(alice: Person, followed: Followed) -> None
     assert re.fullmatch(rf"{TICKS + 1} \d{{13}} unfinished\n", last)
 
 
-def test_a_job_that_is_not_there(alice: Person) -> None:
+def test_logs_report_unknown_job(alice: Person) -> None:
     done = alice.run("ffdl", "logs", "training-00000000z", check=False)
     assert (done.returncode, done.stderr) == (
         1,
@@ -175,14 +175,14 @@ def test_a_job_that_is_not_there(alice: Person) -> None:
     )
 
 
-def test_lines_are_searched_where_they_are(alice: Person, followed: Followed) -> None:
+def test_logs_grep_options_select_matching_lines_and_context(alice: Person, followed: Followed) -> None:
     lines = alice.logs(followed.job_id, "--grep", r"tick (3|7) of \d", "--learner=1").splitlines()
     assert lines == ["tick 3 of 1", "tick 7 of 1"]
     lines = alice.logs(followed.job_id, "-F", "-g", "UNFINISHED", "-i", "-B", "1", "--learner=2").splitlines()
     assert lines == [f"tick {TICKS} of 2", "unfinished"]
 
 
-def test_a_learner_that_prints_without_end_takes_its_room_and_no_more(cluster: Cluster, alice: Person) -> None:
+def test_learner_log_is_truncated_at_size_limit_and_keeps_last_line(cluster: Cluster, alice: Person) -> None:
     """By the defaults: 64 MiB at any speed, and 1 MiB a second from then on."""
     job_id = alice.start("flood", "yes $(printf '%0120d' 7) | head -c 1000000000; echo; echo the last word; exit 3")
     job = alice.until(job_id, {"FAILED"}, 600)

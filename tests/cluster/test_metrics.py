@@ -64,7 +64,7 @@ def table(alice: Person, *arguments: str) -> list[list[str]]:
     return [line.split() for line in alice.run("ffdl", "metrics", *arguments).stdout.splitlines()]
 
 
-def test_both_kinds_are_shown_over_each_other(alice: Person, jobs: Jobs) -> None:
+def test_metrics_list_regex_and_tensorboard_curves_of_two_jobs(alice: Person, jobs: Jobs) -> None:
     rows = table(alice, jobs.losses, jobs.events)
     assert [row[:7] for row in rows[1:]] == [
         [jobs.events, "test/accuracy", "1", "8", "iteration", "8", "0.8"],
@@ -73,7 +73,7 @@ def test_both_kinds_are_shown_over_each_other(alice: Person, jobs: Jobs) -> None
     ]
 
 
-def test_what_the_learners_used_is_known_by_learner_and_by_node(alice: Person, jobs: Jobs) -> None:
+def test_metrics_usage_exports_memory_per_learner_and_network_per_node(alice: Person, jobs: Jobs) -> None:
     text = alice.run("ffdl", "metrics", "--usage", "--csv", "-", jobs.losses).stdout
     rows = list(csv.DictReader(io.StringIO(text)))
     of_learners = {row["learner"] for row in rows if row["name"] == "memory_bytes" and float(row["number"]) > 0}

@@ -47,7 +47,9 @@ def left(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("level", ["none", "job"])
-def test_learners_on_two_nodes_read_what_is_mounted(cluster: Cluster, alice: Person, bucket: str, level: str) -> None:
+def test_learners_on_two_nodes_read_mounted_bucket_and_leave_no_mount(
+    cluster: Cluster, alice: Person, bucket: str, level: str
+) -> None:
     extra = f"{bucket}batch: {{network: {level}, mount: always}}\n"
     job = alice.finish(alice.start(f"mounted-{level}", READ, extra=extra, learners=2, gpus=0))
     logs = [alice.logs(job["id"], "--learner", str(learner)) for learner in (1, 2)]
@@ -58,9 +60,7 @@ def test_learners_on_two_nodes_read_what_is_mounted(cluster: Cluster, alice: Per
     assert left(cluster) == []
 
 
-def test_what_a_job_left_that_was_killed_at_once_is_gone_with_its_epilog(
-    cluster: Cluster, alice: Person, bucket: str
-) -> None:
+def test_epilog_removes_bucket_mount_after_job_is_killed(cluster: Cluster, alice: Person, bucket: str) -> None:
     extra = f"{bucket}batch: {{mount: always, retry: {{node_failures: 0}}}}\n"
     job_id = alice.start("killed", f"{READ}; echo begun; sleep 300", extra=extra, gpus=0)
     wait_until(lambda: "begun" in alice.logs(job_id), "the learner")

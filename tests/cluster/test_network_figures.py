@@ -31,7 +31,7 @@ def bench(cluster: Cluster) -> Iterator[Bench]:
         bench.cancel_plain()
 
 
-def test_jobs_that_come_and_go_leave_nothing_on_any_node(bench: Bench) -> None:
+def test_overlay_jobs_leave_no_network_resources_on_nodes(bench: Bench) -> None:
     coming = come_and_go(bench.cluster, bench.desk, JOBS, "sbatch, overlay", MARK)
     print(leftovers_table([coming]))
     assert coming.networks == JOBS
@@ -40,7 +40,7 @@ def test_jobs_that_come_and_go_leave_nothing_on_any_node(bench: Bench) -> None:
     assert coming.left == {}
 
 
-def test_two_learners_are_measured_on_their_own_network_and_on_the_nodes(bench: Bench) -> None:
+def test_traffic_benchmark_measures_job_and_host_networks(bench: Bench) -> None:
     figures = measure_traffic(bench)
     print(table(figures))
     counts = {(one.measure, one.who): len(one.samples) for one in figures if one.unit}
@@ -49,7 +49,7 @@ def test_two_learners_are_measured_on_their_own_network_and_on_the_nodes(bench: 
     assert all(min(one.samples) > 0 for one in figures if one.unit)
 
 
-def test_the_begin_of_learners_is_measured_with_a_network_of_their_own_and_without(bench: Bench) -> None:
+def test_start_benchmark_measures_each_phase_with_and_without_job_network(bench: Bench) -> None:
     bench.prepare()
     figures = measure_beginning(bench)
     print(table(figures))

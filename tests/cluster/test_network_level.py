@@ -74,7 +74,7 @@ def changed(cluster: Cluster, node: str, change: str, back: str) -> Iterator[Non
         cluster.run(node, ["sh", "-ec", back])
 
 
-def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alice: Person) -> None:
+def test_job_network_connects_learners_and_blocks_cluster_hosts(cluster: Cluster, alice: Person) -> None:
     job = talk(alice, "meet", SPREAD, 2, "--comment=my run")
     assert (job["network_requested"], job["network"], job["network_by"]) == ("job", "job", "vxlan")
     first, second = (found_by(alice, job, learner) for learner in (1, 2))
@@ -91,7 +91,7 @@ def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alic
     assert "Network achieved:    job (vxlan)\n" in shown
 
 
-def test_several_learners_on_a_node_have_an_address_each(alice: Person) -> None:
+def test_job_network_gives_learners_on_same_node_separate_addresses(alice: Person) -> None:
     job = talk(alice, "packed", "batch: {placement: pack}", 3, memory="1700MiB")
     assert (job["network_requested"], job["network"], job["network_by"]) == ("auto", "job", "vxlan")
     found = [found_by(alice, job, learner) for learner in (1, 2, 3)]
@@ -101,7 +101,7 @@ def test_several_learners_on_a_node_have_an_address_each(alice: Person) -> None:
         assert "unreachable" in said["slurmctld"]
 
 
-def test_one_learner_gets_no_network(alice: Person) -> None:
+def test_auto_network_gives_single_learner_no_network(alice: Person) -> None:
     job_id = alice.start("alone", "cat /proc/net/dev; sleep 2", gpus=0)
     job = alice.finish(job_id)
     assert (job["network_requested"], job["network"], job["state"]) == ("auto", "none", "COMPLETED")
@@ -109,7 +109,7 @@ def test_one_learner_gets_no_network(alice: Person) -> None:
     assert re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE) == ["lo"]
 
 
-def test_one_learner_without_a_network_finds_itself(alice: Person) -> None:
+def test_single_learner_without_network_resolves_its_names_to_loopback(alice: Person) -> None:
     """By the name of its host, as mpirun and gloo do, and by the names that it is told."""
     asked = "socket.gethostname(), os.environ['MASTER_ADDR'], 'localhost', prefix + '-0', f'{prefix}-0.{prefix}'"
     model = alice.model(
@@ -131,7 +131,7 @@ def test_one_learner_without_a_network_finds_itself(alice: Person) -> None:
     assert said == [[one, "127.0.0.1"] for one in names]
 
 
-def test_one_learner_gets_no_network_though_the_daemons_host_has_no_apptainer(cluster: Cluster, alice: Person) -> None:
+def test_auto_network_is_none_when_daemon_host_has_no_apptainer(cluster: Cluster, alice: Person) -> None:
     with changed(cluster, "ctl", "mount --bind /dev/null /usr/bin/apptainer", "umount /usr/bin/apptainer"):
         lone = alice.at("bare", CONFIG)
         manifest = lone.manifest("bare", "cat /proc/net/dev; sleep 2", gpus=0)
@@ -140,13 +140,13 @@ def test_one_learner_gets_no_network_though_the_daemons_host_has_no_apptainer(cl
     assert re.findall(r"^ *(\w+): ", attempt_log(lone, job, 1), re.MULTILINE) == ["lo"]
 
 
-def test_who_names_host_gets_the_nodes_network(alice: Person) -> None:
+def test_network_host_gives_learner_the_node_network(alice: Person) -> None:
     job = alice.finish(alice.start("hosted", "cat /proc/net/dev; sleep 2", gpus=0, extra="batch: {network: host}"))
     assert (job["network"], job["network_by"], job["state"]) == ("host", "none", "COMPLETED")
     assert len(re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE)) > 1
 
 
-def test_elements_of_an_array_have_networks(alice: Person) -> None:
+def test_array_elements_each_have_a_job_network(alice: Person) -> None:
     model = alice.model("talk", {"talk.py": TALK})
     extra = "batch: {placement: spread, network: job, array: '0-1'}"
     manifest = alice.manifest("elements", "python3 talk.py", extra, gpus=0, learners=2)
@@ -160,7 +160,7 @@ def test_elements_of_an_array_have_networks(alice: Person) -> None:
         assert said["tcp"] == [f"tcp {i} to 10.200.1.1" for i in (0, 1)]
 
 
-def test_a_job_that_goes_on_has_a_network_again(alice: Person) -> None:
+def test_resumed_job_has_job_network_after_halt(alice: Person) -> None:
     """Halted and resumed: another allocation, another network of the same addresses."""
     extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
     job_id = alice.submit(training(alice, "goes-on", extra=extra, gpus=0, learners=2), saver_model(alice))
@@ -175,7 +175,7 @@ def test_a_job_that_goes_on_has_a_network_again(alice: Person) -> None:
     assert begins(log)[0]["RESUME"] == "1" and steps(log)[-1] == 300
 
 
-def test_a_job_that_slurm_starts_anew_has_a_network_again(alice: Person) -> None:
+def test_requeued_job_completes_with_job_network(alice: Person) -> None:
     extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
     job_id = alice.submit(training(alice, "anew", extra=extra, gpus=0, learners=2), saver_model(alice), "--requeue")
     until_logged(alice, job_id, "step 3")
@@ -184,7 +184,7 @@ def test_a_job_that_slurm_starts_anew_has_a_network_again(alice: Person) -> None
     assert (job["state"], job["network_by"]) == ("COMPLETED", "vxlan"), job
 
 
-def test_egress_leads_to_what_was_named_and_nowhere_else(cluster: Cluster, alice: Person) -> None:
+def test_network_egress_reaches_only_allowed_destinations(cluster: Cluster, alice: Person) -> None:
     """A server on the controller's host and one on a node of the job; the same questions at level host as a control."""
     server, visitor = alice.write("~/serve.py", SERVE), alice.model("visit", {"visit.py": VISIT})
     names = {node_named(name).address: name for name in ("ctl", "login2", "n1", "n2")}
@@ -233,7 +233,7 @@ def test_egress_leads_to_what_was_named_and_nowhere_else(cluster: Cluster, alice
         ),
     ],
 )
-def test_without_its_network_no_learner_starts(
+def test_job_fails_without_starting_learners_when_node_has_no_network(
     cluster: Cluster, alice: Person, change: str, back: str, said: str
 ) -> None:
     with changed(cluster, "n3", change, back):
@@ -247,7 +247,7 @@ def test_without_its_network_no_learner_starts(
         wait_until(lambda node=node: is_idle(cluster, node), f"{node} to be idle")  # type: ignore[misc]
 
 
-def test_a_node_without_its_prolog_is_left_for_the_others(cluster: Cluster, alice: Person) -> None:
+def test_job_continues_on_other_nodes_when_node_lacks_network_prolog(cluster: Cluster, alice: Person) -> None:
     """Slurm takes the first nodes first. The one that lacks the programs is not drained, and the job keeps off it."""
     with changed(cluster, "n1", f"mount -t tmpfs none {LIBEXEC}", f"umount {LIBEXEC}"):
         job_id = alice.start("elsewhere", "echo begun; sleep 1", gpus=0, learners=2, extra=SPREAD)
@@ -262,7 +262,7 @@ def test_a_node_without_its_prolog_is_left_for_the_others(cluster: Cluster, alic
     wait_until(lambda: is_idle(cluster, "n1"), "n1 to be idle")
 
 
-def test_what_apptainer_refuses_at_the_last_moment_is_no_fault_of_the_users(cluster: Cluster, alice: Person) -> None:
+def test_job_fails_with_s107_when_apptainer_rejects_job_network(cluster: Cluster, alice: Person) -> None:
     """The prolog looks at apptainer.conf before; here the line goes away when it has looked."""
     hide, sign = f"sed '/allow netns paths/d' {CONF} >/run/hidden.conf", "/shared/line-is-gone"
     # The other node's prolog ends, and so the job begins, when the line is gone.
@@ -284,7 +284,7 @@ def test_what_apptainer_refuses_at_the_last_moment_is_no_fault_of_the_users(clus
     assert "refused network level job on n3" in job["message"] and "apptainer.conf" in job["message"]
 
 
-def test_a_level_that_is_not_offered_is_refused_with_what_is_missing(cluster: Cluster, alice: Person) -> None:
+def test_submit_rejects_network_level_that_a_node_does_not_offer(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n3", "AvailableFeatures=other", "ActiveFeatures=other")
     try:
         lone = alice.at("lone", CONFIG)

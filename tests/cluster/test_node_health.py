@@ -76,7 +76,7 @@ def sick(watched: Cluster, careful: Person) -> dict[str, Any]:
     return {"id": job_id, "job": careful.finish(job_id)}
 
 
-def test_the_jobs_events_have_the_line(careful: Person, sick: dict[str, Any]) -> None:
+def test_job_events_contain_planted_gpu_health_finding(careful: Person, sick: dict[str, Any]) -> None:
     text = careful.read(f"{careful.state}/jobs/{sick['id']}/attempt-1/events/node-0.jsonl")
     told = [event["x_lines"] for event in map(json.loads, text.splitlines()) if event["kind"] == "health"]
     (finding,) = [json.loads(line) for lines in told for line in lines.splitlines()]
@@ -84,14 +84,14 @@ def test_the_jobs_events_have_the_line(careful: Person, sick: dict[str, Any]) ->
     assert finding["text"].startswith(OFF_THE_BUS)
 
 
-def test_the_incident_is_the_nodes(careful: Person, sick: dict[str, Any]) -> None:
+def test_gpu_incident_is_attributed_to_node(careful: Person, sick: dict[str, Any]) -> None:
     assert sick["job"]["state"] == "FAILED"
     (row,) = [row for row in report(careful, "faults")["rows"] if row["job"] == sick["id"]]
     assert (row["kind"], row["nodes"]) == ("node.gpu", ["n1"])
     assert any(OFF_THE_BUS in line["text"] for line in row["evidence"])
 
 
-def test_the_node_has_a_score_and_the_next_job_keeps_off_it(careful: Person, sick: dict[str, Any]) -> None:
+def test_node_exclusion_keeps_next_job_off_failed_node_unless_named(careful: Person, sick: dict[str, Any]) -> None:
     (node,) = report(careful, "nodes")["nodes"]
     assert (node["node"], node["kinds"]) == ("n1", {"node.gpu": 1})
     assert node["excluded_until"] is not None
@@ -103,14 +103,14 @@ def test_the_node_has_a_score_and_the_next_job_keeps_off_it(careful: Person, sic
     assert (named["state"], named["nodes"]) == ("COMPLETED", "n1")
 
 
-def test_a_policy_ends_a_job_that_would_be_tried_again(careful: Person, sick: dict[str, Any]) -> None:
+def test_fault_policy_stops_retries_of_matching_failure(careful: Person, sick: dict[str, Any]) -> None:
     del sick
     job = careful.finish(careful.start("unlicensed", "echo no licence; exit 1", extra="batch: {retry: {failures: 3}}"))
     assert (job["state"], job["attempt"]) == ("FAILED", 1)
     assert job["message"].endswith("the site's fault policy planted stops here")
 
 
-def test_drains_and_resumes_are_its_own_alone(watched: Cluster, sick: dict[str, Any]) -> None:
+def test_health_check_resumes_only_nodes_that_it_drained_itself(watched: Cluster, sick: dict[str, Any]) -> None:
     del sick
 
     def reason() -> str:

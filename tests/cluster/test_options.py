@@ -113,7 +113,7 @@ def compare(alice: Person, ours: tuple[str, ...], theirs: tuple[str, ...]) -> di
     return found
 
 
-def test_long_options(alice: Person, parent: tuple[str, str]) -> None:
+def test_submit_long_options_match_sbatch_job_fields(alice: Person, parent: tuple[str, str]) -> None:
     ours, native = parent
     given = (*LONG, f"--dependency=afterany:{ours},afterok:{native}")
     fields = compare(alice, given, (*LONG, f"--dependency=afterok:{native}"))
@@ -128,7 +128,7 @@ def test_long_options(alice: Person, parent: tuple[str, str]) -> None:
     assert fields["Reservation"] == RESERVATION
 
 
-def test_short_options(alice: Person, parent: tuple[str, str]) -> None:
+def test_submit_short_options_match_sbatch_job_fields(alice: Person, parent: tuple[str, str]) -> None:
     _, native = parent
     # What the manifest asks for besides (256 MiB, one GPU) is said to sbatch too; -G counts per learner here.
     theirs = (*SHORT, "--mem=256M", "--gres=gpu:v100:2", "-d", f"after:{native}")
@@ -137,7 +137,7 @@ def test_short_options(alice: Person, parent: tuple[str, str]) -> None:
     assert fields["Dependency"] == f"after:{native}(unfulfilled)"
 
 
-def test_a_dependency_is_on_the_training_and_not_on_its_first_allocation(alice: Person) -> None:
+def test_dependent_job_waits_for_continuation_of_its_parent(alice: Person) -> None:
     slow = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '120', HOLD: '20'}}"
     first = alice.submit(training(alice, "goes-on", extra=slow), saver_model(alice), "--time=10")
     second = alice.start("after-it", "echo began", f"--dependency=afterok:{first}")
@@ -154,7 +154,7 @@ def test_a_dependency_is_on_the_training_and_not_on_its_first_allocation(alice: 
     assert two["timestamps"]["DEPLOYING"] >= one["timestamps"]["COMPLETED"]
 
 
-def test_a_dependency_on_a_training_that_fails(alice: Person) -> None:
+def test_dependency_afterok_fails_and_afternotok_runs_when_parent_fails(alice: Person) -> None:
     first = alice.start("fails", "sleep 2; exit 3")
     never, instead = (
         alice.start(kind, "echo began", f"--dependency={kind}:{first}") for kind in ("afterok", "afternotok")
@@ -165,13 +165,13 @@ def test_a_dependency_on_a_training_that_fails(alice: Person) -> None:
     assert f"afterok:{first} cannot come true, {first} is FAILED (C201)" in refused["message"]
 
 
-def test_the_name_of_the_job_is_the_users(alice: Person) -> None:
+def test_submit_job_name_option_overrides_manifest_name(alice: Person) -> None:
     job_id = alice.start("in the manifest", "true", "--hold", "-J", "on the command line")
     assert alice.show(job_id)["name"] == "on the command line"
     assert alice.show(job_id)["sources"]["name"] == "command line"
 
 
-def test_sbatchs_variables_fill_what_the_manifest_leaves_out(alice: Person) -> None:
+def test_submit_applies_sbatch_variables_below_manifest_and_options(alice: Person) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("variables", "true")
     env = {"SBATCH_PARTITION": "short", "SBATCH_TIMELIMIT": "1:30", "SBATCH_GRES": "gpu:4", "SBATCH_QOS": "high"}
     argv = ["ffdl-submit", "--parsable", "--hold", "--qos=normal", manifest, model]
@@ -195,7 +195,7 @@ def test_sbatchs_variables_fill_what_the_manifest_leaves_out(alice: Person) -> N
         (["--uid=0"], "--uid"),
     ],
 )
-def test_other_options_are_refused_by_name(alice: Person, given: list[str], named: str) -> None:
+def test_submit_rejects_unsupported_sbatch_option_by_name(alice: Person, given: list[str], named: str) -> None:
     before = alice.job_ids()
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("refused", "true")
     done = alice.run("ffdl-submit", *given, manifest, model, check=False)
@@ -204,7 +204,7 @@ def test_other_options_are_refused_by_name(alice: Person, given: list[str], name
     assert alice.job_ids() == before
 
 
-def test_output_is_the_batch_scripts_file_from_where_the_command_is_given(alice: Person) -> None:
+def test_submit_output_path_is_relative_to_submission_directory(alice: Person) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("output", "echo in the file")
     alice.run("mkdir", "-p", "with blank")
     argv = ["ffdl-submit", "--parsable", "--output=out-%j.txt", manifest, model]
@@ -242,7 +242,9 @@ def pair(alice: Person) -> tuple[dict[str, str], dict[str, Any]]:
     return sections(dry.stdout.replace(placeholder, job["id"]).replace(*ports)), job
 
 
-def test_a_dry_run_prints_the_files_that_are_sent(alice: Person, pair: tuple[dict[str, str], dict[str, Any]]) -> None:
+def test_dry_run_prints_batch_script_launch_and_environment_files(
+    alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
+) -> None:
     printed, job = pair
     attempt = f"{job['job_dir']}/attempt-1"
     assert printed["batch script"] == alice.read(f"{attempt}/script.sh")
@@ -250,7 +252,7 @@ def test_a_dry_run_prints_the_files_that_are_sent(alice: Person, pair: tuple[dic
     assert printed["file environment.json (mode 0600)"] == alice.read(f"{attempt}/environment.json")
 
 
-def test_a_dry_run_prints_the_command_and_script_that_slurm_got(
+def test_dry_run_prints_submit_command_and_script_recorded_by_slurm(
     alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
 ) -> None:
     printed, job = pair
@@ -259,7 +261,7 @@ def test_a_dry_run_prints_the_command_and_script_that_slurm_got(
     assert printed["batch script"] == alice.run("scontrol", "write", "batch_script", job["native_id"], "-").stdout
 
 
-def test_a_dry_run_prints_the_learners_argv_and_environment(
+def test_dry_run_prints_learner_arguments_and_environment(
     alice: Person, pair: tuple[dict[str, str], dict[str, Any]]
 ) -> None:
     printed, job = pair
@@ -276,7 +278,7 @@ def test_a_dry_run_prints_the_learners_argv_and_environment(
     assert seen["MARK_A"] == SHELL["MARK_A"]
 
 
-def test_test_only_says_what_sbatch_says_and_submits_nothing(alice: Person, pair: object) -> None:
+def test_submit_test_only_prints_sbatch_estimate_without_submission(alice: Person, pair: object) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("trial", "true")
     before, queue = alice.job_ids(), alice.queue()
     done = alice.run("ffdl-submit", "-Q", "--test-only", manifest, model)
@@ -303,29 +305,31 @@ def environments(alice: Person, exported: dict[str, str], parent: object) -> dic
 
 
 @pytest.mark.parametrize("text", ["", "NONE"])
-def test_without_export_nothing_of_the_shell_travels(environments: dict[str, dict[str, str]], text: str) -> None:
+def test_export_default_or_none_passes_no_shell_variable_to_learner(
+    environments: dict[str, dict[str, str]], text: str
+) -> None:
     assert not {"MARK_A", "MARK_B"} & environments[text].keys()
 
 
-def test_export_all(environments: dict[str, dict[str, str]]) -> None:
+def test_export_all_passes_shell_variables_except_slurm_and_apptainer(environments: dict[str, dict[str, str]]) -> None:
     seen = environments["ALL"]
     assert (seen["MARK_A"], seen["MARK_B"]) == (SHELL["MARK_A"], SHELL["MARK_B"])
     assert seen.get("APPTAINER_CACHEDIR") is None and seen.get("SLURM_JOB_ID") is None
 
 
-def test_export_of_a_list(environments: dict[str, dict[str, str]]) -> None:
+def test_export_list_passes_only_named_variables(environments: dict[str, dict[str, str]]) -> None:
     seen = environments["MARK_A,EXTRA=a=b c,UNSET_HERE"]
     assert (seen["MARK_A"], seen["EXTRA"]) == (SHELL["MARK_A"], "a=b c")
     assert "MARK_B" not in seen and "UNSET_HERE" not in seen
 
 
-def test_signal_reaches_the_learner_before_the_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
+def test_submit_signal_option_delivers_signal_before_time_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
     job = alice.finish(slow_jobs["signalled"])
     assert alice.logs(job["id"]).splitlines() == ["ready", "signalled"]
     assert job["state"] == "COMPLETED", job
 
 
-def test_time_is_a_limit(alice: Person, slow_jobs: dict[str, str]) -> None:
+def test_job_fails_with_c203_at_time_limit_and_keeps_partial_results(alice: Person, slow_jobs: dict[str, str]) -> None:
     job = alice.finish(slow_jobs["overdue"])
     assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
     assert "time limit" in job["message"] and "ask for more time" in job["cure"]

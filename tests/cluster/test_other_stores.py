@@ -120,7 +120,7 @@ def _store(kind: str, container: str, results: str, **connection: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["swift", "google", "web"])
-def test_learners_read_what_the_store_has(ended: Ended, kind: str) -> None:
+def test_learners_read_data_from_swift_google_or_web_store(ended: Ended, kind: str) -> None:
     assert ended.jobs[kind]["state"] == "COMPLETED", ended.jobs[kind]
     words = "the web" if kind == "web" else kind
     assert f"\nfrom {words}\n" in ended.said[kind]
@@ -129,7 +129,7 @@ def test_learners_read_what_the_store_has(ended: Ended, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["swift", "google"])
-def test_results_are_stored_in_ffdls_layout(ended: Ended, kind: str) -> None:
+def test_results_are_stored_in_swift_or_google_store_in_ffdl_layout(ended: Ended, kind: str) -> None:
     job_id, stored = ended.jobs[kind]["id"], ended.stored[kind]
     assert {name for name in stored if not name.endswith(".zip")} == {
         f"{job_id}/here", f"{job_id}/learner-1/training-log.txt", f"_wml_checkpoints/{job_id}/last",
@@ -138,12 +138,12 @@ def test_results_are_stored_in_ffdls_layout(ended: Ended, kind: str) -> None:
     assert stored[f"{job_id}/learner-1/training-log.txt"] == ended.said[kind]
 
 
-def test_results_of_a_job_with_a_web_server_stay_with_the_job(ended: Ended, alice: Person) -> None:
+def test_results_stay_in_job_directory_when_store_is_a_web_server(ended: Ended, alice: Person) -> None:
     job = ended.jobs["web"]
     assert alice.read(f"{alice.state}/jobs/{job['id']}/attempt-1/results/here") == f"{job['id']}\n"
 
 
-def test_the_credentials_are_gone(ended: Ended, alice: Person) -> None:
+def test_store_credentials_are_removed_from_state_after_jobs_end(ended: Ended, alice: Person) -> None:
     def holders(*texts: str) -> list[str]:
         named = [word for text in texts for word in ("-e", text)]
         return alice.run("sh", "-c", 'grep -rlaF "$@" || true', "sh", *named, alice.state).stdout.split()

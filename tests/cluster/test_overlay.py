@@ -84,7 +84,7 @@ def is_served(cluster: Cluster, node: str) -> bool:
     return state in {"idle", "mixed", "allocated"}
 
 
-def test_every_node_says_what_it_can_do(cluster: Cluster) -> None:
+def test_node_check_passes_and_capabilities_list_vxlan_and_egress(cluster: Cluster) -> None:
     for node in ("n1", "n2", "n3"):
         told = cluster.run(node, [f"{LIBEXEC}/check"])
         assert [line.split()[0] for line in told.stdout.splitlines()] == ["ok"] * 7
@@ -93,7 +93,7 @@ def test_every_node_says_what_it_can_do(cluster: Cluster) -> None:
         assert known["egress"] == "yes"
 
 
-def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alice: Person) -> None:
+def test_overlay_connects_srun_tasks_on_two_nodes_and_blocks_slurm_daemons(cluster: Cluster, alice: Person) -> None:
     path = alice.write("~/talk.py", TALK)
     script = f'{FACTS} rank=$(sed -n s/^rank=//p $job/network); echo "place $rank $SLURM_NODEID $(hostname)"; '
     script += (
@@ -115,7 +115,7 @@ def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alic
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3); print('in')"
 
 
-def test_a_learner_goes_where_its_job_named_and_nowhere_else(cluster: Cluster, alice: Person) -> None:
+def test_overlay_egress_reaches_only_destination_in_job_comment(cluster: Cluster, alice: Person) -> None:
     comment = "--comment=ffdl-batch:egress/1/ctl:6817 and my own words"
     script = f"{FACTS} cat $job/network; for to in 'ctl 6817' 'ctl 22' 'n2 6818'; do set -- $to; "
     script += f'set -- $(getent ahostsv4 $1) $2; echo "$to"; {EXEC} python3 -c "$CONNECT" $1 ${{!#}} 2>&1 | tail -n 1; '
@@ -141,7 +141,9 @@ def alices_job(cluster: Cluster, alice: Person) -> Iterator[str]:
     nothing_left(cluster, "n1")
 
 
-def test_a_slot_is_its_users_alone(cluster: Cluster, alice: Person, bob: Person, alices_job: str) -> None:
+def test_network_slot_rejects_other_user_of_same_group(
+    cluster: Cluster, alice: Person, bob: Person, alices_job: str
+) -> None:
     facts = cluster.run("n1", ["cat", f"/run/ffdl/job-{alices_job}/network"]).stdout
     net = dict(line.split("=", 1) for line in facts.split())["netns"]
     join = f"id -Gn; apptainer -q exec --netns-path {net} {IMAGE} cat /proc/net/fib_trie"
@@ -154,7 +156,7 @@ def test_a_slot_is_its_users_alone(cluster: Cluster, alice: Person, bob: Person,
     assert f"stat {net}: permission denied" in printed["bob"]
 
 
-def test_apptainer_joins_no_path_that_is_not_a_slot(alice: Person, alices_job: str) -> None:
+def test_apptainer_rejects_network_namespace_path_that_is_not_a_slot(alice: Person, alices_job: str) -> None:
     for path in ("/proc/self/ns/net", "/run/ffdl/33/../1/net"):
         done = alice.run(
             "srun", "-w", "n1", "--mem=100", "apptainer", "exec", "--netns-path", path, IMAGE, "true", check=False
@@ -163,7 +165,7 @@ def test_apptainer_joins_no_path_that_is_not_a_slot(alice: Person, alices_job: s
         assert "is not an allowed netns path" in done.stderr or "no such file" in done.stderr, done
 
 
-def test_what_is_missing_is_written_down_and_the_node_is_not_drained(cluster: Cluster, alice: Person) -> None:
+def test_prolog_writes_error_and_keeps_node_in_service_when_slot_is_missing(cluster: Cluster, alice: Person) -> None:
     conf = "/etc/apptainer/apptainer.conf"
     cluster.run("n3", ["sed", "-i.whole", "/ffdl.5.net/d", conf])
     try:
@@ -182,7 +184,7 @@ def test_what_is_missing_is_written_down_and_the_node_is_not_drained(cluster: Cl
     nothing_left(cluster, "n3")
 
 
-def test_a_node_that_lost_its_power_has_nothing_of_the_job_that_ran_there(cluster: Cluster, alice: Person) -> None:
+def test_node_has_no_network_of_previous_job_after_power_cycle(cluster: Cluster, alice: Person) -> None:
     script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
     options = ("--no-requeue", "-N2", "-w", "n1,n2", "--mem=100", "-o", "/dev/null")
     job = alice.run("sbatch", "--parsable", MARK, *options, script).stdout.strip()
@@ -206,14 +208,14 @@ def test_a_node_that_lost_its_power_has_nothing_of_the_job_that_ran_there(cluste
         nothing_left(cluster, node)
 
 
-def test_a_restart_of_the_service_leaves_a_running_network_alone(cluster: Cluster, alices_job: str) -> None:
+def test_boot_service_restart_restores_filter_and_keeps_running_network(cluster: Cluster, alices_job: str) -> None:
     cluster.run("n1", ["nft", "flush", "ruleset"])
     cluster.run("n1", [f"{LIBEXEC}/boot"])
     cluster.run("n1", ["nsenter", "--net=/run/ffdl/1/net", "ip", "link", "show", "eth0"])
     assert f"table inet ffdl_{alices_job}" in cluster.run("n1", ["nft", "list", "tables"]).stdout
 
 
-def test_each_task_of_an_array_has_the_network_that_it_asked_for(cluster: Cluster, alice: Person) -> None:
+def test_array_task_gets_network_of_its_own_comment(cluster: Cluster, alice: Person) -> None:
     """The last task's number is the array's: slurmctld, asked for it, tells of all tasks."""
     place = f"{alice.home}/array"
     script = "#!/bin/sh\ncp /run/ffdl/job-$SLURM_JOB_ID/network $1/$SLURM_ARRAY_TASK_ID; exec sleep 20\n"
@@ -231,7 +233,7 @@ def test_each_task_of_an_array_has_the_network_that_it_asked_for(cluster: Cluste
     nothing_left(cluster, "n3")
 
 
-def test_a_job_without_the_mark_meets_none_of_this(cluster: Cluster, alice: Person) -> None:
+def test_prolog_creates_no_network_for_job_without_ffdl_comment(cluster: Cluster, alice: Person) -> None:
     for options in ((), ("--comment=my run",)):
         printed = learners(
             alice, *options, "-w", "n3", script="ls -d /run/ffdl/job-$SLURM_JOB_ID /run/ffdl/[0-9]* 2>&1; :"
@@ -240,7 +242,7 @@ def test_a_job_without_the_mark_meets_none_of_this(cluster: Cluster, alice: Pers
     assert is_served(cluster, "n3")
 
 
-def test_lists_of_nodes_are_expanded_as_slurm_does(cluster: Cluster) -> None:
+def test_hostlist_expansion_matches_scontrol(cluster: Cluster) -> None:
     lists = ("n1", "n[1-2]", "n[1-3,7,09-11],login", "r[0-1]n[01-03]", "a-[1-2],c", "n[3,1-2]")
     program = f"import sys; sys.path.insert(0, {LIBEXEC!r}); from ffdl_network.hostlist import expand\n"
     program += "for text in sys.argv[1:]: print('\\n'.join(expand(text)))"

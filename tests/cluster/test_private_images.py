@@ -124,7 +124,7 @@ def registry(cluster: Cluster, alice: Person) -> Iterator[Registry]:
         own.leave()
 
 
-def test_two_jobs_run_from_one_sif_file_that_was_downloaded_once(registry: Registry) -> None:
+def test_jobs_share_cached_sif_after_one_download_from_registry(registry: Registry) -> None:
     for name in ("first", "second", "open_one", "open_two"):
         assert registry.jobs[name]["state"] == "COMPLETED", (registry.jobs[name], registry.logs[name])
         assert "it says: hello from the registry\n" in registry.logs[name]
@@ -133,19 +133,19 @@ def test_two_jobs_run_from_one_sif_file_that_was_downloaded_once(registry: Regis
         assert len(blobs) == len(set(blobs)) == 2, blobs  # the layer and the configuration
 
 
-def test_a_wrong_word_is_c103(registry: Registry) -> None:
+def test_job_fails_with_c103_when_registry_token_is_wrong(registry: Registry) -> None:
     job = registry.jobs["refused"]
     assert (job["state"], job["error_code"]) == ("FAILED", "C103"), job
     assert "it answered 401" in job["message"]
     assert "access_token" in job["message"]
 
 
-def test_without_a_cache_a_private_image_is_the_users_own_file(registry: Registry) -> None:
+def test_private_image_is_stored_in_user_state_without_cache(registry: Registry) -> None:
     assert registry.jobs["own"]["state"] == "COMPLETED", (registry.jobs["own"], registry.logs["own"])
     assert re.search(r"in: \S*/own-images/state/images/[0-9]+/entries/\S*/image\.sif\n", registry.logs["own"])
 
 
-def test_the_word_is_nowhere_but_where_its_owner_keeps_it(registry: Registry) -> None:
+def test_registry_password_is_only_in_secret_store_and_resumable_job(registry: Registry) -> None:
     alice = registry.alice
     places = (f"{alice.home}/images", f"{alice.home}/own-images", alice.state, CACHE)
     words = ("-e", PASSWORD, "-e", "planted-wrong-word")

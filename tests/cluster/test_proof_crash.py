@@ -12,7 +12,7 @@ from tests.proof.crash import WITH_SLURM, prove_real
 KILLS = 10
 
 
-def test_ten_kills_with_real_slurm_lose_nothing_and_do_nothing_twice(
+def test_crash_proof_loses_and_doubles_no_job_after_ten_daemon_kills(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = secrets.randbelow(10**6)

@@ -20,25 +20,25 @@ def scene(cluster: Cluster) -> Iterator[Scene]:
         yield made
 
 
-def test_every_byte_arrives_and_no_secret_does(scene: Scene) -> None:
+def test_data_proof_finds_no_wrong_byte_and_no_leaked_secret(scene: Scene) -> None:
     found = scene.found()
     print(found.report())
     assert found.troubles() == []
     assert found.holds
 
 
-def test_an_altered_byte_in_the_bucket_is_found(scene: Scene) -> None:
+def test_data_proof_detects_altered_byte_in_bucket(scene: Scene) -> None:
     assert scene.results().wrong == []
     AFTER["bytes"](scene)
     assert [text.rpartition("/")[2] for text in scene.results().wrong] == ["-dash has other bytes"]
 
 
-def test_a_record_that_is_lost_is_found(scene: Scene) -> None:
+def test_data_proof_detects_lost_metric_record(scene: Scene) -> None:
     AFTER["metrics"](scene)
     assert scene.metrics()[1] == [f"losses: {SHORT.records - 1} records of {SHORT.records}"]
 
 
-def test_a_secret_in_a_log_is_found(scene: Scene) -> None:
+def test_data_proof_detects_secret_in_training_log(scene: Scene) -> None:
     AFTER["secret"](scene)
     (place, *answers) = scene.leaks()
     assert place.endswith(f"{scene.ids['losses']}/attempt-1/logs/learner-1/training-log.txt")

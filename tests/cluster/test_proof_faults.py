@@ -6,7 +6,7 @@ from tests.cluster.rig import Cluster
 from tests.proof.faults.scene import SHORT, Scene
 
 
-def test_each_fault_is_told_as_it_was_planted_and_healthy_jobs_have_none(cluster: Cluster) -> None:
+def test_fault_proof_reports_each_planted_fault_and_none_for_healthy_jobs(cluster: Cluster) -> None:
     with Scene(cluster, SHORT) as scene:
         scene.run()
         found = scene.found()

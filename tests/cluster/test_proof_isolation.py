@@ -42,9 +42,7 @@ def jobs(stage: Stage) -> tuple[Job, Job]:
     return stage.start(ATTACKER, "job"), stage.start(OTHER, "job")
 
 
-def test_a_learner_without_network_and_one_with_its_job_s_reach_what_they_must(
-    stage: Stage, jobs: tuple[Job, Job]
-) -> None:
+def test_isolation_proof_holds_for_network_levels_none_and_job(stage: Stage, jobs: tuple[Job, Job]) -> None:
     attacker, other = jobs
     alone = stage.start(ATTACKER, "none")
     rounds = [fire_round(stage, one, other, one.level) for one in (alone, attacker)]
@@ -54,7 +52,7 @@ def test_a_learner_without_network_and_one_with_its_job_s_reach_what_they_must(
     assert holds(rounds)
 
 
-def test_a_learner_that_has_a_looser_level_than_it_is_judged_by_is_found(stage: Stage, jobs: tuple[Job, Job]) -> None:
+def test_isolation_proof_detects_learner_on_host_network_judged_as_job(stage: Stage, jobs: tuple[Job, Job]) -> None:
     loose = stage.start(ATTACKER, "host")
     found = fire_round(stage, loose, jobs[1], "job", only="tcp")
     stage.end(loose)
@@ -63,7 +61,7 @@ def test_a_learner_that_has_a_looser_level_than_it_is_judged_by_is_found(stage: 
 
 
 @pytest.mark.parametrize("broken", SHOWN_BY)
-def test_what_is_broken_is_found(stage: Stage, jobs: tuple[Job, Job], broken: str) -> None:
+def test_isolation_proof_detects_planted_break(stage: Stage, jobs: tuple[Job, Job], broken: str) -> None:
     assert SHOWN_BY.keys() == BREAKS.keys()
     BREAKS[broken](stage, *jobs)
     found = fire_round(stage, *jobs, "job", only=SHOWN_BY[broken])

@@ -8,7 +8,7 @@ from tests.proof.main import prove
 JOBS = 6
 
 
-def test_every_job_of_two_users_through_both_gateways_completes_once_and_right(cluster: Cluster) -> None:
+def test_main_proof_completes_each_job_once_for_two_users_and_both_gateways(cluster: Cluster) -> None:
     tally, late = prove(cluster, JOBS, seed=7)
     print(tally.line(late.seconds), f"({late.state} of {late.job_id})")
     assert tally.troubles == ()

@@ -7,7 +7,7 @@ from tests.proof.continuity import judge
 from tests.proof.resume import SHORT, report, run
 
 
-def test_a_training_over_three_allocations_ends_with_the_weights_of_an_uninterrupted_one(cluster: Cluster) -> None:
+def test_resume_proof_matches_uninterrupted_run_after_warning_and_controller_kill(cluster: Cluster) -> None:
     remains = run(cluster, SHORT)
     verdict = judge(remains)
     print(report(remains, verdict))

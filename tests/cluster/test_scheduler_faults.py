@@ -84,14 +84,14 @@ def outage(cluster: Cluster, bob: Person) -> Outage:
     return Outage(ending, waiting, accepted, cancelled, obeyed, seen, listed, outages, status, refused)
 
 
-def test_while_the_controller_is_away_nothing_ends(outage: Outage) -> None:
+def test_jobs_keep_last_known_state_while_slurmctld_is_down(outage: Outage) -> None:
     assert all(job_id in outage.listed.stdout for job_id in outage.seen)
     assert {job_id: job["ended_at"] for job_id, job in outage.seen.items()} == dict.fromkeys(outage.seen)
     assert outage.seen[outage.waiting]["state"] == "QUEUED"
     assert outage.seen[outage.accepted]["state"] in ("PENDING", "DEPLOYING")
 
 
-def test_while_the_controller_is_away_every_listing_says_so(outage: Outage) -> None:
+def test_list_and_daemon_status_report_outage_while_slurmctld_is_down(outage: Outage) -> None:
     assert re.search(
         r"^ffdl: slurm unreachable since .+ \(\d+ (s|min)\): .+; jobs go on, states are as last seen$",
         outage.listed.stderr,
@@ -101,25 +101,25 @@ def test_while_the_controller_is_away_every_listing_says_so(outage: Outage) -> N
     assert re.search(r"^Backend: +slurm .*unreachable since .*asked again at", outage.status, re.MULTILINE)
 
 
-def test_a_cancel_in_an_outage_ends_learners_at_once_and_the_job_afterwards(bob: Person, outage: Outage) -> None:
+def test_cancel_stops_learners_during_outage_and_ends_job_afterwards(bob: Person, outage: Outage) -> None:
     assert outage.obeyed
     assert bob.finish(outage.cancelled)["state"] == "CANCELLED"
     assert _outages(bob) == []
 
 
-def test_a_daemon_that_never_saw_the_site_asks_to_try_again(outage: Outage) -> None:
+def test_submit_exits_75_when_new_daemon_starts_during_outage(outage: Outage) -> None:
     assert outage.refused.returncode == TRY_AGAIN, outage.refused
     assert "Unable to contact slurm controller" in outage.refused.stderr
     assert "submit again" in outage.refused.stderr
 
 
-def test_what_waited_and_what_was_accepted_meanwhile_runs_afterwards(bob: Person, outage: Outage) -> None:
+def test_held_and_newly_accepted_jobs_run_once_after_outage(bob: Person, outage: Outage) -> None:
     bob.run("scontrol", "release", outage.seen[outage.waiting]["native_id"])
     for job_id in (outage.waiting, outage.accepted):
         assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
-def test_a_controller_that_crashes_changes_nothing(cluster: Cluster, bob: Person) -> None:
+def test_running_job_keeps_native_id_and_completes_after_slurmctld_crash(cluster: Cluster, bob: Person) -> None:
     job_id = bob.start("outage-crash", HELD)
     before = bob.until(job_id, {"PROCESSING"})
     time.sleep(SAVED_AFTER_S)
@@ -130,7 +130,7 @@ def test_a_controller_that_crashes_changes_nothing(cluster: Cluster, bob: Person
     assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", before["native_id"], 1)
 
 
-def test_a_job_that_the_controller_lost_is_submitted_again(cluster: Cluster, bob: Person) -> None:
+def test_daemon_resubmits_job_that_slurmctld_lost(cluster: Cluster, bob: Person) -> None:
     """slurmctld comes back with what it knew before it accepted the job; the accounting has it waiting, for ever."""
     kept = f"{STATE}-before"
     with _without_controller(cluster, at_least_s=0.0):
@@ -155,7 +155,7 @@ def test_a_job_that_the_controller_lost_is_submitted_again(cluster: Cluster, bob
     assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
-def test_the_accounting_is_away(cluster: Cluster, bob: Person) -> None:
+def test_job_completes_while_slurmdbd_is_down(cluster: Cluster, bob: Person) -> None:
     cluster.stop_slurmdbd()
     try:
         job_id = bob.start("without-accounting", counted(1))
@@ -166,7 +166,7 @@ def test_the_accounting_is_away(cluster: Cluster, bob: Person) -> None:
     wait_until(lambda: bob.sacct(done["native_id"], "State") == ["COMPLETED"], "the record in the accounting")
 
 
-def test_credentials_cannot_be_made(cluster: Cluster, bob: Person) -> None:
+def test_submission_waits_while_munge_is_stopped_and_succeeds_later(cluster: Cluster, bob: Person) -> None:
     """munged of the login node stands still: requests hang or fail, and succeed later."""
     bob.run("ffdl", "list")
     pid = cluster.run("ctl", ["cat", "/run/munge/munged.pid"]).stdout.strip()
@@ -181,7 +181,7 @@ def test_credentials_cannot_be_made(cluster: Cluster, bob: Person) -> None:
     assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
-def test_a_limit_of_submission_holds_a_job_back_and_fails_none(cluster: Cluster, bob: Person, outage: Outage) -> None:
+def test_job_stays_pending_at_max_submit_jobs_and_runs_later(cluster: Cluster, bob: Person, outage: Outage) -> None:
     """The association's MaxSubmitJobs leaves room for one more job."""
     # Slurm may hear of its end only now, and then there would be room for two.
     wait_until(lambda: bool(bob.show(outage.ending)["ended_at"]), "the end of what ended in the outage")
@@ -227,7 +227,7 @@ def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
     person.kill_daemon("TERM")
 
 
-def test_a_job_that_squeue_does_not_show_has_not_ended(forgetful: Person) -> None:
+def test_job_stays_processing_when_squeue_omits_it(forgetful: Person) -> None:
     job_id = forgetful.start("vanishing", HELD)
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
     forgetful.write("~/forget/forgotten-by-squeue", f"{native}|\n")
@@ -239,7 +239,7 @@ def test_a_job_that_squeue_does_not_show_has_not_ended(forgetful: Person) -> Non
     assert (done["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
 
 
-def test_a_job_that_everybody_forgot_is_judged_by_its_own_proof(forgetful: Person, bob: Person) -> None:
+def test_job_completes_from_final_record_when_squeue_and_sacct_omit_it(forgetful: Person, bob: Person) -> None:
     """Both listings answer in full and leave the job out; what the controllers stored decides."""
     job_id = forgetful.start("forgotten", HELD)
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
@@ -259,7 +259,7 @@ def greeted(cluster: Cluster, bob: Person) -> Iterator[Person]:
     person.kill_daemon("TERM")
 
 
-def test_a_number_that_is_no_jobs_is_no_answer_and_no_outage(greeted: Person) -> None:
+def test_submit_ignores_invalid_native_id_printed_by_sbatch_wrapper(greeted: Person) -> None:
     job_id = greeted.start("greeted", counted(1))
     done = greeted.finish(job_id)
     assert (done["state"], done["attempt"], executions(greeted, job_id)) == ("COMPLETED", 1, 1), done
@@ -268,7 +268,7 @@ def test_a_number_that_is_no_jobs_is_no_answer_and_no_outage(greeted: Person) ->
 
 
 @pytest.mark.parametrize("number", ["0", "4294967293", "4294967999"])
-def test_an_id_that_is_none_hides_no_other_from_the_accounting(greeted: Person, number: str) -> None:
+def test_sacct_rejects_list_with_invalid_job_id(greeted: Person, number: str) -> None:
     """sacct refuses all of them together, which is why none is put into its list; 4294967292 might be a job's."""
     native = greeted.finish(greeted.start("accounted", counted(0)))["native_id"]
     greeted.sacct(native, "State")
@@ -277,7 +277,7 @@ def test_an_id_that_is_none_hides_no_other_from_the_accounting(greeted: Person, 
     assert greeted.run("sacct", "-n", "-X", "-P", "-o", "JobID", f"--jobs={native},4294967292").stdout == f"{native}\n"
 
 
-def test_what_ended_during_the_outage_is_known_when_slurm_knows_it(bob: Person, outage: Outage) -> None:
+def test_job_that_ended_during_outage_becomes_completed_once(bob: Person, outage: Outage) -> None:
     """The last test: a node may take more than a minute to tell the controller of an end that it could not tell."""
     assert (bob.finish(outage.ending)["state"], executions(bob, outage.ending)) == ("COMPLETED", 1)
 

@@ -77,7 +77,7 @@ def _state(*names: str) -> set[str]:
     return {f"~/.local/state/ffdl/{name}" for name in names}
 
 
-def test_where_the_values_are_and_where_they_are_not(
+def test_secrets_reach_only_learner_and_private_files_and_are_removed(
     cluster: Cluster, alice: Person, bob: Person, running: Running
 ) -> None:
     values = {"HUB": "hub", "VARIABLE": "from-env", "FROM_FILE": "from-file", "LITERAL": "in-clear"}

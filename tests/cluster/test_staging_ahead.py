@@ -54,14 +54,14 @@ def ended(cluster: Cluster, alice: Person) -> Iterator[Ended]:
     yield Ended(job, accounts, alice.logs(job["id"]), requests)
 
 
-def test_the_training_follows_the_data(ended: Ended) -> None:
+def test_staging_attempt_downloads_data_once_before_next_attempt(ended: Ended) -> None:
     assert ended.job["state"] == "COMPLETED", ended
     assert [one["interruption"] for one in ended.job["attempts"]] == ["staged", ""]
     assert ended.logs.count("from the bucket\n") == 2, ended.logs
     assert ended.requests.count("GET /sets/digits/deep/a ") == 1, ended.requests
 
 
-def test_gpus_are_held_by_the_training_alone(ended: Ended) -> None:
+def test_staging_attempt_allocates_no_gpu_and_next_attempt_two(ended: Ended) -> None:
     staging, training = ended.accounts
     assert (staging[:2], training[:2]) == (["COMPLETED", "1"], ["COMPLETED", "2"])
     assert "gres/gpu" not in staging[2], staging
@@ -80,7 +80,7 @@ while True:
 """
 
 
-def test_what_brings_the_data_is_killed_at_once_and_the_training_still_begins_with_all_of_it(
+def test_staging_is_retried_and_learner_gets_all_data_after_controllers_are_killed(
     cluster: Cluster, alice: Person
 ) -> None:
     """Its controllers, in mid-transfer: nobody is left to say anything."""

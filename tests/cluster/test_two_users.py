@@ -26,7 +26,7 @@ def running(alice: Person, bob: Person) -> Iterator[tuple[str, str]]:
         person.run("ffdl", "cancel", job_id, check=False)
 
 
-def test_both_run_as_themselves(alice: Person, bob: Person, running: tuple[str, str]) -> None:
+def test_jobs_run_under_their_owner_in_slurm(alice: Person, bob: Person, running: tuple[str, str]) -> None:
     jobs = [person.show(job_id) for person, job_id in zip((alice, bob), running, strict=True)]
     assert [job["user"] for job in jobs] == ["alice", "bob"]
     users = [alice.run("squeue", "-h", "-j", job["native_id"], "-o", "%u").stdout for job in jobs]
@@ -34,7 +34,9 @@ def test_both_run_as_themselves(alice: Person, bob: Person, running: tuple[str, 
 
 
 @pytest.mark.parametrize("verb", [["show"], ["logs"], ["events"], ["cancel"], ["wait", "--timeout=1"]])
-def test_nobody_touches_the_others_job(alice: Person, bob: Person, running: tuple[str, str], verb: list[str]) -> None:
+def test_job_commands_report_unknown_job_for_job_of_another_user(
+    alice: Person, bob: Person, running: tuple[str, str], verb: list[str]
+) -> None:
     for person, other in ((alice, running[1]), (bob, running[0])):
         done = person.run("ffdl", *verb, other, check=False)
         assert done.returncode == 1, done
@@ -43,13 +45,13 @@ def test_nobody_touches_the_others_job(alice: Person, bob: Person, running: tupl
     assert alice.show(running[0])["state"] == bob.show(running[1])["state"] == "PROCESSING"
 
 
-def test_nobody_lists_the_others_job(alice: Person, bob: Person, running: tuple[str, str]) -> None:
+def test_list_shows_only_own_jobs(alice: Person, bob: Person, running: tuple[str, str]) -> None:
     for person, own, other in ((alice, running[0], running[1]), (bob, running[1], running[0])):
         listed = person.run("ffdl", "list", "--json").stdout
         assert own in listed and other not in listed
 
 
-def test_the_others_socket_is_closed(alice: Person, bob: Person, running: tuple[str, str]) -> None:
+def test_daemon_socket_rejects_another_user(alice: Person, bob: Person, running: tuple[str, str]) -> None:
     holder = alice.daemon()
     assert holder is not None
     done = bob.run("ffdl", "list", env={"FFDL_SOCKET": str(holder["socket"])}, node=str(holder["host"]), check=False)
@@ -57,7 +59,7 @@ def test_the_others_socket_is_closed(alice: Person, bob: Person, running: tuple[
     assert running[0] not in done.stdout + done.stderr
 
 
-def test_files_are_their_owners_alone(alice: Person, bob: Person, running: tuple[str, str]) -> None:
+def test_state_and_job_directories_are_private_to_owner(alice: Person, bob: Person, running: tuple[str, str]) -> None:
     for person, job_id in zip((alice, bob), running, strict=True):
         job_dir = person.show(job_id)["job_dir"]
         directories = person.run("find", job_dir, "-type", "d", "-perm", "/077").stdout.split()
@@ -71,7 +73,7 @@ def test_files_are_their_owners_alone(alice: Person, bob: Person, running: tuple
     assert denied.returncode != 0 and "Permission denied" in denied.stderr
 
 
-def test_a_value_of_the_environment_is_in_no_command_line_and_no_script(
+def test_environment_value_appears_in_no_command_line_or_batch_script(
     alice: Person, bob: Person, running: tuple[str, str]
 ) -> None:
     job = alice.show(running[0])
@@ -82,7 +84,7 @@ def test_a_value_of_the_environment_is_in_no_command_line_and_no_script(
     assert SECRET not in bob.run("scontrol", "-o", "show", "job", job["native_id"]).stdout
 
 
-def test_each_cancels_their_own(alice: Person, bob: Person, running: tuple[str, str]) -> None:
+def test_cancel_ends_own_job_of_each_user(alice: Person, bob: Person, running: tuple[str, str]) -> None:
     for person, job_id in zip((alice, bob), running, strict=True):
         person.run("ffdl", "cancel", job_id)
     for person, job_id in zip((alice, bob), running, strict=True):

@@ -45,7 +45,7 @@ def told_of(jobs: dict[str, str], found: dict[str, Any]) -> list[dict[str, Any]]
     return [row for row in found["rows"] if row["job"] in jobs.values()]
 
 
-def test_our_reckoning_agrees_with_the_accounting(alice: Person, jobs: dict[str, str]) -> None:
+def test_usage_report_agrees_with_slurm_accounting_within_tolerance(alice: Person, jobs: dict[str, str]) -> None:
     for native_id in (alice.show(jobs[name])["native_id"] for name in ("two", "failed", "requeued")):
         alice.accounted(native_id)  # all of it has come there
     code, found = agreement(alice, "--tolerance", CLOSE)
@@ -56,7 +56,7 @@ def test_our_reckoning_agrees_with_the_accounting(alice: Person, jobs: dict[str,
     assert found["theirs_gpu_hours"] > 0
 
 
-def test_what_differs_is_told_with_both_figures(alice: Person, jobs: dict[str, str]) -> None:
+def test_usage_check_reports_both_values_of_differing_job(alice: Person, jobs: dict[str, str]) -> None:
     """Slurm counts whole seconds."""
     code, found = agreement(alice, "--tolerance", "0s")
     assert code == 1
@@ -67,7 +67,7 @@ def test_what_differs_is_told_with_both_figures(alice: Person, jobs: dict[str, s
     assert two["ours_gpu_s"] == pytest.approx(2 * two["ours_s"], abs=16)
 
 
-def test_a_requeued_job_counts_with_both_of_its_starts(alice: Person, jobs: dict[str, str]) -> None:
+def test_usage_report_counts_both_starts_of_requeued_job(alice: Person, jobs: dict[str, str]) -> None:
     native_id = alice.show(jobs["requeued"])["native_id"]
     argv = ("sacct", "-n", "-X", "-D", "-P", "-j", native_id, "-o", "ElapsedRaw")
     starts = [int(line) for line in alice.run(*argv).stdout.split()]

@@ -98,22 +98,22 @@ def events(alice: Person, job: dict[str, Any], source: str) -> list[Event]:
     return decode_events(alice.host_path(f"{job['job_dir']}/attempt-1/events/{source}.jsonl").read_text())
 
 
-def test_submit_says_what_sbatch_says(walk: Walk) -> None:
+def test_submit_prints_submitted_batch_job_line_like_sbatch(walk: Walk) -> None:
     assert re.fullmatch(r"Submitted batch job training-[0-9a-z]{9}\n", walk.said["digits"].stdout)
     assert walk.said["digits"].returncode == 0
 
 
-def test_parsable_prints_the_bare_id(walk: Walk) -> None:
+def test_submit_parsable_prints_bare_job_id(walk: Walk) -> None:
     assert re.fullmatch("training-[0-9a-z]{9}", walk.jobs["auto"]["id"])  # Person.submit uses --parsable
 
 
 @pytest.mark.parametrize(("name", "code"), [("wait-good", 0), ("wait-three", 3), ("wait-term", 143)])
-def test_wait_ends_with_the_jobs_exit_code(walk: Walk, name: str, code: int) -> None:
+def test_submit_wait_exits_with_exit_status_of_job(walk: Walk, name: str, code: int) -> None:
     assert walk.said[name].returncode == code, walk.said[name]
     assert walk.said[name].stdout.startswith(f"Submitted batch job {walk.jobs[name]['id']}\n")
 
 
-def test_the_training_completes_and_every_state_has_its_time(walk: Walk) -> None:
+def test_completed_job_has_ordered_timestamp_for_every_state(walk: Walk) -> None:
     job = walk.jobs["digits"]
     assert (job["state"], job["error_code"], job["exit_code"]) == ("COMPLETED", "000", 0), job
     times = [job["timestamps"][state] for state in STATES]
@@ -121,14 +121,14 @@ def test_the_training_completes_and_every_state_has_its_time(walk: Walk) -> None
     assert list(job["timestamps"]) == STATES
 
 
-def test_the_events_are_the_same_walk(alice: Person, walk: Walk) -> None:
+def test_job_events_list_every_state_in_order_without_gaps(alice: Person, walk: Walk) -> None:
     lines = alice.run("ffdl", "events", "--json", walk.jobs["digits"]["id"]).stdout.splitlines()
     seen = [json.loads(line)["event"] for line in lines]
     assert [event["state"] for event in seen] == STATES
     assert [event["seq"] for event in seen] == list(range(1, len(STATES) + 1))
 
 
-def test_the_training_learned_something(alice: Person, walk: Walk) -> None:
+def test_digits_example_reaches_expected_accuracy(alice: Person, walk: Walk) -> None:
     job = walk.jobs["digits"]
     assert job["results"] == f"{alice.home}/digits/data/results/{job['id']}"
     result = json.loads(alice.read(f"{job['results']}/result.json"))
@@ -136,7 +136,7 @@ def test_the_training_learned_something(alice: Person, walk: Walk) -> None:
     assert (result["trained_on"], result["tested_on"], result["epochs"]) == (1437, 360, 100)
 
 
-def test_results_logs_and_model_lie_where_ffdl_puts_them(alice: Person, walk: Walk) -> None:
+def test_results_logs_and_model_are_stored_in_ffdl_layout(alice: Person, walk: Walk) -> None:
     results = walk.jobs["digits"]["results"]
     names = alice.run("find", results, "-type", "f", "-printf", "%P\n").stdout.split()
     assert set(names) == {
@@ -149,7 +149,7 @@ def test_results_logs_and_model_lie_where_ffdl_puts_them(alice: Person, walk: Wa
     assert "epoch 100/100" in alice.read(f"{results}/learner-1/training-log.txt")
 
 
-def test_slurm_gave_one_allocation_with_what_was_asked(alice: Person, walk: Walk) -> None:
+def test_slurm_accounting_has_one_allocation_with_requested_resources(alice: Person, walk: Walk) -> None:
     job = walk.jobs["digits"]
     token = f"{job['id']}-1"
     alice.accounted(job["native_id"])
@@ -162,7 +162,7 @@ def test_slurm_gave_one_allocation_with_what_was_asked(alice: Person, walk: Walk
     assert record[5:] == ["1", "00:10:00", "alice"]
 
 
-def test_head_and_node_controllers_ran_it(alice: Person, walk: Walk) -> None:
+def test_head_and_node_controllers_record_claim_phases_and_final_outcome(alice: Person, walk: Walk) -> None:
     job = walk.jobs["digits"]
     head, node = events(alice, job, "head"), events(alice, job, "node-0")
     claimed = next(event for event in head if event.kind is EventKind.CLAIMED)
@@ -188,7 +188,7 @@ def probed(alice: Person, job: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(line.removeprefix("PROBE")))
 
 
-def test_a_learner_reaches_nothing_but_itself(alice: Person, walk: Walk, listener: str) -> None:
+def test_learner_without_network_reaches_no_host(alice: Person, walk: Walk, listener: str) -> None:
     job = walk.jobs["auto"]
     assert (job["network_requested"], job["network"]) == ("auto", "none")
     found = probed(alice, job)
@@ -198,9 +198,7 @@ def test_a_learner_reaches_nothing_but_itself(alice: Person, walk: Walk, listene
     assert not found["munge"]
 
 
-def test_the_same_probe_reaches_both_from_the_node_and_from_the_hosts_network(
-    alice: Person, walk: Walk, listener: str
-) -> None:
+def test_network_probe_reaches_hosts_from_node_and_host_network(alice: Person, walk: Walk, listener: str) -> None:
     """The control: the addresses answer, so what the isolated learner saw was the isolation."""
     both = {listener: "reached", SLURMCTLD: "reached"}
     node = walk.jobs["auto"]["nodes"]
@@ -211,7 +209,7 @@ def test_the_same_probe_reaches_both_from_the_node_and_from_the_hosts_network(
     assert probed(alice, job)["reach"] == both
 
 
-def test_the_final_record_and_the_claim_are_the_owners_alone(alice: Person, walk: Walk) -> None:
+def test_final_record_and_claim_name_native_job_in_private_directories(alice: Person, walk: Walk) -> None:
     job = walk.jobs["digits"]
     attempt = Path(f"{job['job_dir']}/attempt-1")
     final = json.loads(alice.read(str(attempt / "final.json")))

@@ -58,7 +58,7 @@ def next_one(alice: Person, crowd: list[str]) -> str:
     return job
 
 
-def test_resources_with_free_gpus_who_runs_and_the_schedulers_own_plan(alice: Person, next_one: str) -> None:
+def test_why_explains_resources_with_free_gpus_and_expected_start(alice: Person, next_one: str) -> None:
     found = why(alice, next_one, "Resources")
     known = found["explanation"]
     assert found["waits"] and "waits until what it asks for is free (Resources)" in found["sentence"]
@@ -71,7 +71,7 @@ def test_resources_with_free_gpus_who_runs_and_the_schedulers_own_plan(alice: Pe
     assert "0 of 8 GPUs of type v100 in main are free" in shown and "May start:" in shown
 
 
-def test_the_alternative_that_is_named_really_starts_sooner(alice: Person, next_one: str) -> None:
+def test_why_suggests_alternative_that_starts_sooner(alice: Person, next_one: str) -> None:
     found = why(alice, next_one, "Resources")
     options = {one["options"]: one for one in found["alternatives"]}
     assert "--gpus=a100:2" in options, found
@@ -82,14 +82,14 @@ def test_the_alternative_that_is_named_really_starts_sooner(alice: Person, next_
     assert alice.show(next_one)["state"] == "QUEUED"
 
 
-def test_priority_tells_who_is_before_it(alice: Person, next_one: str) -> None:
+def test_why_counts_jobs_ahead_for_pending_reason_priority(alice: Person, next_one: str) -> None:
     behind = alice.start("behind", "true", "--time=60", "--partition=main", "--gpus=v100:2")
     found = why(alice, behind, "Priority", "--no-alternatives")
     ahead = found["explanation"]["ahead"][0]
     assert (ahead["jobs"], ahead["own"], ahead["gpus"]) == (1, 1, 2) and not found["alternatives"]
 
 
-def test_a_limit_of_a_qos_with_its_figures_and_what_keeps_to_it(alice: Person, crowd: list[str]) -> None:
+def test_why_reports_qos_limit_and_alternative_within_it(alice: Person, crowd: list[str]) -> None:
     job = alice.start("limited", "true", "--time=10", f"--qos={LIMITED}", "--gpus=a100:2")
     found = why(alice, job, "QOSMaxGRESPerUser")
     limit = found["explanation"]["reason"]["limit"]
@@ -101,7 +101,7 @@ def test_a_limit_of_a_qos_with_its_figures_and_what_keeps_to_it(alice: Person, c
     assert alice.finish(kept)["state"] == "COMPLETED"
 
 
-def test_a_dependency_a_begin_time_and_a_hold(alice: Person, crowd: list[str]) -> None:
+def test_why_explains_dependency_begin_time_and_hold(alice: Person, crowd: list[str]) -> None:
     native = alice.run("sbatch", "--parsable", "--hold", "--wrap=true").stdout.strip()
     depends = alice.start("depends", "true", f"--dependency=afterok:{native}")
     later = alice.start("later", "true", "--begin=now+2hours")
@@ -117,7 +117,7 @@ def test_a_dependency_a_begin_time_and_a_hold(alice: Person, crowd: list[str]) -
     alice.run("scancel", native)  # without a time limit: whoever asks when it is over hears of the next century
 
 
-def test_nodes_that_are_drained_are_named_with_the_sites_reason(cluster: Cluster, alice: Person) -> None:
+def test_why_names_drained_node_with_drain_reason(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n3", "State=DRAIN", "Reason=fan is broken")
     try:
         job = alice.start("away", "true", "--time=10", "--nodelist=n3", "--gpus=a100:1")
@@ -131,7 +131,7 @@ def test_nodes_that_are_drained_are_named_with_the_sites_reason(cluster: Cluster
     until(lambda: cluster.run("ctl", ["sinfo", "-h", "-n", "n3", "-o", "%T"]).stdout.split()[:1] == ["idle"])
 
 
-def test_a_plan_says_what_awaits_it(alice: Person, crowd: list[str]) -> None:
+def test_plan_reports_expected_wait_and_alternatives_unless_disabled(alice: Person, crowd: list[str]) -> None:
     manifest = alice.manifest("planned", "true")
     model = alice.model("empty", {"README": "nothing here\n"})
     options = ("--time=30", "--partition=main", "--gpus=v100:2")
@@ -143,9 +143,7 @@ def test_a_plan_says_what_awaits_it(alice: Person, crowd: list[str]) -> None:
     assert "outlook" not in json.loads(plain)
 
 
-def test_a_controller_that_is_away_is_told_with_the_age_of_what_is_known(
-    cluster: Cluster, alice: Person, next_one: str
-) -> None:
+def test_why_marks_explanation_stale_while_slurmctld_is_down(cluster: Cluster, alice: Person, next_one: str) -> None:
     why(alice, next_one, "Resources")
     cluster.stop_slurmctld()
     try:

@@ -30,7 +30,9 @@ def site(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alice: Person, site: None) -> None:
+def test_wireguard_network_connects_learners_and_blocks_cluster_hosts(
+    cluster: Cluster, alice: Person, site: None
+) -> None:
     job = talk(alice, "wired", SPREAD, 2)
     assert (job["network_requested"], job["network"], job["network_by"]) == ("job", "job", "wireguard")
     assert "Network achieved:    job (wireguard)\n" in alice.run("ffdl", "show", job["id"]).stdout
@@ -44,7 +46,7 @@ def test_learners_on_two_nodes_meet_and_reach_nobody_else(cluster: Cluster, alic
         nothing_left(cluster, node)
 
 
-def test_a_restart_of_slurmd_leaves_the_program_alone(cluster: Cluster, alice: Person, site: None) -> None:
+def test_wireguard_peers_survive_slurmd_restart(cluster: Cluster, alice: Person, site: None) -> None:
     """It is no child of slurmd's that slurmd would end, and none of the job's that Slurm would."""
     script = alice.write("~/sleep.sh", "#!/bin/sh\nsleep 300\n", executable=True)
     options = ("-N2", "-w", "n1,n2", "--mem=100", "-o", "/dev/null", "--comment=ffdl-batch:job/1")
@@ -66,7 +68,7 @@ def test_a_restart_of_slurmd_leaves_the_program_alone(cluster: Cluster, alice: P
         nothing_left(cluster, node)
 
 
-def test_doctor_finds_the_node_that_has_another_secret(cluster: Cluster, alice: Person, site: None) -> None:
+def test_doctor_names_node_with_different_wireguard_secret(cluster: Cluster, alice: Person, site: None) -> None:
     secret = cluster.run("n3", ["cat", SECRET]).stdout
 
     def told() -> list[str]:
@@ -85,7 +87,7 @@ def test_doctor_finds_the_node_that_has_another_secret(cluster: Cluster, alice: 
         cluster.run("n3", [f"{LIBEXEC}/check"])
 
 
-def test_the_proof_of_isolation_holds(cluster: Cluster, site: None) -> None:
+def test_isolation_proof_holds_for_wireguard_network(cluster: Cluster, site: None) -> None:
     with Stage(cluster) as stage:
         rounds = prove(stage, [("job", "job")])
     print(report(rounds))
@@ -95,7 +97,7 @@ def test_the_proof_of_isolation_holds(cluster: Cluster, site: None) -> None:
 
 
 @pytest.mark.parametrize("broken", BREAKS_OF_WIREGUARD)
-def test_what_is_broken_is_found(cluster: Cluster, site: None, broken: str) -> None:
+def test_isolation_proof_detects_broken_wireguard_network(cluster: Cluster, site: None, broken: str) -> None:
     with Stage(cluster) as stage:
         (found,) = prove(stage, [("job", "job")], broken, only="own job")
     refused = [one.probe.name for one in found.outcomes if one.trouble and not one.through]

@@ -12,40 +12,40 @@ from tests.cluster.rig.suites import Suite
 from tests.conformance.refusing import Answers
 
 
-def test_all_scenes_in_one_listing(texts: Mapping[str, str]) -> None:
+def test_squeue_parser_reads_all_scenes_of_current_listing(texts: Mapping[str, str]) -> None:
     expected.check_squeue(texts["squeue.txt"])
 
 
-def test_the_ends(texts: Mapping[str, str]) -> None:
+def test_squeue_parser_reads_end_causes_of_ended_jobs(texts: Mapping[str, str]) -> None:
     expected.check_ended(texts["squeue-ended.txt"], "squeue")
 
 
-def test_the_ends_in_the_accounting(texts: Mapping[str, str]) -> None:
+def test_sacct_parser_reads_end_causes_of_ended_jobs(texts: Mapping[str, str]) -> None:
     expected.check_ended(texts["sacct.txt"], "sacct")
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_jobs_of_one_name(texts: Mapping[str, str], command: str) -> None:
+def test_parser_reads_listing_requested_by_job_name(texts: Mapping[str, str], command: str) -> None:
     expected.check_named(texts[f"{command}-named.txt"], command)
 
 
-def test_excluded_nodes(texts: Mapping[str, str]) -> None:
+def test_squeue_parser_reads_excluded_nodes(texts: Mapping[str, str]) -> None:
     expected.check_excluded(texts["squeue-excluded.txt"])
 
 
-def test_the_site(texts: Mapping[str, str]) -> None:
+def test_sinfo_parser_reads_partitions_and_nodes(texts: Mapping[str, str]) -> None:
     expected.check_site(texts["sinfo.txt"])
 
 
-def test_the_version(texts: Mapping[str, str], suite: Suite) -> None:
+def test_version_parser_reads_slurm_release(texts: Mapping[str, str], suite: Suite) -> None:
     expected.check_version(texts["version.txt"], suite.slurm)
 
 
-def test_what_refusals_and_outages_mean(answers: Answers) -> None:
+def test_adapter_classifies_slurm_rejections_and_outages(answers: Answers) -> None:
     said.check_answers(answers)
 
 
-def test_captures_are_kept_where_that_is_asked_for(
+def test_captures_cover_expected_files_and_are_written_on_request(
     pytestconfig: pytest.Config, texts: Mapping[str, str], answers: Answers, suite: Suite
 ) -> None:
     """The files have the names that the unit tests look for; and they are written only then."""

@@ -30,15 +30,15 @@ def outcomes(cluster: Cluster, alice: Person) -> Mapping[str, subprocess.Complet
     return done
 
 
-def test_the_release_is_the_one_that_the_suite_stands_for(cluster: Cluster, suite: Suite) -> None:
+def test_cluster_runs_slurm_release_of_suite(cluster: Cluster, suite: Suite) -> None:
     assert cluster.versions()["slurm"].startswith(f"{suite.slurm}.")
 
 
-def test_the_contract_holds_by_command_line(outcomes: Mapping[str, subprocess.CompletedProcess[str]]) -> None:
+def test_slurm_cli_gateway_passes_scheduler_contract(outcomes: Mapping[str, subprocess.CompletedProcess[str]]) -> None:
     assert count_passed(outcomes["slurm-cli"]) >= AT_LEAST
 
 
-def test_the_contract_holds_by_pyslurm_where_it_fits(
+def test_pyslurm_gateway_passes_scheduler_contract_when_release_matches(
     outcomes: Mapping[str, subprocess.CompletedProcess[str]], suite: Suite
 ) -> None:
     """PyPI has pyslurm for one release of Slurm at a time; the adapter's default is the command line."""

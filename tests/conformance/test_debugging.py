@@ -8,7 +8,7 @@ from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 
 
-def test_a_learner_is_entered_beside_the_step_that_has_everything(alice: Person) -> None:
+def test_exec_and_top_reach_learner_when_step_holds_all_job_resources(alice: Person) -> None:
     job = alice.start("entered", "echo ready; sleep 600")
     alice.until(job, {"PROCESSING"})
     wait_until(lambda: "ready" in alice.logs(job), f"{job} to be ready")

@@ -7,7 +7,7 @@ import json
 from tests.cluster.people import Person
 
 
-def test_jobs_on_a_node_are_told_the_gpus_that_they_can_open(alice: Person) -> None:
+def test_jobs_sharing_a_node_get_different_gpu_files(alice: Person) -> None:
     """SLURM_STEP_GPUS has numbers of the node, CUDA_VISIBLE_DEVICES those of what is left: neither job is refused."""
     ids = [alice.start(name, "sleep 5", "--nodelist=n3", gpus=1, gpu_type="a100") for name in ("left", "right")]
     files = []

@@ -10,7 +10,7 @@ from tests.cluster.talking import TALK, found_by, talk
 EXTRA = "batch: {placement: spread, network: job}"
 
 
-def test_learners_on_two_nodes_meet_and_reach_nobody_else(alice: Person) -> None:
+def test_job_network_connects_learners_and_blocks_slurm_daemons(alice: Person) -> None:
     job = talk(alice, "meet", EXTRA, 2, "--comment=my run")
     assert (job["network"], job["network_by"]) == ("job", "vxlan")
     for own, learner in (("10.200.0.1", 1), ("10.200.1.1", 2)):
@@ -20,7 +20,7 @@ def test_learners_on_two_nodes_meet_and_reach_nobody_else(alice: Person) -> None
         assert "unreachable" in said["slurmctld"] and all("unreachable" in text for text in said["slurmd"])
 
 
-def test_tasks_of_an_array_have_networks(alice: Person) -> None:
+def test_array_tasks_each_have_a_job_network(alice: Person) -> None:
     """The last task of an array that starts keeps the array's number."""
     manifest = alice.manifest("elements", "python3 talk.py", f"{EXTRA[:-1]}, array: '0-1'}}", gpus=0, learners=2)
     submitted = alice.run("ffdl-submit", "--parsable", manifest, alice.model("talk", {"talk.py": TALK})).stdout.split()

@@ -75,7 +75,7 @@ def simple(alice: Person, slow: Mapping[str, str]) -> Jobs:
     return dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
 
 
-def test_a_training_completes(alice: Person, simple: Jobs) -> None:
+def test_job_with_two_learners_completes_and_stores_results(alice: Person, simple: Jobs) -> None:
     job = simple["good"]
     assert (job["state"], job["error_code"], job["exit_code"]) == ("COMPLETED", "000", 0), job
     assert sorted(alice.read(f"{job['results']}/learners").split()) == ["1", "2"]
@@ -86,32 +86,32 @@ def test_a_training_completes(alice: Person, simple: Jobs) -> None:
     assert is_gapless(history(alice, job["id"]))
 
 
-def test_the_controllers_ran_with_the_nodes_own_python(alice: Person, simple: Jobs) -> None:
+def test_batch_script_runs_controller_with_python_of_node(alice: Person, simple: Jobs) -> None:
     script = alice.read(f"{simple['good']['job_dir']}/attempt-1/script.sh")
     assert f"exec {NODE_PYTHON} -I -S " in script
 
 
-def test_learners_ran_in_a_container_without_the_nodes_network(simple: Jobs) -> None:
+def test_jobs_report_isolated_network_levels_none_and_job(simple: Jobs) -> None:
     assert (simple["bad"]["network"], simple["good"]["network"]) == ("none", "job")
 
 
-def test_a_training_fails(simple: Jobs) -> None:
+def test_job_reports_exit_status_of_failed_learner(simple: Jobs) -> None:
     job = simple["bad"]
     assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 9), job
 
 
-def test_a_training_out_of_memory(cluster: Cluster, simple: Jobs) -> None:
+def test_job_fails_with_c202_when_learner_exceeds_memory(cluster: Cluster, simple: Jobs) -> None:
     assert cluster.blueprint.confined, "this machine has no cgroup v1: Slurm cannot hold a job to its memory"
     assert (simple["hungry"]["state"], simple["hungry"]["error_code"]) == ("FAILED", "C202"), simple["hungry"]
 
 
-def test_slurm_says_what_is_wrong_with_a_request(alice: Person) -> None:
+def test_submit_test_only_reports_invalid_account(alice: Person) -> None:
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("refused", "true")
     done = alice.run("ffdl-submit", "--test-only", "--account=nobody", manifest, model, check=False)
     assert done.returncode != 0 and "account" in done.stderr.lower(), done
 
 
-def test_halt_and_resume(alice: Person) -> None:
+def test_resume_continues_halted_job_without_losing_steps(alice: Person) -> None:
     job_id = begin(alice, "halted")
     until_logged(alice, job_id, "step 3")
     alice.run("ffdl", "halt", "--wait", job_id)
@@ -124,7 +124,7 @@ def test_halt_and_resume(alice: Person) -> None:
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
-def test_cancel(alice: Person) -> None:
+def test_cancel_ends_running_and_queued_jobs(alice: Person) -> None:
     running, waiting = begin(alice, "cancelled"), begin(alice, "never-ran", "--hold")
     until_logged(alice, running, "step 3")
     alice.until(waiting, {"QUEUED"})
@@ -134,7 +134,7 @@ def test_cancel(alice: Person) -> None:
     assert {job["native_id"] for job in ended}.isdisjoint(alice.queue())
 
 
-def test_the_owner_requeues_it(alice: Person) -> None:
+def test_job_continues_in_same_attempt_after_scontrol_requeue(alice: Person) -> None:
     """Slurm starts the same job anew; nobody starts a second one."""
     job_id = begin(alice, "requeued", "--time=10", extra=SAVING)
     until_logged(alice, job_id, "step 5")
@@ -145,7 +145,7 @@ def test_the_owner_requeues_it(alice: Person) -> None:
     assert [run["FFDL_RESTART"] for run in begins(alice.logs(job_id))] == ["0", "1"]
 
 
-def test_preemption_with_a_warning(alice: Person) -> None:
+def test_preempted_job_confirms_checkpoint_and_continues(alice: Person) -> None:
     job_id = begin(alice, "preempted", "--partition=main", "--time=10", gpus=4)
     until_logged(alice, job_id, "step 5")
     rival = alice.start("rival", "true", "--partition=urgent", f"--nodelist={BUSY}", gpus=4)
@@ -156,7 +156,7 @@ def test_preemption_with_a_warning(alice: Person) -> None:
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
-def test_a_time_limit(alice: Person, slow: Mapping[str, str]) -> None:
+def test_job_continues_past_time_limit_without_losing_steps(alice: Person, slow: Mapping[str, str]) -> None:
     job = alice.finish(slow["limit"])
     assert job["state"] == "COMPLETED", job
     assert len(job["attempts"]) >= 2, job["attempts"]
@@ -164,7 +164,9 @@ def test_a_time_limit(alice: Person, slow: Mapping[str, str]) -> None:
     assert all_steps(alice, job) == list(range(1, 401))
 
 
-def test_a_lost_node(cluster: Cluster, alice: Person, slow: Mapping[str, str]) -> None:
+def test_job_continues_on_another_node_after_power_loss(
+    cluster: Cluster, alice: Person, slow: Mapping[str, str]
+) -> None:
     job = alice.finish(slow["lost"])
     assert job["state"] == "COMPLETED", job
     assert job["attempts"][0]["interruption"] == "node_failure" and job["nodes"] != slow["node"], job["attempts"]
@@ -174,7 +176,7 @@ def test_a_lost_node(cluster: Cluster, alice: Person, slow: Mapping[str, str]) -
     cluster.wait_idle()
 
 
-def test_every_file_of_a_job_is_the_owners_alone(alice: Person, simple: Jobs, suite: Suite) -> None:
+def test_job_and_attempt_directories_are_private_to_owner(alice: Person, simple: Jobs, suite: Suite) -> None:
     job_dir = simple["good"]["job_dir"]
     modes = alice.run("stat", "-c", "%a %U", job_dir, str(Path(job_dir) / "attempt-1")).stdout.splitlines()
     assert modes == ["700 alice", "700 alice"], suite.name

@@ -55,7 +55,7 @@ def write(
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["mounted", "copied"])
-def test_ffdls_literal_paths_exist(run: Rig, copied: bool) -> None:
+def test_learner_container_has_literal_ffdl_paths(run: Rig, copied: bool) -> None:
     write(run, "python3 main.py; cat $JOB_STATE_DIR/latest-log; ls $DATA_DIR", model={"main.py": DUMP}, copied=copied)
     assert run.run() == 0, run.errors + run.log()
     env = json.loads((Path(run.attempt.results) / "env.json").read_text())

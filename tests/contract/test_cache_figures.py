@@ -10,7 +10,7 @@ from tests.benchmarks.knobs import Knobs
 pytestmark = pytest.mark.full
 
 
-def test_one_job_fills_the_others_find_it_and_it_is_downloaded_once() -> None:
+def test_cache_benchmark_reports_all_measures_and_one_download() -> None:
     figures = measure_cache(Knobs(rounds=1, staged_mib=1, staged_files=3, sharing=2))
     assert [(one.benchmark, one.measure, one.unit, len(one.samples)) for one in figures] == [
         (f"data set: {data}", measure, unit, count)

@@ -31,7 +31,7 @@ def data(tmp_path: Path, s3_server: S3Server) -> Iterator[Data]:
         made.proxy.stop()
 
 
-def test_ten_jobs_download_a_data_set_once(data: Data) -> None:
+def test_ten_jobs_with_node_cache_download_data_set_once(data: Data) -> None:
     results = [data.submit() for _ in range(JOBS)]
     assert [result["problem"] for result in results] == [None] * JOBS
     jobs = [data.ended(result["id"]) for result in results]

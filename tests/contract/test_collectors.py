@@ -108,7 +108,7 @@ def collecting(tmp_path: Path) -> Iterator[Collecting]:
     found.kill_all()
 
 
-def test_extractors_killed_at_work_find_together_what_is_there(collecting: Collecting) -> None:
+def test_regex_collector_records_every_match_once_after_kills(collecting: Collecting) -> None:
     collecting.spec("regex_extractor", LOSS, lookahead=2)
     text = "".join(f"step {n}: loss={n / 4}\n" if n % 3 else f"noise\r{n}\r\n" for n in range(60_000))
     (collecting.logs / "training-log.txt").write_text(text + "step 60001: loss=1")
@@ -124,7 +124,7 @@ def test_extractors_killed_at_work_find_together_what_is_there(collecting: Colle
     assert said == [{"event": "done", "records": len(steps), "notes": {}}]
 
 
-def test_tensorboard_collectors_killed_at_work_find_what_tensorboards_loader_finds(collecting: Collecting) -> None:
+def test_tensorboard_collector_matches_tensorboard_loader_after_kills(collecting: Collecting) -> None:
     collecting.spec("tensorboard")
     write(collecting.logs / "train", [(step, {"a": step / 3, "b": step}) for step in range(6000)])
     write(collecting.logs / "val", [(step, {"c": step}) for step in range(2000)], new_style=True)
@@ -152,7 +152,7 @@ def test_tensorboard_collectors_killed_at_work_find_what_tensorboards_loader_fin
     assert len(true) == 15_000
 
 
-def test_records_of_the_trainings_own_come_while_it_runs(collecting: Collecting) -> None:
+def test_collector_copies_learner_records_while_learner_runs(collecting: Collecting) -> None:
     collecting.spec("optivist")
     process = collecting.start()
     with (collecting.logs / "evaluation-metrics.txt").open("w") as file:
@@ -167,7 +167,7 @@ def test_records_of_the_trainings_own_come_while_it_runs(collecting: Collecting)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in an endless expression"])
-def test_it_ends_on_sigterm(collecting: Collecting, busy: bool) -> None:
+def test_collector_ends_on_sigterm_when_idle_or_busy(collecting: Collecting, busy: bool) -> None:
     collecting.spec("regex_extractor", LOSS, ENDLESS)
     log = collecting.logs / "training-log.txt"
     log.write_text("step 1: loss=1\n")
@@ -183,7 +183,7 @@ def test_it_ends_on_sigterm(collecting: Collecting, busy: bool) -> None:
     assert len(collecting.records()) == 1
 
 
-def test_it_ends_on_sigterm_also_where_its_parent_ignores_it(collecting: Collecting) -> None:
+def test_collector_ends_on_sigterm_when_parent_ignores_it(collecting: Collecting) -> None:
     collecting.spec("file")
     (collecting.logs / "evaluation-metrics.txt").write_text('{"values":{"a":1}}\n')
     process = collecting.start(before=("sh", "-c", 'trap "" TERM; exec "$@"', "sh"))
@@ -196,7 +196,7 @@ def cpu_ticks(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
 
 
-def test_an_expression_that_backtracks_for_ever_stops_nothing(collecting: Collecting) -> None:
+def test_collector_disables_slow_regex_and_continues_with_others(collecting: Collecting) -> None:
     collecting.spec("regex_extractor", ENDLESS, LOSS)
     (collecting.logs / "training-log.txt").write_text(("x" * 60 + "\nstep 1: loss=1\n") * 10)
     collecting.stop.touch()
@@ -205,7 +205,7 @@ def test_an_expression_that_backtracks_for_ever_stops_nothing(collecting: Collec
     assert done["records"] == 10
 
 
-def test_only_one_collector_is_at_work(collecting: Collecting) -> None:
+def test_second_collector_exits_75_while_first_is_running(collecting: Collecting) -> None:
     collecting.spec("file")
     process = collecting.start()
     (collecting.logs / "evaluation-metrics.txt").write_text('{"values":{"a":1}}\n')
@@ -216,7 +216,7 @@ def test_only_one_collector_is_at_work(collecting: Collecting) -> None:
     collecting.ended(process)
 
 
-def test_nobody_needs_to_read_what_it_says(collecting: Collecting) -> None:
+def test_collector_completes_when_its_output_is_closed(collecting: Collecting) -> None:
     collecting.spec("file")
     (collecting.logs / "evaluation-metrics.txt").write_text('rubbish\n{"values":{"a":1}}\n')
     process = collecting.start()
@@ -227,19 +227,19 @@ def test_nobody_needs_to_read_what_it_says(collecting: Collecting) -> None:
     assert len(collecting.records()) == 1
 
 
-def test_without_protobuf_it_names_the_extra(collecting: Collecting) -> None:
+def test_tensorboard_collector_names_missing_extra_without_protobuf(collecting: Collecting) -> None:
     collecting.spec("tensorboard")
     (said,) = collecting.ended(collecting.start(NO_PROTOBUF), 69)
     assert said["event"] == "failed" and "install ffdl-batch[tensorboard]" in said["message"]
 
 
-def test_logs_alone_need_no_collector(collecting: Collecting) -> None:
+def test_collector_writes_nothing_for_logger_type(collecting: Collecting) -> None:
     collecting.spec("logger")
     assert collecting.ended(collecting.start()) == []
     assert not collecting.out.exists()
 
 
-def test_a_wrong_spec_is_refused_with_its_place(collecting: Collecting) -> None:
+def test_collector_rejects_invalid_regex_or_unknown_type(collecting: Collecting) -> None:
     collecting.spec("regex_extractor", ExtractionGroup("g", "(", scalars={"n": Measure("", "1")}))
     (said,) = collecting.ended(collecting.start(), 78)
     assert "groups.g.regex: is no regular expression" in said["message"]
@@ -248,7 +248,7 @@ def test_a_wrong_spec_is_refused_with_its_place(collecting: Collecting) -> None:
     assert "there is no collector 'an/image:1'" in said["message"]
 
 
-def test_a_place_that_cannot_be_written_is_an_error(collecting: Collecting) -> None:
+def test_collector_exits_73_when_output_cannot_be_written(collecting: Collecting) -> None:
     collecting.spec("file")
     os.mkfifo(collecting.base / "fifo")
     collecting.out.parent.symlink_to(collecting.base / "fifo")

@@ -66,7 +66,7 @@ def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Cachy]:
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_the_second_job_downloads_nothing(site: Cachy, link: bool) -> None:
+def test_second_attempt_reads_cached_data_without_download(site: Cachy, link: bool) -> None:
     site.cached('cat "$DATA_DIR/a"', link=link)
     assert site.run.run() == 0, site.run.errors
     assert Path(site.run.attempt.data).is_symlink() is link
@@ -79,7 +79,7 @@ def test_the_second_job_downloads_nothing(site: Cachy, link: bool) -> None:
     assert "from the bucket\n" in site.run.log()
 
 
-def test_what_learners_use_is_not_removed(site: Cachy) -> None:
+def test_cache_entry_is_not_discarded_while_learner_uses_it(site: Cachy) -> None:
     site.cached(SLOW)
     head = site.run.start()
     site.run.wait_for_log("from the bucket")
@@ -90,7 +90,7 @@ def test_what_learners_use_is_not_removed(site: Cachy) -> None:
     assert discard(site.shelf, key)
 
 
-def test_a_run_on_a_node_without_the_entry_fills_its_cache(site: Cachy) -> None:
+def test_restarted_attempt_refills_cache_when_entry_is_missing(site: Cachy) -> None:
     """The scheduler starts the attempt anew: what was loaded is said to be done, and the link leads nowhere."""
     site.cached(SLOW)
     head = site.run.start()
@@ -105,7 +105,7 @@ def test_a_run_on_a_node_without_the_entry_fills_its_cache(site: Cachy) -> None:
     assert (Path(site.run.attempt.data) / "a").read_bytes() == b"from the bucket\n"
 
 
-def test_a_cache_that_cannot_be_used_costs_a_line(site: Cachy) -> None:
+def test_controller_logs_note_and_copies_data_when_cache_is_unusable(site: Cachy) -> None:
     (site.run.base / "cache").mkdir()
     (site.run.base / "cache").chmod(0o777)
     site.cached('cat "$DATA_DIR/a"')
@@ -129,7 +129,7 @@ def with_image(site: Cachy, images: ImageRig, name: str) -> LaunchFile:
     return site.write("true", fetches=(), uploads=(), cache=cache, learner=shown)
 
 
-def test_the_image_is_a_file_of_the_cache(site: Cachy, images: ImageRig) -> None:
+def test_image_is_cached_as_sif_file_built_once(site: Cachy, images: ImageRig) -> None:
     digest = images.pusher.push("some/image", "one", {"a": b"1"})
     launch = with_image(site, images, "some/image:one")
     assert decode(encode(launch)).format == 2
@@ -140,7 +140,7 @@ def test_the_image_is_a_file_of_the_cache(site: Cachy, images: ImageRig) -> None
     assert len(images.calls()) == 1
 
 
-def test_a_private_image_is_the_users_own_file_where_nodes_have_no_cache(site: Cachy, images: ImageRig) -> None:
+def test_private_image_is_stored_for_user_without_node_cache(site: Cachy, images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.registry.token = "a-token-that-is-given"
     launch = with_image(site, images, "some/image:one")
@@ -158,7 +158,7 @@ def test_a_private_image_is_the_users_own_file_where_nodes_have_no_cache(site: C
         assert PASSWORD.encode() not in path.read_bytes(), path
 
 
-def test_a_word_that_the_registry_refuses_is_c103(site: Cachy, images: ImageRig) -> None:
+def test_attempt_fails_with_c103_when_registry_rejects_password(site: Cachy, images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.registry.token = "a-token-that-is-given"
     launch = with_image(site, images, "some/image:one")
@@ -172,7 +172,7 @@ def test_a_word_that_the_registry_refuses_is_c103(site: Cachy, images: ImageRig)
     assert "planted-wrong" not in final.message
 
 
-def test_an_image_that_is_not_there_is_s103(site: Cachy, images: ImageRig) -> None:
+def test_attempt_fails_with_s103_when_image_is_missing(site: Cachy, images: ImageRig) -> None:
     with_image(site, images, "no/image:one")
     assert site.run.run() != 0
     final = site.run.final()
@@ -180,7 +180,7 @@ def test_an_image_that_is_not_there_is_s103(site: Cachy, images: ImageRig) -> No
     assert "no/image:one: it answered 404" in final.message
 
 
-def test_an_image_that_the_cache_cannot_have_is_left_to_apptainer(site: Cachy, images: ImageRig) -> None:
+def test_image_reference_is_passed_to_apptainer_when_cache_build_fails(site: Cachy, images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.flag("fails", "FATAL: broken")
     with_image(site, images, "some/image:one")
@@ -188,7 +188,7 @@ def test_an_image_that_the_cache_cannot_have_is_left_to_apptainer(site: Cachy, i
     assert f"by docker://{images.registry.host}/some/image:one" in site.run.log()
 
 
-def test_an_entry_is_held_only_where_it_is(tmp_path: Path) -> None:
+def test_cache_entry_is_held_only_when_tree_and_lock_exist(tmp_path: Path) -> None:
     tree, lock = tmp_path / "tree", tmp_path / "lock"
     found = Cached(0, "k", str(tree), str(lock), 1, False)
     entries = Entries()

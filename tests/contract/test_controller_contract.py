@@ -44,7 +44,7 @@ def places(run: Rig, *, copied: bool) -> Places:
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["mounted", "copied"])
-def test_the_environment_is_ffdls(run: Rig, copied: bool) -> None:
+def test_learner_environment_matches_ffdl_contract(run: Rig, copied: bool) -> None:
     run.write(DUMP_AND_PLACE, model={"main.py": DUMP}, places=places(run, copied=copied))
     host = {"KUBERNETES_PORT": "x", "DLAAS_JOB": "x", "APPTAINER_BIND": "/etc", "SINGULARITYENV_X": "1", "SECRET": "x"}
     assert run.run(**host) == 0, run.errors
@@ -78,7 +78,7 @@ def test_the_environment_is_ffdls(run: Rig, copied: bool) -> None:
     assert [name for name in env if name.startswith(unwanted)] == []
 
 
-def test_the_users_variables_arrive_unread_and_cannot_replace_the_contract(run: Rig) -> None:
+def test_user_variables_are_passed_verbatim_and_do_not_override_contract(run: Rig) -> None:
     nasty = {"A": "$(id) `id` \\ ' \" \n end ", "B": "ü\r\n", "EMPTY": "", "MODEL_DIR": "/x", "RANK": "9", "C": "{x}"}
     nasty["RESUME"] = "9"
     run.write("python3 main.py", model={"main.py": DUMP}, user_env=nasty)
@@ -91,7 +91,7 @@ def test_the_users_variables_arrive_unread_and_cannot_replace_the_contract(run: 
 
 
 @pytest.mark.parametrize("name", ["UID", "a-b", "APPTAINERENV_X", ""])
-def test_a_variable_that_cannot_be_set_is_named(run: Rig, name: str) -> None:
+def test_attempt_fails_with_c101_for_invalid_variable_name(run: Rig, name: str) -> None:
     run.write("touch $RESULT_DIR/ran", user_env={name: "1"})
     assert run.run() == 127
     assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C101")
@@ -100,7 +100,7 @@ def test_a_variable_that_cannot_be_set_is_named(run: Rig, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["a", "", "/nowhere:/proc"])
-def test_a_path_of_the_users_without_the_shell_is_the_users_fault(run: Rig, path: str) -> None:
+def test_attempt_fails_with_c101_when_user_path_has_no_bash(run: Rig, path: str) -> None:
     run.write("true", user_env={"PATH": path})
     assert run.run() == 127
     final = run.final()
@@ -108,20 +108,20 @@ def test_a_path_of_the_users_without_the_shell_is_the_users_fault(run: Rig, path
     assert f"there is no bash on the PATH that the job was given ({path!r})" in final.message
 
 
-def test_a_path_of_the_users_with_the_shell_is_the_learners(run: Rig) -> None:
+def test_learner_uses_path_given_by_user(run: Rig) -> None:
     path = f"/nowhere:{os.environ['PATH']}"
     run.write('printf %s "$PATH" > "$RESULT_DIR/path"', user_env={"PATH": path})
     assert run.run() == 0
     assert Path(run.attempt.results, "path").read_text() == path
 
 
-def test_the_command_is_shell_text(run: Rig) -> None:
+def test_learner_command_runs_as_shell_text(run: Rig) -> None:
     run.write("for i in 1 2;\ndo\r\necho $i;\ndone; false || echo \"a  b\" 'c' | cat; printf e >&2")
     assert run.run() == 0
     assert run.log() == "1\n2\na  b c\ne"
 
 
-def test_the_zipapp_runs_under_the_oldest_python(run: Rig) -> None:
+def test_controller_zipapp_is_reproducible_and_runs_on_oldest_python(run: Rig) -> None:
     target = run.base / "ffdl-controller.pyz"
     build_zipapp(target)
     first = target.read_bytes()
@@ -135,7 +135,7 @@ def test_the_zipapp_runs_under_the_oldest_python(run: Rig) -> None:
     assert run.final().outcome is Outcome.COMPLETED
 
 
-def test_the_controller_imports_only_what_the_zipapp_holds() -> None:
+def test_controller_imports_only_domain_modules_in_zipapp() -> None:
     code = (
         "import sys, ffdl_batch.controller.head.head, ffdl_batch.controller.node.entry;"
         "import ffdl_batch.controller.network.isolate, ffdl_batch.controller.attach.serve;"
@@ -160,7 +160,7 @@ print(names, reached, set(caps), os.getuid())
 """
 
 
-def test_an_isolated_learner_reaches_only_itself(run: Rig) -> None:
+def test_isolated_learner_reaches_only_loopback_or_fails_closed(run: Rig) -> None:
     """Where the kernel refuses user namespaces, the learner is not started at all (fails closed)."""
     launch = run.write("python3 main.py", model={"main.py": ISOLATED})
     controller = (sys.executable, str(build(run)))
@@ -186,7 +186,7 @@ def build(run: Rig) -> Path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system; the test run as root does")
-def test_a_full_disk_loses_neither_the_exit_code_nor_the_last_words(run: Rig) -> None:
+def test_full_disk_preserves_exit_status_and_final_record(run: Rig) -> None:
     small = run.base / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=True)

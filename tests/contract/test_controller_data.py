@@ -125,7 +125,7 @@ def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
         site.proxy.stop()
 
 
-def test_data_come_and_results_are_where_ffdl_has_them(site: Site) -> None:
+def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout(site: Site) -> None:
     site.put("set/deep/a", b"the data\n")
     site.write(READ)
     assert site.run.run() == 0, site.run.errors
@@ -147,7 +147,7 @@ def test_data_come_and_results_are_where_ffdl_has_them(site: Site) -> None:
             assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_results_go_out_while_the_learner_runs(site: Site) -> None:
+def test_results_and_log_are_uploaded_while_learner_runs(site: Site) -> None:
     site.put("set/deep/a", b"x")
     site.write(f'{READ}; echo first; while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo second')
     site.run.start()
@@ -159,7 +159,7 @@ def test_results_go_out_while_the_learner_runs(site: Site) -> None:
     assert site.stored()[log].endswith(b"first\nsecond\n")
 
 
-def test_what_a_learner_that_failed_has_written_is_stored(site: Site) -> None:
+def test_results_of_failed_learner_are_uploaded(site: Site) -> None:
     site.put("set/deep/a", b"x")
     site.write(f"{READ}; exit 3")
     assert site.run.run() == 3
@@ -167,7 +167,7 @@ def test_what_a_learner_that_failed_has_written_is_stored(site: Site) -> None:
     assert f"{JOB_ID}/model.bin" in site.stored()
 
 
-def test_a_halt_stores_what_there_is(site: Site) -> None:
+def test_halt_uploads_log_of_learner(site: Site) -> None:
     site.put("set/deep/a", b"x")
     site.write(f"{READ}; trap 'echo asked; exit 0' USR2; echo ready; while true; do sleep 0.05; done")
     site.run.start()
@@ -179,7 +179,7 @@ def test_a_halt_stores_what_there_is(site: Site) -> None:
     assert site.stored()[f"{JOB_ID}/learner-1/training-log.txt"].endswith(b"ready\nasked\n")
 
 
-def test_metrics_go_out_while_the_learner_runs_and_with_what_it_leaves(site: Site) -> None:
+def test_metrics_are_uploaded_while_learner_runs_and_after_it_fails(site: Site) -> None:
     site.put("set/deep/a", b"x\n")
     command = f'{READ}; echo loss 0.5; while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo loss 0.25; exit 3'
     site.write(command, **COLLECTED)
@@ -191,7 +191,7 @@ def test_metrics_go_out_while_the_learner_runs_and_with_what_it_leaves(site: Sit
     assert (site.run.final().error_code, site.measured()) == ("C201", ["0.5", "0.25"])
 
 
-def test_metrics_of_a_job_that_was_halted_are_stored(site: Site) -> None:
+def test_metrics_of_halted_attempt_are_uploaded(site: Site) -> None:
     site.put("set/deep/a", b"x\n")
     command = f"{READ}; trap 'echo loss 0.25; exit 0' USR2; echo loss 0.5; while true; do sleep 0.05; done"
     site.write(command, **{**COLLECTED, "limits": replace(QUICK, upload_s=600.0)})
@@ -203,7 +203,7 @@ def test_metrics_of_a_job_that_was_halted_are_stored(site: Site) -> None:
     assert (site.run.final().outcome, site.measured()) == (Outcome.HALTED, ["0.5", "0.25"])
 
 
-def test_a_directory_that_takes_nothing_hides_no_other_store(site: Site, tmp_path: Path) -> None:
+def test_uploads_to_bucket_continue_when_directory_store_fails(site: Site, tmp_path: Path) -> None:
     site.put("set/deep/a", b"x\n")
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, where a directory is to be\n")
@@ -217,7 +217,7 @@ def test_a_directory_that_takes_nothing_hides_no_other_store(site: Site, tmp_pat
     ("status", "code", "error"),
     [(403, "InvalidAccessKeyId", "C103"), (404, "NoSuchBucket", "C103"), (503, "SlowDown", "")],
 )
-def test_a_wrong_store_of_results_is_told_before_anything_is_loaded(
+def test_results_store_is_checked_before_loading_and_busy_store_is_retried(
     site: Site, status: int, code: str, error: str
 ) -> None:
     """One that is only busy is not wrong."""
@@ -240,7 +240,9 @@ def test_a_wrong_store_of_results_is_told_before_anything_is_loaded(
         (Rule(), "nothing-there", "missing"),
     ],
 )
-def test_data_that_cannot_come(site: Site, rule: Rule, prefix: str, fault_class: str) -> None:
+def test_attempt_fails_with_c103_when_data_is_denied_or_missing(
+    site: Site, rule: Rule, prefix: str, fault_class: str
+) -> None:
     site.put("set/deep/a", b"x" * 100)
     site.proxy.rules += [rule] if rule.status else []
     launch = site.write(READ)
@@ -252,7 +254,7 @@ def test_data_that_cannot_come(site: Site, rule: Rule, prefix: str, fault_class:
     assert not site.events(EventKind.LEARNER_STARTED)
 
 
-def test_a_failure_that_passes_is_told_in_the_log(site: Site) -> None:
+def test_download_retry_is_reported_in_learner_log(site: Site) -> None:
     site.put("set/deep/a", b"x")
     site.proxy.rules.append(Rule("GET", "set/deep/a", status=500, code="InternalError", times=1))
     site.write(READ)
@@ -268,7 +270,7 @@ def hold(site: Site) -> None:
 
 
 @pytest.mark.parametrize("wish", ["halt", "cancel"])
-def test_a_wish_ends_loading_at_once(site: Site, wish: str) -> None:
+def test_halt_or_cancel_request_stops_download_before_learner_start(site: Site, wish: str) -> None:
     hold(site)
     site.write(READ)
     site.run.start()
@@ -290,7 +292,7 @@ def kill_controllers(site: Site, pid: int) -> None:
             continue
 
 
-def test_a_run_whose_controllers_were_killed_goes_on_where_it_was(site: Site) -> None:
+def test_restarted_attempt_resumes_partial_download_after_controller_kill(site: Site) -> None:
     """The program of the killed run is ended first."""
     hold(site)
     pause_s, site.proxy.rules[-1].pause_s = site.proxy.rules[-1].pause_s, 0.0
@@ -323,7 +325,7 @@ def test_a_run_whose_controllers_were_killed_goes_on_where_it_was(site: Site) ->
     assert not site.staging_pids()
 
 
-def test_a_program_that_is_killed_fails_the_load(site: Site) -> None:
+def test_attempt_fails_with_s302_when_staging_program_is_killed(site: Site) -> None:
     hold(site)
     site.write(READ)
     site.run.start()
@@ -333,7 +335,7 @@ def test_a_program_that_is_killed_fails_the_load(site: Site) -> None:
     assert "killed by signal 9" in site.run.final().message
 
 
-def test_a_signal_to_all_processes_of_the_job_does_not_end_storing(site: Site) -> None:
+def test_upload_completes_when_sigterm_reaches_staging_program(site: Site) -> None:
     """Slurm's TERM reaches the program, too."""
     site.put("set/deep/a", b"x")
     site.write('head -c 8M /dev/zero > "$RESULT_DIR/big"', limits=replace(LIMITS, kill_wait_s=300, upload_s=600.0))
@@ -354,7 +356,7 @@ def test_a_signal_to_all_processes_of_the_job_does_not_end_storing(site: Site) -
     assert any(site.events(EventKind.STORED))
 
 
-def test_what_a_store_refused_is_owed_and_paid_later(site: Site) -> None:
+def test_rejected_upload_stays_pending_until_store_accepts_it(site: Site) -> None:
     site.put("set/deep/a", b"x")
     site.write(f"{READ}; touch {site.run.base}/over; until [ -e {site.run.base}/go ]; do sleep 0.05; done")
     site.run.start()
@@ -374,14 +376,14 @@ def test_what_a_store_refused_is_owed_and_paid_later(site: Site) -> None:
     assert site.stored()[f"{JOB_ID}/learner-1/training-log.txt"].decode() == site.run.log()
 
 
-def test_an_interpreter_that_is_not_there(site: Site) -> None:
+def test_attempt_fails_with_s306_when_staging_interpreter_is_missing(site: Site) -> None:
     site.write(READ, staging=("/not/there",))
     site.run.run()
     assert site.run.final().error_code == "S306"
     assert "cannot start '/not/there'" in site.run.final().message
 
 
-def test_what_all_learners_share_is_sent_by_the_first_node_and_by_whoever_ends_last(site: Site) -> None:
+def test_shared_results_are_uploaded_only_by_first_or_last_node(site: Site) -> None:
     """Else each of many nodes would read all of it, to find that it is there."""
     site.put("set/deep/a", b"x")
     limits = replace(LIMITS, upload_s=600.0)
@@ -402,7 +404,7 @@ def test_what_all_learners_share_is_sent_by_the_first_node_and_by_whoever_ends_l
     assert {f"{JOB_ID}/of-1", f"{JOB_ID}/of-2", f"{JOB_ID}/learner-1/training-log.txt"} <= set(site.stored())
 
 
-def test_whoever_ends_last_sends_what_came_after_the_first_node(site: Site) -> None:
+def test_last_node_uploads_results_written_after_first_node_ended(site: Site) -> None:
     site.put("set/deep/a", b"x")
     plain = site.write("true", limits=LIMITS)
     wait = 'until [ -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo late > "$RESULT_DIR/late"'

@@ -95,7 +95,7 @@ def last_ends(run: Rig) -> Mapping[object, object]:
 # ---------------------------------------------------------------------------------------------------------- rendezvous
 
 
-def test_learners_of_two_nodes_know_each_other(run: Rig) -> None:
+def test_learners_on_two_nodes_get_names_roles_ports_and_hosts_file(run: Rig) -> None:
     two_nodes(
         run, 'echo "$WHO $CUDA_VISIBLE_DEVICES"; cat "$HOSTS"', learners=3, names=NAMES, ports=12000, network=HOST,
         seats=(Seat(0, "chief", 0, gpus=2), Seat(0, "worker", 0, gpus=1), Seat(1, "worker", 1, gpus=1)),
@@ -125,7 +125,7 @@ def test_learners_of_two_nodes_know_each_other(run: Rig) -> None:
     assert sorted(path.name for path in (state / ".mail").iterdir()) == [f"{NAMES}-{n}" for n in range(3)]
 
 
-def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> None:
+def test_learners_start_only_after_all_nodes_are_ready_in_every_run(run: Rig) -> None:
     """Also not because of what nodes said in a run before."""
     two_nodes(run, f"echo up; [ -e '{run.base}/enough' ] || sleep 600", names=NAMES)
     make_late(run)
@@ -160,9 +160,7 @@ def test_no_learner_starts_before_all_nodes_are_ready_in_any_run(run: Rig) -> No
         ),
     ],
 )  # fmt: skip
-def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(
-    run: Rig, then: str, code: str, told: str
-) -> None:
+def test_attempt_fails_before_learner_start_when_node_is_not_ready(run: Rig, then: str, code: str, told: str) -> None:
     two_nodes(run, "echo up; sleep 600", names=NAMES)
     make_late(run, then)
     head = run.start()
@@ -176,7 +174,7 @@ def test_a_node_that_does_not_get_ready_ends_the_job_before_any_learner_starts(
     assert told in run.final().message
 
 
-def test_a_node_that_cannot_even_begin_ends_the_job_before_any_learner_starts(run: Rig) -> None:
+def test_attempt_fails_before_learner_start_when_scratch_is_blocked(run: Rig) -> None:
     two_nodes(run, "echo up; sleep 600", names=NAMES)
     (run.base / f"ffdl-{JOB_ID}-1-1").write_text("in the way of node 1's scratch directory")
     assert run.run() == 74, run.errors
@@ -184,7 +182,7 @@ def test_a_node_that_cannot_even_begin_ends_the_job_before_any_learner_starts(ru
     assert of_kind(run, EventKind.LEARNER_STARTED) == []
 
 
-def test_a_job_whose_ports_another_has_ends_before_any_learner_starts(run: Rig) -> None:
+def test_attempt_fails_with_s101_before_learner_start_when_port_is_taken(run: Rig) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen(1)
@@ -198,7 +196,7 @@ def test_a_job_whose_ports_another_has_ends_before_any_learner_starts(run: Rig) 
 
 
 @pytest.mark.parametrize("wish", ["halt", "cancel"])
-def test_the_wait_for_the_others_obeys(run: Rig, wish: str) -> None:
+def test_halt_or_cancel_request_ends_wait_for_other_nodes(run: Rig, wish: str) -> None:
     two_nodes(run, "echo up; sleep 600", names=NAMES)
     make_late(run)
     head = run.start()
@@ -240,7 +238,7 @@ def serve(run: Rig, service: str, worker: str, seats: tuple[Seat, ...] = PS_AND_
               command=worker, commands={"ps": service}, **changes)  # fmt: skip
 
 
-def test_a_service_is_ended_when_the_training_on_another_node_is_done(run: Rig) -> None:
+def test_service_is_terminated_when_worker_on_other_node_completes(run: Rig) -> None:
     serve(run, "exec python3 ps.py SIGTERM RESULT_DIR 3", f"{when_up(run, 1)}echo trained",
           limits=dataclasses.replace(LIMITS, kill_wait_s=60))  # fmt: skip
     assert run.run() == 0, run.errors
@@ -253,7 +251,7 @@ def test_a_service_is_ended_when_the_training_on_another_node_is_done(run: Rig) 
     assert of_kind(run, EventKind.LEARNER_STARTED)[0].fields["service"] is True
 
 
-def test_a_service_that_ignores_term_is_killed_and_that_is_success(run: Rig) -> None:
+def test_attempt_succeeds_after_killing_service_that_ignores_sigterm(run: Rig) -> None:
     serve(run, "trap '' TERM; echo up; while :; do sleep 0.1; done", when_up(run, 1),
           limits=dataclasses.replace(LIMITS, kill_wait_s=1))  # fmt: skip
     assert run.run() == 0, run.errors
@@ -261,7 +259,7 @@ def test_a_service_that_ignores_term_is_killed_and_that_is_success(run: Rig) -> 
     assert run.processes() == []
 
 
-def test_a_service_that_fails_early_fails_the_job(run: Rig) -> None:
+def test_attempt_fails_when_service_fails_while_worker_runs(run: Rig) -> None:
     begun = run.base / "begun"
     serve(run, f"while [ ! -e '{begun}' ]; do sleep 0.05; done; exit 5", f"touch '{begun}'; sleep 600")
     assert run.run() == 5, run.errors
@@ -269,7 +267,7 @@ def test_a_service_that_fails_early_fails_the_job(run: Rig) -> None:
     assert (run.final().error_code, run.final().exit_code, run.final().stored) == ("C201", 5, True)
 
 
-def test_a_service_that_cannot_be_started_ends_the_job_at_once(run: Rig) -> None:
+def test_attempt_fails_with_s105_when_service_cannot_start(run: Rig) -> None:
     """Nobody trains while it is found out that this has nothing to do with the end of the training."""
     serve(run, "true", "sleep 600", (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0)), nodes=1, step=())
     launch = decode(Path(run.attempt.launch).read_text())
@@ -280,7 +278,7 @@ def test_a_service_that_cannot_be_started_ends_the_job_at_once(run: Rig) -> None
     assert run.final().error_code == "S105"
 
 
-def test_a_service_that_fails_because_the_training_is_done_does_not_fail_it(run: Rig) -> None:
+def test_attempt_succeeds_when_service_fails_just_before_worker_completes(run: Rig) -> None:
     gone = run.base / "gone"
     run.have_controllers_do(DOUBTS.format(seconds=60))
     serve(run, f"while [ ! -e '{gone}' ]; do sleep 0.05; done; exit 9", f"touch '{gone}'; sleep 0.3")
@@ -289,7 +287,7 @@ def test_a_service_that_fails_because_the_training_is_done_does_not_fail_it(run:
     assert run.final().outcome is Outcome.COMPLETED
 
 
-def test_one_learner_that_fails_ends_services_and_learners(run: Rig) -> None:
+def test_learner_failure_stops_services_and_other_learners(run: Rig) -> None:
     seats = (Seat(0, "ps", 0, service=True), Seat(1, "worker", 0), Seat(0, "worker", 1))
     serve(run, "echo up; sleep 600", f"if [ $LEARNER_ID = 2 ]; then {when_up(run, 1, 3)}exit 6; fi; echo up; sleep 600",
           seats, learners=3)  # fmt: skip
@@ -298,7 +296,7 @@ def test_one_learner_that_fails_ends_services_and_learners(run: Rig) -> None:
     assert run.final().error_code == "C201"
 
 
-def test_who_is_done_early_leaves_the_service_to_the_others(run: Rig) -> None:
+def test_service_keeps_running_until_last_worker_completes(run: Rig) -> None:
     seats = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))
     serve(run, "sleep 600", f"if [ $LEARNER_ID = 3 ]; then while [ ! -e '{run.base}/go' ]; do sleep 0.1; done; fi",
           seats, learners=3)  # fmt: skip
@@ -318,7 +316,7 @@ def test_who_is_done_early_leaves_the_service_to_the_others(run: Rig) -> None:
         pytest.param("exec python3 ps.py SIGUSR2 CHECKPOINT_DIR 4", "", True, id="it hears, and has its time"),
     ],
 )
-def test_a_halt_asks_services_too_and_waits_for_those_that_answer(
+def test_halt_waits_only_for_service_that_handles_checkpoint_request(
     run: Rig, service: str, ended_by: str, saves: bool
 ) -> None:
     serve(run, service, "exec python3 main.py", limits=dataclasses.replace(LIMITS, grace_s=600))
@@ -334,7 +332,7 @@ def test_a_halt_asks_services_too_and_waits_for_those_that_answer(
     assert (Path(run.job.checkpoints) / "of-service").exists() == saves
 
 
-def test_a_controller_killed_while_it_ends_a_service_does_not_train_again(run: Rig) -> None:
+def test_node_controller_kill_during_service_shutdown_does_not_rerun_worker(run: Rig) -> None:
     serve_here(run)
     head = run.start()
     run.wait(lambda: "told" in said(run, 1), "the service to be told")
@@ -346,7 +344,7 @@ def test_a_controller_killed_while_it_ends_a_service_does_not_train_again(run: R
     assert run.processes() == []
 
 
-def test_a_learner_whose_peers_died_with_their_controller_is_not_to_blame(run: Rig) -> None:
+def test_attempt_fails_with_s106_when_learner_fails_after_peer_controller_dies(run: Rig) -> None:
     """The peer is gone with the controller of its node, and what was connected to it fails."""
     two_nodes(run, "if [ $LEARNER_ID = 2 ]; then sleep 300; fi; while [ ! -e $GONE ]; do sleep 0.05; done; exit 1",
               names=NAMES, network=HOST)  # fmt: skip

@@ -84,7 +84,7 @@ def up(run: Rig, command: str, program: str = CATCHES, limits: Limits = LIMITS, 
     ],
     ids=["eval", "pipe", "pipe in a list", "nested shell", "exec", "background", "trap"],
 )
-def test_a_halt_reaches_whoever_catches_it(run: Rig, command: str) -> None:
+def test_halt_signals_the_process_that_handles_it(run: Rig, command: str) -> None:
     head = up(run, command)
     halt(run)
     assert head.wait(timeout=240) == 0, run.errors
@@ -98,7 +98,7 @@ def test_a_halt_reaches_whoever_catches_it(run: Rig, command: str) -> None:
     assert (final.outcome, final.stored, final.checkpoint.confirmed) == (Outcome.HALTED, True, True)
 
 
-def test_the_children_of_a_launcher_that_catches_nothing(run: Rig) -> None:
+def test_halt_signals_child_processes_of_launcher(run: Rig) -> None:
     head = up(run, "python3 main.py", LAUNCHER)
     run.wait(lambda: run.log().count("up") == 2, "both children")
     halt(run)
@@ -107,7 +107,7 @@ def test_the_children_of_a_launcher_that_catches_nothing(run: Rig) -> None:
     assert run.final().outcome is Outcome.HALTED
 
 
-def test_a_program_that_is_still_starting_up_gets_the_signal_later(run: Rig) -> None:
+def test_halt_signals_program_once_its_handler_is_installed(run: Rig) -> None:
     slow = (
         "import os, time\nprint('up', flush=True)\nwhile not os.path.exists(os.environ['JOB_STATE_DIR'] + '/halt'):\n"
     )
@@ -117,7 +117,7 @@ def test_a_program_that_is_still_starting_up_gets_the_signal_later(run: Rig) -> 
     assert (run.ended()[0]["signalled"], run.checkpoint()["confirmed"]) == (True, True)
 
 
-def test_a_program_that_looks_for_the_halt_file(run: Rig) -> None:
+def test_halt_file_alone_confirms_checkpoint_without_signal(run: Rig) -> None:
     head = up(run, f"echo up; while [ ! -e $JOB_STATE_DIR/halt ]; do sleep 0.05; done; {SAVES}")
     halt(run)
     assert head.wait(timeout=240) == 0
@@ -134,7 +134,7 @@ def test_a_program_that_looks_for_the_halt_file(run: Rig) -> None:
     ],
     ids=["catches nothing", "ignores everything"],
 )
-def test_who_does_not_react_is_ended_after_the_grace(run: Rig, command: str, number: int, limits: Limits) -> None:
+def test_halt_ends_unresponsive_learner_after_grace_period(run: Rig, command: str, number: int, limits: Limits) -> None:
     head = up(run, command, IGNORES, limits)
     halt(run)
     assert head.wait(timeout=240) == 0, run.errors
@@ -146,7 +146,7 @@ def test_who_does_not_react_is_ended_after_the_grace(run: Rig, command: str, num
     assert run.processes() == []
 
 
-def test_an_earlier_checkpoint_is_saved_but_not_confirmed(run: Rig) -> None:
+def test_checkpoint_before_halt_is_reported_but_not_confirmed(run: Rig) -> None:
     head = up(run, "echo 1 > $CHECKPOINT_DIR/early; python3 main.py", IGNORES, SHORT)
     halt(run)
     assert head.wait(timeout=240) == 0
@@ -155,7 +155,7 @@ def test_an_earlier_checkpoint_is_saved_but_not_confirmed(run: Rig) -> None:
     assert said["saved_at"] == pytest.approx((Path(run.job.checkpoints) / "early").stat().st_mtime)
 
 
-def test_files_of_earlier_attempts_are_nobodys_checkpoint(run: Rig) -> None:
+def test_checkpoint_files_of_earlier_attempt_are_not_reported(run: Rig) -> None:
     Path(run.job.checkpoints).mkdir(parents=True)
     (Path(run.job.checkpoints) / "old").write_text("old")
     run.write("true")
@@ -164,14 +164,14 @@ def test_files_of_earlier_attempts_are_nobodys_checkpoint(run: Rig) -> None:
     assert (said["asked"], said["confirmed"], said["saved_at"], said["newest"]) == (False, False, None, "")
 
 
-def test_the_wish_alone_halts_where_the_signal_got_lost(run: Rig) -> None:
+def test_halt_request_takes_effect_without_signal(run: Rig) -> None:
     head = up(run, "python3 main.py")
     run.say("halt")
     assert head.wait(timeout=240) == 0
     assert (run.asked(), run.final().outcome) == (["halt"], Outcome.HALTED)
 
 
-def test_a_halt_twice_is_one_halt(run: Rig) -> None:
+def test_repeated_halt_signals_learner_once(run: Rig) -> None:
     waits = f"print('caught', flush=True)\n    while not os.path.exists('{run.base}/go'): time.sleep(0.05)"
     slow = CATCHES.replace("def save(*_):", f"def save(*_):\n    {waits}")
     head = up(run, "python3 main.py", slow)
@@ -184,7 +184,7 @@ def test_a_halt_twice_is_one_halt(run: Rig) -> None:
     assert (run.log().count("caught"), run.asked(), run.final().outcome) == (1, ["halt"], Outcome.HALTED)
 
 
-def test_term_after_a_halt_only_shortens_the_time(run: Rig) -> None:
+def test_sigterm_after_halt_shortens_grace_period_and_stays_halted(run: Rig) -> None:
     limits = dataclasses.replace(LIMITS, grace_s=600, kill_wait_s=2)
     head = up(run, "trap 'echo caught' USR2; trap '' TERM; echo up; while :; do sleep 0.05; done", limits=limits)
     halt(run)
@@ -196,7 +196,7 @@ def test_term_after_a_halt_only_shortens_the_time(run: Rig) -> None:
 
 
 @pytest.mark.parametrize("caught", ["SIGUSR2", "SIGTERM"])
-def test_term_alone_is_a_request_too(run: Rig, caught: str) -> None:
+def test_sigterm_requests_checkpoint_and_confirms_it(run: Rig, caught: str) -> None:
     head = up(run, "python3 main.py", limits=PATIENT, CAUGHT=caught)
     head.send_signal(signal.SIGTERM)
     assert head.wait(timeout=240) == 143, run.errors
@@ -206,7 +206,7 @@ def test_term_alone_is_a_request_too(run: Rig, caught: str) -> None:
     assert (run.final().outcome, run.final().stored, run.asked()) == (Outcome.CANCELLED, True, ["term"])
 
 
-def test_term_leaves_a_reader_of_the_file_its_time(run: Rig) -> None:
+def test_sigterm_leaves_time_to_learner_that_reads_halt_file(run: Rig) -> None:
     head = up(run, f"echo up; while [ ! -e $JOB_STATE_DIR/halt ]; do sleep 0.05; done; {SAVES}", limits=PATIENT)
     head.send_signal(signal.SIGTERM)
     head.wait(timeout=240)
@@ -214,7 +214,7 @@ def test_term_leaves_a_reader_of_the_file_its_time(run: Rig) -> None:
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["with TERM", "cell alone"])
-def test_a_cancel_asks_nobody(run: Rig, by_signal: bool) -> None:
+def test_cancel_ends_learner_without_checkpoint_request(run: Rig, by_signal: bool) -> None:
     head = up(run, "python3 main.py")
     run.say("cancel")
     if by_signal:
@@ -225,7 +225,7 @@ def test_a_cancel_asks_nobody(run: Rig, by_signal: bool) -> None:
     assert run.final().outcome is Outcome.CANCELLED
 
 
-def test_a_warning_that_nobody_hears_lets_the_training_finish(run: Rig) -> None:
+def test_time_limit_warning_lets_unresponsive_learner_finish(run: Rig) -> None:
     limits = dataclasses.replace(LIMITS, grace_s=1, lead_s=600, store_s=10)
     head = up(run, f"echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done; echo done", limits=limits)
     os.kill(run.node_pid(), signal.SIGURG)
@@ -235,7 +235,7 @@ def test_a_warning_that_nobody_hears_lets_the_training_finish(run: Rig) -> None:
     assert (run.asked(), run.log(), run.final().outcome) == (["warned"], "up\ndone\n", Outcome.COMPLETED)
 
 
-def test_a_warned_learner_that_checkpoints(run: Rig) -> None:
+def test_time_limit_warning_halts_learner_that_saves_checkpoint(run: Rig) -> None:
     head = up(run, "python3 main.py")
     os.kill(run.node_pid(), signal.SIGURG)
     head.wait(timeout=240)
@@ -246,9 +246,7 @@ def test_a_warned_learner_that_checkpoints(run: Rig) -> None:
 @pytest.mark.parametrize(
     ("now", "interruption"), [("1:00", "timeout"), ("1-00:00:00", "preemption"), ("UNLIMITED", "preemption")]
 )
-def test_an_early_warning_is_the_time_limits_where_somebody_has_shortened_it(
-    run: Rig, now: str, interruption: str
-) -> None:
+def test_early_warning_is_timeout_only_when_time_limit_was_shortened(run: Rig, now: str, interruption: str) -> None:
     asking = Succession(str(run.base / "no-template"), limit_s=86400, limit_now=("echo", now))
     run.write("python3 main.py", model={"main.py": CATCHES}, succession=asking)
     head = run.start()
@@ -258,7 +256,7 @@ def test_an_early_warning_is_the_time_limits_where_somebody_has_shortened_it(
     assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, interruption)
 
 
-def test_a_halt_after_a_warning_is_a_halt(run: Rig) -> None:
+def test_halt_after_warning_is_recorded_as_halt(run: Rig) -> None:
     limits = dataclasses.replace(SHORT, lead_s=600)
     head = up(run, "python3 main.py", IGNORES, limits)
     os.kill(run.node_pid(), signal.SIGURG)
@@ -269,21 +267,21 @@ def test_a_halt_after_a_warning_is_a_halt(run: Rig) -> None:
     assert (run.final().outcome, run.final().interruption) == (Outcome.HALTED, "halt")
 
 
-def test_another_status_with_a_checkpoint_is_an_answer_and_without_one_a_failure(run: Rig) -> None:
+def test_nonzero_exit_with_checkpoint_counts_as_halted(run: Rig) -> None:
     head = up(run, "python3 main.py", STATUS="6")
     halt(run)
     assert head.wait(timeout=240) == 0, run.errors
     assert (run.final().outcome, run.ended()[0]["exit_code"]) == (Outcome.HALTED, 6)
 
 
-def test_a_program_that_fails_when_asked_has_failed(run: Rig) -> None:
+def test_attempt_fails_when_learner_exits_nonzero_without_checkpoint(run: Rig) -> None:
     head = up(run, "trap 'exit 6' USR2; echo up; while :; do sleep 0.05; done")
     halt(run)
     assert head.wait(timeout=240) == 6
     assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C201")
 
 
-def test_one_learner_that_ends_badly_when_asked_leaves_the_others_their_grace(run: Rig) -> None:
+def test_nonzero_exit_during_halt_leaves_grace_period_to_other_learner(run: Rig) -> None:
     command = "[ $LEARNER_ID = 2 ] && export STATUS=3 || export SLOW=1; python3 main.py"
     slow = CATCHES.replace("def save(*_):", "def save(*_):\n    time.sleep(2 * bool(os.environ.get('SLOW')))")
     run.write(command, model={"main.py": slow}, learners=2, learners_per_node=2)
@@ -297,7 +295,9 @@ def test_one_learner_that_ends_badly_when_asked_leaves_the_others_their_grace(ru
 
 
 @pytest.mark.parametrize(("wish", "outcome", "code"), [("halt", Outcome.HALTED, 0), ("cancel", Outcome.CANCELLED, 143)])
-def test_a_wish_that_is_there_before_the_learners_start(run: Rig, wish: str, outcome: Outcome, code: int) -> None:
+def test_earlier_halt_or_cancel_request_prevents_learner_start(
+    run: Rig, wish: str, outcome: Outcome, code: int
+) -> None:
     run.write("touch $RESULT_DIR/ran")
     run.say(wish)
     assert run.run() == code, run.errors
@@ -305,7 +305,7 @@ def test_a_wish_that_is_there_before_the_learners_start(run: Rig, wish: str, out
     assert not (Path(run.attempt.results) / "ran").exists()
 
 
-def test_a_controller_that_was_stopped_does_not_fence_itself(run: Rig) -> None:
+def test_controller_does_not_fence_itself_after_sigstop(run: Rig) -> None:
     limits = dataclasses.replace(LIMITS, fence_s=STOPPED_S + 1.0)
     head = up(run, f"echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done", limits=limits)
     pids = run.processes()
@@ -321,7 +321,7 @@ def test_a_controller_that_was_stopped_does_not_fence_itself(run: Rig) -> None:
     assert run.final().outcome is Outcome.COMPLETED
 
 
-def test_a_newer_run_elsewhere_ends_the_learners(run: Rig) -> None:
+def test_controller_ends_learners_when_newer_run_is_claimed_elsewhere(run: Rig) -> None:
     head = up(run, "python3 main.py")
     newer = Path(run.attempt.run_claim(2))
     newer.mkdir()
@@ -332,7 +332,7 @@ def test_a_newer_run_elsewhere_ends_the_learners(run: Rig) -> None:
     assert run.processes() == []
 
 
-def test_the_last_event_says_that_nothing_lives(run: Rig) -> None:
+def test_ended_event_is_last_and_unique(run: Rig) -> None:
     run.write("sleep 300 & echo done")
     assert run.run() == 0
     kinds = [event.kind for event in run.events()]
@@ -340,7 +340,7 @@ def test_the_last_event_says_that_nothing_lives(run: Rig) -> None:
     assert kinds.count(EventKind.ENDED) == kinds.count(EventKind.CHECKPOINT) == 1
 
 
-def test_results_of_the_earlier_attempt_are_copied(run: Rig) -> None:
+def test_results_of_earlier_attempt_are_copied_and_left_unchanged(run: Rig) -> None:
     earlier = run.base / "earlier"
     (earlier / "deep").mkdir(parents=True)
     (earlier / "deep" / "x").write_text("old")
@@ -351,7 +351,7 @@ def test_results_of_the_earlier_attempt_are_copied(run: Rig) -> None:
     run.write("true", carry=str(run.base / "never"))
 
 
-def test_an_end_that_no_controller_saw_is_found(run: Rig) -> None:
+def test_next_run_finds_exit_status_of_learner_that_ended_unobserved(run: Rig) -> None:
     """Both controllers are killed, then the learner ends by itself: it is not run again."""
     run.write(
         f"echo ran >> '{run.base}/n'; echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done; sh -c 'exit 3'"
@@ -368,7 +368,7 @@ def test_an_end_that_no_controller_saw_is_found(run: Rig) -> None:
     assert (run.final().outcome, run.final().exit_code, run.final().stored) == (Outcome.FAILED, 3, True)
 
 
-def test_stores_owed_are_paid_once(run: Rig) -> None:
+def test_pending_upload_is_completed_once(run: Rig) -> None:
     run.write("echo out > $RESULT_DIR/x; echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
@@ -386,7 +386,7 @@ def test_stores_owed_are_paid_once(run: Rig) -> None:
     assert not (run.store / "x").exists()
 
 
-def test_paying_late_replaces_nothing_newer(run: Rig) -> None:
+def test_pending_upload_does_not_replace_results_of_newer_attempt(run: Rig) -> None:
     run.write("echo old > $RESULT_DIR/x; echo old > $RESULT_DIR/y; echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
@@ -406,7 +406,7 @@ def test_paying_late_replaces_nothing_newer(run: Rig) -> None:
     assert (run.store / "learner-1" / "attempt-1" / "training-log.txt").read_text() == "up\n"
 
 
-def test_what_cannot_be_paid_stays_owed(run: Rig) -> None:
+def test_pending_upload_stays_pending_and_exits_74_when_store_is_blocked(run: Rig) -> None:
     run.write("echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
@@ -420,7 +420,7 @@ def test_what_cannot_be_paid_stays_owed(run: Rig) -> None:
     assert not Path(run.attempt.paid).exists()
 
 
-def test_a_copy_of_data_ends_when_the_job_is_halted(run: Rig) -> None:
+def test_halt_interrupts_data_copy_before_learner_start(run: Rig) -> None:
     """The copy is of many files, and looks up between them."""
     run.have_controllers_do(SLOW_COPY)
     many = run.base / "many"
@@ -437,7 +437,7 @@ def test_a_copy_of_data_ends_when_the_job_is_halted(run: Rig) -> None:
     assert not (Path(run.attempt.results) / "ran").exists()
 
 
-def test_storing_ends_before_the_schedulers_kill_and_leaves_a_debt(run: Rig) -> None:
+def test_storing_stops_before_scheduler_kill_and_leaves_pending_upload(run: Rig) -> None:
     """A pipe in the store's place would hang; a slow one is played by a clock that is nearly used up."""
     limits = Limits(grace_s=1, kill_wait_s=0)
     run.write("echo out > $RESULT_DIR/x; echo up; sleep 600", limits=limits)
@@ -451,7 +451,7 @@ def test_storing_ends_before_the_schedulers_kill_and_leaves_a_debt(run: Rig) -> 
     assert (run.store / "x").read_text() == "out\n"
 
 
-def test_all_nodes_are_asked_and_each_sees_what_its_learner_saved(run: Rig) -> None:
+def test_halt_request_reaches_all_nodes_and_each_confirms_its_checkpoint(run: Rig) -> None:
     two_nodes(run, "python3 main.py", {"main.py": CATCHES})
     head = run.start()
     run.wait_for_log("up")

@@ -60,7 +60,7 @@ def texts(rig: Rig) -> list[str]:
     return [str(one["text"]) for one in told(rig)]
 
 
-def test_findings_of_the_attempts_time_are_told_once(rig: Rig) -> None:
+def test_health_findings_during_attempt_are_recorded_once(rig: Rig) -> None:
     long_ago = finding("an hour ago", time.time() - 3600)
     directory = place(rig, long_ago, finding("half a minute ago", time.time() - 30), "no finding\n")
     rig.write("sleep 1; echo done", health=str(directory))
@@ -69,14 +69,14 @@ def test_findings_of_the_attempts_time_are_told_once(rig: Rig) -> None:
     assert told(rig)[0]["device"] == "0000:3b:00"
 
 
-def test_nothing_is_told_where_the_site_has_no_such_program(rig: Rig) -> None:
+def test_health_records_nothing_without_health_directory(rig: Rig) -> None:
     rig.write("echo done", health=str(rig.base / "nowhere"))
     assert rig.run() == 0
     assert texts(rig) == []
     assert "findings" not in (rig.base / "controller.err").read_text()
 
 
-def test_what_is_found_after_a_failure_is_waited_for(rig: Rig) -> None:
+def test_controller_waits_for_health_finding_after_learner_failure(rig: Rig) -> None:
     directory = place(rig)
     (directory / "looked").write_text("15\n")
     os.utime(directory / "looked", (1.0, 1.0))
@@ -98,7 +98,7 @@ def test_what_is_found_after_a_failure_is_waited_for(rig: Rig) -> None:
     assert texts(rig) == ["GPU has fallen off the bus"]
 
 
-def test_a_second_run_tells_what_is_new_only_and_a_flood_is_bounded(tmp_path: Path) -> None:
+def test_health_records_only_new_findings_up_to_limit(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
     directory = tmp_path / "health"
     directory.mkdir()
@@ -116,7 +116,7 @@ def test_a_second_run_tells_what_is_new_only_and_a_flood_is_bounded(tmp_path: Pa
     assert len({line for some in lines for line in some}) == 60
 
 
-def test_a_look_is_one_a_minute_at_most_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_health_read_is_rate_limited_unless_forced(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
     directory = tmp_path / "health"
     directory.mkdir()
@@ -129,7 +129,7 @@ def test_a_look_is_one_a_minute_at_most_unless_it_is_asked_for(tmp_path: Path) -
     assert len(journal.events) == 1
 
 
-def test_what_was_found_about_an_end_is_told_after_however_much_noise(tmp_path: Path) -> None:
+def test_health_records_finding_at_attempt_end_after_many_others(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
     directory = tmp_path / "health"
     directory.mkdir()
@@ -149,9 +149,7 @@ def test_what_was_found_about_an_end_is_told_after_however_much_noise(tmp_path: 
 
 
 @pytest.mark.parametrize(("script", "expected"), [("exit 3", ["off the bus"]), ("echo done", [])])
-def test_what_lasts_since_long_before_is_told_where_a_learner_failed(
-    rig: Rig, script: str, expected: list[str]
-) -> None:
+def test_health_records_lasting_finding_only_when_learner_failed(rig: Rig, script: str, expected: list[str]) -> None:
     directory = place(rig)
     (directory / "lasting").write_text(lasting("off the bus") + lasting("of another boot", "b") + "rubbish\n[]\n")
     (directory / "looked").write_text("0\n")
@@ -161,7 +159,7 @@ def test_what_lasts_since_long_before_is_told_where_a_learner_failed(
     assert all(one["lasts"] and one["at"] < time.time() - 80000 for one in told(rig))
 
 
-def test_what_lasts_is_told_where_the_model_could_not_be_loaded(rig: Rig) -> None:
+def test_health_records_lasting_finding_when_model_cannot_be_loaded(rig: Rig) -> None:
     directory = place(rig)
     (directory / "lasting").write_text(lasting("stale"))
     (directory / "looked").write_text("0\n")
@@ -170,7 +168,7 @@ def test_what_lasts_is_told_where_the_model_could_not_be_loaded(rig: Rig) -> Non
     assert texts(rig) == ["stale"]
 
 
-def test_what_began_about_the_end_is_told_as_that_alone(tmp_path: Path) -> None:
+def test_health_does_not_duplicate_lasting_finding_as_incident(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
     directory, now = tmp_path / "health", time.time()
     directory.mkdir()
@@ -181,7 +179,7 @@ def test_what_began_about_the_end_is_told_as_that_alone(tmp_path: Path) -> None:
     assert len(str(journal.events[0].fields["lines"]).split("\n")) == 1
 
 
-def test_what_lasts_is_told_once_bounded_and_only_while_somebody_looks(tmp_path: Path) -> None:
+def test_health_records_lasting_findings_only_after_failure_and_recent_check(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "node-0.jsonl"), "node-0")
     directory = tmp_path / "health"
     directory.mkdir()

@@ -50,7 +50,7 @@ def stored(run: Rig) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((run.store / "learner-1").glob("training-log.txt*"))}
 
 
-def test_a_learner_that_prints_gigabytes_takes_so_much_room_and_ends_as_it_would(run: Rig) -> None:
+def test_log_flood_is_limited_and_keeps_exit_status_and_last_line(run: Rig) -> None:
     limits = LogLimits(file_bytes=1 << 20, files=3, bytes_per_s=1 << 20)
     run.write('python3 "$MODEL_DIR/flood.py"; exit 3', model={"flood.py": FLOOD}, logs=limits)
     run.run()
@@ -69,7 +69,7 @@ def test_a_learner_that_prints_gigabytes_takes_so_much_room_and_ends_as_it_would
     assert writers() == []
 
 
-def test_a_killed_writer_costs_the_learner_nothing(run: Rig) -> None:
+def test_learner_output_is_complete_after_log_writer_is_killed(run: Rig) -> None:
     run.write('echo one; while [ ! -e "$MODEL_DIR/go" ]; do sleep 0.1; done; echo two; seq 100000; exit 4')
     run.start()
     run.wait_for_log("one")
@@ -82,7 +82,7 @@ def test_a_killed_writer_costs_the_learner_nothing(run: Rig) -> None:
     assert run.log() == "one\ntwo\n" + "".join(f"{number}\n" for number in range(1, 100_001))
 
 
-def test_a_killed_controller_costs_no_output(run: Rig) -> None:
+def test_learner_output_is_complete_after_controllers_are_killed(run: Rig) -> None:
     run.write('echo one; while [ ! -e "$MODEL_DIR/go" ]; do sleep 0.1; done; seq 100000; echo two; sleep 600')
     head = run.start()
     run.wait_for_log("one")
@@ -94,7 +94,7 @@ def test_a_killed_controller_costs_no_output(run: Rig) -> None:
     assert run.log() == "one\n" + "".join(f"{number}\n" for number in range(1, 100_001)) + "two\n"
 
 
-def test_what_left_the_session_with_the_output_holds_nobody_up(run: Rig) -> None:
+def test_detached_process_holding_output_does_not_block_attempt_end(run: Rig) -> None:
     run.write(
         "setsid sh -c 'echo from the stray; touch \"$RESULT_DIR/said\"; sleep 600' & "
         'until [ -e "$RESULT_DIR/said" ]; do sleep 0.1; done; echo done'
@@ -104,7 +104,7 @@ def test_what_left_the_session_with_the_output_holds_nobody_up(run: Rig) -> None
     assert (run.processes(), writers()) == ([], [])
 
 
-def test_bytes_are_what_the_learner_printed(run: Rig) -> None:
+def test_log_preserves_bytes_of_learner_output(run: Rig) -> None:
     run.write(r"printf '\377\376\0\r 1%%\r 2%%\n\360\237'; head -c 10000000 /dev/zero; printf end")
     assert run.run() == 0
     text = Path(run.attempt.training_log(1)).read_bytes()

@@ -83,7 +83,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_lines_of_a_log_are_records_when_the_job_has_ended_and_stored_with_the_log(rig: Rig) -> None:
+def test_regex_metrics_are_extracted_from_log_and_stored_with_it(rig: Rig) -> None:
     command = 'echo "loss 1 0.5"; echo "loss 2 0.25"; echo own > "$LOG_DIR/notes"'
     rig.write(command, collectors=PROGRAM, metrics=BY_LOG)
     assert rig.run() == 0
@@ -94,7 +94,7 @@ def test_lines_of_a_log_are_records_when_the_job_has_ended_and_stored_with_the_l
     assert warnings(rig) == [] and collectors_of(rig) == []
 
 
-def test_event_files_of_the_real_writer(rig: Rig) -> None:
+def test_tensorboard_event_files_are_collected_and_stored(rig: Rig) -> None:
     code = (
         "import os; from pathlib import Path; from tests.unit.collectors.writers import write; "
         "place = Path(os.environ['JOB_STATE_DIR'], 'logs', 'tb', 'test'); "
@@ -109,7 +109,7 @@ def test_event_files_of_the_real_writer(rig: Rig) -> None:
     assert (rig.store / "learner-1" / "evaluation-metrics.txt").exists()
 
 
-def test_a_learners_own_records_are_not_stored_twice(rig: Rig) -> None:
+def test_metric_records_written_by_learner_are_stored_once(rig: Rig) -> None:
     line = '{"grouplabel": "val", "values": {"loss": {"type": "FLOAT", "value": "0.5"}}}'
     rig.write(
         f"echo '{line}' > $LOG_DIR/evaluation-metrics.txt", collectors=PROGRAM, metrics=Collecting("emetrics_file")
@@ -119,7 +119,7 @@ def test_a_learners_own_records_are_not_stored_twice(rig: Rig) -> None:
     assert (rig.store / "learner-1" / "evaluation-metrics.txt").read_text() == f"{line}\n"
 
 
-def test_a_collector_that_is_killed_goes_on_and_neither_loses_nor_repeats(rig: Rig) -> None:
+def test_restarted_collector_records_each_metric_once_after_kill(rig: Rig) -> None:
     rig.write(SLOW_LOSSES, collectors=PROGRAM, metrics=BY_LOG)
     head = rig.start()
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_a_collector_that_is_killed_goes_on_and_neither_loses_nor_repeats(rig: R
     assert warnings(rig) == []
 
 
-def test_a_collector_that_cannot_run_is_a_warning_and_not_the_jobs_end(rig: Rig) -> None:
+def test_collector_without_protobuf_causes_warning_and_attempt_succeeds(rig: Rig) -> None:
     code = "import sys; sys.modules['google.protobuf'] = None; from ffdl_batch.collectors.__main__ import main; main()"
     broken = (sys.executable, "-c", code.replace("main()", "sys.exit(main())"))
     rig.write("echo loss 1 0.5", collectors=broken, metrics=Collecting("tensorboard"))
@@ -148,15 +148,13 @@ def test_a_collector_that_cannot_run_is_a_warning_and_not_the_jobs_end(rig: Rig)
         ((sys.executable, "-c", "raise SystemExit('something odd')"), "something odd"),
     ],
 )
-def test_whatever_is_wrong_with_the_program_is_told_once(rig: Rig, argv: tuple[str, ...], said: str) -> None:
+def test_collector_program_failure_is_warned_once(rig: Rig, argv: tuple[str, ...], said: str) -> None:
     rig.write("sleep 1; true", collectors=argv, metrics=BY_LOG)
     assert rig.run() == 0
     assert len(warnings(rig)) == 1 and said in warnings(rig)[0]
 
 
-def test_a_collector_that_does_not_end_is_waited_for_for_a_bounded_time(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stuck_collector_is_killed_after_bounded_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_batch.controller.metrics.meter.LEAST_END_S", 0.5)
     stuck = (sys.executable, "-c", "import time; time.sleep(600)")
     launch = rig.write("true", collectors=stuck, metrics=BY_LOG)
@@ -170,7 +168,7 @@ def test_a_collector_that_does_not_end_is_waited_for_for_a_bounded_time(
     until(lambda: pid not in all_processes())
 
 
-def test_when_controllers_are_killed_the_collector_ends_and_the_next_one_goes_on(rig: Rig) -> None:
+def test_collector_ends_with_killed_controllers_and_next_run_continues(rig: Rig) -> None:
     lines = "echo loss 1 0.1; sleep 1.5; echo loss 2 0.2; [ -e $RESULT_DIR/../go ] || sleep 600"
     rig.write(lines, collectors=PROGRAM, metrics=BY_LOG)
     head = rig.start()
@@ -187,7 +185,7 @@ def test_when_controllers_are_killed_the_collector_ends_and_the_next_one_goes_on
     assert Path(rig.store, "learner-1", "evaluation-metrics.txt").read_text().count("\n") == len(printed)
 
 
-def test_what_learners_use_is_sampled_from_the_first_moment_to_the_last(rig: Rig) -> None:
+def test_usage_samples_record_learner_memory_and_stay_out_of_store(rig: Rig) -> None:
     busy = (
         "import os, time\nx = bytearray(50_000_000)\nwhile time.process_time() < 0.5: pass\nprint(1)\ntime.sleep(2)\n"
     )
@@ -200,7 +198,7 @@ def test_what_learners_use_is_sampled_from_the_first_moment_to_the_last(rig: Rig
     assert stored == {"training-log.txt", ".log-copy-complete"}  # FfDL's layout, and nothing of ours
 
 
-def test_what_an_adapter_plans_is_a_program_that_runs(rig: Rig) -> None:
+def test_planned_metrics_collector_runs_and_records_loss(rig: Rig) -> None:
     found = MetricGroup("loss %{FLOAT:loss}", "$when", {"loss": MetricValue("float", "$loss")})
     spec = JobSpec(
         "a", Framework("custom", "1", "true"), metrics=EvaluationMetrics("regex_extractor", groups={"g": found})

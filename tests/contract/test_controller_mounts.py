@@ -119,7 +119,7 @@ def clean_path(directory: Path, *without: str) -> str:
     return str(directory)
 
 
-def test_learners_see_the_bucket_and_nothing_of_it_is_copied(site: Site) -> None:
+def test_learner_reads_mounted_bucket_without_copy(site: Site) -> None:
     write(site, f'{LOOK}; ls -A "$DATA_DIR"; touch "$DATA_DIR/new" 2>&1; cp "$DATA_DIR/b" "$RESULT_DIR"')
     assert site.run.run() == 0, site.run.errors + site.run.log()
     assert (site.run.final().outcome, site.run.final().stored) == (Outcome.COMPLETED, True)
@@ -132,7 +132,7 @@ def test_learners_see_the_bucket_and_nothing_of_it_is_copied(site: Site) -> None
     require_nothing_left(site.run)
 
 
-def test_the_credentials_are_nowhere_but_in_their_file(site: Site, s3_server: S3Server) -> None:
+def test_mount_credentials_appear_in_no_argument_variable_or_other_file(site: Site, s3_server: S3Server) -> None:
     write(site, WAIT)
     site.run.start()
     site.run.wait_for_log("begun")
@@ -155,14 +155,14 @@ def test_the_credentials_are_nowhere_but_in_their_file(site: Site, s3_server: S3
     require_nothing_left(site.run)
 
 
-def test_what_was_read_is_kept_on_the_node(site: Site) -> None:
+def test_mount_cache_reads_file_from_store_once(site: Site) -> None:
     write(site, f'{LOOK}; for n in 1 2 3; do cat "$DATA_DIR/b" >/dev/null; done', cache=10**9)
     assert site.run.run() == 0, site.run.errors
     assert len([1 for method, path, _ in site.proxy.requests if method == "GET" and path.endswith("set/b")]) == 1
     assert not list(site.run.base.glob("ffdl-*")), "the node's scratch directory"
 
 
-def test_a_program_that_dies_ends_the_job_with_s302(site: Site) -> None:
+def test_attempt_fails_with_s302_when_rclone_is_killed(site: Site) -> None:
     write(site, WAIT)
     site.run.start()
     site.run.wait_for_log("begun")
@@ -175,7 +175,7 @@ def test_a_program_that_dies_ends_the_job_with_s302(site: Site) -> None:
     require_nothing_left(site.run)
 
 
-def test_its_holder_may_die_too(site: Site) -> None:
+def test_attempt_fails_with_s302_when_mount_holder_is_killed(site: Site) -> None:
     write(site, WAIT)
     site.run.start()
     site.run.wait_for_log("begun")
@@ -187,7 +187,7 @@ def test_its_holder_may_die_too(site: Site) -> None:
     site.run.wait(lambda: not in_table(site.run), "the end of the mount")
 
 
-def test_a_learner_that_outlives_its_controller_keeps_its_data(site: Site) -> None:
+def test_mount_stays_for_learner_that_outlives_its_controller(site: Site) -> None:
     write(site, f'{WAIT}; echo "still $(cat "$DATA_DIR/deep/a")"')
     site.run.start("node", FFDL_NODE_RANK="0")
     site.run.wait_for_log("begun")
@@ -201,7 +201,7 @@ def test_a_learner_that_outlives_its_controller_keeps_its_data(site: Site) -> No
     site.run.wait(lambda: not programs(site.run), "the end of its programs")
 
 
-def test_the_next_run_ends_what_a_killed_controller_left_and_mounts_anew(site: Site) -> None:
+def test_next_run_replaces_mount_left_by_killed_controller(site: Site) -> None:
     write(site, WAIT)
     site.run.start("node", FFDL_NODE_RANK="0")
     site.run.wait_for_log("begun")
@@ -218,7 +218,7 @@ def test_the_next_run_ends_what_a_killed_controller_left_and_mounts_anew(site: S
     require_nothing_left(site.run)
 
 
-def test_a_dead_mount_is_cleared_by_whoever_comes_next(unseen: None, site: Site) -> None:
+def test_next_run_clears_dead_mount(unseen: None, site: Site) -> None:
     write(site, WAIT)
     site.run.start("node", FFDL_NODE_RANK="0")
     site.run.wait_for_log("begun")
@@ -241,7 +241,7 @@ def test_a_dead_mount_is_cleared_by_whoever_comes_next(unseen: None, site: Site)
 
 
 @pytest.mark.parametrize("lacks", ["rclone", "fusermount3"])
-def test_where_the_node_cannot_mount_data_are_brought(site: Site, tmp_path: Path, lacks: str) -> None:
+def test_data_is_copied_when_node_lacks_mount_program(site: Site, tmp_path: Path, lacks: str) -> None:
     programs = {"fusermount3": ("fusermount3", "fusermount")}.get(lacks, (lacks,))
     path = clean_path(tmp_path / "bin", *programs)
     write(site, LOOK)
@@ -255,7 +255,7 @@ def test_where_the_node_cannot_mount_data_are_brought(site: Site, tmp_path: Path
     assert how(site) == [(0, "staged")]
 
 
-def test_where_it_must_be_mounted_that_is_s302(site: Site, tmp_path: Path) -> None:
+def test_attempt_fails_with_s302_when_required_mount_is_impossible(site: Site, tmp_path: Path) -> None:
     write(site, LOOK, must=True)
     assert site.run.run(PATH=clean_path(tmp_path / "bin", "rclone")) != 0
     final = site.run.final()
@@ -264,7 +264,7 @@ def test_where_it_must_be_mounted_that_is_s302(site: Site, tmp_path: Path) -> No
     assert site.run.ended() == []
 
 
-def test_a_program_that_mounts_nothing_is_as_good_as_none(site: Site, tmp_path: Path) -> None:
+def test_data_is_copied_when_rclone_fails(site: Site, tmp_path: Path) -> None:
     path = Path(clean_path(tmp_path / "bin", "rclone"))
     broken = path / "rclone"
     broken.write_text("#!/bin/sh\necho 'no such flag' >&2; exit 3\n")
@@ -276,7 +276,7 @@ def test_a_program_that_mounts_nothing_is_as_good_as_none(site: Site, tmp_path: 
     require_nothing_left(site.run)
 
 
-def test_what_is_wrong_with_the_store_is_told_as_ever(site: Site) -> None:
+def test_attempt_fails_with_c103_when_mounted_store_rejects_credentials(site: Site) -> None:
     site.proxy.rules.append(Rule("GET", site.data, status=403, code="InvalidAccessKeyId"))
     write(site, LOOK)
     assert site.run.run() != 0
@@ -284,7 +284,7 @@ def test_what_is_wrong_with_the_store_is_told_as_ever(site: Site) -> None:
     require_nothing_left(site.run)
 
 
-def test_each_node_mounts(site: Site) -> None:
+def test_bucket_is_mounted_on_each_node(site: Site) -> None:
     plain = write(site, "true")
     two_nodes(site.run, LOOK, limits=plain.limits, stores=plain.stores, fetches=plain.fetches, mounts=plain.mounts,
               staging=plain.staging)  # fmt: skip

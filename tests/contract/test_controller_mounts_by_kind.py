@@ -129,16 +129,18 @@ def run_and_look(site: Site, store: StoreAddress) -> str:
 
 
 @pytest.mark.parametrize("asked", [by_v1, by_v3])
-def test_swift(site: Site, swift: Swift, asked: Callable[[Site, Swift], StoreAddress]) -> None:
+def test_swift_container_is_mounted_with_v1_or_v3_authentication(
+    site: Site, swift: Swift, asked: Callable[[Site, Swift], StoreAddress]
+) -> None:
     run_and_look(site, asked(site, swift))
 
 
-def test_keys_of_googles_store_sign_as_in_s3(site: Site) -> None:
+def test_google_store_with_hmac_keys_is_mounted(site: Site) -> None:
     store = replace(site.store(site.data), kind=StoreKind.GCS)
     run_and_look(site, store)
 
 
-def test_an_s3_store_by_tls_with_a_certificate_of_the_sites_own(site: Site, tmp_path: Path) -> None:
+def test_s3_store_with_custom_tls_certificate_is_mounted(site: Site, tmp_path: Path) -> None:
     certificate, key = certificate_for("127.0.0.1", tmp_path)
     with tls_front(site.server.port, certificate, key) as port:
         options = {"ca_file": str(certificate), "timeout_s": "60"}
@@ -146,19 +148,21 @@ def test_an_s3_store_by_tls_with_a_certificate_of_the_sites_own(site: Site, tmp_
         run_and_look(site, store)
 
 
-def test_sftp(site: Site, ssh: SshServer) -> None:
+def test_sftp_store_with_private_key_is_mounted(site: Site, ssh: SshServer) -> None:
     store = by_sftp(site, ssh)
     assert "mounted\nthe data" in run_and_look(site, store)
 
 
-def test_sftp_with_a_file_that_is_the_key(site: Site, ssh: SshServer) -> None:
+def test_sftp_store_with_key_file_is_mounted(site: Site, ssh: SshServer) -> None:
     store = by_sftp(site, ssh)
     options = {**store.options, "key_file": str(ssh.key)}
     run_and_look(site, replace(store, options=options, credentials={"user_name": "user_name"}))
 
 
 @pytest.mark.parametrize("in_a_file", [False, True])
-def test_a_key_with_a_passphrase(site: Site, ssh: SshServer, in_a_file: bool) -> None:
+def test_sftp_store_with_passphrase_key_is_mounted_only_with_right_passphrase(
+    site: Site, ssh: SshServer, in_a_file: bool
+) -> None:
     store, key = by_sftp(site, ssh), site.run.base / "locked"
     key.write_bytes(ssh.key.read_bytes())
     key.chmod(0o600)
@@ -178,13 +182,13 @@ def test_a_key_with_a_passphrase(site: Site, ssh: SshServer, in_a_file: bool) ->
     run_and_look(site, store)
 
 
-def test_links_of_an_sftp_server_are_left_out_as_where_data_are_brought(site: Site, ssh: SshServer) -> None:
+def test_sftp_mount_omits_symbolic_links(site: Site, ssh: SshServer) -> None:
     write(site, 'ls -A "$DATA_DIR"', by_sftp(site, ssh))
     assert site.run.run() == 0, site.run.errors + site.run.log()
     assert site.run.log().endswith("is mounted\ndeep\n")
 
 
-def test_a_host_that_is_not_known_is_not_mounted(site: Site, ssh: SshServer, tmp_path: Path) -> None:
+def test_sftp_mount_rejects_unknown_host_key(site: Site, ssh: SshServer, tmp_path: Path) -> None:
     """The staging program refuses it before; so here is what the mount itself does."""
     store, other = by_sftp(site, ssh), tmp_path / "other_hosts"
     SshServer.write_known_hosts(other, Path(f"{ssh.other_key}.pub"), ssh.port)
@@ -212,7 +216,7 @@ def mounted(site: Site, store: StoreAddress) -> str:
         require_nothing_left(site.run)
 
 
-def test_an_account_of_googles_store_asks_for_its_tokens(site: Site, google: Google) -> None:
+def test_google_store_with_service_account_is_mounted_with_one_token(site: Site, google: Google) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     plain = serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()
@@ -222,7 +226,7 @@ def test_an_account_of_googles_store_asks_for_its_tokens(site: Site, google: Goo
     assert google.given == 1
 
 
-def test_a_token_of_googles_store(site: Site, google: Google) -> None:
+def test_google_store_is_mounted_only_with_valid_token(site: Site, google: Google) -> None:
     keys = keep(site, token=google.token)
     store = StoreAddress(StoreKind.GCS, google.endpoint, "", "box", {}, keys)
     assert mounted(site, store) == ""
@@ -232,7 +236,7 @@ def test_a_token_of_googles_store(site: Site, google: Google) -> None:
     assert "planted" not in why
 
 
-def test_a_kind_that_is_never_mounted_is_brought_and_the_event_says_why(site: Site) -> None:
+def test_data_is_copied_and_event_gives_reason_when_protocol_is_never_mounted(site: Site) -> None:
     fetch = Transfer(site.store(site.data), "set", site.run.attempt.data)
     brought = (Brought(0, "stores of the protocol ftp are not mounted"),)
     site.write(f"{LOOK}; true", fetches=(fetch,), mounts=Mounts((), True, brought=brought))

@@ -65,7 +65,7 @@ def networks(run: Rig, source: str = "node-0") -> list[dict[str, object]]:
     return [dict(event.fields) for event in run.events(source) if event.kind is EventKind.NETWORK]
 
 
-def test_learners_have_the_addresses_of_their_network(run: Rig) -> None:
+def test_learners_get_addresses_and_hosts_file_of_job_network(run: Rig) -> None:
     own_network(run, f'echo "$PLACE"; cat "$HOSTS"; {SEEN}', "egress")
     for rank in (0, 1):
         tell(run, rank, OWN, "level=egress", f"names=data.example.org=192.0.2.{rank}")
@@ -87,7 +87,7 @@ def test_learners_have_the_addresses_of_their_network(run: Rig) -> None:
         assert networks(run, source) == [{"level": "egress", "mechanism": "wires", "seen": True}]
 
 
-def test_one_node_without_its_network_ends_the_job_before_a_learner_starts(run: Rig) -> None:
+def test_attempt_fails_with_s107_before_learner_start_without_node_network(run: Rig) -> None:
     own_network(run, "echo begun")
     tell(run, 0)
     (run.base / "ffdl" / "job-1").mkdir(parents=True)
@@ -99,7 +99,7 @@ def test_one_node_without_its_network_ends_the_job_before_a_learner_starts(run: 
     assert networks(run) == networks(run, "node-1") == []
 
 
-def test_nodes_that_number_learners_differently_are_not_one_network(run: Rig) -> None:
+def test_attempt_fails_with_s107_when_nodes_have_different_network_prefixes(run: Rig) -> None:
     own_network(run, "echo begun")
     tell(run, 0)
     tell(run, 1)
@@ -110,7 +110,7 @@ def test_nodes_that_number_learners_differently_are_not_one_network(run: Rig) ->
     assert not any(e.kind is EventKind.LEARNER_STARTED for rank in (0, 1) for e in run.events(f"node-{rank}"))
 
 
-def test_a_learner_that_is_not_in_the_slot_is_ended_and_the_job_with_it(run: Rig) -> None:
+def test_attempt_fails_with_s107_when_learner_is_outside_network_slot(run: Rig) -> None:
     """It has restarts left: they are not for this."""
     own_network(run, "echo begun; sleep 300")
     launch = decode(Path(run.attempt.launch).read_text())
@@ -125,14 +125,14 @@ def test_a_learner_that_is_not_in_the_slot_is_ended_and_the_job_with_it(run: Rig
     assert networks(run, "node-1") == []
 
 
-def test_a_learner_on_the_nodes_network_is_none_of_level_none(run: Rig) -> None:
+def test_attempt_fails_with_s107_when_level_none_learner_is_on_node_network(run: Rig) -> None:
     run.write("sleep 300", network=Network("none", "none", "nothing at all"))
     assert run.run() != 0
     assert run.final().error_code == "S107"
     assert "it is in the node's network, and level none means one of its own" in run.final().message
 
 
-def test_a_learner_that_was_isolated_is_seen_to_be(run: Rig) -> None:
+def test_network_event_confirms_isolation_of_learner(run: Rig) -> None:
     if probe():
         pytest.skip("this kernel lets users make no network namespaces")
     launch = run.write(SEEN)
@@ -147,7 +147,7 @@ def test_a_learner_that_was_isolated_is_seen_to_be(run: Rig) -> None:
     assert networks(run) == [{"level": "none", "mechanism": "namespaces", "seen": True}]
 
 
-def test_a_learner_that_ends_at_once_is_not_said_to_have_been_seen(run: Rig) -> None:
+def test_network_event_is_unconfirmed_when_learner_ends_at_once(run: Rig) -> None:
     """The first look comes when the learner's events are written; this one is over by then."""
     run.have_controllers_do(OVER)
     run.write("true", learner=replace(run.write("true").learner, argv=("true",)))

@@ -29,7 +29,7 @@ def count(run: Rig) -> int:
 
 
 @pytest.mark.parametrize("ids", [("7", "8"), ("7", "7")], ids=["two jobs", "one job twice"])
-def test_of_two_racing_heads_exactly_one_executes(run: Rig, ids: tuple[str, str]) -> None:
+def test_one_of_two_racing_head_controllers_executes(run: Rig, ids: tuple[str, str]) -> None:
     run.write(f"echo ran >> '{run.base}/counter'; until [ -e '{run.base}/go' ]; do sleep 0.1; done")
     heads = [run.start(native_id=native_id) for native_id in ids]
     run.wait(lambda: any(head.poll() is not None for head in heads), "one of them to give way")
@@ -41,7 +41,7 @@ def test_of_two_racing_heads_exactly_one_executes(run: Rig, ids: tuple[str, str]
     assert [e.kind for e in run.events("head")].count(EventKind.CLAIMED) == 1
 
 
-def test_a_second_head_after_the_end_changes_nothing(run: Rig) -> None:
+def test_second_head_controller_after_end_runs_nothing(run: Rig) -> None:
     run.write(f"echo ran >> '{run.base}/counter'")
     assert run.run(native_id="7") == 0
     before = Path(run.attempt.final).read_bytes()
@@ -50,13 +50,13 @@ def test_a_second_head_after_the_end_changes_nothing(run: Rig) -> None:
     assert (count(run), Path(run.attempt.final).read_bytes()) == (1, before)
 
 
-def test_a_failure_is_not_tried_again_by_a_requeue(run: Rig) -> None:
+def test_requeue_does_not_rerun_failed_attempt(run: Rig) -> None:
     run.write(f"echo ran >> '{run.base}/counter'; exit 4")
     assert [run.run(), run.run()] == [4, 4]
     assert count(run) == 1
 
 
-def test_what_was_ended_from_outside_goes_on_under_the_same_id(run: Rig) -> None:
+def test_attempt_continues_after_sigterm_with_same_native_id(run: Rig) -> None:
     run.write(f"echo ran >> '{run.base}/counter'; echo up; [ -e '{run.base}/go' ] || sleep 600")
     head = run.start()
     run.wait_for_log("up")
@@ -71,7 +71,7 @@ def test_what_was_ended_from_outside_goes_on_under_the_same_id(run: Rig) -> None
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_a_head_killed_while_the_learner_runs_adopts_its_node_controller(run: Rig) -> None:
+def test_next_head_controller_adopts_running_node_controller(run: Rig) -> None:
     run.write(f"echo ran >> '{run.base}/counter'; echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done")
     head = run.start()
     run.wait_for_log("up")
@@ -84,7 +84,7 @@ def test_a_head_killed_while_the_learner_runs_adopts_its_node_controller(run: Ri
     assert (count(run), run.final().outcome) == (1, Outcome.COMPLETED)
 
 
-def test_a_head_killed_after_the_learner_had_ended_does_not_run_it_again(run: Rig) -> None:
+def test_next_head_controller_does_not_rerun_ended_learner(run: Rig) -> None:
     run.write(f"echo ran >> '{run.base}/counter'; echo up; while [ ! -e '{run.base}/go' ]; do sleep 0.05; done")
     head = run.start()
     run.wait_for_log("up")
@@ -97,7 +97,7 @@ def test_a_head_killed_after_the_learner_had_ended_does_not_run_it_again(run: Ri
     assert (count(run), run.final().outcome, run.final().stored) == (1, Outcome.COMPLETED, True)
 
 
-def test_a_node_controller_killed_leaves_no_learner_behind(run: Rig) -> None:
+def test_node_controller_kill_ends_learner_and_fails_with_s106(run: Rig) -> None:
     run.write(f"echo ran >> '{run.base}/counter'; echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
@@ -108,7 +108,7 @@ def test_a_node_controller_killed_leaves_no_learner_behind(run: Rig) -> None:
     assert run.processes() == []
 
 
-def test_both_controllers_killed_the_orphan_is_ended_before_its_successor_starts(run: Rig) -> None:
+def test_orphaned_learner_is_ended_by_next_run_after_both_controllers_are_killed(run: Rig) -> None:
     command = f"[ -e '{run.base}/go' ] && exit 0; echo up; while :; do echo x >> '{run.base}/alive'; sleep 0.05; done"
     run.write(command)
     head = run.start()
@@ -124,7 +124,7 @@ def test_both_controllers_killed_the_orphan_is_ended_before_its_successor_starts
     assert run.final().outcome is Outcome.COMPLETED
 
 
-def test_what_an_attempt_waits_for_before_its_learners_start_is_among_its_events(run: Rig) -> None:
+def test_head_controller_records_wait_for_controller_of_earlier_attempt(run: Rig) -> None:
     """The attempt before had a node controller on a machine that was cut off."""
     run.write("true")
     before = run.attempt
@@ -154,7 +154,7 @@ def test_what_an_attempt_waits_for_before_its_learners_start_is_among_its_events
     assert told() == [why, ""]
 
 
-def test_a_torn_event_line_is_cut_off_by_the_next_writer(run: Rig) -> None:
+def test_event_writer_truncates_incomplete_last_line(run: Rig) -> None:
     run.write("true")
     os.makedirs(run.attempt.events)  # noqa: PTH103 - AttemptDir gives texts
     Path(run.attempt.event_file("node-0")).write_text(

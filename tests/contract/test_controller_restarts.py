@@ -33,7 +33,7 @@ FAILS_TWICE = (
 AGAIN: dict[str, Any] = {"learners": 2, "learners_per_node": 2, "restart": RESTART_LEARNER}
 
 
-def test_a_learner_that_fails_is_started_again_while_the_other_goes_on(run: Rig) -> None:
+def test_failed_learner_restarts_while_other_learner_continues(run: Rig) -> None:
     run.write(FAILS_TWICE, **AGAIN, restarts_max=2, user_env={"FFDL_LEARNER_RESTARTS": "9"})
     began_at = time.monotonic()
     assert run.run() == 0, run.errors
@@ -53,7 +53,7 @@ def test_a_learner_that_fails_is_started_again_while_the_other_goes_on(run: Rig)
     assert {json.loads(line)["format"] for line in lines} == {1}
 
 
-def test_the_zipapp_starts_learners_again_under_the_oldest_python(run: Rig) -> None:
+def test_controller_zipapp_restarts_learner_on_oldest_python(run: Rig) -> None:
     """By a process of its own, which needs the file and the interpreter."""
     target = run.base / "ffdl-controller.pyz"
     build_zipapp(target)
@@ -68,7 +68,7 @@ def test_the_zipapp_starts_learners_again_under_the_oldest_python(run: Rig) -> N
     assert run.final().outcome is Outcome.COMPLETED
 
 
-def test_a_learner_that_is_started_again_can_be_asked_like_others(run: Rig) -> None:
+def test_restarted_learner_confirms_checkpoint_on_halt(run: Rig) -> None:
     """Its signals are free, its shell's word about its process is the new one's, and it leads a session of its own."""
     program = "if [ ! -e $RESULT_DIR/once ]; then touch $RESULT_DIR/once; exit 1; fi; exec python3 main.py"
     run.write(program, model={"main.py": CHECKPOINTS}, restart=RESTART_LEARNER, restarts_max=1)
@@ -81,7 +81,7 @@ def test_a_learner_that_is_started_again_can_be_asked_like_others(run: Rig) -> N
     assert run.processes() == []
 
 
-def test_what_a_failed_learner_left_outside_its_session_is_gone_when_it_starts_again(run: Rig) -> None:
+def test_learner_restart_ends_detached_processes_of_failed_learner_only(run: Rig) -> None:
     """It may hold a port, or memory of a GPU. What other learners have left is theirs."""
     run.write(
         "cd $RESULT_DIR; if [ $LEARNER_ID = 1 ]; then setsid sleep 600 & echo $! > other; "
@@ -95,7 +95,7 @@ def test_what_a_failed_learner_left_outside_its_session_is_gone_when_it_starts_a
     assert run.processes() == []
 
 
-def test_a_learner_that_fails_too_often_ends_the_job(run: Rig) -> None:
+def test_attempt_fails_when_learner_restarts_are_used_up(run: Rig) -> None:
     run.write("if [ $LEARNER_ID = 2 ]; then exit 7; fi; sleep 600", **AGAIN, restarts_max=1)
     assert run.run() == 7, run.errors
     ends = [(f["learner_id"], f["ended_by"], f.get("restarted")) for f in run.ended()]
@@ -103,7 +103,7 @@ def test_a_learner_that_fails_too_often_ends_the_job(run: Rig) -> None:
     assert (run.final().error_code, run.final().exit_code) == ("C201", 7)
 
 
-def test_what_never_reached_its_command_is_not_started_again(run: Rig) -> None:
+def test_learner_that_never_ran_its_command_is_not_restarted(run: Rig) -> None:
     launch = run.write("true", restart=RESTART_LEARNER, restarts_max=5)
     learner = dataclasses.replace(launch.learner, argv=("bash", "-c", "echo could not open image; exit 255"))
     change(run, learner=learner)
@@ -112,7 +112,7 @@ def test_what_never_reached_its_command_is_not_started_again(run: Rig) -> None:
 
 
 @pytest.mark.parametrize(("wish", "outcome"), [("halt", Outcome.HALTED), ("cancel", Outcome.CANCELLED)])
-def test_nobody_is_started_again_once_all_are_to_end(run: Rig, wish: str, outcome: Outcome) -> None:
+def test_halt_or_cancel_request_prevents_pending_learner_restart(run: Rig, wish: str, outcome: Outcome) -> None:
     run.have_controllers_do(LAST_PAUSE)
     run.write("if [ $LEARNER_ID = 1 ]; then sleep 600; fi; echo up; exit 3",
               **AGAIN, restarts_max=9, limits=dataclasses.replace(LIMITS, grace_s=1))  # fmt: skip
@@ -127,7 +127,7 @@ def test_nobody_is_started_again_once_all_are_to_end(run: Rig, wish: str, outcom
     assert run.log(2) == "up\n" * 3
 
 
-def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and_has_counted(run: Rig) -> None:
+def test_next_run_keeps_restart_count_after_controller_kill_during_pause(run: Rig) -> None:
     run.have_controllers_do(LAST_PAUSE)
     run.write(f"echo $FFDL_LEARNER_RESTARTS >> $RESULT_DIR/began; [ -e '{run.base}/go' ] || exit 3",
               restart=RESTART_LEARNER, restarts_max=3)  # fmt: skip
@@ -142,7 +142,7 @@ def test_a_controller_killed_in_the_pause_starts_the_learner_in_the_next_run_and
     assert run.final().outcome is Outcome.COMPLETED
 
 
-def test_after_all_restarts_are_used_up_the_next_run_grants_none(run: Rig) -> None:
+def test_next_run_grants_no_restart_after_restarts_are_used_up(run: Rig) -> None:
     run.write("echo up; [ $FFDL_RESTART = 0 ] || exit 3; [ $RESUME = 1 ] || exit 3; sleep 600",
               restart=RESTART_LEARNER, restarts_max=1)  # fmt: skip
     head = run.start()

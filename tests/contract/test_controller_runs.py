@@ -30,7 +30,7 @@ def made(tmp_path: Path) -> Iterator[Rig]:
         yield one
 
 
-def test_a_success_is_stored_and_proved(run: Rig) -> None:
+def test_successful_attempt_stores_results_and_writes_state_and_final_record(run: Rig) -> None:
     run.write(
         "python3 main.py; echo out > $RESULT_DIR/result.txt; ./tool.sh",
         model={
@@ -59,7 +59,7 @@ def test_a_success_is_stored_and_proved(run: Rig) -> None:
     assert run.processes() == []
 
 
-def test_a_failing_learner_shows_its_code_and_last_words(run: Rig) -> None:
+def test_final_record_has_exit_status_and_log_tail_of_failed_learner(run: Rig) -> None:
     run.write("for i in $(seq 30); do echo line $i; done; printf 'step 1\\rstep 2\\n\\033[31mred\\033[0m\\n'; exit 3")
     assert run.run() == 3
     final = run.final()
@@ -70,7 +70,7 @@ def test_a_failing_learner_shows_its_code_and_last_words(run: Rig) -> None:
     assert (Path(run.attempt.state) / "learner.exit").read_text() == "3\n"
 
 
-def test_a_learner_killed_by_a_signal(run: Rig) -> None:
+def test_final_record_names_signal_that_killed_learner(run: Rig) -> None:
     run.write("kill -ABRT $$")
     assert run.run() == 128 + signal.SIGABRT
     final = run.final()
@@ -78,7 +78,7 @@ def test_a_learner_killed_by_a_signal(run: Rig) -> None:
     assert "SIGABRT" in final.message
 
 
-def test_no_shell_is_the_runtimes_fault(run: Rig) -> None:
+def test_attempt_fails_with_s105_when_shell_is_missing(run: Rig) -> None:
     launch = run.write("true")
     run.write("true", learner=dataclasses.replace(launch.learner, argv=("no-such-shell", "-c", "true")))
     assert run.run() == 127
@@ -95,7 +95,7 @@ def test_no_shell_is_the_runtimes_fault(run: Rig) -> None:
         "Unable to handle docker://a/b:c uri: failed to get checksum for docker://a/b:c: pinging container registry",
     ],
 )
-def test_a_runtime_that_complains_about_its_image(run: Rig, complaint: str) -> None:
+def test_attempt_fails_with_s103_when_runtime_reports_image_error(run: Rig, complaint: str) -> None:
     launch = run.write("true")
     argv = ("sh", "-c", f"echo 'FATAL: {complaint}' >&2; exit 255")
     learner = LearnerCommand(argv=argv, env=launch.learner.env, delivery="file", protected=())  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_a_runtime_that_complains_about_its_image(run: Rig, complaint: str) -> N
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "/abs.txt", "a/../../b.txt"])
-def test_a_model_that_leads_out_of_its_directory(run: Rig, name: str) -> None:
+def test_attempt_fails_with_s301_when_model_entry_is_outside_directory(run: Rig, name: str) -> None:
     run.write("touch $RESULT_DIR/ran", model={name: "x"})
     assert run.run() == 74
     final = run.final()
@@ -116,7 +116,7 @@ def test_a_model_that_leads_out_of_its_directory(run: Rig, name: str) -> None:
     assert not (run.base / "evil.txt").exists()
 
 
-def test_data_that_cannot_be_copied(run: Rig) -> None:
+def test_attempt_fails_with_s302_when_data_cannot_be_copied(run: Rig) -> None:
     run.write("true", copies=(Copy(str(run.base / "nowhere"), run.attempt.data),))
     assert run.run() == 74
     assert run.final().error_code == "S302"
@@ -126,7 +126,7 @@ def test_data_that_cannot_be_copied(run: Rig) -> None:
 @pytest.mark.parametrize(
     ("made", "words"), [("", "does not exist on node"), ("file", "is not a directory on node")], ids=["missing", "file"]
 )
-def test_a_mounted_data_directory_that_is_not_there_starts_nothing(run: Rig, made: str, words: str) -> None:
+def test_attempt_fails_with_s302_when_data_directory_is_missing_or_a_file(run: Rig, made: str, words: str) -> None:
     data = run.base / "nowhere"
     if made:
         data.write_text("x")
@@ -139,7 +139,7 @@ def test_a_mounted_data_directory_that_is_not_there_starts_nothing(run: Rig, mad
     assert (Path(run.attempt.state) / "load-data.exit").read_text() == "1\n"
 
 
-def test_copied_data_arrive(run: Rig) -> None:
+def test_learner_reads_copied_data(run: Rig) -> None:
     (run.base / "input" / "deep").mkdir(parents=True)
     (run.base / "input" / "deep" / "x").write_text("42")
     run.write("cat $DATA_DIR/deep/x", copies=(Copy(str(run.base / "input"), run.attempt.data),))
@@ -147,7 +147,7 @@ def test_copied_data_arrive(run: Rig) -> None:
     assert run.log() == "42"
 
 
-def test_a_store_whose_directories_cannot_be_made_is_named(run: Rig) -> None:
+def test_attempt_fails_with_c103_when_store_directory_cannot_be_created(run: Rig) -> None:
     (run.base / "file").write_text("in the way")
     run.write("true", make_dirs=(str(run.base / "file" / "results"),))
     assert run.run() == 74
@@ -156,7 +156,7 @@ def test_a_store_whose_directories_cannot_be_made_is_named(run: Rig) -> None:
     assert f"{run.base / 'file' / 'results'} cannot be made on {os.uname().nodename}: Not a directory" in final.message
 
 
-def test_results_that_cannot_be_stored(run: Rig) -> None:
+def test_attempt_fails_with_s303_when_results_cannot_be_stored(run: Rig) -> None:
     (run.base / "file").write_text("in the way")
     run.write("echo x > $RESULT_DIR/x", stores=Stores(results=str(run.base / "file" / "below")))
     assert run.run() == 74
@@ -166,7 +166,7 @@ def test_results_that_cannot_be_stored(run: Rig) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGALRM, signal.SIGQUIT])
-def test_a_users_signal_goes_to_the_learners_process_that_catches_it(run: Rig, number: signal.Signals) -> None:
+def test_user_signal_reaches_learner_process_that_handles_it(run: Rig, number: signal.Signals) -> None:
     """What sbatch's --signal asks for; the shell above the process does not catch it and is left alone."""
     program = (
         "import signal, time\n"
@@ -184,7 +184,7 @@ def test_a_users_signal_goes_to_the_learners_process_that_catches_it(run: Rig, n
     assert run.ended()[0]["ended_by"] == ""
 
 
-def test_a_users_signal_that_nobody_catches_ends_nothing(run: Rig) -> None:
+def test_user_signal_without_handler_leaves_learner_running(run: Rig) -> None:
     run.write("echo up; sleep 1; echo done")
     head = run.start()
     run.wait_for_log("up")
@@ -193,7 +193,7 @@ def test_a_users_signal_that_nobody_catches_ends_nothing(run: Rig) -> None:
     assert run.log().splitlines() == ["up", "done"]
 
 
-def test_term_ends_a_slow_learner_and_stores_what_is_there(run: Rig) -> None:
+def test_sigterm_ends_learner_and_stores_partial_results(run: Rig) -> None:
     run.write("echo partial > $RESULT_DIR/part; echo up; sleep 600", limits=PATIENT)
     head = run.start()
     run.wait_for_log("up")
@@ -205,7 +205,7 @@ def test_term_ends_a_slow_learner_and_stores_what_is_there(run: Rig) -> None:
     assert run.processes() == []
 
 
-def test_a_learner_that_ignores_term_is_killed(run: Rig) -> None:
+def test_learner_that_ignores_sigterm_is_killed(run: Rig) -> None:
     run.write("trap '' TERM; echo up; while :; do sleep 0.1; done")
     head = run.start()
     run.wait_for_log("up")
@@ -227,7 +227,7 @@ time.sleep(600)
 """
 
 
-def test_a_program_that_catches_term_has_time_to_save(run: Rig) -> None:
+def test_learner_that_handles_sigterm_has_time_to_save(run: Rig) -> None:
     command, limits = "python3 main.py $RESULT_DIR/saved; echo next command", replace(LIMITS, kill_wait_s=300)
     run.write(command, model={"main.py": SAVES_ON_TERM}, limits=limits)
     head = run.start()
@@ -237,14 +237,14 @@ def test_a_program_that_catches_term_has_time_to_save(run: Rig) -> None:
     assert (run.store / "saved").read_text() == "saved"
 
 
-def test_background_processes_do_not_outlive_the_learner(run: Rig) -> None:
+def test_background_processes_end_with_learner(run: Rig) -> None:
     run.write("sleep 300 & (setsid sleep 301 &) ; trap '' TERM; (while :; do sleep 0.1; done) & echo done")
     assert run.run() == 0
     assert run.log().startswith("done\n")
     assert run.processes() == []
 
 
-def test_the_time_limit(run: Rig) -> None:
+def test_attempt_times_out_with_c203_at_time_limit(run: Rig) -> None:
     run.write("echo up; sleep 600", limits=Limits(grace_s=1, kill_wait_s=2, time_s=12))
     assert run.run() == 124
     final = run.final()
@@ -252,7 +252,7 @@ def test_the_time_limit(run: Rig) -> None:
     assert (Path(run.attempt.state) / "halt").exists()
 
 
-def test_one_failing_learner_ends_the_others(run: Rig) -> None:
+def test_learner_failure_stops_other_learners_on_same_node(run: Rig) -> None:
     run.write("if [ $LEARNER_ID = 2 ]; then exit 5; fi; echo up; sleep 600", learners=3, learners_per_node=3)
     assert run.run() == 5
     ended = {fields["learner_id"]: fields["ended_by"] for fields in run.ended()}
@@ -261,7 +261,7 @@ def test_one_failing_learner_ends_the_others(run: Rig) -> None:
     assert "learner 2" in run.final().message
 
 
-def test_learners_know_who_they_are(run: Rig) -> None:
+def test_learners_get_their_ids_ranks_and_assigned_gpus(run: Rig) -> None:
     run.write("echo $LEARNER_ID $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES", learners=2, learners_per_node=2)
     assert run.run(CUDA_VISIBLE_DEVICES="4,5,6,7") == 0
     assert (run.log(1), run.log(2)) == ("1 0 0 4,5\n", "2 1 1 6,7\n")
@@ -277,7 +277,7 @@ def dev(tmp_path: Path) -> Path:
     return directory
 
 
-def test_learners_are_told_the_gpus_that_the_node_has(run: Rig, dev: Path) -> None:
+def test_learners_get_gpu_options_and_devices_event_lists_files(run: Rig, dev: Path) -> None:
     files = {"nvidia": (f"{dev}/nvidia[0-9]",), "amd": ("/none",)}
     argv = ("bash", "-c", 'echo "$0 $* $CUDA_VISIBLE_DEVICES"', DEVICE_OPTIONS)
     learner = replace(run.write("true").learner, argv=argv)
@@ -290,7 +290,7 @@ def test_learners_are_told_the_gpus_that_the_node_has(run: Rig, dev: Path) -> No
     assert told["files"] == f"{dev}/nvidia0,{dev}/nvidia1"
 
 
-def test_no_learner_starts_where_devices_are_not_those_of_the_allocation(run: Rig, dev: Path) -> None:
+def test_attempt_fails_with_s108_when_gpu_device_file_is_missing(run: Rig, dev: Path) -> None:
     (dev / "nvidia1").unlink()
     devices = Devices(gpus=2, gpu_files={"nvidia": (f"{dev}/nvidia[0-9]",)})
     run.write("echo begun", devices=devices)
@@ -301,7 +301,7 @@ def test_no_learner_starts_where_devices_are_not_those_of_the_allocation(run: Ri
     assert (run.log(1), run.ended()) == ("", [])
 
 
-def test_learners_with_shares_of_a_gpu_are_all_told_it(run: Rig) -> None:
+def test_learners_with_gpu_shares_get_the_same_device(run: Rig) -> None:
     seats = (Seat(0, gpus=1), Seat(0, gpus=1), Seat(0))
     run.write('echo "<$CUDA_VISIBLE_DEVICES>"', learners=3, seats=seats, devices=Devices(gpus=1, shared=True))
     assert run.run(CUDA_VISIBLE_DEVICES="0") == 0, run.errors
@@ -321,7 +321,7 @@ os.scandir = scandir
 """
 
 
-def test_two_nodes_both_succeed(run: Rig) -> None:
+def test_two_node_attempt_stores_results_of_both_learners(run: Rig) -> None:
     two_nodes(run, "echo $NODE_RANK > $RESULT_DIR/$LEARNER_ID; cat $MODEL_DIR/main.py > /dev/null")
     assert run.run() == 0, run.errors
     assert sorted(p.name for p in run.store.iterdir()) == ["1", "2", "_submitted_code", "learner-1", "learner-2"]
@@ -330,7 +330,7 @@ def test_two_nodes_both_succeed(run: Rig) -> None:
     assert len(run.ended("node-1")) == 1
 
 
-def test_a_failure_on_one_node_ends_the_other(run: Rig) -> None:
+def test_learner_failure_on_second_node_stops_learner_on_first(run: Rig) -> None:
     first_is_up = f"until grep -q up '{run.attempt.training_log(1)}'; do sleep 0.05; done"
     two_nodes(run, f"if [ $NODE_RANK = 1 ]; then {first_is_up}; exit 9; fi; echo up; sleep 600")
     assert run.run() == 9, run.errors
@@ -338,7 +338,7 @@ def test_a_failure_on_one_node_ends_the_other(run: Rig) -> None:
     assert run.final().exit_code == 9
 
 
-def test_a_model_that_fails_on_the_first_node_starts_nothing_on_the_second(run: Rig) -> None:
+def test_invalid_model_fails_two_node_attempt_without_stored_results(run: Rig) -> None:
     two_nodes(run, "touch $RESULT_DIR/ran")
     run.archive({"../x": "x"})
     assert run.run() == 74
@@ -346,7 +346,7 @@ def test_a_model_that_fails_on_the_first_node_starts_nothing_on_the_second(run: 
     assert "leads out" in run.final().message
 
 
-def test_a_data_directory_that_only_the_second_node_misses_ends_the_first(run: Rig) -> None:
+def test_missing_data_directory_on_second_node_stops_learner_on_first(run: Rig) -> None:
     two_nodes(run, "echo up; sleep 600")
     # What the first node found in an earlier run does not speak for the second.
     launch = dataclasses.replace(decode(Path(run.attempt.launch).read_text()), needs_dirs=(str(run.base / "data"),))
@@ -361,13 +361,13 @@ def test_a_data_directory_that_only_the_second_node_misses_ends_the_first(run: R
     assert "data does not exist on node" in run.final().message
 
 
-def test_output_is_echoed(run: Rig) -> None:
+def test_learner_output_is_echoed_to_controller_output(run: Rig) -> None:
     run.write("echo hello; echo world >&2", echo_output=True)
     assert run.run() == 0
     assert run.output == "hello\nworld\n"
 
 
-def test_marks_and_heartbeat(run: Rig) -> None:
+def test_controller_writes_log_marks_and_heartbeat(run: Rig) -> None:
     run.write(f"echo one; until grep -q one '{run.attempt.training_log(1)}'; do sleep 0.05; done; sleep 1.5; echo two")
     assert run.run() == 0
     marks = [line.split() for line in Path(run.attempt.marks(1)).read_text().splitlines()]
@@ -376,7 +376,7 @@ def test_marks_and_heartbeat(run: Rig) -> None:
     assert Path(run.attempt.heartbeat(0)).exists()
 
 
-def test_a_newer_attempt_ends_the_learners_of_an_older_one(run: Rig) -> None:
+def test_newer_attempt_ends_learners_of_older_attempt(run: Rig) -> None:
     run.write("echo up; sleep 600")
     head = run.start()
     run.wait_for_log("up")
@@ -387,7 +387,7 @@ def test_a_newer_attempt_ends_the_learners_of_an_older_one(run: Rig) -> None:
     assert run.processes() == []
 
 
-def test_a_directory_in_the_way_of_scratch_is_refused(run: Rig) -> None:
+def test_attempt_fails_with_s105_when_scratch_path_is_a_symbolic_link(run: Rig) -> None:
     (run.base / "elsewhere").mkdir()
     (run.base / f"ffdl-{JOB_ID}-1-0").symlink_to(run.base / "elsewhere")
     run.write("true")
@@ -397,7 +397,7 @@ def test_a_directory_in_the_way_of_scratch_is_refused(run: Rig) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 99}', "[1"])
-def test_a_damaged_launch_file(run: Rig, text: str) -> None:
+def test_head_controller_exits_78_for_invalid_launch_file(run: Rig, text: str) -> None:
     Path(run.attempt.launch).write_text(text)
     assert run.run() == 78
     assert "launch" in run.errors

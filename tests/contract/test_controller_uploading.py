@@ -66,7 +66,7 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
         yield made
 
 
-def test_no_program_is_started_where_nothing_has_changed(sending: Sending) -> None:
+def test_running_upload_starts_no_program_when_results_are_unchanged(sending: Sending) -> None:
     stored = sending.send("")
     assert [task["rest_s"] for task in sending.tasks()] == [REST_S]
     sending.lines.clear()
@@ -78,7 +78,7 @@ def test_no_program_is_started_where_nothing_has_changed(sending: Sending) -> No
     assert len(sending.tasks()) == 2
 
 
-def test_what_is_left_to_a_later_run_is_asked_for_again(sending: Sending) -> None:
+def test_running_upload_runs_again_after_files_were_deferred(sending: Sending) -> None:
     sending.says(Done(1, 0, 0, 0.1, 0, 1))
     stored = sending.send("")
     assert stored == ""
@@ -87,7 +87,7 @@ def test_what_is_left_to_a_later_run_is_asked_for_again(sending: Sending) -> Non
     assert len(sending.tasks()) == 2
 
 
-def test_what_changes_while_it_is_sent_is_seen_in_the_next_round(sending: Sending) -> None:
+def test_running_upload_resends_file_that_changed_during_upload(sending: Sending) -> None:
     program = sending.base / "program.py"
     target = str(sending.results / "model.bin")
     program.write_text(f"{PROGRAM}\nPath({target!r}).write_bytes(b'later')\n")
@@ -97,7 +97,7 @@ def test_what_changes_while_it_is_sent_is_seen_in_the_next_round(sending: Sendin
     assert len(sending.tasks()) == 2
 
 
-def test_the_same_note_is_told_once() -> None:
+def test_notes_once_passes_each_note_once_and_all_progress() -> None:
     lines: list[Line] = []
     tell = notes_once(lines.append)
     for why in ("a", "b", "a"):

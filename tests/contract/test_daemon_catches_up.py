@@ -42,7 +42,7 @@ def left_alone(site: Site) -> str:
     return job_id
 
 
-def test_the_first_answer_waits_for_the_first_round(site: Site) -> None:
+def test_daemon_answers_first_request_after_first_watch_round(site: Site) -> None:
     job_id = left_alone(site)
     site.more_environment = {"TEST_OBSERVE_S": "1"}
     site.start(program=("-c", PATIENT))
@@ -50,7 +50,7 @@ def test_the_first_answer_waits_for_the_first_round(site: Site) -> None:
     assert (listed["id"], listed["state"]) == (job_id, "PROCESSING")
 
 
-def test_a_scheduler_that_hangs_holds_up_neither_answers_nor_submissions(site: Site) -> None:
+def test_daemon_answers_and_deploys_jobs_while_scheduler_query_hangs(site: Site) -> None:
     job_id = left_alone(site)
     site.more_environment = {"TEST_OBSERVE_S": "3600"}
     site.start()

@@ -118,7 +118,7 @@ def end_jobs(desk: Desk) -> None:
         desk.try_to("wait", "--timeout", "100", job["id"])
 
 
-def test_nothing_of_an_earlier_attempt_is_out_of_sight(desk: Desk) -> None:
+def test_logs_cover_every_attempt_across_halt_resume_and_daemon_kill(desk: Desk) -> None:
     job_id = desk.submit("chain", f"python3 train.py '{desk.base}'")
     first, heard, _ = desk.follow(job_id)
     desk.await_text(heard, "begin 1\n")
@@ -191,7 +191,7 @@ print("last", number, flush=True)
 """
 
 
-def test_a_follower_loses_nothing_to_files_that_turn_over_and_a_daemon_that_dies(tmp_path: Path) -> None:
+def test_logs_follow_loses_no_line_across_log_rotation_and_daemon_kill(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "train.py").write_text(CHATTER)
     environment = {"FFDL_BACKEND": "local", "FFDL_LOG_FILE_SIZE": "100KiB", "FFDL_LOG_FILES": "1000"}

@@ -81,7 +81,7 @@ def completed(text: str) -> float:
     return sum(one.value for one in samples if one.name == "ffdl_jobs" and one.labels["state"] == "COMPLETED")
 
 
-def test_what_a_job_measured_and_what_the_daemon_counts(site: Site, tmp_path: Path) -> None:
+def test_metrics_report_job_scalars_and_daemon_counters_on_every_channel(site: Site, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "train.sh").write_text(TRAIN)
     (tmp_path / "manifest.yml").write_text(MANIFEST.replace("GO", str(tmp_path / "go")))
@@ -113,7 +113,7 @@ def test_what_a_job_measured_and_what_the_daemon_counts(site: Site, tmp_path: Pa
         scrape(port)
 
 
-def test_a_port_that_is_taken_is_a_warning(site: Site) -> None:
+def test_daemon_warns_and_keeps_running_when_metrics_port_is_taken(site: Site) -> None:
     with socket.create_server(("127.0.0.1", int(site.more_environment["FFDL_METRICS_PORT"]))):
         site.start(program=PLAIN)
         assert "so nobody is served there" in until(lambda: "metrics_port" in site.log and site.log, "the warning")

@@ -30,7 +30,7 @@ def site(tmp_path: Path, postgres: PostgresServer) -> Iterator[Site]:
     postgres.drop_database(database)
 
 
-def test_jobs_are_kept_through_a_kill_of_the_daemon(site: Site) -> None:
+def test_daemon_keeps_jobs_in_postgres_after_sigkill(site: Site) -> None:
     daemon = site.start()
     assert site.ask("GET", "/api/v1/health")[1]["database"] == "postgresql"
     job = site.submit("a")["id"]
@@ -42,9 +42,7 @@ def test_jobs_are_kept_through_a_kill_of_the_daemon(site: Site) -> None:
     assert site.submit("a")["id"] == job
 
 
-def test_while_the_database_is_away_requests_fail_clean_and_nothing_is_lost(
-    site: Site, postgres: PostgresServer
-) -> None:
+def test_daemon_answers_503_while_postgres_is_down_and_keeps_jobs(site: Site, postgres: PostgresServer) -> None:
     site.start()
     job = site.submit("a")["id"]
     postgres.stop()

@@ -85,7 +85,7 @@ def next_line(response: http.client.HTTPResponse) -> dict[str, Any]:
     return found
 
 
-def test_starts_from_a_bare_environment_and_says_who_it_is(site: Site) -> None:
+def test_daemon_starts_with_minimal_environment_and_reports_identity(site: Site) -> None:
     process = site.start()
     status, health = site.ask("GET", "/api/v1/health")
     assert status == 200
@@ -97,7 +97,7 @@ def test_starts_from_a_bare_environment_and_says_who_it_is(site: Site) -> None:
     assert "serving at" in (site.state / "daemon.log").read_text()
 
 
-def test_a_forged_header_changes_nothing(site: Site) -> None:
+def test_daemon_ignores_forged_identity_headers(site: Site) -> None:
     site.start()
     job_id = site.submit("k1")["id"]
     forged = {
@@ -116,7 +116,7 @@ def test_a_forged_header_changes_nothing(site: Site) -> None:
 
 
 @needs_root
-def test_another_user_is_refused_and_root_is_let_in_as_root(open_directory: Path) -> None:
+def test_daemon_rejects_other_users_and_admits_root(open_directory: Path) -> None:
     with site_in(open_directory, more_environment={"TEST_BECOME_UID": str(OTHER_UID)}) as site:
         site.start()
         site.socket.parent.chmod(0o755)
@@ -165,7 +165,7 @@ sys.exit(main(opener=opener))
 """A daemon that waits for the one that serves for as long as ten starts may take."""
 
 
-def test_of_ten_that_start_at_once_one_serves(site: Site) -> None:
+def test_daemon_lock_admits_one_of_ten_simultaneous_starts(site: Site) -> None:
     started = [site.launch(program=("-c", PATIENT)) for _ in range(10)]
     until(site.is_served, "one to serve")
     serving = site.ask("GET", "/api/v1/health")[1]["pid"]
@@ -176,7 +176,7 @@ def test_of_ten_that_start_at_once_one_serves(site: Site) -> None:
     assert site.ask("GET", "/api/v1/health")[1]["pid"] == serving
 
 
-def test_ends_when_idle_and_leaves_no_socket_and_no_lock(tmp_path: Path) -> None:
+def test_daemon_removes_socket_and_lock_on_idle_exit(tmp_path: Path) -> None:
     with site_in(tmp_path, idle_exit_s=0.4) as site:
         process = site.launch()
         assert ended(process) == 0, site.log
@@ -200,7 +200,7 @@ def hold(site: Site) -> tuple[subprocess.Popen[bytes], socket.socket]:
         assert process.returncode == 0, site.log
 
 
-def test_does_not_end_while_a_job_lives_or_somebody_is_connected(tmp_path: Path) -> None:
+def test_daemon_stays_up_while_job_is_active_or_client_is_connected(tmp_path: Path) -> None:
     with site_in(tmp_path, idle_exit_s=0.4) as site:
         process, held = hold(site)
         job_id = deployed(site)
@@ -218,7 +218,7 @@ def test_does_not_end_while_a_job_lives_or_somebody_is_connected(tmp_path: Path)
 
 
 @ON_EACH_DATABASE
-def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> None:
+def test_daemon_answers_waiting_requests_and_exits_0_on_sigterm(site: Site) -> None:
     process = site.start()
     job_id = deployed(site)
     with contextlib.closing(UnixHttp(site.socket)) as waiting:
@@ -238,7 +238,7 @@ def test_sigterm_finishes_requests_lets_waiters_go_and_exits_0(site: Site) -> No
     assert "Traceback" not in site.log
 
 
-def test_sigusr1_shows_what_each_thread_does_and_the_daemon_goes_on(site: Site) -> None:
+def test_daemon_dumps_thread_stacks_on_sigusr1_and_keeps_running(site: Site) -> None:
     process = site.start()
     process.send_signal(signal.SIGUSR1)
     signs = ("Current thread", "Thread 0x", "most recent call first", "daemon/server.py")  # a line after the other
@@ -247,7 +247,7 @@ def test_sigusr1_shows_what_each_thread_does_and_the_daemon_goes_on(site: Site) 
 
 
 @ON_EACH_DATABASE
-def test_sigkill_leaves_nothing_that_stops_the_next_one(site: Site) -> None:
+def test_daemon_restarts_after_sigkill_despite_stale_socket_and_lock(site: Site) -> None:
     first = site.start()
     job_id = deployed(site)
     first.send_signal(signal.SIGKILL)
@@ -259,7 +259,7 @@ def test_sigkill_leaves_nothing_that_stops_the_next_one(site: Site) -> None:
     assert site.state_of(job_id) == "QUEUED"
 
 
-def test_a_lock_of_another_host_is_respected_until_the_operator_names_it(site: Site) -> None:
+def test_daemon_rejects_lock_of_another_host_without_forced_take_over(site: Site) -> None:
     site.state.mkdir()
     lock = {
         "host": "login2",
@@ -279,7 +279,7 @@ def test_a_lock_of_another_host_is_respected_until_the_operator_names_it(site: S
     assert json.loads((site.state / "daemon.lock").read_text())["host"] == socket.gethostname()
 
 
-def test_stops_when_its_lock_is_given_to_another_host(site: Site) -> None:
+def test_daemon_exits_when_lock_is_taken_by_another_host(site: Site) -> None:
     process = site.start()
     lock = json.loads((site.state / "daemon.lock").read_text())
     (site.state / "daemon.lock").write_text(json.dumps({**lock, "host": "login2"}))
@@ -288,7 +288,7 @@ def test_stops_when_its_lock_is_given_to_another_host(site: Site) -> None:
     assert json.loads((site.state / "daemon.lock").read_text())["host"] == "login2"
 
 
-def test_listens_anew_when_its_socket_is_removed(site: Site) -> None:
+def test_daemon_recreates_socket_when_socket_directory_is_removed(site: Site) -> None:
     process = site.start()
     shutil.rmtree(site.socket.parent)
     until(site.is_served, "the daemon to listen anew")
@@ -296,7 +296,7 @@ def test_listens_anew_when_its_socket_is_removed(site: Site) -> None:
 
 
 @needs_root
-def test_a_user_without_a_name_is_told_so(open_directory: Path) -> None:
+def test_daemon_exits_69_when_user_has_no_passwd_entry(open_directory: Path) -> None:
     with site_in(open_directory, more_environment={"TEST_BECOME_UID": str(THIRD_UID)}) as site:
         assert ended(site.launch()) == 69
         assert f"user {THIRD_UID} is not in the password database" in site.log
@@ -307,7 +307,7 @@ def test_a_user_without_a_name_is_told_so(open_directory: Path) -> None:
     ("name", "value", "code"),
     [("FFDL_WATCH_INTERVAL_S", "soon", 78), ("FFDL_SOCKET", "/tmp/" + "x" * 120, 2)],
 )
-def test_what_cannot_work_ends_with_a_sentence(tmp_path: Path, name: str, value: str, code: int) -> None:
+def test_daemon_exits_with_message_when_a_setting_is_invalid(tmp_path: Path, name: str, value: str, code: int) -> None:
     with site_in(tmp_path, more_environment={name: value}) as site:
         assert ended(site.launch(program=PLAIN)) == code
         assert "ffdl-submitd: " in site.log
@@ -316,7 +316,7 @@ def test_what_cannot_work_ends_with_a_sentence(tmp_path: Path, name: str, value:
 
 
 @ON_EACH_DATABASE
-def test_long_polls_wake_by_the_change_they_wait_for(site: Site) -> None:
+def test_job_wait_and_event_poll_return_cancelled_state_after_cancel(site: Site) -> None:
     site.start()
     job_id = deployed(site)
     seq = site.ask("GET", f"/api/v1/jobs/{job_id}/events")[1]["events"][-1]["seq"]
@@ -338,7 +338,7 @@ def test_long_polls_wake_by_the_change_they_wait_for(site: Site) -> None:
     assert polled[0]["terminal"] is True
 
 
-def test_a_log_is_streamed_while_it_grows_and_readers_come_and_go(site: Site) -> None:
+def test_log_stream_follows_growth_while_another_reader_disconnects(site: Site) -> None:
     site.start()
     job_id = deployed(site)
     log = training_log(site, job_id)
@@ -362,7 +362,7 @@ def test_a_log_is_streamed_while_it_grows_and_readers_come_and_go(site: Site) ->
     assert "Traceback" not in site.log
 
 
-def test_refusals_of_a_stream_have_a_status(site: Site) -> None:
+def test_log_request_returns_error_status_for_unknown_job_or_learner(site: Site) -> None:
     site.start()
     job_id = site.submit("k1")["id"]
     assert site.ask("GET", "/api/v1/jobs/training-000000000/logs")[0] == 404
@@ -372,7 +372,7 @@ def test_refusals_of_a_stream_have_a_status(site: Site) -> None:
 
 
 @ON_EACH_DATABASE
-def test_fifty_followers_and_fifty_waiters_do_not_hold_up_a_submission(site: Site) -> None:
+def test_daemon_deploys_submission_with_fifty_followers_and_fifty_waiters(site: Site) -> None:
     site.start()
     job_id = deployed(site)
     followers = [open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")[0] for _ in range(50)]
@@ -388,14 +388,14 @@ def test_fifty_followers_and_fifty_waiters_do_not_hold_up_a_submission(site: Sit
 
 
 @ON_EACH_DATABASE
-def test_a_repeated_key_gives_the_same_job(site: Site) -> None:
+def test_submit_returns_same_job_for_repeated_key(site: Site) -> None:
     site.start()
     assert site.submit("same")["id"] == site.submit("same")["id"]
     assert len(site.ask("GET", "/api/v1/jobs")[1]["jobs"]) == 1
 
 
 @ON_EACH_DATABASE
-def test_a_hundred_submissions_at_once_and_not_one_more(site: Site) -> None:
+def test_submit_rejects_more_than_100_jobs_or_none_in_one_request(site: Site) -> None:
     site.start()
     digest = "0" * 64
     for count, status in ((100, 200), (101, 400), (0, 400)):
@@ -405,7 +405,7 @@ def test_a_hundred_submissions_at_once_and_not_one_more(site: Site) -> None:
     assert "submissions" in reply["problem"]["message"]
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(site: Site) -> None:
+def test_daemon_removes_partial_archive_after_interrupted_upload(site: Site) -> None:
     site.start()
     with socket.socket(socket.AF_UNIX) as half:
         half.connect(os.fspath(site.socket))
@@ -432,14 +432,14 @@ def run_dial(site: Site, request: bytes) -> subprocess.CompletedProcess[bytes]:
 HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def test_dial_relays_and_passes_half_closes_on(site: Site) -> None:
+def test_dial_relays_response_after_input_is_closed(site: Site) -> None:
     process = site.start()
     done = run_dial(site, HEALTH)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.partition(b"\r\n\r\n")[2])["pid"] == process.pid
 
 
-def test_dial_starts_a_daemon_where_none_runs(site: Site) -> None:
+def test_dial_starts_daemon_when_none_runs(site: Site) -> None:
     done = run_dial(site, HEALTH)
     assert done.returncode == 0, done.stderr
     health = json.loads(done.stdout.partition(b"\r\n\r\n")[2])
@@ -448,7 +448,7 @@ def test_dial_starts_a_daemon_where_none_runs(site: Site) -> None:
     until(lambda: not (site.state / "daemon.lock").exists(), "the daemon to end")
 
 
-def test_dial_says_where_the_daemon_runs_when_that_is_elsewhere(site: Site) -> None:
+def test_dial_reports_host_when_daemon_runs_elsewhere(site: Site) -> None:
     site.state.mkdir()
     lock = {"host": "login2", "pid": 7, "boot_id": "b", "start_ticks": 1, "socket": "/x"}
     (site.state / "daemon.lock").write_text(json.dumps(lock))
@@ -457,7 +457,7 @@ def test_dial_says_where_the_daemon_runs_when_that_is_elsewhere(site: Site) -> N
     assert b"login2" in done.stderr
 
 
-def test_dial_loads_no_web_framework_and_no_database() -> None:
+def test_dial_imports_no_web_framework_or_database() -> None:
     program = (
         "import sys\n"
         "import ffdl_batch.daemon.main, ffdl_batch.daemon.dial\n"
@@ -468,7 +468,7 @@ def test_dial_loads_no_web_framework_and_no_database() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_daemon_that_serves_collects_garbage_but_not_what_it_began_with(site: Site) -> None:
+def test_daemon_enables_garbage_collection_and_freezes_startup_objects(site: Site) -> None:
     told = (
         "import atexit, gc, sys\n"
         "from ffdl_batch.daemon.main import main\n"
@@ -482,7 +482,7 @@ def test_a_daemon_that_serves_collects_garbage_but_not_what_it_began_with(site: 
 
 
 @ON_EACH_DATABASE
-def test_a_job_is_halted_and_resumed_over_a_restart_of_the_daemon(site: Site) -> None:
+def test_resume_deploys_next_attempt_after_halt_and_daemon_kill(site: Site) -> None:
     process = site.start()
     job_id = deployed(site)
     status, reply = site.ask("POST", f"/api/v1/jobs/{job_id}/halt")

@@ -98,7 +98,7 @@ def found_in(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_a_directory_goes_is_listed_and_comes(person: Person) -> None:
+def test_data_put_ls_and_get_round_trip_a_directory(person: Person) -> None:
     source = person.lay(TREE)
     out, _ = person.run("put", source, person.url("sets/a"))
     assert out.startswith("3 files stored in ")
@@ -121,7 +121,7 @@ def test_a_directory_goes_is_listed_and_comes(person: Person) -> None:
     assert (done["schema"], done["done"]["kept"], done["done"]["bytes"]) == (1, 3, 0)
 
 
-def test_one_file_goes_and_comes(person: Person) -> None:
+def test_data_put_and_get_round_trip_a_single_file(person: Person) -> None:
     source = person.lay({"one [1].bin": b"1", "other": b"2"})
     person.run("put", source / "one [1].bin", person.url("x"))
     assert person.rig.keys() == ["x/one [1].bin"]
@@ -129,7 +129,7 @@ def test_one_file_goes_and_comes(person: Person) -> None:
     assert (person.home / "one [1].bin").read_bytes() == b"1"
 
 
-def test_files_of_a_person_are_not_replaced(person: Person) -> None:
+def test_data_get_keeps_differing_local_files_without_force(person: Person) -> None:
     person.rig.put("set/a", b"theirs")
     mine = person.lay({"a": b"mine"})
     _, said = person.run("get", person.url("set"), "--out", mine, code=1)
@@ -141,7 +141,7 @@ def test_files_of_a_person_are_not_replaced(person: Person) -> None:
 
 
 @pytest.mark.parametrize("by_secret", [True, False])
-def test_credentials_are_nowhere_but_in_the_two_processes(person: Person, by_secret: bool) -> None:
+def test_data_commands_leave_no_credentials_in_files_or_output(person: Person, by_secret: bool) -> None:
     rig, words = person.rig, []
     keys = rig.server.make_user(f"u{abs(hash(str(rig.directory))):x}")
     rig.secrets.write_text("")
@@ -169,7 +169,7 @@ def test_credentials_are_nowhere_but_in_the_two_processes(person: Person, by_sec
     assert keys[0] in rig.proxy.authorizations[0]
 
 
-def test_a_command_with_credentials_leaves_no_core(person: Person) -> None:
+def test_data_get_disables_core_dumps(person: Person) -> None:
     """Nor does what it starts; the shell may allow one."""
     person.rig.put("a", b"1")
     person.rig.proxy.rules = [Rule(hang_s=60.0)]
@@ -187,7 +187,7 @@ def _allow_cores(hard: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 
 
-def test_whoever_has_no_credentials_is_told_how_to_give_them(person: Person) -> None:
+def test_data_ls_suggests_secret_option_only_without_credentials(person: Person) -> None:
     person.rig.proxy.rules = [Rule("GET", status=403, code="AccessDenied")]
     assert "--secret" not in person.run("ls", person.url("sets"), code=77)[1]
     del person.environ["AWS_ACCESS_KEY_ID"], person.environ["AWS_SECRET_ACCESS_KEY"]
@@ -195,7 +195,7 @@ def test_whoever_has_no_credentials_is_told_how_to_give_them(person: Person) -> 
     assert person.rig.proxy.authorizations[-1] == ""
 
 
-def test_ctrl_c_leaves_what_the_same_command_goes_on_with(person: Person) -> None:
+def test_data_put_resumes_after_ctrl_c(person: Person) -> None:
     rig = person.rig
     names = {f"{number:02}": NOISE[:300_000] for number in range(30)}
     source = person.lay(names)
@@ -216,7 +216,7 @@ def test_ctrl_c_leaves_what_the_same_command_goes_on_with(person: Person) -> Non
     assert len([1 for method, _, _ in rig.proxy.requests if method == "PUT"]) <= 30 - stored
 
 
-def test_ctrl_c_while_files_come_leaves_whole_ones_and_parts_that_are_gone_on_with(person: Person) -> None:
+def test_data_get_keeps_complete_files_and_resumes_after_ctrl_c(person: Person) -> None:
     rig, got = person.rig, person.directory / "got"
     names = {f"{number:02}": NOISE[: 300_000 + number] for number in range(30)}
     for name, data in names.items():
@@ -239,7 +239,7 @@ def test_ctrl_c_while_files_come_leaves_whole_ones_and_parts_that_are_gone_on_wi
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_is_half_stored_in_a_directory_is_no_file(person: Person, number: signal.Signals) -> None:
+def test_data_put_lists_no_partial_file_after_interrupt_or_kill(person: Person, number: signal.Signals) -> None:
     """After Ctrl-C there is nothing; whoever is killed leaves a file that is in no listing."""
     mine, store = person.lay({}), person.directory / "store"
     mine.mkdir()
@@ -267,7 +267,7 @@ def test_what_is_half_stored_in_a_directory_is_no_file(person: Person, number: s
     assert person.run("ls", store.as_uri()) == ("", "ffdl: 0 files, 0 B\n")
 
 
-def test_a_bar_where_a_person_watches_and_none_elsewhere(person: Person) -> None:
+def test_data_put_shows_progress_bar_only_on_a_terminal(person: Person) -> None:
     source = person.lay({str(number): NOISE[:200_000] for number in range(8)})
     person.rig.proxy.rules = [Rule("PUT", pause_s=0.1)]
     ours, theirs = os.openpty()
@@ -305,11 +305,13 @@ def test_a_bar_where_a_person_watches_and_none_elsewhere(person: Person) -> None
         (("ls", "zzz://b/a"), 78, "fsspec knows no protocol zzz"),
     ],
 )
-def test_what_cannot_be_done(person: Person, words: tuple[str, ...], code: int, text: str) -> None:
+def test_data_commands_print_error_and_exit_status_for_invalid_arguments(
+    person: Person, words: tuple[str, ...], code: int, text: str
+) -> None:
     assert text in person.run(*words, code=code)[1].replace("\n", " ")
 
 
-def test_a_directory_is_a_store_and_the_directory_here_has_no_say(person: Person) -> None:
+def test_data_put_stores_in_directory_and_ignores_modules_in_working_directory(person: Person) -> None:
     source = person.lay(TREE)
     (person.home / "queue.py").write_text("raise SystemExit('imported')")
     target = person.directory / "nfs" / "set"
@@ -319,7 +321,7 @@ def test_a_directory_is_a_store_and_the_directory_here_has_no_say(person: Person
     assert found_in(person.directory / "one") == {"b c": b"1"}
 
 
-def test_an_odd_name_stops_no_other(person: Person) -> None:
+def test_data_put_reports_unstorable_file_name_and_stores_other_files(person: Person) -> None:
     """The server of these tests has no paths with line ends in them; S3 has."""
     mine = person.lay({"a": b"1", "odd\nname": b"2", "z": b"3"})
     said = person.run("put", mine, person.url("x"), code=1)[1]
@@ -328,7 +330,7 @@ def test_an_odd_name_stops_no_other(person: Person) -> None:
     assert sorted(person.rig.keys()) == ["x/a", "x/z"]
 
 
-def test_what_cannot_be_read_stops_no_other(person: Person) -> None:
+def test_data_put_reports_unreadable_files_and_stores_other_files(person: Person) -> None:
     mine = person.lay({"a": b"1", "shut": b"2", "closed/in": b"3", "large": NOISE * 4, "z/z": b"4"})
     for name in ("shut", "large", "closed"):
         (mine / name).chmod(0)
@@ -344,7 +346,7 @@ def test_what_cannot_be_read_stops_no_other(person: Person) -> None:
     assert "1 file or directory was not read (shut: Permission denied)" in alone
 
 
-def test_messages_of_directories_speak_of_files_and_not_of_buckets_or_nodes(person: Person) -> None:
+def test_data_commands_report_directory_errors_without_bucket_terms(person: Person) -> None:
     mine = person.lay({"a": b"1"})
     missing = person.run("get", (mine / "none").as_uri(), "--out", "got", code=66)[1]
     assert f"directory {mine}/none: there is no such directory on this machine; check the path" in missing
@@ -356,7 +358,7 @@ def test_messages_of_directories_speak_of_files_and_not_of_buckets_or_nodes(pers
         assert not re.search(r"\bnode\b|\bbucket\b|\bkey\b|file store", said)
 
 
-def test_a_directory_that_cannot_be_made(person: Person) -> None:
+def test_data_get_reports_output_directory_that_cannot_be_created(person: Person) -> None:
     person.rig.put("a", b"1")
     said = person.run("get", person.url(""), "--out", "/proc/nope", code=1)[1]
     assert "the directory /proc/nope cannot be made on this machine; name a directory that can be made" in said

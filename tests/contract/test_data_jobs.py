@@ -89,7 +89,7 @@ def data(tmp_path: Path, s3_server: S3Server) -> Iterator[Data]:
         made.proxy.stop()
 
 
-def test_from_the_manifest_to_the_bucket(data: Data) -> None:
+def test_job_reads_two_buckets_and_stores_results_in_bucket(data: Data) -> None:
     result = data.submit()
     assert result["problem"] is None, result
     job_id = result["id"]
@@ -108,7 +108,7 @@ def test_from_the_manifest_to_the_bucket(data: Data) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mount_cos", "s3_datastore"])
-def test_a_job_that_reads_nothing_has_its_results_stored(data: Data, kind: str) -> None:
+def test_job_without_training_data_stores_results_in_bucket(data: Data, kind: str) -> None:
     text = f"""\
 name: results alone
 gpus: 0
@@ -131,7 +131,7 @@ data_stores:
     assert f"out/{job_id}/learner-1/training-log.txt" in stored
 
 
-def test_what_is_mounted_by_the_manifests_word(data: Data) -> None:
+def test_job_mounts_bucket_when_manifest_requires_mount(data: Data) -> None:
     result = data.submit(more="batch: {mount: always}\n")
     assert result["problem"] is None, result
     job = data.ended(result["id"])
@@ -142,7 +142,7 @@ def test_what_is_mounted_by_the_manifests_word(data: Data) -> None:
     assert str(data.site.directory) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_what_is_wrong_is_told_at_submission(data: Data) -> None:
+def test_submit_rejects_job_with_unusable_data_store(data: Data) -> None:
     for values, words, line in (
         ({"bucket": "not-there"}, "NoSuchBucket", 10),
         ({"url": "s3.example.org"}, "'s3.example.org' is no address of a store", 12),
@@ -158,7 +158,7 @@ def test_what_is_wrong_is_told_at_submission(data: Data) -> None:
     assert SECRET not in str(problem)
 
 
-def test_what_moves_is_shown_while_it_does(data: Data) -> None:
+def test_job_view_reports_transfer_while_data_is_downloading(data: Data) -> None:
     rule = Rule("GET", "set/a", status=503, code="SlowDown", times=4)
     data.proxy.rules.append(rule)
     job_id, said = data.submit()["id"], "loading data: set/a: it answered 503 SlowDown"
@@ -188,7 +188,7 @@ data_stores:
 """
 
 
-def test_data_and_results_by_fsspec(data: Data, tmp_path: Path) -> None:
+def test_job_reads_data_and_stores_results_over_sftp(data: Data, tmp_path: Path) -> None:
     remote, keys = tmp_path / "remote", tmp_path / "keys"
     (remote / "sets" / "one").mkdir(parents=True)
     (remote / "sets" / "one" / "a").write_text("by sftp\n")

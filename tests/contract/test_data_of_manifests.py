@@ -31,7 +31,7 @@ def manifest(person: Person, user: str = KEY, password: str = SECRET, ids: tuple
     return path
 
 
-def test_what_a_job_will_read_is_stored_by_one_command(person: Person) -> None:
+def test_data_commands_use_store_and_credentials_of_manifest(person: Person) -> None:
     source, at = person.lay({"a": b"1", "deep/b": b"2"}), manifest(person)
     person.run("put", source, "--manifest", at)
     assert person.rig.keys() == ["sets/a", "sets/deep/b"]
@@ -48,7 +48,7 @@ def test_what_a_job_will_read_is_stored_by_one_command(person: Person) -> None:
         assert not path.is_file() or SECRET.encode() not in path.read_bytes()
 
 
-def test_references_of_a_manifest(person: Person, rig: StagingRig) -> None:
+def test_data_ls_resolves_env_secret_and_file_references_of_manifest(person: Person, rig: StagingRig) -> None:
     at = manifest(person, "${env:STORE_KEY}", "${secret:store}")
     rig.put("sets/a", b"1")
     assert "STORE_KEY" in person.run("ls", "--manifest", at, code=66)[1]
@@ -75,7 +75,7 @@ BY_SSH = """\
 """
 
 
-def test_a_host_of_a_manifest(person: Person, tmp_path: Path) -> None:
+def test_data_put_and_get_use_sftp_store_of_manifest(person: Person, tmp_path: Path) -> None:
     remote, keys, at = tmp_path / "remote", tmp_path / "keys", person.directory / "train.yml"
     remote.mkdir()
     keys.mkdir()
@@ -93,7 +93,7 @@ def test_a_host_of_a_manifest(person: Person, tmp_path: Path) -> None:
         server.stop()
 
 
-def test_a_directory_of_a_manifest(person: Person) -> None:
+def test_data_put_and_get_use_directory_store_of_manifest(person: Person) -> None:
     source = person.lay({"a": b"1"})
     at = person.directory / "train.yml"
     at.write_text(HEAD + "- type: directory\n  training_data: {container: sets}\n  connection: {path: nfs}\n")
@@ -118,13 +118,15 @@ def test_a_directory_of_a_manifest(person: Person) -> None:
         (("ls",), 2, "name a store"),
     ],
 )
-def test_what_no_manifest_says(person: Person, words: tuple[str, ...], code: int, text: str) -> None:
+def test_data_commands_reject_invalid_manifest_or_store_arguments(
+    person: Person, words: tuple[str, ...], code: int, text: str
+) -> None:
     at = manifest(person, ids=("one", "two"))
     said = person.run(*(str(at) if word == "MANIFEST" else word for word in words), code=code)[1]
     assert text in said.replace("\n", " ")
 
 
-def test_a_manifest_in_error(person: Person) -> None:
+def test_data_ls_reports_invalid_manifest_field_without_secrets(person: Person) -> None:
     at = manifest(person)
     at.write_text(at.read_text().replace("name: a\n", "name: a\nlearners: x\n"))
     said = person.run("ls", "--manifest", at, code=78)[1]

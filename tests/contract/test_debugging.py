@@ -103,7 +103,7 @@ def sleepers(seconds: str) -> list[int]:
     return found
 
 
-def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:
+def test_exec_runs_command_in_learner_network_directory_and_environment(desk: Desk, lone: str) -> None:
     job = desk.show(lone)
     asked = 'readlink /proc/$$/ns/net; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
     done = preloaded.run(
@@ -121,14 +121,14 @@ def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:
     assert net == str(Path(f"/proc/{learner}/ns/net").readlink()) != str(Path("/proc/self/ns/net").readlink())
 
 
-def test_each_learner_is_entered(desk: Desk, pair: str) -> None:
+def test_exec_enters_selected_learner_and_rejects_unknown_one(desk: Desk, pair: str) -> None:
     for number in ("1", "2"):
         assert desk.run("exec", "--learner", number, pair, "--", "printenv", "LEARNER_ID") == f"{number}\n"
     done = desk.try_to("exec", "--learner", "3", pair, "--", "true")
     assert (done.returncode, done.stderr) == (2, f"ffdl: {pair} has learners 1 to 2; there is no learner 3\n")
 
 
-def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
+def test_exec_passes_large_stdin_and_stdout_unchanged(desk: Desk, lone: str) -> None:
     data = os.urandom(3 << 20)
     done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", "tee >(sha256sum >&2)"], env=desk.site.environment(), input=data,
@@ -137,7 +137,7 @@ def test_large_streams_arrive_whole(desk: Desk, lone: str) -> None:
     assert (done.returncode, done.stdout == data) == (0, True)
 
 
-def test_a_command_that_does_not_read_ends_all_the_same(desk: Desk, lone: str) -> None:
+def test_exec_ends_when_command_does_not_read_stdin(desk: Desk, lone: str) -> None:
     done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", "exec <&-; kill -KILL $$"], env=desk.site.environment(),
         input=bytes(1 << 20), capture_output=True, timeout=LIMIT_S, check=False,
@@ -145,7 +145,7 @@ def test_a_command_that_does_not_read_ends_all_the_same(desk: Desk, lone: str) -
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGKILL, b"", b"")
 
 
-def test_an_interrupt_goes_to_the_command(desk: Desk, lone: str) -> None:
+def test_exec_forwards_interrupt_to_command(desk: Desk, lone: str) -> None:
     text = "trap 'echo caught; exit 5' INT; echo up; while :; do sleep 0.1; done"
     argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
     with preloaded.Popen(argv, env=desk.site.environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as made:
@@ -156,7 +156,7 @@ def test_an_interrupt_goes_to_the_command(desk: Desk, lone: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["the end of the command", "a killed client", "a second interrupt"])
-def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
+def test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt(desk: Desk, lone: str, way: str) -> None:
     seconds = long(8000 + len(way))
     text = f"trap '' HUP TERM INT; sleep {seconds} & setsid -f sleep {seconds}; "
     if way == "a second interrupt":  # says when the first one has come through: two at once are one
@@ -180,7 +180,7 @@ def test_nothing_is_left_after(desk: Desk, lone: str, way: str) -> None:
     until(lambda: not sleepers(seconds), f"{sleepers(seconds)} to be gone")
 
 
-def test_a_killed_helper_leaves_nothing(desk: Desk, lone: str) -> None:
+def test_exec_leaves_no_process_when_helper_is_killed(desk: Desk, lone: str) -> None:
     seconds = long(8100)
     argv = [*FFDL, "exec", lone, "--", "bash", "-c", f"trap '' HUP; echo up; sleep {seconds}"]
     with preloaded.Popen(
@@ -194,7 +194,7 @@ def test_a_killed_helper_leaves_nothing(desk: Desk, lone: str) -> None:
     until(lambda: not sleepers(seconds), "what ran in the learner to be gone")
 
 
-def test_a_table_has_every_learner(desk: Desk, pair: str) -> None:
+def test_top_lists_processes_of_every_learner(desk: Desk, pair: str) -> None:
     said = json.loads(desk.run("top", "--once", "--json", pair))
     assert [one["learner"] for one in said["learners"]] == [1, 2]
     for one in said["learners"]:
@@ -206,7 +206,7 @@ def test_a_table_has_every_learner(desk: Desk, pair: str) -> None:
     assert shown.count(" bash -c python3 hang.py") == 1 and "_ffdl" not in shown
 
 
-def test_tables_follow_each_other(desk: Desk, lone: str) -> None:
+def test_top_prints_tables_repeatedly_until_interrupt(desk: Desk, lone: str) -> None:
     with preloaded.Popen(
         [*FFDL, "top", "--json", "--every", "0.1", lone], env=desk.site.environment(), stdout=subprocess.PIPE
     ) as made:
@@ -217,13 +217,13 @@ def test_tables_follow_each_other(desk: Desk, lone: str) -> None:
     assert [len(table) for table in tables] == [1, 1, 1]
 
 
-def test_a_stack_names_the_function_that_hangs(desk: Desk, lone: str, pair: str) -> None:
+def test_stack_prints_function_in_which_learner_hangs(desk: Desk, lone: str, pair: str) -> None:
     for job_id in (lone, pair):
         said = desk.run("stack", "--learner", "1", job_id)
         assert re.search(r"learner 1 on \S+:\n(.*\n)*.*stuck_in_the_barrier \(hang.py:6\)", said), said
 
 
-def test_without_py_spy_the_threads_are_told(desk: Desk, lone: str) -> None:
+def test_stack_lists_threads_when_py_spy_is_missing(desk: Desk, lone: str) -> None:
     """The interpreter that the helper runs with has none beside it, and PATH has none."""
     (plan,) = desk.site.ask("GET", f"/api/v1/jobs/{lone}/attach?learner=1")[1]["plans"]
     argv = ["/usr/bin/env", "PATH=/nowhere", str(Path(sys.base_prefix, "bin", "python3")), *plan["argv"][1:]]
@@ -288,7 +288,7 @@ class Screen:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
-def test_a_shell_has_a_terminal(desk: Desk, pair: str) -> None:
+def test_shell_provides_resizable_terminal_with_interrupt_key(desk: Desk, pair: str) -> None:
     screen = Screen(desk, "shell", "--learner", "2", pair)
     screen.type("echo is $LEARNER_ID $TERM; stty size; tty\n")
     screen.await_text(r"is 2 vt100\r\n33 101\r\n/dev/pts/\d+\r\n")
@@ -309,7 +309,7 @@ def test_a_shell_has_a_terminal(desk: Desk, pair: str) -> None:
     assert screen.close() == 9
 
 
-def test_a_terminal_that_goes_away_takes_the_shell_with_it(desk: Desk, lone: str) -> None:
+def test_shell_ends_when_terminal_is_closed(desk: Desk, lone: str) -> None:
     screen, seconds = Screen(desk, "shell", lone), long(8300)
     screen.type(f"nohup sleep {seconds} >/dev/null &\n")
     screen.type(f"exec sleep {seconds}\n")
@@ -318,7 +318,7 @@ def test_a_terminal_that_goes_away_takes_the_shell_with_it(desk: Desk, lone: str
     until(lambda: not sleepers(seconds), "both to be gone")
 
 
-def test_the_end_of_the_learner_ends_the_command(desk: Desk) -> None:
+def test_exec_ends_when_learner_ends(desk: Desk) -> None:
     job_id, seconds = start(desk, "ending", "none"), long(8400)
     text = f"trap '' HUP; setsid -f sleep {seconds}; echo up; exec sleep {seconds}"
     argv = [*FFDL, "exec", job_id, "--", "bash", "-c", text]

@@ -122,7 +122,7 @@ WHILE_IT_RUNS = {"deep/model [1].bin": MODEL, "empty": b""}
 RESULTS = {**WHILE_IT_RUNS, "last": b"the end"}
 
 
-def test_everything_that_a_job_left(desk: Desk) -> None:
+def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     """Of a running job through the daemon, of one that has ended from its directory."""
     job_id = desk.submit()
     out = desk.base / "desk" / job_id
@@ -154,7 +154,7 @@ def test_everything_that_a_job_left(desk: Desk) -> None:
     assert not list((desk.base / "home").rglob("sent"))
 
 
-def test_files_that_differ_stay(desk: Desk) -> None:
+def test_download_keeps_differing_local_files_without_force(desk: Desk) -> None:
     job_id = desk.submit()
     out = desk.base / "desk" / "mine"
     out.mkdir()
@@ -171,7 +171,7 @@ def test_files_that_differ_stay(desk: Desk) -> None:
     desk.ask("download", job_id, "--out", "mine", code=1)
 
 
-def test_results_in_a_store_of_the_manifest(desk: Desk) -> None:
+def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -> None:
     (desk.base / "nfs").mkdir()
     job_id = desk.submit(STORE)
     job = desk.finish(job_id)
@@ -187,7 +187,7 @@ def test_results_in_a_store_of_the_manifest(desk: Desk) -> None:
     assert f"{job_id} has no results (any more): {job['results']} is not there" in gone.stderr
 
 
-def test_what_is_not_there(desk: Desk) -> None:
+def test_download_rejects_unknown_job_or_attempt_and_file_as_output(desk: Desk) -> None:
     job_id = desk.submit()
     (desk.base / "desk" / "a-file").touch()
     assert "a-file is no directory" in desk.ask("download", job_id, "--out", "a-file", code=2).stderr
@@ -195,7 +195,7 @@ def test_what_is_not_there(desk: Desk) -> None:
     assert "there is no job" in desk.ask("download", "training-zzzzzzzzz", code=1).stderr
 
 
-def test_who_does_not_see_the_directory_has_it_from_the_daemon(desk: Desk) -> None:
+def test_client_fetches_results_of_ended_job_through_daemon(desk: Desk) -> None:
     job_id = desk.submit()
     desk.finish(job_id)
     program = (

@@ -38,7 +38,7 @@ def ask(daemon: FakeDaemon, where: Path, *words: str, **more: str) -> subprocess
     return preloaded.run(argv, cwd=where, env=env, capture_output=True, text=True, timeout=180, check=False)
 
 
-def test_results_come_from_the_store(rig: StagingRig, daemon: FakeDaemon) -> None:
+def test_download_fetches_results_from_s3_with_environment_or_secret_keys(rig: StagingRig, daemon: FakeDaemon) -> None:
     """With what the manifest held, what is among the person's secrets, or the environment."""
     rig.put(f"{JOB}/model.pt", b"weights")
     rig.put(f"{JOB}/learner-1/training-log.txt", b"line\n")
@@ -81,7 +81,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return made + bytes(2 * tarfile.BLOCKSIZE)
 
 
-def test_files_that_the_daemon_sends(tmp_path: Path, daemon: FakeDaemon) -> None:
+def test_download_extracts_daemon_archive_without_links_or_outside_paths(tmp_path: Path, daemon: FakeDaemon) -> None:
     """Where the directory is not to be seen here; what would lie elsewhere is left out."""
     daemon.left = LeftView(JOB, "results", "COMPLETED", 1, directory="/nowhere/at/all", inode=1, note="look at this")
     daemon.files = tar_of({"a/b": b"1" * 1024, "../outside": b"x" * 512, "/absolute": b"x" * 512})
@@ -93,7 +93,7 @@ def test_files_that_the_daemon_sends(tmp_path: Path, daemon: FakeDaemon) -> None
 
 
 @pytest.mark.parametrize("cut", [1100, -512, -1])
-def test_an_answer_that_breaks_off_brings_nothing(tmp_path: Path, daemon: FakeDaemon, cut: int) -> None:
+def test_download_writes_nothing_when_daemon_response_breaks_off(tmp_path: Path, daemon: FakeDaemon, cut: int) -> None:
     daemon.left = LeftView(JOB, "logs", "PROCESSING", 1, directory=str(tmp_path), is_partial=True)
     daemon.files = tar_of({"a/b": b"1" * 1024})
     daemon.files_cut_at = cut
@@ -103,7 +103,7 @@ def test_an_answer_that_breaks_off_brings_nothing(tmp_path: Path, daemon: FakeDa
     assert not (tmp_path / JOB).exists()
 
 
-def test_another_directory_of_that_path_is_not_taken(tmp_path: Path, daemon: FakeDaemon) -> None:
+def test_download_uses_daemon_when_local_directory_has_another_inode(tmp_path: Path, daemon: FakeDaemon) -> None:
     here = tmp_path / "here"
     here.mkdir()
     (here / "other").write_text("of another host")

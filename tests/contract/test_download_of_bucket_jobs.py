@@ -30,7 +30,7 @@ def download(data: Data, where: Path, *words: str) -> None:
     assert SECRET not in done.stdout + done.stderr
 
 
-def test_results_of_a_job_come_from_its_bucket(data: Data, tmp_path: Path) -> None:
+def test_download_fetches_results_of_bucket_job_from_bucket(data: Data, tmp_path: Path) -> None:
     job_id = data.submit()["id"]
     assert data.ended(job_id)["state"] == "COMPLETED"
     data.proxy.requests.clear()

@@ -172,7 +172,7 @@ NOTHING = {"timeouts": 0, "preemptions": 0, "node_failures": 0}
         ("node-fail", "node_failure", "a drill played a node failure; a checkpoint was saved"),
     ],
 )
-def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
+def test_drill_is_recorded_and_charges_no_retry_budget(
     machine: Machine, event: str, interruption: str, words: str
 ) -> None:
     """The limit is far away, and the manifest allows no interruption at all."""
@@ -195,7 +195,7 @@ def test_a_drill_is_recorded_as_one_and_uses_up_no_budget(
     assert machine.run("show", job_id).stdout.count(words.partition(";")[0]) == 2
 
 
-def test_a_time_limit_in_earnest_after_a_drill_is_charged(machine: Machine) -> None:
+def test_time_limit_after_drill_charges_retry_budget(machine: Machine) -> None:
     """The second attempt's warning comes early, as a scheduler's may."""
     job_id = machine.train("time: '4:00', checkpoint: {grace_s: 115}")
     code, report = machine.drill("timeout", job_id)
@@ -212,7 +212,7 @@ def test_a_time_limit_in_earnest_after_a_drill_is_charged(machine: Machine) -> N
     assert spent(machine.launch(job_id, 3)) == {**NOTHING, "timeouts": 1}
 
 
-def test_a_training_that_does_not_listen_goes_on_and_hears_what_would_have_been(machine: Machine) -> None:
+def test_drill_reports_missing_checkpoint_when_learner_ignores_signal(machine: Machine) -> None:
     job_id = machine.train("time: 2h, checkpoint: {grace_s: 2}", "--deaf")
     done = machine.run("drill", "timeout", job_id[:-2])
     assert done.returncode == 1, done.stderr
@@ -228,7 +228,7 @@ def test_a_training_that_does_not_listen_goes_on_and_hears_what_would_have_been(
     assert lines["What to do"].strip().startswith("catch the checkpoint signal (batch.checkpoint.signal, USR2")
 
 
-def test_a_lead_of_the_manifest_that_is_too_short_stays_and_is_warned_of(machine: Machine) -> None:
+def test_drill_warns_when_manifest_lead_time_is_too_short(machine: Machine) -> None:
     job_id = machine.train("time: 2h, checkpoint: {grace_s: 60, lead_s: 5}")
     done = machine.run("drill", "timeout", job_id)
     assert done.returncode == 0, done.stderr
@@ -241,7 +241,7 @@ def test_a_lead_of_the_manifest_that_is_too_short_stays_and_is_warned_of(machine
     assert machine.launch(job_id, 2).limits.lead_s == 5
 
 
-def test_a_halt_is_resumed_with_what_was_measured(machine: Machine) -> None:
+def test_drill_halt_resumes_job_with_measured_lead_time(machine: Machine) -> None:
     job_id = machine.train("time: 2h, checkpoint: {grace_s: 60}")
     code, report = machine.drill("halt", job_id)
     assert (code, report["interruption"], report["played"], report["next_attempt"]) == (0, "halt", True, 2), report
@@ -254,7 +254,7 @@ def test_a_halt_is_resumed_with_what_was_measured(machine: Machine) -> None:
     assert machine.run("show", job_id).stdout.count("a drill played a halt") == 1
 
 
-def test_a_trial_run_waits_in_the_queue_on_nobodys_clock_but_the_queues(machine: Machine) -> None:
+def test_drill_cancels_queued_trial_run_after_queue_timeout(machine: Machine) -> None:
     busy = machine.train("time: 2h, checkpoint: {grace_s: 4}")
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}", name="trial")
     process = machine.popen("drill", "timeout", "--after", "0", "--timeout", "30", "--queue-timeout", "1", trial)
@@ -273,7 +273,7 @@ def test_a_trial_run_waits_in_the_queue_on_nobodys_clock_but_the_queues(machine:
     assert (machine.job(busy)["state"], len(machine.job(busy)["attempts"])) == ("PROCESSING", 1)
 
 
-def test_a_trial_run_that_takes_too_long_is_cancelled_and_not_said_to_go_on(machine: Machine) -> None:
+def test_drill_cancels_trial_run_when_attempt_exceeds_timeout(machine: Machine) -> None:
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 60}", "--deaf", name="trial")
     done = machine.run("drill", "timeout", "--after", "0", "--timeout", "1s", trial)
     trial_id = done.stderr.split()[3]
@@ -285,7 +285,7 @@ def test_a_trial_run_that_takes_too_long_is_cancelled_and_not_said_to_go_on(mach
     until(lambda: machine.job(trial_id)["state"] == "CANCELLED", "the trial run to be taken back")
 
 
-def test_a_signal_takes_the_trial_run_of_a_sweep_back(machine: Machine) -> None:
+def test_drill_cancels_trial_run_of_sweep_on_sigterm(machine: Machine) -> None:
     """A trial run is one job, of a sweep its first element; TERM cancels it as Ctrl-C does."""
     trial = machine.manifest("time: 2h, checkpoint: {grace_s: 4}, sweep: {LR: [0.1, 0.2]}", name="trial")
     process = machine.popen("drill", "preempt", "--after", "60", trial)

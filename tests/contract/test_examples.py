@@ -150,7 +150,9 @@ def trainings(tmp_path: Path, example: Example) -> Iterator[tuple[Plain, Plain]]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_plain_process_goes_on_where_it_was_interrupted(trainings: tuple[Plain, Plain], way: str) -> None:
+def test_example_resumes_as_plain_process_after_signal_halt_file_or_kill(
+    trainings: tuple[Plain, Plain], way: str
+) -> None:
     training, whole = trainings
     example = training.example
     training.start(example.pause_s)
@@ -172,7 +174,7 @@ def test_a_plain_process_goes_on_where_it_was_interrupted(trainings: tuple[Plain
     assert whole.steps == list(range(1, example.steps + 1))
 
 
-def test_through_the_controllers_it_is_halted_and_goes_on_in_the_next_attempt(tmp_path: Path, example: Example) -> None:
+def test_example_resumes_in_next_attempt_after_halt_by_controllers(tmp_path: Path, example: Example) -> None:
     model = {path.name: path.read_text() for path in example.model.iterdir() if path.is_file()}
     command = example.command.format(pause=example.pause_s)
     with rig(tmp_path / "platform") as run:

@@ -37,7 +37,9 @@ def binding(name: str, role_name: str, user: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("more", [(), ("escalate", "bind")])
-def test_nobody_grants_more_than_he_has_without_the_verbs_for_it(k8s: FakeCluster, more: tuple[str, ...]) -> None:
+def test_fake_api_server_rejects_rbac_escalation_without_escalate_and_bind(
+    k8s: FakeCluster, more: tuple[str, ...]
+) -> None:
     admin = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
     own = [(RBAC, "roles", verb) for verb in ("create", "get", "patch", *more)]
     admin.create(role("own", *own, (RBAC, "rolebindings", "create"), ("", "pods", "list")))
@@ -62,7 +64,7 @@ def test_nobody_grants_more_than_he_has_without_the_verbs_for_it(k8s: FakeCluste
         client.close()
 
 
-def test_a_container_without_its_image_has_no_image_id(k8s: FakeCluster) -> None:
+def test_fake_api_server_allows_empty_text_in_status_but_not_in_spec(k8s: FakeCluster) -> None:
     """Of a status the server demands no text that is not empty; of a spec it does."""
     admin = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
     where = "api/v1/namespaces/kube-system/pods"  # which takes any pod

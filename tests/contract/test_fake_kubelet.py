@@ -93,7 +93,7 @@ def hands(tmp_path: Path) -> Iterator[Hands]:
         yield Hands(k8s)
 
 
-def test_a_container_is_a_process_of_its_own_user_root_and_environment(hands: Hands) -> None:
+def test_fake_kubelet_runs_container_with_own_user_root_and_environment(hands: Hands) -> None:
     script = """
     id -u; id -g; id -G; hostname; pwd; echo "$POD $SECRET $(cat /in/deep/key) $(cat /in/whole/other)"
     touch /x 2>/dev/null || echo read-only; touch /tmp/mine && ls /tmp; ls /root 2>&1 | head -1
@@ -127,7 +127,7 @@ def test_a_container_is_a_process_of_its_own_user_root_and_environment(hands: Ha
     ]  # fmt: skip
 
 
-def test_what_it_does_not_know_is_refused(hands: Hands) -> None:
+def test_fake_cluster_rejects_unsupported_pod_and_job_fields(hands: Hands) -> None:
     with pytest.raises(AssertionError, match=r"does not know, in Pod odd: spec\.hostPID"):
         hands.pod("odd", sh("main", "true"), hostPID=True)
     with pytest.raises(AssertionError, match=r"spec\.containers\.main\.livenessProbe\.httpGet"):
@@ -138,7 +138,7 @@ def test_what_it_does_not_know_is_refused(hands: Hands) -> None:
         hands.k8s.ask("POST", f"{hands.batch}/jobs", job)
 
 
-def test_a_sidecar_is_up_before_the_learner_begins_and_ends_after_it(hands: Hands) -> None:
+def test_fake_kubelet_runs_sidecar_from_before_until_after_main_container(hands: Hands) -> None:
     side = sidecar("echo up; sleep 0.3; trap 'echo told; sleep 0.2; exit 3' TERM; sleep 99 & touch /p/open; wait",
                    startupProbe={"exec": {"command": ["test", "-e", "/p/open"]}, "failureThreshold": 1000},
                    volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
@@ -152,7 +152,7 @@ def test_a_sidecar_is_up_before_the_learner_begins_and_ends_after_it(hands: Hand
     assert state_of(pod, "side")["terminated"]["exitCode"] == 3
 
 
-def test_a_sidecar_that_ends_is_started_anew_beside_its_learner(hands: Hands) -> None:
+def test_fake_kubelet_restarts_sidecar_that_exits(hands: Hands) -> None:
     side = sidecar("n=$(cat /p/n || echo 0); echo $((n+1)) >/p/n; echo run $n; [ $n -gt 0 ] && exec sleep 99",
                    volumeMounts=[{"name": "p", "mountPath": "/p"}])  # fmt: skip
     hands.pod("again", sh("main", "sleep 99"), inits=(side,), volumes=[{"name": "p", "emptyDir": {}}])
@@ -163,7 +163,7 @@ def test_a_sidecar_that_ends_is_started_anew_beside_its_learner(hands: Hands) ->
     assert "run 0\n" in hands.log("again", "side", "&previous=true")
 
 
-def test_the_hook_comes_first_then_term_then_kill(hands: Hands) -> None:
+def test_fake_kubelet_runs_pre_stop_hook_before_term_and_kill(hands: Hands) -> None:
     hook = {"preStop": {"exec": {"command": ["/bin/sh", "-c", "echo hook >/proc/1/fd/1; touch /p/hooked"]}}}
     script = "trap 'echo term; ls /p; exit 3' TERM; echo up; while :; do sleep 0.05; done"
     heeds = sh("main", script, lifecycle=hook, volumeMounts=[{"name": "p", "mountPath": "/p"}])
@@ -182,7 +182,7 @@ def test_the_hook_comes_first_then_term_then_kill(hands: Hands) -> None:
     eventually(lambda: not hands.pods(), "the pods are gone once nothing holds them")
 
 
-def test_annotations_come_into_a_pod_that_runs_and_not_into_one_that_is_ended(hands: Hands) -> None:
+def test_fake_kubelet_stops_updating_annotation_volume_after_pod_deletion(hands: Hands) -> None:
     item = {"path": "wish", "fieldRef": {"fieldPath": "metadata.annotations['x/wish']"}}
     script = 'trap \'\' TERM; l=; while :; do w=$(cat /w/wish); [ "$w" = "$l" ] || echo got $w; l=$w; sleep 0.02; done'
     main = sh("main", script, volumeMounts=[{"name": "w", "mountPath": "/w", "readOnly": True}])
@@ -200,7 +200,7 @@ def test_annotations_come_into_a_pod_that_runs_and_not_into_one_that_is_ended(ha
     assert hands.log("heard") == "got no-0\n"
 
 
-def test_logs_are_followed_with_times_and_from_a_moment_on(hands: Hands) -> None:
+def test_fake_kubelet_follows_logs_with_timestamps_and_since_time(hands: Hands) -> None:
     hands.pod("said", sh("main", "echo one; sleep 1.1; echo two; printf '%s' three; printf '%020000d\\n' 4"))
     eventually(lambda: hands.started("said"), "it runs")
     lines = hands.log("said", query="&follow=true&timestamps=true").splitlines()
@@ -211,7 +211,7 @@ def test_logs_are_followed_with_times_and_from_a_moment_on(hands: Hands) -> None
     assert hands.log("said", query=f"&sinceTime={stamps[1][:19]}Z").startswith("two\nthree")
 
 
-def test_images_that_cannot_be_had_are_waited_for(hands: Hands) -> None:
+def test_fake_kubelet_retries_image_pull_until_image_exists(hands: Hands) -> None:
     hands.pod("void", sh("main", "echo here", image="example.com/absent:1"))
     waits = eventually(lambda: state_of(hands.get("void")).get("waiting"), "it waits")
     eventually(lambda: state_of(hands.get("void"))["waiting"].get("reason") == "ImagePullBackOff", "backed off")
@@ -220,7 +220,7 @@ def test_images_that_cannot_be_had_are_waited_for(hands: Hands) -> None:
     hands.wait("void", "Succeeded")
 
 
-def test_memory_deadline_and_pressure_end_a_pod_in_their_own_words(hands: Hands) -> None:
+def test_fake_kubelet_ends_pods_for_memory_deadline_and_node_pressure(hands: Hands) -> None:
     for name, limit_s in (("oom", None), ("late", 1), ("evicted", None)):
         hands.pod(name, sh("main", "echo up; exec sleep 99"), terminationGracePeriodSeconds=1,
                   activeDeadlineSeconds=limit_s)  # fmt: skip
@@ -237,7 +237,7 @@ def test_memory_deadline_and_pressure_end_a_pod_in_their_own_words(hands: Hands)
     assert hands.wait("late", "Failed")["status"]["reason"] == "DeadlineExceeded"
 
 
-def test_a_directory_that_grows_too_large_is_an_eviction(hands: Hands) -> None:
+def test_fake_kubelet_evicts_pod_when_empty_dir_exceeds_size_limit(hands: Hands) -> None:
     main = sh("main", "head -c 2000000 /dev/zero >/p/x; sleep 99", volumeMounts=[{"name": "p", "mountPath": "/p"}])
     hands.pod("full", main, volumes=[{"name": "p", "emptyDir": {"sizeLimit": "1Mi"}}])
     assert 'EmptyDir volume "p" exceeds the limit "1Mi"' in hands.wait("full", "Failed")["status"]["message"]
@@ -255,7 +255,7 @@ def headless(hands: Hands, name: str, job: str) -> None:
     hands.k8s.ask("POST", f"{hands.core}/services", {"metadata": {"name": name}, "spec": spec})
 
 
-def test_an_indexed_job_has_pods_with_names_that_are_found(hands: Hands) -> None:
+def test_fake_cluster_resolves_pod_names_of_indexed_job_and_deletes_its_pods(hands: Hands) -> None:
     headless(hands, "gang", "gang")
     indexed(
         hands,
@@ -284,7 +284,7 @@ def job(hands: Hands, name: str) -> Plain:
     return dict(hands.k8s.ask("GET", f"{hands.batch}/jobs/{name}"))
 
 
-def test_a_node_that_is_lost_takes_its_pods_with_it(hands: Hands) -> None:
+def test_fake_cluster_deletes_pods_of_lost_node(hands: Hands) -> None:
     lost = [{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute",
              "tolerationSeconds": 0}]  # fmt: skip
     hands.pod("there", sh("main", "echo up; exec sleep 99"), tolerations=lost, terminationGracePeriodSeconds=1)
@@ -299,7 +299,7 @@ def test_a_node_that_is_lost_takes_its_pods_with_it(hands: Hands) -> None:
     eventually(lambda: not hands.pods(), "the kubelet that is back ends it")
 
 
-def test_the_end_of_a_container_is_that_of_no_other(hands: Hands, tmp_path: Path) -> None:
+def test_fake_kubelet_late_container_cleanup_spares_other_containers(hands: Hands, tmp_path: Path) -> None:
     """Who ends what is left of it comes late, when another container's mounts may have been given its number."""
     with preloaded.Popen(["unshare", "--ipc", "cat"], stdin=subprocess.PIPE) as lower:
         # Two dollars stand for one in a command.
@@ -322,7 +322,7 @@ def test_the_end_of_a_container_is_that_of_no_other(hands: Hands, tmp_path: Path
     assert hands.log("late") == "up\nthrough\n"
 
 
-def test_nothing_of_a_cluster_is_left(tmp_path: Path) -> None:
+def test_fake_cluster_leaves_no_process_or_mount_after_close(tmp_path: Path) -> None:
     with cluster(tmp_path, kubelet={}) as k8s:
         hands = Hands(k8s)
         hands.pod("left", sh("main", f"echo up; trap '' TERM; : {tmp_path}; setsid sleep 98 & sleep 97"))

@@ -214,7 +214,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         controller.stop(no_assert=True)
 
 
-def test_each_form_tells_what_failed_and_no_line_of_a_log_steers_it(desk: Desk) -> None:
+def test_report_faults_lists_incidents_and_escapes_log_text_in_every_format(desk: Desk) -> None:
     assert desk.report(code=0).count("no incidents new") == 1
     jobs = {how: desk.fails(how) for how in ("exit", "raise", "signal", "cuda", "full")}
     jobs["data"] = desk.loses_its_data()
@@ -246,7 +246,7 @@ def test_each_form_tells_what_failed_and_no_line_of_a_log_steers_it(desk: Desk) 
     assert "user.traceback: learner 1: ValueError: <script>" in words
 
 
-def test_with_a_state_file_nothing_is_told_twice_and_nothing_new_is_silence(desk: Desk) -> None:
+def test_report_faults_with_state_file_reports_each_incident_once(desk: Desk) -> None:
     state = desk.base / "faults.state"
     cron = ("--since", "24h", "--quiet", "--state-file", str(state))
     assert desk.report(*cron, code=0) == ""
@@ -260,7 +260,7 @@ def test_with_a_state_file_nothing_is_told_twice_and_nothing_new_is_silence(desk
     assert first in desk.report()  # without one, all of the period are told
 
 
-def test_what_is_older_than_the_period_but_was_not_told_is_told(desk: Desk) -> None:
+def test_report_faults_includes_unreported_incidents_older_than_since(desk: Desk) -> None:
     """Cron was off for longer than --since reaches back."""
     state = desk.base / "faults.state"
     desk.report("--state-file", str(state), code=0)
@@ -269,7 +269,7 @@ def test_what_is_older_than_the_period_but_was_not_told_is_told(desk: Desk) -> N
     assert [row["job"] for row in told["rows"]] == [job]
 
 
-def test_two_at_once_tell_it_once(desk: Desk) -> None:
+def test_report_faults_reports_incident_once_when_two_run_at_once(desk: Desk) -> None:
     state = desk.base / "faults.state"
     job = desk.fails("exit")
     argv = [*FFDL, "report", "faults", "--quiet", "--state-file", str(state)]
@@ -285,7 +285,7 @@ def test_two_at_once_tell_it_once(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "damage", ["", "{", "[]", '{"format": 1}', '{"format": 9, "noticed_at": 1, "keys": []}', "\xff"]
 )
-def test_a_damaged_state_file_is_told_and_left_as_it_is(desk: Desk, damage: str) -> None:
+def test_report_faults_rejects_damaged_state_file_and_keeps_it(desk: Desk, damage: str) -> None:
     state = desk.base / "faults.state"
     state.write_bytes(damage.encode("latin-1"))
     told = desk.ask("report", "faults", "--quiet", "--state-file", str(state), code=78)
@@ -293,7 +293,7 @@ def test_a_damaged_state_file_is_told_and_left_as_it_is(desk: Desk, damage: str)
     assert state.read_bytes() == damage.encode("latin-1")
 
 
-def test_a_mail_has_the_report_and_is_encrypted_where_that_is_offered(desk: Desk, server: Server) -> None:
+def test_report_faults_mails_report_over_tls_when_server_offers_it(desk: Desk, server: Server) -> None:
     job = desk.fails("raise")
     mail = ("--mail", "ops@example.org,second@example.org", "--mail", "third@example.org", "--smtp", server.address)
     assert desk.report(*mail, "--from", "ffdl@example.org") == ""
@@ -308,7 +308,7 @@ def test_a_mail_has_the_report_and_is_encrypted_where_that_is_offered(desk: Desk
     assert "@" in server.box.message()["From"]
 
 
-def test_who_logs_in_wants_proof_and_gives_the_password_to_nobody_else(desk: Desk, server: Server) -> None:
+def test_report_faults_sends_smtp_password_only_to_verified_server(desk: Desk, server: Server) -> None:
     desk.fails("exit")
     login = desk.base / "login"
     login.write_text("ffdl\ns3cret\n")
@@ -327,7 +327,9 @@ def test_who_logs_in_wants_proof_and_gives_the_password_to_nobody_else(desk: Des
 
 
 @pytest.mark.parametrize(("said", "code"), [("451 try later", 75), ("554 no thanks", 69)])
-def test_what_was_not_delivered_is_told_again(desk: Desk, server: Server, said: str, code: int) -> None:
+def test_report_faults_repeats_incidents_after_failed_mail_delivery(
+    desk: Desk, server: Server, said: str, code: int
+) -> None:
     job, state = desk.fails("exit"), desk.base / "faults.state"
     mail = ("--mail", "ops@example.org", "--smtp", server.address, "--quiet", "--state-file", str(state))
     server.box.refuse = said
@@ -341,7 +343,7 @@ def test_what_was_not_delivered_is_told_again(desk: Desk, server: Server, said: 
     assert len(server.box.taken) == 1
 
 
-def test_who_took_a_mail_gets_it_once_though_another_is_refused(desk: Desk, server: Server) -> None:
+def test_report_faults_mails_each_recipient_once_when_another_is_rejected(desk: Desk, server: Server) -> None:
     first, state = desk.fails("exit"), desk.base / "faults.state"
     to = ("--mail", "ops@example.org,gone@example.org", "--smtp", server.address)
     mail = (*to, "--quiet", "--state-file", str(state))
@@ -362,7 +364,7 @@ def test_who_took_a_mail_gets_it_once_though_another_is_refused(desk: Desk, serv
     assert len(server.box.taken) == 3
 
 
-def test_a_relay_that_is_away_is_75(desk: Desk) -> None:
+def test_report_faults_exits_75_when_mail_relay_is_unreachable(desk: Desk) -> None:
     with socket.socket() as held:  # nobody else listens there meanwhile
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
@@ -384,13 +386,13 @@ def test_a_relay_that_is_away_is_75(desk: Desk) -> None:
         ("--state-file", "/nowhere/state"),
     ],
 )
-def test_a_wrong_command_line_is_told_before_anybody_is_asked(desk: Desk, words: tuple[str, ...]) -> None:
+def test_report_faults_rejects_invalid_command_line(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.ask("report", "faults", *words, code=2)
     assert told.stdout == ""
     assert "Error" in told.stderr or "error" in told.stderr or "Usage" in told.stderr
 
 
-def test_cron_starts_the_daemon_itself(desk: Desk) -> None:
+def test_report_faults_starts_daemon_when_none_runs(desk: Desk) -> None:
     job = desk.fails("exit")
     process = desk.site.processes[0]
     process.terminate()
@@ -398,7 +400,7 @@ def test_cron_starts_the_daemon_itself(desk: Desk) -> None:
     assert job in desk.report("--since", "1h")
 
 
-def test_a_daemon_that_cannot_be_asked_is_75_and_no_error_is_taken_for_an_incident(desk: Desk) -> None:
+def test_report_faults_exits_75_when_daemon_or_output_file_fails(desk: Desk) -> None:
     class HangsUp(socketserver.BaseRequestHandler):
         """Whoever asks gets no answer."""
 
@@ -418,7 +420,7 @@ def test_a_daemon_that_cannot_be_asked_is_75_and_no_error_is_taken_for_an_incide
     assert "/dev/full" in full.stderr
 
 
-def test_the_crontab_does_it_in_crons_environment(desk: Desk, server: Server) -> None:
+def test_crontab_entry_mails_incident_once_in_cron_environment(desk: Desk, server: Server) -> None:
     """The line as it is rendered, by cron's shell, with the variables that cron sets."""
     job, configs = desk.fails("exit"), REPOSITORY / "slurm-configs"
     values = desk.base / "site.env"

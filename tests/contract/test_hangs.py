@@ -88,7 +88,7 @@ def incidents(desk: Desk, job_id: str) -> list[Incident]:
         store.close()
 
 
-def test_a_learner_that_hangs_and_one_that_lags_behind_are_told_with_what_shows_it(desk: Desk) -> None:
+def test_daemon_records_hang_and_straggler_incidents_with_evidence(desk: Desk) -> None:
     hung, lagging = start(desk, "hang", 1, 5), start(desk, "lag", 3, 600)
     [hang] = until(lambda: incidents(desk, hung), "the hang to be told")
     assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1", 1, "000")

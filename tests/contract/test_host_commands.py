@@ -95,7 +95,9 @@ def show(laptop: Laptop, job_id: str) -> dict[str, Any]:
     return found
 
 
-def test_files_go_along_and_come_back(laptop: Laptop, node: LoginNode, job: str) -> None:
+def test_remote_download_fetches_results_model_and_logs_of_submitted_job(
+    laptop: Laptop, node: LoginNode, job: str
+) -> None:
     finish(laptop)
     assert laptop.run("wait", "--timeout", "100", job).returncode == 0
     assert "goodbye" in laptop.run("logs", "--tail", "1", job).stdout
@@ -112,7 +114,7 @@ def test_files_go_along_and_come_back(laptop: Laptop, node: LoginNode, job: str)
     assert not (laptop.directory / "state").exists()
 
 
-def test_commands_inside_a_learner_run_over_there(laptop: Laptop, job: str) -> None:
+def test_remote_exec_passes_streams_and_exit_status(laptop: Laptop, job: str) -> None:
     done = laptop.run("exec", job, "--", "sh", "-c", "cat; echo $FROM_HERE; echo bad >&2; exit 9", text="typed\n")
     assert (done.returncode, done.stdout, done.stderr) == (9, "typed\nthe laptop\n", "bad\n")
     done = laptop.run("exec", job, "--", "sh", "-c", "exit 127")
@@ -122,13 +124,13 @@ def test_commands_inside_a_learner_run_over_there(laptop: Laptop, job: str) -> N
     assert "train.py" in laptop.run("top", "--once", "--json", job).stdout
 
 
-def test_a_shell_inside_a_learner_has_this_terminal(laptop: Laptop, job: str) -> None:
+def test_remote_shell_attaches_local_terminal_to_learner(laptop: Laptop, job: str) -> None:
     code, shown = answer_prompts(laptop, ["shell", job], [("/model", "echo $((6*7)) $FROM_HERE; exit 5")], hides=False)
     assert code == 5 and "42 the laptop" in shown, shown
     assert shown.endswith("echo is on")
 
 
-def test_ctrl_c_reaches_the_command_over_there_and_a_second_one_gives_it_up(laptop: Laptop, job: str) -> None:
+def test_remote_exec_forwards_ctrl_c_or_aborts_on_the_second(laptop: Laptop, job: str) -> None:
     """An sshd that has not given its privileges up, as for root, passes no signals on: then the second one counts."""
     words = ("exec", job, "--", "sh", "-c", "trap 'echo caught; exit 3' INT; echo ready; while :; do sleep 0.05; done")
     with laptop.start(*words) as process:
@@ -142,7 +144,7 @@ def test_ctrl_c_reaches_the_command_over_there_and_a_second_one_gives_it_up(lapt
         assert (process.returncode, out) in ((3, "caught\n"), (130, "")), errors
 
 
-def test_ctrl_c_detaches_from_a_log(laptop: Laptop, job: str) -> None:
+def test_remote_logs_detach_on_ctrl_c_and_job_keeps_running(laptop: Laptop, job: str) -> None:
     with laptop.start("logs", "-f", job) as process:
         assert process.stdout is not None and process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -151,7 +153,7 @@ def test_ctrl_c_detaches_from_a_log(laptop: Laptop, job: str) -> None:
         assert show(laptop, job)["state"] == "PROCESSING"
 
 
-def test_a_log_goes_on_where_the_connection_broke(laptop: Laptop, node: LoginNode, job: str) -> None:
+def test_remote_logs_continue_without_loss_after_broken_connection(laptop: Laptop, node: LoginNode, job: str) -> None:
     wire = BreakingWire(node.server.port, breaks=2, after_bytes=60_000)
     try:
         laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
@@ -172,7 +174,9 @@ def test_a_log_goes_on_where_the_connection_broke(laptop: Laptop, node: LoginNod
 
 
 @pytest.mark.parametrize("after_bytes", [6_000, 9_000, 14_000, 24_000])
-def test_a_submission_whose_wire_breaks_is_accepted_once(laptop: Laptop, node: LoginNode, after_bytes: int) -> None:
+def test_remote_submit_creates_at_most_one_job_when_connection_breaks(
+    laptop: Laptop, node: LoginNode, after_bytes: int
+) -> None:
     before = {one["id"] for one in jobs(laptop)}
     wire = BreakingWire(node.server.port, breaks=1, after_bytes=after_bytes)
     try:
@@ -194,7 +198,7 @@ def jobs(laptop: Laptop) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_daemon_that_is_killed_meanwhile_is_started_anew(laptop: Laptop, node: LoginNode, job: str) -> None:
+def test_remote_client_restarts_killed_daemon(laptop: Laptop, node: LoginNode, job: str) -> None:
     with Client(dialling=Dialling(environ=laptop.environ | {"HOME": os.environ["HOME"]}, host="login")) as client:
         pid = client.health().pid
         os.kill(pid, signal.SIGKILL)
@@ -210,7 +214,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def test_one_connection_has_many_channels(laptop: Laptop, node: LoginNode, job: str) -> None:
+def test_remote_client_uses_one_connection_for_many_channels(laptop: Laptop, node: LoginNode, job: str) -> None:
     wire = BreakingWire(node.server.port, breaks=0, after_bytes=0)
     try:
         laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
@@ -227,19 +231,19 @@ def test_one_connection_has_many_channels(laptop: Laptop, node: LoginNode, job: 
         wire.stop()
 
 
-def test_a_relative_output_is_no_place_over_there(laptop: Laptop) -> None:
+def test_remote_submit_rejects_relative_output_path(laptop: Laptop) -> None:
     done = laptop.run("-o", "out.%j", "manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 2 and "name an absolute path there" in done.stderr
 
 
-def test_an_empty_host_is_this_machine(laptop: Laptop) -> None:
+def test_cli_runs_on_local_machine_when_host_option_is_empty(laptop: Laptop) -> None:
     done = laptop.run("--host=", "daemon", "status")
     assert (done.returncode, done.stdout) == (1, "no daemon runs; the next command that needs one starts it\n")
     done = laptop.run("--host", "", "config", "--json")
     assert json.loads(done.stdout)["settings"]["state_dir"]["value"] == str(laptop.directory / "state")
 
 
-def test_the_host_of_the_configuration_counts_too(laptop: Laptop, node: LoginNode) -> None:
+def test_cli_reads_host_from_configuration_without_environment_variable(laptop: Laptop, node: LoginNode) -> None:
     del laptop.environ["FFDL_HOST"]
     (laptop.directory / ".config" / "ffdl").mkdir(parents=True)
     (laptop.directory / ".config" / "ffdl" / "config.toml").write_text(
@@ -249,7 +253,9 @@ def test_the_host_of_the_configuration_counts_too(laptop: Laptop, node: LoginNod
     assert laptop.run("--host", "other.invalid", "list").returncode == 75
 
 
-def test_secrets_are_those_of_the_host(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_remote_secret_and_data_commands_use_secrets_of_the_host(
+    laptop: Laptop, node: LoginNode, tmp_path: Path
+) -> None:
     assert laptop.run("secret", "set", "store-key", text="planted\n").returncode == 0
     assert (node.state / "secrets" / "store-key").read_text() == "planted"
     place = HostPlace("login")
@@ -292,7 +298,7 @@ class Pretend:
         ("kill -9 $$", 75, "login: exit code"),
     ],
 )
-def test_an_ffdl_that_cannot_relay_is_told_apart(
+def test_cli_reports_why_remote_ffdl_cannot_relay(
     laptop: Laptop, node: LoginNode, text: str, code: int, said: str
 ) -> None:
     with Pretend(node, text):
@@ -300,21 +306,21 @@ def test_an_ffdl_that_cannot_relay_is_told_apart(
     assert done.returncode == code and said in done.stderr, done.stderr
 
 
-def test_no_ffdl_at_all_says_what_to_do(laptop: Laptop) -> None:
+def test_cli_suggests_host_program_setting_when_remote_ffdl_is_missing(laptop: Laptop) -> None:
     laptop.environ["FFDL_HOST_PROGRAM"] = "ffdl-of-another-site"
     for words in (["list"], ["daemon", "status"]):
         done = laptop.run(*words)
         assert done.returncode == 69 and "FFDL_HOST_PROGRAM" in done.stderr and 'gateway = "ssh"' in done.stderr
 
 
-def test_another_release_is_told_and_goes_on(laptop: Laptop, node: LoginNode) -> None:
+def test_cli_warns_and_continues_when_remote_release_differs(laptop: Laptop, node: LoginNode) -> None:
     relay = f'{sys.executable} -c "from ffdl_batch.entry import ffdl; ffdl()" "$@" | sed -u "s/{__version__} /0.0.9 /"'
     with Pretend(node, relay):
         done = laptop.run("list")
     assert done.returncode == 0 and "is of release 0.0.9" in done.stderr
 
 
-def test_what_a_login_prints_does_no_harm(laptop: Laptop, node: LoginNode, job: str) -> None:
+def test_cli_ignores_login_shell_output_of_the_host(laptop: Laptop, node: LoginNode, job: str) -> None:
     node.write_profile("echo; echo 'Welcome to the cluster'; printf 'no end of line'; echo quota >&2")
     try:
         done = laptop.run("show", "--json", job)
@@ -323,7 +329,7 @@ def test_what_a_login_prints_does_no_harm(laptop: Laptop, node: LoginNode, job: 
         node.write_profile("")
 
 
-def test_a_connection_that_falls_silent_is_given_up(laptop: Laptop, node: LoginNode, job: str) -> None:
+def test_remote_logs_exit_75_when_connection_becomes_silent(laptop: Laptop, node: LoginNode, job: str) -> None:
     """Nothing is closed: bytes just stop, as in a tunnel."""
     wire = _Tap(node.server.port)
     try:

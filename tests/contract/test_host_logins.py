@@ -45,14 +45,14 @@ def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
     return Laptop(tmp_path / "laptop", node.config())
 
 
-def test_a_command_goes_to_the_daemon_of_the_node(laptop: Laptop, node: LoginNode) -> None:
+def test_remote_list_uses_daemon_of_login_node(laptop: Laptop, node: LoginNode) -> None:
     done = laptop.run("list", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert (node.state / "daemon.lock").exists()
     assert not (laptop.directory / "state").exists(), "no daemon here"
 
 
-def test_an_unknown_host_key_is_refused_with_the_command_that_accepts_it(laptop: Laptop, node: LoginNode) -> None:
+def test_ssh_login_rejects_unknown_host_key_and_prints_accept_command(laptop: Laptop, node: LoginNode) -> None:
     known = laptop.directory / "known"
     laptop.write_config(node.config(UserKnownHostsFile=str(known)))
     done = laptop.run("list")
@@ -73,7 +73,7 @@ def test_an_unknown_host_key_is_refused_with_the_command_that_accepts_it(laptop:
     assert laptop.run("list").returncode == 0
 
 
-def test_a_changed_host_key_is_refused_loudly(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_ssh_login_rejects_changed_host_key(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     make_key(tmp_path / "another")
     known = tmp_path / "known"
     node.server.write_known_hosts(known, tmp_path / "another.pub", node.server.port)
@@ -83,7 +83,9 @@ def test_a_changed_host_key_is_refused_loudly(laptop: Laptop, node: LoginNode, t
     assert "HAS CHANGED" in done.stderr and f"{known}, line 1" in done.stderr and "ssh-keygen -R" in done.stderr
 
 
-def test_hashed_and_revoked_keys_are_understood(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_ssh_login_accepts_hashed_and_rejects_revoked_host_keys(
+    laptop: Laptop, node: LoginNode, tmp_path: Path
+) -> None:
     known = tmp_path / "known"
     known.write_text(node.server.known_hosts.read_text())
     preloaded.run(["ssh-keygen", "-q", "-H", "-f", str(known)], check=True, capture_output=True)
@@ -98,21 +100,21 @@ def _public(node: LoginNode) -> str:
     return " ".join((node.directory / "host_key.pub").read_text().split()[:2])
 
 
-def test_a_key_that_is_not_the_users_is_not_let_in(laptop: Laptop, node: LoginNode) -> None:
+def test_ssh_login_reports_rejected_user_key(laptop: Laptop, node: LoginNode) -> None:
     laptop.write_config(node.config(IdentityFile=str(node.server.other_key), IdentityAgent="none"))
     done = laptop.run("list")
     assert done.returncode == 77
     assert "did not let us in: it takes publickey" in done.stderr and str(node.server.other_key) in done.stderr
 
 
-def test_a_host_that_is_away_is_worth_another_try(laptop: Laptop, node: LoginNode) -> None:
+def test_ssh_login_exits_75_when_host_is_unreachable(laptop: Laptop, node: LoginNode) -> None:
     laptop.write_config(node.config(Port="1"))
     done = laptop.run("list")
     assert done.returncode == 75 and "port 1, cannot be reached: Connection refused" in done.stderr
 
 
 @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 300, b"SSH-1.0-old\r\n"])
-def test_what_is_no_ssh_server_is_told_in_a_line(laptop: Laptop, node: LoginNode, greeting: bytes) -> None:
+def test_ssh_login_reports_non_ssh_server_in_one_line(laptop: Laptop, node: LoginNode, greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -128,12 +130,12 @@ def test_what_is_no_ssh_server_is_told_in_a_line(laptop: Laptop, node: LoginNode
 
 
 @pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "a b", "ho;st", "user@"])
-def test_what_is_no_host_is_wrong_usage(laptop: Laptop, name: str) -> None:
+def test_cli_rejects_invalid_host_name(laptop: Laptop, name: str) -> None:
     done = laptop.run(f"--host={name}", "list")
     assert done.returncode == 2 and "is no host" in done.stderr
 
 
-def test_a_key_of_the_agent_is_taken(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_ssh_login_uses_keys_of_the_agent(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     agent = preloaded.Popen(["ssh-agent", "-D", "-a", str(tmp_path / "agent")], stdout=subprocess.DEVNULL)
     try:
         while not (tmp_path / "agent").exists():
@@ -159,9 +161,7 @@ def test_a_key_of_the_agent_is_taken(laptop: Laptop, node: LoginNode, tmp_path: 
         agent.wait()
 
 
-def test_a_key_with_a_passphrase_is_asked_for_on_the_terminal_alone(
-    laptop: Laptop, node: LoginNode, tmp_path: Path
-) -> None:
+def test_ssh_login_asks_for_passphrase_only_on_a_terminal(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.write_bytes(node.server.key.read_bytes())
     locked.chmod(0o600)
@@ -176,7 +176,9 @@ def test_a_key_with_a_passphrase_is_asked_for_on_the_terminal_alone(
     assert code == 77 and "BatchMode" in shown
 
 
-def test_two_jumps_each_with_a_key_that_is_checked(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_ssh_login_follows_proxy_jumps_and_checks_each_host_key(
+    laptop: Laptop, node: LoginNode, tmp_path: Path
+) -> None:
     gates = [LoginNode(tmp_path / name, name) for name in ("gate", "inner")]
     try:
         inner = gates[1].config(ProxyJump="gate")
@@ -201,20 +203,20 @@ def test_two_jumps_each_with_a_key_that_is_checked(laptop: Laptop, node: LoginNo
             gate.stop()
 
 
-def test_a_circle_of_jumps_is_told(laptop: Laptop, node: LoginNode) -> None:
+def test_ssh_login_rejects_circular_proxy_jump(laptop: Laptop, node: LoginNode) -> None:
     second = node.config(ProxyJump="login").replace("login\n", "second\n", 1)
     laptop.write_config(node.config(ProxyJump="second"), second)
     done = laptop.run("list")
     assert done.returncode == 78 and "in a circle" in done.stderr
 
 
-def test_a_proxy_command_carries_the_connection(laptop: Laptop, node: LoginNode) -> None:
+def test_ssh_login_connects_through_proxy_command(laptop: Laptop, node: LoginNode) -> None:
     (laptop.directory / "carry.py").write_text(CARRIER)
     laptop.write_config(node.config(ProxyCommand=f"{sys.executable} {laptop.directory}/carry.py %h %p"))
     assert laptop.run("list").returncode == 0
 
 
-def test_a_second_factor_is_asked_for_on_the_terminal(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_ssh_login_asks_for_second_factor_only_on_a_terminal(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     with SecondFactorServer(tmp_path / "server", node.server.key, code="424242") as server:
         laptop.write_config(server.config("login"))
         code, shown = answer_prompts(
@@ -227,14 +229,14 @@ def test_a_second_factor_is_asked_for_on_the_terminal(laptop: Laptop, node: Logi
         assert done.returncode == 77 and "keyboard-interactive" in done.stderr and "no terminal" in done.stderr
 
 
-def test_the_terminal_is_as_before_after_ctrl_c(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+def test_ssh_login_restores_terminal_after_ctrl_c(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
     with SecondFactorServer(tmp_path / "server", node.server.key, code="1") as server:
         laptop.write_config(server.config("login"))
         code, shown = answer_prompts(laptop, ["list"], [("Verification code:", None)])
         assert code == 130 and "interrupted" in shown and shown.endswith("echo is on")
 
 
-def test_a_paramiko_that_is_not_there_is_named(laptop: Laptop, tmp_path: Path) -> None:
+def test_cli_prints_install_command_when_paramiko_is_missing(laptop: Laptop, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "paramiko.py").write_text("raise ImportError('No module named paramiko')")
     laptop.environ["PYTHONPATH"] = str(tmp_path / "none")
@@ -242,7 +244,7 @@ def test_a_paramiko_that_is_not_there_is_named(laptop: Laptop, tmp_path: Path) -
     assert done.returncode == 69 and "pip install 'ffdl-batch[ssh]'" in done.stderr
 
 
-def test_without_an_ssh_program_its_file_is_read_all_the_same(laptop: Laptop, tmp_path: Path) -> None:
+def test_ssh_login_reads_config_file_without_ssh_program_and_rejects_include(laptop: Laptop, tmp_path: Path) -> None:
     laptop.environ["FFDL_SSH"] = str(tmp_path / "none")
     assert laptop.run("list").returncode == 0
     laptop.config.write_text(f"Include {tmp_path}/more\n" + laptop.config.read_text())

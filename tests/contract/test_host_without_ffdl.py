@@ -99,7 +99,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.node.stop()
 
 
-def test_a_job_goes_there_runs_and_comes_back(world: World) -> None:
+def test_submit_to_slurm_only_host_runs_job_and_download_fetches_results(world: World) -> None:
     job_id = world.submit()
     laptop, directory = world.laptop, world.directory(job_id)
     code = laptop.run("wait", "--timeout", "100", job_id).returncode
@@ -123,7 +123,7 @@ def test_a_job_goes_there_runs_and_comes_back(world: World) -> None:
     assert "SBATCH_PARTITION" not in str(call)
 
 
-def test_others_can_read_nothing_of_it(world: World) -> None:
+def test_submit_to_slurm_only_host_keeps_secrets_private(world: World) -> None:
     world.write('batch: {secrets: {TOKEN: "${env:OWN_WORD}"}}\n')
     job_id = world.submit("--export", "MORE=planted")
     assert world.laptop.run("wait", job_id).returncode == 0
@@ -138,7 +138,7 @@ def test_others_can_read_nothing_of_it(world: World) -> None:
     assert "planted" not in (directory / "job.sbatch").read_text() + str(world.calls("sbatch"))
 
 
-def test_the_end_of_a_job_is_told(world: World) -> None:
+def test_wait_on_slurm_only_host_returns_exit_status_until_slurm_forgets_job(world: World) -> None:
     world.write("batch: {env: {CODE: '7'}}\n")
     job_id = world.submit()
     done = world.laptop.run("wait", job_id)
@@ -152,7 +152,7 @@ def test_the_end_of_a_job_is_told(world: World) -> None:
     assert done.returncode == 75 and "knows nothing more" in done.stderr
 
 
-def test_a_job_that_waits_is_cancelled(world: World) -> None:
+def test_cancel_on_slurm_only_host_cancels_pending_job(world: World) -> None:
     (world.state / "hold").touch()
     world.base = world.node.home / "it's a place"
     world.laptop.environ["FFDL_HOST_DIR"] = str(world.base)
@@ -166,7 +166,7 @@ def test_a_job_that_waits_is_cancelled(world: World) -> None:
     assert done.returncode == 66 and "no job 99999" in done.stderr
 
 
-def test_an_array_is_followed_by_its_tasks(world: World) -> None:
+def test_logs_on_slurm_only_host_cover_all_array_tasks(world: World) -> None:
     job_id = world.submit("--array", "0-2%2")
     assert world.laptop.run("wait", job_id).returncode == 0
     done = world.laptop.run("logs", "-f", job_id)
@@ -174,7 +174,7 @@ def test_an_array_is_followed_by_its_tasks(world: World) -> None:
     assert world.laptop.run("logs", f"{job_id}_1").stdout == "hello from 1 \ngoodbye\n"
 
 
-def test_a_log_is_followed_until_the_job_ends(world: World, tmp_path: Path) -> None:
+def test_logs_on_slurm_only_host_follow_until_job_ends(world: World, tmp_path: Path) -> None:
     command = f"echo begun; until [ -e {tmp_path}/go ]; do sleep 0.1; done; echo over"
     text = MANIFEST.replace("python3 train.py $RESULT_DIR", f'"{command}"')
     (world.laptop.directory / "manifest.yml").write_text(text)
@@ -187,7 +187,7 @@ def test_a_log_is_followed_until_the_job_ends(world: World, tmp_path: Path) -> N
         assert process.communicate(timeout=LIMIT_S)[0] == "over\n" and process.returncode == 0
 
 
-def test_what_the_script_printed_is_shown_where_no_learner_began(world: World) -> None:
+def test_logs_on_slurm_only_host_show_batch_output_when_no_learner_started(world: World) -> None:
     world.node.write_program("srun", "echo 'srun: error: no apptainer' >&2; exit 3")
     job_id = world.submit()
     assert world.laptop.run("wait", job_id).returncode == 3
@@ -209,14 +209,16 @@ def test_what_the_script_printed_is_shown_where_no_learner_began(world: World) -
         ("learner: 2\nlearners: x\n", "learners"),
     ],
 )
-def test_what_needs_ffdl_there_is_refused_before_anything_is_sent(world: World, more: str, said: str) -> None:
+def test_submit_to_slurm_only_host_rejects_unusable_manifest_before_transfer(
+    world: World, more: str, said: str
+) -> None:
     world.write(more)
     done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
     assert done.returncode in (69, 78) and said in done.stderr, done.stderr
     assert not world.base.exists() and not world.calls("sbatch")
 
 
-def test_an_image_must_be_there(world: World) -> None:
+def test_submit_to_slurm_only_host_rejects_missing_image(world: World) -> None:
     for version, said in (("/images/none.sif", "is not on login"), ("nothing", "Nothing tells which images login has")):
         text = MANIFEST.replace("registry.example.org/a/b:1", version)
         (world.laptop.directory / "manifest.yml").write_text(text)
@@ -225,7 +227,7 @@ def test_an_image_must_be_there(world: World) -> None:
     assert not world.calls("sbatch")
 
 
-def test_a_table_of_the_configuration_that_cannot_be_used_is_named(world: World) -> None:
+def test_submit_to_slurm_only_host_reports_unknown_configuration_key(world: World) -> None:
     config = world.laptop.directory / "site.toml"
     config.write_text("[backend.slurm]\npartitoin = 'a'\n")
     world.laptop.environ["FFDL_CONFIG"] = str(config)
@@ -234,24 +236,24 @@ def test_a_table_of_the_configuration_that_cannot_be_used_is_named(world: World)
     assert f"{config}: [backend.slurm]: unknown key 'partitoin'; did you mean partition?" in done.stderr, done.stderr
 
 
-def test_other_options_say_what_they_need(world: World) -> None:
+def test_list_on_slurm_only_host_rejects_option_that_needs_ffdl(world: World) -> None:
     done = world.laptop.run("list", "--state", "FAILED")
     assert done.returncode == 2 and "--state needs ffdl_batch on login" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("words", [("halt", "1"), ("why", "1"), ("daemon", "status"), ("exec", "1", "--", "ls")])
-def test_other_verbs_say_what_they_need(world: World, words: tuple[str, ...]) -> None:
+def test_commands_on_slurm_only_host_exit_69_when_they_need_ffdl(world: World, words: tuple[str, ...]) -> None:
     done = world.laptop.run(*words)
     assert done.returncode == 69 and f"ffdl {words[0]} needs ffdl_batch on login" in done.stderr, done.stderr
 
 
-def test_a_dry_run_prints_the_script_and_sends_nothing(world: World) -> None:
+def test_submit_dry_run_for_slurm_only_host_prints_script_without_transfer(world: World) -> None:
     done = world.laptop.run("--dry-run", "manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 0 and done.stdout.startswith('#!/bin/bash\n#SBATCH --job-name="far away"'), done.stderr
     assert not world.base.exists()
 
 
-def test_a_refusal_of_slurm_is_told(world: World) -> None:
+def test_commands_on_slurm_only_host_report_sbatch_and_squeue_errors(world: World) -> None:
     world.spoil(sbatch=["refuse"])
     done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 78 and "Invalid account" in done.stderr
@@ -262,7 +264,7 @@ def test_a_refusal_of_slurm_is_told(world: World) -> None:
     assert world.laptop.run("show", job_id).returncode == 75
 
 
-def test_a_job_whose_answer_was_lost_is_found(world: World) -> None:
+def test_submit_to_slurm_only_host_finds_job_when_sbatch_answer_is_lost(world: World) -> None:
     """The session ends after sbatch has answered, before its answer is passed on."""
     children = f"/proc/{world.node.server.pid}/task/{world.node.server.pid}/children"
     world.node.write_program(
@@ -275,13 +277,13 @@ def test_a_job_whose_answer_was_lost_is_found(world: World) -> None:
     assert done.stdout.strip() == "101" and len(world.calls("sbatch")) == 1
 
 
-def test_a_place_that_cannot_be_written_is_named(world: World) -> None:
+def test_submit_to_slurm_only_host_reports_unusable_host_dir(world: World) -> None:
     world.base.write_text("a file")
     done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 1 and "host_dir" in done.stderr and str(world.base) in done.stderr
 
 
-def test_a_zip_that_leaves_its_directory_is_refused(world: World) -> None:
+def test_submit_to_slurm_only_host_rejects_archive_with_outside_path(world: World) -> None:
     with zipfile.ZipFile(world.laptop.directory / "bad.zip", "w") as archive:
         archive.writestr("../../evil", "x")
     done = world.laptop.run("manifest.yml", "bad.zip", program="ffdl-submit")
@@ -289,7 +291,7 @@ def test_a_zip_that_leaves_its_directory_is_refused(world: World) -> None:
     assert not world.calls("sbatch")
 
 
-def test_without_slurm_either_it_says_so(world: World) -> None:
+def test_list_exits_69_when_host_has_neither_ffdl_nor_slurm(world: World) -> None:
     world.node.known["PATH"] = f"{world.node.bin}:/usr/bin:/bin"
     world.node.write_profile("")
     done = world.laptop.run("list")

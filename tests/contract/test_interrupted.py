@@ -37,7 +37,7 @@ def interrupted(process: subprocess.Popen[str], errors: Path) -> str:
     return said
 
 
-def test_who_is_interrupted_leaves_the_job_alone_and_nothing_half_made(desk: Desk) -> None:
+def test_ctrl_c_ends_logs_metrics_and_download_while_job_keeps_running(desk: Desk) -> None:
     job_id = desk.submit("long", COMMAND)
     follower, heard, told = start(desk, "logs", "--follow", job_id)
     desk.await_text(heard, "begun")

@@ -75,7 +75,7 @@ def swift() -> Iterator[Swift]:
 
 
 @pytest.mark.parametrize("version", ["v1", "v3"])
-def test_swift(data: Data, swift: Swift, version: str) -> None:
+def test_job_reads_and_stores_data_in_swift(data: Data, swift: Swift, version: str) -> None:
     base = f"http://127.0.0.1:{swift.port}"
     connection = {"auth_url": f"{base}/auth/v1.0", "user_name": swift.user, "password": swift.password}
     kind = "swift_datastore"
@@ -96,7 +96,7 @@ def test_swift(data: Data, swift: Swift, version: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["keys", "token", "account"])
-def test_googles_store(data: Data, office: Office, by: str) -> None:
+def test_job_reads_and_stores_data_in_google_cloud_storage(data: Data, office: Office, by: str) -> None:
     connection = {"auth_url": data.proxy.endpoint}
     if by == "keys":
         connection |= {"user_name": "GOOG1PLANTEDKEY", "password": "planted-hmac-secret"}
@@ -154,7 +154,7 @@ def web(tmp_path: Path) -> Iterator[str]:
     thread.join()
 
 
-def test_a_web_server_by_tls(data: Data, web: str, tmp_path: Path) -> None:
+def test_job_reads_data_from_web_server_over_tls(data: Data, web: str, tmp_path: Path) -> None:
     connection = {"auth_url": web, "user_name": "me", "password": PASSWORD, "ca_file": str(tmp_path / "cert.pem")}
     job, log = finished(data, manifest("http_datastore", "sets/a", connection))
     assert log.endswith("1\nfrom the web\n")
@@ -171,7 +171,7 @@ def test_a_web_server_by_tls(data: Data, web: str, tmp_path: Path) -> None:
         ({"ca_file": ""}, "", "its certificate is not one that this machine trusts"),
     ],
 )
-def test_what_is_wrong_with_a_web_server(
+def test_submit_reports_unusable_web_server_without_password(
     data: Data, web: str, tmp_path: Path, change: dict[str, str], code: str, words: str
 ) -> None:
     connection = {"auth_url": web, "user_name": "me", "password": PASSWORD, "ca_file": str(tmp_path / "cert.pem")}

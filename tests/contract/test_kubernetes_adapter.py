@@ -107,14 +107,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
             found.close()
 
 
-def test_what_a_site_is(site: Site) -> None:
+def test_kubernetes_probe_reports_version_namespace_and_network_levels(site: Site) -> None:
     facts = site.scheduler.probe()
     assert facts.version.startswith("Kubernetes v1.") and facts.partitions[0].name == site.k8s.namespace
     assert facts.pulls_images
     assert site.start(network_policies="").probe().network_levels == frozenset({NetworkLevel.HOST})
 
 
-def test_an_attempt_is_a_job_that_owns_all_else(site: Site) -> None:
+def test_kubernetes_submit_creates_job_that_owns_its_other_objects(site: Site) -> None:
     plan = site.plan()
     native = site.scheduler.submit(plan)
     assert native == NativeId(plan.token)
@@ -129,7 +129,7 @@ def test_an_attempt_is_a_job_that_owns_all_else(site: Site) -> None:
         assert [one["uid"] for one in found["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
 
 
-def test_values_of_variables_are_in_the_secret_alone(site: Site) -> None:
+def test_kubernetes_submit_keeps_variable_values_out_of_configmap(site: Site) -> None:
     plan = site.plan()
     assert "planted-value" not in json.dumps(plan.objects)
     site.scheduler.submit(plan)
@@ -138,7 +138,7 @@ def test_values_of_variables_are_in_the_secret_alone(site: Site) -> None:
     assert secret is not None and "environment.json" in secret["data"]
 
 
-def test_a_job_without_variables_needs_three_objects(site: Site) -> None:
+def test_kubernetes_submit_creates_three_objects_without_variables(site: Site) -> None:
     plan = site.plan(user_env={})
     site.k8s.counts(reset=True)
     site.scheduler.submit(plan)
@@ -150,7 +150,7 @@ def test_a_job_without_variables_needs_three_objects(site: Site) -> None:
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_a_model_that_has_no_room_beside_the_launch_file_has_configmaps_of_its_own(site: Site, older: bool) -> None:
+def test_kubernetes_submit_uses_model_configmaps_for_large_model_or_older_job(site: Site, older: bool) -> None:
     """`older`: the Job was made, and never let go, by a daemon that gave every model ConfigMaps of its own."""
     plan = site.plan()
     content = b"x" * (100 if older else 2 * PART_BYTES + 1)
@@ -173,7 +173,7 @@ def test_a_model_that_has_no_room_beside_the_launch_file_has_configmaps_of_its_o
     assert plain is not None and "launch.json" in plain["data"] and "binaryData" not in plain
 
 
-def test_an_image_with_credentials_is_pulled_by_a_secret_that_goes_with_the_job(site: Site) -> None:
+def test_kubernetes_submit_creates_owned_pull_secret_for_image_credentials(site: Site) -> None:
     location = ImageLocation("registry.example.org", "team", "", "${secret:hub-user}", "${secret:hub-token}")
     spec = JobSpec("digits", Framework("pytorch", "2.5", "true", image_location=location))
     plan = site.plan(spec=spec, image="registry.example.org/team/pytorch:2.5")
@@ -195,7 +195,7 @@ def test_an_image_with_credentials_is_pulled_by_a_secret_that_goes_with_the_job(
     assert job["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": f"{plan.token}-image"}]
 
 
-def test_a_second_submission_is_the_first_one(site: Site) -> None:
+def test_kubernetes_submit_keeps_existing_job_when_repeated_after_restart(site: Site) -> None:
     plan = site.plan()
     site.scheduler.submit(plan)
     uid = (site.admin().get("Job", plan.token) or {})["metadata"]["uid"]
@@ -203,7 +203,7 @@ def test_a_second_submission_is_the_first_one(site: Site) -> None:
     assert (site.admin().get("Job", plan.token) or {})["metadata"]["uid"] == uid
 
 
-def test_a_daemon_that_died_in_between_leaves_what_the_next_one_completes(site: Site) -> None:
+def test_kubernetes_find_completes_job_left_suspended_by_dead_daemon(site: Site) -> None:
     plan = site.plan()
     site.k8s.fault("status", method="POST", path="/secrets", code=500, count=50)
     with pytest.raises(SchedulerError):
@@ -218,7 +218,7 @@ def test_a_daemon_that_died_in_between_leaves_what_the_next_one_completes(site: 
     assert site.admin().get("Secret", plan.token) is not None
 
 
-def test_a_lost_answer_is_found(site: Site) -> None:
+def test_kubernetes_submit_finds_job_when_create_response_is_lost(site: Site) -> None:
     plan = site.plan()
     assert site.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
     site.k8s.fault("drop", method="POST", path="/jobs")
@@ -234,7 +234,7 @@ def full(site: Site) -> Site:
     return site
 
 
-def test_a_lost_answer_is_found_though_the_job_itself_fills_a_quota(full: Site) -> None:
+def test_kubernetes_submit_finds_job_after_lost_response_when_job_fills_quota(full: Site) -> None:
     plan, later = full.plan(), full.plan()
     full.k8s.fault("drop", method="POST", path="/jobs")
     assert full.scheduler.submit(plan) == NativeId(plan.token)
@@ -242,7 +242,7 @@ def test_a_lost_answer_is_found_though_the_job_itself_fills_a_quota(full: Site) 
         full.scheduler.submit(later)
 
 
-def test_what_a_daemon_left_half_made_is_completed_though_it_fills_a_quota(full: Site) -> None:
+def test_kubernetes_find_completes_suspended_job_that_fills_quota(full: Site) -> None:
     plan = full.plan()
     full.k8s.fault("status", method="POST", path="/secrets", code=500, count=50)
     with pytest.raises(SchedulerError):
@@ -253,7 +253,7 @@ def test_what_a_daemon_left_half_made_is_completed_though_it_fills_a_quota(full:
     assert job is not None and not job["spec"]["suspend"]
 
 
-def test_a_refusal_is_no_answer_where_it_cannot_be_asked_what_is_there(full: Site) -> None:
+def test_kubernetes_submit_raises_uncertain_when_lookup_fails_after_quota_error(full: Site) -> None:
     full.scheduler.submit(full.plan())
     plan = full.plan()
     full.k8s.fault("status", method="GET", path=f"/jobs/{plan.token}", code=500, count=50)
@@ -261,12 +261,12 @@ def test_a_refusal_is_no_answer_where_it_cannot_be_asked_what_is_there(full: Sit
         full.scheduler.submit(plan)
 
 
-def test_a_server_that_asks_for_patience_gets_it(site: Site) -> None:
+def test_kubernetes_submit_retries_after_429_with_retry_after(site: Site) -> None:
     site.k8s.fault("status", method="POST", path="/jobs", code=429, retry_after=1)
     assert site.scheduler.submit(site.plan())
 
 
-def test_a_model_that_is_too_large_is_refused_before_anything_is_made(site: Site) -> None:
+def test_kubernetes_submit_rejects_oversized_model_before_creating_objects(site: Site) -> None:
     plan = site.plan()
     small = site.start(model_bytes=10)
     site.k8s.counts(reset=True)
@@ -275,7 +275,7 @@ def test_a_model_that_is_too_large_is_refused_before_anything_is_made(site: Site
     assert not [what for what in site.k8s.counts() if what.startswith("create")]
 
 
-def test_somebody_elses_job_is_left_alone(site: Site) -> None:
+def test_kubernetes_submit_rejects_token_of_foreign_job_and_keeps_that_job(site: Site) -> None:
     plan = site.plan()
     other = {**plan.objects[0]}
     other["metadata"] = {"name": plan.token, "labels": {"ffdl-batch/job": "other"}}
@@ -285,7 +285,7 @@ def test_somebody_elses_job_is_left_alone(site: Site) -> None:
     assert site.admin().get("Job", plan.token) is not None
 
 
-def test_what_never_was_is_forgotten(site: Site) -> None:
+def test_kubernetes_adapter_reports_never_created_job_as_forgotten(site: Site) -> None:
     native = NativeId("training-zzzzzzzzz-1")
     assert site.scheduler.is_forgotten([native]) == {native}
     site.scheduler.signal(native, "URG")
@@ -299,7 +299,7 @@ def test_what_never_was_is_forgotten(site: Site) -> None:
         (Resources(cpus=1, memory_bytes=1 << 50), "Insufficient memory"),
     ],
 )
-def test_what_finds_no_room_says_for_what(site: Site, resources: Resources, words: str) -> None:
+def test_kubernetes_pending_reason_names_insufficient_resource(site: Site, resources: Resources, words: str) -> None:
     native = site.scheduler.submit(site.plan(resources=resources))
     seen = site.wait(native, lambda one: one is not None and bool(one.reason))
     assert seen is not None and seen.phase is Phase.PENDING
@@ -313,7 +313,7 @@ def make_tenant(site: Site, tenant: Tenant) -> None:
     client.close()
 
 
-def test_a_tenants_permissions_suffice_and_its_quota_is_told(site: Site) -> None:
+def test_kubernetes_tenant_user_runs_jobs_and_pending_reason_names_quota(site: Site) -> None:
     make_tenant(site, Tenant("team-a", gpus=0, users=("alice",)))
     site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("alice")), "namespace": "team-a"}
     site.scheduler = site.start()
@@ -327,20 +327,20 @@ def test_a_tenants_permissions_suffice_and_its_quota_is_told(site: Site) -> None
     site.wait(native, lambda one: one is not None and one.end is EndCause.CANCELLED)
 
 
-def test_a_stranger_is_told_what_is_missing(site: Site) -> None:
+def test_kubernetes_submit_reports_missing_permissions(site: Site) -> None:
     plan = site.plan()
     site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("mallory"))}
     with pytest.raises(SchedulerError, match="needs the permissions of its Role"):
         site.start().submit(plan)
 
 
-def test_the_server_checks_a_plan_and_makes_nothing(site: Site) -> None:
+def test_kubernetes_test_only_checks_plan_without_creating_objects(site: Site) -> None:
     plan = site.plan()
     assert "takes all 4 objects" in site.scheduler.test_only(plan)
     assert site.admin().get("Job", plan.token) is None
 
 
-def test_a_watch_that_expires_is_begun_anew(site: Site) -> None:
+def test_kubernetes_watch_resumes_after_expiry(site: Site) -> None:
     first = site.scheduler.submit(site.plan())
     site.wait(first, lambda one: one is not None and bool(one.nodes))
     site.k8s.do("expire")
@@ -349,7 +349,9 @@ def test_a_watch_that_expires_is_begun_anew(site: Site) -> None:
     site.wait(second, lambda one: one is not None and bool(one.nodes))
 
 
-def test_a_server_that_is_away_is_no_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_observe_does_not_end_job_when_api_server_is_down(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watching, "STALE_S", 3600.0)  # nobody knows how long the server takes to end
     native = site.scheduler.submit(site.plan())
     site.wait(native, lambda one: one is not None)
@@ -360,7 +362,7 @@ def test_a_server_that_is_away_is_no_end(site: Site, monkeypatch: pytest.MonkeyP
         site.scheduler.find(native.job, site.root.job("training-zzzzzzzzz").attempt(1))  # type: ignore[arg-type]
 
 
-def test_a_job_of_another_cluster_or_namespace_is_not_forgotten(site: Site) -> None:
+def test_kubernetes_adapter_keeps_job_of_another_namespace_as_unknown(site: Site) -> None:
     """A daemon that was started anew finds another current context in the kubeconfig: what it does not see may run."""
     plan = site.plan()
     native = site.scheduler.submit(plan)
@@ -381,7 +383,7 @@ def test_a_job_of_another_cluster_or_namespace_is_not_forgotten(site: Site) -> N
     assert job is None or job["spec"]["activeDeadlineSeconds"] == 1, "nobody else would end it"
 
 
-def test_looking_at_jobs_asks_nothing(site: Site) -> None:
+def test_kubernetes_observe_sends_no_requests(site: Site) -> None:
     ids = [site.scheduler.submit(site.plan()) for _ in range(5)]
     for native in ids:
         site.wait(native, lambda one: one is not None)

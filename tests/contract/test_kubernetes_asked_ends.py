@@ -56,7 +56,7 @@ def end_pods(site: Site, token: str) -> None:
             admin._ask("PATCH", path, body={"status": {"phase": "Failed"}}, content=MERGE)
 
 
-def test_what_is_cancelled_ends_so(site: Site) -> None:
+def test_kubernetes_cancel_ends_pending_job_and_removes_its_objects(site: Site) -> None:
     plan = site.plan(resources=Resources(gpus=2, cpus=1, memory_bytes=1 << 28))
     native = site.scheduler.submit(plan)
     site.wait(native, lambda one: one is not None and bool(one.reason))
@@ -68,7 +68,7 @@ def test_what_is_cancelled_ends_so(site: Site) -> None:
     assert site.admin().get("ConfigMap", plan.token) is None
 
 
-def test_a_job_whose_pods_still_end_has_not_ended(site: Site) -> None:
+def test_kubernetes_observe_keeps_failed_job_completing_until_its_pods_end(site: Site) -> None:
     """Up to 1.30 a Job whose deadline is over is Failed at once, and not when its pods have ended."""
     plan = site.plan()
     native = site.scheduler.submit(plan)
@@ -89,7 +89,7 @@ def test_a_job_whose_pods_still_end_has_not_ended(site: Site) -> None:
 
 
 @pytest.mark.parametrize("container", ["controller", "learner"])
-def test_an_image_that_cannot_be_had_is_waited_for_and_then_is_the_end(site: Site, container: str) -> None:
+def test_kubernetes_adapter_ends_job_when_image_is_missing_for_too_long(site: Site, container: str) -> None:
     plan = site.plan()
     native = site.scheduler.submit(plan)
     site.wait(native, lambda one: one is not None and bool(one.nodes))

@@ -88,7 +88,7 @@ def levels(site: Site, **changes: object) -> frozenset[NetworkLevel]:
     return site.start(**changes).probe().network_levels
 
 
-def test_a_canary_proves_what_is_enforced_once_for_all_daemons(site: Site) -> None:
+def test_canary_proves_network_policies_once_for_all_daemons(site: Site) -> None:
     adapter = site.scheduler = site.start()
     facts = adapter.probe()
     assert facts.network_levels == {NetworkLevel.HOST} and "nothing is known yet" in facts.warnings[0]
@@ -103,7 +103,7 @@ def test_a_canary_proves_what_is_enforced_once_for_all_daemons(site: Site) -> No
     assert (plan.network.level, plan.network.mechanism) == ("none", "NetworkPolicy, proved by a canary")
 
 
-def test_where_nothing_is_enforced_a_named_level_is_refused_and_auto_says_host(site: Site) -> None:
+def test_canary_limits_plans_to_host_network_when_policies_are_not_enforced(site: Site) -> None:
     adapter = site.scheduler = site.start()
     with kubelet(site, let_through):
         facts = eventually(
@@ -116,7 +116,7 @@ def test_where_nothing_is_enforced_a_named_level_is_refused_and_auto_says_host(s
     assert plan.network.level == "host" and any("does not enforce" in one for one in plan.warnings)
 
 
-def test_a_plan_from_before_is_not_sent(site: Site) -> None:
+def test_kubernetes_submit_rejects_plan_when_canary_disproves_network_level(site: Site) -> None:
     adapter = site.start()
     with kubelet(site, let_through):
         eventually(lambda: "does not enforce" in adapter.probe().warnings[0], "it is back")
@@ -127,7 +127,7 @@ def test_a_plan_from_before_is_not_sent(site: Site) -> None:
     assert site.admin().get("Job", plan.token) is None
 
 
-def test_pods_that_never_run_are_no_proof_and_are_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_canary_warns_without_result_when_pods_never_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(canary, "LIFE_S", 0.5)
     site.k8s.do("pause", controller="scheduler")
     adapter = site.start()
@@ -140,7 +140,7 @@ def test_pods_that_never_run_are_no_proof_and_are_told(site: Site, monkeypatch: 
     assert site.admin().list("Job", {})[0] == []
 
 
-def test_pods_that_end_at_once_are_told_and_not_waited_for(site: Site) -> None:
+def test_canary_reports_exit_status_when_server_pods_end(site: Site) -> None:
     adapter = site.start()
     adapter.probe()
     with kubelet(site, enforced, servers="Failed"):
@@ -151,7 +151,7 @@ def test_pods_that_end_at_once_are_told_and_not_waited_for(site: Site) -> None:
     assert site.admin().list("Job", {})[0] == []
 
 
-def test_a_proof_is_another_clusters_or_too_old(site: Site) -> None:
+def test_canary_result_is_ignored_for_another_cluster_or_after_expiry(site: Site) -> None:
     adapter = site.start()
     with kubelet(site, enforced):
         eventually(lambda: NetworkLevel.JOB in adapter.probe().network_levels, "the canary is back")
@@ -165,7 +165,7 @@ def test_a_proof_is_another_clusters_or_too_old(site: Site) -> None:
     assert levels(site) == {NetworkLevel.HOST}
 
 
-def test_without_permission_it_says_which(site: Site) -> None:
+def test_canary_warning_names_missing_permission(site: Site) -> None:
     adapter = site.start(kubeconfig=str(site.k8s.kubeconfig_of("mallory")))
     adapter.probe()
     facts = eventually(lambda: (found := adapter.probe()) and "cannot create" in found.warnings[0] and found, "refused")

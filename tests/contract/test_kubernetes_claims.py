@@ -68,7 +68,7 @@ def egress_of(world: World, token: str) -> Any:
     ]["egress"]
 
 
-def test_data_come_by_a_pod_of_their_own_and_the_training_has_no_way_out(claimed: World) -> None:
+def test_volume_claim_job_loads_data_in_separate_pod_and_isolates_learner(claimed: World) -> None:
     only_data = "".join(line for line in STORES.splitlines(keepends=True) if "training_results" not in line)
     reach = (
         "import os, socket; found = socket.socket(); "
@@ -92,7 +92,7 @@ def attempts_of(world: World, job_id: str) -> list[str]:
     return sorted(name for one in found if (name := one["metadata"]["name"]).startswith(job_id))
 
 
-def test_results_are_stored_by_a_pod_of_their_own(claimed: World) -> None:
+def test_volume_claim_job_stores_results_in_separate_pod(claimed: World) -> None:
     job_id = claimed.submit('cat "$DATA_DIR/a"; echo 42 >"$RESULT_DIR/answer"; echo over')
     job = ended(claimed, job_id)
     assert (job["state"], job["attempts"]) == ("COMPLETED", [("staged", "000"), ("", "000")]), (
@@ -106,7 +106,7 @@ def test_results_are_stored_by_a_pod_of_their_own(claimed: World) -> None:
     assert (egress_of(claimed, f"{job_id}-2"), bool(egress_of(claimed, f"{job_id}-2-store"))) == ([], True)
 
 
-def test_a_daemon_that_dies_finds_who_stores_again(claimed: World) -> None:
+def test_daemon_finds_storing_pod_after_sigkill(claimed: World) -> None:
     job_id = claimed.submit(
         'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 3', stores=RESULTS
     )
@@ -127,7 +127,8 @@ def test_a_daemon_that_dies_finds_who_stores_again(claimed: World) -> None:
     assert [one for one in attempts_of(claimed, job_id) if one.endswith("-store")] == [f"{job_id}-1-store"]
 
 
-def test_a_halted_job_is_stored_and_goes_on_from_its_checkpoint(claimed: World) -> None:
+@pytest.mark.full
+def test_resume_continues_volume_claim_job_from_checkpoint_stored_at_halt(claimed: World) -> None:
     job_id = claimed.submit("exec python3 train.py", stores=RESULTS)
     until(lambda: "from epoch 0 resumed 0" in claimed.log(job_id, attempt=1), f"the training; {claimed.job(job_id)}")
     claimed.do(job_id, "halt")
@@ -145,7 +146,8 @@ def failed_to_store(world: World, job_id: str) -> bool:
     return any(job_id in line and "could not be stored (exit code 74)" in line for line in lines)
 
 
-def test_what_cannot_be_stored_is_owed_and_stored_later(claimed: World) -> None:
+@pytest.mark.full
+def test_volume_claim_job_completes_pending_upload_when_bucket_returns(claimed: World) -> None:
     """The bucket is away when the learner has ended, and comes back."""
     job_id = claimed.submit(
         'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done', stores=RESULTS
@@ -169,7 +171,7 @@ def two_nodes(tmp_path: Path, s3_server: S3Server) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("stores", [RESULTS, pytest.param("", marks=pytest.mark.full)], ids=["a store", "none"])
-def test_what_a_lost_node_left_in_a_claim_is_stored_from_there(two_nodes: World, stores: str) -> None:
+def test_node_loss_leaves_no_pending_upload_of_results_in_volume_claim(two_nodes: World, stores: str) -> None:
     """Its pod reached the store itself, and would have stored it; the claim is not where the daemon is."""
     job_id = two_nodes.submit(
         'echo 42 >"$RESULT_DIR/answer"; exec sleep 600', stores=stores, batch="network: host, retry: {node_failures: 0}"
@@ -210,7 +212,7 @@ data_stores:
 """
 
 
-def test_directories_that_pods_have_are_told_by_their_claim(claimed: World) -> None:
+def test_job_messages_name_volume_claim_path_of_pod_directories(claimed: World) -> None:
     """This machine has no such directory, and may have another one of that name."""
     job_id = claimed.submit("true", stores=DIRECTORY)
     job = ended(claimed, job_id)

@@ -75,7 +75,7 @@ def opened() -> Iterator[contextlib.ExitStack]:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_program_is_asked_once_and_told_of_the_cluster(
+def test_cluster_client_runs_credential_program_once_with_cluster_info(
     tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack, version: str
 ) -> None:
     login = Login(tmp_path, k8s, opened, f"client.authentication.k8s.io/{version}")
@@ -87,7 +87,7 @@ def test_a_program_is_asked_once_and_told_of_the_cluster(
     assert (told["spec"]["interactive"], told["spec"]["cluster"]["server"]) == (False, k8s.url)
 
 
-def test_a_token_is_renewed_when_it_expires_and_when_it_is_refused(
+def test_cluster_client_renews_token_when_expired_or_rejected(
     tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
 ) -> None:
     login = Login(tmp_path, k8s, opened)
@@ -102,7 +102,7 @@ def test_a_token_is_renewed_when_it_expires_and_when_it_is_refused(
     assert len(login.asked) == 3
 
 
-def test_who_logs_in_again_need_not_restart_anything(
+def test_cluster_client_rereads_kubeconfig_after_new_login_to_same_server(
     tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
 ) -> None:
     """A login writes another token into the kubeconfig, and perhaps another current context."""
@@ -130,7 +130,7 @@ def test_who_logs_in_again_need_not_restart_anything(
     assert client.get("Namespace", "default")
 
 
-def test_a_certificate_that_is_not_believed_is_told_with_what_to_correct(
+def test_cluster_client_reports_untrusted_certificate_with_kubeconfig_entry(
     tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
 ) -> None:
     file, config = tmp_path / "kubeconfig", json.loads(k8s.kubeconfig.read_text())
@@ -143,7 +143,7 @@ def test_a_certificate_that_is_not_believed_is_told_with_what_to_correct(
         client.version()
 
 
-def test_a_program_that_fails_is_quoted_and_asked_again(
+def test_cluster_client_reports_failed_credential_program_and_retries_it(
     tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
 ) -> None:
     login = Login(tmp_path, k8s, opened)
@@ -154,7 +154,9 @@ def test_a_program_that_fails_is_quoted_and_asked_again(
     assert client.get("Namespace", "default")
 
 
-def test_what_cannot_be_used_is_said(tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack) -> None:
+def test_cluster_client_rejects_credential_program_without_token_or_known_protocol(
+    tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
     login = Login(tmp_path, k8s, opened)
     login.says(clientCertificateData="...", clientKeyData="...")
     with pytest.raises(SchedulerMissing, match="gives no token; client certificates of such programs"):
@@ -171,7 +173,7 @@ def test_what_cannot_be_used_is_said(tmp_path: Path, k8s: FakeCluster, opened: c
         ("user", "as", "somebody", "its own credentials"),
     ],
 )
-def test_what_would_be_passed_over_is_refused(
+def test_cluster_client_rejects_unsupported_kubeconfig_field(
     tmp_path: Path, k8s: FakeCluster, opened: contextlib.ExitStack, part: str, key: str, value: str, cure: str
 ) -> None:
     config = json.loads(k8s.kubeconfig.read_text())
@@ -186,7 +188,9 @@ def test_what_would_be_passed_over_is_refused(
     assert not k8s.counts(reset=True), "nobody was asked"
 
 
-def test_who_asks_too_often_comes_back_later_and_later(k8s: FakeCluster, opened: contextlib.ExitStack) -> None:
+def test_cluster_client_increases_pauses_on_429_and_then_gives_up(
+    k8s: FakeCluster, opened: contextlib.ExitStack
+) -> None:
     """A server, or a proxy before it, that does not say when."""
     client = ClusterClient(KubernetesSettings(kubeconfig=str(k8s.kubeconfig)))
     opened.callback(client.close)
@@ -200,7 +204,7 @@ def test_who_asks_too_often_comes_back_later_and_later(k8s: FakeCluster, opened:
         client.get("Namespace", "default")
 
 
-def test_what_a_listener_could_not_take_is_told_again(k8s: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_redelivers_object_after_listener_error(k8s: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "PAUSES_S", (0.05,))
     told: list[str] = []
 
@@ -224,7 +228,7 @@ def test_what_a_listener_could_not_take_is_told_again(k8s: FakeCluster, monkeypa
         k8s.do("close_watches")
 
 
-def test_a_watch_that_was_taken_again_is_whole_though_nothing_happens(
+def test_watcher_recovers_after_interrupted_watch_without_new_events(
     k8s: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "PAUSES_S", (0.05,))
@@ -253,7 +257,7 @@ def test_a_watch_that_was_taken_again_is_whole_though_nothing_happens(
         k8s.do("close_watches")
 
 
-def test_an_answer_that_is_none_of_an_api_server_s_is_no_end_of_a_watch(
+def test_cluster_client_raises_unreachable_for_invalid_api_response(
     k8s: FakeCluster, opened: contextlib.ExitStack
 ) -> None:
     client = ClusterClient(KubernetesSettings(kubeconfig=str(k8s.kubeconfig)))

@@ -17,26 +17,26 @@ from ffdl_kubernetes.objects.tenant import role
 from ffdl_kubernetes.settings import read_settings
 from tests import preloaded
 from tests.command_lines import command_lines
-from tests.contract.daemon_rig import PLAIN, site_in, until
-from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
+from tests.contract.daemon_rig import PLAIN, site_in
+from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, until
 from tests.contract.test_daemon_logs import Desk, end_jobs
 from tests.contract.test_debugging import (  # noqa: F401 - they run with this module's fixtures
     HANG,
     lone,
     pair,
     start,
-    test_a_command_that_does_not_read_ends_all_the_same,
-    test_a_killed_helper_leaves_nothing,
-    test_a_shell_has_a_terminal,
-    test_a_stack_names_the_function_that_hangs,
-    test_a_table_has_every_learner,
-    test_a_terminal_that_goes_away_takes_the_shell_with_it,
-    test_an_interrupt_goes_to_the_command,
-    test_each_learner_is_entered,
-    test_large_streams_arrive_whole,
-    test_nothing_is_left_after,
-    test_tables_follow_each_other,
-    test_the_end_of_the_learner_ends_the_command,
+    test_exec_ends_when_command_does_not_read_stdin,
+    test_exec_ends_when_learner_ends,
+    test_exec_enters_selected_learner_and_rejects_unknown_one,
+    test_exec_forwards_interrupt_to_command,
+    test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt,
+    test_exec_leaves_no_process_when_helper_is_killed,
+    test_exec_passes_large_stdin_and_stdout_unchanged,
+    test_shell_ends_when_terminal_is_closed,
+    test_shell_provides_resizable_terminal_with_interrupt_key,
+    test_stack_prints_function_in_which_learner_hangs,
+    test_top_lists_processes_of_every_learner,
+    test_top_prints_tables_repeatedly_until_interrupt,
 )
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 from tests.preloaded import FFDL
@@ -61,6 +61,18 @@ def k8s(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCluster]:
         yield made
 
 
+class PatientDesk(Desk):
+    """Asks the daemon itself how its jobs are, which costs less than a command each time."""
+
+    def await_state(self, job_id: str, state: str) -> None:
+        """Wait until the job is in this state."""
+
+        def is_so() -> bool:
+            return self.site.state_of(job_id) == state
+
+        until(is_so, lambda: f"{job_id} to be {state}; its log:\n{self.site.log}")
+
+
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator[Desk]:
     base = tmp_path_factory.mktemp("debugging")
@@ -72,7 +84,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator
     )
     environment = {"FFDL_BACKEND": "kubernetes", "FFDL_CONFIG": str(config)}
     with site_in(base, more_environment=environment) as site:
-        made = Desk(site, base)
+        made = PatientDesk(site, base)
         site.launch(program=PLAIN)
         until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
         try:
@@ -81,7 +93,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, k8s: FakeCluster) -> Iterator
             end_jobs(made)
 
 
-def test_a_command_runs_where_the_learner_is(desk: Desk, lone: str) -> None:  # noqa: F811
+def test_exec_runs_command_in_learner_container_with_its_environment(desk: Desk, lone: str) -> None:  # noqa: F811
     asked = 'readlink /proc/$$/ns/mnt; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
     done = preloaded.run(
         [*FFDL, "exec", lone, "--", "bash", "-c", asked], env=desk.site.environment(), input="from here\n",
@@ -125,14 +137,14 @@ def as_user(desk: Desk, k8s: FakeCluster, job_id: str, user: str, asked: str, *,
     return done.returncode, done.stdout + done.stderr
 
 
-def test_whoever_may_not_is_told_what_is_lacking(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+def test_attach_reports_missing_exec_permission(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
     code, said = as_user(desk, k8s, lone, "bert", "sys.exit(run(h, Wish(('true',))))", debugging=False)
     assert code == 1
     assert 'User "bert" cannot get resource "pods/exec"' in said
     assert f"ffdl-admin tenant create {k8s.namespace} --debugging --update" in said
 
 
-def test_a_tenant_with_debugging_may(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+def test_attach_runs_command_for_user_with_debugging_role(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
     found = as_user(
         desk, k8s, lone, "cleo", "sys.exit(run(h, Wish(('bash', '-c', 'echo $LEARNER_ID; exit 4'))))", debugging=True
     )
@@ -140,7 +152,7 @@ def test_a_tenant_with_debugging_may(desk: Desk, k8s: FakeCluster, lone: str) ->
 
 
 @pytest.mark.parametrize("late_s", [0, 12], ids=["", "its log is opened late"])
-def test_stacks_come_without_a_command_in_the_pod(
+def test_stack_prints_hanging_function_without_exec_permission(
     desk: Desk, k8s: FakeCluster, lone: str, late_s: int  # noqa: F811
 ) -> None:  # fmt: skip
     if late_s:
@@ -149,7 +161,7 @@ def test_stacks_come_without_a_command_in_the_pod(
     assert (code, "stuck_in_the_barrier (hang.py:6)" in said) == (0, True), said
 
 
-def test_tables_come_without_a_command_in_the_pod(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
+def test_top_lists_processes_without_exec_permission(desk: Desk, k8s: FakeCluster, lone: str) -> None:  # noqa: F811
     looks = (
         "h.begin(Wish(do='top')); tables = [(h.send('L'), next(h.take()))[1] for _ in 'ab']; print(tables); sys.exit(0)"
     )

@@ -34,7 +34,7 @@ def said(site: Site, **changes: object) -> dict[str, tuple[Verdict, str]]:
     return {item.about: (item.verdict, item.text) for item in adapter.examine("", Mounting.AUTO)}
 
 
-def test_all_well_and_what_is_not_there(site: Site) -> None:
+def test_doctor_reports_ok_items_and_notes_for_working_cluster(site: Site) -> None:
     found = said(site)
     verdict, text = found["API server"]
     assert verdict is Verdict.OK and text.startswith(f"{site.k8s.url}, v1.")
@@ -52,12 +52,12 @@ def test_all_well_and_what_is_not_there(site: Site) -> None:
     assert site.admin().list("Job", {})[0] == []
 
 
-def test_a_namespace_that_is_not_there_is_told_though_all_is_allowed_in_it(site: Site) -> None:
+def test_doctor_reports_missing_namespace(site: Site) -> None:
     verdict, text = said(site, namespace="team-none")["permissions in team-none"]
     assert verdict is Verdict.WRONG and "no namespace team-none: have it made (ffdl-admin tenant create" in text
 
 
-def test_what_is_wrong_is_named(site: Site) -> None:
+def test_doctor_reports_missing_permissions_network_policies_and_kueue(site: Site) -> None:
     (site.base / "tree").mkdir()
     known = {"enforced": False, "text": "they are not", "cluster": f"{site.k8s.url} {site.k8s.namespace}", "at": 1.0}
     (site.base / "tree" / FILE).write_text(json.dumps(known))
@@ -80,14 +80,14 @@ def test_what_is_wrong_is_named(site: Site) -> None:
         adapter.examine("n1")
 
 
-def test_a_cluster_that_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_only_api_server_when_it_is_unreachable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
     site.k8s.stop()
     found = said(site)
     assert list(found) == ["API server"] and "cannot be reached" in found["API server"][1]
 
 
-def test_a_daemon_in_a_pod_asks_with_its_service_account(
+def test_cluster_client_rereads_service_account_token_in_pod(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the files that kubelet puts there; a token that was renewed is read anew."""
@@ -113,7 +113,7 @@ def test_a_daemon_in_a_pod_asks_with_its_service_account(
     client.close()
 
 
-def test_the_context_that_is_named_is_asked(site: Site, tmp_path: Path) -> None:
+def test_cluster_client_uses_configured_kubeconfig_context(site: Site, tmp_path: Path) -> None:
     import yaml
 
     plain = yaml.safe_load(site.k8s.kubeconfig.read_text())

@@ -59,7 +59,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.close()
 
 
-def test_want_of_memory_is_told_as_such(world: World) -> None:
+def test_kubernetes_attempt_ends_out_of_memory_when_container_is_oom_killed(world: World) -> None:
     native, plan = world.run("echo up; sleep 600")
     world.do("out_of_memory", container="learner", whole=True)
     seen = world.await_end(native)
@@ -67,7 +67,7 @@ def test_want_of_memory_is_told_as_such(world: World) -> None:
     assert world.final(plan)["outcome"] == "failed"
 
 
-def test_a_learner_that_the_kernel_killed_for_memory_is_out_of_memory(world: World) -> None:
+def test_final_record_reports_out_of_memory_when_kernel_kills_learner_process(world: World) -> None:
     """Not the first process of its container: the cluster sees an exit status alone, the controller the counters."""
     native, plan = world.run("echo up; sleep 600")
     world.do("out_of_memory", container="learner", whole=False)
@@ -75,7 +75,7 @@ def test_a_learner_that_the_kernel_killed_for_memory_is_out_of_memory(world: Wor
     assert world.final(plan)["error_code"] == "C202"
 
 
-def test_an_evicted_pod_writes_its_checkpoint_and_is_a_preemption(world: World) -> None:
+def test_evicted_pod_saves_checkpoint_and_records_preemption(world: World) -> None:
     """A learner that answers ends with status 0, so that the cluster sees a success: the record says what it was."""
     native, plan = world.run(SAVES)
     world.do("evict")
@@ -85,7 +85,7 @@ def test_an_evicted_pod_writes_its_checkpoint_and_is_a_preemption(world: World) 
 
 
 @pytest.mark.parametrize("command", [SAVES, "echo up; sleep 600"])
-def test_a_learner_s_container_is_ended_by_the_kubelet_whose_hook_it_awaits(tmp_path: Path, command: str) -> None:
+def test_evicted_pod_records_preemption_when_kubelet_loses_container_exits(tmp_path: Path, command: str) -> None:
     """One that ended by itself would be lost on this kubelet, and with it the grace of the pod: eleven minutes here."""
     world = World(tmp_path, None, loses_ends=True)
     try:
@@ -97,7 +97,7 @@ def test_a_learner_s_container_is_ended_by_the_kubelet_whose_hook_it_awaits(tmp_
         world.close()
 
 
-def test_a_pod_that_is_evicted_without_a_checkpoint_is_a_preemption(world: World) -> None:
+def test_evicted_pod_without_checkpoint_ends_as_preempted(world: World) -> None:
     native, _ = world.submit("sleep 600", batch=QUICK)
     world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
     world.do("evict")
@@ -105,14 +105,14 @@ def test_a_pod_that_is_evicted_without_a_checkpoint_is_a_preemption(world: World
     assert (seen.end, "EvictionByEvictionAPI" in seen.reason) == (EndCause.PREEMPTED, True), seen
 
 
-def test_a_node_that_throws_a_pod_out_is_a_failure_of_the_node(world: World) -> None:
+def test_kubernetes_attempt_ends_as_node_failure_after_pressure_eviction(world: World) -> None:
     native, _ = world.run("echo up; sleep 600")
     world.do("pressure", message="The node was low on resource: ephemeral-storage.")
     seen = world.await_end(native)
     assert seen.end is EndCause.NODE_FAIL and "low on resource: ephemeral-storage" in seen.reason
 
 
-def test_a_node_that_is_taken_away_is_a_failure_of_the_node(world: World) -> None:
+def test_kubernetes_attempt_ends_as_node_failure_when_node_is_deleted(world: World) -> None:
     native, _ = world.run("echo up; sleep 600")
     world.k8s.do("lose_node", node="n1")
     world.k8s.do("delete_node", node="n1")
@@ -120,7 +120,7 @@ def test_a_node_that_is_taken_away_is_a_failure_of_the_node(world: World) -> Non
     assert seen.end is EndCause.NODE_FAIL, seen
 
 
-def test_an_image_that_cannot_be_had_is_waited_for(world: World) -> None:
+def test_kubernetes_observe_reports_missing_image_until_it_is_available(world: World) -> None:
     world.k8s.do("images", missing=[IMAGE])
     native, _ = world.submit("true")
     seen = world.await_observation(native, lambda one: "cannot be had" in one.lacks)
@@ -131,7 +131,7 @@ def test_an_image_that_cannot_be_had_is_waited_for(world: World) -> None:
     assert world.await_end(native).end is EndCause.SUCCESS
 
 
-def test_a_controller_that_dies_goes_on_with_its_learner_from_the_checkpoint(world: World) -> None:
+def test_controller_container_restart_resumes_learner(world: World) -> None:
     native, plan = world.run('echo "up $RESUME"; [ "$RESUME" = 0 ] || exit 0; sleep 600')
     world.do("kill", container="controller")
     seen = world.await_end(native)
@@ -139,7 +139,7 @@ def test_a_controller_that_dies_goes_on_with_its_learner_from_the_checkpoint(wor
     assert world.executions(plan.attempt_dir) == 2
 
 
-def test_a_log_that_kubelet_begins_anew_is_whole_in_the_copy(world: World) -> None:
+def test_job_log_is_complete_when_kubelet_rotates_container_log(world: World) -> None:
     command = "echo up; until [ -e $JOB_STATE_DIR/go ]; do sleep 0.05; done; seq 1 3000"
     native, plan = world.run(command)
     world.do("rotate", container="controller")
@@ -148,7 +148,7 @@ def test_a_log_that_kubelet_begins_anew_is_whole_in_the_copy(world: World) -> No
     assert world.log(plan) == "up\n" + "".join(f"{number}\n" for number in range(1, 3001))
 
 
-def test_a_cancelled_job_s_pod_is_isolated_until_it_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_pod_keeps_network_policy_until_it_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its learner heeds nothing, so that the pod has all of its grace: that is when results are stored."""
     monkeypatch.setattr(adapter, "HEARD_S", 0.0)
     native, plan = world.submit("trap '' TERM USR2; echo up; while :; do sleep 0.05; done", batch=SLOW)
@@ -163,7 +163,7 @@ def test_a_cancelled_job_s_pod_is_isolated_until_it_is_gone(world: World, monkey
     assert world.scheduler.observe([native])[native].end is EndCause.CANCELLED, "its Job says so from now on"
 
 
-def test_a_pod_is_kept_until_its_last_word_was_read(world: World) -> None:
+def test_pod_keeps_finalizer_until_its_end_is_observed(world: World) -> None:
     native, _ = world.submit("true")
     eventually(lambda: [one["status"]["phase"] for one in world.pods()] == ["Succeeded"], "it ends, and nobody looked")
     (pod,) = world.pods()

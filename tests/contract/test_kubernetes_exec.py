@@ -56,7 +56,7 @@ def refusal(argv: list[str]) -> str:
     return payload.decode()
 
 
-def test_streams_are_the_program_s_and_so_is_its_end(hands: Hands) -> None:
+def test_attach_program_passes_streams_and_exit_status(hands: Hands) -> None:
     given = encode_frame(INPUT, bytes(range(256))) * 4096
     digest = hashlib.sha256(BEGUN + given).hexdigest().encode()
     count = f"head -c {len(BEGUN + given)} | sha256sum; echo wrong >&2; exit 3"
@@ -64,7 +64,7 @@ def test_streams_are_the_program_s_and_so_is_its_end(hands: Hands) -> None:
     assert (code, said[: len(digest)], complained) == (3, digest, b"wrong\n")
 
 
-def test_the_end_of_the_input_comes_there(hands: Hands) -> None:
+def test_attach_program_closes_remote_input_at_end_of_input(hands: Hands) -> None:
     """By a word of its own, or by the end of the connection where a server knows none."""
     done = preloaded.run(
         program(hands, "up", "sh", "-c", "cat >/dev/null; touch /dev/shm/ended; echo over"),
@@ -75,7 +75,7 @@ def test_the_end_of_the_input_comes_there(hands: Hands) -> None:
     assert run(program(hands, "up", "sh", "-c", look))[0] == 5
 
 
-def test_why_nothing_runs_is_said(hands: Hands) -> None:
+def test_attach_program_reports_why_command_cannot_start(hands: Hands) -> None:
     assert 'exec: "absent": executable file not found in $PATH' in refusal(program(hands, "up", "absent"))
     assert 'container not found ("controller")' in refusal(program(hands, "over", "true"))
     assert 'pods "none" not found' in refusal(program(hands, "none", "true"))
@@ -83,7 +83,7 @@ def test_why_nothing_runs_is_said(hands: Hands) -> None:
     assert "no cluster is configured in /nowhere" in refusal(nowhere)
 
 
-def test_both_verbs_are_needed_since_1_35(hands: Hands) -> None:
+def test_attach_program_needs_create_permission_since_kubernetes_1_35(hands: Hands) -> None:
     """A WebSocket is a GET; a right to `get` alone let people run commands until then."""
     meta = {"name": "reader"}
     group = "rbac.authorization.k8s.io"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.kubernetes import measure_kubernetes
+
+pytestmark = pytest.mark.full
 
 JOBS, OBJECTS = 6, 3
 
 
-def test_jobs_complete_and_each_costs_the_same_few_calls() -> None:
+def test_kubernetes_benchmark_counts_constant_api_calls_per_job() -> None:
     figures = {(one.measure, one.who): one for one in measure_kubernetes(Knobs(cluster_jobs=JOBS))}
     assert {name for name, who in figures if who == "ffdl"} == {
         "accepted", "all created", "all completed", "API calls per job", "lists and watches of all",

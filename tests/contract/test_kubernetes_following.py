@@ -104,7 +104,7 @@ async def one_line(pod: str, before: int) -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
 
 
-def test_all_pods_are_read_at_once_however_many_there_are(tmp_path: Path) -> None:
+def test_follower_reads_logs_of_many_pods_at_once(tmp_path: Path) -> None:
     ear, pods = Ear(), [f"pod-{number}" for number in range(PODS)]
     with server(one_line) as url, follower(tmp_path, url, ear) as found:
         for pod in pods:
@@ -113,7 +113,7 @@ def test_all_pods_are_read_at_once_however_many_there_are(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_kubeconfig_that_is_away_for_a_while_costs_no_pod_its_reader(
+def test_follower_resumes_reading_after_kubeconfig_was_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     """Without `namespace` in the settings it is the file that says where the pods are."""
@@ -138,9 +138,7 @@ def test_a_kubeconfig_that_is_away_for_a_while_costs_no_pod_its_reader(
         eventually(lambda: ("pod", 1 + begun) in ear.heard, "it is read again")
 
 
-def test_a_connection_that_brings_nothing_any_more_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follower_reconnects_when_log_stream_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "SILENT_S", 0.2)
     ear = Ear()
     with server(one_line) as url, follower(tmp_path, url, ear) as found:

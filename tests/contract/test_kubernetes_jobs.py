@@ -231,7 +231,7 @@ def world(shared_world: World) -> Iterator[World]:
         yield found
 
 
-def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(world: World) -> None:
+def test_kubernetes_job_uses_stores_and_survives_daemon_kill(world: World) -> None:
     job_id = world.submit(
         'cat "$DATA_DIR/a"; echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; '
         "echo over"
@@ -253,7 +253,7 @@ def test_a_job_comes_and_goes_by_stores_and_a_daemon_that_dies_is_not_missed(wor
     ]  # fmt: skip
 
 
-def test_credentials_and_a_kubeconfig_that_are_away_cost_no_job(world: World) -> None:
+def test_kubernetes_job_waits_while_credentials_or_kubeconfig_are_missing(world: World) -> None:
     """Somebody has to log in again, and a home directory is away when the daemon begins anew."""
     first = world.submit("echo first", stores="")
     assert world.await_state(first, "COMPLETED", "FAILED")["state"] == "COMPLETED", world.diagnosis()
@@ -278,7 +278,7 @@ def test_credentials_and_a_kubeconfig_that_are_away_cost_no_job(world: World) ->
     assert world.printed(job_id) == "second\n"
 
 
-def test_daemons_that_share_a_namespace_leave_each_other_s_jobs_alone(world: World, tmp_path: Path) -> None:
+def test_daemons_in_one_namespace_ignore_jobs_of_each_other(world: World, tmp_path: Path) -> None:
     """One is away while its job ends; the other one, which has a job then and sees both, is no heir."""
     mine = world.submit('until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; echo mine', stores="")
     world.await_state(mine, "PROCESSING")
@@ -304,7 +304,7 @@ def test_daemons_that_share_a_namespace_leave_each_other_s_jobs_alone(world: Wor
     assert world.printed(mine) == "mine\n"
 
 
-def test_a_halted_job_goes_on_from_its_checkpoint(world: World) -> None:
+def test_resume_continues_kubernetes_job_from_checkpoint_after_halt(world: World) -> None:
     job_id = world.submit("exec python3 train.py", stores=RESULTS)
     world.await_log(job_id, "from epoch 0")
     world.do(job_id, "halt")
@@ -315,7 +315,7 @@ def test_a_halted_job_goes_on_from_its_checkpoint(world: World) -> None:
     assert world.printed(job_id, attempt=2).startswith("from epoch 7")
 
 
-def test_a_model_that_is_too_large_is_not_accepted(world: World) -> None:
+def test_submit_rejects_model_archive_larger_than_model_bytes(world: World) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(zipfile.ZipInfo("data"), b"x" * MODEL_BYTES)
@@ -326,7 +326,7 @@ def test_a_model_that_is_too_large_is_not_accepted(world: World) -> None:
     assert "too large" not in [one["name"] for one in world.site.ask("GET", "/api/v1/jobs")[1]["jobs"]]
 
 
-def test_what_is_gone_with_a_pod_is_not_owed(world: World) -> None:
+def test_deleted_pod_leaves_no_pending_upload(world: World) -> None:
     """Nobody but that pod had its files."""
     job_id = world.submit('echo "begun $FFDL_ATTEMPT"; until [ "$FFDL_ATTEMPT" = 2 ]; do sleep 0.1; done', stores="")
     world.await_log(job_id, "begun 1")
@@ -338,7 +338,7 @@ def test_what_is_gone_with_a_pod_is_not_owed(world: World) -> None:
     assert not [line for line in world.site.log.splitlines() if job_id in line and "owes" in line]
 
 
-def test_a_cancelled_job_ends_and_a_failing_one_has_its_learner_s_status(world: World) -> None:
+def test_kubernetes_job_reports_learner_exit_status_and_cancellation(world: World) -> None:
     failing, endless = world.submit("echo wrong; exit 3", stores=""), world.submit("echo up; sleep 600", stores="")
     job = world.await_state(failing, "FAILED", "COMPLETED")
     assert (job["error_code"], job["exit_code"]) == ("C201", 3), job
@@ -348,7 +348,7 @@ def test_a_cancelled_job_ends_and_a_failing_one_has_its_learner_s_status(world: 
     world.await_state(endless, "CANCELLED")
 
 
-def test_a_learner_s_image_that_is_missing_is_told_while_its_controller_waits(world: World) -> None:
+def test_kubernetes_job_reports_missing_learner_image_and_stays_downloading(world: World) -> None:
     """The data are there: the job stays DOWNLOADING, because its learner has not begun."""
     world.k8s.do("images", missing=[IMAGE])
     job_id = world.submit("echo up", stores="")
@@ -361,7 +361,7 @@ def test_a_learner_s_image_that_is_missing_is_told_while_its_controller_waits(wo
     assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, world.diagnosis())
 
 
-def test_a_learner_that_fails_in_another_pod_than_the_head_s_is_told_as_it_is(world: World) -> None:
+def test_kubernetes_job_reports_failure_of_learner_outside_head_pod(world: World) -> None:
     """Its Job ends the pods of the others at once, and a pod that is being ended hears no word of the daemon's."""
     command = '[ "$LEARNER_ID" = 1 ] || { echo "no CUDA here"; exit 4; }; exec sleep 600'
     job_id = world.submit(command, learners=2, stores="")
@@ -371,7 +371,7 @@ def test_a_learner_that_fails_in_another_pod_than_the_head_s_is_told_as_it_is(wo
     assert job["log_tail"] == ["no CUDA here"], job
 
 
-def test_learners_that_fail_while_the_daemon_is_away_are_told_as_they_are(world: World) -> None:
+def test_kubernetes_job_reports_exit_status_of_learners_that_fail_without_daemon(world: World) -> None:
     """Nobody was there when they ended: the head hears of the other learner when the daemon is back."""
     job_id = world.submit('until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 6', learners=2, stores="")
     until(lambda: len([one for one in world.pods(job_id) if one["status"]["phase"] == "Running"]) == 2, "its pods")
@@ -389,7 +389,7 @@ def tells_of_more_tries(world: World, job_id: str) -> bool:
     return str(job["moving"]).startswith("storing: ") and "it is tried again in" in str(job["moving"])
 
 
-def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(world: World) -> None:
+def test_kubernetes_job_retries_upload_until_store_returns_or_job_is_cancelled(world: World) -> None:
     """Nothing outlives the pod: it tries for as long as it may stay."""
     command = 'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
     jobs = [world.submit(command, stores=RESULTS) for _ in range(2)]
@@ -409,7 +409,7 @@ def test_a_store_that_is_away_at_the_end_is_waited_for_and_what_is_lost_is_told(
     assert world.stored(f"out/{jobs[1]}/")["answer"] == b"42\n"
 
 
-def test_learners_in_several_pods_meet_by_the_daemon_alone(world: World) -> None:
+def test_kubernetes_learners_in_separate_pods_resolve_master_address(world: World) -> None:
     command = 'echo "$RANK of $WORLD_SIZE"; getent hosts $MASTER_ADDR >/dev/null && echo found'
     job_id = world.submit(command, learners=2, stores="")
     job = world.await_state(job_id, "COMPLETED", "FAILED")

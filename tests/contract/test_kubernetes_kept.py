@@ -54,7 +54,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
     found.close()
 
 
-def test_an_ended_job_makes_room_for_the_next_one(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_submit_deletes_ended_job_when_quota_is_full(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
     world.give(2)
     first, _ = world.submit("echo first")
     assert world.await_end(first).end is EndCause.SUCCESS
@@ -71,7 +71,9 @@ def test_an_ended_job_makes_room_for_the_next_one(world: Full, monkeypatch: pyte
     world.scheduler.cancel(second)
 
 
-def test_a_daemon_all_of_whose_jobs_wait_sees_what_may_go(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_submit_after_restart_deletes_ended_job_when_quota_is_full(
+    world: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was started anew, and asks after none of its jobs: so nothing else looks at the cluster."""
     world.give(1)
     first, _ = world.submit("echo first")
@@ -83,7 +85,9 @@ def test_a_daemon_all_of_whose_jobs_wait_sees_what_may_go(world: Full, monkeypat
     world.await_end(second)
 
 
-def test_what_ended_with_its_node_goes_too(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_submit_deletes_job_of_lost_node_when_quota_is_full(
+    world: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its controllers left no last word."""
     world.give(1)
     first, plan = world.submit("echo up; sleep 600")
@@ -101,7 +105,7 @@ def test_what_ended_with_its_node_goes_too(world: Full, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("missing", ["record", "mark"])
-def test_what_is_not_known_to_be_read_and_ours_stays(
+def test_kubernetes_submit_keeps_ended_job_without_final_record_or_cluster_mark(
     world: Full, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(kept, "SETTLED_S", 0.0)

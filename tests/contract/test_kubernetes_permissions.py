@@ -165,7 +165,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_kubernetes.canary.POLL_S", 0.05)
 
 
-def test_with_the_shipped_role_everything_works_and_nothing_in_it_is_unused(tmp_path: Path, k8s: FakeCluster) -> None:
+def test_shipped_kubernetes_role_allows_all_daemon_operations(tmp_path: Path, k8s: FakeCluster) -> None:
     walk = Walk(tmp_path, k8s, "all-of-it", None)
     try:
         assert all(may(walk.adapter._client, verb, group, resource) for group, resource, verb in EACH)
@@ -182,7 +182,7 @@ def test_with_the_shipped_role_everything_works_and_nothing_in_it_is_unused(tmp_
 
 
 @pytest.mark.parametrize("without", EACH, ids=["-".join(part or "core" for part in one) for one in EACH])
-def test_without_any_of_it_something_does_not_work(
+def test_daemon_operations_fail_without_any_one_permission_of_the_role(
     tmp_path: Path, k8s: FakeCluster, without: tuple[str, str, str]
 ) -> None:
     walk = Walk(tmp_path, k8s, f"no-{EACH.index(without)}", without)
@@ -194,6 +194,6 @@ def test_without_any_of_it_something_does_not_work(
         walk.close()
 
 
-def test_the_manifest_in_the_package_is_that_role() -> None:
+def test_shipped_role_manifest_equals_generated_role() -> None:
     shipped = Path(ffdl_kubernetes.__file__).with_name("manifests") / "role.yml"
     assert yaml.safe_load(shipped.read_text()) == role({"name": ROLE})

@@ -91,7 +91,7 @@ def everything(k8s: FakeCluster) -> list[str]:
         client.close()
 
 
-def test_a_plan_is_yaml_of_all_that_is_sent(plan: Plan, k8s: FakeCluster) -> None:
+def test_plan_prints_all_objects_without_variable_values_and_creates_none(plan: Plan, k8s: FakeCluster) -> None:
     before = everything(k8s)
     view = plan(environ={"TOKEN": "planted-value"})
     objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
@@ -106,7 +106,7 @@ def test_a_plan_is_yaml_of_all_that_is_sent(plan: Plan, k8s: FakeCluster) -> Non
     assert everything(k8s) == before
 
 
-def test_the_server_s_word_is_had_and_nothing_is_made(plan: Plan, k8s: FakeCluster) -> None:
+def test_plan_trial_validates_all_objects_on_server_and_creates_none(plan: Plan, k8s: FakeCluster) -> None:
     before = everything(k8s)
     k8s.counts(reset=True)
     assert plan(trial=True).trial == f"the API server takes all 4 objects in namespace {k8s.namespace}; none was made"
@@ -115,7 +115,7 @@ def test_the_server_s_word_is_had_and_nothing_is_made(plan: Plan, k8s: FakeClust
     assert everything(k8s) == before
 
 
-def test_a_rule_of_the_cluster_s_is_told_with_what_to_do(plan: Plan, k8s: FakeCluster) -> None:
+def test_plan_trial_reports_admission_webhook_denial(plan: Plan, k8s: FakeCluster) -> None:
     before = everything(k8s)
     k8s.do("webhook", plural="jobs", name="images.example.com", message="images come from registry.example.org alone")
     with pytest.raises(Refused) as caught:
@@ -126,7 +126,7 @@ def test_a_rule_of_the_cluster_s_is_told_with_what_to_do(plan: Plan, k8s: FakeCl
     assert everything(k8s) == before
 
 
-def test_a_quota_that_is_used_up_is_told_with_its_numbers(plan: Plan, k8s: FakeCluster) -> None:
+def test_plan_trial_reports_exhausted_quota_with_numbers(plan: Plan, k8s: FakeCluster) -> None:
     client = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}}
     path = f"api/v1/namespaces/{k8s.namespace}/resourcequotas"
@@ -155,7 +155,7 @@ data_stores:
 
 
 @pytest.mark.parametrize("claim", ["jobs"])
-def test_the_job_that_brings_the_data_is_sent_first(plan: Plan, k8s: FakeCluster) -> None:
+def test_plan_trial_covers_loading_and_storing_jobs_with_volume_claim(plan: Plan, k8s: FakeCluster) -> None:
     before = everything(k8s)
     view = plan(MANIFEST + STORED, trial=True)
     objects: list[Any] = [yaml.safe_load(document) for document in view.objects]

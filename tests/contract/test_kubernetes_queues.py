@@ -59,7 +59,7 @@ def end_pods(site: Site, token: str) -> None:
         site.admin()._ask("PATCH", path, body={"status": {"phase": "Failed"}}, content="application/merge-patch+json")
 
 
-def test_a_job_waits_in_its_queue_and_says_for_what(site: Site) -> None:
+def test_kueue_job_reports_pending_reason_until_it_is_admitted(site: Site) -> None:
     native = site.scheduler.submit(site.plan())
     job = site.admin().get("Job", native.job)
     assert job is not None and job["spec"]["suspend"]
@@ -72,7 +72,7 @@ def test_a_job_waits_in_its_queue_and_says_for_what(site: Site) -> None:
     site.wait(native, lambda one: one is not None and bool(one.nodes))
 
 
-def test_a_job_that_ran_and_is_suspended_is_preempted_and_never_started_anew(site: Site) -> None:
+def test_kueue_suspension_of_claimed_job_ends_it_as_preempted(site: Site) -> None:
     plan = site.plan()
     native = site.scheduler.submit(plan)
     suspend(site, native.job, False)
@@ -97,7 +97,7 @@ def test_a_job_that_ran_and_is_suspended_is_preempted_and_never_started_anew(sit
     assert (again.phase, again.end, again.reason) == (Phase.ENDED, EndCause.PREEMPTED, seen.reason)
 
 
-def test_a_job_that_was_taken_back_before_it_ran_waits_again(site: Site) -> None:
+def test_kueue_suspension_before_start_returns_job_to_pending(site: Site) -> None:
     native = site.scheduler.submit(site.plan())
     suspend(site, native.job, False)
     site.wait(native, lambda one: one is not None and bool(one.nodes))
@@ -107,7 +107,7 @@ def test_a_job_that_was_taken_back_before_it_ran_waits_again(site: Site) -> None
     assert site.admin().get("Job", native.job) is not None
 
 
-def test_a_queue_without_kueue_is_refused_before_a_job_waits_for_ever(tmp_path: Path) -> None:
+def test_kubernetes_probe_rejects_queue_when_kueue_is_missing(tmp_path: Path) -> None:
     with cluster(tmp_path) as k8s:
         site = Site(tmp_path, k8s)
         with pytest.raises(InvalidRequest, match="the cluster has no Kueue"):
@@ -117,7 +117,7 @@ def test_a_queue_without_kueue_is_refused_before_a_job_waits_for_ever(tmp_path: 
         site.close()
 
 
-def test_a_queue_that_is_not_there_is_told_as_that(site: Site) -> None:
+def test_kubernetes_explanation_reports_missing_local_queue(site: Site) -> None:
     native = site.scheduler.submit(site.plan())
     spec = JobSpec("x", Framework("custom", "1", "x"))
     (known,) = site.scheduler.explain_waiting([WaitingRequest(spec, site.scheduler.probe(), native)])

@@ -84,7 +84,7 @@ def foretold(site: Site, resources: Resources, native: NativeId | None = None) -
     return site.scheduler.foretell(site.plan(resources=resources, batch=HOUR), native)
 
 
-def test_who_has_the_gpus_and_what_starts_sooner_which_then_does(site: Site) -> None:
+def test_kubernetes_capacity_and_start_estimate_match_actual_scheduling(site: Site) -> None:
     began = time.time()
     begin(site)
     native = wait_for_room(site)
@@ -111,7 +111,7 @@ def test_who_has_the_gpus_and_what_starts_sooner_which_then_does(site: Site) -> 
     assert seen is not None and seen.nodes == "v1" and still is not None and not still.nodes
 
 
-def test_a_request_that_is_not_there_yet_is_behind_those_that_wait(site: Site) -> None:
+def test_kubernetes_explanation_places_new_request_behind_pending_pods(site: Site) -> None:
     begin(site)
     native = wait_for_room(site)
     ahead = explained(site, None).ahead[0]
@@ -122,12 +122,12 @@ def test_a_request_that_is_not_there_yet_is_behind_those_that_wait(site: Site) -
     assert explained(site, native).ahead[0].jobs == 0
 
 
-def test_what_no_node_ever_holds(site: Site) -> None:
+def test_kubernetes_start_estimate_reports_request_that_no_node_can_hold(site: Site) -> None:
     found = foretold(site, replace(A100, gpus=8))
     assert found is not None and found.at is None and "even if nothing else ran" in found.said
 
 
-def test_a_quota_leaves_room_in_the_place_of_the_job_that_waits(site: Site) -> None:
+def test_kubernetes_start_estimate_frees_quota_of_replaced_pending_job(site: Site) -> None:
     quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
     site.admin().create({**quota, "spec": {"hard": {f"requests.{GPU}": "4"}}})
     begin(site)
@@ -139,7 +139,7 @@ def test_a_quota_leaves_room_in_the_place_of_the_job_that_waits(site: Site) -> N
     assert more is not None and more.at is None
 
 
-def test_what_several_learners_together_never_get_of_a_quota(site: Site) -> None:
+def test_kubernetes_explanation_reports_quota_too_small_for_all_learners(site: Site) -> None:
     """One pod would fit, and so says its refusal."""
     quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
     site.admin().create({**quota, "spec": {"hard": {f"requests.{GPU}": "3"}}})
@@ -176,7 +176,7 @@ def queue_objects(k8s: FakeCluster, reserved: int) -> None:
 
 
 @pytest.mark.parametrize("reserved", [1, 3])
-def test_a_queue_of_kueue_has_room_or_has_not(site: Site, reserved: int) -> None:
+def test_kubernetes_start_estimate_respects_kueue_quota_and_flavor(site: Site, reserved: int) -> None:
     queue_objects(site.k8s, reserved)
     site.scheduler = site.start(queue="gpus")
     known = explained(site, None, V100)
@@ -189,7 +189,7 @@ def test_a_queue_of_kueue_has_room_or_has_not(site: Site, reserved: int) -> None
     assert other is not None and other.at is None and "not so much" in other.said
 
 
-def test_a_tenant_sees_nodes_when_it_is_given_that(site: Site) -> None:
+def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(site: Site) -> None:
     name = "team-b"
     user = site.k8s.kubeconfig_of("bob")
     whole = read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": name})
@@ -211,7 +211,7 @@ def test_a_tenant_sees_nodes_when_it_is_given_that(site: Site) -> None:
     assert found is not None and found.nodes == "v1"
 
 
-def test_who_sees_nodes_and_no_pods_says_how_many_gpus_there_are(site: Site) -> None:
+def test_kubernetes_explanation_counts_gpus_when_pods_cannot_be_listed(site: Site) -> None:
     path = "apis/rbac.authorization.k8s.io/v1"
     rules = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
     create_tenant(
@@ -232,7 +232,7 @@ def test_who_sees_nodes_and_no_pods_says_how_many_gpus_there_are(site: Site) -> 
     assert "pods of all namespaces may not be listed" in known.lacks[0] and foretold(site, V100) is None
 
 
-def test_one_look_serves_many_questions(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_explanation_reuses_one_node_listing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "LIFE_S", 3600.0)  # however long the questions take
     site.scheduler.probe()
     explained(site, None)

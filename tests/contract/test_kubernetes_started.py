@@ -47,7 +47,7 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
     assert "stopped process" in stopped.stdout, stopped
 
 
-def test_the_cluster_is_that_of_the_shell_that_started_it(tmp_path: Path, k8s: FakeCluster, ask: Ask) -> None:
+def test_auto_started_daemon_uses_kubeconfig_of_calling_shell(tmp_path: Path, k8s: FakeCluster, ask: Ask) -> None:
     (tmp_path / "mine").symlink_to(k8s.kubeconfig)
     plan = ("plan", "--server", "--backend", "kubernetes", "manifest.yml", "model")
     taken = ask(*plan, KUBECONFIG="mine")  # as kubectl, which takes it to be here

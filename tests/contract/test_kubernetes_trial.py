@@ -16,6 +16,7 @@ from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.fakes.kubernetes.rig import ROOT, eventually
 
+pytestmark = pytest.mark.full
 PAGE = ROOT / "docs" / "kubernetes.md"
 
 
@@ -43,7 +44,7 @@ def run(command: str, variables: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_the_commands_of_the_page_run_as_they_stand(variables: dict[str, str]) -> None:
+def test_kubernetes_docs_commands_run_on_trial_cluster(variables: dict[str, str]) -> None:
     shown = re.findall(r"^\$ (ffdl.* --backend kubernetes .*)$", PAGE.read_text(), re.MULTILINE)
     assert len(shown) == 3
     first, dry, plan = shown
@@ -54,7 +55,7 @@ def test_the_commands_of_the_page_run_as_they_stand(variables: dict[str, str]) -
     run(f"ffdl halt --wait {job_id}", variables)
 
 
-def test_it_serves_in_the_background_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_kubernetes_trial_serves_in_background_until_sigterm(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "tests.fakes.kubernetes.trial", "--place", str(tmp_path)]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=ROOT) as trial:
         assert trial.stdout is not None

@@ -28,7 +28,7 @@ def harness(tmp_path: Path) -> Iterator[KubernetesHarness]:
         made.close()
 
 
-def test_a_volume_that_another_pod_has_is_told_and_waited_for(harness: KubernetesHarness) -> None:
+def test_kubernetes_job_reports_volume_attach_error_and_waits(harness: KubernetesHarness) -> None:
     harness.k8s.do("detach", claims={CLAIM: HELD})
     native, _ = harness.submit("true")
     seen = harness.await_observation(native, lambda one: "FailedAttachVolume" in one.reason)
@@ -85,13 +85,13 @@ def told(world: World, job_id: str, words: str) -> dict[str, Any]:
     ("obstacle", "words", "action"),
     [
         (cordoned, "no node has room now", "unschedulable"),
-        (without_image, "cannot be had", "correct its name"),
-        (detached, "FailedAttachVolume", "it goes on when that ends"),
-        (full, "quota small never has so much", "for a larger quota"),
-        (taken, "quota none", "it is tried again"),
+        pytest.param(without_image, "cannot be had", "correct its name", marks=pytest.mark.full),
+        pytest.param(detached, "FailedAttachVolume", "it goes on when that ends", marks=pytest.mark.full),
+        pytest.param(full, "quota small never has so much", "for a larger quota", marks=pytest.mark.full),
+        pytest.param(taken, "quota none", "it is tried again", marks=pytest.mark.full),
     ],
 )
-def test_what_keeps_results_from_being_stored_is_told_and_waited_for(
+def test_pending_upload_reports_obstacle_and_completes_when_it_is_removed(
     claimed: World, obstacle: Callable[[World, bool], None], words: str, action: str
 ) -> None:
     job_id = claimed.submit(WAITS, stores=RESULTS)
@@ -107,7 +107,7 @@ def test_what_keeps_results_from_being_stored_is_told_and_waited_for(
     assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
 
 
-def test_a_pod_that_is_evicted_before_it_has_stored_is_begun_anew(claimed: World) -> None:
+def test_pending_upload_restarts_after_storing_pod_is_evicted(claimed: World) -> None:
     job_id = claimed.submit(WAITS, stores=RESULTS)
     claimed.await_state(job_id, "PROCESSING")
     detached(claimed, True)
@@ -125,7 +125,7 @@ def test_a_pod_that_is_evicted_before_it_has_stored_is_begun_anew(claimed: World
     assert attempts_of(claimed, job_id)[-1] == f"{job_id}-1-store"
 
 
-def test_a_daemon_says_what_would_start_sooner_on_its_cluster(claimed: World) -> None:
+def test_why_suggests_fewer_learners_when_cluster_is_too_small(claimed: World) -> None:
     """The node has 4 CPUs, and each of two learners wants 3."""
     job_id = claimed.submit("true", learners=2, stores="", cpus=3)
     until(lambda: "Insufficient cpu" in claimed.job(job_id)["pending_reason"], "it finds no room")
@@ -149,7 +149,8 @@ def test_a_daemon_says_what_would_start_sooner_on_its_cluster(claimed: World) ->
     claimed.await_state(job_id, "CANCELLED")
 
 
-def test_why_tells_of_a_learner_s_image_while_data_are_brought(claimed: World) -> None:
+@pytest.mark.full
+def test_why_reports_missing_learner_image_while_job_waits(claimed: World) -> None:
     claimed.k8s.do("images", missing=[IMAGE])
     job_id = claimed.submit("true")
     until(lambda: "cannot be had" in claimed.job(job_id)["pending_reason"], "that an image is missing")

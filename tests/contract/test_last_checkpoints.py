@@ -58,7 +58,7 @@ def opened(tmp_path: Path) -> Iterator[LocalHarness]:
         harness.close()
 
 
-def test_a_training_that_was_done_when_it_was_asked_completes_with_its_next_start(world: LocalHarness) -> None:
+def test_continuation_completes_job_when_last_step_was_already_saved(world: LocalHarness) -> None:
     """The attempt after it does nothing and exits with 0; what the training left is the job's result."""
     program = world.base / "train.py"
     program.write_text(LAST_STEP)
@@ -94,7 +94,7 @@ def ask(run: Rig) -> None:
         os.kill(int(started[-1].fields["pid"] or 0), signal.SIGURG)
 
 
-def test_a_checkpoint_that_another_node_completes_later_is_confirmed(run: Rig) -> None:
+def test_head_controller_confirms_checkpoint_completed_later_by_another_node(run: Rig) -> None:
     """The first node's learner ends first, its controller has looked and even ended; then the last share is written."""
     two_nodes(run, "python3 main.py", {"main.py": TWO_SHARES})
     head = run.start()

@@ -28,7 +28,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, flo
     return {f"{one['measure']}, {one['who']}": one for one in found}
 
 
-def test_every_measure_has_its_samples(figures: dict[str, dict[str, float]]) -> None:
+def test_load_benchmark_records_expected_samples_of_every_measure(figures: dict[str, dict[str, float]]) -> None:
     counts = {name: one["n"] for name, one in figures.items()}
     processes = ["ffdl list", "ffdl list -t FAILED", "ffdl list --array", "ffdl-submit"]
     at_rest = ["daemon itself, of one core", "its children, of one core", "squeue calls", "other scheduler calls"]
@@ -42,14 +42,14 @@ def test_every_measure_has_its_samples(figures: dict[str, dict[str, float]]) -> 
     }
 
 
-def test_the_scheduler_is_asked_once_an_interval_and_for_all_jobs_at_once(figures: dict[str, dict[str, float]]) -> None:
+def test_daemon_polls_squeue_once_per_interval_for_all_jobs(figures: dict[str, dict[str, float]]) -> None:
     """Two looks fit into the window beside one at its edge; a call for each job would be 50 of them."""
     assert figures["squeue calls, ffdl"]["max"] <= 60 * 3 / SECONDS
     assert figures["other scheduler calls, ffdl"]["max"] == 0
     assert figures["SQL statements, ffdl"]["max"] * SECONDS / 60 < JOBS
 
 
-def test_the_commands_in_the_place_of_slurms_are_read_as_slurms_are(tmp_path: Path) -> None:
+def test_benchmark_slurm_commands_produce_parsable_slurm_output(tmp_path: Path) -> None:
     place = Place(tmp_path)
     slurm = ReadySlurm(place)
     ids = []

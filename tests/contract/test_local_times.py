@@ -55,7 +55,7 @@ def kill_controllers(attempt: AttemptDir) -> None:
             os.kill(pid, number)
 
 
-def test_it_ends_with_the_learner_that_outlived_them(world: LocalHarness) -> None:
+def test_local_end_time_follows_learner_that_outlives_its_controllers(world: LocalHarness) -> None:
     native, plan = world.submit(f"echo up; while [ ! -e '{world.base}/go' ]; do sleep 0.02; done")
     world.await_log(plan, "up")
     attempt = plan.attempt_dir

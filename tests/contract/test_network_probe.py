@@ -17,7 +17,7 @@ from tests.fakes.s3_server import free_port
 TRIPS = 20
 
 
-def test_both_ends_measure_and_come_to_an_end(tmp_path: Path) -> None:
+def test_network_probe_returns_all_samples_and_its_server_exits(tmp_path: Path) -> None:
     port, program = str(free_port()), tmp_path / "probe.py"
     text, patience = Path(probe.__file__).read_text(), f"UDP_PATIENCE_S = {probe.UDP_PATIENCE_S}\n"
     assert patience in text
@@ -40,7 +40,7 @@ def test_both_ends_measure_and_come_to_an_end(tmp_path: Path) -> None:
     assert all(sample > 0 for samples in found.values() for sample in samples)
 
 
-def test_a_datagram_that_is_not_answered_is_counted_and_is_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_probe_counts_unanswered_datagrams_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "UDP_PATIENCE_S", 0.05)
     monkeypatch.setattr(probe, "WARM_UP", 0)
     answered = probe._answered

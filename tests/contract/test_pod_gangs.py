@@ -91,7 +91,7 @@ def begin(gang: list[PodRig], command: str, limits: Limits = LIMITS) -> None:
         pod.start_learner()
 
 
-def test_two_pods_meet_train_and_end_as_one_job(gang: list[PodRig]) -> None:
+def test_pod_gang_learners_connect_and_complete_as_one_job(gang: list[PodRig]) -> None:
     with Courier(gang).at_work():
         begin(gang, "python3 meet.py")
         assert [pod.end() for pod in reversed(gang)] == [(0, 0), (0, 0)], [pod.log() for pod in gang]
@@ -107,7 +107,7 @@ def test_two_pods_meet_train_and_end_as_one_job(gang: list[PodRig]) -> None:
     assert word[-1]["kind"] == EventKind.ENDED.value
 
 
-def test_no_learner_starts_before_all_pods_are_ready(gang: list[PodRig]) -> None:
+def test_pod_gang_starts_no_learner_before_all_pods_are_ready(gang: list[PodRig]) -> None:
     courier = Courier(gang)
     allowed = threading.Event()
     courier.bring = lambda _index: allowed.is_set()
@@ -121,7 +121,7 @@ def test_no_learner_starts_before_all_pods_are_ready(gang: list[PodRig]) -> None
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-def test_one_learner_s_failure_ends_the_others(gang: list[PodRig], failing: int) -> None:
+def test_pod_gang_ends_other_learner_when_one_fails(gang: list[PodRig], failing: int) -> None:
     with Courier(gang).at_work():
         fails = "until [ -e /job/go ]; do sleep 0.1; done; exit 5"
         begin(gang, f'if [ "$RANK" = {failing} ]; then {fails}; fi; exec sleep 300')
@@ -137,7 +137,7 @@ def test_one_learner_s_failure_ends_the_others(gang: list[PodRig], failing: int)
     assert f"learner {failing + 1}" in final.message
 
 
-def test_a_halt_reaches_the_learners_of_all_pods(gang: list[PodRig]) -> None:
+def test_pod_gang_halt_signals_learners_of_all_pods(gang: list[PodRig]) -> None:
     with Courier(gang).at_work():
         begin(gang, "exec python3 train.py")
         for pod in gang:
@@ -150,7 +150,7 @@ def test_a_halt_reaches_the_learners_of_all_pods(gang: list[PodRig]) -> None:
     assert all("asked by SIGUSR2" in pod.log() for pod in gang)
 
 
-def test_the_time_limit_ends_the_learners_of_all_pods(gang: list[PodRig]) -> None:
+def test_pod_gang_time_limit_signals_learners_of_all_pods(gang: list[PodRig]) -> None:
     limits = Limits(grace_s=8, kill_wait_s=2, heartbeat_s=0.5, time_s=16)  # the learners begin in the first half
     with Courier(gang).at_work():
         begin(gang, "exec python3 train.py", limits)
@@ -159,7 +159,7 @@ def test_the_time_limit_ends_the_learners_of_all_pods(gang: list[PodRig]) -> Non
     assert all("asked by SIGUSR2" in pod.log() for pod in gang)
 
 
-def test_a_controller_that_dies_in_one_pod_of_several_is_the_platform_s_failure(gang: list[PodRig]) -> None:
+def test_pod_gang_fails_with_s106_when_controller_of_one_pod_dies(gang: list[PodRig]) -> None:
     with Courier(gang).at_work():
         begin(gang, "echo at work; exec sleep 300")
         for pod in gang:
@@ -175,7 +175,7 @@ def test_a_controller_that_dies_in_one_pod_of_several_is_the_platform_s_failure(
     assert not gang[0].processes() and not gang[1].processes()
 
 
-def test_a_pod_that_is_gone_without_a_word_is_waited_for_until_this_one_is_ended(gang: list[PodRig]) -> None:
+def test_pod_gang_head_does_not_complete_when_other_pod_vanishes(gang: list[PodRig]) -> None:
     with Courier(gang).at_work():
         begin(gang, "exec sleep 300", replace(LIMITS, grace_s=5))
         for pod in gang:

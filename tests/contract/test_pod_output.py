@@ -48,7 +48,7 @@ def whole_log(pod: PodRig) -> bytes:
     return b"".join(path.read_bytes() for path in names)
 
 
-def test_bytes_that_are_no_text_arrive_as_they_are(pod: PodRig) -> None:
+def test_pod_log_frames_carry_binary_output_unchanged(pod: PodRig) -> None:
     pod.write("python3 out.py", model={"out.py": GARBAGE})
     assert pod.run() == (0, 0), pod.log()
     said = TinyMirror().apply(pod.frames()).files[LOG]
@@ -58,7 +58,7 @@ def test_bytes_that_are_no_text_arrive_as_they_are(pod: PodRig) -> None:
     assert all(line.isascii() for line in pod.lines)
 
 
-def test_a_line_of_ten_megabytes_arrives_in_lines_that_are_short_enough(pod: PodRig) -> None:
+def test_pod_log_frames_split_ten_megabyte_line_into_short_lines(pod: PodRig) -> None:
     pod.write("python3 out.py", model={"out.py": LONG_LINE})
     assert pod.run() == (0, 0), pod.log()[:1000]
     assert TinyMirror().apply(pod.frames()).files[LOG] == whole_log(pod)
@@ -69,7 +69,7 @@ def test_a_line_of_ten_megabytes_arrives_in_lines_that_are_short_enough(pod: Pod
     assert overhead < 1.1, "plain text costs little more than itself"
 
 
-def test_positions_go_on_over_the_files_of_a_log(pod: PodRig) -> None:
+def test_pod_log_frames_keep_output_of_rotated_log_files(pod: PodRig) -> None:
     """The mirror has what the pod's oldest files do not have any more."""
     program = COUNTING
     pod.write(
@@ -86,7 +86,7 @@ def test_positions_go_on_over_the_files_of_a_log(pod: PodRig) -> None:
     assert len(whole_log(pod)) < len(said)
 
 
-def test_what_is_asked_for_again_is_said_again_from_there(pod: PodRig) -> None:
+def test_pod_controller_resends_files_from_requested_offset(pod: PodRig) -> None:
     pod.write("seq 1 2000; sleep 300 & echo ready; wait")
     pod.start()
     pod.start_learner()
@@ -106,7 +106,7 @@ def test_what_is_asked_for_again_is_said_again_from_there(pod: PodRig) -> None:
     )
 
 
-def test_a_copy_goes_on_when_the_controller_was_started_anew(pod: PodRig) -> None:
+def test_restarted_pod_controller_restarts_learner_and_continues_frames(pod: PodRig) -> None:
     """The learner is killed with its controller, which starts it again in the same container: it may resume."""
     command = 'echo "run with RESUME=$RESUME"; [ "$RESUME" = 1 ] && exit 0; echo waiting; exec sleep 300'
     pod.write(command)
@@ -128,7 +128,7 @@ def test_a_copy_goes_on_when_the_controller_was_started_anew(pod: PodRig) -> Non
     assert mirror.files["events/node-0.jsonl"] == Path(pod.attempt.event_file("node-0")).read_bytes()
 
 
-def test_an_end_that_no_controller_saw_is_not_run_again(pod: PodRig) -> None:
+def test_restarted_pod_controller_records_missed_learner_end_without_rerun(pod: PodRig) -> None:
     pod.write('echo once >> "$RESULT_DIR/count"; echo here; while [ ! -e /job/now ]; do sleep 0.05; done')
     pod.start()
     pod.start_learner()
@@ -142,7 +142,7 @@ def test_an_end_that_no_controller_saw_is_not_run_again(pod: PodRig) -> None:
     assert (Path(pod.attempt.results) / "count").read_text() == "once\n"
 
 
-def test_a_head_that_is_killed_is_started_again_and_its_learner_goes_on(pod: PodRig) -> None:
+def test_killed_head_controller_restarts_while_learner_continues(pod: PodRig) -> None:
     pod.write("echo here; while [ ! -e /job/now ]; do sleep 0.05; done; echo through")
     pod.start()
     pod.start_learner()
@@ -156,7 +156,7 @@ def test_a_head_that_is_killed_is_started_again_and_its_learner_goes_on(pod: Pod
     assert pod.final().outcome is Outcome.COMPLETED
 
 
-def test_a_controller_that_is_started_when_all_is_over_only_answers(pod: PodRig) -> None:
+def test_restarted_pod_controller_resends_final_record_of_completed_attempt(pod: PodRig) -> None:
     pod.write("echo here")
     assert pod.run() == (0, 0)
     count = len(pod.events("head"))
@@ -167,7 +167,7 @@ def test_a_controller_that_is_started_when_all_is_over_only_answers(pod: PodRig)
     assert len(pod.events("head")) == count
 
 
-def test_what_is_no_frame_is_on_standard_error(pod: PodRig) -> None:
+def test_pod_controller_prints_only_frames_on_standard_output(pod: PodRig) -> None:
     pod.write("echo here")
     assert pod.run() == (0, 0)
     assert all(line.startswith(PREFIX) for line in pod.lines)

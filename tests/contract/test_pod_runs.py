@@ -50,7 +50,7 @@ def assert_said(pod: PodRig) -> TinyMirror:
     return mirror
 
 
-def test_a_learner_has_the_contract_and_all_is_said(pod: PodRig) -> None:
+def test_pod_learner_gets_contract_environment_and_all_files_are_mirrored(pod: PodRig) -> None:
     pod.write("bash -e check.sh", model={"check.sh": CONTRACT.format(job=JOB_ID)}, user_env={"NICE": 'a "b" $(c)'})
     assert pod.run() == (0, 0), (pod.log(), pod.errors)
     final = pod.final()
@@ -70,7 +70,7 @@ def test_a_learner_has_the_contract_and_all_is_said(pod: PodRig) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 3, 137])
-def test_a_learner_s_status_is_the_container_s_and_the_pod_s(pod: PodRig, code: int) -> None:
+def test_pod_exit_status_is_that_of_failed_learner(pod: PodRig, code: int) -> None:
     pod.write(f"echo before; exit {code}")
     assert pod.run() == (code, code), pod.errors
     final = pod.final()
@@ -78,7 +78,7 @@ def test_a_learner_s_status_is_the_container_s_and_the_pod_s(pod: PodRig, code: 
     assert_said(pod)
 
 
-def test_a_model_that_cannot_be_unpacked_ends_the_pod(pod: PodRig) -> None:
+def test_pod_ends_with_s301_when_model_cannot_be_unpacked(pod: PodRig) -> None:
     pod.write("true")
     (pod.model / "model.zip.000").write_bytes(b"no archive")
     code, status = pod.run()
@@ -88,7 +88,7 @@ def test_a_model_that_cannot_be_unpacked_ends_the_pod(pod: PodRig) -> None:
     assert not any(e.kind is EventKind.LEARNER_STARTED for e in pod.events())
 
 
-def test_a_launch_file_that_cannot_be_read_ends_the_pod_with_its_reason(pod: PodRig) -> None:
+def test_pod_controller_exits_78_with_reason_when_launch_file_is_invalid(pod: PodRig) -> None:
     pod.write("true")
     launch = json.loads((pod.plan / "launch.json").read_text())
     (pod.plan / "launch.json").write_text(json.dumps({**launch, "learners": "two"}))
@@ -99,7 +99,7 @@ def test_a_launch_file_that_cannot_be_read_ends_the_pod_with_its_reason(pod: Pod
     assert "launch file is damaged" in json.loads(pod.message.read_text())["error"]
 
 
-def test_an_image_without_bash_is_told_in_words(pod: PodRig, tmp_path: Path) -> None:
+def test_pod_reports_image_without_bash(pod: PodRig, tmp_path: Path) -> None:
     pod.write("true")
     pod.hidden = ("/usr/bin/bash", "/bin/bash")
     code, status = pod.run()
@@ -110,7 +110,7 @@ def test_an_image_without_bash_is_told_in_words(pod: PodRig, tmp_path: Path) -> 
     assert "this image has no bash" in final.message
 
 
-def test_a_learner_that_fails_is_started_again_in_its_container(pod: PodRig) -> None:
+def test_pod_restarts_failed_learner_in_its_container(pod: PodRig) -> None:
     """`restart: learner` of the manifest."""
     command = 'echo "start $FFDL_LEARNER_RESTARTS"; [ "$FFDL_LEARNER_RESTARTS" = 1 ] || exit 9'
     pod.write(command, restart="learner", restarts_max=2)
@@ -125,7 +125,7 @@ def holders(pod: PodRig) -> list[Path]:
     return [path for path in files if b"s3cret" in content(path)]
 
 
-def test_secrets_reach_the_learner_and_stay_in_no_file_of_the_seat(pod: PodRig) -> None:
+def test_pod_passes_secret_to_learner_and_leaves_it_in_no_file(pod: PodRig) -> None:
     pod.write('echo "$TOKEN" | rev; while [ ! -e /job/now ]; do sleep 0.05; done', secrets={"TOKEN": "token"})
     pod.start()
     pod.start_learner()
@@ -137,7 +137,7 @@ def test_secrets_reach_the_learner_and_stay_in_no_file_of_the_seat(pod: PodRig) 
     assert not any("s3cret" in line for line in pod.lines)
 
 
-def test_the_daemon_s_copy_is_the_same(pod: PodRig, tmp_path: Path) -> None:
+def test_daemon_mirror_equals_files_of_the_pod(pod: PodRig, tmp_path: Path) -> None:
     """By the code that the daemon runs."""
     pod.write("seq 1 5000")
     assert pod.run() == (0, 0)

@@ -49,7 +49,7 @@ def control(wish: str) -> str:
     return json.dumps({"format": 1, "attempt": 1, "wish": wish, "drill": ""})
 
 
-def test_a_halt_reaches_the_program_that_catches_the_signal(pod: PodRig) -> None:
+def test_pod_halt_signals_learner_and_confirms_checkpoint(pod: PodRig) -> None:
     begin(pod, "echo up; python3 train.py; true", "training")
     pod.wish("control", control("halt"))
     assert pod.end() == (0, 0), pod.errors
@@ -60,7 +60,7 @@ def test_a_halt_reaches_the_program_that_catches_the_signal(pod: PodRig) -> None
     assert (Path(pod.attempt.state) / "halt").exists()
 
 
-def test_a_pod_that_is_deleted_asks_for_a_checkpoint_first(pod: PodRig) -> None:
+def test_pod_deletion_requests_checkpoint_as_preemption(pod: PodRig) -> None:
     """What the hook of the learner's container does; that is a preemption, whatever the cluster calls it."""
     begin(pod, "exec python3 train.py", "training")
     pod.delete()
@@ -70,7 +70,7 @@ def test_a_pod_that_is_deleted_asks_for_a_checkpoint_first(pod: PodRig) -> None:
     assert final.checkpoint.confirmed
 
 
-def test_term_to_the_container_is_no_end_of_the_learner(pod: PodRig) -> None:
+def test_pod_learner_saves_checkpoint_when_container_gets_term(pod: PodRig) -> None:
     """An image may make of TERM what it likes: the shim goes on, and the checkpoint is written."""
     begin(pod, "exec python3 train.py", "training")
     assert pod.container is not None
@@ -80,7 +80,7 @@ def test_term_to_the_container_is_no_end_of_the_learner(pod: PodRig) -> None:
     assert pod.final().checkpoint.confirmed
 
 
-def test_a_learner_that_does_not_answer_is_killed_with_all_it_started(pod: PodRig) -> None:
+def test_pod_cancel_kills_unresponsive_learner_and_its_processes(pod: PodRig) -> None:
     begin(pod, f"setsid sleep 300 & {DEAF}", "deaf")
     pod.wait(lambda: len(pod.learner_pids()) >= 3, "what it started")
     pod.wish("control", control("cancel"))
@@ -90,7 +90,7 @@ def test_a_learner_that_does_not_answer_is_killed_with_all_it_started(pod: PodRi
     assert pod.processes() == []
 
 
-def test_a_signal_of_the_platform_is_passed_on_once_per_number(pod: PodRig) -> None:
+def test_pod_forwards_each_numbered_signal_once(pod: PodRig) -> None:
     begin(pod, "exec python3 train.py", "training")
     pod.wish("signal", "1 HUP")
     pod.wait_for_log("heard HUP")
@@ -105,14 +105,14 @@ def test_a_signal_of_the_platform_is_passed_on_once_per_number(pod: PodRig) -> N
     assert pod.final().interruption == Interruption.PREEMPTION.value
 
 
-def test_a_time_limit_is_kept_by_the_head(pod: PodRig) -> None:
+def test_pod_head_controller_enforces_time_limit(pod: PodRig) -> None:
     limits = Limits(grace_s=8, kill_wait_s=2, heartbeat_s=0.5, time_s=16)  # the learner begins in the first half
     begin(pod, "exec python3 train.py", "training", limits=limits)
     assert pod.end() == (0, 0), pod.errors
     assert pod.final().interruption == Interruption.TIMEOUT.value
 
 
-def test_want_of_memory_is_known_by_the_container_s_own_counter(pod: PodRig) -> None:
+def test_pod_reports_out_of_memory_when_container_counter_increases(pod: PodRig) -> None:
     group = pod.base / "group"
     group.mkdir()
     counter = group / "memory.events"
@@ -128,7 +128,7 @@ def test_want_of_memory_is_known_by_the_container_s_own_counter(pod: PodRig) -> 
     assert ended.fields["out_of_memory"] is True
 
 
-def test_without_a_kill_by_the_kernel_there_is_no_want_of_memory(pod: PodRig) -> None:
+def test_pod_reports_plain_failure_when_oom_counter_is_unchanged(pod: PodRig) -> None:
     group = pod.base / "group"
     group.mkdir()
     (group / "memory.events").write_text("oom_kill 2\n")
@@ -138,7 +138,7 @@ def test_without_a_kill_by_the_kernel_there_is_no_want_of_memory(pod: PodRig) ->
     assert pod.final().error_code == "C201"
 
 
-def test_a_container_that_is_killed_whole_ends_the_attempt(pod: PodRig) -> None:
+def test_pod_attempt_fails_when_learner_container_is_killed(pod: PodRig) -> None:
     begin(pod, "echo here; sleep 300", "here")
     for pid in pod.learner_pids():
         os.kill(pid, signal.SIGKILL)

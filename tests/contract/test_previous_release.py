@@ -68,7 +68,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-def test_a_job_that_runs_with_controllers_of_the_release_before_finishes_under_this_daemon(site: Site) -> None:
+def test_daemon_finishes_job_of_controllers_from_previous_release(site: Site) -> None:
     """The daemon is replaced while the first of three attempts runs; the rest is as those controllers wrote it."""
     base, at = site.directory, time.time() - 30
     job = put_job(base, at, words(ELSEWHERE))
@@ -147,7 +147,7 @@ def not_begun(job: Path) -> None:
     (job / "attempt-1" / "claim").rmdir()
 
 
-def test_this_controller_obeys_a_launch_file_of_the_release_before(before: Before) -> None:
+def test_controller_runs_launch_file_of_previous_release(before: Before) -> None:
     not_begun(before.job)
     before.take(10)
     assert before.head() == 0, before.run.errors
@@ -160,7 +160,7 @@ def test_this_controller_obeys_a_launch_file_of_the_release_before(before: Befor
     assert json.loads(Path(before.run.attempt.results, "result.json").read_text())
 
 
-def test_this_controller_goes_on_by_a_template_of_the_release_before(before: Before) -> None:
+def test_controller_continues_job_from_template_of_previous_release(before: Before) -> None:
     """The warning of its time limit comes early, as a scheduler's may."""
     not_begun(before.job)
     before.take(9999)
@@ -178,7 +178,7 @@ def test_this_controller_goes_on_by_a_template_of_the_release_before(before: Bef
     assert Path(following.submit_begun).exists()
 
 
-def test_this_controller_goes_on_with_an_attempt_whose_first_run_was_of_the_release_before(before: Before) -> None:
+def test_controller_restarts_attempt_begun_by_previous_release(before: Before) -> None:
     """Its node went down in the middle, and the scheduler started the same job anew."""
     events = [before.job / f"attempt-1/events/{name}.jsonl" for name in ("head", "node-0")]
     without_later_attempts(before.job)
@@ -201,7 +201,7 @@ def test_this_controller_goes_on_with_an_attempt_whose_first_run_was_of_the_rele
 
 
 @pytest.mark.parametrize("name", ["launch.json", "launch-next.json"])
-def test_launch_files_for_slurm_of_the_release_before_are_read_whole(name: str) -> None:
+def test_launch_decoder_reads_slurm_files_of_previous_release(name: str) -> None:
     told = json.loads((FORMATS_1 / "slurm" / name).read_text())
     launch = decode(succeed(json.dumps(told), str(told["job_id"]), 2))
     assert launch.format == 1 and launch.step and launch.succession is not None
@@ -225,7 +225,7 @@ def change(file: Path, alter: Callable[[dict[str, Any]], None]) -> None:
     whole.replace(file)
 
 
-def test_a_newer_launch_file_is_not_begun(before: Before) -> None:
+def test_controller_rejects_launch_file_of_newer_format(before: Before) -> None:
     not_begun(before.job)
     newer = LAUNCH_FORMAT + 1
     change(Path(before.run.attempt.launch), lambda body: body.update(format=newer, written_by="slurm 9.1"))
@@ -237,7 +237,7 @@ def test_a_newer_launch_file_is_not_begun(before: Before) -> None:
 
 
 @pytest.mark.parametrize("name", ["final.json", "claim/owner.json", "events/node-0.jsonl"])
-def test_nothing_is_executed_over_words_that_are_not_understood(before: Before, name: str) -> None:
+def test_controller_starts_no_learner_over_files_of_newer_format(before: Before, name: str) -> None:
     """A wrong last word would end the job; none lets the release that understands the others decide."""
     file = Path(before.run.attempt.path, name)
     without_later_attempts(before.job)
@@ -253,7 +253,7 @@ def test_nothing_is_executed_over_words_that_are_not_understood(before: Before, 
     assert Path(before.run.attempt.final).exists() is (name == "final.json")
 
 
-def test_learners_are_not_ended_by_a_newer_cell_and_what_is_understood_of_it_is_obeyed(before: Before) -> None:
+def test_controller_obeys_halt_in_control_file_of_newer_format(before: Before) -> None:
     not_begun(before.job)
     before.take(9999)
     control = Path(before.run.attempt.control)

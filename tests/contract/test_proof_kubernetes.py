@@ -46,7 +46,9 @@ def namespaces(k8s: FakeCluster) -> list[str]:
     return [name for name in found if name.startswith("ffdl-proof")]
 
 
-def test_points_are_tried_and_nothing_stays(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proof_runs_selected_points_and_removes_its_namespaces(
+    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     only = "permissions,dry run,exit code,results,names,out of memory,policies,unschedulable,deletion"
     status = main([*GIVEN, "--only", only])
     said = capsys.readouterr().out
@@ -61,13 +63,13 @@ def test_points_are_tried_and_nothing_stays(k8s: FakeCluster, capsys: pytest.Cap
     assert not namespaces(k8s)
 
 
-def test_data_come_and_go_by_a_claim(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_proof_passes_data_by_volume_claim(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GIVEN, "--only", "by a claim", "--strict", "--claim-class", "any"]) == 0
     assert words(capsys.readouterr().out)["data by a claim"] == "passed"
 
 
 @pytest.mark.parametrize("debugging", [True, False])
-def test_commands_in_pods_pass_where_they_are_permitted_alone(
+def test_proof_passes_exec_commands_only_with_debugging_permission(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], debugging: bool
 ) -> None:
     status = main([*GIVEN, "--only", "permissions,commands,processes", *(["--debugging"] if debugging else [])])
@@ -77,9 +79,7 @@ def test_commands_in_pods_pass_where_they_are_permitted_alone(
     assert found["commands"] == ("passed" if debugging else "not possible here"), said
 
 
-def test_what_is_not_possible_is_no_pass_where_all_is_demanded(
-    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_proof_strict_fails_when_a_point_is_not_possible(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GIVEN, "--only", "names", "--strict"]) == 1
     assert words(capsys.readouterr().out)["names of pods"] == "not possible here"
 
@@ -95,7 +95,7 @@ def test_what_is_not_possible_is_no_pass_where_all_is_demanded(
     ],
     indirect=["k8s"],
 )
-def test_the_canary_s_own_pods_tell_a_network_that_enforces_from_one_that_does_not(
+def test_proof_reports_whether_network_policies_are_enforced(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], found: str
 ) -> None:
     """Real processes: the listeners, and the clients that try to reach them."""
@@ -104,18 +104,14 @@ def test_the_canary_s_own_pods_tell_a_network_that_enforces_from_one_that_does_n
     assert words(said)["policies"] == "passed" and found in said, said
 
 
-def test_names_of_pods_are_looked_up_where_a_server_of_them_is_ready(
-    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_proof_resolves_pod_names_when_cluster_has_dns(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     k8s.ask("POST", "api/v1/namespaces/kube-system/pods", DNS)
     assert main([*GIVEN, "--only", "names"]) == 0
     said = capsys.readouterr().out
     assert words(said)["names of pods"] == "passed" and "its Service has both pods" in said, said
 
 
-def test_a_cluster_that_runs_no_pods_fails_and_is_left_as_it_was(
-    k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_proof_fails_and_cleans_up_when_no_pod_runs(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     k8s.do("pause", controller="scheduler")
     assert main([*GIVEN, "--only", "a job completes", "--patience", "8"]) == 1
     said = capsys.readouterr().out
@@ -133,7 +129,7 @@ def test_a_cluster_that_runs_no_pods_fails_and_is_left_as_it_was(
         ("image", "a job completes", "a job completes"),
     ],
 )
-def test_what_is_broken_is_found(
+def test_proof_detects_deliberate_break(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], broken: str, only: str, point: str
 ) -> None:
     assert main([*GIVEN, "--only", only, "--break", broken]) == 1
@@ -142,6 +138,6 @@ def test_what_is_broken_is_found(
     assert not namespaces(k8s)
 
 
-def test_each_way_to_break_it_is_tried_here() -> None:
-    (mark,) = test_what_is_broken_is_found.pytestmark  # type: ignore[attr-defined]
+def test_proof_break_cases_cover_all_breaks() -> None:
+    (mark,) = test_proof_detects_deliberate_break.pytestmark  # type: ignore[attr-defined]
     assert {one[0] for one in mark.args[1]} == set(BREAKS)

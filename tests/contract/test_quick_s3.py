@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuickServer]:
     made.stop()
 
 
-def test_listings_come_in_pages_and_below_prefixes(server: QuickServer) -> None:
+def test_quick_s3_lists_objects_in_pages_and_by_prefix(server: QuickServer) -> None:
     names = sorted([f"below/{number:04}" for number in range(2001)] + ODD)
     server.put_many("many2", [("elsewhere", b"")])
     for name in ODD:
@@ -40,7 +40,7 @@ def test_listings_come_in_pages_and_below_prefixes(server: QuickServer) -> None:
     assert "Contents" not in server.client.list_objects_v2(Bucket="few")
 
 
-def test_an_object_is_read_whole_and_by_ranges_while_it_is_the_same(server: QuickServer) -> None:
+def test_quick_s3_reads_object_and_ranges_while_etag_matches(server: QuickServer) -> None:
     data = bytes(range(256)) * 8192
     etag = server.client.put_object(Bucket="few", Key="one", Body=io.BytesIO(data))["ETag"]  # asks whether it may
     assert etag.strip('"') == hashlib.md5(data).hexdigest()
@@ -54,7 +54,7 @@ def test_an_object_is_read_whole_and_by_ranges_while_it_is_the_same(server: Quic
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == status
 
 
-def test_an_object_is_made_of_its_parts(server: QuickServer) -> None:
+def test_quick_s3_joins_parts_of_multipart_upload(server: QuickServer) -> None:
     client, at = server.client, {"Bucket": "few", "Key": "large"}
     upload, parts = client.create_multipart_upload(**at)["UploadId"], [b"1" * 100_000, b"2" * 10]
     etags = {

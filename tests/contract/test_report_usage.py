@@ -66,7 +66,7 @@ def straddling(number: int) -> PlantedJob:
     return PlantedJob(rows, attempts, number, uid=os.getuid(), backend="local", resources=Resources(cpus=1.0, gpus=1.0))
 
 
-def test_who_used_what_of_a_job_that_ran_and_of_many_that_had(site: Site, tmp_path: Path, database_url: str) -> None:
+def test_report_usage_counts_finished_job_and_jobs_across_months(site: Site, tmp_path: Path, database_url: str) -> None:
     store = open_store(database_url)
     plant(store.engine, [straddling(number) for number in range(1, 501)])
     store.close()
@@ -105,7 +105,7 @@ def test_who_used_what_of_a_job_that_ran_and_of_many_that_had(site: Site, tmp_pa
     assert "No accounts are kept by local" in said
 
 
-def test_a_period_that_is_empty_is_refused_by_the_daemon_too(site: Site) -> None:
+def test_report_usage_api_rejects_empty_period(site: Site) -> None:
     site.start(program=PLAIN)
     status, answer = site.ask("GET", "/api/v1/reports/usage?since=5&until=5")[:2]
     assert status == 400

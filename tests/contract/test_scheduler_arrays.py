@@ -47,7 +47,7 @@ def world(request: pytest.FixtureRequest, base: Path) -> Iterator[Harness]:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_who_takes_arrays_says_how_large_they_are(name: str, base: Path) -> None:
+def test_scheduler_reports_array_limit_only_when_it_takes_arrays(name: str, base: Path) -> None:
     harness = open_harness(name, base)
     try:
         takes = isinstance(harness.scheduler, SubmitsArrays)
@@ -57,7 +57,7 @@ def test_who_takes_arrays_says_how_large_they_are(name: str, base: Path) -> None
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_whole_array_cannot_be_planned(name: str, base: Path) -> None:
+def test_scheduler_plan_rejects_unexpanded_array_or_sweep(name: str, base: Path) -> None:
     harness = open_harness(name, base)
     try:
         for batch in (BatchOptions(array="0-3"), BatchOptions(sweep=({"lr": "1"},))):
@@ -68,7 +68,7 @@ def test_a_whole_array_cannot_be_planned(name: str, base: Path) -> None:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_an_element_by_itself_knows_which_one_it_is(name: str, base: Path) -> None:
+def test_scheduler_runs_single_array_element_with_its_index(name: str, base: Path) -> None:
     """Also the next attempts of an element, and all of them where a backend takes no arrays."""
     harness = open_harness(name, base)
     try:
@@ -89,7 +89,7 @@ def _planned(harness: Harness, command: str) -> LaunchPlan:
     return harness.write(harness.scheduler.plan(request))
 
 
-def test_each_task_executes_its_own_attempt(world: Harness) -> None:
+def test_native_array_tasks_execute_their_own_attempts(world: Harness) -> None:
     sweep = tuple({"lr": text} for text in ("0.1", "it's $(id)", ""))
     fleet = Fleet(world, 'echo "$FFDL_ARRAY_INDEX of $SLURM_ARRAY_TASK_COUNT <$lr>"; exit $FFDL_ARRAY_INDEX',
                   batch=BatchOptions(sweep=sweep))  # fmt: skip
@@ -106,7 +106,7 @@ def test_each_task_executes_its_own_attempt(world: Harness) -> None:
         assert (Path(plan.attempt_dir.path) / "batch.log").exists()
 
 
-def test_tasks_are_observed_under_their_attempts_names(world: Harness) -> None:
+def test_native_array_tasks_are_observed_under_attempt_tokens(world: Harness) -> None:
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-2", hold=True))
     natives = fleet.submit()
     seen = world.scheduler.observe([*natives, NativeId(natives[0].job, "9")])
@@ -121,7 +121,7 @@ def test_tasks_are_observed_under_their_attempts_names(world: Harness) -> None:
     assert [name.name for name in world.scheduler.observe(natives).values()] == [plan.token for plan in fleet.plans]
 
 
-def test_elements_are_found_by_their_marks_alone(world: Harness) -> None:
+def test_scheduler_find_recovers_array_elements_without_reply_file(world: Harness) -> None:
     fleet = Fleet(world, "true", batch=BatchOptions(array="4,5", hold=True))
     plan = fleet.prepare()
     assert fleet.finds() == [frozenset(), frozenset()]
@@ -136,7 +136,7 @@ def test_elements_are_found_by_their_marks_alone(world: Harness) -> None:
     assert world.scheduler.find(one.token, one.attempt_dir) == {natives[one.token]}
 
 
-def test_an_element_that_was_sent_twice_executes_once_and_both_are_found(world: Harness) -> None:
+def test_array_element_executes_once_when_submitted_several_times(world: Harness) -> None:
     fleet = Fleet(world, "echo ran; sleep 0.3", batch=BatchOptions(array="0-1"))
     first = fleet.scheduler.submit_array(fleet.prepare(1))
     second = fleet.scheduler.submit_array(fleet.prepare(2))
@@ -153,7 +153,7 @@ def test_an_element_that_was_sent_twice_executes_once_and_both_are_found(world: 
         assert world.log(plan).count("ran") == 1
 
 
-def test_one_element_is_signalled_and_cancelled_alone(world: Harness) -> None:
+def test_native_array_element_is_signalled_and_cancelled_alone(world: Harness) -> None:
     command = "trap 'echo checkpointed; exit 0' USR2; trap 'exit 1' TERM; echo up; while :; do sleep 0.1; done"
     fleet = Fleet(world, command, batch=BatchOptions(array="0-2"))
     natives = fleet.submit()
@@ -170,7 +170,7 @@ def test_one_element_is_signalled_and_cancelled_alone(world: Harness) -> None:
     world.await_end(natives[2])
 
 
-def test_many_are_stopped_at_once_and_those_that_are_gone_are_no_error(world: Harness) -> None:
+def test_scheduler_stops_many_array_tasks_and_ignores_unknown_ids(world: Harness) -> None:
     assert isinstance(world.scheduler, StopsMany)
     assert isinstance(world.scheduler, DropsTasks)
     held = Fleet(world, "true", batch=BatchOptions(array="0-3", hold=True))
@@ -190,7 +190,7 @@ def test_many_are_stopped_at_once_and_those_that_are_gone_are_no_error(world: Ha
     assert {world.await_end(native).end for native in [*waiting, *natives]} == {EndCause.CANCELLED}
 
 
-def test_no_more_run_at_once_than_may(world: Harness) -> None:
+def test_native_array_runs_no_more_tasks_at_once_than_its_limit(world: Harness) -> None:
     command = "date +%s.%N; sleep 0.5; date +%s.%N"
     fleet = Fleet(world, command, batch=BatchOptions(array="0-3%2"))
     for native in fleet.submit(limit=2):
@@ -200,7 +200,7 @@ def test_no_more_run_at_once_than_may(world: Harness) -> None:
     assert most <= 2
 
 
-def test_files_that_the_user_named_have_the_elements_numbers(world: Harness) -> None:
+def test_native_array_output_file_names_contain_element_index(world: Harness) -> None:
     fleet = Fleet(world, "echo spoken", batch=BatchOptions(array="5,7", output="out-%a.txt"))
     for native in fleet.submit():
         world.await_end(native)
@@ -208,7 +208,7 @@ def test_files_that_the_user_named_have_the_elements_numbers(world: Harness) -> 
         assert "spoken" in (world.base / f"out-{index}.txt").read_text()
 
 
-def test_indexes_that_are_too_large_for_the_site_are_elements_all_the_same(world: Harness) -> None:
+def test_native_array_accepts_element_index_beyond_site_limit(world: Harness) -> None:
     index = world.facts.max_array_size
     fleet = Fleet(world, "echo element $FFDL_ARRAY_INDEX", batch=BatchOptions(array=f"0,{index}"))
     natives = fleet.submit()
@@ -222,7 +222,7 @@ def test_indexes_that_are_too_large_for_the_site_are_elements_all_the_same(world
     assert "out-0.txt" not in lone.script and f"out-{index}.txt" in lone.script
 
 
-def test_the_next_attempt_of_an_element_waits_for_its_task(world: Harness) -> None:
+def test_next_attempt_of_array_element_depends_on_its_own_task(world: Harness) -> None:
     """The argv by which its head submits it, as a head fills it in."""
     fleet = Fleet(world, OBEDIENT, batch=BatchOptions(array="0-1"))
     natives = fleet.submit()

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ from ffdl_batch.ports.registry import adapter_names
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, NotYet, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
-BACKENDS = real_backends() or [*adapter_names(), pytest.param("slurm-over-ssh", marks=pytest.mark.full)]
+BACKENDS: list[Any] = real_backends() or [*adapter_names(), pytest.param("slurm-over-ssh", marks=pytest.mark.full)]
 NASTY = {
     "BLANKS": "  two  blanks ",
     "QUOTES": 'it\'s "quoted" `touch canary-a`',
@@ -67,11 +68,11 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
         harness.close()
 
 
-def test_every_installed_adapter_is_tested() -> None:
+def test_adapter_registry_contains_all_built_in_backends() -> None:
     assert set(adapter_names()) >= {"kubernetes", "local", "slurm"}
 
 
-def test_the_probe_says_what_the_site_is(world: Harness) -> None:
+def test_scheduler_probe_reports_nodes_partitions_and_network_levels(world: Harness) -> None:
     facts = world.scheduler.probe()
     assert bool(facts.nodes) is world.knows_nodes and all(
         node.cpus >= 1 and node.memory_bytes > 0 for node in facts.nodes
@@ -84,14 +85,14 @@ def test_the_probe_says_what_the_site_is(world: Harness) -> None:
 # ------------------------------------------------------------------------------------------------------ plan
 
 
-def test_the_same_request_gives_the_same_plan_and_touches_nothing(world: Harness) -> None:
+def test_scheduler_plan_is_deterministic_and_writes_nothing(world: Harness) -> None:
     request = world.request("echo hello", user_env=NASTY)
     first, second = world.scheduler.plan(request), world.scheduler.plan(request)
     assert first == second
     assert not Path(request.job_dir.path).exists()
 
 
-def test_a_plan_holds_everything_that_is_sent(world: Harness) -> None:
+def test_scheduler_plan_contains_launch_and_environment_files(world: Harness) -> None:
     request = world.request("echo hello", user_env={"A": "b"})
     plan = world.scheduler.plan(request)
     files = {file.name: file for file in plan.files}
@@ -104,7 +105,7 @@ def test_a_plan_holds_everything_that_is_sent(world: Harness) -> None:
     assert plan.submit_argv or plan.objects
 
 
-def test_the_next_attempt_is_planned_as_a_template(world: Harness) -> None:
+def test_scheduler_plan_of_filled_template_equals_next_attempt(world: Harness) -> None:
     """Filling in the next attempt's names is all that is left to do; a second plan of that attempt says the same."""
     request = world.request("echo hello", user_env=NASTY, lead_s=45, carry="/earlier/results")
     assert world.scheduler.plan(request).launch.limits.lead_s in (45, None)
@@ -132,7 +133,7 @@ def test_the_next_attempt_is_planned_as_a_template(world: Harness) -> None:
             assert text == wanted.text
 
 
-def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> None:
+def test_scheduler_plan_protects_result_dir_from_user_environment(world: Harness) -> None:
     plan = world.scheduler.plan(world.request(user_env={"RESULT_DIR": "/elsewhere", "RANK": "7"}))
     assert plan.environment["RESULT_DIR"] != "/elsewhere"
     assert plan.environment["RANK"] == "7"
@@ -144,14 +145,14 @@ def test_a_learners_variable_cannot_replace_the_platforms(world: Harness) -> Non
         BatchOptions(elastic={"min": "1"}),
     ],
 )
-def test_what_is_not_offered_yet_is_refused_with_its_field(world: Harness, batch: BatchOptions) -> None:
+def test_scheduler_plan_rejects_unsupported_option_with_its_field(world: Harness, batch: BatchOptions) -> None:
     with pytest.raises(NotYet) as error:
         world.scheduler.plan(world.request(batch=batch))
     assert error.value.findings and all(f.path for f in error.value.findings)
     assert "not offered yet" in str(error.value)
 
 
-def test_secrets_are_planned_by_their_names(world: Harness) -> None:
+def test_scheduler_plan_contains_secret_names_without_values(world: Harness) -> None:
     batch = BatchOptions(secrets={"TOKEN": "${secret:token}", "KEY": "${secret:env-KEY}"})
     plan = world.scheduler.plan(world.request(batch=batch))
     assert plan.launch.secrets == {"TOKEN": "token", "KEY": "env-KEY"}
@@ -160,7 +161,7 @@ def test_secrets_are_planned_by_their_names(world: Harness) -> None:
 
 
 @pytest.mark.parametrize("placement", [Placement.PACK, Placement.SPREAD])
-def test_learners_may_share_nodes(world: Harness, placement: Placement) -> None:
+def test_scheduler_plan_places_both_learners_by_placement(world: Harness, placement: Placement) -> None:
     two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
     launch = world.scheduler.plan(world.request(resources=two, batch=BatchOptions(placement=placement))).launch
     assert sorted(number for node in range(launch.nodes) for number in launch.learners_on(node)) == [1, 2]
@@ -168,7 +169,7 @@ def test_learners_may_share_nodes(world: Harness, placement: Placement) -> None:
     assert launch.names == f"learner-{launch.job_id}"
 
 
-def test_roles_are_planned_with_their_own_resources_and_commands(world: Harness) -> None:
+def test_scheduler_plan_gives_roles_their_seats_and_commands(world: Harness) -> None:
     roles = {"ps": Role(1, command="echo ps", service=True), "worker": Role(2, memory_bytes=2 * 1024**2)}
     three = Resources(learners=3, cpus=1, memory_bytes=1024**2)
     batch = BatchOptions(placement=Placement.PACK, roles=roles)
@@ -187,7 +188,9 @@ def test_roles_are_planned_with_their_own_resources_and_commands(world: Harness)
         ({"": Role(2)}, "batch.roles."),
     ],
 )
-def test_roles_that_make_no_learners_name_their_field(world: Harness, roles: dict[str, Role], field: str) -> None:
+def test_scheduler_plan_rejects_roles_that_do_not_match_learners(
+    world: Harness, roles: dict[str, Role], field: str
+) -> None:
     two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
     with pytest.raises(InvalidRequest) as error:
         world.scheduler.plan(world.request(resources=two, batch=BatchOptions(roles=roles)))
@@ -195,7 +198,7 @@ def test_roles_that_make_no_learners_name_their_field(world: Harness, roles: dic
     assert not isinstance(error.value, NotYet)
 
 
-def test_data_stores_that_are_spoken_to_need_an_installation_on_the_nodes(world: Harness) -> None:
+def test_scheduler_plan_requires_staging_program_for_s3_store(world: Harness) -> None:
     store = DataStore("s", StoreType.S3_DATASTORE, StoreType.S3_DATASTORE, "in", "out")
     request = world.request(data_stores=(store,))
     with pytest.raises(NotYet, match=r"data_stores: the nodes do not see this installation"):
@@ -206,13 +209,13 @@ def test_data_stores_that_are_spoken_to_need_an_installation_on_the_nodes(world:
     assert {upload.store.container for upload in launch.uploads} == {"out"}
 
 
-def test_a_data_container_cannot_lead_out_of_its_store(world: Harness) -> None:
+def test_scheduler_plan_rejects_data_container_outside_its_store(world: Harness) -> None:
     store = DataStore("s", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "../x", "out", {"path": "/data"})
     with pytest.raises(InvalidRequest, match="leads out"):
         world.scheduler.plan(world.request(data_stores=(store,)))
 
 
-def test_parts_of_several_gpus_or_more_gpus_than_there_are_never_run(world: Harness) -> None:
+def test_scheduler_plan_checks_gpu_count_against_known_nodes(world: Harness) -> None:
     if world.knows_nodes and not any(node.gpus for node in world.facts.nodes):
         plan = world.scheduler.plan(world.request(resources=Resources(gpus=1)))
         assert any("runs on the CPU" in warning for warning in plan.warnings)
@@ -225,7 +228,7 @@ def test_parts_of_several_gpus_or_more_gpus_than_there_are_never_run(world: Harn
         world.scheduler.plan(world.request(resources=Resources(cpus=1, gpus=4096, memory_bytes=1024**2)))
 
 
-def test_a_named_network_level_is_never_loosened(world: Harness) -> None:
+def test_scheduler_plan_keeps_or_rejects_requested_network_none(world: Harness) -> None:
     asked = BatchOptions(network=NetworkLevel.NONE)
     if NetworkLevel.NONE in world.facts.network_levels:
         assert world.scheduler.plan(world.request(batch=asked)).network.level == "none"
@@ -240,7 +243,7 @@ def without_networks(facts: BackendFacts) -> BackendFacts:
 
 
 @pytest.mark.parametrize("level", [NetworkLevel.JOB, NetworkLevel.EGRESS])
-def test_a_network_of_the_jobs_own_that_cannot_be_proved_is_refused(world: Harness, level: NetworkLevel) -> None:
+def test_scheduler_plan_rejects_network_level_that_cannot_be_proved(world: Harness, level: NetworkLevel) -> None:
     egress = (Egress("example.org", 443),) if level is NetworkLevel.EGRESS else ()
     batch, facts = BatchOptions(network=level, egress=egress), without_networks(world.facts)
     with pytest.raises(InvalidRequest, match=f"network level {level} cannot be proved") as error:
@@ -248,14 +251,14 @@ def test_a_network_of_the_jobs_own_that_cannot_be_proved_is_refused(world: Harne
     assert error.value.findings[0].path == "batch.network" and error.value.findings[0].cure
 
 
-def test_several_learners_can_reach_each_other_by_default(world: Harness) -> None:
+def test_scheduler_plan_uses_host_network_for_several_learners_by_default(world: Harness) -> None:
     two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
     plan = world.scheduler.plan(world.request(resources=two, facts=without_networks(world.facts)))
     assert (plan.network.requested, plan.network.level) == ("auto", "host")
     assert plan.launch.learners == 2
 
 
-def test_a_site_may_ask_for_a_tighter_level(world: Harness) -> None:
+def test_scheduler_plan_rejects_learners_that_violate_site_network_minimum(world: Harness) -> None:
     two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
     with pytest.raises(InvalidRequest, match="the site asks for network level none"):
         world.scheduler.plan(world.request(resources=two, minimum_network=NetworkLevel.NONE))
@@ -264,7 +267,7 @@ def test_a_site_may_ask_for_a_tighter_level(world: Harness) -> None:
 # ---------------------------------------------------------------------------------------------------- running
 
 
-def test_learners_know_each_other_and_a_service_ends_with_the_last_of_them(world: Harness) -> None:
+def test_learners_get_role_environment_and_service_ends_with_last_worker(world: Harness) -> None:
     """Parameter server first, so that a placeholder that nobody fills, or a service that nobody ends, is seen. It is
     ended with the last worker, which waits for it."""
     told = 'printf \'%s\\n\' "$FFDL_ROLE $FFDL_ROLE_INDEX $RANK $WORLD_SIZE $PET_NODE_RANK $MASTER_PORT" "$TF_CONFIG"'
@@ -288,7 +291,7 @@ def test_learners_know_each_other_and_a_service_ends_with_the_last_of_them(world
     assert {role: len(hosts) for role, hosts in configs[0]["cluster"].items()} == {"ps": 1, "worker": 2}
 
 
-def test_ffdls_mpi_frameworks_run_mpirun_in_the_first_learner(world: Harness) -> None:
+def test_mpi_framework_runs_mpirun_in_first_learner(world: Harness) -> None:
     """Any program called mpirun: what counts is who calls it, how, and with which host file and agent."""
     request = world.request(
         resources=Resources(learners=2, cpus=1, memory_bytes=64 * 1024**2),
@@ -306,7 +309,7 @@ def test_ffdls_mpi_frameworks_run_mpirun_in_the_first_learner(world: Harness) ->
     assert hosts == [f"{plan.launch.names}-{number}{sign}1" for sign in (" slots=", ":") for number in (0, 1)]
 
 
-def test_a_job_runs_from_submission_to_success(world: Harness) -> None:
+def test_scheduler_runs_job_to_success_with_log_result_and_claim(world: Harness) -> None:
     native, plan = world.submit('echo "hello from $TRAINING_ID"; echo 42 > "$RESULT_DIR/answer"')
     assert NativeId.parse(str(native)) == native
     seen = world.await_end(native)
@@ -317,13 +320,13 @@ def test_a_job_runs_from_submission_to_success(world: Harness) -> None:
     assert json.loads(Path(plan.attempt_dir.claim_owner).read_text())["native_id"] == str(native)
 
 
-def test_an_exit_code_comes_through(world: Harness) -> None:
+def test_scheduler_reports_learner_exit_status(world: Harness) -> None:
     native, _ = world.submit("exit 9")
     seen = world.await_end(native)
     assert (seen.phase, seen.end, seen.exit_code) == (Phase.ENDED, EndCause.FAILURE, 9)
 
 
-def test_a_running_job_is_seen_running(world: Harness) -> None:
+def test_scheduler_reports_running_phase_without_end(world: Harness) -> None:
     native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     seen = world.await_observation(native, lambda o: o.phase is Phase.RUNNING)
@@ -332,7 +335,7 @@ def test_a_running_job_is_seen_running(world: Harness) -> None:
     world.await_end(native)
 
 
-def test_a_signal_reaches_the_node_controllers(world: Harness) -> None:
+def test_scheduler_signal_urg_requests_checkpoint_from_learner(world: Harness) -> None:
     native, plan = world.submit(
         "trap 'echo checkpointed; exit 0' USR2; echo ready; while :; do sleep 0.1; done",
         batch=BatchOptions(),
@@ -344,7 +347,7 @@ def test_a_signal_reaches_the_node_controllers(world: Harness) -> None:
     world.await_end(native)
 
 
-def test_cancel_ends_a_job_and_may_be_repeated(world: Harness) -> None:
+def test_scheduler_cancel_ends_job_and_may_be_repeated(world: Harness) -> None:
     native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     world.scheduler.cancel(native)
@@ -355,7 +358,7 @@ def test_cancel_ends_a_job_and_may_be_repeated(world: Harness) -> None:
     world.scheduler.signal(native, "URG")
 
 
-def test_a_signal_ends_node_controllers_and_nothing_else(world: Harness) -> None:
+def test_scheduler_signal_kill_ends_only_node_controllers(world: Harness) -> None:
     """What submitted the job, and its head, live on and say how it ended."""
     native, plan = world.submit("echo up; sleep 600")
     world.await_log(plan, "up")
@@ -366,7 +369,7 @@ def test_a_signal_ends_node_controllers_and_nothing_else(world: Harness) -> None
     assert (final["outcome"], final["error_code"]) == ("failed", "S106")
 
 
-def test_a_term_for_the_node_controllers_is_a_request_to_end(world: Harness) -> None:
+def test_scheduler_signal_term_cancels_running_job(world: Harness) -> None:
     native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     world.scheduler.signal(native, "TERM")
@@ -375,7 +378,7 @@ def test_a_term_for_the_node_controllers_is_a_request_to_end(world: Harness) -> 
 
 
 @pytest.mark.parametrize("signal", ["URG", "TERM", "KILL"])
-def test_a_signal_to_a_waiting_job_changes_nothing(world: Harness, signal: str) -> None:
+def test_scheduler_signal_does_not_change_pending_job(world: Harness, signal: str) -> None:
     native, plan = world.submit_waiting("echo ran")
     world.scheduler.signal(native, signal)
     world.let_run()
@@ -383,7 +386,7 @@ def test_a_signal_to_a_waiting_job_changes_nothing(world: Harness, signal: str) 
     assert world.executions(plan.attempt_dir) == 1
 
 
-def test_a_waiting_job_can_be_withdrawn(world: Harness) -> None:
+def test_scheduler_withdraw_cancels_pending_job(world: Harness) -> None:
     assert isinstance(world.scheduler, Withdraws)
     native, plan = world.submit_waiting("echo ran")
     world.scheduler.withdraw(native)
@@ -394,7 +397,7 @@ def test_a_waiting_job_can_be_withdrawn(world: Harness) -> None:
     world.scheduler.withdraw(native)
 
 
-def test_a_running_job_cannot_be_withdrawn(world: Harness) -> None:
+def test_scheduler_withdraw_keeps_running_job(world: Harness) -> None:
     assert isinstance(world.scheduler, Withdraws)
     native, plan = world.submit("echo up; while [ ! -e $JOB_STATE_DIR/go ]; do sleep 0.1; done; echo over")
     world.await_log(plan, "up")
@@ -405,7 +408,7 @@ def test_a_running_job_cannot_be_withdrawn(world: Harness) -> None:
     world.scheduler.withdraw(NativeId("999999999"))
 
 
-def test_unknown_ids_are_no_error_and_never_an_end(world: Harness) -> None:
+def test_scheduler_ignores_unknown_ids(world: Harness) -> None:
     unknown = [NativeId("999999999"), NativeId("training-zzzzzzzzz-1")]
     assert world.scheduler.observe(unknown[:1]) == {}
     world.scheduler.cancel(unknown[0])
@@ -413,7 +416,7 @@ def test_unknown_ids_are_no_error_and_never_an_end(world: Harness) -> None:
     assert world.scheduler.observe([]) == {}
 
 
-def test_many_jobs_are_seen_at_once(world: Harness) -> None:
+def test_scheduler_observes_many_jobs_at_once(world: Harness) -> None:
     jobs = [world.submit(f"exit {code}")[0] for code in (0, 3, 0)]
     for native in jobs:
         world.await_end(native)
@@ -422,7 +425,7 @@ def test_many_jobs_are_seen_at_once(world: Harness) -> None:
     assert set(seen) == set(jobs)
 
 
-def test_find_knows_living_and_ended_jobs_and_nothing_else(world: Harness) -> None:
+def test_scheduler_find_returns_active_and_ended_job_of_attempt_only(world: Harness) -> None:
     native, plan = world.submit("sleep 600")
     assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
     world.scheduler.cancel(native)
@@ -432,7 +435,7 @@ def test_find_knows_living_and_ended_jobs_and_nothing_else(world: Harness) -> No
     assert world.scheduler.find(other.token, other.attempt_dir) == frozenset()
 
 
-def test_one_attempt_is_executed_once_however_often_it_is_submitted(world: Harness) -> None:
+def test_attempt_executes_once_when_submitted_twice(world: Harness) -> None:
     plan = world.prepare("echo ran; sleep 0.3")
     jobs = {world.scheduler.submit(plan) for _ in range(2)}
     for native in jobs:
@@ -442,7 +445,7 @@ def test_one_attempt_is_executed_once_however_often_it_is_submitted(world: Harne
     assert world.log(plan).count("ran") == 1
 
 
-def test_a_job_that_is_known_is_not_forgotten(world: Harness) -> None:
+def test_scheduler_does_not_report_known_job_as_forgotten(world: Harness) -> None:
     if not isinstance(world.scheduler, ForgetsJobs):
         assert not world.forgets
         return
@@ -455,7 +458,7 @@ def test_a_job_that_is_known_is_not_forgotten(world: Harness) -> None:
 # ----------------------------------------------------------------------------------------------- nasty strings
 
 
-def test_nasty_values_arrive_as_they_are_and_nothing_is_executed(world: Harness) -> None:
+def test_learner_receives_special_characters_in_environment_unchanged(world: Harness) -> None:
     report = 'import json, os; print("ENV" + json.dumps(dict(os.environ)))'
     native, plan = world.submit(f"python3 -c '{report}'", user_env=NASTY)
     seen = world.await_end(native)
@@ -466,7 +469,7 @@ def test_nasty_values_arrive_as_they_are_and_nothing_is_executed(world: Harness)
     assert not list(world.base.rglob("canary*"))
 
 
-def test_a_nasty_tree_is_only_a_name(world: Harness) -> None:
+def test_scheduler_runs_job_in_tree_with_shell_metacharacters(world: Harness) -> None:
     """The attempt's path goes into scripts, argv and #SBATCH lines."""
     name = "a b;touch canary-e $(touch canary-f) `x` 'q' \"p\" %j #hetjob {x} -n ✓"
     plan = world.write(world.scheduler.plan(world.request("echo fine", root=str(world.base / "tree" / name))))
@@ -478,7 +481,7 @@ def test_a_nasty_tree_is_only_a_name(world: Harness) -> None:
     assert not [p for p in Path.cwd().iterdir() if p.name.startswith("canary")]
 
 
-def test_a_path_with_a_newline_is_refused(world: Harness) -> None:
+def test_scheduler_plan_never_contains_path_with_newline(world: Harness) -> None:
     request = world.request(root=str(world.base / "two\nlines"))
     if not world.sees_tree:
         assert "lines" not in world.scheduler.plan(request).launch.job_dir
@@ -487,7 +490,7 @@ def test_a_path_with_a_newline_is_refused(world: Harness) -> None:
         world.scheduler.plan(request)
 
 
-def test_the_environment_of_the_daemon_does_not_leak(world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_does_not_inherit_daemon_environment(world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FFDL_SECRET_OF_THE_DAEMON", "s3cret")
     monkeypatch.setenv("SBATCH_PARTITION", "nonsense")
     monkeypatch.setenv("SLURM_JOB_ID", "1")
@@ -497,7 +500,7 @@ def test_the_environment_of_the_daemon_does_not_leak(world: Harness, monkeypatch
     assert "s3cret" not in world.log(plan)
 
 
-def test_the_environment_file_is_private(world: Harness) -> None:
+def test_environment_file_is_private_and_values_stay_out_of_plan(world: Harness) -> None:
     _, plan = world.submit("true", user_env={"TOKEN": "s3cret"})
     environment = Path(plan.attempt_dir.environment)
     assert environment.stat().st_mode & 0o777 == 0o600
@@ -509,7 +512,7 @@ def test_the_environment_file_is_private(world: Harness) -> None:
 # -------------------------------------------------------------------------------------------------- the store
 
 
-def test_mounted_data_are_read_and_results_stored(world: Harness) -> None:
+def test_mounted_data_is_read_and_results_are_stored_in_volume(world: Harness) -> None:
     store_dir = world.base / "store"
     (store_dir / "digits").mkdir(parents=True)
     (store_dir / "digits" / "x.txt").write_text("17\n")
@@ -522,7 +525,7 @@ def test_mounted_data_are_read_and_results_stored(world: Harness) -> None:
     assert (kept / "learner-1" / "training-log.txt").exists()
 
 
-def test_copied_data_are_the_attempts_own(world: Harness) -> None:
+def test_copied_data_changes_leave_source_unchanged(world: Harness) -> None:
     source = world.base / "plain"
     (source / "in").mkdir(parents=True)
     (source / "in" / "x.txt").write_text("18\n")
@@ -536,7 +539,7 @@ def test_copied_data_are_the_attempts_own(world: Harness) -> None:
     assert isinstance(plan.attempt_dir, AttemptDir)
 
 
-def test_an_unreadable_tree_is_no_statement(world: Harness) -> None:
+def test_scheduler_find_returns_nothing_or_raises_for_unreadable_attempt(world: Harness) -> None:
     """`find` answers from what it could read in full, or says that it could not."""
     plan = world.prepare("true")
     Path(plan.attempt_dir.claim).mkdir()

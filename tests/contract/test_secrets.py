@@ -164,7 +164,7 @@ def written(desk: Desk) -> dict[str, set[str]]:
 OWN = {"from-env", "from-file", "in-clear"}
 
 
-def test_where_the_values_are_and_where_they_are_not(desk: Desk) -> None:
+def test_secret_values_stay_in_private_files_and_learner_environment(desk: Desk) -> None:
     search, root = Search(VALUES), desk.root
     set_all(desk)
     path = manifest(desk, "life", "  retry: {timeouts: 1}\n")
@@ -227,7 +227,7 @@ def test_where_the_values_are_and_where_they_are_not(desk: Desk) -> None:
     assert search.within(b"x" + json.dumps(VALUES).encode()) == set(VALUES), "which finds what is there"
 
 
-def test_what_a_killed_attempt_left_goes_too(desk: Desk) -> None:
+def test_secrets_of_killed_attempt_are_removed(desk: Desk) -> None:
     """All controllers die at once, so that nobody but the daemon can remove anything; the job fails."""
     set_all(desk)
     job_id = submitted(desk, manifest(desk, "killed", "  retry: {node_failures: 0, failures: 0}\n"))
@@ -248,7 +248,7 @@ def test_what_a_killed_attempt_left_goes_too(desk: Desk) -> None:
     assert Search(VALUES).in_processes("environ") == {}
 
 
-def test_a_value_is_in_no_answer_and_in_no_line_of_the_log(desk: Desk) -> None:
+def test_secrets_api_never_returns_or_logs_a_value(desk: Desk) -> None:
     """Requests that are refused hold it, too."""
     value, search = VALUES["hub"], Search(VALUES)
     site = desk.site
@@ -297,12 +297,14 @@ def test_a_value_is_in_no_answer_and_in_no_line_of_the_log(desk: Desk) -> None:
         (("rm", "n"), "", 1, "there is no secret 'n'"),
     ],
 )
-def test_what_the_command_refuses(desk: Desk, argv: tuple[str, ...], given: str, status: int, words: str) -> None:
+def test_secret_command_rejects_invalid_arguments_without_printing_value(
+    desk: Desk, argv: tuple[str, ...], given: str, status: int, words: str
+) -> None:
     desk.ffdl("secret", *argv, status=status, given=given)
     assert words in desk.said.decode() and b"planted" not in desk.said
 
 
-def test_a_value_is_asked_for_without_being_shown(desk: Desk) -> None:
+def test_secret_set_prompts_for_value_without_echo(desk: Desk) -> None:
     """On a terminal of its own, as a person has one."""
     pid, terminal = os.forkpty()
     if pid == 0:

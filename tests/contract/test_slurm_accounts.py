@@ -41,14 +41,14 @@ def ended(world: FakeSlurmHarness) -> tuple[NativeId, Token]:
     return native, plan.token
 
 
-def test_a_job_has_what_the_accounting_says(world: FakeSlurmHarness) -> None:
+def test_slurm_accounting_returns_runs_of_matching_token_only(world: FakeSlurmHarness) -> None:
     world.keep_accounts()
     native, token = ended(world)
     assert ask(world, native, token) == [AccountedRun(60.0, 2.0, 4.0, is_over=True)]
     assert ask(world, native, Token("training-000000009-1")) == []
 
 
-def test_a_cluster_without_accounts_is_told_from_one_that_knows_nothing(world: FakeSlurmHarness) -> None:
+def test_slurm_accounting_returns_none_without_accounting_and_empty_for_unknown_job(world: FakeSlurmHarness) -> None:
     native, token = ended(world)
     assert ask(world, native, token) is None
     world.keep_accounts()
@@ -58,7 +58,7 @@ def test_a_cluster_without_accounts_is_told_from_one_that_knows_nothing(world: F
 
 
 @pytest.mark.parametrize("fault", ["down", "cut", "garbage", "binary", "empty"])
-def test_an_answer_that_is_none_is_an_outage(world: FakeSlurmHarness, fault: str) -> None:
+def test_slurm_accounting_raises_unreachable_when_sacct_output_is_unusable(world: FakeSlurmHarness, fault: str) -> None:
     world.keep_accounts()
     native, token = ended(world)
     world.spoil("sacct", fault)
@@ -66,7 +66,7 @@ def test_an_answer_that_is_none_is_an_outage(world: FakeSlurmHarness, fault: str
         ask(world, native, token)
 
 
-def test_an_id_that_is_none_hides_nothing_of_the_others(world: FakeSlurmHarness) -> None:
+def test_slurm_accounting_returns_known_jobs_when_other_ids_are_invalid(world: FakeSlurmHarness) -> None:
     world.keep_accounts()
     native, token = ended(world)
     assert isinstance(world.scheduler, AccountsForRuns)

@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "silent_reply", "hang"])
-def test_a_lost_reply_leaves_it_open_and_every_task_is_found(
+def test_array_submission_finds_every_task_after_lost_sbatch_reply(
     world: FakeSlurmHarness, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
@@ -59,7 +59,7 @@ def test_a_lost_reply_leaves_it_open_and_every_task_is_found(
     assert fleet.finds() == [{NativeId(job, str(n))} for n in range(3)]
 
 
-def test_a_request_that_lands_late_is_found_then_and_not_before(world: FakeSlurmHarness) -> None:
+def test_array_submission_finds_tasks_only_after_delayed_request_is_accepted(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     plan = fleet.prepare()
     world.spoil("sbatch", "late")
@@ -72,7 +72,7 @@ def test_a_request_that_lands_late_is_found_then_and_not_before(world: FakeSlurm
     world.wait(lambda: all(len(found) == 1 for found in fleet.finds()), lambda: str(fleet.finds()))
 
 
-def test_what_sbatch_said_proves_nothing_of_tasks_that_nobody_knows(world: FakeSlurmHarness) -> None:
+def test_array_find_ignores_sbatch_reply_when_slurm_no_longer_knows_the_tasks(world: FakeSlurmHarness) -> None:
     """They were not executed, for nobody claimed them."""
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
@@ -82,7 +82,7 @@ def test_what_sbatch_said_proves_nothing_of_tasks_that_nobody_knows(world: FakeS
     assert fleet.finds() == [frozenset() for _ in natives]
 
 
-def test_a_submission_that_is_under_way_is_waited_for(world: FakeSlurmHarness) -> None:
+def test_array_find_raises_unreachable_while_submission_holds_lock(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     plan = fleet.prepare()
     lock = os.open(Path(plan.chunk.directory.submit) / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -94,7 +94,7 @@ def test_a_submission_that_is_under_way_is_waited_for(world: FakeSlurmHarness) -
         os.close(lock)
 
 
-def test_refusals_of_arrays_and_of_many_jobs_are_told_apart(world: FakeSlurmHarness) -> None:
+def test_array_submission_distinguishes_refused_array_from_submit_limit(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     plan = fleet.prepare()
     world.spoil("sbatch", "refuse=Invalid job array specification", f"refuse={SUBMIT_LIMIT}")
@@ -105,7 +105,7 @@ def test_refusals_of_arrays_and_of_many_jobs_are_told_apart(world: FakeSlurmHarn
     assert world.accepted() == []
 
 
-def test_one_question_for_all_elements(world: FakeSlurmHarness) -> None:
+def test_array_find_queries_squeue_and_sacct_once_for_200_tasks(world: FakeSlurmHarness) -> None:
     world.keep_accounts()
     (world.state / "still").touch()
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-199"))
@@ -121,7 +121,7 @@ def test_one_question_for_all_elements(world: FakeSlurmHarness) -> None:
     assert len(world.calls("sbatch")) == 1
 
 
-def test_a_task_that_slurm_starts_anew_is_the_same_job(world: FakeSlurmHarness) -> None:
+def test_requeued_array_task_keeps_id_and_claims_second_run(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "trap 'exit 1' TERM; echo up; sleep 60 & wait", batch=BatchOptions(array="0-1"))
     natives = fleet.submit()
     for plan in fleet.plans:
@@ -140,7 +140,7 @@ def test_a_task_that_slurm_starts_anew_is_the_same_job(world: FakeSlurmHarness) 
     assert json.loads(second_run.read_text())["native_id"] == str(natives[1])
 
 
-def test_a_task_claims_by_the_id_that_it_is_listed_by(world: FakeSlurmHarness) -> None:
+def test_array_task_claims_attempt_with_listed_id_instead_of_raw_job_id(world: FakeSlurmHarness) -> None:
     """Slurm gives each task that starts a number of its own, which is in SLURM_JOB_ID and in no listing of ours."""
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-1"))
     natives = fleet.submit()
@@ -150,7 +150,7 @@ def test_a_task_claims_by_the_id_that_it_is_listed_by(world: FakeSlurmHarness) -
         assert claim["native_id"] == str(native) != raw_id(world, native)
 
 
-def test_only_the_accounting_knows_tasks_that_ended_long_ago(world: FakeSlurmHarness) -> None:
+def test_array_observation_reads_purged_tasks_from_accounting(world: FakeSlurmHarness) -> None:
     world.keep_accounts()
     fleet = Fleet(world, "exit $FFDL_ARRAY_INDEX", batch=BatchOptions(array="0-1"))
     natives = fleet.submit()
@@ -165,7 +165,7 @@ def test_only_the_accounting_knows_tasks_that_ended_long_ago(world: FakeSlurmHar
     assert fleet.finds() == [{native} for native in natives]
 
 
-def test_tasks_that_are_left_as_one_record_have_ended_with_it(world: FakeSlurmHarness) -> None:
+def test_array_observation_reports_every_task_cancelled_from_one_collapsed_record(world: FakeSlurmHarness) -> None:
     """An array that was cancelled while it waited: Slurm shows what was left of it under the array's own id."""
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
@@ -177,7 +177,7 @@ def test_tasks_that_are_left_as_one_record_have_ended_with_it(world: FakeSlurmHa
     assert fleet.finds() == [{native} for native in natives]
 
 
-def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of_its_array(
+def test_dropped_reports_cancelled_pending_task_only_while_its_array_is_listed(
     world: FakeSlurmHarness,
 ) -> None:
     world.keep_accounts()
@@ -194,7 +194,7 @@ def test_a_waiting_task_that_was_cancelled_is_in_no_record_and_known_by_those_of
     assert world.scheduler.dropped(natives) == {}
 
 
-def test_a_task_that_is_a_job_of_its_own_keeps_its_record_when_it_is_cancelled(world: FakeSlurmHarness) -> None:
+def test_split_off_array_task_keeps_its_record_after_cancel(world: FakeSlurmHarness) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     natives = fleet.submit()
     preloaded.run(["scontrol", "update", f"JobId={natives[1]}", "ExcNodeList=n1"], check=True, timeout=120)
@@ -205,7 +205,7 @@ def test_a_task_that_is_a_job_of_its_own_keeps_its_record_when_it_is_cancelled(w
     assert world.scheduler.dropped(natives) == {}
 
 
-def test_half_a_listing_drops_no_task(world: FakeSlurmHarness) -> None:
+def test_dropped_raises_unreachable_when_squeue_listing_is_incomplete(world: FakeSlurmHarness) -> None:
     natives = Fleet(world, "true", batch=WAITING).submit()
     assert isinstance(world.scheduler, DropsTasks)
     for fault in ("half", "cut", "down", "garbage"):
@@ -214,7 +214,7 @@ def test_half_a_listing_drops_no_task(world: FakeSlurmHarness) -> None:
             world.scheduler.dropped(natives)
 
 
-def test_an_id_that_slurm_gave_to_another_array_is_not_this_one(world: FakeSlurmHarness) -> None:
+def test_array_observation_reports_new_owner_when_slurm_reuses_job_id(world: FakeSlurmHarness) -> None:
     fleet, other = (Fleet(world, "true", batch=WAITING) for _ in range(2))
     natives = fleet.submit()
     with world.locked():
@@ -229,7 +229,7 @@ def test_an_id_that_slurm_gave_to_another_array_is_not_this_one(world: FakeSlurm
     assert world.scheduler.dropped(natives) == {natives[0]: other.plans[0].token}
 
 
-def test_waiting_tasks_are_asked_for_in_full(world: FakeSlurmHarness) -> None:
+def test_squeue_query_disables_truncation_of_pending_array_indexes(world: FakeSlurmHarness) -> None:
     """squeue and sacct cut the indexes of waiting tasks at 64 bytes unless they are told not to."""
     world.scheduler.observe([NativeId("1")])
     (call,) = world.calls("squeue")

@@ -36,7 +36,7 @@ def running(world: FakeSlurmHarness, command: str) -> tuple[NativeId, Path]:
     return native, Path(plan.attempt_dir.training_log(1))
 
 
-def test_a_waiting_job_is_withdrawn_and_a_running_one_is_left_alone(world: FakeSlurmHarness) -> None:
+def test_withdraw_cancels_pending_job_and_leaves_running_job(world: FakeSlurmHarness) -> None:
     assert isinstance(world.scheduler, Withdraws)
     native, _ = running(world, "echo begun; sleep 60")
     world.scheduler.withdraw(native)
@@ -50,7 +50,7 @@ def test_a_waiting_job_is_withdrawn_and_a_running_one_is_left_alone(world: FakeS
     assert all("--state=PENDING" in call["argv"] for call in world.calls("scancel"))
 
 
-def test_a_kill_reaches_the_node_controllers_and_not_the_batch_script(world: FakeSlurmHarness) -> None:
+def test_signal_kill_targets_first_job_step_instead_of_batch_script(world: FakeSlurmHarness) -> None:
     native, _ = running(world, "echo begun; sleep 60")
     world.scheduler.signal(native, "KILL")
     assert world.await_end(native).end is EndCause.FAILURE
@@ -58,7 +58,7 @@ def test_a_kill_reaches_the_node_controllers_and_not_the_batch_script(world: Fak
 
 
 @pytest.mark.parametrize("name", ["KILL", "URG"])
-def test_a_signal_leaves_a_waiting_job_alone(world: FakeSlurmHarness, name: str) -> None:
+def test_signal_leaves_pending_job_pending(world: FakeSlurmHarness, name: str) -> None:
     world.freeze()
     native, _ = world.submit("true")
     world.scheduler.signal(native, name)
@@ -66,7 +66,7 @@ def test_a_signal_leaves_a_waiting_job_alone(world: FakeSlurmHarness, name: str)
     assert (world.observe(native) or fail()).phase is Phase.PENDING
 
 
-def test_what_is_excluded_already_stays_excluded(world: FakeSlurmHarness) -> None:
+def test_node_exclusion_extends_existing_exclude_list_of_pending_job(world: FakeSlurmHarness) -> None:
     assert isinstance(world.scheduler, AvoidsNodes)
     world.freeze()
     native, _ = world.submit("true", batch=BatchOptions(exclude="n[2-3]"))
@@ -80,7 +80,7 @@ def test_what_is_excluded_already_stays_excluded(world: FakeSlurmHarness) -> Non
     assert len(world.calls("scontrol")) == before
 
 
-def test_the_nodes_of_a_partition_are_those_that_sinfo_lists(world: FakeSlurmHarness) -> None:
+def test_nodes_of_partition_returns_expanded_sinfo_names_and_none_if_unknown(world: FakeSlurmHarness) -> None:
     """By them the share of a partition is counted that jobs may keep off."""
     assert isinstance(world.scheduler, KnowsNodes)
     facts = world.scheduler.probe()
@@ -96,7 +96,7 @@ def test_the_nodes_of_a_partition_are_those_that_sinfo_lists(world: FakeSlurmHar
     assert excluded(world, native) == min(names)
 
 
-def test_a_job_that_runs_cannot_avoid_nodes_any_more(world: FakeSlurmHarness) -> None:
+def test_node_exclusion_rejects_running_job_and_reports_scontrol_outage(world: FakeSlurmHarness) -> None:
     assert isinstance(world.scheduler, AvoidsNodes)
     native, _ = running(world, "echo begun; sleep 60")
     with pytest.raises(InvalidRequest, match="no longer pending"):
@@ -106,13 +106,13 @@ def test_a_job_that_runs_cannot_avoid_nodes_any_more(world: FakeSlurmHarness) ->
         world.scheduler.avoid(native, ["n1"])
 
 
-def test_a_requeued_job_keeps_its_id_and_counts_its_restart(world: FakeSlurmHarness) -> None:
+def test_requeued_job_keeps_id_and_increments_restart_count(world: FakeSlurmHarness) -> None:
     native, _ = running(world, "echo begun; sleep 60")
     scontrol("requeue", native)
     assert world.await_observation(native, lambda seen: seen.restarts == 1).phase in (Phase.PENDING, Phase.RUNNING)
 
 
-def test_a_job_that_slurm_gave_up_says_so(world: FakeSlurmHarness) -> None:
+def test_observation_marks_job_held_for_good_after_max_requeue(world: FakeSlurmHarness) -> None:
     world.freeze()
     native, _ = world.submit("true")
     scontrol("hold", native)
@@ -123,7 +123,7 @@ def test_a_job_that_slurm_gave_up_says_so(world: FakeSlurmHarness) -> None:
     assert given_up.phase is Phase.PENDING and given_up.held_for_good
 
 
-def test_the_heads_own_submission_waits_for_its_job_and_is_found_by_its_token(world: FakeSlurmHarness) -> None:
+def test_head_controller_continuation_waits_on_dependency_and_is_found_by_token(world: FakeSlurmHarness) -> None:
     """The argv of the launch file, run as a head runs it, with nothing but the variables that it may keep."""
     native, _ = running(world, "echo begun; sleep 60")
     following = world.prepare("echo begun; sleep 60", lead_s=60)

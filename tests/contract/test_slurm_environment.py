@@ -47,7 +47,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
         harness.close()
 
 
-def test_a_wrapped_script_runs_as_it_is(world: Harness) -> None:
+def test_slurm_environment_runs_script_with_srun_and_scontrol_on_every_backend(world: Harness) -> None:
     env = {"SLURM_NTASKS": "2"}
     command = f"printf %s {shell_octal(SCRIPT)} > job.sh && bash job.sh"
     batch = BatchOptions(env=env, slurm_environment=True)
@@ -78,7 +78,9 @@ exit STATUS
 
 
 @pytest.mark.parametrize(("status", "end"), [(0, EndCause.SUCCESS), (7, EndCause.FAILURE)])
-def test_the_first_learner_alone_runs_a_script_that_sends_its_steps(world: Harness, status: int, end: EndCause) -> None:
+def test_slurm_environment_runs_script_once_and_srun_steps_on_every_learner(
+    world: Harness, status: int, end: EndCause
+) -> None:
     text = ONCE.replace("STATUS", str(status))
     command = f"mkdir -p once && printf %s {shell_octal(text)} > job.sh && bash job.sh"
     roles = {"batch": Role(1), "node": Role(1, command="take-steps bash job.sh")}
@@ -95,7 +97,7 @@ def test_the_first_learner_alone_runs_a_script_that_sends_its_steps(world: Harne
     assert "failed with 3\n" in log and "signalled: 5\n" in log
 
 
-def test_without_the_key_there_is_no_slurm(world: Harness) -> None:
+def test_slurm_environment_is_absent_without_manifest_option(world: Harness) -> None:
     native, plan = world.submit('echo "<${SLURM_JOB_ID-}>"; case $PATH in *.slurm-*) echo bad;; esac; echo done')
     world.await_end(native)
     world.await_log(plan, "done\n")

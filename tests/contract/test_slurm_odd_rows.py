@@ -27,7 +27,7 @@ def spoil(slurm: FakeSlurmHarness, command: str) -> None:
     (slurm.state / "faults.json").write_text(json.dumps({command: ["odd:always"]}))
 
 
-def test_who_is_listed_is_seen_and_nobody_is_forgotten(slurm: FakeSlurmHarness) -> None:
+def test_squeue_parser_observes_readable_rows_and_refuses_to_forget_jobs(slurm: FakeSlurmHarness) -> None:
     (slurm.state / "hold").touch()
     (first, _), (second, _) = slurm.submit("true"), slurm.submit("true")
     spoil(slurm, "squeue")

@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> Iterator[SlurmOverSshHarness]:
         harness.close()
 
 
-def test_a_connection_that_breaks_after_sbatch_leaves_its_reply(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_finds_job_after_connection_breaks_during_sbatch(world: SlurmOverSshHarness) -> None:
     """The shell around sbatch ends all sessions of the node when sbatch has answered."""
     plan = world.prepare("echo hello")
     world.node.write_program(
@@ -41,7 +41,7 @@ def test_a_connection_that_breaks_after_sbatch_leaves_its_reply(world: SlurmOver
     assert world.accepted() == [native.job]
 
 
-def test_nothing_is_sent_where_the_node_is_away(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_submits_nothing_when_login_node_is_unreachable(world: SlurmOverSshHarness) -> None:
     plan = world.prepare("echo hello")
     assert isinstance(world.scheduler, SlurmScheduler)
     world.scheduler.close()
@@ -52,21 +52,21 @@ def test_nothing_is_sent_where_the_node_is_away(world: SlurmOverSshHarness) -> N
     assert world.accepted() == []
 
 
-def test_a_tree_that_the_node_does_not_see_is_refused(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_probe_rejects_state_directory_invisible_to_login_node(world: SlurmOverSshHarness) -> None:
     world.node.write_program("cat", "echo 'cat: no such file' >&2; exit 1")
     with pytest.raises(InvalidRequest, match="does not see") as refused:
         world.scheduler.probe()
     assert "ffdl --host login" in str(refused.value)
 
 
-def test_banners_of_a_login_are_no_answers(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_ignores_login_banner_output(world: SlurmOverSshHarness) -> None:
     world.node.write_profile("echo 'JOBID|STATE'; echo 12345; echo 'Unable to contact slurm controller' >&2")
     native, _ = world.submit("true")
     assert world.accepted() == [native.job]
     assert world.await_end(native).exit_code == 0
 
 
-def test_a_trial_tells_the_moment_wherever_the_node_is(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_converts_predicted_start_from_login_node_time_zone(world: SlurmOverSshHarness) -> None:
     at = 1_796_083_200
     world.node.write_program(
         "sbatch",
@@ -80,7 +80,7 @@ def test_a_trial_tells_the_moment_wherever_the_node_is(world: SlurmOverSshHarnes
     assert f"to start at {shown} using" in world.scheduler.test_only(plan)
 
 
-def test_options_of_the_profile_over_there_do_not_count(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_ignores_sbatch_variables_of_remote_environment(world: SlurmOverSshHarness) -> None:
     world.submit("true")
     (call,) = world.calls("sbatch")
     assert "SBATCH_PARTITION" not in str(call)
@@ -89,7 +89,9 @@ def test_options_of_the_profile_over_there_do_not_count(world: SlurmOverSshHarne
 @pytest.mark.parametrize(
     ("table", "said"), [({"gateway": "ssh"}, "host is missing"), ({"host": "x"}, "is for gateway")]
 )
-def test_settings_that_make_no_sense(table: dict[str, object], said: str) -> None:
+def test_slurm_settings_reject_ssh_gateway_without_host_and_host_without_ssh(
+    table: dict[str, object], said: str
+) -> None:
     with pytest.raises(InvalidRequest, match=said):
         read_settings(table)
 

@@ -31,7 +31,7 @@ def refused(agent: Path) -> str:
     return str(raised.value)
 
 
-def test_an_agent_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ssh_login_reports_agent_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_batch.ssh.identity._AGENT_S", 0.2)
     with socket.socket(socket.AF_UNIX) as agent:
         agent.bind(str(tmp_path / "agent"))
@@ -39,5 +39,5 @@ def test_an_agent_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert f"the agent at {tmp_path}/agent (no answer within 0.2 s)" in refused(tmp_path / "agent")
 
 
-def test_an_agent_that_is_away_is_nothing_to_tell(tmp_path: Path) -> None:
+def test_ssh_login_reports_missing_key_when_agent_socket_is_absent(tmp_path: Path) -> None:
     assert "no key was found" in refused(tmp_path / "none")

@@ -25,7 +25,7 @@ def launch_of(data: Data, job_id: str, attempt: int) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def test_the_training_follows_and_downloads_nothing(data: Data) -> None:
+def test_staging_attempt_downloads_data_once_before_learner_attempt(data: Data) -> None:
     result = data.submit(AHEAD)
     assert result["problem"] is None, result
     job_id = result["id"]
@@ -44,7 +44,7 @@ def test_the_training_follows_and_downloads_nothing(data: Data) -> None:
     assert [(one["only_stages"], one["trains_from"]) for one in launches] == [(True, 1), (False, 2)]
 
 
-def test_what_fails_ends_the_job_before_it_trains(data: Data) -> None:
+def test_staging_attempt_fails_job_when_store_denies_access(data: Data) -> None:
     data.proxy.rules.append(Rule("GET", "/set/a", status=403, code="AccessDenied"))
     job = data.ended(data.submit(AHEAD)["id"])
     assert (job["state"], job["error_code"], attempts(job)) == ("FAILED", "C103", [("", "C103")])
@@ -52,7 +52,7 @@ def test_what_fails_ends_the_job_before_it_trains(data: Data) -> None:
 
 
 @pytest.mark.parametrize(("wish", "state"), [("cancel", "CANCELLED"), ("halt", "HALTED")])
-def test_a_wish_ends_staging_and_nothing_follows(data: Data, wish: str, state: str) -> None:
+def test_cancel_and_halt_stop_staging_attempt_without_learner_attempt(data: Data, wish: str, state: str) -> None:
     rule = Rule("GET", "/set/a", hang_s=600.0)
     data.proxy.rules.append(rule)
     job_id = data.submit(AHEAD)["id"]
@@ -69,7 +69,7 @@ def test_a_wish_ends_staging_and_nothing_follows(data: Data, wish: str, state: s
     assert launch_of(data, job_id, 3)["trains_from"] == 3
 
 
-def test_without_anything_to_stage_there_is_one_attempt(data: Data, tmp_path: Path) -> None:
+def test_staging_ahead_adds_no_attempt_if_data_are_a_mounted_directory(data: Data, tmp_path: Path) -> None:
     (tmp_path / "nfs" / "sets").mkdir(parents=True)
     connection = f"{{path: {tmp_path}/nfs}}"
     manifest = (

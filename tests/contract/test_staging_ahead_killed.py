@@ -112,7 +112,9 @@ def require_trained(data: Data, job_id: str) -> dict[str, Any]:
     ],
     ids="+".join,
 )
-def test_the_training_follows_with_whole_data(slow: tuple[Data, str], roles: tuple[str, ...]) -> None:
+def test_staging_attempt_is_retried_with_complete_data_after_controllers_are_killed(
+    slow: tuple[Data, str], roles: tuple[str, ...]
+) -> None:
     data, job_id = slow
     kill(data, *roles)
     assert "big" not in files(data, job_id), "what is not whole has no file's name"
@@ -121,7 +123,7 @@ def test_the_training_follows_with_whole_data(slow: tuple[Data, str], roles: tup
     assert attempts(job) == [("node_failure", "S106"), ("staged", "000"), ("", "000")], job
 
 
-def test_a_program_that_is_killed_alone_ends_the_job_with_its_reason(slow: tuple[Data, str]) -> None:
+def test_staging_attempt_fails_job_with_reason_when_only_program_is_killed(slow: tuple[Data, str]) -> None:
     """As by a lack of memory, which another try would meet again."""
     data, job_id = slow
     kill(data, "program")
@@ -131,7 +133,7 @@ def test_a_program_that_is_killed_alone_ends_the_job_with_its_reason(slow: tuple
     assert "big" not in files(data, job_id)
 
 
-def test_a_daemon_that_dies_too_finds_the_job_again(slow: tuple[Data, str]) -> None:
+def test_daemon_recovers_staging_attempt_after_everything_is_killed(slow: tuple[Data, str]) -> None:
     data, job_id = slow
     daemon = data.site.processes[-1]
     daemon.kill()
@@ -142,7 +144,7 @@ def test_a_daemon_that_dies_too_finds_the_job_again(slow: tuple[Data, str]) -> N
     assert require_trained(data, job_id)["attempts"]
 
 
-def test_where_the_store_refuses_the_next_one_the_job_ends_before_it_trains(slow: tuple[Data, str]) -> None:
+def test_staging_retry_fails_job_before_learner_starts_when_store_denies_access(slow: tuple[Data, str]) -> None:
     data, job_id = slow
     data.proxy.rules.insert(0, Rule("GET", "/set/big", status=403, code="AccessDenied"))
     kill(data, "program", "node", "head")

@@ -24,7 +24,7 @@ __all__ = ["cached", "rig"]
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_what_came_once_is_there_for_the_next(cached: CacheRig, link: bool) -> None:
+def test_staging_cache_serves_second_job_without_download(cached: CacheRig, link: bool) -> None:
     cached.put()
     cached.staging.put("set/hollow/", b"")
     first = cached.task(link=link)
@@ -47,7 +47,7 @@ def test_what_came_once_is_there_for_the_next(cached: CacheRig, link: bool) -> N
     cached.staging.require_no_secret()
 
 
-def test_entries_are_read_only_and_closed_to_others(cached: CacheRig) -> None:
+def test_staging_cache_entries_are_read_only_and_private(cached: CacheRig) -> None:
     cached.put()
     _, (said,), _ = cached.run(cached.task())
     modes = {path.stat().st_mode & 0o777 for path in Path(said.tree).rglob("*") if path.is_file()}
@@ -60,7 +60,7 @@ def test_entries_are_read_only_and_closed_to_others(cached: CacheRig) -> None:
     )
 
 
-def test_what_a_learner_writes_into_its_copy_is_its_own(cached: CacheRig) -> None:
+def test_staging_cache_entry_is_unaffected_by_writes_to_job_copy(cached: CacheRig) -> None:
     cached.put()
     task = cached.task(link=False)
     cached.run(task)
@@ -70,7 +70,7 @@ def test_what_a_learner_writes_into_its_copy_is_its_own(cached: CacheRig) -> Non
     assert cached.files(again) == FILES
 
 
-def test_another_version_is_another_entry(cached: CacheRig) -> None:
+def test_staging_cache_adds_entry_when_object_changes(cached: CacheRig) -> None:
     cached.put()
     cached.run(cached.task())
     cached.staging.put("set/a.txt", b"two")
@@ -80,7 +80,7 @@ def test_another_version_is_another_entry(cached: CacheRig) -> None:
     assert len(cached.keys()) == 2
 
 
-def test_ten_jobs_download_once(cached: CacheRig) -> None:
+def test_staging_cache_downloads_once_for_ten_concurrent_jobs(cached: CacheRig) -> None:
     cached.put()
     go_on = threading.Event()
 
@@ -100,7 +100,7 @@ def test_ten_jobs_download_once(cached: CacheRig) -> None:
     assert cached.downloads() == Counter({f"set/{name}": len(data) for name, data in FILES.items() if data})
 
 
-def test_who_comes_as_another_one_is_through_has_filled_nothing(
+def test_staging_cache_downloads_nothing_when_entry_appears_during_election(
     cached: CacheRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The entry gets its place after it is looked for, and before the right to fill it is asked for."""
@@ -128,7 +128,7 @@ def sees_who_fills(job: Job) -> bool:
     return waits and any(line.bytes == len(NOISE) for line in job.of(Progress))
 
 
-def test_a_directory_that_has_files_already_is_gone_on_with(cached: CacheRig) -> None:
+def test_staging_cache_is_bypassed_when_target_directory_has_files(cached: CacheRig) -> None:
     cached.put()
     task = cached.task()
     Path(task.transfers[0].local).mkdir()
@@ -138,7 +138,7 @@ def test_a_directory_that_has_files_already_is_gone_on_with(cached: CacheRig) ->
     assert set(cached.files(task)) == {*FILES, "mine"}
 
 
-def test_an_empty_directory_becomes_the_link_and_a_link_a_directory(cached: CacheRig) -> None:
+def test_staging_cache_swaps_empty_directory_for_link_and_back_without_cache(cached: CacheRig) -> None:
     cached.put()
     task = cached.task()
     local = Path(task.transfers[0].local)
@@ -151,7 +151,7 @@ def test_an_empty_directory_becomes_the_link_and_a_link_a_directory(cached: Cach
     assert cached.files(without) == FILES
 
 
-def test_two_users_have_parts_that_neither_can_read_of_the_other(cached: CacheRig, s3_server: S3Server) -> None:
+def test_staging_cache_isolates_entries_of_different_users(cached: CacheRig, s3_server: S3Server) -> None:
     cached.put()
     cached.directory.mkdir()
     cached.directory.chmod(0o1777)

@@ -21,7 +21,7 @@ __all__ = ["cached", "rig"]
 
 
 @pytest.mark.parametrize("damage", ["content", "gone", "added", "link", "record", "list"])
-def test_a_damaged_entry_is_filled_anew(cached: CacheRig, damage: str) -> None:
+def test_staging_cache_refills_damaged_entry_and_notes_it(cached: CacheRig, damage: str) -> None:
     cached.put()
     _, (said,), _ = cached.run(cached.task())
     tree, entry = Path(said.tree), Path(said.tree).parent
@@ -48,7 +48,7 @@ def test_a_damaged_entry_is_filled_anew(cached: CacheRig, damage: str) -> None:
     assert cached.files(task) == FILES
 
 
-def test_what_another_boot_wrote_is_read_once_against_its_digests(cached: CacheRig) -> None:
+def test_staging_cache_verifies_entry_digests_once_after_reboot(cached: CacheRig) -> None:
     cached.put()
     _, (said,), _ = cached.run(cached.task())
     victim, checked = Path(said.tree) / "deep/b.bin", Path(said.tree).parent / CHECKED
@@ -68,7 +68,7 @@ def test_what_another_boot_wrote_is_read_once_against_its_digests(cached: CacheR
     assert len(checked.read_text().split()) == 2
 
 
-def test_a_full_disk_costs_the_cache_alone(cached: CacheRig, tmp_path: Path) -> None:
+def test_staging_cache_is_bypassed_when_its_disk_is_full(cached: CacheRig, tmp_path: Path) -> None:
     cached.put()
     cached.directory.mkdir()
     mounted = preloaded.run(
@@ -85,7 +85,9 @@ def test_a_full_disk_costs_the_cache_alone(cached: CacheRig, tmp_path: Path) -> 
     assert cached.files(task) == FILES
 
 
-def test_a_disk_that_is_full_sooner_than_it_says(cached: CacheRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_cache_is_bypassed_when_write_fails_with_no_space(
+    cached: CacheRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cached.put()
     real = os.pwrite
     failed: list[int] = []
@@ -107,7 +109,7 @@ def test_a_disk_that_is_full_sooner_than_it_says(cached: CacheRig, monkeypatch: 
 
 
 @pytest.mark.parametrize("wrong", ["another's", "open to all", "another's part", "no directory"])
-def test_a_cache_that_is_not_to_be_trusted_is_not_used(cached: CacheRig, wrong: str) -> None:
+def test_staging_cache_is_bypassed_when_directory_is_not_trustworthy(cached: CacheRig, wrong: str) -> None:
     cached.put()
     cached.directory.mkdir()
     if wrong == "another's":
@@ -127,7 +129,7 @@ def test_a_cache_that_is_not_to_be_trusted_is_not_used(cached: CacheRig, wrong: 
     assert cached.files(task) == FILES
 
 
-def test_an_entry_in_use_is_not_removed_and_the_least_recently_used_goes(cached: CacheRig) -> None:
+def test_staging_cache_evicts_least_recently_used_entry_that_is_not_locked(cached: CacheRig) -> None:
     for prefix in ("one", "two", "three", "four"):
         cached.put(prefix, {"x": prefix.encode() + NOISE})
     limit = {"limit_bytes": 11 * MIB}
@@ -142,7 +144,7 @@ def test_an_entry_in_use_is_not_removed_and_the_least_recently_used_goes(cached:
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_nobody_removes_an_entry_while_the_program_uses_it(
+def test_staging_cache_entry_cannot_be_discarded_while_staging_uses_it(
     cached: CacheRig, monkeypatch: pytest.MonkeyPatch, link: bool
 ) -> None:
     cached.put()
@@ -158,7 +160,7 @@ def test_nobody_removes_an_entry_while_the_program_uses_it(
     assert discard(cached.shelf, *cached.keys())
 
 
-def test_where_all_is_in_use_it_goes_on_without_and_says_what_it_wants(cached: CacheRig) -> None:
+def test_staging_cache_is_bypassed_and_publishes_demand_when_all_entries_are_locked(cached: CacheRig) -> None:
     for prefix in ("one", "two"):
         cached.put(prefix, {"x": prefix.encode() + NOISE})
     limit = {"limit_bytes": 5 * MIB}
@@ -175,7 +177,7 @@ def test_where_all_is_in_use_it_goes_on_without_and_says_what_it_wants(cached: C
     os.close(held)
 
 
-def test_what_others_want_is_given_by_who_has_more_than_an_equal_share(cached: CacheRig) -> None:
+def test_staging_cache_evicts_for_other_user_only_up_to_equal_share(cached: CacheRig) -> None:
     for prefix in ("one", "two", "three"):
         cached.put(prefix, {"x": prefix.encode() + NOISE})
         cached.run(cached.task(prefix, cache={"limit_bytes": 12 * MIB}))

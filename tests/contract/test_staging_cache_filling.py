@@ -29,7 +29,7 @@ def slow_after(cached: CacheRig, parts: int) -> Rule:
     return slow
 
 
-def test_a_filler_that_is_killed_is_followed_by_who_waits_and_what_came_is_kept(cached: CacheRig) -> None:
+def test_staging_cache_waiter_resumes_partial_download_after_filler_is_killed(cached: CacheRig) -> None:
     cached.put()
     slow = slow_after(cached, 2)
     slow.pause_s = 30.0
@@ -47,7 +47,7 @@ def test_a_filler_that_is_killed_is_followed_by_who_waits_and_what_came_is_kept(
     assert cached.half() == []
 
 
-def test_a_filler_that_hangs_is_replaced_and_harmless_when_it_wakes(cached: CacheRig) -> None:
+def test_staging_cache_replaces_hung_filler_and_tolerates_its_return(cached: CacheRig) -> None:
     cached.put()
     slow = slow_after(cached, 1)
     hung = cached.start(cached.task(parallel=1, cache={"stale_s": 2.0}))
@@ -64,7 +64,7 @@ def test_a_filler_that_hangs_is_replaced_and_harmless_when_it_wakes(cached: Cach
     assert len(cached.keys()) == 1
 
 
-def test_one_that_waits_for_what_does_not_come_goes_on_alone(cached: CacheRig) -> None:
+def test_staging_cache_waiter_downloads_directly_when_filler_makes_no_progress(cached: CacheRig) -> None:
     cached.put()
     cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", times=1, hang_s=600)]
     filler = cached.start(cached.task(parallel=1))
@@ -78,7 +78,7 @@ def test_one_that_waits_for_what_does_not_come_goes_on_alone(cached: CacheRig) -
     filler.process.wait()
 
 
-def test_a_store_that_fails_fails_the_job_and_the_next_goes_on(cached: CacheRig) -> None:
+def test_staging_cache_next_job_resumes_download_after_store_failure(cached: CacheRig) -> None:
     cached.put()
     cached.staging.proxy.rules = [Rule("GET", "deep/b.bin", after=2, status=500, code="InternalError")]
     outcome = cached.staging.run(cached.task(parallel=1, tries=2))
@@ -92,7 +92,7 @@ def test_a_store_that_fails_fails_the_job_and_the_next_goes_on(cached: CacheRig)
     assert cached.downloads()["set/deep/b.bin"] == len(NOISE)
 
 
-def test_an_object_that_changes_while_it_is_read_gets_its_own_key(cached: CacheRig) -> None:
+def test_staging_cache_keys_entry_by_content_when_object_changes_during_download(cached: CacheRig) -> None:
     cached.put()
     changes = [b"newer"]
 
@@ -109,7 +109,7 @@ def test_an_object_that_changes_while_it_is_read_gets_its_own_key(cached: CacheR
     assert not cached.run(again)[1][0].filled
 
 
-def test_a_filler_on_another_node_counts_until_its_signs_stop(cached: CacheRig) -> None:
+def test_staging_cache_waits_for_remote_filler_until_its_heartbeats_stop(cached: CacheRig) -> None:
     cached.put()
     _, (said,), _ = cached.run(cached.task())
     shutil.rmtree(Path(said.tree).parent)

@@ -18,7 +18,7 @@ SMALLEST = Knobs(rounds=1, staged_mib=1, staged_files=3)
 
 
 @pytest.mark.parametrize(("server", "mib"), [("quick", 17), ("moto", 1)])
-def test_each_has_a_figure_for_each_direction_and_load(server: str, mib: int) -> None:
+def test_staging_benchmark_measures_every_client_direction_and_load(server: str, mib: int) -> None:
     figures = measure_staging(replace(SMALLEST, store_server=server, staged_mib=mib))
     rates = {f"one file of {mib} MiB": "MiB/s", "3 files of 1000 bytes": "files/s"}
     both = [
@@ -39,7 +39,9 @@ def test_each_has_a_figure_for_each_direction_and_load(server: str, mib: int) ->
     assert all(len(one.samples) == 1 and one.samples[0] > 0 for one in figures)
 
 
-def test_a_client_that_brings_too_little_has_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_benchmark_raises_when_client_transfers_wrong_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lazy = tmp_path / "lazy.py"
     lazy.write_text("")
     monkeypatch.setattr(staging, "PLAIN", lazy)

@@ -21,7 +21,7 @@ def listed(rig: StagingRig, prefix: str = "", *only: str) -> Outcome:
     return Outcome(process.wait(180), lines_of((rig.directory / "output").read_text()))
 
 
-def test_a_listing_has_names_and_sizes_and_moves_nothing(rig: StagingRig) -> None:
+def test_staging_list_prints_names_and_sizes_without_transfer(rig: StagingRig) -> None:
     for key, data in {"set/a": b"1", "set/deep/b c": b"22", "set/empty/": b"", "other": b"333"}.items():
         rig.put(key, data)
     outcome = listed(rig, "set")
@@ -35,7 +35,7 @@ def test_a_listing_has_names_and_sizes_and_moves_nothing(rig: StagingRig) -> Non
 
 
 @pytest.mark.parametrize("name", ["plain", "odd [1]*?.txt"])
-def test_one_file_goes_without_a_look_at_others(rig: StagingRig, name: str) -> None:
+def test_stage_out_sends_single_named_file_without_listing(rig: StagingRig, name: str) -> None:
     (rig.local / "deep").mkdir(parents=True)
     for other in (name, "other", "deep/c"):
         (rig.local / other).write_bytes(b"1")
@@ -48,7 +48,7 @@ def test_one_file_goes_without_a_look_at_others(rig: StagingRig, name: str) -> N
     assert rig.run(elsewhere).done.kept == 1
 
 
-def test_what_a_person_has_is_not_replaced(rig: StagingRig) -> None:
+def test_stage_in_refuses_to_replace_existing_local_file(rig: StagingRig) -> None:
     rig.put("set/a", b"theirs")
     rig.put("set/b", b"theirs")
     rig.local.mkdir()
@@ -62,7 +62,7 @@ def test_what_a_person_has_is_not_replaced(rig: StagingRig) -> None:
     assert rig.files() == {"a": b"theirs", "b": b"theirs"}
 
 
-def test_what_was_brought_before_is_replaced(rig: StagingRig) -> None:
+def test_stage_in_replaces_own_earlier_download_but_not_edited_file(rig: StagingRig) -> None:
     rig.put("set/a", b"first")
     task = rig.task(prefix="set", replaces=False)
     rig.run(task)
@@ -74,7 +74,7 @@ def test_what_was_brought_before_is_replaced(rig: StagingRig) -> None:
     assert rig.run(task).failed.class_ is FaultClass.REFUSED
 
 
-def test_what_is_the_same_is_kept_without_a_journal(rig: StagingRig) -> None:
+def test_stage_in_keeps_identical_local_files_without_journal(rig: StagingRig) -> None:
     rig.put("set/a", b"1")
     rig.put("set/empty", b"")
     rig.put_in_parts("set/parts", NOISE[: 5 * MIB], NOISE[5 * MIB :])
@@ -89,7 +89,7 @@ def test_what_is_the_same_is_kept_without_a_journal(rig: StagingRig) -> None:
     assert rig.run(third).failed.class_ is FaultClass.REFUSED
 
 
-def test_a_file_or_link_in_the_place_of_a_directory_stays(rig: StagingRig) -> None:
+def test_stage_in_refuses_to_replace_file_or_link_with_directory(rig: StagingRig) -> None:
     rig.put("set/deep/a", b"1")
     rig.local.mkdir()
     elsewhere = rig.directory / "elsewhere"

@@ -71,7 +71,9 @@ def store(request: pytest.FixtureRequest, ssh: SshServer, rig: StagingRig, remot
     return StoreAddress(StoreKind.FSSPEC, container=str(remote), options={"protocol": "file"})
 
 
-def test_a_tree_comes_in_parts_and_only_once(rig: StagingRig, store: StoreAddress, remote: Path) -> None:
+def test_fsspec_store_stages_in_tree_and_skips_unchanged_files(
+    rig: StagingRig, store: StoreAddress, remote: Path
+) -> None:
     task = rig.task(store=store, prefix="set")
     assert rig.run(task).done.files == 3
     assert rig.files() == NAMES
@@ -85,7 +87,9 @@ def test_a_tree_comes_in_parts_and_only_once(rig: StagingRig, store: StoreAddres
     assert rig.run(rig.task(store=store, prefix="set/big", state_dir=str(rig.directory / "one"))).done.files == 1
 
 
-def test_a_tree_goes_and_only_once(rig: StagingRig, store: StoreAddress, remote: Path) -> None:
+def test_fsspec_store_stages_out_tree_and_skips_unchanged_files(
+    rig: StagingRig, store: StoreAddress, remote: Path
+) -> None:
     for name, data in NAMES.items():
         (rig.local / name).parent.mkdir(parents=True, exist_ok=True)
         (rig.local / name).write_bytes(data)
@@ -104,14 +108,18 @@ def test_a_tree_goes_and_only_once(rig: StagingRig, store: StoreAddress, remote:
 
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("prefix", ["none", ""])
-def test_what_is_not_there(rig: StagingRig, store: StoreAddress, prefix: str, check: bool) -> None:
+def test_fsspec_store_reports_missing_prefix_or_container(
+    rig: StagingRig, store: StoreAddress, prefix: str, check: bool
+) -> None:
     where = store if prefix else replace(store, container=f"{store.container}/none")
     outcome = rig.run(rig.task(store=where, prefix=prefix), check=check)
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
     assert "none" in outcome.failed.message
 
 
-def test_listings_are_in_the_order_of_keys_and_go_on(rig: StagingRig, store: StoreAddress, remote: Path) -> None:
+def test_fsspec_store_lists_keys_in_order_and_resumes_after_any_key(
+    rig: StagingRig, store: StoreAddress, remote: Path
+) -> None:
     for name in ("a.b", "a/c", "a/d/e", "a0"):
         (remote / name).parent.mkdir(parents=True, exist_ok=True)
         (remote / name).write_bytes(b"1")
@@ -124,7 +132,7 @@ def test_listings_are_in_the_order_of_keys_and_go_on(rig: StagingRig, store: Sto
     opened.close()
 
 
-def test_the_memory_of_this_process(rig: StagingRig) -> None:
+def test_fsspec_store_writes_directly_if_file_system_cannot_rename(rig: StagingRig) -> None:
     """A store that cannot rename is written directly."""
     store = StoreAddress(StoreKind.FSSPEC, container="/bucket", options={"protocol": "memory"})
     memory = fsspec.filesystem("memory")
@@ -156,7 +164,9 @@ def fingerprint_of(known_hosts: Path) -> str:
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_host_that_is_not_known_is_refused(rig: StagingRig, ssh: SshServer, remote: Path, check: bool) -> None:
+def test_sftp_store_rejects_unknown_or_changed_host_key(
+    rig: StagingRig, ssh: SshServer, remote: Path, check: bool
+) -> None:
     rig.secrets.write_text(json.dumps({"who": ssh.user}))
     empty = rig.directory / "nobody-known"
     empty.write_text("")
@@ -175,7 +185,9 @@ def test_a_host_that_is_not_known_is_refused(rig: StagingRig, ssh: SshServer, re
     assert rig.run(rig.task(store=insists), check=check).failed.class_ is FaultClass.REFUSED
 
 
-def test_keys_of_a_user(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
+def test_sftp_store_accepts_right_private_key_and_rejects_wrong_key(
+    rig: StagingRig, ssh: SshServer, remote: Path
+) -> None:
     rig.secrets.write_text(
         json.dumps({"who": ssh.user, "key": ssh.key.read_text(), "wrong": ssh.other_key.read_text()})
     )
@@ -192,7 +204,7 @@ def test_keys_of_a_user(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # paramiko's, that reads ahead
 @pytest.mark.parametrize("direction", list(Direction))
-def test_a_connection_that_breaks_is_made_anew(
+def test_sftp_store_reconnects_after_broken_connection(
     rig: StagingRig, ssh: SshServer, remote: Path, direction: Direction
 ) -> None:
     rig.secrets.write_text(json.dumps({"who": ssh.user}))
@@ -211,7 +223,7 @@ def test_a_connection_that_breaks_is_made_anew(
     assert (remote / ("set" if direction is Direction.IN else "new") / "big").read_bytes() == NOISE
 
 
-def test_a_server_that_is_gone(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
+def test_sftp_store_reports_refused_connection(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
     rig.secrets.write_text(json.dumps({"who": ssh.user}))
     port = free_port()
     outcome = rig.run(rig.task(store=sftp(ssh, remote, port), tries=2))
@@ -221,7 +233,7 @@ def test_a_server_that_is_gone(rig: StagingRig, ssh: SshServer, remote: Path) ->
     assert outcome.failed.message.endswith("check the address and whether the store runs")
 
 
-def test_a_server_that_is_no_ssh_server(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
+def test_sftp_store_reports_server_without_ssh_greeting(rig: StagingRig, ssh: SshServer, remote: Path) -> None:
     rig.secrets.write_text(json.dumps({"who": ssh.user}))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -244,7 +256,7 @@ def test_a_server_that_is_no_ssh_server(rig: StagingRig, ssh: SshServer, remote:
         (ValueError("q"), ""),
     ],
 )
-def test_why_there_is_no_connection(error: Exception, said: str) -> None:
+def test_why_unreachable_explains_network_errors_only(error: Exception, said: str) -> None:
     why = why_unreachable(error, "h:22", 5.0)
     assert why.startswith(said) and bool(why) == bool(said)
 
@@ -258,6 +270,6 @@ def test_why_there_is_no_connection(error: Exception, said: str) -> None:
         ({"protocol": "sftp"}, FaultClass.TASK),
     ],
 )
-def test_protocols_that_cannot_be(rig: StagingRig, options: dict[str, str], kind: FaultClass) -> None:
+def test_fsspec_store_rejects_unusable_protocol(rig: StagingRig, options: dict[str, str], kind: FaultClass) -> None:
     store = StoreAddress(StoreKind.FSSPEC, container="x", options=options)
     assert rig.run(rig.task(store=store)).failed.class_ is kind

@@ -75,7 +75,7 @@ def gcs(rig: StagingRig, *fields: str) -> StoreAddress:
     return StoreAddress(StoreKind.GCS, rig.proxy.endpoint, "", rig.bucket, {}, {name: name for name in fields})
 
 
-def test_a_service_account_brings_and_sends(rig: StagingRig, office: Office) -> None:
+def test_gcs_store_transfers_both_ways_with_one_service_account_token(rig: StagingRig, office: Office) -> None:
     rig.put("set/a", b"1")
     rig.secrets.write_text(json.dumps({"service_account": account(office)}))
     assert rig.run(rig.task(prefix="set", store=gcs(rig, "service_account"))).done.files == 1
@@ -85,7 +85,7 @@ def test_a_service_account_brings_and_sends(rig: StagingRig, office: Office) -> 
     assert rig.get("job/a") == b"1"
 
 
-def test_an_account_that_gets_no_token(rig: StagingRig, office: Office) -> None:
+def test_gcs_store_fails_without_request_when_service_account_gets_no_token(rig: StagingRig, office: Office) -> None:
     office.status = 400
     for text in (account(office), "is no JSON", "{}"):
         rig.secrets.write_text(json.dumps({"service_account": text}))
@@ -97,7 +97,9 @@ def test_an_account_that_gets_no_token(rig: StagingRig, office: Office) -> None:
 @pytest.mark.parametrize(
     ("fields", "begins"), [(("token",), "Bearer x"), (("user_name", "password"), "AWS4"), ((), "")]
 )
-def test_tokens_keys_and_nobody(rig: StagingRig, fields: tuple[str, ...], begins: str) -> None:
+def test_gcs_store_sends_authorization_header_for_given_credentials(
+    rig: StagingRig, fields: tuple[str, ...], begins: str
+) -> None:
     rig.put("a", b"1")
     rig.secrets.write_text(json.dumps(dict.fromkeys(fields, "x" * 20)))
     rig.run(rig.task(store=gcs(rig, *fields)))

@@ -94,7 +94,7 @@ def of(kind: type[Any], lines: list[Line]) -> list[Any]:
     return [line for line in lines if isinstance(line, kind)]
 
 
-def test_an_image_is_made_once_per_digest_and_taken_by_it(images: ImageRig) -> None:
+def test_image_cache_builds_once_per_digest_and_apptainer_version(images: ImageRig) -> None:
     digest = images.pusher.push("some/image", "one", {"bin/a": b"1"})
     status, lines = images.run(images.task())
     (said,) = of(Cached, lines)
@@ -118,7 +118,7 @@ def test_an_image_is_made_once_per_digest_and_taken_by_it(images: ImageRig) -> N
     assert len(images.calls()) == 3
 
 
-def test_many_who_ask_have_it_made_once(images: ImageRig) -> None:
+def test_image_cache_builds_once_for_concurrent_jobs(images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"bin/a": b"1"})
     wait = images.flag("wait")
     jobs = [images.start(images.task()) for _ in range(6)]
@@ -133,7 +133,7 @@ def test_many_who_ask_have_it_made_once(images: ImageRig) -> None:
     assert sum(of(Cached, lines_of(output.read_text()))[0].filled for _, output in jobs) == 1
 
 
-def test_one_that_is_killed_takes_its_apptainer_along_and_the_next_makes_it(images: ImageRig) -> None:
+def test_image_cache_waiter_rebuilds_after_builder_and_its_apptainer_are_killed(images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"bin/a": b"1"})
     wait = images.flag("wait")
     first, _ = images.start(images.task())
@@ -151,7 +151,7 @@ def test_one_that_is_killed_takes_its_apptainer_along_and_the_next_makes_it(imag
     assert [path.name for path in Path(said.tree).parent.iterdir() if path.name.startswith("work")] == []
 
 
-def test_of_several_architectures_that_of_this_machine_is_taken(images: ImageRig) -> None:
+def test_image_cache_selects_machine_architecture_and_fails_if_absent(images: ImageRig) -> None:
     mine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     wanted = images.pusher.push("some/image", "mine", {"a": b"1"})
     other = images.pusher.push("some/image", "other", {"a": b"2"})
@@ -165,7 +165,7 @@ def test_of_several_architectures_that_of_this_machine_is_taken(images: ImageRig
     assert (lines[-1].code, "there is none for" in lines[-1].message) == ("S103", True)
 
 
-def test_a_private_registry_gets_a_token_and_nobody_else_the_password(images: ImageRig) -> None:
+def test_image_cache_authenticates_to_private_registry_without_leaking_password(images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.registry.token = "a-token-that-is-given"
     known = {"user_name": "user", "password": "pass"}
@@ -187,7 +187,7 @@ def test_a_private_registry_gets_a_token_and_nobody_else_the_password(images: Im
     assert "the cache is not used for the image" in of(Note, lines)[0].why
 
 
-def test_a_token_alone_is_told_as_ffdl_does_and_older_apptainers_find_it_as_the_users_own(images: ImageRig) -> None:
+def test_image_cache_passes_token_in_docker_config_to_apptainer_without_authfile(images: ImageRig) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.flag("old")
     task = images.task(credentials={"password": "pass"}, secrets_file=str(images.secrets))
@@ -205,7 +205,7 @@ def test_a_token_alone_is_told_as_ffdl_does_and_older_apptainers_find_it_as_the_
 
 
 @pytest.mark.parametrize("version", ["1.1.9", "0.9.0"])
-def test_an_apptainer_that_would_take_credentials_by_its_environment_gets_none(images: ImageRig, version: str) -> None:
+def test_image_cache_rejects_private_image_if_apptainer_is_older_than_1_2(images: ImageRig, version: str) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.flag("old")
     known = {"user_name": "user", "password": "pass"}
@@ -217,7 +217,7 @@ def test_an_apptainer_that_would_take_credentials_by_its_environment_gets_none(i
     assert "a private image needs Apptainer 1.2 or newer there" in lines[-1].message
 
 
-def test_credentials_that_the_registry_refuses_end_the_job(images: ImageRig) -> None:
+def test_image_cache_fails_job_when_registry_rejects_credentials(images: ImageRig) -> None:
     """They were meant: Apptainer would be refused, too, in words that say less."""
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.registry.token = "a-token-that-is-given"
@@ -233,7 +233,7 @@ def test_credentials_that_the_registry_refuses_end_the_job(images: ImageRig) -> 
     assert images.calls() == []
 
 
-def test_an_image_that_is_not_there_fails_before_a_learner_starts(images: ImageRig) -> None:
+def test_image_cache_fails_job_when_image_does_not_exist(images: ImageRig) -> None:
     status, lines = images.run(images.task("no/image:one"))
     assert status == 66
     last = lines[-1]
@@ -243,7 +243,7 @@ def test_an_image_that_is_not_there_fails_before_a_learner_starts(images: ImageR
     assert images.calls() == []
 
 
-def test_a_damaged_answer_is_asked_again(images: ImageRig) -> None:
+def test_image_cache_retries_when_manifest_does_not_match_digest(images: ImageRig) -> None:
     digest = images.pusher.push("some/image", "one", {"a": b"1"})
     images.registry.spoil = 1
     status, lines = images.run(images.task(f"some/image@{digest}"))
@@ -254,7 +254,7 @@ def test_a_damaged_answer_is_asked_again(images: ImageRig) -> None:
 @pytest.mark.parametrize(
     ("said", "told"), [("FATAL: no space left on device", "no space left"), ("FATAL: broken layer", "broken layer")]
 )
-def test_what_apptainer_cannot_do_is_told_and_left_to_it(images: ImageRig, said: str, told: str) -> None:
+def test_image_cache_notes_apptainer_build_failure_and_is_bypassed(images: ImageRig, said: str, told: str) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     images.flag("fails", said)
     status, lines = images.run(images.task())
@@ -264,7 +264,7 @@ def test_what_apptainer_cannot_do_is_told_and_left_to_it(images: ImageRig, said:
 
 
 @pytest.mark.parametrize("wrong", ["program", "registry", "reference"])
-def test_what_cannot_be_asked_is_left_to_apptainer(images: ImageRig, wrong: str) -> None:
+def test_image_cache_is_bypassed_when_program_registry_or_reference_is_unusable(images: ImageRig, wrong: str) -> None:
     images.pusher.push("some/image", "one", {"a": b"1"})
     task = images.task(tries=2)
     if wrong == "program":

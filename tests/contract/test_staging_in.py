@@ -31,7 +31,7 @@ NOISE = random.Random(7).randbytes(5 * MIB + 321)
 MANY = int(os.environ.get("FFDL_TEST_STAGED_FILES", "2000"))
 
 
-def test_a_prefix_comes_whole_and_only_once(rig: StagingRig) -> None:
+def test_stage_in_downloads_prefix_once_and_keeps_unchanged_files(rig: StagingRig) -> None:
     wanted = {"a.txt": b"one", "empty": b"", "deep/er/b.bin": NOISE[: 2 * MIB + 5], "deep/exactly": NOISE[:MIB]}
     for name, data in wanted.items():
         rig.put(f"set/{name}", data)
@@ -50,7 +50,7 @@ def test_a_prefix_comes_whole_and_only_once(rig: StagingRig) -> None:
     )
 
 
-def test_what_changed_on_either_side_comes_again(rig: StagingRig) -> None:
+def test_stage_in_downloads_again_what_changed_remotely_or_locally(rig: StagingRig) -> None:
     for name in ("a", "b", "c"):
         rig.put(name, name.encode())
     rig.run(rig.task())
@@ -61,7 +61,7 @@ def test_what_changed_on_either_side_comes_again(rig: StagingRig) -> None:
     assert outcome.done.kept == 1
 
 
-def test_one_object_can_be_named(rig: StagingRig) -> None:
+def test_stage_in_downloads_single_named_object_with_its_mtime(rig: StagingRig) -> None:
     rig.put("some/where/one.bin", b"1")
     rig.put("some/where/one.bin.old", b"2")
     assert rig.run(rig.task(prefix="some/where/one.bin")).done.files == 1
@@ -70,7 +70,7 @@ def test_one_object_can_be_named(rig: StagingRig) -> None:
     assert (rig.local / "one.bin").stat().st_mtime == found["LastModified"].timestamp()
 
 
-def test_patterns_choose(rig: StagingRig) -> None:
+def test_stage_in_downloads_only_objects_that_match_patterns(rig: StagingRig) -> None:
     for name in ("x/a.txt", "x/deep/b.txt", "x/c.bin"):
         rig.put(name, b"1")
     assert rig.run(rig.task(prefix="x", only=("*.txt",))).done.files == 2
@@ -81,7 +81,7 @@ ODD = ("/lead", "a//b", "../up", "x/../y", "x/./y", "n" * 256, "..", "z/.ffdl-01
 EVEN = ("sp ace", "n" * 255, "ünï/cödé", "tab\tname", "-rf", "$(id)", "q'uo\"te", "a+b&c=d%20e", "back\\slash")
 
 
-def test_odd_names_come_or_are_told(rig: StagingRig) -> None:
+def test_stage_in_stores_unusual_names_and_skips_unsafe_keys_with_note(rig: StagingRig) -> None:
     for name in EVEN:
         rig.put(f"p/{name}", name.encode())
     for n in range(len(ODD)):
@@ -109,7 +109,9 @@ def test_odd_names_come_or_are_told(rig: StagingRig) -> None:
     ]  # fmt: skip
 
 
-def test_links_of_learners_lead_nowhere(rig: StagingRig, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_stage_in_does_not_follow_links_out_of_data_directory(
+    rig: StagingRig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     outside = tmp_path_factory.mktemp("outside")
     (outside / "kept").write_bytes(b"theirs")
     rig.put("dir/kept", b"new")
@@ -125,7 +127,7 @@ def test_links_of_learners_lead_nowhere(rig: StagingRig, tmp_path_factory: pytes
     assert (outside / temporary).read_bytes() == b"theirs, too"
 
 
-def test_zeros_take_no_room(rig: StagingRig) -> None:
+def test_stage_in_writes_zero_blocks_as_sparse_file(rig: StagingRig) -> None:
     data = b"begin" + bytes(12 * MIB) + b"end"
     rig.put("sparse", data)
     rig.run(rig.task())
@@ -133,7 +135,7 @@ def test_zeros_take_no_room(rig: StagingRig) -> None:
     assert (rig.local / "sparse").stat().st_blocks * 512 < 4 * MIB
 
 
-def test_objects_stored_in_parts_are_held_against_their_etag(rig: StagingRig) -> None:
+def test_stage_in_downloads_multipart_object_with_other_part_size(rig: StagingRig) -> None:
     etag = rig.put_in_parts("parts", NOISE[: 5 * MIB], NOISE[5 * MIB :])
     assert etag.endswith("-2")
     rig.run(rig.task(part_bytes=2 * MIB))
@@ -141,7 +143,7 @@ def test_objects_stored_in_parts_are_held_against_their_etag(rig: StagingRig) ->
 
 
 @pytest.mark.parametrize("spoiled", [False, True])
-def test_parts_may_be_of_any_size(rig: StagingRig, spoiled: bool) -> None:
+def test_stage_in_verifies_multipart_object_with_uneven_parts(rig: StagingRig, spoiled: bool) -> None:
     long = random.Random(3).randbytes(13 * MIB)
     rig.put_in_parts("parts", long[: 5 * MIB], long[5 * MIB : 12 * MIB], long[12 * MIB :])
     times = [1] if spoiled else []
@@ -157,7 +159,7 @@ def test_parts_may_be_of_any_size(rig: StagingRig, spoiled: bool) -> None:
     assert len(outcome.of(Retry)) == spoiled
 
 
-def test_parts_are_guessed_where_a_store_does_not_tell_them_and_nothing_is_read_twice(
+def test_stage_in_guesses_part_size_when_store_does_not_report_parts(
     rig: StagingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = random.Random(4).randbytes(17 * MIB)
@@ -170,7 +172,9 @@ def test_parts_are_guessed_where_a_store_does_not_tell_them_and_nothing_is_read_
     assert sorted(ranges) == ["bytes=0-8388607", "bytes=16777216-17825791", "bytes=8388608-16777215"]
 
 
-def test_one_checksum_over_many_parts_is_made_while_they_come(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_in_computes_whole_checksum_without_rereading_file(
+    rig: StagingRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.put("whole", NOISE)
     monkeypatch.setattr("ffdl_batch.staging.verifying.digest_of", None)
     assert rig.run(rig.task()).done.bytes == len(NOISE)
@@ -194,7 +198,7 @@ class Spoiling:
                 self._rig.put(self._key, self._good)
 
 
-def test_an_object_that_is_changed_while_it_is_read_is_read_again(rig: StagingRig) -> None:
+def test_stage_in_retries_object_that_changes_during_download(rig: StagingRig) -> None:
     rig.put("moving", NOISE)
     rig.proxy.before = Spoiling(rig, "moving", NOISE, 1)
     outcome = rig.run(rig.task())
@@ -203,7 +207,7 @@ def test_an_object_that_is_changed_while_it_is_read_is_read_again(rig: StagingRi
     assert outcome.of(Progress)[-1].bytes == len(NOISE)
 
 
-def test_an_object_that_is_always_another_one_fails(rig: StagingRig) -> None:
+def test_stage_in_fails_when_object_changes_on_every_read(rig: StagingRig) -> None:
     rig.put("moving", b"01")
     rig.proxy.before = Spoiling(rig, "moving", b"01", 1000)
     outcome = rig.run(rig.task())
@@ -220,7 +224,7 @@ def checked(s3_server: S3Server) -> Iterator[S3Server]:
     s3_server.check_keys(False)
 
 
-def test_keys_are_signed_with_and_wrong_ones_fail_at_once(rig: StagingRig, checked: S3Server) -> None:
+def test_stage_in_fails_without_retry_when_s3_keys_are_wrong(rig: StagingRig, checked: S3Server) -> None:
     rig.put("a", b"1")
     key, secret = checked.make_user("somebody")
     checked.check_keys(True)
@@ -237,7 +241,7 @@ def test_keys_are_signed_with_and_wrong_ones_fail_at_once(rig: StagingRig, check
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_missing_bucket_or_key_is_told(rig: StagingRig, check: bool) -> None:
+def test_stage_in_reports_missing_bucket_or_key(rig: StagingRig, check: bool) -> None:
     no_bucket = rig.run(rig.task(store=replace(rig.store, container="there-is-none")), check=check)
     assert (no_bucket.status, no_bucket.failed.class_, no_bucket.failed.code) == (66, FaultClass.MISSING, "C103")
     assert "bucket there-is-none" in no_bucket.failed.message
@@ -246,7 +250,7 @@ def test_a_missing_bucket_or_key_is_told(rig: StagingRig, check: bool) -> None:
     assert "key nothing/here" in no_key.failed.message
 
 
-def test_checking_moves_nothing_and_sees_that_there_is_no_room(
+def test_stage_in_check_transfers_nothing_and_detects_full_disk(
     rig: StagingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.put("a", NOISE)
@@ -263,7 +267,7 @@ def test_checking_moves_nothing_and_sees_that_there_is_no_room(
 
 
 @pytest.mark.timeout(600 + MANY // 20)
-def test_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
+def test_stage_in_downloads_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
     rig.server.put_many(rig.bucket, ((f"many/{n % 50:02}/{n:06}", b"%d" % n) for n in range(MANY)))
     store = replace(rig.store, endpoint=rig.server.endpoint)
     process = rig.start(rig.task(prefix="many", parallel=8, store=store))
@@ -279,7 +283,7 @@ def test_many_small_files_in_bounded_memory(rig: StagingRig) -> None:
     print(f"{MANY} files, {peak_kib // 1024} MiB, {rig.said()[-1]}")
 
 
-def test_a_missing_library_names_the_extra(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_program_names_extra_when_library_is_missing(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> object:
         raise ImportError(name)
 
@@ -289,7 +293,7 @@ def test_a_missing_library_names_the_extra(rig: StagingRig, monkeypatch: pytest.
     assert "[s3]" in outcome.failed.message
 
 
-def test_a_defect_is_told_without_secrets(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_program_masks_secrets_in_internal_errors(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.put("a", b"1")
 
     def fail(*_: object) -> None:
@@ -301,14 +305,14 @@ def test_a_defect_is_told_without_secrets(rig: StagingRig, monkeypatch: pytest.M
     assert "KeyError: '***'" in outcome.failed.message
 
 
-def test_a_task_that_cannot_be_read(rig: StagingRig, tmp_path: Path) -> None:
+def test_staging_program_rejects_invalid_task_without_request(rig: StagingRig, tmp_path: Path) -> None:
     rig.proxy.rules = [Rule(status=500)]
     outcome = rig.run(rig.task(state_dir="relative"))
     assert (outcome.status, outcome.failed.code) == (70, "S306")
     assert rig.proxy.requests == []
 
 
-def test_nothing_where_there_may_be_nothing(rig: StagingRig) -> None:
+def test_stage_in_accepts_missing_prefix_if_transfer_is_optional(rig: StagingRig) -> None:
     task = rig.task(prefix="not-there")
     assert rig.run(task).failed.class_ is FaultClass.MISSING
     task = replace(task, transfers=(replace(task.transfers[0], optional=True),))
@@ -316,7 +320,7 @@ def test_nothing_where_there_may_be_nothing(rig: StagingRig) -> None:
     assert rig.run(task, check=True).status == 0
 
 
-def test_another_process_at_work_is_waited_for(rig: StagingRig) -> None:
+def test_staging_program_waits_for_state_lock_or_refuses_without_wait(rig: StagingRig) -> None:
     rig.put("a", b"1")
     rig.state.mkdir()
     with (rig.state / "lock").open("w") as lock:
@@ -329,7 +333,7 @@ def test_another_process_at_work_is_waited_for(rig: StagingRig) -> None:
     assert rig.files() == {"a": b"1"}
 
 
-def test_another_node_takes_what_is_in_place_by_its_content(rig: StagingRig) -> None:
+def test_stage_in_keeps_files_with_matching_content_without_journal(rig: StagingRig) -> None:
     """Its journal knows nothing of it."""
     whole, parts = NOISE[:MIB], (NOISE[: 5 * MIB], b"the rest")
     rig.put("a", whole)
@@ -343,7 +347,7 @@ def test_another_node_takes_what_is_in_place_by_its_content(rig: StagingRig) -> 
     assert rig.files() == {"a": whole, "b": b"1", "c": b"".join(parts)}
 
 
-def test_what_is_in_place_needs_no_room(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_in_disk_check_excludes_files_already_in_place(rig: StagingRig, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", "c"):
         rig.put(name, NOISE[:MIB])
     assert rig.run(rig.task()).done.files == 3
@@ -356,7 +360,7 @@ def test_what_is_in_place_needs_no_room(rig: StagingRig, monkeypatch: pytest.Mon
     assert rig.run(rig.task(parallel=1)).failed.class_ is FaultClass.FULL
 
 
-def test_only_what_has_moved_is_said_to_be_kept(rig: StagingRig) -> None:
+def test_stage_in_error_mentions_kept_files_only_after_partial_transfer(rig: StagingRig) -> None:
     rig.put("a", b"1")
     rig.put("zz", b"2")
     rig.proxy.rules = [Rule(status=500, path="/zz", times=9)]
@@ -367,7 +371,7 @@ def test_only_what_has_moved_is_said_to_be_kept(rig: StagingRig) -> None:
         assert outcome.failed.message.endswith("check the address and whether the store runs")
 
 
-def test_the_program_has_a_limit_at_which_linux_makes_no_core_at_all(rig: StagingRig) -> None:
+def test_staging_program_sets_core_limit_that_suppresses_core_dumps(rig: StagingRig) -> None:
     """Neither a file nor for a program that the site has for them."""
     rig.put("a", b"1")
     rig.proxy.rules = [Rule(hang_s=60.0)]

@@ -31,7 +31,7 @@ def puts(rig: StagingRig) -> list[str]:
     return [path for method, path, _ in rig.proxy.requests if method in ("PUT", "POST")]
 
 
-def test_a_tree_is_stored_and_what_is_there_stays(rig: StagingRig) -> None:
+def test_stage_out_uploads_changed_files_and_never_deletes_objects(rig: StagingRig) -> None:
     rig.put("job/old", b"of an earlier attempt")
     lay(rig, {"model.pt": b"weights", "empty": b"", "logs/learner-1/training-log.txt": b"line\n", "ünï q'&%": b"1"})
     first = rig.run(rig.task(OUT, "job")).done
@@ -51,7 +51,7 @@ def test_a_tree_is_stored_and_what_is_there_stays(rig: StagingRig) -> None:
 
 
 @pytest.mark.parametrize("size", [MIB, len(NOISE)])
-def test_without_a_journal_contents_are_compared(rig: StagingRig, size: int) -> None:
+def test_stage_out_keeps_identical_object_without_journal(rig: StagingRig, size: int) -> None:
     lay(rig, {"big": NOISE[:size]})
     rig.run(rig.task(OUT, "job"))
     assert rig.get("job/big") == NOISE[:size]
@@ -61,14 +61,14 @@ def test_without_a_journal_contents_are_compared(rig: StagingRig, size: int) -> 
     assert puts(rig) == []
 
 
-def test_what_others_stored_in_other_parts_is_known(rig: StagingRig) -> None:
+def test_stage_out_keeps_identical_object_with_other_part_sizes(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE})
     rig.put_in_parts("job/big", NOISE[: 8 * MIB], NOISE[8 * MIB :])
     assert rig.run(rig.task(OUT, "job")).done.kept == 1
     assert puts(rig) == []
 
 
-def test_the_md5_of_what_is_sent_is_signed(rig: StagingRig) -> None:
+def test_stage_out_signs_content_md5_of_every_put(rig: StagingRig) -> None:
     """It stands in for a digest of the body in the signature."""
     lay(rig, {"small": b"1", "big": NOISE})
     rig.run(rig.task(OUT, "job"))
@@ -79,7 +79,7 @@ def test_the_md5_of_what_is_sent_is_signed(rig: StagingRig) -> None:
     assert all("content-md5;" in by for by in signed)
 
 
-def test_a_small_file_is_one_message(rig: StagingRig) -> None:
+def test_stage_out_sends_small_file_without_expect_continue(rig: StagingRig) -> None:
     """Nothing is asked before its body is sent."""
     lay(rig, {"small": b"1"})
     rig.run(rig.task(OUT, "job"))
@@ -87,7 +87,7 @@ def test_a_small_file_is_one_message(rig: StagingRig) -> None:
     assert rig.proxy.expected == []
 
 
-def test_what_was_stored_later_stays_if_wished(rig: StagingRig) -> None:
+def test_stage_out_keeps_newer_object_with_keep_newer(rig: StagingRig) -> None:
     lay(rig, {"late": b"earlier", "mine": b"1"})
     os.utime(rig.local / "late", (1_000_000_000, 1_000_000_000))
     rig.put("job/late", b"later")
@@ -97,7 +97,7 @@ def test_what_was_stored_later_stays_if_wished(rig: StagingRig) -> None:
     assert rig.get("job/late") == b"earlier"
 
 
-def test_links_pipes_and_odd_names_are_told_and_left_out(rig: StagingRig, tmp_path: Path) -> None:
+def test_stage_out_skips_links_pipes_and_invalid_names_with_note(rig: StagingRig, tmp_path: Path) -> None:
     secret = tmp_path / "outside"
     secret.mkdir()
     (secret / "theirs").write_bytes(b"not for the store")
@@ -113,7 +113,7 @@ def test_links_pipes_and_odd_names_are_told_and_left_out(rig: StagingRig, tmp_pa
     assert all(part in whys for part in ("is a link", "is no file", "not UTF-8", "longer than 1024 bytes"))
 
 
-def test_large_files_go_in_parts(rig: StagingRig) -> None:
+def test_stage_out_uploads_large_file_in_parts(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE})
     outcome = rig.run(rig.task(OUT, "job"))
     assert rig.get("job/big") == NOISE
@@ -122,7 +122,7 @@ def test_large_files_go_in_parts(rig: StagingRig) -> None:
     assert rig.uploads() == []
 
 
-def test_a_file_that_is_written_meanwhile_is_sent_as_it_is_at_last(rig: StagingRig) -> None:
+def test_stage_out_resends_file_that_is_written_during_upload(rig: StagingRig) -> None:
     lay(rig, {"log": b"line 1\n", "big": NOISE})
     left = {"/log": 1, "partNumber=2": 1}
 
@@ -141,7 +141,7 @@ def test_a_file_that_is_written_meanwhile_is_sent_as_it_is_at_last(rig: StagingR
     assert rig.uploads() == []
 
 
-def test_a_file_that_is_always_written_is_told(rig: StagingRig) -> None:
+def test_stage_out_notes_file_that_is_written_during_every_upload(rig: StagingRig) -> None:
     lay(rig, {"log": b"0"})
 
     def write(method: str, path: str) -> None:
@@ -159,7 +159,7 @@ def test_a_file_that_is_always_written_is_told(rig: StagingRig) -> None:
     assert rig.get("job/log") == b"0+++"
 
 
-def test_an_upload_that_was_killed_goes_on(rig: StagingRig) -> None:
+def test_stage_out_resumes_multipart_upload_after_kill(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE})
     rig.proxy.rules = [Rule("PUT", "partNumber", after=2, hang_s=600)]
     killed = rig.start(rig.task(OUT, "job", parallel=1))
@@ -177,7 +177,7 @@ def test_an_upload_that_was_killed_goes_on(rig: StagingRig) -> None:
     assert rig.uploads() == []
 
 
-def test_an_upload_that_is_not_wanted_any_more_is_given_up(rig: StagingRig) -> None:
+def test_stage_out_aborts_multipart_upload_of_changed_or_deleted_file(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE, "gone": NOISE[::-1]})
     rig.proxy.rules = [Rule("POST", "uploadId=", status=403, code="ExpiredToken")]
     assert rig.run(rig.task(OUT, "job", parallel=1)).status == 77
@@ -190,7 +190,7 @@ def test_an_upload_that_is_not_wanted_any_more_is_given_up(rig: StagingRig) -> N
     assert rig.uploads() == []
 
 
-def test_an_upload_that_the_store_forgot_begins_anew(rig: StagingRig) -> None:
+def test_stage_out_restarts_multipart_upload_that_store_no_longer_knows(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE})
     rig.proxy.rules = [Rule("POST", "uploadId=", status=403, code="ExpiredToken")]
     assert rig.run(rig.task(OUT, "job")).status == 77
@@ -199,7 +199,7 @@ def test_an_upload_that_the_store_forgot_begins_anew(rig: StagingRig) -> None:
     assert rig.get("job/big") == NOISE
 
 
-def test_faults_of_the_way_out_are_the_platforms(rig: StagingRig) -> None:
+def test_stage_out_classifies_missing_bucket_and_full_store(rig: StagingRig) -> None:
     lay(rig, {"a": b"1"})
     none = replace(rig.store, container="there-is-none")
     for check in (True, False):
@@ -220,7 +220,7 @@ def wait_for(holds: object) -> None:
     raise TimeoutError
 
 
-def test_digest_of_a_file_that_ends_early(tmp_path: Path) -> None:
+def test_digest_of_raises_eof_error_if_file_is_too_short(tmp_path: Path) -> None:
     path = tmp_path / "short"
     path.write_bytes(b"123")
     file = os.open(path, os.O_RDONLY)
@@ -231,7 +231,7 @@ def test_digest_of_a_file_that_ends_early(tmp_path: Path) -> None:
         os.close(file)
 
 
-def test_a_name_that_the_store_refuses_does_not_stop_the_others(rig: StagingRig) -> None:
+def test_stage_out_uploads_other_files_when_store_rejects_one_name(rig: StagingRig) -> None:
     """Such a store is the test's own server, whose paths end at a line's end; S3 takes any name in UTF-8."""
     for name in ("a", "odd\nname", "z"):
         (rig.local / name).parent.mkdir(parents=True, exist_ok=True)

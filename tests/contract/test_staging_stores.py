@@ -128,7 +128,7 @@ def at(front: FaultProxy) -> StoreAddress:
     return StoreAddress(StoreKind.HTTP, f"{front.endpoint}/set", options={"timeout_s": "60"})
 
 
-def test_files_of_a_web_server_come_in_parts(rig: StagingRig, front: FaultProxy) -> None:
+def test_http_store_downloads_file_in_ranges_and_keeps_unchanged_file(rig: StagingRig, front: FaultProxy) -> None:
     task = rig.task(store=at(front), prefix="big")
     assert rig.run(task).done.files == 1
     assert rig.files() == {"big": NOISE}
@@ -139,7 +139,7 @@ def test_files_of_a_web_server_come_in_parts(rig: StagingRig, front: FaultProxy)
 
 
 @pytest.mark.parametrize("cut_at", [-1, 500_000])
-def test_a_server_without_ranges_and_lengths(rig: StagingRig, web: Web, cut_at: int) -> None:
+def test_http_store_downloads_whole_file_without_ranges_and_lengths(rig: StagingRig, web: Web, cut_at: int) -> None:
     web.has_ranges = web.has_lengths = False
     front = FaultProxy(web.port)
     front.rules = [Rule("GET", "/big", times=1, cut_at=cut_at)] if cut_at > 0 else []
@@ -154,7 +154,7 @@ def test_a_server_without_ranges_and_lengths(rig: StagingRig, web: Web, cut_at: 
 @pytest.mark.parametrize(
     ("name", "kind", "told"), [("d.npz", "Text/HTML; charset=utf-8", 1), ("d.html", "text/html", 0)]
 )
-def test_what_comes_as_a_page_is_told(
+def test_http_store_notes_html_response_for_non_html_name(
     rig: StagingRig, web: Web, front: FaultProxy, name: str, kind: str, told: int
 ) -> None:
     web.files[f"/set/{name}"] = b"<html>Please log in</html>"
@@ -167,7 +167,9 @@ def test_what_comes_as_a_page_is_told(
 
 
 @pytest.mark.parametrize("status", [405, 501])
-def test_a_server_that_knows_no_head(rig: StagingRig, web: Web, front: FaultProxy, status: int) -> None:
+def test_http_store_downloads_file_if_server_rejects_head(
+    rig: StagingRig, web: Web, front: FaultProxy, status: int
+) -> None:
     web.head_status = status
     task = rig.task(store=at(front), prefix="big")
     assert rig.run(task, check=True).status == 0
@@ -178,7 +180,7 @@ def test_a_server_that_knows_no_head(rig: StagingRig, web: Web, front: FaultProx
     assert (outcome.status, outcome.failed.class_) == (66, FaultClass.MISSING)
 
 
-def test_a_file_that_is_changed_while_it_is_read(rig: StagingRig, web: Web, front: FaultProxy) -> None:
+def test_http_store_retries_file_that_changes_during_download(rig: StagingRig, web: Web, front: FaultProxy) -> None:
     seen: list[str] = []
 
     def change(method: str, _path: str) -> None:
@@ -192,7 +194,9 @@ def test_a_file_that_is_changed_while_it_is_read(rig: StagingRig, web: Web, fron
     assert any("changed while it was read" in retry.why for retry in outcome.of(Retry))
 
 
-def test_digests_that_a_web_server_tells_are_held_against(rig: StagingRig, web: Web, front: FaultProxy) -> None:
+def test_http_store_rejects_content_that_does_not_match_repr_digest(
+    rig: StagingRig, web: Web, front: FaultProxy
+) -> None:
     good = base64.b64encode(hashlib.sha256(NOISE).digest()).decode()
     web.headers["Repr-Digest"] = f"sha-256=:{good}:"
     assert rig.run(rig.task(store=at(front), prefix="big")).done.files == 1
@@ -203,7 +207,9 @@ def test_digests_that_a_web_server_tells_are_held_against(rig: StagingRig, web: 
     assert rig.files().keys() != {"big"}
 
 
-def test_passwords_of_a_web_server(rig: StagingRig, web: Web, front: FaultProxy) -> None:
+def test_http_store_sends_basic_auth_and_fails_without_retry_if_rejected(
+    rig: StagingRig, web: Web, front: FaultProxy
+) -> None:
     pair = '{"u": "somebody", "p": "planted-password"}'
     rig.secrets.write_text(pair)
     web.password = "Basic " + base64.b64encode(b"somebody:planted-password").decode()
@@ -217,19 +223,19 @@ def test_passwords_of_a_web_server(rig: StagingRig, web: Web, front: FaultProxy)
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_file_that_a_web_server_has_not(rig: StagingRig, front: FaultProxy, check: bool) -> None:
+def test_http_store_reports_missing_file(rig: StagingRig, front: FaultProxy, check: bool) -> None:
     outcome = rig.run(rig.task(store=at(front), prefix="none"), check=check)
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")
     assert "file none: there is no such file; check the path" in outcome.failed.message
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_web_server_is_asked_for_a_file_by_name(rig: StagingRig, front: FaultProxy, check: bool) -> None:
+def test_http_store_rejects_task_without_file_name(rig: StagingRig, front: FaultProxy, check: bool) -> None:
     outcome = rig.run(rig.task(store=at(front)), check=check)
     assert (outcome.status, outcome.failed.class_) == (78, FaultClass.TASK)
 
 
-def test_an_empty_bucket_is_nothing_to_bring(rig: StagingRig) -> None:
+def test_s3_store_stages_in_nothing_from_empty_bucket(rig: StagingRig) -> None:
     assert rig.run(rig.task(), check=True).done.files == 0
     assert rig.run(rig.task()).done.files == 0
 
@@ -247,7 +253,7 @@ def plain(tmp_path: Path) -> Iterator[tuple[StoreAddress, Path]]:
         yield StoreAddress(StoreKind.HTTP, f"http://127.0.0.1:{served.port}"), tmp_path / "www"
 
 
-def test_pythons_own_server(rig: StagingRig, plain: tuple[StoreAddress, Path]) -> None:
+def test_http_store_downloads_file_from_python_http_server(rig: StagingRig, plain: tuple[StoreAddress, Path]) -> None:
     store, directory = plain
     (directory / "file").write_bytes(NOISE)
     assert rig.run(rig.task(store=store, prefix="file")).done.files == 1
@@ -255,7 +261,7 @@ def test_pythons_own_server(rig: StagingRig, plain: tuple[StoreAddress, Path]) -
 
 
 @pytest.mark.parametrize("replaces", [True, False])
-def test_without_etags_size_and_time_say_what_is_there(
+def test_http_store_compares_size_and_mtime_without_etags(
     rig: StagingRig, plain: tuple[StoreAddress, Path], replaces: bool
 ) -> None:
     store, directory = plain
@@ -272,7 +278,7 @@ def test_without_etags_size_and_time_say_what_is_there(
 
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("prefix", ["sets", "sets/"])
-def test_the_page_of_a_directory_is_no_data(
+def test_http_store_rejects_directory_listing_page(
     rig: StagingRig, plain: tuple[StoreAddress, Path], prefix: str, check: bool
 ) -> None:
     """Servers lead on from a directory's name to the page that lists it, which a training would read as its data."""
@@ -285,7 +291,7 @@ def test_the_page_of_a_directory_is_no_data(
     assert rig.files() == {}
 
 
-def test_a_directory_comes_and_goes(rig: StagingRig, tmp_path: Path) -> None:
+def test_file_store_stages_in_and_out_and_keeps_unchanged_files(rig: StagingRig, tmp_path: Path) -> None:
     source = tmp_path / "nfs" / "sets" / "mnist"
     (source / "deep").mkdir(parents=True)
     (source / "deep" / "b").write_bytes(NOISE)
@@ -303,7 +309,7 @@ def test_a_directory_comes_and_goes(rig: StagingRig, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", [True, False])
-def test_a_directory_that_is_not_there(rig: StagingRig, tmp_path: Path, check: bool) -> None:
+def test_file_store_reports_missing_directory(rig: StagingRig, tmp_path: Path, check: bool) -> None:
     store = StoreAddress(StoreKind.FILE, str(tmp_path / "none"))
     outcome = rig.run(rig.task(store=store), check=check)
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (66, FaultClass.MISSING, "C103")

@@ -39,7 +39,9 @@ def store(rig: StagingRig, swift: Swift, front: FaultProxy) -> StoreAddress:
     return StoreAddress(StoreKind.SWIFT, f"{front.endpoint}/auth/v1.0", "", "box", {"timeout_s": "60"}, credentials)
 
 
-def test_objects_of_all_kinds_come_once(rig: StagingRig, swift: Swift, store: StoreAddress, front: FaultProxy) -> None:
+def test_swift_store_stages_in_plain_static_and_dynamic_large_objects_once(
+    rig: StagingRig, swift: Swift, store: StoreAddress, front: FaultProxy
+) -> None:
     box = swift.containers["box"]
     box |= {
         "set/a": Stored(b"1"),
@@ -59,7 +61,9 @@ def test_objects_of_all_kinds_come_once(rig: StagingRig, swift: Swift, store: St
     assert rig.run(task).done.kept == 5
 
 
-def test_listings_have_pages(rig: StagingRig, swift: Swift, store: StoreAddress, front: FaultProxy) -> None:
+def test_swift_store_lists_all_pages_and_retries_failed_page(
+    rig: StagingRig, swift: Swift, store: StoreAddress, front: FaultProxy
+) -> None:
     swift.containers["box"] |= {f"set/{n:04}": Stored(b"%d" % n) for n in range(1500)}
     rig.local.mkdir()
     front.rules = [Rule("GET", "marker=set%2F0999", times=1, status=503)]
@@ -68,7 +72,7 @@ def test_listings_have_pages(rig: StagingRig, swift: Swift, store: StoreAddress,
     assert len(outcome.of(Retry)) == 1
 
 
-def test_results_go_out_in_parts(rig: StagingRig, swift: Swift, store: StoreAddress) -> None:
+def test_swift_store_stages_out_large_file_in_segments(rig: StagingRig, swift: Swift, store: StoreAddress) -> None:
     rig.local.mkdir()
     (rig.local / "big").write_bytes(NOISE)
     (rig.local / "small").write_bytes(b"1")
@@ -79,7 +83,7 @@ def test_results_go_out_in_parts(rig: StagingRig, swift: Swift, store: StoreAddr
     assert rig.run(task).done.kept == 2
 
 
-def test_segments_that_are_left_are_removed(
+def test_swift_store_removes_leftover_segments_on_next_upload(
     rig: StagingRig, swift: Swift, store: StoreAddress, front: FaultProxy
 ) -> None:
     rig.local.mkdir()
@@ -95,7 +99,9 @@ def test_segments_that_are_left_are_removed(
     assert swift.containers["box_segments"] == {}
 
 
-def test_keystone_gives_the_account_of_the_region(rig: StagingRig, swift: Swift, store: StoreAddress) -> None:
+def test_swift_store_uses_keystone_account_of_region_and_reports_unknown_region(
+    rig: StagingRig, swift: Swift, store: StoreAddress
+) -> None:
     swift.domain, swift.project = "a-domain", "a-project"
     swift.containers["box"]["a"] = Stored(b"1")
     options = {**store.options, "domain_name": "a-domain", "project_id": "a-project"}
@@ -106,7 +112,9 @@ def test_keystone_gives_the_account_of_the_region(rig: StagingRig, swift: Swift,
     assert "region west" in wrong.failed.message
 
 
-def test_a_wrong_password_and_a_missing_container(rig: StagingRig, swift: Swift, store: StoreAddress) -> None:
+def test_swift_store_reports_wrong_password_and_missing_container(
+    rig: StagingRig, swift: Swift, store: StoreAddress
+) -> None:
     none = rig.run(rig.task(store=replace(store, container="none")), check=True)
     assert (none.status, none.failed.class_) == (66, FaultClass.MISSING)
     swift.password = "another"
@@ -116,7 +124,7 @@ def test_a_wrong_password_and_a_missing_container(rig: StagingRig, swift: Swift,
 
 
 @pytest.mark.parametrize("young_s", [0.0, 3600.0])
-def test_a_token_that_ends_in_mid_transfer(
+def test_swift_store_renews_token_that_expires_in_transfer_unless_it_is_new(
     rig: StagingRig,
     swift: Swift,
     store: StoreAddress,

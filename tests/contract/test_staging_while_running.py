@@ -29,7 +29,7 @@ def requests_of(rig: StagingRig) -> list[tuple[str, str]]:
     return found
 
 
-def test_one_of_many_runs_asks_for_no_listing_and_sends_what_is_new(rig: StagingRig) -> None:
+def test_running_upload_sends_only_changed_files_without_listing(rig: StagingRig) -> None:
     lay(rig, {f"results/{n}": b"%d" % n for n in range(20)})
     task = rig.task(OUT, "job", rest_s=RESTING)
     rig.run(task)
@@ -51,7 +51,7 @@ def test_one_of_many_runs_asks_for_no_listing_and_sends_what_is_new(rig: Staging
     assert rig.get("job/results/8") == b"8"
 
 
-def test_a_large_file_that_grows_is_neither_read_nor_sent_until_it_rests(
+def test_running_upload_defers_growing_large_file_until_it_is_unchanged(
     rig: StagingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay(rig, {"checkpoint": NOISE[: 6 * MIB], "log": b"line\n"})
@@ -73,7 +73,7 @@ def test_a_large_file_that_grows_is_neither_read_nor_sent_until_it_rests(
     assert requests_of(rig) == []
 
 
-def test_a_large_file_rests_where_it_is_the_same_in_the_next_run(rig: StagingRig) -> None:
+def test_running_upload_sends_large_file_that_is_unchanged_since_previous_run(rig: StagingRig) -> None:
     """Whatever the clock of the file's server says."""
     lay(rig, {"checkpoint": NOISE})
     os.utime(rig.local / "checkpoint", (LONG_AGO * 2, LONG_AGO * 2))
@@ -82,7 +82,7 @@ def test_a_large_file_rests_where_it_is_the_same_in_the_next_run(rig: StagingRig
     assert rig.get("job/checkpoint") == NOISE
 
 
-def test_a_large_file_that_never_rests_is_stored_after_a_while(
+def test_running_upload_sends_ever_changing_large_file_after_longest_wait(
     rig: StagingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay(rig, {"checkpoint": NOISE})
@@ -105,7 +105,7 @@ def test_a_large_file_that_never_rests_is_stored_after_a_while(
     assert rig.get("job/checkpoint") == NOISE[::-1] + b"more\n"
 
 
-def test_a_large_file_that_is_written_while_it_is_sent_is_left_to_a_later_run(rig: StagingRig) -> None:
+def test_running_upload_aborts_large_file_that_is_written_during_upload(rig: StagingRig) -> None:
     lay(rig, {"checkpoint": NOISE})
     os.utime(rig.local / "checkpoint", (LONG_AGO, LONG_AGO))
 
@@ -123,7 +123,7 @@ def test_a_large_file_that_is_written_while_it_is_sent_is_left_to_a_later_run(ri
     assert rig.get("job/checkpoint") == b"short"
 
 
-def test_a_small_file_that_is_always_written_goes_once_in_a_run(rig: StagingRig) -> None:
+def test_running_upload_sends_ever_changing_small_file_once_per_run(rig: StagingRig) -> None:
     lay(rig, {"log": b"0"})
 
     def write(method: str, path: str) -> None:
@@ -142,7 +142,7 @@ def test_a_small_file_that_is_always_written_goes_once_in_a_run(rig: StagingRig)
     assert rig.get("job/log") == b"0++"
 
 
-def test_a_store_that_takes_no_parts_waits_for_large_files_too(rig: StagingRig, tmp_path: Path) -> None:
+def test_running_upload_defers_large_file_to_store_without_parts(rig: StagingRig, tmp_path: Path) -> None:
     lay(rig, {"checkpoint": NOISE})
     store = StoreAddress(StoreKind.FILE, container=str(tmp_path / "store"))
     (tmp_path / "store").mkdir()

@@ -52,7 +52,7 @@ def check(checks: StoreChecks, job: LaunchFile, later: bool = False) -> list[Fin
     return list(checks.findings(job, STORES, SECRETS, later=later))
 
 
-def test_stores_that_are_right_are_asked_once(rig: StagingRig) -> None:
+def test_store_check_caches_success_and_rechecks_other_prefix(rig: StagingRig) -> None:
     rig.put("set/a", b"1")
     checks = patient()
     assert check(checks, launch(rig)) == []
@@ -69,13 +69,13 @@ def test_stores_that_are_right_are_asked_once(rig: StagingRig) -> None:
     assert len(rig.proxy.requests) > asked
 
 
-def test_what_is_missing_may_be_made_by_another_job(rig: StagingRig) -> None:
+def test_store_check_warns_about_missing_data_if_job_starts_later(rig: StagingRig) -> None:
     (missing,) = check(patient(), launch(rig, "not-there"), later=True)
     assert (missing.severity, missing.code) == (Severity.WARNING, "C103")
     assert "not-there" in missing.message
 
 
-def test_a_container_of_results_that_is_not_there(rig: StagingRig) -> None:
+def test_store_check_reports_missing_results_container(rig: StagingRig) -> None:
     rig.put("set/a", b"1")
     job = launch(rig)
     elsewhere = replace(job.uploads[0], store=replace(rig.store, container="none"))
@@ -85,7 +85,7 @@ def test_a_container_of_results_that_is_not_there(rig: StagingRig) -> None:
     )  # fmt: skip
 
 
-def test_keys_that_are_wrong_are_told_once(rig: StagingRig) -> None:
+def test_store_check_reports_wrong_keys_once_without_secrets(rig: StagingRig) -> None:
     rig.proxy.rules.append(Rule(status=403, code="SignatureDoesNotMatch"))
     (found,) = check(patient(), launch(rig))
     assert (found.severity, found.code, found.path) == (Severity.ERROR, "C103", "data_stores[1].connection")
@@ -96,7 +96,7 @@ def test_keys_that_are_wrong_are_told_once(rig: StagingRig) -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_store_that_does_not_answer_is_doubtful_and_told_once_and_asked_again(rig: StagingRig, hangs: bool) -> None:
+def test_store_check_warns_once_per_check_about_unreachable_store(rig: StagingRig, hangs: bool) -> None:
     if hangs:
         rig.proxy.rules.append(Rule(hang_s=600))
     else:
@@ -112,7 +112,7 @@ def test_a_store_that_does_not_answer_is_doubtful_and_told_once_and_asked_again(
         assert ("it did not answer within 2 s" in found.message) is hangs
 
 
-def test_a_disk_that_is_too_small_is_told_as_that(rig: StagingRig) -> None:
+def test_store_check_warns_when_data_exceed_free_disk_space(rig: StagingRig) -> None:
     """The store has an object of more bytes than the machine's disk: the listing says so."""
     rig.put("set/a", b"1")
     rig.proxy.edit = lambda path, data: (
@@ -126,7 +126,7 @@ def test_a_disk_that_is_too_small_is_told_as_that(rig: StagingRig) -> None:
     assert f" are free in {rig.directory}" in found.message
 
 
-def test_a_web_server_that_is_no_s3_store(rig: StagingRig) -> None:
+def test_store_check_reports_404_of_server_that_is_not_s3(rig: StagingRig) -> None:
     """Its answer names no code of S3's."""
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -145,6 +145,6 @@ def test_a_web_server_that_is_no_s3_store(rig: StagingRig) -> None:
     assert found[0].message.endswith("it answered 404 (Not Found)"), found
 
 
-def test_a_store_whose_secrets_are_elsewhere_is_not_asked(rig: StagingRig) -> None:
+def test_store_check_skips_store_if_secrets_are_unavailable(rig: StagingRig) -> None:
     assert list(StoreChecks().findings(launch(rig), STORES, {}, later=False)) == []
     assert rig.proxy.requests == []

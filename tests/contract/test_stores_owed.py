@@ -63,7 +63,7 @@ def runs(run: Rig) -> int:
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(0, Outcome.COMPLETED), (3, Outcome.FAILED)])
-def test_who_pays_has_the_last_word(run: Rig, status: int, outcome: Outcome) -> None:
+def test_pending_upload_writes_final_result_when_results_are_stored(run: Rig, status: int, outcome: Outcome) -> None:
     kill_storing(run, status)
     assert run.run("pay", "--last-word", "when-stored") == 0, run.errors
     final = run.final()
@@ -75,7 +75,7 @@ def test_who_pays_has_the_last_word(run: Rig, status: int, outcome: Outcome) -> 
     assert runs(run) == 1
 
 
-def test_what_was_half_stored_by_whoever_was_killed_goes_with_the_payment(run: Rig) -> None:
+def test_pending_upload_removes_only_temporary_files_of_dead_processes(run: Rig) -> None:
     kill_storing(run, 0)
     (run.store / "deep").mkdir()
     here, gone = os.uname().nodename, preloaded.Popen(["true"])
@@ -89,7 +89,7 @@ def test_what_was_half_stored_by_whoever_was_killed_goes_with_the_payment(run: R
     assert len(list(run.store.glob("[0-9]*"))) == MANY
 
 
-def test_the_scratch_directory_of_who_was_killed_goes_with_the_payment(run: Rig) -> None:
+def test_pending_upload_removes_scratch_directory_of_killed_attempt(run: Rig) -> None:
     kill_storing(run, 0)
     own, other = run.base / f"ffdl-{JOB_ID}-1-0", run.base / f"ffdl-{JOB_ID}-10-0"
     other.mkdir()
@@ -98,7 +98,7 @@ def test_the_scratch_directory_of_who_was_killed_goes_with_the_payment(run: Rig)
     assert (own.exists(), other.exists()) == (False, True)
 
 
-def test_what_a_node_that_is_gone_half_stored_goes_too(run: Rig) -> None:
+def test_pending_upload_removes_temporary_files_of_vanished_node(run: Rig) -> None:
     kill_storing(run, 0)
     journal = Path(run.attempt.event_file(node_source(0)))
     journal.write_text(journal.read_text().replace(os.uname().nodename, "n7.site"))
@@ -108,21 +108,21 @@ def test_what_a_node_that_is_gone_half_stored_goes_too(run: Rig) -> None:
     assert not left.exists()
 
 
-def test_the_schedulers_own_requeue_stores_without_running_it_again(run: Rig) -> None:
+def test_requeued_attempt_uploads_results_without_rerunning_learner(run: Rig) -> None:
     kill_storing(run, 0)
     assert run.run() == 0, run.errors
     assert (run.final().outcome, run.final().restart, runs(run)) == (Outcome.COMPLETED, 1, 1)
     assert len(list(run.store.glob("[0-9]*"))) == MANY
 
 
-def test_without_being_told_who_pays_has_no_last_word(run: Rig) -> None:
+def test_pending_upload_writes_no_final_result_without_option(run: Rig) -> None:
     kill_storing(run, 0)
     assert run.run("pay") == 0, run.errors
     assert not Path(run.attempt.final).exists()
 
 
 @pytest.mark.parametrize(("last_word", "said"), [("when-stored", False), ("anyway", True)])
-def test_a_store_that_refuses_it(run: Rig, last_word: str, said: bool) -> None:
+def test_pending_upload_fails_when_store_refuses_results(run: Rig, last_word: str, said: bool) -> None:
     kill_storing(run, 0)
     run.store.rename(run.base / "moved")
     run.store.write_text("in the way")
@@ -135,7 +135,7 @@ def test_a_store_that_refuses_it(run: Rig, last_word: str, said: bool) -> None:
         assert "cannot be stored" in final.message
 
 
-def test_a_learner_that_outlived_its_controllers_does_not_write_while_it_is_stored(run: Rig) -> None:
+def test_pending_upload_ends_learner_that_outlived_its_controllers(run: Rig) -> None:
     run.write(f"echo up; while :; do echo x >> '{run.base}/alive'; sleep 0.05; done")
     head = run.start()
     run.wait_for_log("up")
@@ -222,7 +222,9 @@ def ended(site: Site, job_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("status", "state", "code"), [(0, "COMPLETED", "000"), (3, "FAILED", "C201")])
-def test_a_head_that_is_killed_while_its_job_is_stored(site: Site, status: int, state: str, code: str) -> None:
+def test_daemon_completes_pending_upload_after_head_controller_is_killed(
+    site: Site, status: int, state: str, code: str
+) -> None:
     """The local backend ends whatever a killed head leaves behind. It is known at once that all of it is gone: this
     daemon would wait for a day for what may still be at work."""
     job_id, attempt = submitted(site, status, HOLD.format(state=site.state))
@@ -239,7 +241,7 @@ def test_a_head_that_is_killed_while_its_job_is_stored(site: Site, status: int, 
     assert (site.directory / "n").read_text() == "ran\n"
 
 
-def test_everything_killed_while_the_learner_runs(site: Site) -> None:
+def test_daemon_starts_next_attempt_after_controllers_and_learner_are_killed(site: Site) -> None:
     """Supervisor, controllers and learner at once: the next attempt may have this machine, and time is counted up to
     the last sign of life."""
     job_id, attempt = submitted(site, 0, '[ "$FFDL_ATTEMPT" = 2 ] || sleep 600; ', "node_failures: 1")

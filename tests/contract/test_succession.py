@@ -136,7 +136,7 @@ def _is_free(lock: Path) -> bool:
     return not is_held(lock)
 
 
-def test_three_allocations_make_one_training(world: LocalHarness) -> None:
+def test_continuation_completes_job_across_three_time_limited_attempts(world: LocalHarness) -> None:
     _, plan = start(world, train(world, last=3), resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 20))
     assert await_final(world, plan, 3).outcome is Outcome.COMPLETED, world.diagnosis()
     assert attempts(plan) == ["attempt-1", "attempt-2", "attempt-3"]
@@ -165,7 +165,7 @@ def head_events(plan: LaunchPlan, number: int) -> list[Event]:
     return decode_events(Path(attempt_of(plan, number).event_file("head")).read_text())
 
 
-def test_each_allocation_is_the_machines_again_between_two_attempts(world: LocalHarness) -> None:
+def test_continuation_lets_pending_job_run_between_attempts(world: LocalHarness) -> None:
     """Two GPUs in all: the job that waits for both of them has its turn before the chain goes on."""
     both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
     _, plan = start(world, train(world, last=2), resources=both)
@@ -178,7 +178,7 @@ def test_each_allocation_is_the_machines_again_between_two_attempts(world: Local
     assert between.started_at and after.started_at and between.started_at < after.started_at
 
 
-def test_a_learner_that_answers_nothing_ends_the_chain_at_once(world: LocalHarness) -> None:
+def test_continuation_stops_when_learner_confirms_no_checkpoint(world: LocalHarness) -> None:
     native, plan = start(world, "sleep 600", **DEAF)
     seen = world.await_end(native)
     told = final(plan)
@@ -187,7 +187,7 @@ def test_a_learner_that_answers_nothing_ends_the_chain_at_once(world: LocalHarne
     assert (told.goes_on, attempts(plan)) == (GoesOn.NO, ["attempt-1"])
 
 
-def test_a_chain_whose_attempts_leave_nothing_ends_after_the_second(world: LocalHarness) -> None:
+def test_continuation_stops_after_second_attempt_without_new_checkpoint(world: LocalHarness) -> None:
     _, plan = start(world, STUBBORN)
     assert await_final(world, plan, 2).goes_on is GoesOn.NO
     told = [final(plan, number) for number in (1, 2)]
@@ -197,13 +197,13 @@ def test_a_chain_whose_attempts_leave_nothing_ends_after_the_second(world: Local
     assert attempts(plan) == ["attempt-1", "attempt-2"]
 
 
-def test_a_budget_ends_a_chain(world: LocalHarness) -> None:
+def test_continuation_stops_when_timeout_retry_budget_is_spent(world: LocalHarness) -> None:
     _, plan = start(world, train(world, last=9), budget=Budget(timeouts=1))
     assert "batch.retry.timeouts allows 1" in await_final(world, plan, 2).message
     assert attempts(plan) == ["attempt-1", "attempt-2"]
 
 
-def test_a_cap_in_gpu_hours_ends_a_chain(world: LocalHarness) -> None:
+def test_continuation_stops_when_gpu_hours_budget_is_spent(world: LocalHarness) -> None:
     gpu = Resources(gpus=1, cpus=1, memory_bytes=1 << 20)
     native, plan = start(world, train(world, last=9), resources=gpu, budget=Budget(gpu_seconds=1.0))
     world.await_end(native)
@@ -214,7 +214,9 @@ def test_a_cap_in_gpu_hours_ends_a_chain(world: LocalHarness) -> None:
 
 
 @pytest.mark.parametrize("signalled", [True, False], ids=["with its signal", "by the cell alone"])
-def test_a_halt_ends_the_chain_with_a_checkpoint(world: LocalHarness, signalled: bool) -> None:
+def test_halt_request_ends_job_with_confirmed_checkpoint_and_no_continuation(
+    world: LocalHarness, signalled: bool
+) -> None:
     native, plan = start(world, train(world, last=9), batch=BatchOptions(time_s=600))
     world.await_log(plan, "step")
     put(plan, 1, wish="halt")
@@ -226,7 +228,7 @@ def test_a_halt_ends_the_chain_with_a_checkpoint(world: LocalHarness, signalled:
     assert (told.goes_on, attempts(plan)) == (GoesOn.NO, ["attempt-1"])
 
 
-def test_a_warning_far_from_the_limit_is_a_preemption_and_goes_on(world: LocalHarness) -> None:
+def test_continuation_charges_preemption_when_signal_comes_far_from_time_limit(world: LocalHarness) -> None:
     native, plan = start(world, train(world, last=2), batch=BatchOptions(time_s=600))
     world.await_log(plan, "step")
     world.scheduler.signal(native, "URG")
@@ -236,7 +238,7 @@ def test_a_warning_far_from_the_limit_is_a_preemption_and_goes_on(world: LocalHa
     assert told.spent is not None and (told.spent.preemptions, told.spent.timeouts) == (1, 0)
 
 
-def test_a_cancel_ends_the_successor_and_nothing_follows(world: LocalHarness) -> None:
+def test_cancel_request_ends_second_attempt_without_continuation(world: LocalHarness) -> None:
     _, plan = start(world, train(world, last=9))
     second = native_of(plan, 2)
     world.wait(lambda: Path(attempt_of(plan, 2).training_log(1)).exists() and "step" in log(plan, 2), world.diagnosis)
@@ -247,7 +249,7 @@ def test_a_cancel_ends_the_successor_and_nothing_follows(world: LocalHarness) ->
     assert attempts(plan) == ["attempt-1", "attempt-2"]
 
 
-def test_a_job_that_was_halted_while_it_waited_never_starts_its_learners(world: LocalHarness) -> None:
+def test_halt_request_before_start_prevents_learner_execution(world: LocalHarness) -> None:
     plan = world.prepare_chain("echo ran")
     put(plan, 1, wish="halt")
     native = world.scheduler.submit(plan)
@@ -258,7 +260,7 @@ def test_a_job_that_was_halted_while_it_waited_never_starts_its_learners(world: 
 # ------------------------------------------------------------------------------------------ killed processes
 
 
-def test_without_its_supervisor_the_successor_waits_for_the_platform(world: LocalHarness) -> None:
+def test_continuation_is_submitted_by_platform_when_local_supervisor_is_killed(world: LocalHarness) -> None:
     _, plan = start(world, train(world, last=2), batch=BatchOptions(time_s=600))
     world.await_log(plan, "step")
     await_head(world, plan)
@@ -275,7 +277,7 @@ def test_without_its_supervisor_the_successor_waits_for_the_platform(world: Loca
     assert log(plan, 2).startswith("resume 1 from")
 
 
-def test_a_killed_supervisors_slots_stay_with_the_job_that_goes_on(world: LocalHarness) -> None:
+def test_local_scheduler_keeps_slots_of_running_job_after_supervisor_is_killed(world: LocalHarness) -> None:
     both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
     go = world.base / "go"
     native, plan = world.submit(f"echo up; while [ ! -e '{go}' ]; do sleep 0.05; done", resources=both)
@@ -291,7 +293,7 @@ def test_a_killed_supervisors_slots_stay_with_the_job_that_goes_on(world: LocalH
     assert world.await_end(other).end is EndCause.SUCCESS
 
 
-def test_daemon_and_supervisor_both_going_on_run_it_once(world: LocalHarness) -> None:
+def test_continuation_runs_once_when_daemon_and_supervisor_both_submit_it(world: LocalHarness) -> None:
     _, plan = start(world, train(world, last=2))
     attempt = attempt_of(plan, 2)
     world.wait(Path(attempt.submit_begun).exists, world.diagnosis)
@@ -307,7 +309,7 @@ def test_daemon_and_supervisor_both_going_on_run_it_once(world: LocalHarness) ->
     assert world.executions(attempt) == 1
 
 
-def test_what_outlived_its_head_is_ended_before_the_next_attempt_starts(world: LocalHarness) -> None:
+def test_next_attempt_starts_after_learner_of_killed_head_controller_is_ended(world: LocalHarness) -> None:
     command = (
         f"cd '{world.base}'; if [ $FFDL_ATTEMPT = 2 ]; then kill -0 $(cat pid) 2>&1 && echo together || echo alone; "
         "else echo $$ > pid; echo up; exec sleep 600; fi"
@@ -349,7 +351,9 @@ def stop_node_while_the_learner_ends(run: Rig) -> int:
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(0, Outcome.COMPLETED), (5, Outcome.FAILED)])
-def test_a_node_controller_killed_alone_the_learners_end_is_found(run: Rig, status: int, outcome: Outcome) -> None:
+def test_head_controller_finds_exit_status_of_learner_after_node_controller_is_killed(
+    run: Rig, status: int, outcome: Outcome
+) -> None:
     run.write(
         f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done; (exit {status})"
     )
@@ -361,7 +365,7 @@ def test_a_node_controller_killed_alone_the_learners_end_is_found(run: Rig, stat
     assert (run.base / "n").read_text() == "ran\n"
 
 
-def test_both_controllers_killed_the_learners_end_is_found(run: Rig) -> None:
+def test_requeued_attempt_finds_learner_exit_after_both_controllers_are_killed(run: Rig) -> None:
     run.write(f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done")
     head = run.start()
     node = stop_node_while_the_learner_ends(run)
@@ -377,7 +381,7 @@ def requeueing(run: Rig, *argv: str) -> Succession:
     return Succession(template=str(run.base / "none"), requeue=argv, timeout_s=120.0, budget=Budget(timeouts=2))
 
 
-def test_a_site_that_requeues_starts_the_same_attempt_anew(run: Rig) -> None:
+def test_continuation_by_requeue_restarts_same_attempt_from_checkpoint(run: Rig) -> None:
     """What asks the scheduler also plays it: it records the request and ends the head."""
     asked = run.base / "asked"
     play = f"import os, signal; open({str(asked)!r}, 'w').write('{{native_id}}'); os.kill(os.getppid(), signal.SIGTERM)"
@@ -399,7 +403,7 @@ def test_a_site_that_requeues_starts_the_same_attempt_anew(run: Rig) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_a_requeue_that_the_scheduler_refuses_is_the_platforms(run: Rig) -> None:
+def test_continuation_is_left_to_platform_when_requeue_command_fails(run: Rig) -> None:
     limits = replace(LIMITS, time_s=12, lead_s=6)
     run.write("python3 main.py 9", model={"main.py": TRAIN}, limits=limits, succession=requeueing(run, "false"))
     assert run.run() == 0, run.errors
@@ -409,7 +413,7 @@ def test_a_requeue_that_the_scheduler_refuses_is_the_platforms(run: Rig) -> None
     assert [e.fields["by"] for e in run.events("head") if e.kind is EventKind.CONTINUED] == ["requeue", "platform"]
 
 
-def test_a_run_that_was_followed_does_not_start_again(run: Rig) -> None:
+def test_head_controller_does_not_rerun_attempt_after_next_submission_began(run: Rig) -> None:
     """The head was killed between submitting the next attempt and its own last word."""
     run.write(f"echo ran >> '{run.base}/n'; echo up; sleep 600")
     head = run.start()

@@ -112,7 +112,7 @@ def assert_whole(store: Store, revision: str) -> None:
     assert len(store.list_jobs(uid=1000)) == len(told["jobs"])
 
 
-def test_released_schemas_are_captured_and_their_migrations_unchanged(tmp_path: Path) -> None:
+def test_migrations_reproduce_captured_schema_of_every_release(tmp_path: Path) -> None:
     """A schema that somebody may have is never altered afterwards; the last one may not be released yet."""
     assert set(REVISIONS[: len(RELEASED)]) == set(RELEASED)
     for revision in RELEASED:
@@ -127,7 +127,7 @@ def test_released_schemas_are_captured_and_their_migrations_unchanged(tmp_path: 
 
 
 @pytest.mark.parametrize("revision", RELEASED)
-def test_a_released_schema_with_data_becomes_the_one_of_the_code(empty_url: str, tmp_path: Path, revision: str) -> None:
+def test_open_store_upgrades_released_schema_and_keeps_all_data(empty_url: str, tmp_path: Path, revision: str) -> None:
     put_schema(revision, empty_url)
     store = open_store(empty_url)
     try:
@@ -159,7 +159,7 @@ def shape_of_a_fresh_one(url: str, tmp_path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("revision", RELEASED)
-def test_jobs_of_a_released_schema_go_on(empty_url: str, revision: str) -> None:
+def test_upgraded_store_cancels_resumes_and_deploys_jobs_of_released_schema(empty_url: str, revision: str) -> None:
     put_schema(revision, empty_url)
     names = as_read(revision)["names"]
     store = open_store(empty_url)
@@ -209,9 +209,7 @@ def python(source: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_daemon_killed_at_any_commit_leaves_whole_revisions_and_the_next_goes_on(
-    empty_url: str, tmp_path: Path
-) -> None:
+def test_schema_upgrade_resumes_after_kill_before_or_after_any_commit(empty_url: str, tmp_path: Path) -> None:
     first = RELEASED[0]
     put_schema(first, empty_url)
     for number, revision in enumerate(REVISIONS[1:]):
@@ -228,7 +226,7 @@ def test_a_daemon_killed_at_any_commit_leaves_whole_revisions_and_the_next_goes_
         assert 0 < len(copies) <= KEPT
 
 
-def test_daemons_that_start_at_once_apply_each_revision_once(postgres: PostgresServer) -> None:
+def test_schema_upgrade_applies_each_revision_once_for_concurrent_daemons(postgres: PostgresServer) -> None:
     source = """
         import sys
         from ffdl_batch.ports.clock import SystemClock

@@ -57,7 +57,7 @@ def explain(harness: Harness, *asked: tuple[NativeId | None, Resources]) -> list
 ONE = Resources(cpus=1, gpus=2, gpu_type="a100", memory_bytes=128 * 1024**2)
 
 
-def test_slurm_explains_with_one_look_whatever_the_number_of_jobs(slurm: FakeSlurmHarness) -> None:
+def test_slurm_explains_pending_jobs_with_one_squeue_query(slurm: FakeSlurmHarness) -> None:
     (slurm.state / "hold").touch()
     natives = [slurm.submit("true", resources=ONE, batch=BatchOptions(hold=held))[0] for held in (True, False)]
     before = {name: len(slurm.calls(name)) for name in ("squeue", "scontrol")}
@@ -74,7 +74,7 @@ def test_slurm_explains_with_one_look_whatever_the_number_of_jobs(slurm: FakeSlu
 
 
 @pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "empty", "hang"])
-def test_a_slurm_that_does_not_answer_is_unreachable(
+def test_slurm_pending_explanation_raises_unreachable_when_squeue_fails(
     slurm: FakeSlurmHarness, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     native, _ = slurm.submit_waiting()
@@ -89,7 +89,7 @@ def test_a_slurm_that_does_not_answer_is_unreachable(
     assert explain(slurm, (native, ONE))[0] is not None
 
 
-def test_a_trial_tells_the_start_and_submits_nothing(slurm: FakeSlurmHarness) -> None:
+def test_slurm_start_prediction_returns_nodes_and_submits_nothing(slurm: FakeSlurmHarness) -> None:
     assert isinstance(slurm.scheduler, ForetellsStart)
     plan: LaunchPlan = slurm.prepare()
     accepted = slurm.accepted()
@@ -102,7 +102,7 @@ def test_a_trial_tells_the_start_and_submits_nothing(slurm: FakeSlurmHarness) ->
     assert slurm.accepted() == accepted
 
 
-def test_this_machine_says_who_has_its_slots(tmp_path: Path) -> None:
+def test_local_scheduler_explains_pending_job_with_queue_position(tmp_path: Path) -> None:
     harness = LocalHarness(tmp_path)
     try:
         native, _ = harness.submit_waiting()
@@ -125,7 +125,7 @@ def kubernetes_explains(site: Site, native: NativeId | None) -> Explanation | No
     return known
 
 
-def test_a_cluster_without_room_says_how_many_nodes_lack_what(tmp_path: Path) -> None:
+def test_kubernetes_explains_unschedulable_job_with_count_of_lacking_nodes(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=[node("n1", gpus=1), node("n2", gpus=1)]) as k8s:
         site = Site(tmp_path, k8s)
         try:
@@ -140,7 +140,7 @@ def test_a_cluster_without_room_says_how_many_nodes_lack_what(tmp_path: Path) ->
             site.close()
 
 
-def test_a_quota_and_what_of_it_is_in_use(tmp_path: Path) -> None:
+def test_kubernetes_explains_job_blocked_by_quota_with_its_usage(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=[node("n1")]) as k8s:
         site = Site(tmp_path, k8s)
         try:
@@ -165,7 +165,7 @@ def test_a_quota_and_what_of_it_is_in_use(tmp_path: Path) -> None:
             site.close()
 
 
-def test_a_queue_of_kueue_with_the_place_in_it(tmp_path: Path) -> None:
+def test_kubernetes_explains_job_in_kueue_queue_with_its_position(tmp_path: Path) -> None:
     with cluster(tmp_path, nodes=[node("n1")], kueue=True) as k8s:
         site = Site(tmp_path, k8s)
         site.settings["queue"] = "gpus"

@@ -34,7 +34,7 @@ def sent(world: World) -> int:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_death_at_a_step_of_an_arrays_deployment(world: World, step: str) -> None:
+def test_array_deployment_runs_each_element_once_after_kill_at_each_step(world: World, step: str) -> None:
     life = world.die("--submit", "2", "--deploy", "--die-at", step)
     assert len(life.acknowledged) == 2 * ELEMENTS
     world.recover()
@@ -46,14 +46,14 @@ def test_death_at_a_step_of_an_arrays_deployment(world: World, step: str) -> Non
     assert sent(world) == len(world.calls("sbatch")) == len(natives(world))
 
 
-def test_death_on_a_backend_without_arrays(make_world: MakeWorld) -> None:
+def test_array_deployment_runs_each_element_once_after_kill_on_local_backend(make_world: MakeWorld) -> None:
     world = make_world(WorldOptions(backend="local", batch="{array: 0-3%2}"))
     life = world.die("--submit", "1", "--deploy", "--die-at", "submitted")
     world.recover()
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
 
 
-def test_death_while_looking_for_the_array_of_an_earlier_life(world: World) -> None:
+def test_array_recovery_submits_once_after_second_kill_during_lookup(world: World) -> None:
     life = world.die("--submit", "1", "--deploy", "--die-at", "chunk submitted")
     world.die("--deploy", "--die-at", "looked")
     world.recover()
@@ -62,7 +62,7 @@ def test_death_while_looking_for_the_array_of_an_earlier_life(world: World) -> N
 
 
 @pytest.mark.parametrize("when", ["before it sends", "after it was told"])
-def test_death_while_sbatch_runs(world: World, when: str) -> None:
+def test_array_recovery_submits_once_after_daemon_dies_during_sbatch(world: World, when: str) -> None:
     """sbatch outlives the daemon; the next one waits for it and reads what it was told."""
     began, dead = world.base / "began", world.base / "dead"
     outlives = f"touch {began}; until [ -e {dead} ]; do sleep 0.05; done; sleep 1"
@@ -81,7 +81,7 @@ def test_death_while_sbatch_runs(world: World, when: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "banner", "garbage", "silent", "down"])
-def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
+def test_array_deployment_runs_each_element_once_after_sbatch_fault(world: World, fault: str) -> None:
     world.spoil("sbatch", fault)
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
@@ -90,7 +90,7 @@ def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
         assert len(world.calls("sbatch")) == 1
 
 
-def test_an_array_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
+def test_array_deployment_waits_for_delayed_submission(make_world: MakeWorld) -> None:
     world = make_world(WorldOptions(life_s=60, batch=ARRAY))
     world.spoil("sbatch", "late")
     life = world.recover("--submit", "1")
@@ -98,7 +98,7 @@ def test_an_array_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
     assert (len(world.calls("sbatch")), sent(world)) == (1, 1)
 
 
-def test_an_array_that_lands_twice_is_executed_once(make_world: MakeWorld) -> None:
+def test_array_deployment_runs_each_element_once_when_sbatch_duplicates_array(make_world: MakeWorld) -> None:
     world = make_world(WorldOptions(work_s=1, batch=ARRAY))
     world.spoil("sbatch", "twice")
     life = world.recover("--submit", "1")
@@ -106,7 +106,7 @@ def test_an_array_that_lands_twice_is_executed_once(make_world: MakeWorld) -> No
     assert sent(world) == 2
 
 
-def test_of_two_arrays_that_wait_one_is_kept_and_one_cancelled(world: World) -> None:
+def test_array_recovery_cancels_pending_duplicate_array(world: World) -> None:
     world.spoil("sbatch", "twice")
     world.hold()
     life = world.die("--submit", "1", "--deploy", "--die-at", "chunk submitted")
@@ -119,7 +119,7 @@ def test_of_two_arrays_that_wait_one_is_kept_and_one_cancelled(world: World) -> 
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
 
 
-def test_an_array_without_room_is_sent_in_parts_and_each_element_once(world: World) -> None:
+def test_array_deployment_runs_each_element_once_after_submit_limit_refusal(world: World) -> None:
     world.spoil(
         "sbatch", "refuse=Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     )
@@ -128,7 +128,7 @@ def test_an_array_without_room_is_sent_in_parts_and_each_element_once(world: Wor
     assert sum(natives(world).values()) == ELEMENTS
 
 
-def test_a_site_that_takes_no_arrays_gets_single_jobs(world: World) -> None:
+def test_array_deployment_submits_single_jobs_when_slurm_refuses_arrays(world: World) -> None:
     world.spoil("sbatch", "refuse=Invalid job array specification")
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()

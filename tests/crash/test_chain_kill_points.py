@@ -35,7 +35,7 @@ def let_run(world: World, first: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["judged", "noted", *ADOPTING])
-def test_death_while_a_successor_is_adopted(world: World, step: str) -> None:
+def test_continuation_is_adopted_once_after_daemon_dies_at_each_step(world: World, step: str) -> None:
     life = held(world)
     (first,) = world.accepted()
     head = world.head()
@@ -55,7 +55,7 @@ def test_death_while_a_successor_is_adopted(world: World, step: str) -> None:
 
 
 @pytest.mark.parametrize("step", [*WATCHING, *DEPLOYING])
-def test_death_while_the_daemon_goes_on_after_a_preemption(world: World, step: str) -> None:
+def test_preempted_job_continues_once_after_daemon_dies_at_each_step(world: World, step: str) -> None:
     life = held(world)
     (first,) = world.accepted()
     head = world.head()
@@ -75,7 +75,7 @@ def test_death_while_the_daemon_goes_on_after_a_preemption(world: World, step: s
 
 
 @pytest.mark.parametrize("step", WATCHING)
-def test_death_while_a_job_is_halted_leaves_nothing_that_runs(world: World, step: str) -> None:
+def test_halt_completes_without_execution_after_daemon_dies_at_each_step(world: World, step: str) -> None:
     held(world)
     if step in ("judged", "noted"):
         world.live("--halt", "--watch")
@@ -89,7 +89,7 @@ def test_death_while_a_job_is_halted_leaves_nothing_that_runs(world: World, step
 
 
 @pytest.mark.parametrize("step", ["deploying", "fenced", "marked", "submitted"])
-def test_death_while_a_job_is_resumed(world: World, step: str) -> None:
+def test_resume_runs_one_new_attempt_after_daemon_dies_at_each_step(world: World, step: str) -> None:
     life = held(world)
     world.recover("--halt")
     world.die("--resume", "--deploy", "--die-at", step)

@@ -19,7 +19,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED")
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "banner", "garbage", "silent", "down"])
-def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
+def test_submission_runs_once_after_sbatch_fault(world: World, fault: str) -> None:
     world.spoil("sbatch", fault)
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
@@ -28,7 +28,9 @@ def test_a_spoilt_answer_of_sbatch(world: World, fault: str) -> None:
     assert tries == (1 if fault in ("lose_reply", "banner") else 2)
 
 
-def test_an_sbatch_that_hangs_after_it_was_accepted(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submission_runs_once_when_sbatch_hangs_after_acceptance(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world(WorldOptions(timeout_s=1.5))
     world.spoil("sbatch", "hang")
     give_up = run._await_end
@@ -43,7 +45,7 @@ def test_an_sbatch_that_hangs_after_it_was_accepted(make_world: MakeWorld, monke
     assert len(world.calls("sbatch")) == 1
 
 
-def test_death_while_sbatch_runs(world: World) -> None:
+def test_submission_runs_once_after_daemon_dies_during_sbatch(world: World) -> None:
     """sbatch outlives the daemon; the next one waits for it and reads what it was told."""
     began, dead = world.base / "began", world.base / "dead"
     world.wrap("sbatch", f'touch {began}; until [ -e {dead} ]; do sleep 0.05; done; sleep 1; exec "$FAKE" "$@"')
@@ -58,7 +60,7 @@ def test_death_while_sbatch_runs(world: World) -> None:
     assert len(world.calls("sbatch")) == 1
 
 
-def test_a_request_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
+def test_submission_waits_for_delayed_acceptance_without_second_sbatch(make_world: MakeWorld) -> None:
     world = make_world(WorldOptions(life_s=60))
     world.spoil("sbatch", "late")
     life = world.recover("--submit", "1")
@@ -66,7 +68,7 @@ def test_a_request_that_lands_late_is_awaited(make_world: MakeWorld) -> None:
     assert (len(world.calls("sbatch")), len(world.accepted())) == (1, 1)
 
 
-def test_a_request_that_lands_after_its_credentials_life_executes_nothing(make_world: MakeWorld) -> None:
+def test_claim_prevents_execution_of_submission_after_credential_lifetime(make_world: MakeWorld) -> None:
     """The site said that nothing lands so late; the claim holds even where that is wrong."""
     world = make_world(WorldOptions(life_s=0.1, work_s=2))
     began = world.base / "began"
@@ -82,7 +84,7 @@ def test_a_request_that_lands_after_its_credentials_life_executes_nothing(make_w
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
 
 
-def test_one_submission_delivered_twice_at_once(make_world: MakeWorld) -> None:
+def test_claim_prevents_second_execution_of_duplicated_submission(make_world: MakeWorld) -> None:
     world = make_world(WorldOptions(work_s=1))
     world.spoil("sbatch", "twice")
     life = world.recover("--submit", "1")
@@ -96,7 +98,7 @@ def test_one_submission_delivered_twice_at_once(make_world: MakeWorld) -> None:
     assert other["state"] == "CANCELLED" or other["exit"] == f"{EXIT_CLAIMED_BY_ANOTHER}:0"
 
 
-def test_of_two_that_wait_one_is_kept_and_one_cancelled(world: World) -> None:
+def test_recovery_cancels_pending_duplicate_submission(world: World) -> None:
     world.spoil("sbatch", "twice")
     world.hold()
     life = world.die("--submit", "1", "--deploy", "--die-at", "submitted")
@@ -109,7 +111,7 @@ def test_of_two_that_wait_one_is_kept_and_one_cancelled(world: World) -> None:
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
 
 
-def test_the_copy_that_runs_is_the_job_whichever_was_known_first(world: World) -> None:
+def test_daemon_adopts_duplicate_that_runs_instead_of_known_submission(world: World) -> None:
     """The copy that we know is kept waiting; the other one claims the attempt, and is followed to its end."""
     world.hold()
     life = world.live("--submit", "1", "--deploy")
@@ -124,7 +126,7 @@ def test_the_copy_that_runs_is_the_job_whichever_was_known_first(world: World) -
     assert {job["id"]: job["state"] for job in world.accepted()} == {known["id"]: "CANCELLED", by_hand: "COMPLETED"}
 
 
-def test_without_the_claim_the_check_finds_two_executions(make_world: MakeWorld, tmp_path: Path) -> None:
+def test_examine_detects_two_executions_without_claim(make_world: MakeWorld, tmp_path: Path) -> None:
     """The counter-check: the nodes' interpreter is one that switches the claim off, and with it the guards that only
     work between copies on one machine."""
     python = tmp_path / "python-without-claim"

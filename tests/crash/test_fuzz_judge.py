@@ -62,7 +62,7 @@ def at_the_end(given: JobFacts, *notes: Note) -> Findings:
     return found
 
 
-def test_a_job_that_ran_once_and_completed_is_in_order() -> None:
+def test_fuzz_judge_accepts_job_that_ran_once_and_completed() -> None:
     assert at_the_end(facts()).is_clean
     assert at_the_end(facts()).sentences() == []
 
@@ -75,7 +75,7 @@ def test_a_job_that_ran_once_and_completed_is_in_order() -> None:
         (replace(ROW, name=Fate.FAILS, state=JobState.FAILED, error_code="C201"), []),
     ],
 )
-def test_an_end_that_was_asked_for_is_in_order(row: Row, notes: list[Note]) -> None:
+def test_fuzz_judge_accepts_end_that_was_requested_or_intended(row: Row, notes: list[Note]) -> None:
     given = facts(row, history=history(*WALK[:-1], row.state))
     assert at_the_end(given, *notes).is_clean
 
@@ -91,14 +91,14 @@ def test_an_end_that_was_asked_for_is_in_order(row: Row, notes: list[Note]) -> N
         (ROW, {}),
     ],
 )
-def test_an_end_that_nobody_asked_for_counts_as_lost(row: Row, executions: dict[int, Counter[int]]) -> None:
+def test_fuzz_judge_counts_unrequested_end_as_lost(row: Row, executions: dict[int, Counter[int]]) -> None:
     states = WALK if row.state is JobState.COMPLETED else (*WALK[:-2], row.state)
     found = at_the_end(facts(row, history=history(*states), executions=executions))
     assert (found.counts()["lost"], sum(found.counts().values())) == (1, 1)
 
 
 @pytest.mark.parametrize("interruption", ["timeout", "preemption", "node_failure"])
-def test_an_attempt_that_was_interrupted_must_have_run(interruption: str) -> None:
+def test_fuzz_judge_counts_interrupted_attempt_without_execution_as_lost(interruption: str) -> None:
     attempts = [AttemptRow(1, interruption, "S111"), AttemptRow(2, "", "000")]
     entries = [replace(entry, attempt=2) if entry.seq > 2 else entry for entry in history(*WALK)]
     given = facts(replace(ROW, attempt=2), history=entries, attempts=attempts)
@@ -106,12 +106,12 @@ def test_an_attempt_that_was_interrupted_must_have_run(interruption: str) -> Non
     assert at_the_end(replace(given, executions={2: Counter({0: 1})})).counts()["lost"] == 1
 
 
-def test_two_executions_of_one_run_are_found_and_a_second_run_is_none() -> None:
+def test_fuzz_judge_reports_two_executions_of_one_run_but_not_a_restart() -> None:
     assert at_the_end(facts(executions={1: Counter({0: 1, 1: 1})})).is_clean
     assert at_the_end(facts(executions={1: Counter({0: 2})})).counts()["executed_twice"] == 1
 
 
-def test_an_execution_of_a_job_that_nobody_was_told_of_is_found() -> None:
+def test_fuzz_judge_reports_execution_of_unacknowledged_job() -> None:
     found = Findings()
     judge_end(facts(), Promises(), frozenset(), found)
     assert found.counts()["unacknowledged"] == 1
@@ -119,7 +119,7 @@ def test_an_execution_of_a_job_that_nobody_was_told_of_is_found() -> None:
     assert found.counts()["unacknowledged"] == 2
 
 
-def test_a_granted_resume_that_is_in_no_history_is_found() -> None:
+def test_fuzz_judge_reports_granted_resume_missing_from_history() -> None:
     assert at_the_end(facts(), Note("resume", ID)).is_clean
     assert at_the_end(facts(), Note("resume", ID), Note("resume", ID, answered=True)).counts()["lost"] == 1
 
@@ -136,7 +136,7 @@ def test_a_granted_resume_that_is_in_no_history_is_found() -> None:
         (JobState.QUEUED, "none", None, "halt", 0),
     ],
 )
-def test_a_granted_wish_is_in_the_row_until_it_has_come_true(
+def test_fuzz_judge_reports_granted_request_missing_from_row(
     state: JobState, wish: str, before: str | None, after: str | None, lost: int
 ) -> None:
     found = Findings()
@@ -155,7 +155,7 @@ def test_a_granted_wish_is_in_the_row_until_it_has_come_true(
         ({"state": JobState.CANCELLED}, 1),
     ],
 )
-def test_a_lease_is_the_living_daemons_or_over(changes: dict[str, object], faults: int) -> None:
+def test_fuzz_judge_reports_lease_of_dead_daemon_or_wrong_state(changes: dict[str, object], faults: int) -> None:
     leased = replace(
         ROW, state=JobState.DEPLOYING, lease_owner=f"host:{OWNER}", lease_token="new", lease_until=11.0
     )  # fmt: skip
@@ -164,7 +164,7 @@ def test_a_lease_is_the_living_daemons_or_over(changes: dict[str, object], fault
     assert found.counts()["lease_faults"] == faults
 
 
-def test_a_whole_history_is_in_order() -> None:
+def test_fault_in_history_accepts_complete_history() -> None:
     assert fault_in_history(JobState.COMPLETED, 1, history(*WALK), [1]) == ""
     back = history(*WALK[:-1], JobState.PENDING, causes={5: Cause.REQUEUED})
     assert fault_in_history(JobState.PENDING, 1, back, [1]) == ""
@@ -184,7 +184,9 @@ def test_a_whole_history_is_in_order() -> None:
         (history(*WALK), [1, 2], "it has attempts"),
     ],
 )
-def test_a_fault_in_a_history_is_named(entries: list[HistoryEntry], attempts: list[int], words: str) -> None:
+def test_fault_in_history_names_gap_order_and_attempt_faults(
+    entries: list[HistoryEntry], attempts: list[int], words: str
+) -> None:
     assert words in fault_in_history(JobState.COMPLETED, 1, entries, attempts)
 
 
@@ -196,13 +198,13 @@ def test_a_fault_in_a_history_is_named(entries: list[HistoryEntry], attempts: li
         (AttemptRow(1, "node_failure", "S110", ended=True), 1),
     ],
 )
-def test_what_is_not_stored_is_owed(attempt: AttemptRow, lost: int) -> None:
+def test_fuzz_judge_reports_missing_results_without_pending_upload(attempt: AttemptRow, lost: int) -> None:
     found = Findings()
     judge_job(facts(attempts=[attempt], unstored={1: ["result"]}), 0, found)
     assert found.counts()["lost"] == lost
 
 
-def test_an_array_is_whole_or_not_there() -> None:
+def test_fuzz_judge_reports_incomplete_array() -> None:
     found = Findings()
     judge_array("array-000000001", 3, 3, found)
     assert found.is_clean
@@ -211,17 +213,17 @@ def test_an_array_is_whole_or_not_there() -> None:
 
 
 @pytest.mark.parametrize(("is_played", "charged", "is_fault"), [(False, 1, False), (True, 1, True), (True, 0, False)])
-def test_what_was_played_is_charged_to_no_budget(is_played: bool, charged: float, is_fault: bool) -> None:
+def test_fault_in_spending_reports_drill_charged_to_budget(is_played: bool, charged: float, is_fault: bool) -> None:
     row = replace(ROW, spent={"preemptions": charged})
     attempts = [AttemptRow(1, "preemption", "S111", is_played=is_played)]
     assert bool(fault_in_spending(row, history(*WALK), attempts)) is is_fault
 
 
-def test_a_start_that_the_scheduler_made_anew_may_be_charged() -> None:
+def test_fault_in_spending_accepts_charge_for_scheduler_requeue() -> None:
     entries = history(*WALK[:-1], JobState.QUEUED, causes={5: Cause.REQUEUED})
     assert fault_in_spending(replace(ROW, spent={"node_failures": 1}), entries, []) == ""
 
 
-def test_an_element_ends_as_its_array_does() -> None:
+def test_fuzz_judge_accepts_failed_element_of_failing_array() -> None:
     row = replace(ROW, name=f"{Fate.FAILS}[3]", state=JobState.FAILED, error_code="C201")
     assert at_the_end(facts(row, history=history(*WALK[:-1], JobState.FAILED))).is_clean

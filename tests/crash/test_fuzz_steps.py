@@ -30,7 +30,7 @@ def named_in(module: object) -> set[str]:
     return set(re.findall(r'_reached\("([^"]+)"\)', inspect.getsource(module)))  # type: ignore[arg-type]
 
 
-def test_every_step_that_a_loop_names_is_one_to_die_at() -> None:
+def test_fuzz_steps_cover_every_step_named_in_daemon_loops() -> None:
     assert named_in(deploy) == set(DEPLOYER)
     assert named_in(company) == set(COMPANY)
     assert named_in(watch) == set(WATCHER)
@@ -38,7 +38,7 @@ def test_every_step_that_a_loop_names_is_one_to_die_at() -> None:
     assert set(NAMED) >= AT_THE_END
 
 
-def test_the_plan_strikes_at_the_named_passing_and_tells_of_it_first() -> None:
+def test_fuzz_steps_strike_at_planned_passing_after_reporting_it() -> None:
     said: list[str] = []
     steps = Steps(Plan(frozenset({"b"}), passing=2), said.append, lambda name: said.append(f"struck at {name}"))
     for name in ("a", "b", "a", "b"):
@@ -46,7 +46,7 @@ def test_the_plan_strikes_at_the_named_passing_and_tells_of_it_first() -> None:
     assert said == ["seen a", "seen b", "died b", "struck at b"]
 
 
-def test_steps_that_must_be_hit_come_first_and_then_everything_that_was_seen() -> None:
+def test_fuzz_planner_targets_required_steps_before_all_seen_steps() -> None:
     planner = Planner(Random(1), {"x", "y"})
     assert planner.next(PACE_S).targets == {"x", "y"}
     planner.note(["x", "y", "z"], "x")
@@ -60,25 +60,25 @@ def test_steps_that_must_be_hit_come_first_and_then_everything_that_was_seen() -
     assert max(plan.limit_s for plan in plans) <= PATIENCE * PACE_S
 
 
-def test_a_daemon_is_asked_to_end_where_it_is_to_die_ending() -> None:
+def test_fuzz_planner_asks_daemon_to_end_when_target_is_a_shutdown_step() -> None:
     planner = Planner(Random(1), AT_THE_END)
     plan = planner.next(PACE_S)
     assert plan.ask_to_end and plan.targets < AT_THE_END
 
 
-def test_steps_that_only_a_first_life_passes_are_not_put_off() -> None:
+def test_fuzz_planner_targets_all_startup_steps_in_first_plan() -> None:
     for seed in range(50):
         first = Planner(Random(seed), {*AT_THE_BEGINNING, *AT_THE_END}).next(PACE_S)
         assert first.targets >= AT_THE_BEGINNING
 
 
-def test_every_stimulus_is_something_that_users_do() -> None:
+def test_fuzz_stimulus_of_every_step_is_a_user_action() -> None:
     for step in NAMED:
         verb = stimulus(step).partition(" ")[0]
         assert not verb or hasattr(User, f"_{verb}"), step
 
 
-def test_a_watched_scheduler_has_the_protocols_of_the_original_and_passes_steps() -> None:
+def test_watch_scheduler_keeps_protocols_and_reports_steps() -> None:
     seen: list[str] = []
     watched = watch_scheduler(FakeScheduler(), seen.append)
     assert watched.name == "fake"
@@ -89,7 +89,7 @@ def test_a_watched_scheduler_has_the_protocols_of_the_original_and_passes_steps(
     assert not isinstance(watched, TrialSubmission)
 
 
-def test_a_file_that_is_written_and_not_renamed_yet_is_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_files_reports_step_before_named_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "rename", Path.rename)  # so that it is put back
     seen: list[tuple[str, bool]] = []
     watch_files(lambda step: seen.append((step, (tmp_path / "tasks").exists())))
@@ -99,7 +99,7 @@ def test_a_file_that_is_written_and_not_renamed_yet_is_a_step(tmp_path: Path, mo
     assert (tmp_path / "tasks").read_text() == "0 /attempt-1"
 
 
-def test_users_prefer_only_what_they_do_at_all() -> None:
+def test_fuzz_user_ignores_preferred_action_that_habits_exclude() -> None:
     done: list[str] = []
 
     class Idle(User):

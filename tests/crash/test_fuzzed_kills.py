@@ -27,7 +27,7 @@ def show(verdict: Verdict, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_nothing_is_lost_or_done_twice_whatever_step_dies(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzzed_kills_lose_and_duplicate_nothing_at_any_step_on_sqlite(capsys: pytest.CaptureFixture[str]) -> None:
     verdict = prove(split(round(KILLS * 0.7), "sqlite", SEED))
     show(verdict, capsys)
     assert verdict.troubles == []
@@ -37,7 +37,7 @@ def test_nothing_is_lost_or_done_twice_whatever_step_dies(capsys: pytest.Capture
 
 @pytest.mark.postgres
 @pytest.mark.timeout(LIMIT_S)
-def test_nothing_is_lost_or_done_twice_on_postgres(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzzed_kills_lose_and_duplicate_nothing_on_postgres(capsys: pytest.CaptureFixture[str]) -> None:
     worlds = split(round(KILLS * 0.3), "postgres", SEED)
     verdict = prove([World(world.kills, world.seed, postgres=True) for world in worlds])
     show(verdict, capsys)
@@ -46,7 +46,7 @@ def test_nothing_is_lost_or_done_twice_on_postgres(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_faults_of_the_product_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzzed_kills_detect_every_mutation_of_the_product(capsys: pytest.CaptureFixture[str]) -> None:
     """The counter-check: each guard is taken away from outside, and the judge has to see it."""
     worlds = [World(one.within, SEED, wanted=one.aim, mutation=name) for name, one in MUTATIONS.items()]
     verdict = prove(worlds)

@@ -16,7 +16,7 @@ STEPS = ("claimed", "deploying", "written", "marked", "submitted", "queued")
 
 @pytest.mark.parametrize("backend", ["slurm", "local"])
 @pytest.mark.parametrize("step", STEPS)
-def test_death_at_a_step_of_the_deployment(make_world: MakeWorld, backend: str, step: str) -> None:
+def test_deployment_runs_each_job_once_after_kill_at_each_step(make_world: MakeWorld, backend: str, step: str) -> None:
     world = make_world(WorldOptions(backend=backend))
     life = world.die("--submit", "2", "--deploy", "--die-at", step)
     assert len(life.acknowledged) == 2
@@ -26,14 +26,14 @@ def test_death_at_a_step_of_the_deployment(make_world: MakeWorld, backend: str, 
     assert _job_directories(world) == set(life.acknowledged)
 
 
-def test_death_while_looking_for_the_submission_of_an_earlier_life(world: World) -> None:
+def test_recovery_runs_each_job_once_after_second_kill_during_lookup(world: World) -> None:
     life = world.die("--submit", "2", "--deploy", "--die-at", "submitted")
     world.die("--deploy", "--die-at", "looked")
     world.recover()
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
 
 
-def test_death_before_the_commit_leaves_nothing_that_runs_and_nothing_that_stays(world: World) -> None:
+def test_submit_leaves_no_job_after_kill_before_commit(world: World) -> None:
     life = world.die("--submit", "2", "--die-in-submit", "before the commit")
     assert life.acknowledged == ()
     assert len(_job_directories(world)) == 2, "this submission exports variables, which lie in a directory by now"
@@ -44,7 +44,7 @@ def test_death_before_the_commit_leaves_nothing_that_runs_and_nothing_that_stays
     assert _job_directories(world) == set()
 
 
-def test_death_between_commit_and_answer_is_healed_by_the_clients_second_try(world: World) -> None:
+def test_submit_retry_acknowledges_same_jobs_after_kill_between_commit_and_reply(world: World) -> None:
     life = world.die("--submit", "2", "--die-in-submit", "before the answer")
     assert life.acknowledged == ()
     again = world.recover("--submit", "2")
@@ -54,7 +54,7 @@ def test_death_between_commit_and_answer_is_healed_by_the_clients_second_try(wor
     assert _job_directories(world) == set(again.acknowledged)
 
 
-def test_the_check_finds_a_job_that_was_acknowledged_too_early(world: World) -> None:
+def test_examine_detects_job_acknowledged_before_commit(world: World) -> None:
     """The counter-check: with the answer before the commit, death between them must show."""
     life = world.die("--submit", "2", "--die-in-submit", "answered before the commit")
     assert len(life.acknowledged) == 2

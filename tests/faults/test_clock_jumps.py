@@ -56,7 +56,7 @@ def times(world: FaultWorld, job_id: str) -> list[float]:
 
 
 @pytest.mark.parametrize("forth", [HOUR_S, -HOUR_S], ids=["forward", "back"])
-def test_nothing_ends_and_nothing_waits_for_a_clock_that_was_set(tmp_path: Path, forth: int) -> None:
+def test_jobs_neither_end_nor_stall_when_clocks_jump_by_an_hour(tmp_path: Path, forth: int) -> None:
     """On the daemon's host and on the node, in opposite directions; then both are set right again."""
     host, node = turned(tmp_path / "host"), turned(tmp_path / "node")
     with fault_world(tmp_path, WorldOptions("slurm", python=str(node.python))) as world:

@@ -12,7 +12,7 @@ from tests.faults.fault_rig import LIMIT_S, fault_world
 DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal", "--foreground")
 
 
-def test_in_a_copy_of_a_state_directory_nothing_is_started(tmp_path: Path) -> None:
+def test_commands_refuse_copied_state_directory(tmp_path: Path) -> None:
     """With all that it has: the directories of jobs, and a job that waits for its turn."""
     with fault_world(tmp_path, WorldOptions("local"), tree=tmp_path / "state" / "tree") as world:
         world.start()

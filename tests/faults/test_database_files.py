@@ -73,7 +73,7 @@ def cure_of(said: str) -> list[list[str]]:
     return [shlex.split(command) for command in found[0].split("; ")]
 
 
-def test_a_deleted_database_comes_back_with_all_that_was_acknowledged(world: FaultWorld) -> None:
+def test_daemon_saves_deleted_database_and_restore_recovers_all_jobs(world: FaultWorld) -> None:
     running = world.submit_running()
     file_of(world).unlink()
     began = time.monotonic()
@@ -107,7 +107,7 @@ def test_a_deleted_database_comes_back_with_all_that_was_acknowledged(world: Fau
     assert told < 30 + 0.7 * seconds, "it is not said each second"
 
 
-def test_a_database_that_was_moved_goes_on_when_it_is_back(world: FaultWorld, tmp_path: Path) -> None:
+def test_daemon_recovers_when_moved_database_is_moved_back(world: FaultWorld, tmp_path: Path) -> None:
     running = world.submit_running()
     file_of(world).rename(tmp_path / "elsewhere")
     line = await_word(world, f"was moved to {tmp_path}/elsewhere")
@@ -121,7 +121,7 @@ def test_a_database_that_was_moved_goes_on_when_it_is_back(world: FaultWorld, tm
     assert world.ids() == set(world.runs())
 
 
-def test_a_database_that_was_moved_before_the_daemon_died_is_asked_for(world: FaultWorld, tmp_path: Path) -> None:
+def test_submit_refuses_to_start_daemon_without_moved_database(world: FaultWorld, tmp_path: Path) -> None:
     running = world.submit_running()
     file_of(world).rename(tmp_path / "elsewhere")
     await_word(world, "was moved to")
@@ -133,7 +133,7 @@ def test_a_database_that_was_moved_before_the_daemon_died_is_asked_for(world: Fa
     world.await_ends(running)
 
 
-def test_a_log_that_was_deleted_loses_nothing_though_the_daemon_is_killed(world: FaultWorld) -> None:
+def test_daemon_loses_no_job_when_wal_is_deleted_and_daemon_is_killed(world: FaultWorld) -> None:
     acknowledged = [world.submit_running(), world.submit()]
     for suffix in ("-wal", "-shm"):
         Path(f"{file_of(world)}{suffix}").unlink()
@@ -147,7 +147,7 @@ def test_a_log_that_was_deleted_loses_nothing_though_the_daemon_is_killed(world:
     assert world.run("ffdl-admin", "db", "check").code == 0
 
 
-def test_the_log_of_a_lost_database_gets_into_no_copy(world: FaultWorld, tmp_path: Path) -> None:
+def test_db_restore_discards_wal_of_deleted_database(world: FaultWorld, tmp_path: Path) -> None:
     """Everything that is acknowledged after the copy was restored is there."""
     copy = str(tmp_path / "copy")
     first = world.submit()
@@ -174,7 +174,7 @@ def test_the_log_of_a_lost_database_gets_into_no_copy(world: FaultWorld, tmp_pat
     assert world.run("ffdl-admin", "db", "check").code == 0
 
 
-def test_an_older_copy_that_was_moved_into_place_forgets_no_job(world: FaultWorld, tmp_path: Path) -> None:
+def test_daemon_rejects_older_database_copy_and_names_rescued_file(world: FaultWorld, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     world.await_ends(world.submit())
     assert world.run("ffdl-admin", "db", "backup", str(copy)).code == 0
@@ -198,7 +198,7 @@ def test_an_older_copy_that_was_moved_into_place_forgets_no_job(world: FaultWorl
     assert world.run("ffdl-admin", "db", "check").code == 0
 
 
-def test_a_copy_over_the_file_takes_no_acknowledged_job_with_it(world: FaultWorld, tmp_path: Path) -> None:
+def test_daemon_detects_database_overwritten_by_copy_and_keeps_wal(world: FaultWorld, tmp_path: Path) -> None:
     """`cp COPY FILE`: the file stays where it is, and another program has written into it."""
     copy, log = tmp_path / "copy", Path(f"{file_of(world)}-wal")
     first = world.submit()
@@ -238,7 +238,7 @@ def test_a_copy_over_the_file_takes_no_acknowledged_job_with_it(world: FaultWorl
     assert (checked.code, f"left out by restore: {later}" in checked.text) == (0, True), checked
 
 
-def test_a_damaged_database_has_one_code_and_one_cure(world: FaultWorld, tmp_path: Path) -> None:
+def test_submit_names_db_restore_when_database_is_damaged(world: FaultWorld, tmp_path: Path) -> None:
     job = world.submit()
     world.await_ends(job)
     assert world.run("ffdl-admin", "db", "backup", str(tmp_path / "copy")).code == 0
@@ -255,7 +255,7 @@ def test_a_damaged_database_has_one_code_and_one_cure(world: FaultWorld, tmp_pat
     world.await_ends(world.submit())
 
 
-def test_a_read_only_file_system_is_told_alike_wherever_somebody_looks(tmp_path: Path, own_mounts: None) -> None:
+def test_commands_report_read_only_database_with_same_message(tmp_path: Path, own_mounts: None) -> None:
     with (
         fault_fs(tmp_path) as fs,
         fault_world(tmp_path, WorldOptions("local"), state=fs.point / "state") as world,
@@ -278,7 +278,7 @@ def test_a_read_only_file_system_is_told_alike_wherever_somebody_looks(tmp_path:
         world.wait(lambda: READ_ONLY not in world.run("ffdl", "list").text, "the end of the warning")
 
 
-def test_a_database_on_a_read_only_disk_is_looked_at_and_copied(tmp_path: Path, disk: SmallDisk) -> None:
+def test_db_admin_checks_and_backs_up_database_on_read_only_disk(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.start()
         world.await_ends(world.submit())
@@ -329,7 +329,7 @@ REASONS = {
 @pytest.mark.postgres
 @pytest.mark.parametrize("target", ["full", "missing", "read-only"])
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_a_backup_that_finds_no_room_has_one_code_on_both_databases(
+def test_db_backup_fails_alike_on_both_databases_when_target_is_unwritable(
     tmp_path: Path, disk: SmallDisk, kind: str, target: str
 ) -> None:
     with running_postgres() as server:

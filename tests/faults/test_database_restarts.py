@@ -85,7 +85,9 @@ def restart(user: User, server: PostgresServer, how: signal.Signals, down_s: flo
     server.start()
 
 
-def test_restarts_under_load_lose_nothing_and_execute_nothing_twice(daemon: OneDaemon, server: PostgresServer) -> None:
+def test_daemon_loses_and_duplicates_nothing_when_postgres_restarts_under_load(
+    daemon: OneDaemon, server: PostgresServer
+) -> None:
     world, user = daemon.world, User(started(daemon))
     thread = threading.Thread(target=user.work)
     thread.start()
@@ -124,7 +126,9 @@ def ffdl(daemon: OneDaemon, *verb: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_listing_says_what_is_wrong_and_what_to_do(daemon: OneDaemon, server: PostgresServer) -> None:
+def test_commands_report_unreachable_postgres_and_daemon_stops_cleanly(
+    daemon: OneDaemon, server: PostgresServer
+) -> None:
     started(daemon)
     assert ffdl(daemon, "list").returncode == 0
     server.stop()

@@ -28,7 +28,7 @@ READ_ONLY = Fault(CHANGING, error=errno.EROFS)
 WAIT = "echo up; until [ -e {told} ]; do sleep 0.1; done; exit {code}"
 
 
-def test_a_full_state_directory_refuses_and_leaves_nothing_half(tmp_path: Path, disk: SmallDisk) -> None:
+def test_submit_is_refused_without_leftovers_when_state_directory_is_full(tmp_path: Path, disk: SmallDisk) -> None:
     """Database and log are full; the jobs' directories are not."""
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.start()
@@ -49,7 +49,7 @@ def test_a_full_state_directory_refuses_and_leaves_nothing_half(tmp_path: Path, 
         assert "Traceback" not in world.log
 
 
-def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended_unasked(tmp_path: Path, disk: SmallDisk) -> None:
+def test_daemon_stop_requires_force_while_it_holds_only_database_copy(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.start()
         job = world.submit()
@@ -72,7 +72,7 @@ def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended_unasked(tm
         assert world.job(job).state == "COMPLETED"
 
 
-def test_a_daemon_that_finds_no_room_does_not_start_and_says_why(tmp_path: Path, disk: SmallDisk) -> None:
+def test_daemon_start_fails_with_reason_when_state_directory_is_full(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.state.mkdir()
         disk.fill()
@@ -84,7 +84,7 @@ def test_a_daemon_that_finds_no_room_does_not_start_and_says_why(tmp_path: Path,
         world.await_ends(world.submit())
 
 
-def test_a_daemon_is_not_ended_where_no_other_could_start(tmp_path: Path, disk: SmallDisk) -> None:
+def test_daemon_restart_is_refused_when_state_directory_is_full(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
         world.start()
         job = world.submit()
@@ -109,7 +109,7 @@ def test_a_daemon_is_not_ended_where_no_other_could_start(tmp_path: Path, disk: 
 
 
 @pytest.mark.parametrize("backend", ["local", "slurm"])
-def test_jobs_whose_directories_find_no_room_wait_and_go_on(tmp_path: Path, disk: SmallDisk, backend: str) -> None:
+def test_jobs_wait_and_continue_when_job_directory_disk_is_full(tmp_path: Path, disk: SmallDisk, backend: str) -> None:
     """One whose directory cannot be made; one that runs, and ends while nobody can write a word of it."""
     with fault_world(tmp_path, WorldOptions(backend), tree=disk.point / "tree") as world:
         world.start()
@@ -125,7 +125,7 @@ def test_jobs_whose_directories_find_no_room_wait_and_go_on(tmp_path: Path, disk
 
 
 @pytest.mark.parametrize("fault", [FULL, READ_ONLY], ids=["full", "read-only"])
-def test_a_job_that_starts_on_a_disk_that_takes_nothing_waits(tmp_path: Path, fault: Fault) -> None:
+def test_queued_job_waits_to_start_while_its_directory_is_unwritable(tmp_path: Path, fault: Fault) -> None:
     """It was handed over before; its supervisor and its head find no room for their first words."""
     with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions("local"), tree=fs.point / "tree") as world:
         world.start()
@@ -159,7 +159,9 @@ def begin(run: Rig, code: int, fence_s: float = 120.0) -> None:
 
 
 @pytest.mark.parametrize("fault", [FULL, READ_ONLY], ids=["full", "read-only"])
-def test_the_end_of_a_learner_waits_for_a_disk_that_takes_it(spoiled: tuple[Rig, FaultFs], fault: Fault) -> None:
+def test_controllers_wait_to_record_learner_end_until_disk_is_writable(
+    spoiled: tuple[Rig, FaultFs], fault: Fault
+) -> None:
     """Not even what was held back for the last words helps: nothing is taken at all."""
     run, fs = spoiled
     begin(run, 7)
@@ -174,7 +176,7 @@ def test_the_end_of_a_learner_waits_for_a_disk_that_takes_it(spoiled: tuple[Rig,
     assert [event.seq for event in run.events()] == list(range(1, len(run.events()) + 1))
 
 
-def test_where_the_disk_never_takes_it_the_exit_status_is_no_success(spoiled: tuple[Rig, FaultFs]) -> None:
+def test_head_controller_exits_with_status_74_when_disk_stays_full(spoiled: tuple[Rig, FaultFs]) -> None:
     """There is no proof then, and the scheduler's word decides: the head must not end as if there were."""
     run, fs = spoiled
     begin(run, 0, fence_s=2.0)
@@ -186,7 +188,9 @@ def test_where_the_disk_never_takes_it_the_exit_status_is_no_success(spoiled: tu
 
 
 @pytest.mark.parametrize("fault", ["No space left on device", "Read-only file system"])
-def test_results_that_cannot_be_stored_are_owed(tmp_path: Path, disk: SmallDisk, fault: str) -> None:
+def test_pending_upload_stores_results_after_results_disk_is_writable(
+    tmp_path: Path, disk: SmallDisk, fault: str
+) -> None:
     with rig(tmp_path) as run:
         (disk.point / "out").mkdir()
         run.write("head -c 300000 /dev/urandom > $RESULT_DIR/weights", stores=Stores(results=str(disk.point / "out")))

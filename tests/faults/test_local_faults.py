@@ -55,7 +55,7 @@ def pids(world: LocalHarness, plan: LaunchPlan) -> tuple[int, int]:
     return record(plan, STARTED)["pid"], record(plan, STATE)["head"]
 
 
-def test_jobs_beyond_the_slots_wait_their_turn(world: LocalHarness) -> None:
+def test_local_scheduler_keeps_job_pending_when_slots_are_taken(world: LocalHarness) -> None:
     running = run_two(world)
     third, _ = world.submit("true")
     seen = world.observe(third)
@@ -64,7 +64,7 @@ def test_jobs_beyond_the_slots_wait_their_turn(world: LocalHarness) -> None:
     assert world.await_end(third).end is EndCause.SUCCESS
 
 
-def test_a_waiting_job_can_be_cancelled(world: LocalHarness) -> None:
+def test_local_scheduler_cancels_pending_job_without_execution(world: LocalHarness) -> None:
     run_two(world)
     native, plan = world.submit("sleep 600")
     world.scheduler.cancel(native)
@@ -73,7 +73,7 @@ def test_a_waiting_job_can_be_cancelled(world: LocalHarness) -> None:
     assert world.executions(plan.attempt_dir) == 0
 
 
-def test_a_killed_supervisor_does_not_end_the_job(world: LocalHarness) -> None:
+def test_local_scheduler_keeps_job_running_after_supervisor_is_killed(world: LocalHarness) -> None:
     enough = world.base / "enough"
     native, plan = world.submit(f"echo up; until [ -e {enough} ]; do sleep 0.05; done; echo over")
     world.await_log(plan, "up")
@@ -85,7 +85,7 @@ def test_a_killed_supervisor_does_not_end_the_job(world: LocalHarness) -> None:
     assert "over" in world.log(plan)
 
 
-def test_a_job_whose_supervisor_was_killed_can_be_cancelled(world: LocalHarness) -> None:
+def test_local_scheduler_cancels_job_after_supervisor_is_killed(world: LocalHarness) -> None:
     native, plan = world.submit("trap 'exit 1' TERM; echo up; sleep 600 & wait")
     world.await_log(plan, "up")
     supervisor, _ = pids(world, plan)
@@ -95,7 +95,7 @@ def test_a_job_whose_supervisor_was_killed_can_be_cancelled(world: LocalHarness)
     assert world.await_end(native).end is EndCause.CANCELLED
 
 
-def test_everything_killed_at_once_is_a_node_failure(world: LocalHarness) -> None:
+def test_local_scheduler_reports_node_failure_when_supervisor_and_head_are_killed(world: LocalHarness) -> None:
     native, plan = world.submit("echo up; sleep 600")
     world.await_log(plan, "up")
     for pid in pids(world, plan):
@@ -113,7 +113,7 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-def test_a_killed_head_takes_its_learners_along(world: LocalHarness) -> None:
+def test_local_scheduler_ends_learners_when_head_controller_is_killed(world: LocalHarness) -> None:
     native, plan = world.submit('echo "pid=$$"; sleep 600')
     world.await_log(plan, "pid=")
     learner = [pid for pid in world._own_processes() if b"sleep" in command_line(pid)]
@@ -123,7 +123,7 @@ def test_a_killed_head_takes_its_learners_along(world: LocalHarness) -> None:
     assert learner and all(process_stat(pid) is None for pid in learner)
 
 
-def test_a_stopped_head_is_suspended(world: LocalHarness) -> None:
+def test_local_scheduler_reports_suspended_job_when_head_controller_is_stopped(world: LocalHarness) -> None:
     native, plan = world.submit("echo up; sleep 600")
     world.await_log(plan, "up")
     _, head = pids(world, plan)
@@ -133,12 +133,12 @@ def test_a_stopped_head_is_suspended(world: LocalHarness) -> None:
     world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
 
 
-def test_a_time_limit_is_kept(world: LocalHarness) -> None:
+def test_local_scheduler_enforces_time_limit(world: LocalHarness) -> None:
     native, _ = world.submit("sleep 600", batch=BatchOptions(time_s=2, checkpoint=Checkpoint(grace_s=1)))
     assert world.await_end(native).end is EndCause.TIMEOUT
 
 
-def test_the_job_is_no_child_of_the_submitter_and_outlives_it(world: LocalHarness) -> None:
+def test_local_scheduler_runs_job_once_after_submitter_is_killed(world: LocalHarness) -> None:
     """The submitter is killed right after the supervisor was started; another process finds the job."""
     plan = world.prepare("echo ran")
     submitter = (
@@ -163,7 +163,7 @@ def test_the_job_is_no_child_of_the_submitter_and_outlives_it(world: LocalHarnes
     world.wait(lambda: not is_held(directory / LOCK), world.diagnosis)
 
 
-def test_no_zombie_and_no_child_is_left(world: LocalHarness) -> None:
+def test_local_scheduler_leaves_no_zombie_child_after_job_ends(world: LocalHarness) -> None:
     native, _ = world.submit("true")
     world.await_end(native)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()

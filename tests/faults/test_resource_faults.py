@@ -33,7 +33,7 @@ def connections(world: FaultWorld, count: int) -> Iterator[None]:
         yield
 
 
-def test_a_daemon_without_descriptors_goes_on(tmp_path: Path) -> None:
+def test_daemon_recovers_after_running_out_of_file_descriptors(tmp_path: Path) -> None:
     with fault_world(tmp_path, WorldOptions("local")) as world:
         world.start({resource.RLIMIT_NOFILE: DESCRIPTORS})
         running = world.submit_running()
@@ -51,7 +51,7 @@ def test_a_daemon_without_descriptors_goes_on(tmp_path: Path) -> None:
         assert len(world.log.splitlines()) < 60
 
 
-def test_a_daemon_with_too_few_descriptors_for_a_job_says_so_wherever_it_shows(tmp_path: Path) -> None:
+def test_commands_report_descriptor_limit_that_keeps_daemon_from_starting_jobs(tmp_path: Path) -> None:
     with fault_world(tmp_path, WorldOptions("local")) as world:
         world.start({resource.RLIMIT_NOFILE: 16})
         job = world.submit()
@@ -71,7 +71,7 @@ def test_a_daemon_with_too_few_descriptors_for_a_job_says_so_wherever_it_shows(t
     [*((resource.RLIMIT_NOFILE, count) for count in (6, 8, 9, 10)), *((resource.RLIMIT_AS, n * MIB) for n in (60, 80))],
     ids=["6 files", "8 files", "9 files", "10 files", "60 MiB", "80 MiB"],
 )  # fmt: skip
-def test_a_command_that_may_have_too_little_for_a_daemon_says_so(tmp_path: Path, limit: int, value: int) -> None:
+def test_list_reports_resource_limit_too_low_to_start_daemon(tmp_path: Path, limit: int, value: int) -> None:
     """It starts one, which has the same limits: its traceback is no answer, and no warning of the interpreter's is."""
     with fault_world(tmp_path, WorldOptions("local")) as world:
         refused = world.run("ffdl", "list", limits={limit: value})
@@ -83,7 +83,7 @@ def test_a_command_that_may_have_too_little_for_a_daemon_says_so(tmp_path: Path,
         assert world.run("ffdl", "list").code == 0
 
 
-def test_a_daemon_that_may_start_no_thread_says_whose_limit_it_is(tmp_path: Path) -> None:
+def test_submit_names_daemon_restart_when_daemon_memory_limit_is_reached(tmp_path: Path) -> None:
     with fault_world(tmp_path, WorldOptions("local")) as world:
         world.start()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -96,7 +96,7 @@ def test_a_daemon_that_may_start_no_thread_says_whose_limit_it_is(tmp_path: Path
         assert "Traceback" not in world.log
 
 
-def test_controllers_need_few_descriptors(tmp_path: Path) -> None:
+def test_controllers_run_learner_with_20_file_descriptors(tmp_path: Path) -> None:
     with rig(tmp_path) as run:
         limited = tmp_path / "limited"
         limited.write_text(f'#!/bin/sh\nulimit -n 20\nexec {sys.executable} "$@"\n')
@@ -123,7 +123,7 @@ def ask(world: FaultWorld, size: int, *, chunked: bool = False) -> tuple[int, by
         connection.close()
 
 
-def test_a_request_that_needs_more_memory_than_there_is_harms_nobody(tmp_path: Path) -> None:
+def test_daemon_survives_http_request_larger_than_its_memory(tmp_path: Path) -> None:
     with fault_world(tmp_path, WorldOptions("local")) as world:
         world.start()
         running = world.submit_running()
@@ -168,7 +168,7 @@ def small_memory() -> Iterator[Path]:
         group.rmdir()
 
 
-def test_a_learner_that_the_kernel_ended_for_memory_is_told_apart(tmp_path: Path, small_memory: Path) -> None:
+def test_head_controller_reports_c202_when_kernel_kills_learner_for_memory(tmp_path: Path, small_memory: Path) -> None:
     with rig(tmp_path) as run:
         limited = tmp_path / "limited"
         limited.write_text(f'#!/bin/sh\necho $$ > {small_memory}/cgroup.procs\nexec {sys.executable} "$@"\n')

@@ -30,7 +30,7 @@ AT_ONCE_S, QUICK_S = 100.0, 100.0
 much longer than it takes, as who waits for a file system that hangs waits for ever."""
 
 
-def test_a_minute_is_less_than_what_ends_learners_by_default() -> None:
+def test_default_fence_limits_exceed_one_minute() -> None:
     assert min(Limits().fence_s, SlurmSettings().fence_s) > 60.0
 
 
@@ -38,7 +38,7 @@ def test_a_minute_is_less_than_what_ends_learners_by_default() -> None:
     ("backend", "first", "last"), [("local", SLOW, STALE), ("slurm", BROKEN, HANGING), ("local", HANGING, None)],
     ids=["slow, then stale", "broken, then hanging", "hanging, then unmounted"],
 )  # fmt: skip
-def test_no_job_ends_by_a_file_system_that_goes_away(
+def test_job_survives_two_outages_of_shared_file_system(
     tmp_path: Path, backend: str, first: Fault, last: Fault | None
 ) -> None:
     """It goes away twice; its learner ends while it is away for the second time."""
@@ -124,7 +124,7 @@ def learner(run: Rig) -> int:
     return int(started()[-1].fields["pid"] or 0)
 
 
-def test_learners_are_ended_in_time_while_their_events_hang(shared: tuple[Rig, FaultFs]) -> None:
+def test_node_controller_ends_learner_in_time_while_event_write_hangs(shared: tuple[Rig, FaultFs]) -> None:
     """The write of "asked" hangs: the request, the grace period and the KILL must not wait for it."""
     run, fs = shared
     limits = dataclasses.replace(LIMITS, grace_s=1, kill_wait_s=1)
@@ -172,7 +172,7 @@ def befall_a_learner(
 @pytest.mark.parametrize(
     ("fence_s", "fenced_for"), [(120.0, ""), (6.0, "could not be read")], ids=["short", "too long"]
 )
-def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
+def test_learner_is_fenced_only_when_file_system_hangs_longer_than_fence(
     shared: tuple[Rig, FaultFs], fence_s: float, fenced_for: str
 ) -> None:
     befall_a_learner(*shared, HANGING, fence_s=fence_s, fenced_for=fenced_for)
@@ -183,14 +183,14 @@ def test_learners_outlive_a_hang_that_is_shorter_than_the_fence(
     [(errno.EIO, "could not be written"), (errno.EROFS, "could not be written"), (errno.ENOSPC, "")],
     ids=["broken", "read-only", "full"],
 )
-def test_learners_end_where_nothing_can_be_written_though_all_can_be_read(
+def test_learner_is_fenced_when_writes_fail_unless_disk_is_only_full(
     shared: tuple[Rig, FaultFs], error: int, fenced_for: str
 ) -> None:
     """As on a disk that died under its cache. Others hear nothing of this node, and take its learners for ended."""
     befall_a_learner(*shared, Fault(CHANGING, error=error), fence_s=6.0, fenced_for=fenced_for, spared_s=10.0)
 
 
-def test_controllers_give_up_a_file_system_that_stays_dead(shared: tuple[Rig, FaultFs]) -> None:
+def test_controllers_exit_with_status_74_when_file_system_stays_read_only(shared: tuple[Rig, FaultFs]) -> None:
     """Their allocation is free then: nobody waits for a last word that nothing takes."""
     run, fs = shared
     run.write(aloof(fs) + "sleep 600", limits=dataclasses.replace(LIMITS, fence_s=3.0))
@@ -201,7 +201,7 @@ def test_controllers_give_up_a_file_system_that_stays_dead(shared: tuple[Rig, Fa
     assert "could not be written" in run.errors and not Path(run.attempt.final).exists()
 
 
-def test_a_learner_is_ended_whose_start_could_not_be_told(shared: tuple[Rig, FaultFs]) -> None:
+def test_learner_is_fenced_when_file_system_hangs_during_start_event(shared: tuple[Rig, FaultFs]) -> None:
     """The event of its start takes a moment to be durable; when it is, nothing answers any more."""
     run, fs = shared
     run.write(aloof(fs) + "sleep 600", limits=dataclasses.replace(LIMITS, fence_s=6.0))
@@ -215,7 +215,7 @@ def test_a_learner_is_ended_whose_start_could_not_be_told(shared: tuple[Rig, Fau
     assert run.await_end() == 74
 
 
-def test_a_training_that_ends_while_nothing_can_be_read_or_written_is_told_later(shared: tuple[Rig, FaultFs]) -> None:
+def test_head_controller_records_learner_end_after_file_system_outage(shared: tuple[Rig, FaultFs]) -> None:
     run, fs = shared
     told = fs.point.parent / "told"
     run.write(f"echo up; until [ -e {told} ]; do sleep 0.1; done; exit 5")
@@ -230,7 +230,7 @@ def test_a_training_that_ends_while_nothing_can_be_read_or_written_is_told_later
     assert (final(run, fs).error_code, final(run, fs).exit_code) == ("C201", 5)
 
 
-def test_a_head_that_starts_while_the_file_system_is_gone_waits(shared: tuple[Rig, FaultFs]) -> None:
+def test_head_controller_waits_to_start_during_file_system_outage(shared: tuple[Rig, FaultFs]) -> None:
     run, fs = shared
     run.write("echo up")
     fs.befall(dataclasses.replace(BROKEN, below="attempt-1"))

@@ -113,7 +113,7 @@ def goes_on_once(office: Office, job_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL])
-def test_a_job_that_stands_still_goes_on_once(office: Office, number: signal.Signals) -> None:
+def test_daemon_abandons_silent_attempt_and_continues_job_once(office: Office, number: signal.Signals) -> None:
     """Slurm wakes what it cancels (CONT, TERM), and kills what does not end (KILL)."""
     job_id = trains(office)
     noted = note_reasons(office)
@@ -139,7 +139,7 @@ def kill_with_its_questions(office: Office) -> None:
     office.daemon.wait(LIMIT_S)
 
 
-def test_a_daemon_killed_between_the_mark_and_the_request(office: Office) -> None:
+def test_daemon_cancels_abandoned_attempt_after_kill_between_mark_and_scancel(office: Office) -> None:
     job_id = trains(office)
     frozen = freeze(office, job_id)
     office.spoil("scancel", "down:always")
@@ -153,7 +153,7 @@ def test_a_daemon_killed_between_the_mark_and_the_request(office: Office) -> Non
     goes_on_once(office, job_id)
 
 
-def test_who_wakes_up_with_the_mark_ends_without_the_scheduler(office: Office) -> None:
+def test_controllers_end_abandoned_attempt_on_wakeup_without_scancel(office: Office) -> None:
     """Nobody tells them but the mark."""
     job_id = trains(office)
     frozen = freeze(office, job_id)

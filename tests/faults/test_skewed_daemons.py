@@ -65,14 +65,14 @@ def examine(pair: Pair) -> None:
     store.close()
 
 
-def test_jobs_of_both_daemons_are_done_once_in_the_order_of_one_clock(pair: Pair) -> None:
+def test_skewed_daemons_run_jobs_once_in_database_clock_order(pair: Pair) -> None:
     jobs = [daemon.surely_submit() for _ in range(3) for daemon in (pair.one, pair.two)]
     pair.finish(*jobs)
     assert [job.id for job in pair.world.jobs()] == jobs
     examine(pair)
 
 
-def test_both_list_what_was_submitted_since_a_moment_of_the_databases_clock(pair: Pair) -> None:
+def test_skewed_daemons_filter_list_by_database_clock(pair: Pair) -> None:
     before = pair.one.surely_submit()
     pair.world.wait(lambda: pair.world.job(before) is not None, "the row")
     moment = pair.world.job(before).submitted_at + 1e-3
@@ -84,7 +84,7 @@ def test_both_list_what_was_submitted_since_a_moment_of_the_databases_clock(pair
     pair.finish(before, after)
 
 
-def test_who_waits_at_one_daemon_hears_of_what_the_other_does(pair: Pair) -> None:
+def test_skewed_daemons_both_end_wait_promptly_when_job_completes(pair: Pair) -> None:
     pair.world.hold()
     job = pair.one.surely_submit()
     pair.world.wait(lambda: pair.world.job(job).state is JobState.QUEUED, "the submission")
@@ -98,7 +98,7 @@ def test_who_waits_at_one_daemon_hears_of_what_the_other_does(pair: Pair) -> Non
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "late"])
-def test_a_lost_reply_is_looked_into_in_time(pair: Pair, fault: str) -> None:
+def test_skewed_daemons_submit_once_after_lost_or_delayed_sbatch_reply(pair: Pair, fault: str) -> None:
     """By a clock that is ten minutes off it would be resubmitted at once, or in ten minutes."""
     world = pair.world
     world.spoil("sbatch", fault)
@@ -109,7 +109,7 @@ def test_a_lost_reply_is_looked_into_in_time(pair: Pair, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fallen", ["one", "two"])
-def test_leases_end_in_time_whoever_held_them(pair: Pair, fallen: str) -> None:
+def test_skewed_daemons_complete_job_while_other_daemon_is_stopped(pair: Pair, fallen: str) -> None:
     daemon: OneDaemon = getattr(pair, fallen)
     other = pair.two if daemon is pair.one else pair.one
     daemon.send(signal.SIGSTOP)

@@ -14,7 +14,7 @@ from ffdl_batch.ports.scheduler import NotNow, SchedulerMissing, SchedulerUnreac
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 
-def test_any_number_of_jobs_is_one_question(slurm: FakeSlurmHarness) -> None:
+def test_slurm_observe_queries_squeue_once_for_many_jobs(slurm: FakeSlurmHarness) -> None:
     slurm.freeze()
     jobs = [slurm.submit("true")[0] for _ in range(5)]
     assert {seen.phase for seen in slurm.scheduler.observe(jobs).values()} == {Phase.PENDING}
@@ -24,7 +24,7 @@ def test_any_number_of_jobs_is_one_question(slurm: FakeSlurmHarness) -> None:
     assert len(slurm.calls("squeue")) == 1
 
 
-def test_ended_jobs_that_the_controller_forgot_cost_one_question_more(slurm: FakeSlurmHarness) -> None:
+def test_slurm_observe_queries_sacct_once_for_purged_jobs(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     native, plan = slurm.submit("exit 4")
     slurm.await_end(native)
@@ -38,7 +38,7 @@ def test_ended_jobs_that_the_controller_forgot_cost_one_question_more(slurm: Fak
     assert slurm.scheduler.is_forgotten([native, NativeId("999")]) == {NativeId("999")}
 
 
-def test_without_accounting_a_purged_job_is_unknown_and_forgotten(slurm: FakeSlurmHarness) -> None:
+def test_slurm_reports_purged_job_as_forgotten_without_accounting(slurm: FakeSlurmHarness) -> None:
     native, _ = slurm.submit("true")
     slurm.await_end(native)
     slurm.forget(native)
@@ -48,7 +48,9 @@ def test_without_accounting_a_purged_job_is_unknown_and_forgotten(slurm: FakeSlu
 
 
 @pytest.mark.parametrize(("command", "fault"), [("squeue", "down"), ("squeue", "garbage"), ("squeue", "half")])
-def test_half_an_answer_is_no_answer(slurm: FakeSlurmHarness, command: str, fault: str) -> None:
+def test_slurm_queries_raise_unreachable_when_squeue_output_is_incomplete(
+    slurm: FakeSlurmHarness, command: str, fault: str
+) -> None:
     native, plan = slurm.submit("true")
     slurm.await_end(native)
     assert isinstance(slurm.scheduler, ForgetsJobs)
@@ -64,7 +66,7 @@ def test_half_an_answer_is_no_answer(slurm: FakeSlurmHarness, command: str, faul
 
 @pytest.mark.parametrize("fault", ["down", "garbage", "cut"])
 @pytest.mark.parametrize("question", ["observe", "is_forgotten", "find"])
-def test_a_silent_accounting_proves_nothing(slurm: FakeSlurmHarness, question: str, fault: str) -> None:
+def test_slurm_queries_conclude_nothing_from_failed_sacct(slurm: FakeSlurmHarness, question: str, fault: str) -> None:
     slurm.keep_accounts()
     native, _ = slurm.submit("true")
     slurm.await_end(native)
@@ -83,7 +85,7 @@ def test_a_silent_accounting_proves_nothing(slurm: FakeSlurmHarness, question: s
     assert len(slurm.calls("sacct")) == 1
 
 
-def test_an_answer_that_is_too_long_for_a_message_is_in_the_log_once(
+def test_slurm_logs_oversized_output_once_and_shortens_error(
     slurm: FakeSlurmHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -95,7 +97,7 @@ def test_an_answer_that_is_too_long_for_a_message_is_in_the_log_once(
     assert len([text for text in caplog.messages if "said in full" in text]) == 1
 
 
-def test_banners_are_read_over(slurm: FakeSlurmHarness) -> None:
+def test_slurm_commands_ignore_banner_output(slurm: FakeSlurmHarness) -> None:
     for command in ("sbatch", "squeue", "sinfo"):
         slurm.spoil(command, "banner:always")
     assert slurm.scheduler.probe().nodes
@@ -103,7 +105,7 @@ def test_banners_are_read_over(slurm: FakeSlurmHarness) -> None:
     assert slurm.await_end(native).end is EndCause.SUCCESS
 
 
-def test_a_controller_that_is_down_is_unreachable_and_nothing_is_there(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_raises_unreachable_when_controller_is_down(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "down")
     plan = slurm.prepare("true")
     with pytest.raises(SchedulerUnreachable, match="nothing was submitted"):
@@ -112,7 +114,9 @@ def test_a_controller_that_is_down_is_unreachable_and_nothing_is_there(slurm: Fa
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
 
-def test_no_slurm_is_a_clear_error(slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_raises_scheduler_missing_when_commands_are_absent(
+    slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = slurm.prepare("true")
     monkeypatch.setenv("PATH", str(slurm.base))
     with pytest.raises(SchedulerMissing, match="sinfo cannot be run"):
@@ -121,13 +125,13 @@ def test_no_slurm_is_a_clear_error(slurm: FakeSlurmHarness, monkeypatch: pytest.
         slurm.scheduler.submit(plan)
 
 
-def test_a_scancel_that_reaches_nobody_is_tried_again(slurm: FakeSlurmHarness) -> None:
+def test_slurm_cancel_raises_unreachable_when_scancel_fails(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("scancel", "down")
     with pytest.raises(SchedulerUnreachable):
         slurm.scheduler.cancel(NativeId("101"))
 
 
-def test_learners_get_their_gpus_and_the_container_its_options(slurm: FakeSlurmHarness) -> None:
+def test_slurm_job_passes_resources_to_srun_and_options_to_apptainer(slurm: FakeSlurmHarness) -> None:
     wanted = Resources(learners=1, cpus=1.5, gpus=2, gpu_type="A100", memory_bytes=10**9, gres={"nvme": 1})
     native, plan = slurm.submit('echo "gpus=$CUDA_VISIBLE_DEVICES"', resources=wanted)
     assert slurm.await_end(native).end is EndCause.SUCCESS, slurm.log(plan)
@@ -140,7 +144,7 @@ def test_learners_get_their_gpus_and_the_container_its_options(slurm: FakeSlurmH
     assert any("rounded up" in warning for warning in plan.warnings)
 
 
-def test_two_learners_are_two_nodes_of_one_job(slurm: FakeSlurmHarness) -> None:
+def test_slurm_job_runs_two_learners_with_ranks_in_one_submission(slurm: FakeSlurmHarness) -> None:
     two = Resources(learners=2, cpus=1, memory_bytes=64 * 1024**2)
     native, plan = slurm.submit('echo "rank=$RANK of $WORLD_SIZE id=$LEARNER_ID"', resources=two)
     assert slurm.await_end(native).end is EndCause.SUCCESS, slurm.diagnosis()
@@ -149,7 +153,7 @@ def test_two_learners_are_two_nodes_of_one_job(slurm: FakeSlurmHarness) -> None:
     assert len(slurm.accepted()) == 1
 
 
-def test_a_job_that_the_controller_lost_is_not_running_by_the_accountings_word(slurm: FakeSlurmHarness) -> None:
+def test_slurm_reports_job_lost_when_only_accounting_lists_it_as_live(slurm: FakeSlurmHarness) -> None:
     """A slurmctld that crashes forgets its last jobs; the accounting shows them as they were, for ever."""
     slurm.keep_accounts()
     slurm.freeze()
@@ -162,7 +166,7 @@ def test_a_job_that_the_controller_lost_is_not_running_by_the_accountings_word(s
     assert slurm.scheduler.was_lost([native]) == {native}
 
 
-def test_a_job_that_ended_and_was_forgotten_was_not_lost(slurm: FakeSlurmHarness) -> None:
+def test_slurm_does_not_report_ended_and_purged_job_as_lost(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     native, _ = slurm.submit("true")
     slurm.await_end(native)
@@ -171,7 +175,7 @@ def test_a_job_that_ended_and_was_forgotten_was_not_lost(slurm: FakeSlurmHarness
     assert slurm.scheduler.was_lost([native]) == frozenset()
 
 
-def test_what_is_seen_carries_the_jobs_name_and_only_own_jobs_are_asked_for(slurm: FakeSlurmHarness) -> None:
+def test_slurm_observation_carries_job_name_and_sacct_filters_by_user(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     native, plan = slurm.submit("true")
     assert slurm.await_end(native).name == plan.token
@@ -183,7 +187,7 @@ def test_what_is_seen_carries_the_jobs_name_and_only_own_jobs_are_asked_for(slur
 # ------------------------------------------------------------------- what sbatch does, and what is known then
 
 
-def test_without_munge_nothing_is_sent_and_nothing_is_known(slurm: FakeSlurmHarness) -> None:
+def test_slurm_commands_raise_unreachable_without_munge(slurm: FakeSlurmHarness) -> None:
     native, _ = slurm.submit("true")
     for command in ("sbatch", "squeue", "scancel", "sinfo"):
         slurm.spoil(command, "no_munge")
@@ -204,7 +208,7 @@ def test_without_munge_nothing_is_sent_and_nothing_is_known(slurm: FakeSlurmHarn
 
 
 @pytest.mark.parametrize("fault", ["cut", "timeout", "no_munge", "binary", "big", "empty"])
-def test_an_answer_that_is_none_is_no_word_about_any_job(slurm: FakeSlurmHarness, fault: str) -> None:
+def test_slurm_queries_raise_unreachable_when_squeue_output_is_unusable(slurm: FakeSlurmHarness, fault: str) -> None:
     slurm.freeze()
     native, plan = slurm.submit("true")
     assert isinstance(slurm.scheduler, ForgetsJobs)
@@ -219,7 +223,7 @@ def test_an_answer_that_is_none_is_no_word_about_any_job(slurm: FakeSlurmHarness
         assert not isinstance(error.value, NotNow)
 
 
-def test_one_unknown_id_among_many_is_no_outage(slurm: FakeSlurmHarness) -> None:
+def test_slurm_queries_tolerate_one_unknown_id_among_known_jobs(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     slurm.freeze()
     known = [slurm.submit("true")[0] for _ in range(3)]
@@ -231,7 +235,7 @@ def test_one_unknown_id_among_many_is_no_outage(slurm: FakeSlurmHarness) -> None
     slurm.scheduler.signal(stranger, "URG")
 
 
-def test_an_id_that_is_another_users_by_now_is_not_the_job(slurm: FakeSlurmHarness) -> None:
+def test_slurm_ignores_job_of_other_user_with_reused_id(slurm: FakeSlurmHarness) -> None:
     """slurmctld's state was wiped, and it began to count anew."""
     slurm.keep_accounts()
     slurm.freeze()
@@ -244,7 +248,7 @@ def test_an_id_that_is_another_users_by_now_is_not_the_job(slurm: FakeSlurmHarne
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
 
-def test_the_queue_is_believed_before_the_accounting(slurm: FakeSlurmHarness) -> None:
+def test_slurm_observe_prefers_squeue_state_over_accounting(slurm: FakeSlurmHarness) -> None:
     """It lags a minute behind, or has the end of the run before."""
     slurm.keep_accounts()
     slurm.freeze()
@@ -255,7 +259,7 @@ def test_the_queue_is_believed_before_the_accounting(slurm: FakeSlurmHarness) ->
     assert not slurm.calls("sacct")
 
 
-def test_an_accounting_that_has_not_heard_of_the_end_yet_is_no_word(slurm: FakeSlurmHarness) -> None:
+def test_slurm_observe_ignores_running_state_in_accounting_of_purged_job(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     native, _ = slurm.submit("true")
     slurm.await_end(native)
@@ -266,7 +270,7 @@ def test_an_accounting_that_has_not_heard_of_the_end_yet_is_no_word(slurm: FakeS
     assert slurm.scheduler.observe([native])[native].end is EndCause.SUCCESS
 
 
-def test_an_accounting_that_is_away_is_no_outage_of_slurm_and_is_left_alone(
+def test_slurm_observe_continues_and_backs_off_when_sacct_is_down(
     slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # however slow this machine is
@@ -285,7 +289,7 @@ def test_an_accounting_that_is_away_is_no_outage_of_slurm_and_is_left_alone(
     assert len(slurm.calls("sacct")) == 1
 
 
-def test_a_hanging_query_is_ended(tmp_path: Path) -> None:
+def test_slurm_observe_raises_unreachable_when_squeue_exceeds_timeout(tmp_path: Path) -> None:
     slurm = FakeSlurmHarness(tmp_path, {"command_timeout_s": 1})
     try:
         slurm.spoil("squeue", "hang")

@@ -36,7 +36,7 @@ def accounted(slurm: FakeSlurmHarness) -> set[str]:
 
 
 @pytest.mark.parametrize("number", [TOO_LARGE, NONE])
-def test_a_wrappers_number_is_no_answer_and_the_job_is_found(slurm: FakeSlurmHarness, number: str) -> None:
+def test_slurm_submit_treats_invalid_id_as_uncertain_and_finds_job(slurm: FakeSlurmHarness, number: str) -> None:
     slurm.spoil("sbatch", f"wrapped={number}")
     plan = slurm.prepare("true")
     with pytest.raises(SubmissionUncertain, match="looked for"):
@@ -47,7 +47,9 @@ def test_a_wrappers_number_is_no_answer_and_the_job_is_found(slurm: FakeSlurmHar
 
 
 @pytest.mark.parametrize("number", [TOO_LARGE, NONE, "none"])
-def test_an_id_that_is_none_is_unknown_and_hides_no_other(slurm: FakeSlurmHarness, number: str) -> None:
+def test_slurm_queries_report_invalid_id_as_forgotten_and_observe_other_jobs(
+    slurm: FakeSlurmHarness, number: str
+) -> None:
     """A row that an earlier release wrote."""
     natives, bad = ended_and_forgotten(slurm), NativeId(number)
     everything = [natives[0], bad, *natives[1:], NativeId(number, "3"), NativeId(LARGEST)]
@@ -61,7 +63,7 @@ def test_an_id_that_is_none_is_unknown_and_hides_no_other(slurm: FakeSlurmHarnes
 
 
 @pytest.mark.parametrize("number", [TOO_LARGE, NONE])
-def test_nothing_is_asked_of_a_job_that_cannot_be(slurm: FakeSlurmHarness, number: str) -> None:
+def test_slurm_commands_skip_invalid_job_ids(slurm: FakeSlurmHarness, number: str) -> None:
     """scancel takes the id of a step modulo 2^32: the signal would reach job 703."""
     slurm.freeze()
     native, _ = slurm.submit("true")
@@ -80,7 +82,7 @@ def test_nothing_is_asked_of_a_job_that_cannot_be(slurm: FakeSlurmHarness, numbe
     assert (slurm.observe(native) or pytest.fail("it is gone")).phase is Phase.ENDED
 
 
-def test_an_id_that_sacct_refuses_for_reasons_of_its_own_is_no_outage(
+def test_slurm_accounting_is_not_an_outage_when_sacct_rejects_one_id(
     slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As that of a release whose ids are smaller: the others are asked about without it."""
@@ -99,7 +101,7 @@ def test_an_id_that_sacct_refuses_for_reasons_of_its_own_is_no_outage(
     assert slurm.scheduler.is_forgotten([*natives, bad]) == {*natives, bad}
 
 
-def test_a_daemon_whose_sbatch_prints_such_a_number_runs_the_job_once(tmp_path: Path) -> None:
+def test_daemon_runs_job_once_when_sbatch_prints_invalid_id(tmp_path: Path) -> None:
     office = Office(tmp_path, WorldOptions(timeout_s=60.0, life_s=4.0))
     try:
         (office.slurm / "accounting").touch()

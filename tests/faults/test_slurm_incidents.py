@@ -32,7 +32,7 @@ def incidents(office: Office, job_id: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_slurm_ends_is_one_incident_with_its_word(office: Office) -> None:
+def test_daemon_records_incident_with_kind_and_slurm_state_when_slurm_ends_job(office: Office) -> None:
     kinds = {
         "NODE_FAIL": "node.failed",
         "PREEMPTED": "scheduler.preempted",
@@ -56,7 +56,7 @@ def test_what_slurm_ends_is_one_incident_with_its_word(office: Office) -> None:
     assert {(row["job"], row["kind"]) for row in rows} >= {(job_id, kinds[state]) for state, job_id in jobs.items()}
 
 
-def test_a_refusal_of_slurms_after_the_acceptance_is_one(office: Office) -> None:
+def test_daemon_records_user_incident_when_sbatch_refuses_job(office: Office) -> None:
     office.spoil("sbatch", "refuse:always")
     job_id = office.accept(STAYS)
     assert office.until(job_id, "FAILED")["error_code"] in {"S100", "S101"}

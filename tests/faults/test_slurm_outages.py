@@ -43,7 +43,7 @@ def office(make_office: MakeOffice) -> Office:
     return made
 
 
-def test_a_day_without_slurmctld(office: Office) -> None:
+def test_commands_and_controllers_keep_working_during_slurm_outage(office: Office) -> None:
     """Listing, submitting, logs, halts and cancels go on; what was wished and kept comes true afterwards."""
     runs, halted, cancelled = (office.accept(command) for command in (
         "echo a line of the log; " + STAYS.replace("while true", f"while ! test -e {office.base}/enough"),
@@ -106,7 +106,7 @@ def hold_answers(office: Office, *commands: str) -> Path:
     return answer
 
 
-def test_a_slow_slurm_makes_neither_the_commands_slow_nor_the_questions_many(make_office: MakeOffice) -> None:
+def test_daemon_answers_promptly_and_limits_queries_when_slurm_is_slow(make_office: MakeOffice) -> None:
     """Nothing is answered; what controllers ring for is seen meanwhile. Then each command takes some seconds."""
     office = make_office(WorldOptions(timeout_s=NEVER_S))
     office.start()
@@ -133,7 +133,7 @@ def test_a_slow_slurm_makes_neither_the_commands_slow_nor_the_questions_many(mak
     office.spoil_all("")
 
 
-def test_a_submission_that_hangs_is_told_on_its_job_and_on_those_behind_it(make_office: MakeOffice) -> None:
+def test_pending_reason_names_hanging_submission_for_it_and_later_jobs(make_office: MakeOffice) -> None:
     office = make_office(WorldOptions(timeout_s=NEVER_S))
     office.start()
     office.until(office.accept(""), "COMPLETED")
@@ -159,7 +159,7 @@ def test_a_submission_that_hangs_is_told_on_its_job_and_on_those_behind_it(make_
     assert office.runs()[first] == office.runs()[second] == 1
 
 
-def test_a_site_that_never_answered_refuses_clearly_and_holds_up_nobody(make_office: MakeOffice) -> None:
+def test_submit_is_refused_and_list_answers_if_slurm_never_answered(make_office: MakeOffice) -> None:
     office = make_office(WorldOptions(timeout_s=NEVER_S))
     office.spoil_all("hang")
     office.start()
@@ -180,7 +180,7 @@ def test_a_site_that_never_answered_refuses_clearly_and_holds_up_nobody(make_off
     office.wait(lambda: office.submit("").returncode == 0, "a submission to be accepted")
 
 
-def test_a_daemon_that_starts_in_an_outage_accepts_by_what_it_was_told_before(office: Office) -> None:
+def test_daemon_accepts_jobs_by_cached_facts_when_started_in_outage(office: Office) -> None:
     office.until(office.accept(""), "COMPLETED")
     office.stop()
     office.spoil_all("down")
@@ -194,7 +194,7 @@ def test_a_daemon_that_starts_in_an_outage_accepts_by_what_it_was_told_before(of
     assert office.until(done.stdout.strip(), "COMPLETED", "FAILED")["state"] == "COMPLETED"
 
 
-def test_every_way_in_which_sbatch_goes_wrong_ends_in_one_execution(make_office: MakeOffice) -> None:
+def test_daemon_runs_each_job_once_despite_every_sbatch_fault(make_office: MakeOffice) -> None:
     """One job for each; time-outs of 3 s, credentials that live for 4 s."""
     office = make_office(WorldOptions(timeout_s=3.0, life_s=4.0))
     full = ("QOSMaxSubmitJobPerUserLimit", "Slurm temporarily unable to accept job, sleeping and retrying")

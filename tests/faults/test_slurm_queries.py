@@ -116,13 +116,13 @@ def list_job(slurm: FakeSlurmHarness, number: int, name: str, clock: FakeClock) 
     (slurm.state / "jobs" / f"{number}.json").write_text(json.dumps(record))
 
 
-def test_one_squeue_an_interval_for_500_jobs(cluster: Cluster) -> None:
+def test_watcher_runs_one_squeue_per_interval_for_500_jobs(cluster: Cluster) -> None:
     assert [cluster.look() for _ in range(3)] == [Counter(squeue=1)] * 3
     assert cluster.states() == {"QUEUED": JOBS}
     assert {job.pending_reason for job in cluster.platform.store.get_many([cluster.jobs[7].id])} == {"Priority"}
 
 
-def test_ended_ones_that_slurmctld_has_purged_cost_one_sacct_for_all(cluster: Cluster) -> None:
+def test_watcher_runs_one_sacct_for_all_purged_jobs(cluster: Cluster) -> None:
     cluster.slurm.keep_accounts()
     cluster.look()
     cluster.forget(200, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
@@ -133,7 +133,7 @@ def test_ended_ones_that_slurmctld_has_purged_cost_one_sacct_for_all(cluster: Cl
     assert cluster.look() == Counter(squeue=1)
 
 
-def test_without_accounting_purged_ones_are_judged_by_their_files_and_never_a_success(cluster: Cluster) -> None:
+def test_watcher_fails_purged_jobs_without_proof_when_accounting_is_absent(cluster: Cluster) -> None:
     cluster.look()
     cluster.forget(200)
     asked = [cluster.look() for _ in range(FORGOTTEN_AFTER)]
@@ -148,7 +148,7 @@ def test_without_accounting_purged_ones_are_judged_by_their_files_and_never_a_su
     assert cluster.look() == Counter(squeue=1)
 
 
-def test_an_accounting_that_is_away_is_told_beside_the_scheduler_and_seldom_in_the_log(
+def test_watcher_reports_accounting_outage_separately_with_few_log_warnings(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # each look asks
@@ -175,7 +175,7 @@ def test_an_accounting_that_is_away_is_told_beside_the_scheduler_and_seldom_in_t
 
 
 @pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "no_munge"])
-def test_an_outage_is_asked_about_less_and_less_and_ends_nothing(cluster: Cluster, fault: str) -> None:
+def test_watcher_backs_off_during_outage_and_keeps_job_states(cluster: Cluster, fault: str) -> None:
     cluster.look()
     cluster.spoil(fault)
     asked = Counter[str]()
@@ -192,7 +192,7 @@ def test_an_outage_is_asked_about_less_and_less_and_ends_nothing(cluster: Cluste
     assert cluster.platform.adapters.outages() == ()
 
 
-def test_deployer_and_watcher_ask_one_question_between_them(cluster: Cluster) -> None:
+def test_deployer_and_watcher_share_backoff_during_outage(cluster: Cluster) -> None:
     """500 are queued, 100 more wait to be handed over when slurmctld goes away."""
     cluster.platform.adapters.facts("slurm")
     cluster.look()
@@ -236,7 +236,7 @@ def lose_64_replies(cluster: Cluster, listed: int) -> list[NewJob]:
     return new
 
 
-def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question(cluster: Cluster) -> None:
+def test_deployer_finds_64_lost_submissions_with_one_query(cluster: Cluster) -> None:
     new = lose_64_replies(cluster, 64)
     Deployer(cluster.platform).step()
     found = cluster.platform.store.get_many([one.id for one in new])
@@ -245,7 +245,7 @@ def test_64_submissions_whose_replies_were_lost_are_looked_for_with_one_question
     assert cluster.asked() == Counter(squeue=1, sacct=1)
 
 
-def test_without_an_answer_of_the_accounting_what_slurm_lists_is_adopted_and_the_others_wait(
+def test_deployer_adopts_listed_jobs_and_defers_others_when_sacct_is_down(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # however slow this machine is

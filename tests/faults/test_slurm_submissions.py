@@ -25,14 +25,14 @@ from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 
-def test_what_the_plan_shows_is_what_slurm_gets(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_sends_script_and_arguments_of_plan(slurm: FakeSlurmHarness) -> None:
     native, plan = slurm.submit("true")
     assert slurm.script(native) == plan.script
     call = slurm.calls("sbatch")[0]
     assert ("sbatch", *call["argv"]) == plan.submit_argv
 
 
-def test_sbatch_sees_none_of_the_daemons_variables(slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_commands_receive_filtered_environment(slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SBATCH_PARTITION", "SLURM_JOB_ID", "SQUEUE_FORMAT", "TOKEN_OF_THE_DAEMON", "PYTHONPATH"):
         monkeypatch.setenv(name, "x")
     native, _ = slurm.submit("true")
@@ -45,7 +45,7 @@ def test_sbatch_sees_none_of_the_daemons_variables(slurm: FakeSlurmHarness, monk
     assert "SLURM_CONF" in slurm.calls("sbatch")[0]["env"]
 
 
-def test_a_lost_reply_is_uncertain_and_the_job_is_found(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_is_uncertain_and_finds_job_after_lost_reply(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "lose_reply")
     plan = slurm.prepare("true")
     with pytest.raises(SubmissionUncertain, match="looked for"):
@@ -56,7 +56,7 @@ def test_a_lost_reply_is_uncertain_and_the_job_is_found(slurm: FakeSlurmHarness)
 
 
 @pytest.mark.parametrize("fault", ["silent", "garbage"])
-def test_an_answer_without_an_id_is_uncertain(slurm: FakeSlurmHarness, fault: str) -> None:
+def test_slurm_submit_is_uncertain_when_sbatch_prints_no_id(slurm: FakeSlurmHarness, fault: str) -> None:
     slurm.spoil("sbatch", fault)
     plan = slurm.prepare("true")
     with pytest.raises(SubmissionUncertain):
@@ -64,7 +64,7 @@ def test_an_answer_without_an_id_is_uncertain(slurm: FakeSlurmHarness, fault: st
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
 
-def test_a_hanging_sbatch_is_ended_and_uncertain(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_is_uncertain_when_sbatch_exceeds_timeout(slurm: FakeSlurmHarness) -> None:
     """By one whose other questions have more time."""
     slurm.spoil("sbatch", "hang")
     plan = slurm.prepare("true")
@@ -76,7 +76,7 @@ def test_a_hanging_sbatch_is_ended_and_uncertain(slurm: FakeSlurmHarness) -> Non
     assert [native.job for native in found] == slurm.accepted()
 
 
-def test_a_request_that_lands_late_is_found_later(slurm: FakeSlurmHarness) -> None:
+def test_slurm_find_returns_job_after_delayed_acceptance(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "late")
     plan = slurm.prepare("true")
     with pytest.raises(SubmissionUncertain):
@@ -85,7 +85,7 @@ def test_a_request_that_lands_late_is_found_later(slurm: FakeSlurmHarness) -> No
     assert isinstance(slurm.scheduler, SlurmScheduler) and slurm.scheduler.credential_life_s == 300
 
 
-def test_a_submission_that_is_accepted_twice_runs_once(slurm: FakeSlurmHarness) -> None:
+def test_slurm_job_runs_once_when_submission_is_accepted_twice(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "twice")
     native, plan = slurm.submit("echo ran; sleep 0.5")
     found = slurm.scheduler.find(plan.token, plan.attempt_dir)
@@ -96,7 +96,7 @@ def test_a_submission_that_is_accepted_twice_runs_once(slurm: FakeSlurmHarness) 
     assert slurm.log(plan).count("ran") == 1
 
 
-def test_a_refusal_carries_slurms_sentence(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_error_quotes_sbatch_refusal(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "refuse=Invalid qos specification")
     with pytest.raises(InvalidRequest, match="Invalid qos specification"):
         slurm.submit("true")
@@ -113,7 +113,7 @@ def test_a_refusal_carries_slurms_sentence(slurm: FakeSlurmHarness) -> None:
         ("sh -c 'kill -9 $$'; exit $?", "137", SubmissionUncertain),
     ],
 )
-def test_a_login_node_that_cannot_run_sbatch_refuses_no_job(
+def test_slurm_submit_does_not_reject_job_when_sbatch_cannot_run(
     slurm: FakeSlurmHarness,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -135,7 +135,7 @@ def test_a_login_node_that_cannot_run_sbatch_refuses_no_job(
     assert slurm.await_end(slurm.scheduler.submit(plan)).end is EndCause.SUCCESS
 
 
-def test_a_full_queue_is_tried_again(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_raises_unreachable_when_submit_limit_is_reached(slurm: FakeSlurmHarness) -> None:
     slurm.spoil(
         "sbatch", "refuse=Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     )
@@ -143,7 +143,7 @@ def test_a_full_queue_is_tried_again(slurm: FakeSlurmHarness) -> None:
         slurm.submit("true")
 
 
-def test_an_sbatch_that_still_runs_is_awaited(slurm: FakeSlurmHarness) -> None:
+def test_slurm_find_and_submit_raise_unreachable_while_sbatch_holds_lock(slurm: FakeSlurmHarness) -> None:
     """Its starter died; the lock that it inherited tells."""
     plan = slurm.prepare("true")
     submit = Path(plan.attempt_dir.submit)
@@ -160,7 +160,7 @@ def test_an_sbatch_that_still_runs_is_awaited(slurm: FakeSlurmHarness) -> None:
     assert not slurm.accepted()
 
 
-def test_a_job_is_found_when_the_process_that_submitted_it_is_gone(slurm: FakeSlurmHarness) -> None:
+def test_slurm_find_reads_reply_of_vanished_submitter(slurm: FakeSlurmHarness) -> None:
     slurm.freeze()
     plan = slurm.prepare("true")
     submit = Path(plan.attempt_dir.submit)
@@ -172,7 +172,7 @@ def test_a_job_is_found_when_the_process_that_submitted_it_is_gone(slurm: FakeSl
 
 @pytest.mark.parametrize("accounting", [True, False], ids=["accounting", "no accounting"])
 @pytest.mark.parametrize("named", ["nobody", "another training", "a plain job"])
-def test_the_id_in_a_reply_is_not_the_job_unless_somebody_knows_it_as_that(
+def test_slurm_find_ignores_reply_id_that_slurm_does_not_list_as_the_job(
     slurm: FakeSlurmHarness, named: str, accounting: bool
 ) -> None:
     """What a site has put before sbatch answered with a wrong one."""
@@ -191,7 +191,7 @@ def test_the_id_in_a_reply_is_not_the_job_unless_somebody_knows_it_as_that(
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {own}
 
 
-def test_only_is_asked_without_submitting(slurm: FakeSlurmHarness) -> None:
+def test_slurm_test_only_predicts_start_without_submission(slurm: FakeSlurmHarness) -> None:
     assert isinstance(slurm.scheduler, TrialSubmission)
     plan = slurm.scheduler.plan(slurm.request())
     assert "to start at" in slurm.scheduler.test_only(plan)
@@ -203,9 +203,7 @@ def test_only_is_asked_without_submitting(slurm: FakeSlurmHarness) -> None:
 
 
 @pytest.mark.parametrize("fault", ["binary", "big", "empty"])
-def test_noise_in_the_place_of_an_id_is_uncertain_and_nothing_is_taken_for_one(
-    slurm: FakeSlurmHarness, fault: str
-) -> None:
+def test_slurm_submit_is_uncertain_when_sbatch_prints_noise(slurm: FakeSlurmHarness, fault: str) -> None:
     slurm.spoil("sbatch", fault)
     plan = slurm.prepare("true")
     with pytest.raises(SubmissionUncertain) as error:
@@ -215,7 +213,7 @@ def test_noise_in_the_place_of_an_id_is_uncertain_and_nothing_is_taken_for_one(
     assert not slurm.accepted()
 
 
-def test_an_id_among_greetings_is_the_id(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_reads_id_between_banner_lines(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "banner")
     native, plan = slurm.submit("true")
     assert [native.job] == slurm.accepted()
@@ -223,7 +221,7 @@ def test_an_id_among_greetings_is_the_id(slurm: FakeSlurmHarness) -> None:
     assert reply.startswith(b"*** Welcome") and reply.endswith(b"intranet *\n") and b"\xa7" in reply
 
 
-def test_an_sbatch_that_tries_again_by_itself_is_waited_for(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_waits_for_sbatch_that_retries_itself(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "busy")
     native, _ = slurm.submit("true")
     assert [native.job] == slurm.accepted()
@@ -238,14 +236,14 @@ def test_an_sbatch_that_tries_again_by_itself_is_waited_for(slurm: FakeSlurmHarn
     ],
     ids=["MaxJobCount", "QOS"],
 )
-def test_no_room_is_an_answer_and_may_pass(slurm: FakeSlurmHarness, said: str) -> None:
+def test_slurm_submit_raises_too_many_when_queue_or_qos_is_full(slurm: FakeSlurmHarness, said: str) -> None:
     slurm.spoil("sbatch", f"refuse={said}")
     with pytest.raises(TooMany, match=r"QOSMaxSubmitJobPerUserLimit|temporarily unable"):
         slurm.submit("true")
     assert not slurm.accepted()
 
 
-def test_a_limit_that_the_job_itself_breaks_is_a_refusal(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_rejects_job_that_exceeds_qos_job_limit(slurm: FakeSlurmHarness) -> None:
     slurm.spoil(
         "sbatch",
         "refuse=QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
@@ -255,7 +253,7 @@ def test_a_limit_that_the_job_itself_breaks_is_a_refusal(slurm: FakeSlurmHarness
         slurm.submit("true")
 
 
-def test_a_reply_that_cannot_be_trusted_is_lost_and_the_job_is_found(slurm: FakeSlurmHarness) -> None:
+def test_slurm_submit_is_uncertain_and_finds_job_after_untrusted_reply(slurm: FakeSlurmHarness) -> None:
     """slurmctld took the job; its answer's credential had expired when munge looked at it here."""
     slurm.spoil("sbatch", "untrusted")
     plan = slurm.prepare("true")

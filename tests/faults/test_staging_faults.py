@@ -41,7 +41,7 @@ def patience(rule: Rule) -> str:
 
 
 @pytest.mark.parametrize("what", PASSING)
-def test_what_passes_is_tried_again_and_told(rig: StagingRig, what: str) -> None:
+def test_stage_in_retries_and_reports_transient_store_faults(rig: StagingRig, what: str) -> None:
     rig.put("big", NOISE)
     rule = PASSING[what]
     rule.seen = rule.done = 0
@@ -62,7 +62,7 @@ def test_what_passes_is_tried_again_and_told(rig: StagingRig, what: str) -> None
         Rule("PUT", times=1, hang_s=15),
     ],
 )
-def test_what_passes_on_the_way_out_is_tried_again(rig: StagingRig, rule: Rule) -> None:
+def test_stage_out_retries_transient_store_faults(rig: StagingRig, rule: Rule) -> None:
     rule.seen = rule.done = 0
     rig.local.mkdir()
     (rig.local / "big").write_bytes(NOISE)
@@ -74,7 +74,7 @@ def test_what_passes_on_the_way_out_is_tried_again(rig: StagingRig, rule: Rule) 
     assert len(outcome.of(Retry)) == rule.times
 
 
-def test_an_answer_that_is_lost_after_the_parts_became_an_object(rig: StagingRig) -> None:
+def test_stage_out_completes_when_reply_to_multipart_completion_is_lost(rig: StagingRig) -> None:
     rig.local.mkdir()
     (rig.local / "big").write_bytes(NOISE)
     rig.proxy.rules = [
@@ -87,7 +87,7 @@ def test_an_answer_that_is_lost_after_the_parts_became_an_object(rig: StagingRig
     assert outcome.done.bytes == len(NOISE)
 
 
-def test_tries_are_counted_anew_where_data_came_in_between(rig: StagingRig) -> None:
+def test_stage_in_resets_retry_count_after_progress(rig: StagingRig) -> None:
     rig.put("big", NOISE)
     rig.proxy.rules = [Rule("GET", "/big", cut_at=MIB + 10)]
     outcome = rig.run(rig.task(tries=2, part_bytes=16 * MIB))
@@ -95,7 +95,7 @@ def test_tries_are_counted_anew_where_data_came_in_between(rig: StagingRig) -> N
     assert len(outcome.of(Retry)) == 5
 
 
-def test_the_first_fault_ends_all(rig: StagingRig) -> None:
+def test_stage_in_stops_all_transfers_after_first_fatal_fault(rig: StagingRig) -> None:
     for n in range(60):
         rig.put(f"{n:02}", b"1")
     rig.proxy.rules = [Rule("GET", "/02", status=403, code="AccessDenied")]
@@ -103,7 +103,7 @@ def test_the_first_fault_ends_all(rig: StagingRig) -> None:
     assert len(rig.files()) < 10
 
 
-def test_tries_end_with_the_class_of_the_network(rig: StagingRig) -> None:
+def test_stage_in_fails_as_network_fault_when_retries_are_exhausted(rig: StagingRig) -> None:
     rig.put("a", b"1")
     rig.proxy.rules = [Rule("GET", "/a", status=503, code="SlowDown")]
     outcome = rig.run(rig.task(tries=3))
@@ -112,7 +112,7 @@ def test_tries_end_with_the_class_of_the_network(rig: StagingRig) -> None:
     assert all(word in outcome.failed.message for word in (rig.bucket, "key a", "503 SlowDown", "3 tries"))
 
 
-def test_a_store_that_is_not_there(rig: StagingRig) -> None:
+def test_stage_in_fails_as_network_fault_when_store_is_down(rig: StagingRig) -> None:
     rig.proxy.stop()
     for check in (True, False):
         outcome = rig.run(rig.task(tries=3), check=check)
@@ -120,7 +120,7 @@ def test_a_store_that_is_not_there(rig: StagingRig) -> None:
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "SignatureDoesNotMatch", "InvalidAccessKeyId", "AccessDenied"])
-def test_credentials_that_end_in_mid_transfer_fail_at_once(rig: StagingRig, code: str) -> None:
+def test_stage_in_fails_without_retry_and_resumes_after_credentials_expire(rig: StagingRig, code: str) -> None:
     rig.put("big", NOISE)
     rig.proxy.rules = [Rule("GET", "/big", after=3, status=403 if code != "ExpiredToken" else 400, code=code)]
     outcome = rig.run(rig.task(parallel=1))
@@ -135,7 +135,7 @@ def test_credentials_that_end_in_mid_transfer_fail_at_once(rig: StagingRig, code
     assert sum(size for path, size in rig.proxy.given.items() if path.endswith("/big")) == len(NOISE) - 3 * MIB
 
 
-def test_a_killed_process_goes_on_where_it_was(rig: StagingRig) -> None:
+def test_stage_in_resumes_from_journal_after_kill(rig: StagingRig) -> None:
     rig.put("big", NOISE)
     for n in range(20):
         rig.put(f"a/{n}", b"%d" % n)
@@ -157,7 +157,7 @@ def test_a_killed_process_goes_on_where_it_was(rig: StagingRig) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_though_the_store_hangs(rig: StagingRig, number: signal.Signals) -> None:
+def test_staging_program_ends_on_signal_while_store_hangs(rig: StagingRig, number: signal.Signals) -> None:
     rig.put("big", NOISE)
     rig.proxy.rules = [Rule("GET", "/big", after=1, hang_s=60)]
     process = rig.start(rig.task())
@@ -182,7 +182,7 @@ def wait_for(rig: StagingRig, holds: object) -> None:
     raise TimeoutError(rig.said())
 
 
-def test_bytes_that_are_not_what_the_etag_says(rig: StagingRig) -> None:
+def test_stage_in_retries_then_fails_when_content_does_not_match_etag(rig: StagingRig) -> None:
     rig.put("big", NOISE)
     rig.put("small", b"good")
     spoiled = {"big": 1, "small": 1}
@@ -206,7 +206,7 @@ def test_bytes_that_are_not_what_the_etag_says(rig: StagingRig) -> None:
     assert "small" not in rig.files()
 
 
-def test_a_full_disk_is_told_and_what_came_stays(rig: StagingRig, disk: SmallDisk) -> None:
+def test_stage_in_reports_full_disk_and_keeps_finished_files(rig: StagingRig, disk: SmallDisk) -> None:
     """In processes of its own: a thread of this one that lives on would keep the mounts."""
     rig.local = disk.point / "data"
     rig.put("small", b"1")
@@ -236,7 +236,7 @@ def test_a_full_disk_is_told_and_what_came_stays(rig: StagingRig, disk: SmallDis
     assert rig.files()["large"] == NOISE
 
 
-def test_no_secret_is_ever_said_or_written(rig: StagingRig) -> None:
+def test_staging_program_never_prints_or_writes_secrets(rig: StagingRig) -> None:
     rig.put("big", NOISE)
     rig.put(f"named/{SECRET.replace('/', '')}", b"1")
     # what the store says is not ours to choose
@@ -255,7 +255,7 @@ def test_no_secret_is_ever_said_or_written(rig: StagingRig) -> None:
     rig.require_no_secret()
 
 
-def test_two_processes_do_not_share_a_journal(rig: StagingRig) -> None:
+def test_staging_program_refuses_state_directory_in_use(rig: StagingRig) -> None:
     rig.put("big", NOISE)
     rig.proxy.rules = [Rule("GET", "/big", hang_s=60)]
     first = rig.start(rig.task())
@@ -266,7 +266,7 @@ def test_two_processes_do_not_share_a_journal(rig: StagingRig) -> None:
     assert (second.status, second.failed.class_) == (76, FaultClass.REFUSED)
 
 
-def test_notes_are_bounded(rig: StagingRig) -> None:
+def test_staging_program_limits_number_of_notes(rig: StagingRig) -> None:
     rig.local.mkdir()
     for n in range(120):
         (rig.local / f"link{n}").symlink_to("nowhere")

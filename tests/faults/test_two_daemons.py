@@ -47,7 +47,7 @@ def examine(pair: Pair) -> None:
     assert pair.world.examine(jobs) == Findings(), pair.world.diagnosis()
 
 
-def test_both_deploy(pair: Pair) -> None:
+def test_two_daemons_both_deploy_and_list_all_jobs(pair: Pair) -> None:
     for _ in range(20):
         jobs = [daemon.surely_submit() for daemon in (pair.one, pair.two)]
         if len(pair.world.submitters()) == 2:
@@ -75,7 +75,7 @@ def test_both_deploy(pair: Pair) -> None:
         ("watcher:transaction", "STOP"),
     ],
 )
-def test_a_daemon_that_falls_out_in_the_middle_of_a_step(pair: Pair, step: str, how: str) -> None:
+def test_second_daemon_completes_job_when_first_fails_at_any_step(pair: Pair, step: str, how: str) -> None:
     pair.world.stop_at(step, how)
     job = pair.one.surely_submit()
     fallen, _ = pair.by_pid(pair.world.stopped_pid())
@@ -107,7 +107,7 @@ def wrap_sbatch(world: SharedWorld, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["STOP", "KILL"])
-def test_a_daemon_that_falls_out_while_sbatch_runs(pair: Pair, how: str) -> None:
+def test_second_daemon_adopts_submission_when_first_fails_during_sbatch(pair: Pair, how: str) -> None:
     """That sbatch goes on; its reply is in the attempt's directory for whoever comes next."""
     world = pair.world
     world.plan.with_name("plan.done").unlink(missing_ok=True)
@@ -153,7 +153,7 @@ def submit_twice(pair: Pair) -> tuple[str, str, str]:
     return job, first, late
 
 
-def test_a_late_submission_is_taken_out_of_the_queue(pair: Pair) -> None:
+def test_two_daemons_cancel_late_duplicate_submission(pair: Pair) -> None:
     world = pair.world
     world.hold()
     job, taken, late = submit_twice(pair)
@@ -164,7 +164,7 @@ def test_a_late_submission_is_taken_out_of_the_queue(pair: Pair) -> None:
     examine(pair)
 
 
-def test_a_late_submission_that_starts_first_is_the_job(pair: Pair) -> None:
+def test_two_daemons_adopt_late_submission_that_claims_first(pair: Pair) -> None:
     """It could not be withdrawn, and claims the attempt before the one that is in the row: that one is given up."""
     world = pair.world
     world.hold()
@@ -178,7 +178,7 @@ def test_a_late_submission_that_starts_first_is_the_job(pair: Pair) -> None:
     examine(pair)
 
 
-def test_a_late_submission_of_what_is_done_executes_nothing(pair: Pair) -> None:
+def test_claim_prevents_execution_of_late_submission_after_job_completed(pair: Pair) -> None:
     world = pair.world
     world.stop_at("submitting")
     job = pair.one.surely_submit()
@@ -195,7 +195,7 @@ def test_a_late_submission_of_what_is_done_executes_nothing(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("how", ["STOP", "KILL"])
-def test_a_daemon_that_falls_out_while_it_pays(pair: Pair, how: str) -> None:
+def test_second_daemon_completes_pending_upload_when_first_fails(pair: Pair, how: str) -> None:
     """Its payment falls out with it; the other daemon begins one of its own, and that one counts."""
     world = pair.world
     job = pair.one.surely_submit()

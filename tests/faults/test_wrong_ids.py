@@ -47,9 +47,7 @@ def running_training(office: Office) -> str:
 
 
 @pytest.mark.parametrize("stranger", ["another training", "a plain job"])
-def test_the_job_whose_id_was_told_is_left_alone_and_the_submitted_one_is_followed(
-    office: Office, stranger: str
-) -> None:
+def test_daemon_follows_submitted_job_when_sbatch_prints_id_of_other_job(office: Office, stranger: str) -> None:
     native = running_training(office) if stranger == "another training" else plain_job(office)
     office.wrap("sbatch", f'told=$("$FAKE" "$@") && echo {native}')
     job = office.accept()

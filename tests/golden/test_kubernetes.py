@@ -142,7 +142,7 @@ def objects_of(name: str) -> Sequence[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_sent(name: str, update_golden: bool) -> None:
+def test_kubernetes_objects_match_golden_files(name: str, update_golden: bool) -> None:
     text = "".join(f"---\n{document}" for document in yaml_documents(objects_of(name)))
     text = text.replace(planned(name).launch.written_by, "kubernetes RELEASE")
     path = HERE / f"{name}.yaml"
@@ -153,13 +153,13 @@ def test_what_is_sent(name: str, update_golden: bool) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_text_and_objects_are_the_same(name: str) -> None:
+def test_kubernetes_dry_run_text_parses_to_same_objects(name: str) -> None:
     objects = objects_of(name)
     assert [yaml.safe_load(one) for one in yaml_documents(objects)] == [*objects]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_schemas_of_all_releases_take_it(name: str) -> None:
+def test_kubernetes_golden_files_match_schemas_of_all_releases(name: str) -> None:
     for document in yaml.safe_load_all((HERE / f"{name}.yaml").read_text()):
         for release in RELEASES:
             _, found = read(KIND[document["apiVersion"], document["kind"]], document, release)
@@ -167,25 +167,25 @@ def test_schemas_of_all_releases_take_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "roles"])
-def test_a_validator_of_its_own_takes_it(name: str) -> None:
+def test_kubernetes_golden_files_pass_independent_validator(name: str) -> None:
     for document in yaml.safe_load_all((HERE / f"{name}.yaml").read_text()):
         validate(document, RELEASES[-1], strict=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pods_pass_the_level_restricted(name: str) -> None:
+def test_kubernetes_golden_pods_pass_restricted_pod_security(name: str) -> None:
     jobs = [one for one in yaml.safe_load_all((HERE / f"{name}.yaml").read_text()) if one["kind"] == "Job"]
     assert jobs and not any(violations("restricted", one["spec"]["template"]) for one in jobs)
 
 
-def test_no_value_of_a_secret_or_a_variable_is_printed() -> None:
+def test_kubernetes_golden_files_hide_secret_and_variable_values() -> None:
     for path in HERE.glob("*.yaml"):
         text = path.read_text()
         assert "planted-value" not in text, path.name
         assert "(not shown)" in text, path.name
 
 
-def test_images_are_those_of_the_table() -> None:
+def test_kubernetes_plan_resolves_images_from_framework_table() -> None:
     found = {}
     for name in CASES:
         pod: Any = planned(name).objects[0]
@@ -195,18 +195,18 @@ def test_images_are_those_of_the_table() -> None:
     assert found["private-image"] == "registry.example.org/team/pytorch:2.5"
 
 
-def test_every_file_is_a_case() -> None:
+def test_kubernetes_golden_files_match_case_list() -> None:
     assert {path.stem for path in HERE.glob("*")} == set(CASES)
 
 
-def test_mig_is_a_resource_and_other_types_are_labels_of_nodes() -> None:
+def test_kubernetes_plan_maps_mig_to_resource_and_gpu_type_to_node_label() -> None:
     mig: Any = planned("mig").objects[0]
     assert "nodeSelector" not in mig["spec"]["template"]["spec"]
     typed: Any = planned("gpus-of-a-type").objects[0]
     assert typed["spec"]["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
 
 
-def test_resources_of_the_site_are_whole_numbers_of_text() -> None:
+def test_kubernetes_plan_writes_site_resources_as_integer_strings() -> None:
     learner: Any = planned("other-accelerators").objects[0]
     limits = learner["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["amd.com/gpu"] == "2" and Resources().gres == {}

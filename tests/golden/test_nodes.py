@@ -79,12 +79,12 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", INSTALLED)
-def test_what_is_installed(rendered: Path, name: str, update_golden: bool) -> None:
+def test_rendered_node_files_match_golden_files(rendered: Path, name: str, update_golden: bool) -> None:
     _compare(HERE / "installed" / name, (rendered / name).read_text(), update_golden)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_network(rendered: Path, network: str, update_golden: bool) -> None:
+def test_node_network_commands_match_golden_files(rendered: Path, network: str, update_golden: bool) -> None:
     argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(rendered / "libexec"), *NETWORKS[network]]
     made = json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
     for name, text in made.items():

@@ -78,7 +78,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "html", "csv"])
-def test_the_report_of_faults(form: str, update_golden: bool) -> None:
+def test_faults_report_matches_golden_file_in_each_format(form: str, update_golden: bool) -> None:
     report = make_report(ROWS, Scope(UNTIL - 24 * HOUR, UNTIL, UNTIL, UNTIL - 24 * HOUR))
     out = io.StringIO()
     if form == "csv":

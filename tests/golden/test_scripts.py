@@ -172,7 +172,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
 
 
 @pytest.mark.parametrize("name", sorted(PLANS))
-def test_plans(name: str, update_golden: bool) -> None:
+def test_slurm_plan_files_match_golden_files(name: str, update_golden: bool) -> None:
     case, changes, settings = PLANS[name]
     request = LaunchRequest(
         job_id=JOB,
@@ -190,7 +190,7 @@ def test_plans(name: str, update_golden: bool) -> None:
     _compare(name, _made_files(plan), update_golden)
 
 
-def test_array(update_golden: bool) -> None:
+def test_slurm_array_plan_files_match_golden_files(update_golden: bool) -> None:
     """One script and one table for all elements; each has its own launch file, and a script for itself alone."""
     root, array = Root("/shared/alice/ffdl"), ArrayId("array-0a1b2c3d4")
     sweep = ({"LR": "0.1"}, {"LR": "0.01"}, {"LR": NASTY})

@@ -15,7 +15,7 @@ JOB = 99
 LIST = "10.9.0.[1-2]"
 
 
-def test_boot_removes_what_every_job_left_and_a_prolog_what_an_epilog_could_not(nodes: tuple[Node, Node]) -> None:
+def test_boot_and_prolog_remove_networks_of_ended_jobs(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     for job in (301, 302, 303):
         assert node.prolog(job, LIST) == ""
@@ -28,7 +28,7 @@ def test_boot_removes_what_every_job_left_and_a_prolog_what_an_epilog_could_not(
     assert node.left() == []
 
 
-def test_boot_acts_once_in_a_boot_and_leaves_running_jobs_alone(nodes: tuple[Node, Node]) -> None:
+def test_boot_cleans_once_per_node_boot_and_keeps_running_jobs(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     boot = [str(node.libexec / "boot")]
     assert node.run([*boot, "--fresh"], check=False).returncode == 64
@@ -44,7 +44,7 @@ def test_boot_acts_once_in_a_boot_and_leaves_running_jobs_alone(nodes: tuple[Nod
     assert node.left() == []
 
 
-def test_the_first_prolog_of_a_boot_counts_as_one(nodes: tuple[Node, Node]) -> None:
+def test_first_prolog_after_node_boot_removes_networks_of_previous_boot(nodes: tuple[Node, Node]) -> None:
     """The service may be started for the first time while jobs run."""
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
@@ -55,7 +55,7 @@ def test_the_first_prolog_of_a_boot_counts_as_one(nodes: tuple[Node, Node]) -> N
     assert enters(node, JOB + 1)
 
 
-def test_the_first_prolog_of_a_boot_leaves_what_hooks_have_just_made(nodes: tuple[Node, Node]) -> None:
+def test_first_prolog_after_node_boot_keeps_directories_of_waiting_prologs(nodes: tuple[Node, Node]) -> None:
     """Its own directory, where its words go, and those of prologs that wait for it."""
     node = nodes[0]
     (node.run_dir / "booted").write_text("another boot\n")
@@ -78,7 +78,7 @@ def enters(node: Node, job: int) -> bool:
     return subprocess.run(node.enter(["stat", "-L", path], uid=ALICE), capture_output=True, check=False).returncode == 0
 
 
-def test_a_job_that_is_started_again_is_not_swept_away(nodes: tuple[Node, Node]) -> None:
+def test_sweep_keeps_network_of_restarted_job(nodes: tuple[Node, Node]) -> None:
     """Its epilog had failed. What sweeps looks at the mark again when it has the lock."""
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
@@ -100,7 +100,9 @@ def test_a_job_that_is_started_again_is_not_swept_away(nodes: tuple[Node, Node])
     [("guard.slots = Late", "guard.reassert(site)"), ("epilog.locks = Late", "epilog.sweep(site)")],
     ids=["guard", "sweep"],
 )
-def test_who_comes_as_the_epilog_ends_leaves_no_lock(nodes: tuple[Node, Node], late: str, work: str) -> None:
+def test_guard_and_sweep_leave_no_lock_when_job_is_removed_concurrently(
+    nodes: tuple[Node, Node], late: str, work: str
+) -> None:
     """Between its look at what there is and its taking of the lock the job is removed."""
     node = nodes[0]
     program = "import shutil, sys; sys.path.insert(0, sys.argv[1])\n"
@@ -120,7 +122,7 @@ def test_who_comes_as_the_epilog_ends_leaves_no_lock(nodes: tuple[Node, Node], l
     assert node.left() == []
 
 
-def test_who_ends_holding_a_lock_removes_no_others(nodes: tuple[Node, Node]) -> None:
+def test_lock_release_keeps_lock_file_of_new_holder(nodes: tuple[Node, Node]) -> None:
     """The epilog has removed the lock with the job; before it is done, somebody else makes and takes one."""
     node = nodes[0]
     program = "import sys; sys.path.insert(0, sys.argv[1])\n"
@@ -134,7 +136,7 @@ def test_who_ends_holding_a_lock_removes_no_others(nodes: tuple[Node, Node]) -> 
     assert node.run([*PYTHON, "-c", program, str(node.libexec)]).stdout == "True\n"
 
 
-def test_a_lock_is_held_once_though_its_file_was_removed_meanwhile(nodes: tuple[Node, Node]) -> None:
+def test_lock_is_exclusive_when_its_file_is_removed_concurrently(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     program = "import sys, threading, time; sys.path.insert(0, sys.argv[1])\n"
     program += "from ffdl_network import locks, settings\n"
@@ -151,7 +153,7 @@ def test_a_lock_is_held_once_though_its_file_was_removed_meanwhile(nodes: tuple[
     assert (node.run_dir / "locks").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_log_stays_small(nodes: tuple[Node, Node]) -> None:
+def test_prolog_limits_size_of_log_and_error_files(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     prolog = node.libexec / "prolog"
     whole = prolog.read_text()

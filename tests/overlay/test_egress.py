@@ -66,9 +66,7 @@ def silence(namespace: str, address: str, port: int = PORT, uid: int = ALICE) ->
     return all(is_silent(namespace, kind, address, port, uid) for kind in ("tcp", "udp"))
 
 
-def test_a_named_destination_is_reached_over_tcp_and_udp_and_no_other(
-    nodes: tuple[Node, Node], stack: ExitStack
-) -> None:
+def test_egress_reaches_only_named_destinations_over_tcp_and_udp(nodes: tuple[Node, Node], stack: ExitStack) -> None:
     first, second = nodes
     server = serve(stack, host(second), "server", SERVER)
     serve(stack, host(second), "other port", SERVER, OTHER_PORT)
@@ -87,7 +85,7 @@ def test_a_named_destination_is_reached_over_tcp_and_udp_and_no_other(
     assert "default" not in run_in(inside, ["ip", "route"])
 
 
-def test_the_node_itself_may_be_a_destination(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_reaches_own_node_only_if_it_is_a_destination(nodes: tuple[Node, Node], stack: ExitStack) -> None:
     first, _ = nodes
     serve(stack, host(first), "node", first.name)
     serve(stack, host(first), "other port", first.name, OTHER_PORT)
@@ -101,7 +99,7 @@ def test_the_node_itself_may_be_a_destination(nodes: tuple[Node, Node], stack: E
     assert silence(inside, "10.201.1.1")
 
 
-def test_nobody_comes_in_by_the_way_out(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_interface_accepts_no_inbound_connections(nodes: tuple[Node, Node], stack: ExitStack) -> None:
     """Neither the node, nor another job there, nor another node with a route; those of the job do."""
     first, second = nodes
     assert first.prolog(JOB, LIST, MARK) == ""
@@ -118,7 +116,9 @@ def test_nobody_comes_in_by_the_way_out(nodes: tuple[Node, Node], stack: ExitSta
         second.run(["ip", "route", "del", "10.201.0.0/16"])
 
 
-def test_names_are_resolved_once_for_the_hosts_file_of_the_learners(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_prolog_resolves_destination_names_into_network_facts(
+    nodes: tuple[Node, Node], stack: ExitStack
+) -> None:
     first, second = nodes
     for address in (SERVER, ELSEWHERE):
         serve(stack, host(second), address, address)
@@ -150,7 +150,7 @@ def test_names_are_resolved_once_for_the_hosts_file_of_the_learners(nodes: tuple
         (",".join(["data.example:80"] * 17), "unreadable mark"),
     ],
 )
-def test_what_cannot_be_a_destination_is_refused_with_the_reason(
+def test_egress_prolog_rejects_invalid_destination_with_reason(
     nodes: tuple[Node, Node], destination: str, said: str
 ) -> None:
     node = nodes[0]
@@ -158,7 +158,7 @@ def test_what_cannot_be_a_destination_is_refused_with_the_reason(
     assert not list((node.run_dir / "slots").glob("*"))
 
 
-def test_a_site_that_names_no_network_offers_none(nodes: tuple[Node, Node]) -> None:
+def test_egress_is_unavailable_without_valid_site_network(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     with site_value(node, "NETWORK_EGRESS_TO", ""):
         assert "this site offers no network level egress: NETWORK_EGRESS_TO" in node.prolog(JOB, node.name, MARK)
@@ -217,7 +217,7 @@ def wait_for_namespace(pid: int) -> None:
     raise AssertionError("no namespace")
 
 
-def test_a_node_that_forwards_for_jobs_is_no_router(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_node_forwards_nothing_except_job_traffic(nodes: tuple[Node, Node], stack: ExitStack) -> None:
     first, second = nodes
     forget_forwarding(first)
     second.run(["ip", "route", "add", "10.8.0.0/24", "via", first.name])
@@ -239,7 +239,7 @@ def test_a_node_that_forwards_for_jobs_is_no_router(nodes: tuple[Node, Node], st
         second.run(["ip", "route", "del", "10.8.0.0/24"])
 
 
-def test_a_node_that_is_a_router_stays_one(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_prolog_keeps_forwarding_on_existing_router(nodes: tuple[Node, Node], stack: ExitStack) -> None:
     first, second = nodes
     forget_forwarding(first)
     first.run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
@@ -261,7 +261,9 @@ def forget_forwarding(node: Node) -> None:
         node.run(["nft", verb, "table", "ip", "ffdl_node"])
 
 
-def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_stays_closed_after_node_rules_flush_and_check_restores_rules(
+    nodes: tuple[Node, Node], stack: ExitStack
+) -> None:
     """The filter in the job's namespace stays. What is gone with the node's rules is the way out itself."""
     first, second = nodes
     serve(stack, host(second), "server", SERVER)
@@ -286,7 +288,7 @@ def test_a_flush_of_the_nodes_rules_opens_nothing_and_is_made_good(nodes: tuple[
     assert answers(inside, SERVER) == ["server", "server"]
 
 
-def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitStack) -> None:
+def test_egress_stays_closed_after_namespace_rules_flush(nodes: tuple[Node, Node], stack: ExitStack) -> None:
     """Each of the two filters does the whole work."""
     first, second = nodes
     serve(stack, host(first), "node", first.name)
@@ -312,7 +314,7 @@ def test_the_nodes_filter_alone_holds_too(nodes: tuple[Node, Node], stack: ExitS
     assert [peer for _, _, peer in heard(learner)] == ["10.201.1.2"]
 
 
-def test_a_way_out_that_was_half_made_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+def test_egress_epilog_removes_everything_after_prolog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
     while True:
@@ -328,7 +330,7 @@ def test_a_way_out_that_was_half_made_leaves_nothing_behind_its_epilog(nodes: tu
     assert "ffdl-out1" in node.run(["ip", "-o", "link"]).stdout
 
 
-def test_boot_by_force_takes_the_way_out_away(nodes: tuple[Node, Node]) -> None:
+def test_boot_force_removes_egress_interface_without_slot_record(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST, MARK) == ""
     (node.run_dir / "slots/1").unlink()  # nobody knows of it any more

@@ -42,7 +42,7 @@ def shown(first_word: str) -> list[str]:
     return [line.replace("192.0.2.0/24", "10.9.0.0/24") for line in found]
 
 
-def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node], firewall: None) -> None:
+def test_documented_firewall_rule_admits_vxlan_job_network(nodes: tuple[Node, Node], firewall: None) -> None:
     line, _ = shown("ip")  # the other one is WireGuard's
     assert f"udp dport {UDP_PORT} " in line
     for node in nodes:
@@ -55,7 +55,7 @@ def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node
         assert [ask(inside, kind, SECOND) for kind in ("udp", "tcp")] == ["second", "second"]
 
 
-def test_a_way_out_passes_by_the_lines_that_are_shown(nodes: tuple[Node, Node], firewall: None) -> None:
+def test_documented_firewall_rules_admit_egress_traffic(nodes: tuple[Node, Node], firewall: None) -> None:
     first, second = nodes
     outward, inward = shown("iifname"), shown("oifname")
     assert len(outward) == len(inward) == 1
@@ -70,7 +70,7 @@ def test_a_way_out_passes_by_the_lines_that_are_shown(nodes: tuple[Node, Node], 
         assert [ask(inside, kind, second.name) for kind in ("udp", "tcp")] == ["server", "server"]
 
 
-def test_a_router_that_nobody_can_close_is_a_failure_also_where_egress_is_offered_no_more(
+def test_check_fails_when_forward_filter_cannot_be_restored_after_egress_is_disabled(
     nodes: tuple[Node, Node],
 ) -> None:
     node = nodes[0]

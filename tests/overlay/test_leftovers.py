@@ -42,7 +42,7 @@ def shell(node: Node, script: str) -> None:
     node.run(["sh", "-euc", script], env={"RUN": str(node.run_dir)})
 
 
-def test_every_part_of_a_job_s_network_is_counted(nodes: tuple[Node, Node]) -> None:
+def test_leftovers_counter_lists_every_part_of_job_network(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     before = look(node)
     assert node.prolog(JOB, LIST) == ""
@@ -75,7 +75,7 @@ def test_every_part_of_a_job_s_network_is_counted(nodes: tuple[Node, Node]) -> N
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_each_leftover_is_found_by_its_name(nodes: tuple[Node, Node], kind: str) -> None:
+def test_leftovers_counter_names_each_planted_leftover(nodes: tuple[Node, Node], kind: str) -> None:
     node = nodes[0]
     plant, remove, called = PLANTED[kind]
     before = look(node)
@@ -86,7 +86,7 @@ def test_each_leftover_is_found_by_its_name(nodes: tuple[Node, Node], kind: str)
         shell(node, remove)
 
 
-def test_a_namespace_that_only_a_process_or_only_a_mount_holds_is_found(nodes: tuple[Node, Node]) -> None:
+def test_leftovers_counter_finds_namespace_held_by_process_or_mount(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     before = look(node)
     with subprocess.Popen(["unshare", "--net", "sleep", "600"]) as process:

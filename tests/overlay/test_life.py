@@ -31,7 +31,7 @@ def die_at(node: Node, point: int, kind: str = "prolog") -> str:
     return done.stdout.strip().splitlines()[-1] if done.returncode else ""
 
 
-def test_a_prolog_that_is_killed_at_any_point_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+def test_epilog_removes_everything_after_prolog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
     while place := die_at(node, len(died)):
@@ -45,7 +45,7 @@ def test_a_prolog_that_is_killed_at_any_point_leaves_nothing_behind_its_epilog(n
     assert (node.job_dir(JOB) / "network").exists()  # the one that was not killed
 
 
-def test_an_epilog_that_is_killed_at_any_point_is_finished_by_the_next(nodes: tuple[Node, Node]) -> None:
+def test_next_hook_finishes_epilog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
     while True:
@@ -66,7 +66,7 @@ def test_an_epilog_that_is_killed_at_any_point_is_finished_by_the_next(nodes: tu
     assert node.left() == []
 
 
-def test_what_a_killed_prolog_left_is_no_hindrance_to_the_next_start_of_the_job(nodes: tuple[Node, Node]) -> None:
+def test_prolog_succeeds_on_restart_after_killed_prolog(nodes: tuple[Node, Node]) -> None:
     node, point = nodes[0], 0
     while die_at(node, point):
         assert node.prolog(JOB, LIST) == ""
@@ -76,7 +76,7 @@ def test_what_a_killed_prolog_left_is_no_hindrance_to_the_next_start_of_the_job(
     assert point > 9
 
 
-def test_a_prolog_killed_at_any_moment_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+def test_epilog_removes_everything_after_prolog_killed_at_random_moment(nodes: tuple[Node, Node]) -> None:
     """As slurmd's time-out kills: the hook with all that it started, at a moment that nobody chose."""
     node, chance = nodes[0], random.Random(7)
     hook = node.enter([str(node.place / "etc/prolog.d/50-ffdl")])
@@ -105,7 +105,7 @@ def _session(process: Path) -> int:
         return 0
 
 
-def test_an_epilog_waits_for_a_program_that_a_killed_prolog_had_started(nodes: tuple[Node, Node]) -> None:
+def test_epilog_waits_for_child_process_of_killed_prolog(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     program = "import os, sys; sys.path.insert(0, sys.argv[1])\n"
     program += "from ffdl_network import commands, locks, settings\n"
@@ -120,7 +120,7 @@ def test_an_epilog_waits_for_a_program_that_a_killed_prolog_had_started(nodes: t
     assert node.left() == []
 
 
-def test_the_epilog_may_come_twice_or_to_a_job_that_never_was(nodes: tuple[Node, Node]) -> None:
+def test_epilog_is_idempotent_and_accepts_unknown_job(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     node.epilog(JOB)
     assert node.prolog(JOB, LIST) == ""
@@ -131,7 +131,7 @@ def test_the_epilog_may_come_twice_or_to_a_job_that_never_was(nodes: tuple[Node,
     assert (done.stdout, node.left()) == ("", [])
 
 
-def test_processes_in_the_network_end_with_it_and_a_socket_that_outlives_it_is_cut_off(
+def test_epilog_kills_processes_in_job_network_despite_open_external_socket(
     nodes: tuple[Node, Node],
 ) -> None:
     for node in nodes:
@@ -174,7 +174,7 @@ class open_socket:  # noqa: N801 - a context manager
                 process.wait()
 
 
-def test_prologs_at_once_get_slots_of_their_own_and_the_last_one_is_told_that_none_is_left(
+def test_concurrent_prologs_get_distinct_slots_and_fail_when_all_are_taken(
     nodes: tuple[Node, Node],
 ) -> None:
     node, jobs = nodes[0], range(200, 234)
@@ -190,7 +190,7 @@ def test_prologs_at_once_get_slots_of_their_own_and_the_last_one_is_told_that_no
     assert node.left() == []
 
 
-def test_a_slot_lets_its_user_in_and_nobody_else_of_the_same_group(nodes: tuple[Node, Node]) -> None:
+def test_slot_directory_admits_only_the_job_user(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, node.name, uid=ALICE) == ""
     look = ["stat", "-L", node.namespace(JOB)]
@@ -220,7 +220,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("uid", [0, ALICE])
-def test_a_user_who_is_there_first_cannot_take_the_port_of_the_networks(nodes: tuple[Node, Node], uid: int) -> None:
+def test_network_port_can_be_taken_by_root_only(nodes: tuple[Node, Node], uid: int) -> None:
     """Root can, and then there is no network: that is what would be wrong."""
     node = nodes[0]
     argv = node.enter([*PYTHON, "-c", _TAKE, str(UDP_PORT)], uid=uid)
@@ -234,7 +234,7 @@ def test_a_user_who_is_there_first_cannot_take_the_port_of_the_networks(nodes: t
 
 
 @pytest.mark.parametrize("comment", ["ffdl-batch:", "ffdl-batch: my run"])
-def test_a_mark_without_a_wish_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
+def test_prolog_makes_no_network_for_mark_without_network_request(nodes: tuple[Node, Node], comment: str) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST, comment) == ""
     assert not (node.job_dir(JOB) / "network").exists()
@@ -255,21 +255,21 @@ def test_a_mark_without_a_wish_makes_no_network(nodes: tuple[Node, Node], commen
         "ffdl-batch:egress/2/a",
     ],
 )
-def test_any_other_mark_is_an_error_and_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
+def test_prolog_rejects_malformed_mark_and_makes_no_network(nodes: tuple[Node, Node], comment: str) -> None:
     node = nodes[0]
     assert "unreadable mark 'ffdl-batch:" in node.prolog(JOB, LIST, comment)
     assert not (node.job_dir(JOB) / "network").exists()
     assert not list((node.run_dir / "slots").glob("*"))
 
 
-def test_a_users_own_comment_may_follow_the_mark(nodes: tuple[Node, Node]) -> None:
+def test_prolog_ignores_user_comment_after_mark(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST, "ffdl-batch:job/3 job/9; $(id) 'x") == ""
     assert (node.facts(JOB)["learners"], node.facts(JOB)["level"]) == ("3", "job")
     assert "names" not in node.facts(JOB)
 
 
-def test_what_is_missing_is_said_in_the_error_file_with_the_file_to_change(nodes: tuple[Node, Node]) -> None:
+def test_prolog_error_names_missing_prerequisite_and_file_to_change(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     configuration = node.place / "apptainer.conf"
     whole = configuration.read_text()
@@ -296,7 +296,7 @@ def test_what_is_missing_is_said_in_the_error_file_with_the_file_to_change(nodes
     assert node.prolog(JOB, LIST) == ""
 
 
-def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[Node, Node]) -> None:
+def test_check_prints_problem_and_writes_capabilities_file(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     check = [str(node.libexec / "check")]
     done = node.run(check)
@@ -319,7 +319,7 @@ def test_check_says_what_is_wrong_and_writes_it_for_the_platform(nodes: tuple[No
     assert node.run(check).returncode == 0
 
 
-def test_check_finds_other_networks_that_members_could_have(nodes: tuple[Node, Node]) -> None:
+def test_check_fails_when_apptainer_allows_other_networks(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     configuration, check = node.place / "apptainer.conf", [str(node.libexec / "check")]
     with configuration.open("a") as file:
@@ -337,7 +337,7 @@ def test_check_finds_other_networks_that_members_could_have(nodes: tuple[Node, N
 
 
 @pytest.mark.parametrize("folder", ["prolog.d", "epilog.d"])
-def test_check_finds_hooks_that_slurm_cannot_run(nodes: tuple[Node, Node], folder: str) -> None:
+def test_check_fails_when_hook_is_missing_or_not_executable(nodes: tuple[Node, Node], folder: str) -> None:
     node = nodes[0]
     place, check = node.place / "etc" / folder, [str(node.libexec / "check")]
     hook, keep = place / "50-ffdl", place / "00-keep"
@@ -353,7 +353,7 @@ def test_check_finds_hooks_that_slurm_cannot_run(nodes: tuple[Node, Node], folde
     assert node.run(check).returncode == 0
 
 
-def test_many_networks_in_a_row_leave_nothing(nodes: tuple[Node, Node]) -> None:
+def test_epilog_removes_everything_for_many_networks_in_a_row(nodes: tuple[Node, Node]) -> None:
     times: dict[str, list[float]] = {"prolog": [], "epilog": []}
     for number in range(ROUNDS):
         node = nodes[number % 2]

@@ -48,7 +48,7 @@ def scene(nodes: tuple[Node, Node]) -> Iterator[Scene]:
         yield Scene(nodes, stack)
 
 
-def test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes(scene: Scene) -> None:
+def test_job_network_connects_learners_over_tcp_and_udp_within_and_across_nodes(scene: Scene) -> None:
     for rank in (0, 1):
         for learner in (1, 2):
             address = f"10.200.{rank}.{learner}"
@@ -59,7 +59,7 @@ def test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes(scene: Sce
                 assert ask(scene.namespace(A, rank), kind, address, uid=ALICE) == address
 
 
-def test_two_jobs_with_the_same_addresses_never_meet(scene: Scene) -> None:
+def test_job_network_isolates_jobs_with_same_addresses(scene: Scene) -> None:
     for rank in (0, 1):
         scene.listen(scene.namespace(A, rank), f"a{rank}", f"10.200.{rank}.1", ALICE)
         scene.listen(scene.namespace(B, rank), f"b{rank}", f"10.200.{rank}.3", BOB)
@@ -72,7 +72,7 @@ def test_two_jobs_with_the_same_addresses_never_meet(scene: Scene) -> None:
                 assert is_silent(scene.namespace(B, rank), kind, f"10.200.{other}.1")
 
 
-def test_no_address_of_a_node_is_reached_and_no_node_reaches_in(scene: Scene) -> None:
+def test_job_network_is_isolated_from_node_addresses_in_both_directions(scene: Scene) -> None:
     for rank in (0, 1):
         scene.listen(scene.host(rank), f"host{rank}")
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
@@ -93,7 +93,7 @@ def test_no_address_of_a_node_is_reached_and_no_node_reaches_in(scene: Scene) ->
         node.run(["ip", "route", "del", "10.200.0.0/16"])
 
 
-def test_abstract_unix_sockets_are_those_of_the_job_on_the_node(scene: Scene) -> None:
+def test_job_network_isolates_abstract_unix_sockets(scene: Scene) -> None:
     scene.listen(scene.host(0), "host")
     scene.listen(scene.namespace(B, 0), "b", "10.200.0.3", BOB)
     assert ask(scene.host(0), "unix", "host") == "host"
@@ -102,7 +102,7 @@ def test_abstract_unix_sockets_are_those_of_the_job_on_the_node(scene: Scene) ->
         assert is_silent(scene.namespace(A, 0), "unix", tag)
 
 
-def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
+def test_vxlan_network_sends_packets_only_to_known_learners(scene: Scene) -> None:
     """Broadcasts, ARP, unknown addresses and IPv6 make no packet on the cable; a question to a learner does."""
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
     inside = scene.namespace(A, 0)
@@ -121,7 +121,7 @@ def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
     assert "default" not in run_in(inside, ["ip", "route"])
 
 
-def test_an_arp_request_is_not_answered(scene: Scene) -> None:
+def test_vxlan_network_does_not_answer_arp_request(scene: Scene) -> None:
     """It comes to the other node, as any frame for it does, with a sender to whom an answer would find its way."""
     inside = scene.namespace(A, 0)
     neighbours = run_in(inside, ["ip", "neigh"])
@@ -144,7 +144,7 @@ def mac_after(word: str, text: str) -> bytes:
     return bytes.fromhex(text.partition(f"{word} ")[2].split()[0].replace(":", ""))
 
 
-def test_frames_that_a_user_forges_are_refused_and_those_of_a_node_are_not(scene: Scene) -> None:
+def test_vxlan_network_drops_frames_forged_by_unprivileged_user(scene: Scene) -> None:
     """VXLAN believes anybody; the packet filter asks for a node's address and for a port that only root opens."""
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
     frame = forged_frame(scene.namespace(A, 0), A)
@@ -161,7 +161,7 @@ def test_frames_that_a_user_forges_are_refused_and_those_of_a_node_are_not(scene
     assert texts == ["who", "forged", "who"]
 
 
-def test_a_flush_of_the_nodes_rules_lets_in_no_stranger_and_is_made_good(scene: Scene) -> None:
+def test_vxlan_network_drops_foreign_frames_after_rules_flush_and_hooks_restore_rules(scene: Scene) -> None:
     """After `nft flush ruleset` the device itself still asks for the node that a MAC address belongs to."""
     node = scene.nodes[1]
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)

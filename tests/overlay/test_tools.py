@@ -43,7 +43,7 @@ def call(node: Node, *argv: str) -> Completed:
     return done
 
 
-def test_check_says_that_nobody_could_look_at_the_filters(nodes: tuple[Node, Node]) -> None:
+def test_check_fails_when_nft_cannot_list_tables(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
     with other_program(node, "nft", NO_LIST):
@@ -56,7 +56,7 @@ def test_check_says_that_nobody_could_look_at_the_filters(nodes: tuple[Node, Nod
     assert (call(node, "check").returncode, call(node, "check", "-q").returncode) == (0, 64)
 
 
-def test_a_filter_that_cannot_be_put_back_is_a_failure(nodes: tuple[Node, Node]) -> None:
+def test_check_and_boot_fail_when_packet_filter_cannot_be_restored(nodes: tuple[Node, Node]) -> None:
     """Nothing else is wrong: nft makes the rules that check tries, and not those of the job."""
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
@@ -71,7 +71,7 @@ def test_a_filter_that_cannot_be_put_back_is_a_failure(nodes: tuple[Node, Node])
     assert (done.returncode, done.stderr) == (0, f"boot: the packet filter of job {JOB} was gone; it is there again\n")
 
 
-def test_what_check_put_back_is_said_quietly_too(nodes: tuple[Node, Node]) -> None:
+def test_check_quiet_prints_note_about_restored_packet_filter(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
     node.run(["nft", "flush", "ruleset"])
@@ -79,7 +79,7 @@ def test_what_check_put_back_is_said_quietly_too(nodes: tuple[Node, Node]) -> No
     assert (done.returncode, done.stdout) == (0, "note  the packet filter of job 99 was gone; it is there again\n")
 
 
-def test_boot_says_it_and_writes_what_the_node_can_do(nodes: tuple[Node, Node]) -> None:
+def test_boot_reports_nft_failure_and_still_writes_capabilities(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
     (node.run_dir / "capabilities").unlink()
@@ -93,7 +93,7 @@ def test_boot_says_it_and_writes_what_the_node_can_do(nodes: tuple[Node, Node]) 
     assert node.left() == []  # what nft was not asked about first
 
 
-def test_the_first_boot_goes_on_where_tables_cannot_be_listed(nodes: tuple[Node, Node]) -> None:
+def test_first_boot_removes_networks_when_nft_cannot_list_tables(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     assert node.prolog(JOB, LIST) == ""
     (node.run_dir / "booted").write_text("another boot\n")
@@ -102,7 +102,7 @@ def test_the_first_boot_goes_on_where_tables_cannot_be_listed(nodes: tuple[Node,
 
 
 @pytest.mark.parametrize("script", ["echo no >&2; exit 3", "exec sleep 60"], ids=["fails", "hangs"])
-def test_a_node_whose_nft_does_nothing_fails_closed(nodes: tuple[Node, Node], script: str) -> None:
+def test_node_offers_no_network_when_nft_fails_or_hangs(nodes: tuple[Node, Node], script: str) -> None:
     node = nodes[0]
     file = node.libexec / "ffdl_network/settings.py"
     whole = file.read_text()
@@ -119,7 +119,7 @@ def test_a_node_whose_nft_does_nothing_fails_closed(nodes: tuple[Node, Node], sc
         file.write_text(whole)
 
 
-def test_a_program_that_cannot_be_started_is_a_sentence(nodes: tuple[Node, Node]) -> None:
+def test_check_and_prolog_report_nft_that_cannot_be_executed(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     with other_program(node, "nft", NO_LIST):
         (node.place / "other/nft").write_text("neither a script nor a binary")
@@ -128,7 +128,7 @@ def test_a_program_that_cannot_be_started_is_a_sentence(nodes: tuple[Node, Node]
         assert node.prolog(JOB, LIST) != ""
 
 
-def test_a_run_directory_that_is_none(nodes: tuple[Node, Node]) -> None:
+def test_boot_and_check_fail_when_run_directory_is_a_file(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     away = node.place / "run.away"
     node.run_dir.rename(away)

@@ -17,16 +17,16 @@ from tests.overlay.test_reach import (
     A,
     Scene,
     scene,
-    test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes,
-    test_two_jobs_with_the_same_addresses_never_meet,
+    test_job_network_connects_learners_over_tcp_and_udp_within_and_across_nodes,
+    test_job_network_isolates_jobs_with_same_addresses,
 )
 from tests.overlay.test_tools import call, other_program
 
 __all__ = [
     "firewall",
     "scene",
-    "test_learners_of_a_job_talk_over_tcp_and_udp_on_and_between_nodes",
-    "test_two_jobs_with_the_same_addresses_never_meet",
+    "test_job_network_connects_learners_over_tcp_and_udp_within_and_across_nodes",
+    "test_job_network_isolates_jobs_with_same_addresses",
 ]
 VALUES = {**WIREGUARD, "NETWORK_EGRESS_TO": "10.9.0.0/24"}
 JOB = 99
@@ -51,7 +51,7 @@ def public(key: str) -> str:
     return subprocess.run(["wg", "pubkey"], input=key, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
+def test_wireguard_network_sends_packets_only_to_known_learners(scene: Scene) -> None:
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
     inside, before = scene.namespace(A, 0), scene.nodes[0].sent()
     for address in ("255.255.255.255", "10.200.255.255"):
@@ -66,7 +66,7 @@ def test_nothing_leaves_the_node_but_for_a_known_learner(scene: Scene) -> None:
     assert scene.nodes[0].facts(A)["mechanism"] == "wireguard"
 
 
-def test_packets_as_large_as_the_network_says_pass_uncut(nodes: tuple[Node, Node]) -> None:
+def test_wireguard_network_passes_packets_up_to_mtu_unfragmented(nodes: tuple[Node, Node]) -> None:
     """With the last byte of it the outer packet has the size of the nodes' network, and no byte more."""
     for node in nodes:
         assert node.prolog(JOB, LIST) == ""
@@ -98,7 +98,7 @@ def _cut(node: Node) -> str:
     return dict(zip(names, values, strict=True))["FragCreates"]
 
 
-def test_nodes_with_another_secret_do_not_talk_and_the_fingerprint_shows_it(nodes: tuple[Node, Node]) -> None:
+def test_wireguard_nodes_with_different_secrets_cannot_communicate(nodes: tuple[Node, Node]) -> None:
     first, second = nodes
     file = second.place / "network.secret"
     prints = []
@@ -127,7 +127,7 @@ ip addr add 10.200.0.1/24 dev "$name"; ip link set "$name" up; ip route replace 
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["a key of its own", "the key of a node"])
-def test_who_has_no_key_of_the_job_gets_nothing_in_even_where_the_filter_is_gone(
+def test_wireguard_network_admits_only_holder_of_node_key_after_rules_flush(
     nodes: tuple[Node, Node], own: bool
 ) -> None:
     """Root of another machine, at the address and port of a node: with VXLAN that is enough."""
@@ -148,7 +148,7 @@ def test_who_has_no_key_of_the_job_gets_nothing_in_even_where_the_filter_is_gone
         time.sleep(0.02)
 
 
-def test_no_key_is_in_a_file_or_on_a_command_line(nodes: tuple[Node, Node]) -> None:
+def test_wireguard_keys_are_absent_from_files_and_command_lines(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     lines = node.place / "lines"
     with other_program(node, "wg", f'echo "$0 $@" >>{lines}; exec /usr/bin/wg "$@"'):
@@ -167,7 +167,7 @@ def _line_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text() + Path(f"/proc/{pid}/environ").read_text()
 
 
-def test_what_wg_refuses_is_said_without_keys(nodes: tuple[Node, Node]) -> None:
+def test_prolog_reports_wg_failure_without_keys(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     with other_program(node, "wg", 'case "$1" in setconf) cat >&2; exit 1 ;; esac; exec /usr/bin/wg "$@"'):
         error = node.prolog(JOB, LIST)
@@ -175,7 +175,7 @@ def test_what_wg_refuses_is_said_without_keys(nodes: tuple[Node, Node]) -> None:
     assert not any(key_of(node, rank) in error for rank in (0, 1))
 
 
-def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node], firewall: None) -> None:
+def test_documented_firewall_rule_admits_wireguard_job_network(nodes: tuple[Node, Node], firewall: None) -> None:
     _, line = shown("ip")
     assert "udp dport 10000-26383 " in line
     for passes in (False, True):
@@ -189,7 +189,7 @@ def test_networks_of_jobs_pass_by_the_line_that_is_shown(nodes: tuple[Node, Node
             node.run(["nft", "add", "rule", "inet", "site", "input", *line.split()])
 
 
-def test_level_egress_goes_out_beside_it(nodes: tuple[Node, Node]) -> None:
+def test_wireguard_network_reaches_egress_destination_and_learners(nodes: tuple[Node, Node]) -> None:
     first, second = nodes
     for node in nodes:
         assert node.prolog(JOB, LIST, f"ffdl-batch:egress/2/{second.name}:{PORT}") == ""

@@ -45,7 +45,7 @@ def settings_with(node: Node, name: str, value: str) -> Iterator[None]:
         file.write_text(whole)
 
 
-def test_a_prolog_that_is_killed_at_any_point_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+def test_epilog_cleans_up_after_prolog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
     with other_program(node, "ip", NO_KERNEL):
@@ -61,7 +61,7 @@ def test_a_prolog_that_is_killed_at_any_point_leaves_nothing_behind_its_epilog(n
     assert {"before wg", "after wg", "before ip", "after ip", "before /bin/sh"} <= set(died)
 
 
-def test_an_epilog_that_is_killed_at_any_point_is_finished_by_the_next(nodes: tuple[Node, Node]) -> None:
+def test_next_epilog_or_prolog_completes_epilog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
     while True:
@@ -80,7 +80,7 @@ def test_an_epilog_that_is_killed_at_any_point_is_finished_by_the_next(nodes: tu
     assert node.left() == []
 
 
-def test_a_prolog_killed_at_any_moment_leaves_nothing_behind_its_epilog(nodes: tuple[Node, Node]) -> None:
+def test_epilog_cleans_up_after_prolog_session_killed_at_random_time(nodes: tuple[Node, Node]) -> None:
     """As slurmd's time-out kills: the program lives in a session of its own, and is found all the same."""
     node, chance = nodes[0], random.Random(11)
     hook = node.enter([str(node.place / "etc/prolog.d/50-ffdl")])
@@ -93,7 +93,7 @@ def test_a_prolog_killed_at_any_moment_leaves_nothing_behind_its_epilog(nodes: t
         assert node.left() == []
 
 
-def test_the_program_outlives_the_prolog_s_session_and_its_end_cuts_learners_off(nodes: tuple[Node, Node]) -> None:
+def test_wireguard_program_outlives_prolog_session_and_its_death_stops_traffic(nodes: tuple[Node, Node]) -> None:
     for node in nodes:
         with other_program(node, "ip", NO_KERNEL):
             assert node.prolog(JOB, LIST) == ""
@@ -110,7 +110,7 @@ def test_the_program_outlives_the_prolog_s_session_and_its_end_cuts_learners_off
     assert first.left() == []
 
 
-def test_a_number_that_another_process_has_now_is_not_ended(nodes: tuple[Node, Node]) -> None:
+def test_epilog_spares_process_that_reuses_recorded_pid(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     with other_program(node, "ip", NO_KERNEL), subprocess.Popen(["sleep", "600"]) as bystander:
         assert node.prolog(JOB, LIST) == ""
@@ -138,7 +138,7 @@ background.stop(Path(sys.argv[2]), 60)
 """
 
 
-def test_a_program_is_there_until_its_last_thread_has_ended(nodes: tuple[Node, Node]) -> None:
+def test_background_stop_kills_program_after_its_main_thread_exited(nodes: tuple[Node, Node]) -> None:
     """The device goes with that one, and nobody else can remove it while it goes."""
     node, record = nodes[0], nodes[0].place / "record"
     with subprocess.Popen([*PYTHON, "-c", _HEADLESS], stdout=subprocess.PIPE, text=True) as process:
@@ -152,7 +152,7 @@ def test_a_program_is_there_until_its_last_thread_has_ended(nodes: tuple[Node, N
     assert not record.exists()
 
 
-def test_boot_finds_what_nobody_knows_of_any_more(nodes: tuple[Node, Node]) -> None:
+def test_boot_removes_devices_and_programs_without_records(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     with other_program(node, "ip", NO_KERNEL):
         assert node.prolog(JOB, LIST) == ""
@@ -170,7 +170,7 @@ def test_boot_finds_what_nobody_knows_of_any_more(nodes: tuple[Node, Node]) -> N
         inside.kill()
 
 
-def test_boot_leaves_running_jobs_alone_and_removes_those_of_the_boot_before(nodes: tuple[Node, Node]) -> None:
+def test_boot_keeps_running_jobs_and_removes_jobs_of_previous_boot(nodes: tuple[Node, Node]) -> None:
     for node in nodes:
         assert node.prolog(JOB, LIST) == ""
         node.run([str(node.libexec / "boot")])
@@ -193,7 +193,7 @@ SECRETS = {
 
 
 @pytest.mark.parametrize("kind", SECRETS)
-def test_a_secret_that_is_none_ends_in_an_error_that_names_it(nodes: tuple[Node, Node], kind: str) -> None:
+def test_prolog_and_check_name_unusable_network_secret(nodes: tuple[Node, Node], kind: str) -> None:
     node, (script, said) = nodes[0], SECRETS[kind]
     file = node.place / "network.secret"
     try:
@@ -223,7 +223,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_node_that_has_no_wireguard_fails_closed(nodes: tuple[Node, Node], program: str) -> None:
+def test_prolog_fails_closed_without_working_wireguard(nodes: tuple[Node, Node], program: str) -> None:
     node, sleeps = nodes[0], program == "sleeper"
     sleeper = node.place / "sleeper"
     sleeper.write_text('#!/bin/sh\n[ "$1" = --version ] || exec sleep 60.06\n')
@@ -242,7 +242,7 @@ def test_a_node_that_has_no_wireguard_fails_closed(nodes: tuple[Node, Node], pro
     assert not [place for place, line in command_lines() if b"60.06" in line]
 
 
-def test_a_port_that_is_taken_is_said(nodes: tuple[Node, Node]) -> None:
+def test_prolog_reports_udp_port_in_use(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     program = f"import socket; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('127.0.0.1', {UDP})); "
     program += "print('taken', flush=True); input()"
@@ -256,7 +256,7 @@ def test_a_port_that_is_taken_is_said(nodes: tuple[Node, Node]) -> None:
     assert node.prolog(JOB, LIST) == ""
 
 
-def test_ports_that_programs_draw_are_refused(nodes: tuple[Node, Node]) -> None:
+def test_prolog_and_check_reject_ports_in_ephemeral_range(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     file = "net.ipv4.ip_local_port_range"
     before = node.run(["sysctl", "-n", file]).stdout.strip()
@@ -269,7 +269,7 @@ def test_ports_that_programs_draw_are_refused(nodes: tuple[Node, Node]) -> None:
     assert call(node, "check").returncode == 0
 
 
-def test_check_says_what_it_tried(nodes: tuple[Node, Node]) -> None:
+def test_check_prints_each_capability_and_failing_command(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     done = node.run([sys.executable, "-I", "-S", str(node.libexec / "check")])
     names = ("wireguard", "filter", "acl", "ports", "hooks", "apptainer", "egress")

@@ -32,7 +32,7 @@ def zipapp(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("command", "code", "outcome"), [("true", 0, Outcome.COMPLETED), ("exit 3", 3, Outcome.FAILED)]
 )
-def test_head_and_node_execute_an_attempt(
+def test_head_and_node_controllers_execute_attempt_on_python39(
     node: OldNode, zipapp: str, tmp_path: Path, command: str, code: int, outcome: Outcome
 ) -> None:
     run = Rig(tmp_path)
@@ -49,7 +49,7 @@ def test_head_and_node_execute_an_attempt(
     assert (run.store / "out").read_text() == "result\n"
 
 
-def test_a_pod_executes_an_attempt(node: OldNode, zipapp: str, tmp_path: Path) -> None:
+def test_pod_controller_executes_attempt_on_python39(node: OldNode, zipapp: str, tmp_path: Path) -> None:
     """Sidecar and shim, without a container around the learner."""
     pod = PodRig(tmp_path)
     pod.write('echo result > "$RESULT_DIR/out"; echo "learner $LEARNER_ID"; exit 3', bare=True)
@@ -70,7 +70,7 @@ exit $code
     assert TinyMirror().apply(pod.frames()).cells["final.json"] == Path(pod.attempt.final).read_bytes()
 
 
-def test_every_module_of_the_zipapp_can_be_imported(node: OldNode, zipapp: str) -> None:
+def test_zipapp_imports_every_module_on_python39(node: OldNode, zipapp: str) -> None:
     """Also those that a plain run never reaches."""
     code = (
         "import importlib, pkgutil, sys; sys.path.insert(0, sys.argv[1]); import ffdl_batch\n"
@@ -94,7 +94,7 @@ def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
 
 
 @pytest.mark.parametrize(("command", "code"), [("true", 0), ("exit 3", 3)])
-def test_the_script_and_the_zipapp_that_the_slurm_adapter_delivers(
+def test_slurm_script_and_zipapp_execute_attempt_on_python39(
     node: OldNode, slurm: FakeSlurmHarness, tmp_path: Path, command: str, code: int
 ) -> None:
     on_host = BatchOptions(network=NetworkLevel.HOST)  # in this root file system nobody makes a namespace

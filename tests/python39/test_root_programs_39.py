@@ -42,7 +42,7 @@ commands.run(["ip", "-batch", "-"], 10, egress.inside_lines(1, site, targets))
 """
 
 
-def test_root_programs_run_there(node: OldNode, tmp_path: Path) -> None:
+def test_root_programs_import_and_apply_network_rules_on_debian11(node: OldNode, tmp_path: Path) -> None:
     values, rendered = tmp_path / "values.env", tmp_path / "rendered"
     values.write_text("ACCOUNTING_STORAGE_HOST=db\n")
     files = ["--values", str(CONFIGS / "values.env"), "--values", str(values)]

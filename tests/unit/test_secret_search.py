@@ -16,18 +16,18 @@ VALUE = "plänted \"x\" 'y' \\ $HOME %+/?&\nsecond line-0f3a"
 
 @pytest.mark.parametrize("before", range(4))
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
-def test_base64_wherever_it_stands(before: int, encode: object) -> None:
+def test_secret_search_finds_base64_value_at_any_offset(before: int, encode: object) -> None:
     assert callable(encode)
     assert Search({"v": VALUE}).within(encode(b"x" * before + VALUE.encode() + b"behind")) == {"v"}
     assert Search({"v": VALUE}).within(encode(b"x" * before + b"something else altogether")) == set()
 
 
 @pytest.mark.parametrize("text", [VALUE, json.dumps({"a": VALUE}), quote(VALUE), repr(VALUE), VALUE.encode().hex()])
-def test_texts(text: str) -> None:
+def test_secret_search_finds_value_in_common_encodings(text: str) -> None:
     assert Search({"v": VALUE, "w": "another-value"}).within(f"before {text} behind".encode()) == {"v"}
 
 
-def test_files_and_their_names(tmp_path: Path) -> None:
+def test_secret_search_finds_values_in_file_content_and_names(tmp_path: Path) -> None:
     search = Search({"a": "value-of-a", "b": "value-of-b"})
     (tmp_path / "large").write_bytes(b"x" * (BLOCK - 4) + b"value-of-a" + b"y" * 10)
     (tmp_path / "value-of-b").touch()

@@ -45,7 +45,7 @@ def give(cache: Path, uid: int) -> None:
         os.chown(path, uid, uid, follow_symlinks=False)
 
 
-def test_the_limit_is_kept_and_who_holds_most_gives_what_was_not_used_for_longest(tmp_path: Path, cache: Path) -> None:
+def test_trim_removes_least_recently_used_entry_of_largest_user(tmp_path: Path, cache: Path) -> None:
     theirs = [fill(tmp_path, cache, f"theirs{n}", 100_000) for n in range(3)]
     for age, said in enumerate(theirs):
         os.utime(said.lock, (1000 + age, 1000 + age))
@@ -60,7 +60,7 @@ def test_the_limit_is_kept_and_who_holds_most_gives_what_was_not_used_for_longes
     assert (cache / str(OTHER) / "usage.json").stat().st_uid == OTHER
 
 
-def test_who_says_that_it_holds_nothing_is_measured(tmp_path: Path, cache: Path) -> None:
+def test_trim_measures_disk_usage_instead_of_published_usage(tmp_path: Path, cache: Path) -> None:
     for n in range(3):
         record = Path(fill(tmp_path, cache, f"theirs{n}", 100_000).tree).parent / "entry.json"
         record.write_text(json.dumps({**json.loads(record.read_text()), "room": 1}))
@@ -70,7 +70,7 @@ def test_who_says_that_it_holds_nothing_is_measured(tmp_path: Path, cache: Path)
     assert len(names(cache, OTHER)) == 1
 
 
-def test_who_wants_room_and_has_less_gets_it(tmp_path: Path, cache: Path) -> None:
+def test_trim_frees_space_for_user_below_equal_share(tmp_path: Path, cache: Path) -> None:
     for n in range(4):
         fill(tmp_path, cache, f"theirs{n}", 100_000)
     give(cache, OTHER)
@@ -81,7 +81,7 @@ def test_who_wants_room_and_has_less_gets_it(tmp_path: Path, cache: Path) -> Non
     assert len(names(cache, OTHER)) == 2
 
 
-def test_what_is_in_use_stays_and_the_exit_code_says_so(
+def test_cache_trim_keeps_entries_in_use_and_exits_1(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = fill(tmp_path, cache, "mine", 100_000)
@@ -100,7 +100,7 @@ def test_what_is_in_use_stays_and_the_exit_code_says_so(
     assert _guard(ffdl_admin, "ffdl-admin") == 69
 
 
-def test_parts_that_belong_to_another_user_and_links_lead_nowhere(tmp_path: Path, cache: Path) -> None:
+def test_trim_removes_misowned_parts_and_symlinks_without_following_them(tmp_path: Path, cache: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_text("1")
@@ -121,7 +121,7 @@ def test_parts_that_belong_to_another_user_and_links_lead_nowhere(tmp_path: Path
     assert (outside / "kept").read_text() == "1"
 
 
-def test_root_works_as_the_user(tmp_path: Path) -> None:
+def test_acting_as_switches_effective_ids_and_restores_them(tmp_path: Path) -> None:
     with acting_as(OTHER, OTHER):
         assert (os.geteuid(), os.getegid(), os.getgroups()) == (OTHER, OTHER, [])
     assert os.geteuid() == os.getuid()

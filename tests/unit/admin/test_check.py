@@ -22,7 +22,7 @@ def job_id(desk: Desk) -> str:
         return str(queued.id)
 
 
-def test_a_database_in_order(desk: Desk, job_id: str) -> None:
+def test_db_check_reports_no_fault_in_intact_database(desk: Desk, job_id: str) -> None:
     assert desk.done("db", "check") == "no fault in 2 jobs, 1 attempt, 4 changes of state; schema revision 0005\n"
     told = json.loads(desk.done("db", "check", "--json"))
     assert (told["schema"], told["jobs"], told["attempts"], told["entries"], told["faults"]) == (1, 2, 1, 4, [])
@@ -43,7 +43,7 @@ def test_a_database_in_order(desk: Desk, job_id: str) -> None:
         ("DROP TABLE leases", "leases: the table is missing"),
     ],
 )
-def test_a_fault_is_named(desk: Desk, job_id: str, damage: str, said: str) -> None:
+def test_db_check_names_damaged_row_index_or_table(desk: Desk, job_id: str, damage: str, said: str) -> None:
     desk.execute(damage.format(id=job_id))
     code, out, err = desk.run("db", "check")
     assert (code, err) == (1, "")
@@ -54,7 +54,7 @@ def test_a_fault_is_named(desk: Desk, job_id: str, damage: str, said: str) -> No
     assert said.format(id=job_id) in "{about}: {text}".format_map(told["faults"][0])
 
 
-def test_tokens_that_stand_twice(desk: Desk, job_id: str) -> None:
+def test_db_check_reports_duplicate_attempt_tokens(desk: Desk, job_id: str) -> None:
     if desk.is_postgres:
         desk.execute("ALTER TABLE attempts DROP CONSTRAINT uq_attempts_token")
     else:
@@ -69,7 +69,7 @@ def test_tokens_that_stand_twice(desk: Desk, job_id: str) -> None:
     assert "uq_attempts_token: the index of attempts is missing" in out
 
 
-def test_rows_of_jobs_that_are_gone(desk: Desk, job_id: str) -> None:
+def test_db_check_reports_rows_of_deleted_job(desk: Desk, job_id: str) -> None:
     if desk.is_postgres:
         for table in ("attempts", "history"):
             desk.execute(f"ALTER TABLE {table} DROP CONSTRAINT fk_{table}_job_id")
@@ -81,7 +81,7 @@ def test_rows_of_jobs_that_are_gone(desk: Desk, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("revision", RELEASED)
-def test_an_older_schema_is_looked_through_as_it_is(desk: Desk, revision: str) -> None:
+def test_db_check_reads_older_schema_without_upgrade(desk: Desk, revision: str) -> None:
     desk.state.mkdir()
     put_schema(revision, desk.url)
     jobs = len(as_read(revision)["jobs"])
@@ -91,7 +91,7 @@ def test_an_older_schema_is_looked_through_as_it_is(desk: Desk, revision: str) -
 
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("at", [0, 4096 * 3 + 50])
-def test_a_damaged_file_is_told_of_and_its_rows_are_not_guessed(desk: Desk, job_id: str, at: int) -> None:
+def test_db_check_reports_damaged_file_and_counts_no_rows(desk: Desk, job_id: str, at: int) -> None:
     data = bytearray(desk.file.read_bytes())
     data[at : at + 2000] = b"\xff" * 2000
     desk.file.write_bytes(data)
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_told_of_and_its_rows_are_not_guessed(desk: Desk, job_
 
 
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
-def test_without_a_database_there_is_nothing_to_look_at(desk: Desk) -> None:
+def test_db_commands_exit_66_without_database(desk: Desk) -> None:
     for command in ("check", "current", "upgrade"):
         code, _, err = desk.run("db", command)
         assert code == 66
@@ -110,7 +110,7 @@ def test_without_a_database_there_is_nothing_to_look_at(desk: Desk) -> None:
     assert not desk.state.exists()
 
 
-def test_a_database_without_tables_is_empty(desk: Desk) -> None:
+def test_db_check_and_current_report_database_without_tables(desk: Desk) -> None:
     if not desk.is_postgres:
         desk.state.mkdir()
         desk.file.touch()

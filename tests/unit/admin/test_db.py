@@ -59,7 +59,7 @@ def jobs_of(desk: Desk) -> set[str]:
         return {str(job.id) for job in store.list_jobs(uid=1000, limit=1000)}
 
 
-def test_help_is_quick_and_imports_nothing_of_the_database() -> None:
+def test_ffdl_admin_help_imports_no_database_modules() -> None:
     program = (
         "import sys\n"
         "from ffdl_batch.admin.main import ffdl_admin\n"
@@ -73,7 +73,7 @@ def test_help_is_quick_and_imports_nothing_of_the_database() -> None:
     assert f"ffdl-admin {__version__}" in done.stdout and "back up, restore" in done.stdout
 
 
-def test_current_tells_how_far_the_database_is(old: Desk) -> None:
+def test_db_current_prints_schema_revision_and_missing_upgrades(old: Desk) -> None:
     code, out, err = old.run("db", "current")
     assert (code, err) == (1, "")
     lines = out.splitlines()
@@ -92,7 +92,7 @@ def test_current_tells_how_far_the_database_is(old: Desk) -> None:
         assert code == 69 and "made by a newer release" in err
 
 
-def test_upgrade_says_what_it_does_and_does_it_once(old: Desk) -> None:
+def test_db_upgrade_prints_and_applies_missing_revisions_once(old: Desk) -> None:
     out = old.done("db", "upgrade", "--dry-run")
     assert [line.split()[2] for line in out.splitlines() if "apply" in line] == list(REVISIONS[1:])
     assert json.loads(old.run("db", "current", "--json")[1])["revision"] == OLDEST
@@ -106,7 +106,7 @@ def test_upgrade_says_what_it_does_and_does_it_once(old: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", ["upgrade", "restore"])
-def test_nothing_is_done_beside_a_daemon(old: Desk, tmp_path: Path, command: str) -> None:
+def test_db_upgrade_and_restore_refuse_while_daemon_runs(old: Desk, tmp_path: Path, command: str) -> None:
     old.done("db", "backup", tmp_path / "copy")
     arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
     old.monkeypatch.setattr("ffdl_batch.admin.place.PATIENCE_S", 0.0)
@@ -123,7 +123,7 @@ def test_nothing_is_done_beside_a_daemon(old: Desk, tmp_path: Path, command: str
 @pytest.mark.postgres
 @pytest.mark.parametrize("desk", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("command", ["upgrade", "restore"])
-def test_daemons_of_other_hosts_are_known_by_their_leases(old: Desk, tmp_path: Path, command: str) -> None:
+def test_db_upgrade_and_restore_refuse_while_remote_daemon_holds_lease(old: Desk, tmp_path: Path, command: str) -> None:
     old.done("db", "backup", tmp_path / "copy")
     arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
     until = "extract(epoch from clock_timestamp())"
@@ -134,7 +134,7 @@ def test_daemons_of_other_hosts_are_known_by_their_leases(old: Desk, tmp_path: P
     old.done("db", command, *arguments)
 
 
-def test_a_backup_is_whole_private_and_of_this_moment(desk: Desk, tmp_path: Path) -> None:
+def test_db_backup_writes_complete_private_copy_of_open_database(desk: Desk, tmp_path: Path) -> None:
     target = tmp_path / "copies" / "monday"
     target.parent.mkdir()
     with desk.store() as store:  # a daemon works with it, and its last commits are in SQLite's log
@@ -150,7 +150,7 @@ def test_a_backup_is_whole_private_and_of_this_moment(desk: Desk, tmp_path: Path
     assert ": 21 jobs" in desk.done("db", "backup", target, "--force")
 
 
-def test_one_thing_is_no_plural(desk: Desk, tmp_path: Path) -> None:
+def test_db_commands_print_singular_for_one_job(desk: Desk, tmp_path: Path) -> None:
     with desk.store() as store:
         add_job(store)
     assert ": 1 job, schema" in desk.done("db", "backup", tmp_path / "copy")
@@ -159,7 +159,7 @@ def test_one_thing_is_no_plural(desk: Desk, tmp_path: Path) -> None:
     assert desk.done("db", "check").startswith("no fault in 1 job, 0 attempts, 1 change of state; ")
 
 
-def test_a_backup_that_cannot_be_written_leaves_nothing(
+def test_db_backup_leaves_no_file_when_rename_fails(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with desk.store() as store:
@@ -174,7 +174,7 @@ def test_a_backup_that_cannot_be_written_leaves_nothing(
     assert list(tmp_path.glob("*copy*")) == []
 
 
-def test_restore_brings_back_what_was_and_keeps_what_is(old: Desk, tmp_path: Path) -> None:
+def test_db_restore_replaces_jobs_and_keeps_previous_database(old: Desk, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     old.done("db", "backup", copy)
     with old.store() as store:
@@ -194,7 +194,7 @@ def test_restore_brings_back_what_was_and_keeps_what_is(old: Desk, tmp_path: Pat
     assert [path.name for path in old.state.iterdir() if path.name.startswith(".")] == []
 
 
-def test_restore_where_there_is_nothing_needs_no_force(desk: Desk, tmp_path: Path) -> None:
+def test_db_restore_needs_no_force_without_database(desk: Desk, tmp_path: Path) -> None:
     with desk.store() as store:
         job = str(add_job(store).id)
     desk.done("db", "backup", tmp_path / "copy")
@@ -208,9 +208,7 @@ def test_restore_where_there_is_nothing_needs_no_force(desk: Desk, tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"no database\n" * 1000, "another"])
-def test_what_is_no_backup_is_refused_before_anything_is_touched(
-    desk: Desk, tmp_path: Path, content: bytes | str
-) -> None:
+def test_db_restore_rejects_file_that_is_no_backup(desk: Desk, tmp_path: Path, content: bytes | str) -> None:
     with desk.store() as store:
         job = str(add_job(store).id)
     other = tmp_path / "other"
@@ -227,7 +225,7 @@ def test_what_is_no_backup_is_refused_before_anything_is_touched(
     assert [path.name for path in desk.state.iterdir() if "replaced" in path.name] == []
 
 
-def test_a_backup_of_a_newer_release_is_refused(desk: Desk, tmp_path: Path) -> None:
+def test_db_restore_rejects_backup_of_newer_release(desk: Desk, tmp_path: Path) -> None:
     with desk.store() as store:
         job = str(add_job(store).id)
     with desk.changing() as connection:
@@ -245,7 +243,7 @@ def test_a_backup_of_a_newer_release_is_refused(desk: Desk, tmp_path: Path) -> N
     assert jobs_of(desk) == {job}
 
 
-def test_jobs_that_the_copy_does_not_have_are_named(desk: Desk, tmp_path: Path) -> None:
+def test_db_restore_names_executed_jobs_missing_from_copy(desk: Desk, tmp_path: Path) -> None:
     with desk.store() as store:
         known = str(add_job(store).id)
     desk.done("db", "backup", tmp_path / "copy")
@@ -258,7 +256,7 @@ def test_jobs_that_the_copy_does_not_have_are_named(desk: Desk, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
-def test_a_damaged_database_is_replaced_with_all_that_belongs_to_it(old: Desk, tmp_path: Path) -> None:
+def test_db_restore_replaces_damaged_database_and_its_log(old: Desk, tmp_path: Path) -> None:
     old.done("db", "backup", tmp_path / "copy")
     old.file.write_bytes(b"\xff" * 5000)
     code, _, err = old.run("db", "restore", tmp_path / "copy")
@@ -274,7 +272,7 @@ def test_a_damaged_database_is_replaced_with_all_that_belongs_to_it(old: Desk, t
 
 
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
-def test_a_restore_that_is_killed_leaves_the_old_database_or_the_new_one(old: Desk, tmp_path: Path) -> None:
+def test_db_restore_leaves_old_or_new_database_when_killed_at_each_step(old: Desk, tmp_path: Path) -> None:
     """It is killed before each of its steps in the file system, in processes of its own."""
     place = Place(old.url, old.state, old.state)
     old.done("db", "backup", tmp_path / "copy")

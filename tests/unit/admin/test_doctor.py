@@ -122,7 +122,7 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     return Site(tmp_path, capsys, monkeypatch)
 
 
-def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
+def test_doctor_exits_0_and_prints_one_line_per_check(site: Site) -> None:
     assert site.run() == (
         0,
         [
@@ -140,7 +140,7 @@ def test_all_well_is_0_and_a_line_for_each_thing(site: Site) -> None:
     assert not (site.place / "calls").exists()
 
 
-def test_nodes_are_asked_by_a_small_job_with_a_network(site: Site) -> None:
+def test_doctor_examines_nodes_with_network_job_in_lowest_tier_partition(site: Site) -> None:
     code, lines = site.run("--nodes", "n1,n4")
     assert (code, lines[-2:]) == (
         0,
@@ -160,14 +160,14 @@ def test_nodes_are_asked_by_a_small_job_with_a_network(site: Site) -> None:
     ("nodes", "asked"),
     [("n[1-2]", ["n1", "n2"]), ("n[4,1]", ["n1", "n4"]), (" n1, n4 ", ["n1", "n4"]), ("n1,n1", ["n1"])],
 )
-def test_nodes_are_named_as_slurm_writes_them(site: Site, nodes: str, asked: list[str]) -> None:
+def test_doctor_accepts_slurm_node_list_syntax(site: Site, nodes: str, asked: list[str]) -> None:
     code, lines = site.run("--nodes", nodes)
     named = [line.split()[2].rstrip(":") for line in lines if line.split()[1] == "node"]
     assert (code, named) == (0, asked)
 
 
 @pytest.mark.parametrize("nodes", ["n[1-", "n[2-1]", "n[a-b]", "n1,", "n1 n2", "/etc/nodes", ",", " "])
-def test_what_is_no_list_of_nodes_is_wrong_usage_before_anybody_is_asked(site: Site, nodes: str) -> None:
+def test_doctor_rejects_invalid_node_list_before_calling_slurm(site: Site, nodes: str) -> None:
     site.program("scontrol", "#!/bin/sh\nexit 1\n")
     code, lines = site.run("--nodes", nodes)
     assert (code, len(lines)) == (2, 1)
@@ -184,7 +184,7 @@ def test_what_is_no_list_of_nodes_is_wrong_usage_before_anybody_is_asked(site: S
         "srun: error: Unable to allocate resources: Connection timed out",
     ],
 )
-def test_a_busy_node_is_not_examined_and_not_wrong(site: Site, said: str) -> None:
+def test_doctor_notes_busy_node_as_not_examined(site: Site, said: str) -> None:
     site.node("n2", f"echo '{said}' >&2; exit 1")
     code, lines = site.run("--nodes=n[1-2]")
     assert (code, lines[-2]) == (75, "ok     node n1")
@@ -196,7 +196,7 @@ def test_a_busy_node_is_not_examined_and_not_wrong(site: Site, said: str) -> Non
 @pytest.mark.parametrize(
     "state", ["drained", "draining", "down*", "idle*", "failing", "powered_down", "unknown", "rebooting"]
 )
-def test_a_node_that_takes_no_jobs_is_not_asked(site: Site, state: str) -> None:
+def test_doctor_starts_no_job_on_unavailable_node(site: Site, state: str) -> None:
     site.sinfo(NODES.replace("drained", state))
     code, lines = site.run("--nodes=n3")
     assert (code, lines[-1]) == (
@@ -206,7 +206,7 @@ def test_a_node_that_takes_no_jobs_is_not_asked(site: Site, state: str) -> None:
     assert not (site.place / "calls").exists()
 
 
-def test_what_is_wrong_counts_more_than_what_was_not_seen(site: Site) -> None:
+def test_doctor_exits_1_if_one_node_fails_and_another_is_not_examined(site: Site) -> None:
     site.node("n1", "exit 3")
     assert site.run("--nodes=all")[0] == 1
 
@@ -238,14 +238,16 @@ def test_what_is_wrong_counts_more_than_what_was_not_seen(site: Site) -> None:
         ("exit 124", "note", "level none was not tried: its container did not end within 10 s"),
     ],
 )
-def test_level_none_is_tried_on_the_node_beside_a_control(site: Site, apptainer: str, verdict: str, said: str) -> None:
+def test_doctor_tries_network_level_none_beside_control_container(
+    site: Site, apptainer: str, verdict: str, said: str
+) -> None:
     site.program("apptainer", f"#!/bin/sh\n{apptainer}\n")
     code, lines = site.run("--nodes=n1")
     assert (code, lines[-1].startswith(f"{verdict:<6} node n1: {said}")) == (int(verdict == "wrong"), True), lines
     assert not list(Path("/tmp").glob("ffdl-doctor.*"))
 
 
-def test_without_room_for_it_no_container_is_tried(site: Site) -> None:
+def test_doctor_skips_network_level_none_when_mktemp_fails(site: Site) -> None:
     site.program("mktemp", "#!/bin/sh\necho 'mktemp: no space left' >&2; exit 1\n")
     assert site.run("--nodes=n1")[1][-1] == "note   node n1: level none was not tried: mktemp: no space left"
 
@@ -253,7 +255,7 @@ def test_without_room_for_it_no_container_is_tried(site: Site) -> None:
 DRAINS = 'echo "drained|Prolog error" >$nodes/$node.now; echo srun: error: no >&2; exit 1'
 
 
-def test_a_node_that_is_drained_a_moment_after_srun_has_ended_is_told_as_drained(site: Site) -> None:
+def test_doctor_reports_prolog_drain_that_follows_srun_exit(site: Site) -> None:
     site.monkeypatch.setattr("ffdl_slurm.doctor._LOOKS_S", (0.0, *[0.1] * 600))  # the moment may be a long one here
     drains = f"{DRAINS.partition(';')[0]}.new; mv $nodes/$node.now.new $nodes/$node.now"
     site.node("n1", f"(sleep 0.5; {drains}) >/dev/null 2>&1 & exit 1")
@@ -262,7 +264,7 @@ def test_a_node_that_is_drained_a_moment_after_srun_has_ended_is_told_as_drained
     assert "node n1 was drained by its prolog" in lines[-1]
 
 
-def test_a_prolog_that_fails_drains_one_node_and_no_more(site: Site) -> None:
+def test_doctor_stops_after_first_node_drained_by_its_prolog(site: Site) -> None:
     """Slurm drains a node whose prolog fails, whatever job it is for; the first that is idle is asked alone."""
     for name in ("n1", "n2", "n4"):
         site.node(name, DRAINS)
@@ -283,7 +285,7 @@ def test_a_prolog_that_fails_drains_one_node_and_no_more(site: Site) -> None:
     assert (site.place / "calls").read_text().count("--nodelist=") == 1
 
 
-def test_the_node_that_is_asked_first_is_idle(site: Site) -> None:
+def test_doctor_examines_idle_node_first(site: Site) -> None:
     site.node("n4", DRAINS)
     code, lines = site.run("--nodes=n2,n4")
     assert (code, lines[-1].startswith("wrong  node n4: Slurm drained it")) == (1, True), lines
@@ -292,14 +294,14 @@ def test_the_node_that_is_asked_first_is_idle(site: Site) -> None:
     )
 
 
-def test_another_answer_of_the_first_node_keeps_no_other_from_being_asked(site: Site) -> None:
+def test_doctor_continues_after_first_node_drained_for_other_reason(site: Site) -> None:
     site.node("n1", 'echo "drained|Kill task failed" >$nodes/$node.now; echo srun: error: no >&2; exit 1')
     code, lines = site.run("--nodes=n1,n2")
     said = "wrong  node n1: no answer: srun: error: no; Slurm has it as drained: Kill task failed"
     assert (code, lines[-2:]) == (1, [said, "ok     node n2"])
 
 
-def test_a_node_that_is_drained_is_noted_with_slurms_reason(site: Site) -> None:
+def test_doctor_prints_slurm_reason_of_drained_node(site: Site) -> None:
     (site.place / "nodes" / "n3.now").write_text("drained|disk a|b\ndrained|disk a|b\n")
     assert site.run("--nodes=n3")[1][-1] == (
         "note   node n3: not examined: Slurm has it as drained: disk a|b; run again with --nodes=n3 when it takes jobs"
@@ -333,7 +335,7 @@ def test_a_node_that_is_drained_is_noted_with_slurms_reason(site: Site) -> None:
         (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; rmdir $run/../scratch", "scratch_base of [backend.slurm]"),
     ],
 )
-def test_what_is_wrong_on_a_node_is_said_with_its_name(site: Site, prolog: str, said: str) -> None:
+def test_doctor_prefixes_each_node_problem_with_node_name(site: Site, prolog: str, said: str) -> None:
     site.node("n1", prolog)
     found = site.wrong("--nodes=n1")
     assert found and all(line.startswith("node n1: ") for line in found)
@@ -348,7 +350,9 @@ def test_what_is_wrong_on_a_node_is_said_with_its_name(site: Site, prolog: str, 
         ("secret=0a", "secret=0b", "the secret in the file NETWORK_SECRET, of which this is the fingerprint, is not"),
     ],
 )
-def test_nodes_whose_learners_would_not_meet_are_told_apart(site: Site, first: str, second: str, said: str) -> None:
+def test_doctor_reports_network_settings_that_differ_between_nodes(
+    site: Site, first: str, second: str, said: str
+) -> None:
     for names, line in ((("n1", "n4"), first), (("n2",), second)):
         for name in names:
             site.node(name, f"printf '{CAPABLE}{line}\\n' >$run/capabilities; {MADE}")
@@ -359,7 +363,7 @@ def test_nodes_whose_learners_would_not_meet_are_told_apart(site: Site, first: s
     assert site.wrong("--nodes=n1,n4") == []
 
 
-def test_a_tree_that_nodes_do_not_see(site: Site) -> None:
+def test_doctor_reports_jobs_dir_missing_on_node(site: Site) -> None:
     away = 'for last; do :; done; set -- "$1" "$2" "$3" "$4" "$5" "$6" "$7" "$last.elsewhere"'
     site.node("n1", f"printf '{CAPABLE}' >$run/capabilities; {MADE}; {away}")
     assert site.wrong("--nodes=n1") == [
@@ -367,7 +371,7 @@ def test_a_tree_that_nodes_do_not_see(site: Site) -> None:
     ]
 
 
-def test_slurm_conf_is_read(site: Site) -> None:
+def test_doctor_reports_missing_slurm_conf_settings(site: Site) -> None:
     site.config["Prolog[0]"] = site.config["Epilog[0]"] = "(null)"
     site.slurm_conf(PrologFlags="(null)", TaskPlugin="task/affinity", ConstrainDevices="no")
     said = " ".join(site.wrong())
@@ -386,7 +390,9 @@ def test_slurm_conf_is_read(site: Site) -> None:
         ("JobContainerType", "(null)", False),
     ],
 )
-def test_mounts_of_jobs_own_are_a_note(site: Site, key: str, value: str, noted: bool) -> None:
+def test_doctor_notes_job_container_plugin_if_networks_are_offered(
+    site: Site, key: str, value: str, noted: bool
+) -> None:
     site.slurm_conf(**{key: value})
     code, lines = site.run()
     notes = [line for line in lines if line.startswith("note   slurm.conf: networks: ")]
@@ -395,7 +401,7 @@ def test_mounts_of_jobs_own_are_a_note(site: Site, key: str, value: str, noted: 
     assert not [line for line in site.run()[1] if value in line]
 
 
-def test_networks_that_no_node_offers_need_no_prolog(site: Site) -> None:
+def test_doctor_requires_no_prolog_without_network_feature(site: Site) -> None:
     site.config["Prolog[0]"] = "(null)"
     site.slurm_conf()
     site.settings('network_feature = ""\n')
@@ -403,7 +409,7 @@ def test_networks_that_no_node_offers_need_no_prolog(site: Site) -> None:
     assert "note   partition main: network_feature of [backend.slurm] is empty: no network level job" in site.run()[1]
 
 
-def test_times_that_do_not_fit_are_a_note(site: Site) -> None:
+def test_doctor_notes_slurmd_timeout_that_is_too_short(site: Site) -> None:
     site.slurm_conf(SlurmdTimeout="60 sec")
     code, lines = site.run()
     assert code == 0 and any(
@@ -411,21 +417,21 @@ def test_times_that_do_not_fit_are_a_note(site: Site) -> None:
     )
 
 
-def test_a_slurm_that_does_not_answer_is_wrong(site: Site) -> None:
+def test_doctor_reports_scontrol_failure(site: Site) -> None:
     site.program("scontrol", "#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1\n")
     (found,) = site.wrong("--nodes=all")
     assert found.startswith("slurm: scontrol show config ended with 1: slurm_load_ctl_conf error")
 
 
 @pytest.mark.parametrize("name", ["scontrol", "sinfo"])
-def test_without_slurms_commands_there_is_nothing_to_look_at(site: Site, name: str) -> None:
+def test_doctor_exits_69_without_slurm_commands(site: Site, name: str) -> None:
     (site.place / "bin" / name).unlink()
     site.monkeypatch.setenv("PATH", f"{site.place}/bin:/bin")
     code, (said,) = site.run("--nodes=all")
     assert (code, said.startswith(f"ffdl-admin: {name} cannot be run: ")) == (69, True), said
 
 
-def test_an_answer_that_cannot_be_read_is_wrong_and_quoted(site: Site) -> None:
+def test_doctor_quotes_unparsable_slurm_output(site: Site) -> None:
     site.program("sinfo", "#!/bin/sh\necho 'main*|1|n1|fast|idle'\n")
     cause = "the answer of sinfo cannot be read: sinfo printed 'main*|1|n1|fast|idle' among its rows"
     assert site.wrong() == [f"slurm: {cause}"]
@@ -434,7 +440,7 @@ def test_an_answer_that_cannot_be_read_is_wrong_and_quoted(site: Site) -> None:
     assert site.wrong() == [f"slurm: {cause}"]
 
 
-def test_on_a_node_its_own_file_is_read(site: Site) -> None:
+def test_doctor_reads_capabilities_file_of_own_node(site: Site) -> None:
     (site.place / "run").mkdir()
     file = site.place / "run" / "capabilities"
     file.write_text(
@@ -458,7 +464,7 @@ def test_on_a_node_its_own_file_is_read(site: Site) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has the node try anew")
-def test_root_has_a_node_try_anew_by_a_program_of_roots_alone(site: Site) -> None:
+def test_doctor_as_root_reruns_node_check_unless_others_can_write_it(site: Site) -> None:
     (site.place / "run").mkdir()
     file, programs = site.place / "run" / "capabilities", site.place / "programs"
     programs.mkdir(mode=0o755)
@@ -471,7 +477,7 @@ def test_root_has_a_node_try_anew_by_a_program_of_roots_alone(site: Site) -> Non
         assert len(site.wrong()) == found
 
 
-def test_nodes_that_are_none_and_bad_configurations_are_refused(site: Site) -> None:
+def test_doctor_rejects_unknown_nodes_and_unusable_configuration(site: Site) -> None:
     code, lines = site.run("--nodes=n1,n9")
     assert (code, lines) == (2, ["ffdl-admin: Slurm has no node n9; it has n1, n2, n3, n4"])
     code, lines = site.run("--nodes=n[4-16]")
@@ -482,7 +488,7 @@ def test_nodes_that_are_none_and_bad_configurations_are_refused(site: Site) -> N
     assert site.run()[0] == 69
 
 
-def test_json(site: Site) -> None:
+def test_doctor_prints_json_with_verdict_per_item(site: Site) -> None:
     code, lines = site.run("--json", "--nodes=n1")
     told = json.loads("\n".join(lines))
     assert (code, told["schema"], told["backend"]) == (0, 1, "slurm")
@@ -492,7 +498,7 @@ def test_json(site: Site) -> None:
     assert (code, item["verdict"], item["examined"]) == (75, "note", False)
 
 
-def test_a_key_without_a_value_takes_none_of_the_next_line() -> None:
+def test_parse_config_reads_key_without_value_as_empty() -> None:
     assert parse_config("Prolog =\nEpilog = /x\nPrologFlags= (null)\n") == {
         "Prolog": "",
         "Epilog": "/x",

@@ -28,7 +28,7 @@ def mounts(told: Mapping[str, Mapping[str, str]], mounting: Mounting = Mounting.
     return [(item.verdict, item.text) for item in items if item.about == "data mounts"]
 
 
-def test_nodes_that_mount() -> None:
+def test_data_items_reports_ok_if_all_nodes_can_mount() -> None:
     assert data_items({"n1": ABLE, "n2": ABLE}, Mounting.AUTO, PYTHON) == [
         Item("staging", Verdict.OK),
         Item("data mounts", Verdict.OK, "on all 2 nodes that were asked"),
@@ -45,7 +45,7 @@ def test_nodes_that_mount() -> None:
         (without(rclone=""), "rclone does not start"),
     ],
 )
-def test_what_a_node_lacks_is_wrong_where_the_site_wants_mounts_always(told: dict[str, str], why: str) -> None:
+def test_data_items_judges_missing_mount_tools_by_data_mount_setting(told: dict[str, str], why: str) -> None:
     nodes = {"n1": ABLE, "n2": told, "n3": told}
     brought = f'{why} on n2, n3: data are brought there, as data_mount = "auto" has it'
     fails = f'{why} on n2, n3: jobs that read from stores fail there with S302, as data_mount = "always" has it'
@@ -54,14 +54,14 @@ def test_what_a_node_lacks_is_wrong_where_the_site_wants_mounts_always(told: dic
     assert mounts(nodes, Mounting.NEVER) == []
 
 
-def test_a_missing_epilog_and_an_old_rclone_are_worth_knowing() -> None:
+def test_data_items_notes_missing_epilog_and_old_rclone() -> None:
     (first, second) = mounts({"n1": without("mounts_epilog", rclone="1.53.3-DEV"), "n2": ABLE}, Mounting.ALWAYS)
     assert first[0] is second[0] is Verdict.NOTE
     assert first[1].startswith("Epilog of slurm.conf has no 60-ffdl-mounts on n1: put that file of slurm-configs there")
     assert second[1].startswith("rclone 1.53.3-DEV on n1 does not look whether a host is known: SFTP")
 
 
-def test_a_staging_program_that_does_not_start_is_wrong_and_none_at_all_is_told() -> None:
+def test_data_items_reports_missing_or_broken_staging_program() -> None:
     told = {"n1": ABLE, "n2": without(staging="No module named 'ffdl_batch'"), "n3": without(staging="")}
     (one, other) = data_items(told, Mounting.NEVER, PYTHON)
     assert (one.about, one.verdict) == ("staging", Verdict.WRONG)
@@ -76,7 +76,7 @@ def said(site: Site) -> list[str]:
     return [line for line in site.run("--nodes=n1")[1] if line[7:].startswith(("staging", "data mounts"))]
 
 
-def test_a_node_looks(site: Site) -> None:
+def test_doctor_checks_staging_and_data_mounts_on_node(site: Site) -> None:
     """The step that is sent there, really run."""
     (site.place / "epilogs").mkdir()
     hook = site.place / "epilogs" / "60-ffdl-mounts"

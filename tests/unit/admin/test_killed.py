@@ -67,7 +67,7 @@ def kill(admin: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 @on_postgres
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_restored_once_it_was_killed(desk: Desk, tmp_path: Path, how: signal.Signals) -> None:
+def test_db_restore_changes_nothing_when_ffdl_admin_is_killed(desk: Desk, tmp_path: Path, how: signal.Signals) -> None:
     with desk.store() as store:
         kept = str(add_job(store).id)
     desk.done("db", "backup", tmp_path / "copy")
@@ -84,7 +84,7 @@ def test_nothing_is_restored_once_it_was_killed(desk: Desk, tmp_path: Path, how:
 
 @on_postgres
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_dump_ends_with_it(desk: Desk, tmp_path: Path, how: signal.Signals) -> None:
+def test_db_backup_ends_pg_dump_when_ffdl_admin_is_killed(desk: Desk, tmp_path: Path, how: signal.Signals) -> None:
     with desk.store() as store:
         add_job(store)
     started = tmp_path / "started"

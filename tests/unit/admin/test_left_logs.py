@@ -52,7 +52,7 @@ def copy(desk: Desk, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file"])
-def test_the_log_of_a_lost_database_is_put_aside(desk: Desk, copy: Path, left: str) -> None:
+def test_db_restore_moves_log_of_lost_database_aside(desk: Desk, copy: Path, left: str) -> None:
     if left != "nothing":
         desk.file.touch()
     (_, log, memory) = companions(desk.file)
@@ -71,7 +71,7 @@ def test_the_log_of_a_lost_database_is_put_aside(desk: Desk, copy: Path, left: s
     assert len(jobs_of(desk)) == 2
 
 
-def test_where_the_database_is_a_link_the_log_lies_where_it_leads_to(desk: Desk, tmp_path: Path) -> None:
+def test_db_restore_removes_stale_log_at_target_of_symlinked_database(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     desk.state.mkdir()
     real = tmp_path / "disk" / "jobs.db"
@@ -86,7 +86,9 @@ def test_where_the_database_is_a_link_the_log_lies_where_it_leads_to(desk: Desk,
     assert not any(path.exists() for path in companions(real))
 
 
-def test_a_restore_that_is_killed_never_leaves_the_copy_with_the_log(desk: Desk, copy: Path, tmp_path: Path) -> None:
+def test_db_restore_never_leaves_copy_with_stale_log_when_killed_at_each_step(
+    desk: Desk, copy: Path, tmp_path: Path
+) -> None:
     """Before each of its steps; what is left then can be restored, and the log is not lost."""
     place = Place(desk.url, desk.state, desk.state)
     held = companions(desk.file)[1].read_bytes()
@@ -122,7 +124,7 @@ def damaged(file: Path, examine: Callable[[Path], Report]) -> Callable[[Path], R
 
 
 @pytest.mark.parametrize("before", ["a log", "a database", "a damaged database"])
-def test_a_copy_that_is_broken_in_its_place_does_not_stay_there(
+def test_db_restore_rolls_back_copy_that_is_damaged_in_place(
     desk: Desk, copy: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     if before != "a log":
@@ -141,9 +143,7 @@ def test_a_copy_that_is_broken_in_its_place_does_not_stay_there(
     assert {path.name: path.read_bytes() for path in desk.state.glob("ffdl.sqlite3*")} == files
 
 
-def test_a_file_system_that_refuses_leaves_all_as_it_was(
-    desk: Desk, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_db_restore_keeps_all_files_when_rename_fails(desk: Desk, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {path.name: path.read_bytes() for path in desk.state.glob("ffdl.sqlite3*")}
     rename = Path.rename
 
@@ -159,7 +159,7 @@ def test_a_file_system_that_refuses_leaves_all_as_it_was(
     assert {path.name: path.read_bytes() for path in desk.state.glob("ffdl.sqlite3*")} == files
 
 
-def test_the_database_itself_is_no_place_for_its_backup(desk: Desk, tmp_path: Path) -> None:
+def test_db_backup_rejects_database_itself_as_target(desk: Desk, tmp_path: Path) -> None:
     with desk.store() as store:
         job = str(add_job(store).id)
         (tmp_path / "link").symlink_to(desk.file)

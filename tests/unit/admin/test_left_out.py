@@ -32,7 +32,7 @@ def executed(desk: Desk, *names: str) -> list[str]:
     return ids
 
 
-def test_what_restore_left_out_keeps_no_daemon_from_starting(desk: Desk, tmp_path: Path) -> None:
+def test_daemon_starts_after_restore_left_out_executed_jobs(desk: Desk, tmp_path: Path) -> None:
     executed(desk, "known")
     desk.done("db", "backup", tmp_path / "copy")
     (late,) = executed(desk, "late")
@@ -49,7 +49,7 @@ def test_what_restore_left_out_keeps_no_daemon_from_starting(desk: Desk, tmp_pat
     assert sorted(json.loads(desk.done("db", "check", "--json"))["left_out"]) == sorted([late, later])
 
 
-def test_a_job_that_comes_back_is_left_out_no_more(desk: Desk, tmp_path: Path) -> None:
+def test_db_restore_clears_left_out_mark_of_job_in_newer_copy(desk: Desk, tmp_path: Path) -> None:
     executed(desk, "known")
     desk.done("db", "backup", tmp_path / "copy")
     (late,) = executed(desk, "late")
@@ -71,7 +71,7 @@ def test_a_job_that_comes_back_is_left_out_no_more(desk: Desk, tmp_path: Path) -
         start_daemon(desk)
 
 
-def test_whoever_goes_on_without_jobs_restores_what_is_there(desk: Desk, tmp_path: Path) -> None:
+def test_daemon_starts_without_missing_jobs_after_backup_and_restore(desk: Desk, tmp_path: Path) -> None:
     """As the daemon says that does not start."""
     _, late = executed(desk, "known", "late")
     desk.execute(f"DELETE FROM history WHERE job_id = '{late}'", f"DELETE FROM jobs WHERE id = '{late}'")
@@ -83,7 +83,7 @@ def test_whoever_goes_on_without_jobs_restores_what_is_there(desk: Desk, tmp_pat
 
 
 @pytest.mark.parametrize("revision", RELEASED)
-def test_a_copy_of_an_older_release_has_room_for_it(desk: Desk, tmp_path: Path, revision: str) -> None:
+def test_db_restore_records_left_out_jobs_in_copy_of_older_release(desk: Desk, tmp_path: Path, revision: str) -> None:
     desk.state.mkdir()
     put_schema(revision, desk.url)
     desk.done("db", "backup", tmp_path / "copy")
@@ -95,7 +95,7 @@ def test_a_copy_of_an_older_release_has_room_for_it(desk: Desk, tmp_path: Path, 
 
 
 @on_sqlite
-def test_a_tree_that_cannot_be_read_is_told_beside_the_rest(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_db_check_reports_unreadable_jobs_dir_without_fault(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     executed(desk, "known")
 
     def fail(*_: object) -> list[str]:

@@ -29,7 +29,7 @@ def job_id(desk: Desk) -> str:
 
 
 @on_sqlite
-def test_on_a_network_file_system_a_daemon_has_its_database_for_itself(
+def test_db_commands_refuse_on_network_filesystem_while_daemon_runs(
     desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.admin.place.is_network", lambda _: True)
@@ -45,7 +45,7 @@ def test_on_a_network_file_system_a_daemon_has_its_database_for_itself(
 
 
 @on_sqlite
-def test_a_database_that_another_program_has_locked_is_left_alone(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_restore_refuses_database_locked_by_another_program(desk: Desk, job_id: str, tmp_path: Path) -> None:
     desk.done("db", "backup", tmp_path / "copy")
     with contextlib.closing(sqlite3.connect(desk.file, isolation_level=None)) as other:
         other.execute("BEGIN")
@@ -57,7 +57,7 @@ def test_a_database_that_another_program_has_locked_is_left_alone(desk: Desk, jo
 
 @on_postgres
 @pytest.mark.parametrize("command", ["backup", "restore"])
-def test_without_the_client_programs_it_says_what_to_install(
+def test_db_backup_and_restore_name_missing_postgres_client_programs(
     desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (tmp_path / "dump").touch()
@@ -67,7 +67,7 @@ def test_without_the_client_programs_it_says_what_to_install(
 
 
 @on_postgres
-def test_a_restore_that_the_server_refuses_changes_nothing(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_restore_changes_nothing_when_postgres_refuses(desk: Desk, job_id: str, tmp_path: Path) -> None:
     desk.done("db", "backup", tmp_path / "dump")
     desk.execute("CREATE VIEW of_the_site AS SELECT id FROM jobs")
     with desk.store() as store:
@@ -79,7 +79,7 @@ def test_a_restore_that_the_server_refuses_changes_nothing(desk: Desk, job_id: s
 
 
 @on_postgres
-def test_tables_of_others_are_neither_saved_nor_touched(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_and_restore_ignore_foreign_tables(desk: Desk, job_id: str, tmp_path: Path) -> None:
     desk.execute("CREATE TABLE of_the_site (what TEXT)", "INSERT INTO of_the_site VALUES ('before')")
     desk.done("db", "backup", tmp_path / "dump")
     desk.execute("UPDATE of_the_site SET what = 'after'")
@@ -88,13 +88,15 @@ def test_tables_of_others_are_neither_saved_nor_touched(desk: Desk, job_id: str,
         assert connection.exec_driver_sql("SELECT what FROM of_the_site").scalars().all() == ["after"]
 
 
-def test_a_password_is_in_no_argument() -> None:
+def test_postgres_address_omits_password() -> None:
     place = Place("postgresql+psycopg://ada:secret%40x@db.example.org:5433/ffdl?sslmode=require", Path("/"), Path("/"))
     assert postgres_files._address(place) == "postgresql://ada@db.example.org:5433/ffdl?sslmode=require"
 
 
 @on_sqlite
-def test_a_wrong_configuration_and_wrong_usage_have_their_codes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_db_commands_exit_by_cause_for_bad_usage_url_or_configuration(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert desk.run("db", "retsore")[0] == 2
     code, _, err = desk.run("db", "restore", "/nonexistent")
     assert (code, err) == (66, "ffdl-admin: there is no file /nonexistent\n")
@@ -112,7 +114,7 @@ def test_a_wrong_configuration_and_wrong_usage_have_their_codes(desk: Desk, monk
 
 @on_sqlite
 @pytest.mark.parametrize("command", ["check", "current", "upgrade", "backup"])
-def test_a_database_that_is_gone_is_told_as_a_daemon_tells_it(
+def test_db_commands_exit_78_if_jobs_exist_without_database(
     desk: Desk, job_id: str, tmp_path: Path, command: str
 ) -> None:
     arguments = [tmp_path / "copy"] if command == "backup" else []
@@ -129,7 +131,7 @@ def test_a_database_that_is_gone_is_told_as_a_daemon_tells_it(
         assert desk.run("db", command)[0] == 78
 
 
-def test_a_backup_of_a_newer_database_leaves_nothing_and_the_backup_of_before(
+def test_db_backup_of_newer_database_writes_nothing_and_keeps_old_backup(
     desk: Desk, job_id: str, tmp_path: Path
 ) -> None:
     place = tmp_path / "copies"
@@ -145,7 +147,7 @@ def test_a_backup_of_a_newer_database_leaves_nothing_and_the_backup_of_before(
 
 
 @on_sqlite
-def test_a_damaged_database_is_backed_up_all_the_same(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_copies_database_with_faults_and_exits_1(desk: Desk, job_id: str, tmp_path: Path) -> None:
     """Whatever can be read of it may be all that is left."""
     desk.execute("UPDATE jobs SET state = 'COMPLETED'")
     code, out, _ = desk.run("db", "backup", tmp_path / "copy")
@@ -153,7 +155,7 @@ def test_a_damaged_database_is_backed_up_all_the_same(desk: Desk, job_id: str, t
     assert (tmp_path / "copy").exists()
 
 
-def test_a_damaged_database_does_not_replace_a_backup_of_before(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_keeps_good_backup_if_database_has_faults(desk: Desk, job_id: str, tmp_path: Path) -> None:
     """Else a week of nightly backups ends with none that is whole."""
     place = tmp_path / "copies"
     place.mkdir()
@@ -169,7 +171,7 @@ def test_a_damaged_database_does_not_replace_a_backup_of_before(desk: Desk, job_
 
 
 @pytest.mark.parametrize("command", ["restore", "upgrade"])
-def test_a_copy_of_a_state_directory_is_told_as_other_commands_tell_it(
+def test_db_upgrade_and_restore_reject_copied_state_directory(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     desk.state.mkdir()
@@ -186,7 +188,7 @@ def test_a_copy_of_a_state_directory_is_told_as_other_commands_tell_it(
 
 
 @on_sqlite
-def test_a_file_with_damaged_pages_is_backed_up_as_it_is(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_copies_whole_file_with_damaged_pages(desk: Desk, job_id: str, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(desk.file)) as connection:
         (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'").fetchone()
     with desk.file.open("r+b") as file:
@@ -198,9 +200,7 @@ def test_a_file_with_damaged_pages_is_backed_up_as_it_is(desk: Desk, job_id: str
 
 
 @on_sqlite
-def test_what_sqlite_cannot_open_is_not_backed_up_and_a_rescued_copy_is_named(
-    desk: Desk, job_id: str, tmp_path: Path
-) -> None:
+def test_db_backup_names_rescued_copy_if_sqlite_cannot_open_database(desk: Desk, job_id: str, tmp_path: Path) -> None:
     with desk.file.open("r+b") as file:
         file.truncate(8192)
     code, out, err = desk.run("db", "backup", tmp_path / "copy")
@@ -218,7 +218,7 @@ def test_what_sqlite_cannot_open_is_not_backed_up_and_a_rescued_copy_is_named(
 
 @on_sqlite
 @pytest.mark.parametrize("command", ["backup", "restore"])
-def test_a_state_directory_that_takes_nothing_is_told_alike(
+def test_db_backup_and_restore_report_read_only_state_directory(
     desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     desk.done("db", "backup", tmp_path / "copy")

@@ -28,14 +28,14 @@ ENDS = history("PENDING", "DEPLOYING", "QUEUED", "PROCESSING", "FAILED")
 OVER = [replace(ATTEMPTS[0], ended_at=5.0)]
 
 
-def test_a_job_in_order_has_no_fault() -> None:
+def test_faults_of_returns_nothing_for_consistent_job() -> None:
     assert faults_of(RUNNING, HISTORY, ATTEMPTS, NOW) == []
     assert faults_of(ENDED, ENDS, OVER, NOW) == []
     pending = JobRow(ID, "PENDING", "none", 0, "", None, "login1", "token", NOW + 60)
     assert faults_of(pending, history("PENDING"), [], NOW) == []
 
 
-def test_a_job_that_goes_on_is_in_order() -> None:
+def test_faults_of_returns_nothing_for_requeued_resumed_or_cancelled_job() -> None:
     """Requeued (and then what the first attempt owed was stored), resumed, cancelled after a halt."""
     second = [*OVER, AttemptRow(ID, 2, f"{ID}-2", "", None)]
     gone_on = [*HISTORY, HistoryRow(ID, 5, 5.0, "DEPLOYING", 2, "requeued")]
@@ -91,7 +91,7 @@ def test_a_job_that_goes_on_is_in_order() -> None:
         ),
     ],
 )  # fmt: skip
-def test_each_rule_finds_its_fault_and_no_other(
+def test_faults_of_returns_exactly_one_fault_per_broken_rule(
     job: JobRow, entries: list[HistoryRow], attempts: list[AttemptRow], said: str
 ) -> None:
     found: list[Any] = faults_of(job, entries, attempts, NOW)

@@ -35,7 +35,7 @@ def refused(desk: Desk, target: Path, *options: str) -> str:
     return err
 
 
-def test_a_backup_replaces_nothing_but_a_regular_file(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_rejects_target_that_is_no_regular_file(desk: Desk, job_id: str, tmp_path: Path) -> None:
     place = tmp_path / "copies"
     place.mkdir()
     os.mkfifo(place / "fifo")
@@ -58,7 +58,7 @@ def test_a_backup_replaces_nothing_but_a_regular_file(desk: Desk, job_id: str, t
 
 
 @pytest.mark.parametrize(("kind", "said"), [(stat.S_IFCHR, "a character device"), (stat.S_IFBLK, "a block device")])
-def test_a_device_is_known_by_its_mode(kind: int, said: str) -> None:
+def test_kind_of_names_device_by_mode(kind: int, said: str) -> None:
     """No real one is offered to what might replace it."""
     assert kind_of(kind | 0o666) == said
     assert kind_of(stat.S_IFREG | 0o666) is None
@@ -68,14 +68,14 @@ def test_a_device_is_known_by_its_mode(kind: int, said: str) -> None:
     "name",
     ["daemon.lock", "daemon.flock", "daemon.log", "daemon.log.1", ".tree", "site-slurm.json", f".any.{HEX}"],
 )
-def test_names_of_the_daemons_own_files_are_no_place_for_a_backup(desk: Desk, job_id: str, name: str) -> None:
+def test_db_backup_rejects_names_of_daemon_files(desk: Desk, job_id: str, name: str) -> None:
     assert "a name of the daemon's own files" in refused(desk, desk.state / name)
     with daemon_of(desk.state):
         (desk.state / name).touch()
         assert "a name of the daemon's own files" in refused(desk, desk.state / name, "--force")
 
 
-def test_force_replaces_a_backup_or_an_empty_file_and_nothing_else(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_force_replaces_only_backups_and_empty_files(desk: Desk, job_id: str, tmp_path: Path) -> None:
     place = tmp_path / "copies"
     place.mkdir()
     thesis = place / "thesis.tex"
@@ -92,7 +92,7 @@ def test_force_replaces_a_backup_or_an_empty_file_and_nothing_else(desk: Desk, j
     assert contents == {b"PGDMP" if desk.is_postgres else b"SQLit"}
 
 
-def test_a_faulty_copy_replaces_no_foreign_file_either(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_keeps_foreign_file_at_name_of_faulty_copy(desk: Desk, job_id: str, tmp_path: Path) -> None:
     place = tmp_path / "copies"
     place.mkdir()
     desk.done("db", "backup", place / "monday")
@@ -105,7 +105,9 @@ def test_a_faulty_copy_replaces_no_foreign_file_either(desk: Desk, job_id: str, 
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
-def test_a_log_that_lies_beside_would_become_the_copys(desk: Desk, job_id: str, tmp_path: Path, suffix: str) -> None:
+def test_db_backup_rejects_target_beside_log_of_another_database(
+    desk: Desk, job_id: str, tmp_path: Path, suffix: str
+) -> None:
     place = tmp_path / "copies"
     place.mkdir()
     (place / f"other{suffix}").write_bytes(b"of another database")
@@ -114,7 +116,7 @@ def test_a_log_that_lies_beside_would_become_the_copys(desk: Desk, job_id: str, 
     assert f"other{suffix} belongs to a database {place / 'other'}" in refused(desk, place / "other", "--force")
 
 
-def test_a_missing_directory_and_an_empty_name_are_wrong_usage(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_commands_reject_missing_directory_and_empty_file_name(desk: Desk, job_id: str, tmp_path: Path) -> None:
     code, out, err = desk.run("db", "backup", tmp_path / "nowhere" / "copy")
     assert (code, out, err) == (2, "", f"ffdl-admin: there is no directory {tmp_path / 'nowhere'}\n")
     assert list(tmp_path.glob("**/copy*")) == []
@@ -125,7 +127,7 @@ def test_a_missing_directory_and_an_empty_name_are_wrong_usage(desk: Desk, job_i
         assert code == 2 and "Invalid value for 'FILE': it is empty" in err
 
 
-def test_a_restore_reads_regular_files_alone(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_restore_reads_only_regular_files(desk: Desk, job_id: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(tmp_path / "fifo")
     for name in ("fifo", "link"):
@@ -138,7 +140,7 @@ def test_a_restore_reads_regular_files_alone(desk: Desk, job_id: str, tmp_path: 
     assert jobs_of(desk) == {job_id}
 
 
-def test_what_killed_backups_left_beside_a_file_goes_with_the_next_one(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_removes_old_leftovers_of_killed_backups(desk: Desk, job_id: str, tmp_path: Path) -> None:
     place = tmp_path / "copies"
     place.mkdir()
     left = [f".monday.{HEX}", f"..monday.{HEX}.{HEX}"]
@@ -155,9 +157,7 @@ def test_what_killed_backups_left_beside_a_file_goes_with_the_next_one(desk: Des
 
 
 @on_sqlite
-def test_what_a_killed_restore_left_beside_a_database_elsewhere_goes_with_the_next_one(
-    desk: Desk, job_id: str, tmp_path: Path
-) -> None:
+def test_db_restore_removes_old_leftovers_of_killed_restore(desk: Desk, job_id: str, tmp_path: Path) -> None:
     desk.done("db", "backup", tmp_path / "copy")
     left = desk.state / f".ffdl.sqlite3.{HEX}-journal"
     left.write_text("half")

@@ -74,7 +74,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
             client.close()
 
 
-def test_a_tenant_is_made_and_made_again(desk: Desk) -> None:
+def test_tenant_create_makes_objects_and_is_idempotent(desk: Desk) -> None:
     code, out, err = desk.run("create", "team-a", *WISH)
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["made", kind] for kind in KINDS])
     assert 'namespace = "team-a", service_account = "ffdl-batch-learner"' in err and "Nobody" not in err
@@ -90,14 +90,14 @@ def test_a_tenant_is_made_and_made_again(desk: Desk) -> None:
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["same", kind] for kind in KINDS])
 
 
-def test_amounts_that_are_written_otherwise_are_the_same(desk: Desk) -> None:
+def test_tenant_create_accepts_equal_amount_in_other_unit(desk: Desk) -> None:
     desk.run("create", "team-a", "--memory", "1TiB")
     client = desk.client("team-a")
     client.patch("ResourceQuota", "ffdl-batch-daemon", {"spec": {"hard": {"requests.memory": "1024Gi"}}})
     assert desk.run("create", "team-a", "--memory", "1TiB")[0] == 0
 
 
-def test_what_differs_is_told_and_changed_on_request_alone(desk: Desk) -> None:
+def test_tenant_create_changes_differing_quota_only_with_update(desk: Desk) -> None:
     desk.run("create", "team-a", "--gpus", "8", "--cpus", "4")
     code, out, err = desk.run("create", "team-a", "--gpus", "16")
     differing = next(line for line in out.splitlines() if "ResourceQuota" in line)
@@ -113,7 +113,7 @@ def test_what_differs_is_told_and_changed_on_request_alone(desk: Desk) -> None:
     assert found is not None and found["spec"]["hard"] == {"requests.nvidia.com/gpu": "16"}
 
 
-def test_a_rule_that_somebody_added_is_told(desk: Desk) -> None:
+def test_tenant_create_reports_rule_added_to_role(desk: Desk) -> None:
     desk.run("create", "team-a")
     client = desk.client("team-a")
     role = client.get("Role", "ffdl-batch-daemon")
@@ -124,7 +124,7 @@ def test_a_rule_that_somebody_added_is_told(desk: Desk) -> None:
     assert code == 1 and "differs  Role ffdl-batch-daemon: rules has beside what is wanted {" in out
 
 
-def test_somebody_elses_namespace_is_left_alone_without_adopt(desk: Desk) -> None:
+def test_tenant_create_changes_foreign_namespace_only_with_adopt(desk: Desk) -> None:
     client = desk.client("research")
     client.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "research", "labels": {"own": "x"}}})
     code, out, err = desk.run("create", "research")
@@ -138,13 +138,13 @@ def test_somebody_elses_namespace_is_left_alone_without_adopt(desk: Desk) -> Non
     assert desk.run("create", "research")[0] == 0
 
 
-def test_what_the_cluster_does_not_let_one_do_is_named(desk: Desk) -> None:
+def test_tenant_create_names_missing_permission(desk: Desk) -> None:
     desk.configure(desk.k8s.kubeconfig_of("mallory"))
     code, _, err = desk.run("create", "team-a")
     assert code == 77 and 'User "mallory" cannot get resource "namespaces"' in err and "--print" in err
 
 
-def test_bad_names_and_amounts(desk: Desk) -> None:
+def test_tenant_create_rejects_invalid_names_amounts_and_labels(desk: Desk) -> None:
     for words, said in (
         (("Team_A",), "is no name of a namespace"),
         (("kube-extra",), "the cluster's own"),
@@ -162,7 +162,7 @@ def test_bad_names_and_amounts(desk: Desk) -> None:
         assert code == 2 and said in err, (words, err)
 
 
-def test_a_server_that_is_away_is_tried_again_later(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tenant_create_exits_by_cause_without_usable_cluster(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
     desk.k8s.stop()
     code, _, err = desk.run("create", "team-a")
@@ -174,7 +174,7 @@ def test_a_server_that_is_away_is_tried_again_later(desk: Desk, monkeypatch: pyt
     assert code == 69 and "no cluster is configured in /nowhere/config" in err
 
 
-def test_yaml_needs_no_cluster_and_is_what_is_made(desk: Desk) -> None:
+def test_tenant_create_print_writes_same_objects_without_cluster(desk: Desk) -> None:
     desk.run("create", "team-a", *WISH)
     desk.configure("/nowhere/config")
     code, out, _ = desk.run("create", "team-a", *WISH, "--print")
@@ -187,7 +187,7 @@ def test_yaml_needs_no_cluster_and_is_what_is_made(desk: Desk) -> None:
     assert code == 0 and [one["kind"] for one in yaml.safe_load_all(out)] == ["Role", "RoleBinding"]
 
 
-def test_debugging_is_given_and_taken_away_without_naming_the_rest(desk: Desk) -> None:
+def test_tenant_create_update_changes_only_role_for_debugging(desk: Desk) -> None:
     assert desk.run("create", "team-a", *WISH)[0] == 0
     client, kinds = desk.client("team-a"), ("ResourceQuota", "RoleBinding")
     before = {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds}
@@ -200,7 +200,7 @@ def test_debugging_is_given_and_taken_away_without_naming_the_rest(desk: Desk) -
         assert {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds} == before
 
 
-def test_nodes_are_shown_to_those_who_are_there_without_naming_them(desk: Desk) -> None:
+def test_tenant_create_nodes_binds_existing_members_to_node_role(desk: Desk) -> None:
     assert desk.run("create", "team-a", *WISH)[0] == 0
     client = desk.client("team-a")
     binding = client.get("RoleBinding", "ffdl-batch-daemon")

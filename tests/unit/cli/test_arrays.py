@@ -39,7 +39,7 @@ def end_all(daemon: FakeDaemon, *states: str, exit_code: int | None = None) -> N
 # ------------------------------------------------------------------------------------------------ submitting
 
 
-def test_submitting_prints_the_arrays_id_as_sbatch_does(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_prints_array_id_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.elements = 3
     done = run(FFDL_SUBMIT, "--array=0-2%2", manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout) == (0, f"Submitted batch job {ARRAY}\n")
@@ -48,13 +48,13 @@ def test_submitting_prints_the_arrays_id_as_sbatch_does(daemon: FakeDaemon, mani
     assert (sent.options, sent.expected) == ({"array": "0-2%2"}, "any")
 
 
-def test_scripts_get_one_word_for_each_manifest(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_parsable_prints_one_array_id_per_manifest(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.elements = 3
     done = run(FFDL_SUBMIT, "--parsable", "-a", "1,3", manifest, manifest, model, daemon=daemon)
     assert done.stdout == f"{ARRAY}\narray-000000002\n"
 
 
-def test_each_id_is_told_in_json_and_to_who_wants_to_know_more(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_prints_element_ids_in_json_and_verbose_output(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.elements = 3
     told = json_lines(run(FFDL_SUBMIT, "--json", manifest, model, daemon=daemon).stdout)[0]["result"]
     assert (told["id"], told["elements"]) == (ARRAY, IDS)
@@ -65,15 +65,13 @@ def test_each_id_is_told_in_json_and_to_who_wants_to_know_more(daemon: FakeDaemo
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon).stderr == ""
 
 
-def test_slurms_variable_makes_an_array_too(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_reads_array_from_sbatch_variable(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_ARRAY_INX": "0-4"})
     (sent,) = daemon.submissions.values()
     assert sent.environment_options == {"array": "0-4"}
 
 
-def test_waiting_for_what_was_submitted_is_for_all_jobs_and_the_largest_code(
-    daemon: FakeDaemon, manifest: Path, model: Path
-) -> None:
+def test_submit_wait_exits_with_largest_exit_status_of_array(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.elements = 3
 
     def end(_array: str) -> None:
@@ -89,7 +87,7 @@ def test_waiting_for_what_was_submitted_is_for_all_jobs_and_the_largest_code(
 # ------------------------------------------------------------------------------------------------ looking
 
 
-def test_its_jobs_are_listed_by_the_arrays_id(array: FakeDaemon) -> None:
+def test_list_filters_jobs_by_array(array: FakeDaemon) -> None:
     array.jobs["training-other0000"] = make_job("training-other0000")
     done = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array)
     assert [line.split()[:2] for line in done.stdout.splitlines()] == [
@@ -98,13 +96,13 @@ def test_its_jobs_are_listed_by_the_arrays_id(array: FakeDaemon) -> None:
     assert array.requests == [f"GET /api/v1/jobs?limit=10000&array={ARRAY}"]
 
 
-def test_a_long_name_keeps_its_index(array: FakeDaemon) -> None:
+def test_list_keeps_array_index_of_truncated_name(array: FakeDaemon) -> None:
     array.jobs[IDS[1]] = replace(array.jobs[IDS[1]], name="n" * 40 + "[1]")
     line = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array).stdout.splitlines()[1]
     assert line.split()[1] == "n" * 24 + "+[1]"
 
 
-def test_an_array_is_shown_in_numbers(array: FakeDaemon) -> None:
+def test_show_prints_array_summary(array: FakeDaemon) -> None:
     done = run(FFDL, "show", ARRAY, daemon=array)
     assert done.returncode == 0
     assert "Array:               array-000000001" in done.stdout
@@ -119,12 +117,12 @@ def test_an_array_is_shown_in_numbers(array: FakeDaemon) -> None:
     assert (unknown.returncode, "there is no array array-000000009" in unknown.stderr) == (1, True)
 
 
-def test_a_job_says_which_element_it_is(array: FakeDaemon) -> None:
+def test_show_prints_array_index_and_values_of_job(array: FakeDaemon) -> None:
     done = run(FFDL, "show", IDS[1], daemon=array)
     assert f"Array:               {ARRAY}_1  [LR=0.1 DEPTH=2]" in done.stdout, done.stdout
 
 
-def test_waiting_for_an_array(array: FakeDaemon) -> None:
+def test_wait_prints_array_states_and_exits_with_job_exit_status(array: FakeDaemon) -> None:
     late = run(FFDL, "wait", "--timeout", "0", ARRAY, daemon=array)
     assert (late.returncode, "has jobs that go on" in late.stderr) == (124, True)
     end_all(array, "COMPLETED", "COMPLETED", "COMPLETED")
@@ -138,7 +136,7 @@ def test_waiting_for_an_array(array: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "halt"])
-def test_all_jobs_are_stopped(array: FakeDaemon, verb: str) -> None:
+def test_cancel_and_halt_request_every_unfinished_job_of_array(array: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, ARRAY, daemon=array)
     assert (done.returncode, done.stdout) == (
         0,
@@ -149,13 +147,13 @@ def test_all_jobs_are_stopped(array: FakeDaemon, verb: str) -> None:
     assert (missing.returncode, missing.stdout) == (1, f"{IDS[1]} PROCESSING, {verb} requested\n")
 
 
-def test_a_halted_array_is_waited_for(array: FakeDaemon) -> None:
+def test_halt_wait_waits_for_all_jobs_of_array(array: FakeDaemon) -> None:
     array.on_wait = lambda _array: end_all(array, "COMPLETED", "HALTED", "HALTED")  # type: ignore[assignment,return-value]
     done = run(FFDL, "halt", "--wait", ARRAY, daemon=array)
     assert (done.returncode, done.stdout) == (0, f"{ARRAY} 1 COMPLETED, 2 HALTED\n")
 
 
-def test_resuming_an_array_is_for_those_that_can_go_on(array: FakeDaemon) -> None:
+def test_resume_continues_only_halted_and_failed_jobs_of_array(array: FakeDaemon) -> None:
     nothing = run(FFDL, "resume", ARRAY, daemon=array)
     assert "no job of array-000000001 is HALTED or FAILED" in nothing.stderr
     end_all(array, "COMPLETED", "HALTED", "FAILED")

@@ -35,7 +35,7 @@ def filled(tmp_path: Path, cache: Path) -> list[Cached]:
     return [fill(tmp_path, cache, name, size) for name, size in (("first", 5000), ("second", 70_000))]
 
 
-def test_entries_are_listed_with_their_use(cache: Path, entries: list[Cached]) -> None:
+def test_cache_list_prints_size_and_use_of_entries(cache: Path, entries: list[Cached]) -> None:
     os.utime(entries[0].lock, (1_800_000_000, 1_800_000_000))
     held = lock(entries[1].lock, exclusive=False, wait=True)
     assert held is not None
@@ -63,7 +63,7 @@ def test_entries_are_listed_with_their_use(cache: Path, entries: list[Cached]) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has a part of another user's")
-def test_what_found_no_room_is_shown_and_who_looks_counts_for_an_equal_share(cache: Path) -> None:
+def test_cache_list_prints_wanted_space_and_equal_share(cache: Path) -> None:
     """A user of whom nothing is there yet sees the share that they have when they come."""
     cache.mkdir(mode=0o755)
     publish(cache, 65534, Usage(900_000, 250_000, time.time()))
@@ -87,7 +87,7 @@ def publish(cache: Path, uid: int, usage: Usage) -> None:
         os.chown(path, uid, -1)
 
 
-def test_what_is_in_use_is_not_removed(cache: Path, entries: list[Cached]) -> None:
+def test_cache_rm_keeps_entries_in_use(cache: Path, entries: list[Cached]) -> None:
     held = lock(entries[1].lock, exclusive=False, wait=True)
     assert held is not None
     done = ffdl(cache, "rm", "--all")
@@ -102,7 +102,7 @@ def test_what_is_in_use_is_not_removed(cache: Path, entries: list[Cached]) -> No
     assert json.loads((cache / str(os.getuid()) / "usage.json").read_text())["bytes"] == 0
 
 
-def test_verify_reads_all_and_removes_what_is_damaged(cache: Path, entries: list[Cached]) -> None:
+def test_cache_verify_removes_damaged_entries(cache: Path, entries: list[Cached]) -> None:
     victim = Path(entries[0].tree) / "file"
     found = victim.stat()
     victim.chmod(0o644)
@@ -124,13 +124,15 @@ def test_verify_reads_all_and_removes_what_is_damaged(cache: Path, entries: list
         (("rm", "zz"), 66, "no entry of yours begins with zz"),
     ],
 )
-def test_wrong_usage(cache: Path, entries: list[Cached], words: tuple[str, ...], code: int, said: str) -> None:
+def test_cache_rm_rejects_missing_surplus_or_unknown_key(
+    cache: Path, entries: list[Cached], words: tuple[str, ...], code: int, said: str
+) -> None:
     done = ffdl(cache, *words)
     assert done.returncode == code
     assert said in done.stderr
 
 
-def test_no_cache_is_told(cache: Path) -> None:
+def test_cache_exits_by_cause_without_usable_cache_dir(cache: Path) -> None:
     none = ffdl("")
     assert (none.returncode, "no cache is configured" in none.stderr) == (69, True)
     missing = ffdl(cache)

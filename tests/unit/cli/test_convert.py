@@ -27,7 +27,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_manifest_is_valid_and_the_report_names_each_line(script: Path, tmp_path: Path) -> None:
+def test_convert_writes_valid_manifest_and_reports_each_line(script: Path, tmp_path: Path) -> None:
     done = run(FFDL, "convert", "job.sbatch", "-o", "manifest.yml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -49,19 +49,19 @@ def test_the_manifest_is_valid_and_the_report_names_each_line(script: Path, tmp_
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_without_a_file_the_manifest_goes_to_standard_output_and_the_report_to_the_other(script: Path) -> None:
+def test_convert_prints_manifest_to_stdout_and_report_to_stderr_by_default(script: Path) -> None:
     done = run(FFDL, "convert", script)
     assert yaml.safe_load(done.stdout)["name"] == "mnist"
     assert "4 mapped, 1 approximated, 1 dropped" in done.stderr
 
 
-def test_strict_ends_with_1_where_something_was_dropped(script: Path) -> None:
+def test_convert_strict_exits_1_if_option_is_dropped(script: Path) -> None:
     assert run(FFDL, "convert", script, "--strict").returncode == 1
     script.write_text(SCRIPT.replace(" --overcommit", ""))
     assert run(FFDL, "convert", script, "--strict").returncode == 0
 
 
-def test_the_report_as_json(script: Path, tmp_path: Path) -> None:
+def test_convert_prints_json_report(script: Path, tmp_path: Path) -> None:
     done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--report", "json")
     document = json.loads(done.stdout)
     assert document["counts"] == {"mapped": 4, "approximated": 1, "dropped": 1}
@@ -70,7 +70,7 @@ def test_the_report_as_json(script: Path, tmp_path: Path) -> None:
     assert document["judged"][3]["fate"] == "dropped"
 
 
-def test_the_round_trip_shows_what_is_asked_otherwise(script: Path, tmp_path: Path) -> None:
+def test_convert_check_prints_options_lost_in_round_trip(script: Path, tmp_path: Path) -> None:
     done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--report", "none", "--check")
     assert done.stdout == "- --overcommit\n"
     script.write_text(SCRIPT.replace(" --overcommit", ""))
@@ -78,7 +78,7 @@ def test_the_round_trip_shows_what_is_asked_otherwise(script: Path, tmp_path: Pa
     assert done.stdout == "round trip: the script made of the manifest asks the same\n"
 
 
-def test_options_of_the_command_and_of_the_environment_count(script: Path) -> None:
+def test_convert_applies_command_line_and_environment_options(script: Path) -> None:
     done = run(FFDL, "convert", script, "--options", "-N3 --time=7", env={"SBATCH_QOS": "high"})
     manifest = yaml.safe_load(done.stdout)
     assert manifest["learners"] == 3
@@ -86,7 +86,7 @@ def test_options_of_the_command_and_of_the_environment_count(script: Path) -> No
     assert "job.sbatch:2: dropped: -N 2 (the command line says -N3, which counts)" in done.stderr
 
 
-def test_a_script_that_runs_whole_is_brought_into_the_model_byte_for_byte(script: Path, tmp_path: Path) -> None:
+def test_convert_copies_whole_script_unchanged_into_model_dir(script: Path, tmp_path: Path) -> None:
     script.write_text(PIPE)
     model = tmp_path / "model"
     done = run(FFDL, "convert", script, "-o", tmp_path / "m.yml", "--model-dir", model, "--", "-a", "b c")
@@ -97,7 +97,7 @@ def test_a_script_that_runs_whole_is_brought_into_the_model_byte_for_byte(script
     assert command == "bash job.sbatch -a 'b c'"
 
 
-def test_another_file_of_that_name_stays_and_no_manifest_is_written(script: Path, tmp_path: Path) -> None:
+def test_convert_writes_nothing_if_model_dir_has_other_file_of_same_name(script: Path, tmp_path: Path) -> None:
     script.write_text(PIPE)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "job.sbatch").write_text("mine\n")
@@ -125,7 +125,7 @@ def test_another_file_of_that_name_stays_and_no_manifest_is_written(script: Path
         (b"#!/bin/bash\nx\0y\n", 78, ":2: it has a NUL byte"),
     ],
 )
-def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, content: bytes, code: int, said: str) -> None:
+def test_convert_rejects_bad_input_with_file_and_line(tmp_path: Path, content: bytes, code: int, said: str) -> None:
     (tmp_path / "bad.sh").write_bytes(content)
     done = run(FFDL, "convert", "bad.sh", "-o", "m.yml", cwd=tmp_path)
     assert done.returncode == code
@@ -133,12 +133,12 @@ def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, content: bytes,
     assert not (tmp_path / "m.yml").exists()
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_convert_exits_66_for_missing_file(tmp_path: Path) -> None:
     done = run(FFDL, "convert", "none.sh", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (66, "ffdl: none.sh: No such file or directory\n")
 
 
-def test_a_here_document_is_one_line_of_the_report(script: Path, tmp_path: Path) -> None:
+def test_convert_reports_here_document_as_one_line(script: Path, tmp_path: Path) -> None:
     script.write_text("#!/bin/bash\ncat <<EOF\na\nb\nEOF\npython x\n")
     done = run(FFDL, "convert", "job.sbatch", "-o", "m.yml", cwd=tmp_path)
     assert done.stdout.splitlines() == [
@@ -149,6 +149,6 @@ def test_a_here_document_is_one_line_of_the_report(script: Path, tmp_path: Path)
     ]
 
 
-def test_standard_input_is_called_job_sh() -> None:
+def test_convert_names_script_from_standard_input_job_sh() -> None:
     done = run(FFDL, "convert", "-", "--report", "none", text=PIPE)
     assert yaml.safe_load(done.stdout)["framework"]["command"] == "bash job.sh"

@@ -84,7 +84,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_the_report_says_where_and_at_what_price(site: Site) -> None:
+def test_history_report_prints_placement_and_cost(site: Site) -> None:
     code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
     assert (code, err) == (0, "")
     assert "4 jobs, 168.0 GPU-hours" in out
@@ -96,7 +96,7 @@ def test_the_report_says_where_and_at_what_price(site: Site) -> None:
     assert "a person sat at it" in out
 
 
-def test_sacct_is_asked_for_what_was_wanted(site: Site) -> None:
+def test_history_passes_filters_to_sacct(site: Site) -> None:
     assert invoke("--history", "--account", "vision", "--since", "2026-11-01", **site.env)[0] == 0
     asked = (site.base / "calls").read_text().splitlines()[-1]
     assert "--allusers --accounts=vision" in asked and "--starttime=2026-11-01" in asked and "SubmitLine" in asked
@@ -104,7 +104,7 @@ def test_sacct_is_asked_for_what_was_wanted(site: Site) -> None:
     assert "--user=bob" in (site.base / "calls").read_text().splitlines()[-1]
 
 
-def test_each_job_is_a_row_for_programs(site: Site) -> None:
+def test_history_writes_csv_and_json_row_per_job(site: Site) -> None:
     code, out, _ = invoke("--history", "--since", "2026-11-01", "--format", "csv", **site.env)
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0 and [row["job"] for row in rows] == ["11", "12_3", "13", "14"]
@@ -120,13 +120,13 @@ def test_each_job_is_a_row_for_programs(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("form", "begins"), [("markdown", "# Moving past jobs"), ("html", "<!doctype html>")])
-def test_forms_for_people(site: Site, form: str, begins: str) -> None:
+def test_history_writes_markdown_and_html_report(site: Site, form: str, begins: str) -> None:
     out = site.base / "report"
     code, said, _ = invoke("--history", "--since", "2026-11-01", "--format", form, "-o", str(out), **site.env)
     assert (code, said) == (0, "") and out.read_text().startswith(begins)
 
 
-def test_a_configured_cluster_is_a_place(site: Site) -> None:
+def test_history_considers_configured_kubernetes_cluster(site: Site) -> None:
     (site.base / "config.toml").write_text(RATES + '[backend.kubernetes]\ngpu_types = { h100 = "NVIDIA-H100" }\n')
     code, out, _ = invoke("--history", "--since", "2026-11-01", "--format", "json", **site.env)
     jobs = {job["job"]: job for job in json.loads(out)["jobs"]}
@@ -139,7 +139,7 @@ def test_a_configured_cluster_is_a_place(site: Site) -> None:
     assert {place["backend"] for place in json.loads(out)["places"]} == {"kubernetes"}
 
 
-def test_a_sacct_that_cannot_be_asked_or_read_is_told(site: Site) -> None:
+def test_history_exits_75_when_sacct_fails_or_output_is_unparsable(site: Site) -> None:
     site.write(sacct_code=1)
     code, out, err = invoke("--history", **site.env)
     assert (code, out) == (75, "") and "sacct ended with 1" in err
@@ -154,25 +154,25 @@ def test_a_sacct_that_cannot_be_asked_or_read_is_told(site: Site) -> None:
 
 
 @pytest.mark.parametrize("program", ["sacct", "sinfo"])
-def test_without_slurm_trying_again_does_not_help(site: Site, program: str) -> None:
+def test_history_exits_69_without_slurm_commands(site: Site, program: str) -> None:
     (site.bin / program).unlink()
     code, out, err = invoke("--history", **site.env)
     assert (code, out) == (69, "") and f"{program} cannot be run" in err
 
 
-def test_a_backend_that_keeps_no_history_is_told(site: Site) -> None:
+def test_history_rejects_backend_without_history(site: Site) -> None:
     code, out, err = invoke("--history", "--backend", "local", **site.env)
     assert (code, out) == (69, "") and "the backend 'local' keeps no history; known: kubernetes, slurm" in err
 
 
-def test_an_odd_row_of_nodes_is_told_and_hides_no_other(site: Site) -> None:
+def test_history_warns_of_unparsable_sinfo_row_and_keeps_others(site: Site) -> None:
     (site.base / "sinfo.txt").write_text(f"{SINFO}gpu*|1-00:00:00|64\n")
     code, out, err = invoke("--history", "--since", "2026-11-01", **site.env)
     assert (code, "4 jobs, 168.0 GPU-hours" in out) == (0, True)
     assert "ffdl: warning: nodes are left out, a row of which cannot be read: sinfo printed 'gpu*|1-00" in err
 
 
-def test_rows_that_cannot_be_read_are_told_and_counted(site: Site) -> None:
+def test_history_counts_and_reports_unparsable_sacct_rows(site: Site) -> None:
     odd = [[f"2{number}", *ROWS[0][1:5], "-1\x1b[2J", *ROWS[0][6:]] for number in range(7)]
     rows = "\n".join(PARTED.join(row) for row in [HEAD, ROWS[0], *odd, *ROWS[1:]])
     site.answer = rows.replace("sweep", "s\nw") + "\n"
@@ -195,14 +195,14 @@ def test_rows_that_cannot_be_read_are_told_and_counted(site: Site) -> None:
     assert "7 rows" in err
 
 
-def test_names_that_are_no_text_keep_no_report(site: Site) -> None:
+def test_history_accepts_job_names_that_are_not_utf8(site: Site) -> None:
     (site.base / "sacct.txt").write_bytes(site.answer.encode().replace(b"sweep", b"sw\xff\xfe"))
     code, out, err = invoke("--history", "--since", "2026-11-01", "--format", "csv", **site.env)
     assert (code, err) == (0, "")
     assert len(list(csv.DictReader(io.StringIO(out)))) == 4
 
 
-def test_a_wrong_call_is_told(site: Site) -> None:
+def test_convert_rejects_conflicting_history_options_and_missing_file(site: Site) -> None:
     assert invoke("--history", "--user", "a", "--account", "b", **site.env)[0] == 2
     assert invoke("--history", "x.sbatch", **site.env)[0] == 2
     code, _, err = invoke(**site.env)

@@ -44,7 +44,7 @@ def manifest(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("to", "begins"), [("slurm", "#!/bin/bash\n#SBATCH "), ("kubernetes", "# Made of ")])
-def test_each_way_out_is_written_and_told(manifest: Path, tmp_path: Path, to: str, begins: str) -> None:
+def test_convert_to_writes_target_format_without_secrets(manifest: Path, tmp_path: Path, to: str, begins: str) -> None:
     out = tmp_path / "out"
     code, said, _ = invoke(str(manifest), "--to", to, "-o", str(out))
     text = out.read_text()
@@ -53,7 +53,7 @@ def test_each_way_out_is_written_and_told(manifest: Path, tmp_path: Path, to: st
     assert "s3cr3t-value" not in text + said and "AKIA-IN-CLEAR" not in text + said
 
 
-def test_the_report_is_for_programs_too(manifest: Path) -> None:
+def test_convert_to_prints_json_report(manifest: Path) -> None:
     code, out, err = invoke(str(manifest), "--to", "slurm", "--report", "json")
     assert code == 0 and out.startswith("#!/bin/bash")
     told = json.loads(err.splitlines()[-1])
@@ -61,12 +61,12 @@ def test_the_report_is_for_programs_too(manifest: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["pbs", "wml"])
-def test_nobody_writes_everything(manifest: Path, to: str) -> None:
+def test_convert_to_rejects_format_it_cannot_write(manifest: Path, to: str) -> None:
     code, out, err = invoke(str(manifest), "--to", to)
     assert (code, out) == (2, "") and f"'{to}' is nothing that can be written: kubernetes, sbatch, slurm" in err
 
 
-def test_manifests_of_watson_machine_learning_are_read(tmp_path: Path) -> None:
+def test_convert_reads_wml_manifest_without_copying_secrets(tmp_path: Path) -> None:
     source, out = tmp_path / "wml.yml", tmp_path / "manifest.yml"
     source.write_text(WML)
     code, said, _ = invoke(str(source), "-o", str(out))
@@ -78,13 +78,13 @@ def test_manifests_of_watson_machine_learning_are_read(tmp_path: Path) -> None:
     assert code == 2 and "nothing writes such scripts again" in err
 
 
-def test_help_has_it_all() -> None:
+def test_convert_help_lists_history_and_target_options() -> None:
     said = CliRunner().invoke(convert, ["--help"]).output
     assert all(word in said for word in ("--history", "--to FORMAT", "--since TIME", "--account NAME"))
 
 
 @pytest.mark.parametrize("arguments", [["--to", "kubernetes"], ["--to", "slurm"], ["--history"]])
-def test_a_table_that_cannot_be_used_names_the_configuration(
+def test_convert_names_configuration_file_with_unusable_backend_table(
     manifest: Path, tmp_path: Path, arguments: list[str]
 ) -> None:
     config = tmp_path / "site.toml"

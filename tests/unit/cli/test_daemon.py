@@ -31,7 +31,7 @@ def write_lock(daemon: FakeDaemon, **environ: str) -> None:
     (state / "daemon.lock").write_text(json.dumps(lock))
 
 
-def test_no_daemon(short_dir: Path) -> None:
+def test_daemon_status_and_stop_report_no_running_daemon(short_dir: Path) -> None:
     env = {"FFDL_STATE_DIR": str(short_dir), "FFDL_SOCKET": str(short_dir / "s")}
     done = run(FFDL, "daemon", "status", env=env)
     assert (done.returncode, done.stdout) == (1, "no daemon runs; the next command that needs one starts it\n")
@@ -39,7 +39,7 @@ def test_no_daemon(short_dir: Path) -> None:
     assert run(FFDL, "daemon", "stop", env=env).stdout == "no daemon ran\n"
 
 
-def test_a_daemon_that_hangs_is_not_none(short_dir: Path) -> None:
+def test_daemon_status_exits_75_when_daemon_does_not_answer(short_dir: Path) -> None:
     """Whoever is process 1 holds the lock and listens, and takes no connection."""
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "s"))
@@ -53,7 +53,7 @@ def test_a_daemon_that_hangs_is_not_none(short_dir: Path) -> None:
     assert "your daemon is process 1 on" in done.stderr and "end it with: ffdl daemon stop" in done.stderr
 
 
-def test_status(daemon: FakeDaemon) -> None:
+def test_daemon_status_prints_settings_that_differ_from_shell(daemon: FakeDaemon) -> None:
     write_lock(daemon, FFDL_LEASE_S="7")
     same = run(FFDL, "daemon", "status", daemon=daemon, env={"FFDL_LEASE_S": "7"})
     assert same.returncode == 0
@@ -64,7 +64,9 @@ def test_status(daemon: FakeDaemon) -> None:
     assert other["differs"].startswith("lease_s (default) differs from what the running daemon was started with")
 
 
-def test_a_difference_is_one_line_on_standard_error(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_commands_warn_in_one_line_if_settings_differ_from_daemon(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
     write_lock(daemon)
     for arguments in (["list"], ["config"]):
         done = run(FFDL, *arguments, daemon=daemon, env={"FFDL_IMAGES_DIRS": "/nope"})
@@ -77,7 +79,7 @@ def test_a_difference_is_one_line_on_standard_error(daemon: FakeDaemon, manifest
     assert run(FFDL, "list", daemon=daemon, env={"FFDL_BACKEND": "slurm", "FFDL_STRICT": "1"}).stderr == ""
 
 
-def test_a_wrong_file_ends_every_command(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_commands_exit_78_for_invalid_configuration_file(daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "ffdl.toml").write_text("leese_s = 1\n")
     for arguments in (["list"], ["show", "training-000000001"], ["daemon", "status"]):
         done = run(FFDL, *arguments, daemon=daemon, cwd=tmp_path)
@@ -85,7 +87,7 @@ def test_a_wrong_file_ends_every_command(daemon: FakeDaemon, tmp_path: Path) -> 
     assert daemon.requests == []
 
 
-def test_a_working_directory_that_is_gone_stops_nothing(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_list_works_in_deleted_working_directory(daemon: FakeDaemon, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     program = ("/bin/sh", "-c", f'rmdir {gone}; exec "$@"', "sh", *FFDL)

@@ -28,7 +28,7 @@ def write_launch(job_dir: Path, lead_s: int | None, origin: LeadFrom = LeadFrom.
     (directory / "launch.json").write_text(encode(replace(launch, limits=limits)))
 
 
-def test_a_timeout_on_a_running_job(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_drill_timeout_reports_checkpoint_lead_and_next_attempt(daemon: FakeDaemon, tmp_path: Path) -> None:
     write_launch(tmp_path, 12, LeadFrom.MANIFEST)
     Stage(daemon, CONFIRMED).begin(str(tmp_path))
     done = run(FFDL, "drill", "timeout", JOB, daemon=daemon, env={"TZ": "UTC"})
@@ -49,7 +49,7 @@ def test_a_timeout_on_a_running_job(daemon: FakeDaemon, tmp_path: Path) -> None:
     assert not any("cancel" in request for request in daemon.requests)
 
 
-def test_a_halt_is_resumed_unless_that_is_not_wanted(daemon: FakeDaemon) -> None:
+def test_drill_halt_resumes_job_unless_no_resume_is_given(daemon: FakeDaemon) -> None:
     stage = Stage(daemon, CONFIRMED, ends_as="HALTED")
     stage.begin()
     (document,) = json_lines(run(FFDL, "drill", "halt", "--json", JOB, daemon=daemon).stdout)
@@ -64,7 +64,7 @@ def test_a_halt_is_resumed_unless_that_is_not_wanted(daemon: FakeDaemon) -> None
     assert f"Next attempt:        none; ffdl resume {JOB} goes on" in done.stdout
 
 
-def test_learners_that_do_not_react(daemon: FakeDaemon) -> None:
+def test_drill_preempt_fails_if_learners_ignore_checkpoint_request(daemon: FakeDaemon) -> None:
     Stage(daemon, IGNORED, ends_as="FAILED").begin()
     done = run(FFDL, "drill", "preempt", JOB, daemon=daemon)
     assert done.returncode == 1
@@ -81,7 +81,7 @@ def test_learners_that_do_not_react(daemon: FakeDaemon) -> None:
         (None, True, 1, "no saved checkpoint is known"),
     ],
 )
-def test_a_node_failure_needs_a_saved_checkpoint(
+def test_drill_node_fail_requires_saved_checkpoint(
     daemon: FakeDaemon, saved_ago_s: float | None, goes_on: bool, code: int, result: str
 ) -> None:
     saved_at = None if saved_ago_s is None else time.time() - saved_ago_s
@@ -100,7 +100,7 @@ def test_a_node_failure_needs_a_saved_checkpoint(
         ("halt", f"{JOB} ends as HALTED; it goes on with: ffdl resume {JOB}"),
     ],
 )
-def test_a_drill_that_takes_too_long_leaves_the_job_alone(daemon: FakeDaemon, event: str, rest: str) -> None:
+def test_drill_does_not_cancel_job_after_timeout(daemon: FakeDaemon, event: str, rest: str) -> None:
     Silent(daemon, CONFIRMED).begin()
     done = run(FFDL, "drill", event, "--timeout", "0", JOB, daemon=daemon)
     assert (done.returncode, done.stdout) == (124, "")
@@ -111,7 +111,7 @@ def test_a_drill_that_takes_too_long_leaves_the_job_alone(daemon: FakeDaemon, ev
     assert not any("cancel" in request for request in daemon.requests)
 
 
-def test_time_in_the_queue_is_bounded_by_an_option_of_its_own(daemon: FakeDaemon) -> None:
+def test_drill_plays_nothing_if_queue_timeout_expires(daemon: FakeDaemon) -> None:
     stage = Silent(daemon, CONFIRMED)
     stage.begin()
     stage.change("QUEUED", cause="requeued", pending_reason="Priority")
@@ -129,7 +129,7 @@ def test_time_in_the_queue_is_bounded_by_an_option_of_its_own(daemon: FakeDaemon
 @pytest.mark.parametrize(
     ("event", "saved_at", "code"), [("timeout", None, 0), ("node-fail", None, 1), ("node-fail", 50.0, 124)]
 )
-def test_what_is_known_is_told_though_the_next_attempt_waits_too_long(
+def test_drill_reports_checkpoint_if_next_attempt_exceeds_queue_timeout(
     daemon: FakeDaemon, event: str, saved_at: float | None, code: int
 ) -> None:
     Stage(daemon, replace(CONFIRMED, checkpoint_saved_at=saved_at), goes_on=False).begin()
@@ -140,7 +140,7 @@ def test_what_is_known_is_told_though_the_next_attempt_waits_too_long(
     assert ("a checkpoint was confirmed" in done.stdout) == (event == "timeout")
 
 
-def test_ctrl_c_says_what_becomes_of_the_job(daemon: FakeDaemon) -> None:
+def test_drill_prints_how_job_continues_after_ctrl_c(daemon: FakeDaemon) -> None:
     Silent(daemon, CONFIRMED).begin()
     process = preloaded.Popen(
         [*FFDL, "drill", "halt", JOB],
@@ -159,7 +159,7 @@ def test_ctrl_c_says_what_becomes_of_the_job(daemon: FakeDaemon) -> None:
     assert f"ffdl: detached; {JOB} ends as HALTED; it goes on with: ffdl resume {JOB}" in errors.splitlines()
 
 
-def test_a_job_that_has_ended_is_not_played_on(daemon: FakeDaemon) -> None:
+def test_drill_rejects_ended_and_unknown_jobs(daemon: FakeDaemon) -> None:
     daemon.jobs[JOB] = make_job(JOB, state="FAILED", ended_at=1.0, error_code="C201", message="it broke")
     done = run(FFDL, "drill", "halt", JOB, daemon=daemon)
     assert (done.returncode, daemon.acts) == (1, [])
@@ -168,7 +168,7 @@ def test_a_job_that_has_ended_is_not_played_on(daemon: FakeDaemon) -> None:
     assert run(FFDL, "drill", "halt", "training-zzzzzzzzz", daemon=daemon).returncode == 66
 
 
-def test_an_element_is_drilled_by_its_index(daemon: FakeDaemon) -> None:
+def test_drill_requests_array_element_by_index(daemon: FakeDaemon) -> None:
     element = "array-000000001_3"
     daemon.jobs[element] = make_job(JOB, state="FAILED", ended_at=1.0)
     done = run(FFDL, "drill", "halt", element, daemon=daemon)
@@ -195,12 +195,12 @@ def test_an_element_is_drilled_by_its_index(daemon: FakeDaemon) -> None:
         (["halt", JOB, "-p", "gpu", "--hold"], "--hold, --partition: options of the job are for trial runs"),
     ],
 )
-def test_wrong_usage(daemon: FakeDaemon, arguments: list[str], message: str) -> None:
+def test_drill_rejects_invalid_arguments(daemon: FakeDaemon, arguments: list[str], message: str) -> None:
     done = run(FFDL, "drill", *arguments, daemon=daemon)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
-def test_a_job_that_went_on_keeps_what_its_next_attempt_does(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_drill_reports_lead_of_next_attempt(daemon: FakeDaemon, tmp_path: Path) -> None:
     write_launch(tmp_path, 12, LeadFrom.DEFAULT)
     write_launch(tmp_path, 15, LeadFrom.MEASURED, attempt=2)
     Stage(daemon, CONFIRMED).begin(str(tmp_path))
@@ -210,7 +210,7 @@ def test_a_job_that_went_on_keeps_what_its_next_attempt_does(daemon: FakeDaemon,
 
 
 @pytest.mark.parametrize("name", ["manifest.yml", "manifest.yaml"])
-def test_a_directory_is_answered_with_its_manifest(daemon: FakeDaemon, tmp_path: Path, name: str) -> None:
+def test_drill_rejects_directory_and_names_its_manifest(daemon: FakeDaemon, tmp_path: Path, name: str) -> None:
     done = run(FFDL, "drill", "halt", tmp_path, daemon=daemon)
     assert (done.returncode, f"{tmp_path} is a directory without a manifest.yml" in done.stderr) == (2, True)
     (tmp_path / name).write_text(MANIFEST)
@@ -219,7 +219,7 @@ def test_a_directory_is_answered_with_its_manifest(daemon: FakeDaemon, tmp_path:
     assert f"a manifest is needed: ffdl drill halt {tmp_path}/{name} '/a model'" in done.stderr
 
 
-def test_help_has_the_options_of_the_drill_before_those_of_the_job() -> None:
+def test_drill_help_lists_drill_options_before_job_options() -> None:
     text = run(FFDL, "drill", "--help").stdout
     own, _, jobs = text.partition("Options of the job, for a trial run (MANIFEST) only:")
     assert all(f"  --{name} " in own for name in ("after", "timeout", "queue-timeout", "no-resume"))

@@ -29,7 +29,7 @@ def entry(seq: int, state: str, cause: str = "progress", attempt: int = 1) -> Ev
         ([], None),
     ],
 )
-def test_when_the_next_attempt_started(events: list[EventView], started: tuple[int, float] | None) -> None:
+def test_make_report_finds_start_of_next_attempt(events: list[EventView], started: tuple[int, float] | None) -> None:
     before = [entry(1, "DEPLOYING", "requeued"), entry(2, "PROCESSING")]
     report = make_report(Played("timeout", 1, 20.0, 2), make_job(JOB), before + events, None)
     found = (report.next_attempt, report.next_started_after_s)
@@ -38,7 +38,7 @@ def test_when_the_next_attempt_started(events: list[EventView], started: tuple[i
 
 
 @pytest.mark.parametrize(("took_s", "needed"), [(0.0, 10), (0.1, 11), (3.2, 15), (60.0, 100)])
-def test_the_lead_has_a_margin_and_time_to_store(took_s: float, needed: int) -> None:
+def test_needed_lead_adds_margin_and_upload_time(took_s: float, needed: int) -> None:
     assert needed_lead_s(took_s) == needed
 
 
@@ -69,7 +69,7 @@ def report_of(lead: Lead | None, *, trial: bool = False, attempt: AttemptView = 
         (None, False, "15 s needed; what this job keeps is not known here, its directory cannot be read", ""),
     ],
 )  # fmt: skip
-def test_the_lead_that_is_kept_stands_beside_the_one_that_is_needed(
+def test_print_report_compares_kept_lead_with_needed_lead(
     capsys: pytest.CaptureFixture[str], lead: Lead | None, trial: bool, line: str, warning: str
 ) -> None:
     report = report_of(lead, trial=trial)
@@ -80,14 +80,14 @@ def test_the_lead_that_is_kept_stands_beside_the_one_that_is_needed(
     assert (report.lead_needed_s, report.lead_known) == (15, lead is not None)
 
 
-def test_an_interruption_that_no_drill_played_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_report_notes_interruption_not_caused_by_drill(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(report_of(None, attempt=replace(CONFIRMED, interruption="preemption", played=False)))
     assert "(not by what was played: something else interrupted it first)" in capsys.readouterr().out
     print_report(report_of(None))
     assert "something else" not in capsys.readouterr().out
 
 
-def test_every_event_is_known_to_the_daemon() -> None:
+def test_drill_events_match_events_of_daemon() -> None:
     from ffdl_batch.services.drill import DrillEvent
 
     assert list(EVENTS) == list(DrillEvent)
@@ -121,7 +121,7 @@ def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str
         ),
     ],
 )  # fmt: skip
-def test_the_result_and_what_to_do_about_it(
+def test_print_report_shows_result_and_cure(
     capsys: pytest.CaptureFixture[str], event: str, attempt: AttemptView, result: str, cure: str
 ) -> None:
     print_report(ended(event, attempt))
@@ -129,7 +129,7 @@ def test_the_result_and_what_to_do_about_it(
     assert (lines["Result"].strip(), lines.get("What to do", "").strip()) == (result, cure)
 
 
-def test_a_node_failure_is_not_judged_while_the_next_attempt_waits() -> None:
+def test_report_exits_124_after_node_failure_while_next_attempt_waits() -> None:
     assert ended("node-fail", CONFIRMED, gave_up=True, state="QUEUED").exit_code == 124
     assert ended("node-fail", CONFIRMED).exit_code == 1
     assert ended("node-fail", replace(CONFIRMED, checkpoint_saved_at=None), gave_up=True).exit_code == 1

@@ -18,7 +18,7 @@ from tests.unit.cli.programs import FFDL, environment, run
 from tests.unit.client.fake_daemon import FakeDaemon
 
 
-def test_a_trial_run_is_named_played_on_and_cancelled(daemon: FakeDaemon, trial: Path) -> None:
+def test_drill_trial_submits_named_job_and_cancels_it(daemon: FakeDaemon, trial: Path) -> None:
     Stage(daemon, CONFIRMED).begin()
     done = run(FFDL, "drill", "preempt", "--after", "0.1s", "-p", "gpu", trial / "manifest.yml", daemon=daemon)
     assert done.returncode == 2, "0.1s is no span"
@@ -31,7 +31,7 @@ def test_a_trial_run_is_named_played_on_and_cancelled(daemon: FakeDaemon, trial:
     assert f"trial run {JOB} is being cancelled" in done.stderr
 
 
-def test_a_trial_run_is_cancelled_when_it_takes_too_long(daemon: FakeDaemon, trial: Path, model: Path) -> None:
+def test_drill_trial_cancels_job_after_timeout(daemon: FakeDaemon, trial: Path, model: Path) -> None:
     Silent(daemon, CONFIRMED).begin()
     options = ("--after", "0", "--timeout", "0", "-J", "mine")
     done = run(FFDL, "drill", "timeout", *options, trial / "manifest.yml", model, daemon=daemon)
@@ -61,7 +61,7 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_cancels_the_trial_run(daemon: FakeDaemon, trial: Path, number: signal.Signals) -> None:
+def test_drill_trial_cancels_job_on_signal(daemon: FakeDaemon, trial: Path, number: signal.Signals) -> None:
     Silent(daemon, CONFIRMED).begin()
     process = start(daemon, "timeout", "--after", "0", trial / "manifest.yml")
     while not daemon.acts:
@@ -78,7 +78,7 @@ def test_a_signal_cancels_the_trial_run(daemon: FakeDaemon, trial: Path, number:
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_a_signal_during_the_submission_cancels_what_was_submitted(
+def test_drill_trial_cancels_job_if_signal_arrives_during_submission(
     daemon: FakeDaemon, trial: Path, number: signal.Signals
 ) -> None:
     """The daemon has the job before the command knows its id."""
@@ -111,7 +111,7 @@ def is_pending(pid: int, number: signal.Signals) -> bool:
     return any(mask >> (number - 1) & 1 for mask in masks)
 
 
-def test_who_cannot_wait_for_the_submission_is_told_what_there_may_be(daemon: FakeDaemon, trial: Path) -> None:
+def test_drill_trial_reports_possible_submission_after_second_ctrl_c(daemon: FakeDaemon, trial: Path) -> None:
     running: list[subprocess.Popen[str]] = []
 
     def never_answer(submission: Submission) -> SubmissionResult:
@@ -132,7 +132,7 @@ def test_who_cannot_wait_for_the_submission_is_told_what_there_may_be(daemon: Fa
     assert "the trial run may have been submitted: ffdl list -n drill-digits shows it" in errors
 
 
-def test_a_hangup_that_is_ignored_interrupts_nothing(daemon: FakeDaemon, trial: Path) -> None:
+def test_drill_trial_continues_if_hangup_is_ignored(daemon: FakeDaemon, trial: Path) -> None:
     """As under nohup."""
     Silent(daemon, CONFIRMED).begin()
     command = [*FFDL, "drill", "timeout", "--after", "0", "--timeout", "2", str(trial / "manifest.yml")]
@@ -151,7 +151,7 @@ def test_a_hangup_that_is_ignored_interrupts_nothing(daemon: FakeDaemon, trial: 
     assert (process.returncode, "interrupted" in errors) == (124, False), errors
 
 
-def test_a_daemon_that_does_not_answer_holds_up_no_end(
+def test_drill_trial_cancel_times_out_if_daemon_does_not_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Hanging:
@@ -176,7 +176,7 @@ def test_a_daemon_that_does_not_answer_holds_up_no_end(
         ("{}", [], {"SBATCH_ARRAY_INX": "8-9"}, "8"),
     ],
 )
-def test_of_an_array_the_first_element_is_the_trial_run(
+def test_drill_trial_submits_only_first_element_of_array(
     daemon: FakeDaemon, trial: Path, batch: str, arguments: list[str], env: dict[str, str], index: str
 ) -> None:
     (trial / "manifest.yml").write_text(MANIFEST + f"batch: {batch}\n")
@@ -196,9 +196,7 @@ def test_of_an_array_the_first_element_is_the_trial_run(
     assert daemon.requests[-1] == f"POST /api/v1/jobs/{element}/cancel"
 
 
-def test_an_array_of_the_environment_that_cannot_be_read_is_the_daemons_to_refuse(
-    daemon: FakeDaemon, trial: Path
-) -> None:
+def test_drill_trial_passes_invalid_array_variable_to_daemon(daemon: FakeDaemon, trial: Path) -> None:
     Silent(daemon, CONFIRMED).begin()
     env = {"SBATCH_ARRAY_INX": "many"}
     run(FFDL, "drill", "timeout", "--after", "0", "--timeout", "0", trial / "manifest.yml", daemon=daemon, env=env)
@@ -207,13 +205,13 @@ def test_an_array_of_the_environment_that_cannot_be_read_is_the_daemons_to_refus
     assert sent.expected is Expected.JOB
 
 
-def test_a_trial_that_would_touch_shared_checkpoints_is_refused(daemon: FakeDaemon, trial: Path) -> None:
+def test_drill_trial_rejects_shared_checkpoints(daemon: FakeDaemon, trial: Path) -> None:
     (trial / "manifest.yml").write_text(MANIFEST + "batch: {checkpoint: {shared: true}}\n")
     done = run(FFDL, "drill", "halt", trial / "manifest.yml", daemon=daemon)
     assert (done.returncode, "checkpoints of your other jobs" in done.stderr, daemon.submissions) == (78, True, {})
 
 
-def test_a_model_is_needed(daemon: FakeDaemon, tmp_path: Path) -> None:
+def test_drill_trial_requires_existing_model_and_manifest(daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "m.yml").write_text(MANIFEST)
     done = run(FFDL, "drill", "halt", tmp_path / "m.yml", daemon=daemon)
     assert (done.returncode, f"there is no {tmp_path}/model" in done.stderr) == (2, True)

@@ -62,7 +62,7 @@ def silent_daemon(directory: Path) -> Iterator[tuple[Path, socket.socket]]:
 
 
 @pytest.mark.parametrize("words", [FFDL_SUBMIT, (*FFDL_SUBMIT, "--dry-run"), (*FFDL, "drill", "halt")])
-def test_what_a_manifest_refers_to_is_in_no_core_dump(
+def test_submit_and_drill_leave_no_core_dump_after_reading_manifest(
     words: tuple[str, ...], cores: Path, short_dir: Path, tmp_path: Path, model: Path
 ) -> None:
     (tmp_path / "manifest.yml").write_text(MANIFEST)

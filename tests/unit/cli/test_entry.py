@@ -40,12 +40,12 @@ def replace_click(directory: Path, text: str) -> dict[str, str]:
     return {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def test_the_codes_are_those_of_all_commands() -> None:
+def test_entry_exit_codes_match_those_of_commands() -> None:
     assert (entry.INTERRUPTED, entry.TRY_AGAIN) == (ExitCode.INTERRUPTED, ExitCode.TRY_AGAIN)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_ctrl_c_while_modules_are_imported_is_silent(tmp_path: Path, program: str) -> None:
+def test_console_script_exits_silently_on_ctrl_c_during_import(tmp_path: Path, program: str) -> None:
     env = replace_click(tmp_path, "import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     with subprocess.Popen(
         [BIN / program, "--help"], env=environment(None, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -70,19 +70,21 @@ def test_ctrl_c_while_modules_are_imported_is_silent(tmp_path: Path, program: st
         ('RuntimeError("can\'t start new thread")', THREADS),
     ],
 )
-def test_what_is_lacking_at_an_import_is_one_line(tmp_path: Path, program: str, raised: str, said: str) -> None:
+def test_console_script_reports_lack_of_resources_at_import_in_one_line(
+    tmp_path: Path, program: str, raised: str, said: str
+) -> None:
     env = replace_click(tmp_path, f"raise {raised}\n")
     assert run_limited(program, ["--help"], env) == (75, f"{program}: {said}\n")
 
 
-def test_a_defect_at_an_import_is_shown_as_one(tmp_path: Path) -> None:
+def test_console_script_prints_traceback_for_defect_at_import(tmp_path: Path) -> None:
     code, said = run_limited("ffdl", ["--help"], replace_click(tmp_path, "raise ZeroDivisionError\n"))
     assert code == 1 and "Traceback" in said
 
 
 @pytest.mark.parametrize("limit", [5, 6])
 @pytest.mark.parametrize(("program", "arguments"), [("ffdl", ["config"]), ("ffdl-submit", ["none.yml", "none"])])
-def test_few_descriptors_are_one_line_and_no_fault_of_the_configuration(
+def test_console_script_prints_at_most_one_line_with_few_descriptors(
     tmp_path: Path, program: str, arguments: list[str], limit: int
 ) -> None:
     (tmp_path / "ffdl.toml").write_text("")
@@ -94,7 +96,7 @@ def test_few_descriptors_are_one_line_and_no_fault_of_the_configuration(
 
 
 @pytest.mark.parametrize("lacking", ["MemoryError()", "OSError(24, 'Too many open files')"])
-def test_what_is_lacking_later_is_no_defect(tmp_path: Path, lacking: str) -> None:
+def test_list_reports_lack_of_memory_or_descriptors_in_one_line(tmp_path: Path, lacking: str) -> None:
     """In a command's own work, where errors of the client and of files have sentences of their own."""
     broken = f"import ffdl_batch.config.load as load\ndef fail(*a, **k): raise {lacking}\nload.load_settings = fail\n"
     argv = [sys.executable, "-c", broken + "from ffdl_batch.cli.main import main; main()", "list"]

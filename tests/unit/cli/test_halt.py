@@ -46,7 +46,7 @@ def jobs(daemon: FakeDaemon) -> FakeDaemon:
 
 
 @pytest.mark.parametrize("state", ["STORING", "FAILED"])
-def test_show_says_when_the_daemon_stores_what_is_owed(jobs: FakeDaemon, state: str) -> None:
+def test_show_prints_when_daemon_stores_pending_upload(jobs: FakeDaemon, state: str) -> None:
     owing = replace(FIRST, store_by=T0 + 210)
     ended = T0 + 60 if state == "FAILED" else None
     jobs.jobs[JOB] = make_job(JOB, state=state, ended_at=ended, attempts=(owing,), job_dir="/jobs/x")
@@ -54,21 +54,21 @@ def test_show_says_when_the_daemon_stores_what_is_owed(jobs: FakeDaemon, state: 
     assert "are stored by the daemon, which begins at 2027-01-15T08:03:30 at the latest" in shown
 
 
-def test_show_says_when_and_why_the_scheduler_started_an_attempt_anew(jobs: FakeDaemon) -> None:
+def test_show_prints_when_and_why_scheduler_restarted_attempt(jobs: FakeDaemon) -> None:
     again = RestartView(T0 + 30, "the scheduler started the job anew: a node or controller failed")
     jobs.jobs[JOB] = make_job(JOB, attempts=(replace(FIRST, restarts=(again,)), SECOND))
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
     assert f"Attempt 1 again:     2027-01-15T08:00:30 {again.message}\n" in shown
 
 
-def test_halt_asks_and_goes_on_after_a_wrong_id(jobs: FakeDaemon) -> None:
+def test_halt_requests_other_jobs_after_unknown_job_id(jobs: FakeDaemon) -> None:
     done = run(FFDL, "halt", UNKNOWN, JOB, OTHER, daemon=jobs)
     assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, halt requested\n{OTHER} COMPLETED\n")
     assert f"ffdl: there is no job {UNKNOWN}" in done.stderr
     assert jobs.acts == [("halt", JOB, None), ("halt", OTHER, None)]
 
 
-def test_halt_says_what_it_waits_for(jobs: FakeDaemon) -> None:
+def test_halt_reports_why_request_is_delayed_or_overruled(jobs: FakeDaemon) -> None:
     suspended = "SUSPENDED: the scheduler has stopped it; until it lets it run again a halt waits, a cancel does not"
     told = {
         JOB: make_job(JOB, wish="halt", pending_reason=suspended),
@@ -84,7 +84,7 @@ def test_halt_says_what_it_waits_for(jobs: FakeDaemon) -> None:
     assert done.stdout.splitlines()[1:] == [f"{OTHER} PROCESSING, cancel requested", f"{QUEUED} QUEUED, halt requested"]
 
 
-def test_halt_waits_for_all_of_them_and_says_what_was_not_confirmed(jobs: FakeDaemon) -> None:
+def test_halt_wait_waits_for_all_jobs_and_reports_unconfirmed_checkpoint(jobs: FakeDaemon) -> None:
     jobs.on_wait = lambda job_id: HALTED if job_id == JOB else jobs.jobs[job_id]
     done = run(FFDL, "halt", "--wait", JOB, OTHER, daemon=jobs)
     assert (done.returncode, done.stdout) == (0, f"{JOB} HALTED\n{OTHER} COMPLETED\n")
@@ -95,12 +95,12 @@ def test_halt_waits_for_all_of_them_and_says_what_was_not_confirmed(jobs: FakeDa
     assert (first["job"]["state"], second["job"]["state"]) == ("HALTED", "COMPLETED")
 
 
-def test_a_halt_that_comes_too_late_exits_as_the_job(jobs: FakeDaemon) -> None:
+def test_halt_wait_exits_with_job_exit_status_if_job_failed(jobs: FakeDaemon) -> None:
     jobs.on_wait = lambda job_id: make_job(job_id, state="FAILED", exit_code=3)
     assert run(FFDL, "halt", "--wait", JOB, daemon=jobs).returncode == 3
 
 
-def test_resume_sends_what_is_altered(jobs: FakeDaemon) -> None:
+def test_resume_sends_changed_gpus_and_time(jobs: FakeDaemon) -> None:
     jobs.on_act = lambda _, job_id: jobs.jobs.update({job_id: make_job(job_id, state="PENDING")})
     done = run(FFDL, "resume", JOB, "--gpus", "2", "--time", "1-00:00:00", daemon=jobs)
     assert (done.returncode, done.stdout) == (0, f"{JOB} PENDING, resumed\n")
@@ -111,14 +111,14 @@ def test_resume_sends_what_is_altered(jobs: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("option", ["--json", "--wait", None])
-def test_resume_says_what_a_submission_would_be_warned_of(jobs: FakeDaemon, option: str | None) -> None:
+def test_resume_prints_warnings_of_job(jobs: FakeDaemon, option: str | None) -> None:
     said = ("gpus: 99 asked for, but this machine has none", "m.yml:3:1: warning: x: not known")
     jobs.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=T0, exit_code=0, warnings=said)
     done = run(FFDL, "resume", *([option] if option else []), "--gpus", "99", JOB, daemon=jobs)
     assert (done.returncode, done.stderr) == (0, f"ffdl: warning: {said[0]}\nffdl: {said[1]}\n")
 
 
-def test_resume_with_wait_exits_as_the_job(jobs: FakeDaemon) -> None:
+def test_resume_wait_exits_with_job_exit_status(jobs: FakeDaemon) -> None:
     jobs.on_wait = lambda job_id: make_job(job_id, state="FAILED", exit_signal=9)
     done = run(FFDL, "resume", "--wait", JOB, daemon=jobs)
     assert (done.returncode, done.stdout) == (137, f"{JOB} PROCESSING, resumed\n{JOB} FAILED\n")
@@ -126,7 +126,7 @@ def test_resume_with_wait_exits_as_the_job(jobs: FakeDaemon) -> None:
     assert document["job"]["state"] == "FAILED"
 
 
-def test_a_refused_resume_says_why_and_does_not_hold_up_the_others(jobs: FakeDaemon) -> None:
+def test_resume_reports_refusal_and_continues_with_other_jobs(jobs: FakeDaemon) -> None:
     problem = Problem("C101", f"{OTHER} has completed", 1, "submit it again")
     jobs.refusals[f"/api/v1/jobs/{OTHER}/resume"] = (409, problem)
     done = run(FFDL, "resume", OTHER, JOB, daemon=jobs)
@@ -134,9 +134,7 @@ def test_a_refused_resume_says_why_and_does_not_hold_up_the_others(jobs: FakeDae
     assert done.stderr == f"ffdl: {OTHER} has completed (submit it again)\n"
 
 
-def test_wait_follows_a_job_through_its_attempts_and_prints_the_last_state(
-    jobs: FakeDaemon, manifest: Path, model: Path
-) -> None:
+def test_submit_wait_follows_job_through_all_attempts(jobs: FakeDaemon, manifest: Path, model: Path) -> None:
     course = iter(
         [
             make_job(JOB, attempt=1),
@@ -154,7 +152,7 @@ def test_wait_follows_a_job_through_its_attempts_and_prints_the_last_state(
     assert (done.returncode, done.stderr) == (1, f"ffdl-submit: {JOB}: HALTED: {SENTENCE}\n")
 
 
-def test_show_has_the_attempts_as_a_table(jobs: FakeDaemon) -> None:
+def test_show_prints_table_of_attempts(jobs: FakeDaemon) -> None:
     jobs.jobs[JOB] = make_job(
         JOB,
         state="QUEUED",
@@ -193,7 +191,7 @@ def test_show_has_the_attempts_as_a_table(jobs: FakeDaemon) -> None:
         ({"state": "COMPLETED"}, "achieved"),
     ],
 )
-def test_a_network_level_is_achieved_once_learners_run(
+def test_show_labels_network_level_planned_until_learners_run(
     jobs: FakeDaemon, changes: dict[str, object], label: str
 ) -> None:
     jobs.jobs[JOB] = make_job(JOB, **changes)
@@ -214,18 +212,18 @@ def test_a_network_level_is_achieved_once_learners_run(
         ({"state": "CANCELLED", "ended_at": T0, "timestamps": {"PROCESSING": T0}}, "Store"),
     ],
 )
-def test_show_names_the_store_that_results_go_to(jobs: FakeDaemon, changes: dict[str, object], label: str) -> None:
+def test_show_labels_result_store_by_state_of_job(jobs: FakeDaemon, changes: dict[str, object], label: str) -> None:
     jobs.jobs[JOB] = make_job(JOB, stored_in=f"s3://kept/out/{JOB}", stored_at="https://s3.example.org", **changes)
     shown = run(FFDL, "show", JOB, daemon=jobs).stdout
     assert f"\n{label + ':':<20} s3://kept/out/{JOB}  [https://s3.example.org]\n" in shown
 
 
-def test_show_names_no_store_where_there_is_none(jobs: FakeDaemon) -> None:
+def test_show_omits_result_store_if_job_has_none(jobs: FakeDaemon) -> None:
     shown = run(FFDL, "show", JOB, daemon=jobs).stdout
     assert "\nStore" not in shown and "\nTo be stored" not in shown
 
 
-def test_show_says_that_what_could_not_be_stored_is_stored_by_now(jobs: FakeDaemon) -> None:
+def test_show_prints_when_pending_upload_was_completed(jobs: FakeDaemon) -> None:
     where = f"s3://kept/out/{JOB}"
     failed = make_job(JOB, state="FAILED", ended_at=T0, error_code="S303", stored_in=where, cure="nothing")
     jobs.jobs[JOB] = replace(failed, settled_at=T0 + 90, attempts=(replace(FIRST, paid_at=T0 + 90),))
@@ -234,7 +232,7 @@ def test_show_says_that_what_could_not_be_stored_is_stored_by_now(jobs: FakeDaem
     assert "\nAttempt 1 paid:      2027-01-15T08:01:30 what it could not store is stored\n" in shown
 
 
-def test_by_what_a_network_is_made_stands_behind_its_level(jobs: FakeDaemon) -> None:
+def test_show_prints_network_mechanism_after_level(jobs: FakeDaemon) -> None:
     jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="job", network_by="vxlan")
     assert "\nNetwork achieved:    job (vxlan)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
     shown = json.loads(run(FFDL, "show", "--json", JOB, daemon=jobs).stdout)["job"]
@@ -242,7 +240,7 @@ def test_by_what_a_network_is_made_stands_behind_its_level(jobs: FakeDaemon) -> 
 
 
 @pytest.mark.parametrize(("by", "shown"), [("none", "host"), ("none; not looked at", "host (not looked at)")])
-def test_the_nodes_own_network_is_made_by_nothing(jobs: FakeDaemon, by: str, shown: str) -> None:
+def test_show_prints_no_mechanism_for_host_network(jobs: FakeDaemon, by: str, shown: str) -> None:
     jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="host", network_by=by)
     assert f"\nNetwork achieved:    {shown}\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
 
@@ -250,7 +248,7 @@ def test_the_nodes_own_network_is_made_by_nothing(jobs: FakeDaemon, by: str, sho
 @pytest.mark.parametrize(
     ("state", "attempt", "heading"), [("QUEUED", 2, 2), ("PENDING", 1, 2), ("QUEUED", 1, None), ("PENDING", 0, None)]
 )
-def test_times_say_of_which_attempt_they_are_where_there_were_others(
+def test_show_names_attempt_of_timestamps_if_job_had_others(
     jobs: FakeDaemon, state: str, attempt: int, heading: int | None
 ) -> None:
     jobs.jobs[JOB] = make_job(JOB, state=state, attempt=attempt, timestamps={state: T0})
@@ -262,7 +260,7 @@ def test_times_say_of_which_attempt_they_are_where_there_were_others(
     assert f"Attempt:             {attempt}{waits}" in lines
 
 
-def test_the_last_attempt_of_a_job_that_was_done_or_failed(jobs: FakeDaemon) -> None:
+def test_show_prints_how_last_attempt_ended(jobs: FakeDaemon) -> None:
     last = replace(SECOND, ended_at=T0 + 90, error_code="000")
     jobs.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=T0 + 90, attempts=(FIRST, last))
     assert "  completed\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
@@ -280,11 +278,11 @@ def test_the_last_attempt_of_a_job_that_was_done_or_failed(jobs: FakeDaemon) -> 
         (replace(FIRST, checkpoint_took_s=None), "confirmed"),
     ],
 )
-def test_a_checkpoint_in_few_words(attempt: AttemptView, said: str) -> None:
+def test_describe_checkpoint_summarises_checkpoint_of_attempt(attempt: AttemptView, said: str) -> None:
     assert describe_checkpoint(attempt) == said
 
 
-def test_a_saved_checkpoint_has_its_time(jobs: FakeDaemon) -> None:
+def test_show_prints_time_of_saved_checkpoint(jobs: FakeDaemon) -> None:
     lost = replace(FIRST, interruption="node_failure", checkpoint_asked=False, checkpoint_confirmed=False, owed=False)
     jobs.jobs[JOB] = make_job(JOB, state="PENDING", attempts=(lost,))
     shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
@@ -292,7 +290,7 @@ def test_a_saved_checkpoint_has_its_time(jobs: FakeDaemon) -> None:
     assert "Results owed" not in shown
 
 
-def test_list_says_what_a_halt_left(jobs: FakeDaemon) -> None:
+def test_list_prints_halt_message_and_requested_action(jobs: FakeDaemon) -> None:
     jobs.jobs = {JOB: HALTED}
     line = run(FFDL, "list", "-h", "-t", "halted", daemon=jobs).stdout
     assert " HALTED " in line
@@ -306,7 +304,7 @@ def test_list_says_what_a_halt_left(jobs: FakeDaemon) -> None:
     assert place_or_reason(replace(HALTED, error_code="S305", message="no space")) == "(S305 no space)"
 
 
-def test_events_say_the_attempt_and_why_a_job_went_back(jobs: FakeDaemon) -> None:
+def test_events_prints_attempt_and_cause_of_requeue(jobs: FakeDaemon) -> None:
     jobs.jobs[JOB] = HALTED
     jobs.events = [
         EventView(JOB, 1, T0, "PROCESSING", 1, "progress"),

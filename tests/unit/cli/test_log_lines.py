@@ -38,17 +38,17 @@ def printed(capsys: pytest.CaptureFixture[str], lines: list[LogLine], *, separat
     return capsys.readouterr().out
 
 
-def test_a_pipe_gets_the_pieces_of_a_line_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_printer_joins_pieces_of_one_line_in_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [piece(1, 1, "\r 1%", partial=True), piece(1, 1, "\r 2%", partial=True), piece(1, 1, ""), piece(1, 2, "x")]
     assert printed(capsys, lines) == "[1] \r 1%\r 2%\n[1] x\n"
 
 
-def test_lines_of_two_learners_are_never_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_printer_keeps_partial_lines_of_two_learners_apart(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [piece(1, 1, "a", partial=True), piece(2, 1, "b"), piece(1, 1, "c"), piece(2, 2, "d", partial=True)]
     assert printed(capsys, lines) == "[1] a\n[2] b\n[1] c\n[2] d\n"
 
 
-def test_a_terminal_shows_a_bar_on_one_line(
+def test_line_printer_redraws_progress_bar_on_one_terminal_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_lines, "is_terminal", lambda: True)
@@ -56,12 +56,12 @@ def test_a_terminal_shows_a_bar_on_one_line(
     assert printed(capsys, lines).replace("\ufffd", "?") == "[1]  2%\r\x1b[K[1]  3%?[2J done\n"
 
 
-def test_gaps_between_neighbours_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_printer_marks_gaps_between_lines(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [piece(1, 3, "a"), piece(1, 4, "b"), piece(1, 9, "c"), piece(2, 1, "d"), piece(2, 2, "e")]
     assert printed(capsys, lines, separate=True) == "[1] a\n[1] b\n--\n[1] c\n--\n[2] d\n[2] e\n"
 
 
-def test_what_is_gone_is_told_where_all_was_wanted(job: FakeDaemon) -> None:
+def test_logs_reports_lost_first_lines_unless_tail_is_given(job: FakeDaemon) -> None:
     job.lines = [piece(1, 7, "a"), piece(2, 1, "b"), piece(1, 8, "c")]
     done = run(FFDL, "logs", JOB, daemon=job)
     assert done.stdout == "[1] a\n[2] b\n[1] c\n"
@@ -72,19 +72,19 @@ def test_what_is_gone_is_told_where_all_was_wanted(job: FakeDaemon) -> None:
     assert run(FFDL, "logs", "-n", "2", JOB, daemon=job).stderr == ""
 
 
-def test_what_the_encoding_of_the_locale_lacks_ends_nothing(job: FakeDaemon) -> None:
+def test_logs_replaces_characters_missing_in_output_encoding(job: FakeDaemon) -> None:
     job.lines = [piece(1, 1, "a\u2588"), piece(2, 1, "b")]
     done = run(FFDL, "logs", JOB, daemon=job, env={"PYTHONIOENCODING": "latin-1"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1] a?\n[2] b\n", "")
 
 
-def test_bytes_that_are_no_text_are_refused(job: FakeDaemon) -> None:
+def test_commands_reject_arguments_that_are_not_utf8(job: FakeDaemon) -> None:
     for words in (("logs", "-g", "\udcff", JOB), ("show", "\udcff")):
         done = run(FFDL, *words, daemon=job)
         assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("ffdl: b'\\xff' is not UTF-8")
 
 
-def test_searches_are_the_daemons(job: FakeDaemon) -> None:
+def test_logs_sends_search_options_to_daemon(job: FakeDaemon) -> None:
     run(FFDL, "logs", "-g", "a b", "-iv", "-C", "2", "-A", "5", JOB, daemon=job)
     assert job.requests[-1] == f"{LOGS}?grep=a+b&ignore_case=true&invert=true&before=2&after=5"
     run(FFDL, "logs", "--grep", "-x", "-F", "-n", "3", JOB, daemon=job)
@@ -93,7 +93,9 @@ def test_searches_are_the_daemons(job: FakeDaemon) -> None:
     assert (done.returncode, "go with --grep" in done.stderr) == (2, True)
 
 
-def test_many_lines_are_printed_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_printer_writes_many_lines_in_one_call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     writes: list[object] = []
     echo = click.echo
 
@@ -117,7 +119,7 @@ def test_many_lines_are_printed_at_once(capsys: pytest.CaptureFixture[str], monk
             assert out == [f"{when} [1] {number}" for number in range(1000)]
 
 
-def test_neighbours_that_come_together_have_no_gap(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_printer_marks_no_gap_between_adjacent_texts(capsys: pytest.CaptureFixture[str]) -> None:
     texts = [
         LogText(1, 3, "a\nb", None, 1, 0, 4),
         LogText(1, 5, "c", None, 1, 4, 6),
@@ -127,7 +129,7 @@ def test_neighbours_that_come_together_have_no_gap(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "a\nb\nc\n--\nd\n"
 
 
-def test_a_terminal_gets_no_control_characters_of_any_line(
+def test_line_printer_replaces_control_characters_on_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_lines, "is_terminal", lambda: True)
@@ -145,7 +147,7 @@ def test_a_terminal_gets_no_control_characters_of_any_line(
         LogText(1, 3, "\ufffd\nb\r\nc", None, 1, 10, 21, ends=(12, 15, 21)),
     ],
 )
-def test_json_lines_are_the_records_encoded(text: LogText) -> None:
+def test_json_lines_match_encoded_records(text: LogText) -> None:
     encode = json.JSONEncoder(ensure_ascii=True).encode
     wanted = [encode({"schema": SCHEMA, "line": to_plain(line)}) for line in text.lines()]
     assert log_lines.json_lines(text).splitlines() == wanted

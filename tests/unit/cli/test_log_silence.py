@@ -14,7 +14,7 @@ PLACES = {"logs": "/j/attempt-1/logs", "job_dir": "/j", "attempts": RAN}
 
 
 @pytest.mark.parametrize("state", ["PENDING", "DEPLOYING", "QUEUED"])
-def test_a_job_that_has_not_begun_has_no_output_yet(daemon: FakeDaemon, state: str) -> None:
+def test_logs_reports_no_output_before_job_starts(daemon: FakeDaemon, state: str) -> None:
     daemon.jobs[JOB] = make_job(JOB, state=state, attempts=(AttemptView(1, "4711", "slurm", 0.0),))
     done = run(FFDL, "logs", JOB, daemon=daemon)
     assert (done.returncode, done.stdout) == (0, "")
@@ -41,7 +41,9 @@ def test_a_job_that_has_not_begun_has_no_output_yet(daemon: FakeDaemon, state: s
         ),
     ],
 )
-def test_why_there_is_none_and_where_it_is_stored(daemon: FakeDaemon, changes: dict[str, object], said: str) -> None:
+def test_logs_explains_missing_output_and_names_stored_log(
+    daemon: FakeDaemon, changes: dict[str, object], said: str
+) -> None:
     daemon.jobs[JOB] = make_job(JOB, **changes)
     done = run(FFDL, "logs", JOB, daemon=daemon)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)

@@ -26,14 +26,14 @@ def job(daemon: FakeDaemon) -> FakeDaemon:
     return daemon
 
 
-def test_one_attempt_is_printed_as_it_is(job: FakeDaemon) -> None:
+def test_logs_prints_unmarked_lines_of_one_attempt(job: FakeDaemon) -> None:
     done = run(FFDL, "logs", "--attempt", "1", JOB, daemon=job)
     assert (done.stdout, done.stderr) == ("a\nb\n", "")
     done = run(FFDL, "loglines", "--attempt", "1", JOB, daemon=job)
     assert (done.stdout, done.stderr) == ("1 1500 a\n2 N/A b\n", "")
 
 
-def test_lines_of_all_attempts_name_theirs(job: FakeDaemon) -> None:
+def test_logs_marks_lines_with_attempt_if_all_are_requested(job: FakeDaemon) -> None:
     done = run(FFDL, "logs", "--attempt", "ALL", JOB, daemon=job)
     assert (done.stdout, done.stderr) == ("[attempt 1] a\n[attempt 1] b\n[attempt 2] c\n", "")
     assert job.requests[-1] == f"GET /api/v1/jobs/{JOB}/logs?attempt=all"
@@ -43,7 +43,7 @@ def test_lines_of_all_attempts_name_theirs(job: FakeDaemon) -> None:
     assert [(each["line"]["attempt"], each["line"]["line"]) for each in documents] == [(1, "a"), (1, "b"), (2, "c")]
 
 
-def test_lines_of_all_attempts_and_learners_name_both(job: FakeDaemon) -> None:
+def test_logs_marks_lines_with_attempt_and_learner(job: FakeDaemon) -> None:
     job.jobs[JOB] = make_job(JOB, learners=2, attempt=2, attempts=(attempt(1), attempt(2)))
     job.lines = [LogLine(1, 1, "a", None, 1, 0), LogLine(2, 1, "b", None, 1, 0), LogLine(2, 1, "c", None, 2, 0)]
     assert run(FFDL, "logs", "--attempt", "all", JOB, daemon=job).stdout == "[1.1] a\n[1.2] b\n[2.2] c\n"
@@ -57,7 +57,7 @@ def test_lines_of_all_attempts_and_learners_name_both(job: FakeDaemon) -> None:
 
 @pytest.mark.parametrize("verb", ["logs", "loglines"])
 @pytest.mark.parametrize("word", ["0", "-1", "two", "1.5", ""])
-def test_what_is_no_attempt_is_wrong_usage(job: FakeDaemon, verb: str, word: str) -> None:
+def test_logs_rejects_invalid_attempt_number(job: FakeDaemon, verb: str, word: str) -> None:
     done = run(FFDL, verb, f"--attempt={word}", JOB, daemon=job)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{word!r} is neither the number of an attempt nor 'all'" in done.stderr
@@ -65,7 +65,7 @@ def test_what_is_no_attempt_is_wrong_usage(job: FakeDaemon, verb: str, word: str
 
 
 @pytest.mark.parametrize("verb", ["logs", "loglines"])
-def test_an_attempt_that_there_is_not_ends_as_wrong_usage(job: FakeDaemon, verb: str) -> None:
+def test_logs_exits_2_for_unknown_attempt(job: FakeDaemon, verb: str) -> None:
     sentence = f"{JOB} has attempts 1 to 2; there is no attempt 7"
     job.refusals[f"/api/v1/jobs/{JOB}/logs"] = (400, Problem("C101", sentence, 2))
     done = run(FFDL, verb, "--attempt", "7", JOB, daemon=job)
@@ -87,7 +87,7 @@ def test_an_attempt_that_there_is_not_ends_as_wrong_usage(job: FakeDaemon, verb:
         ),
     ],
 )
-def test_what_else_there_is_is_said_once_on_standard_error(
+def test_logs_notes_other_attempts_once_on_stderr(
     job: FakeDaemon, verb: str, attempts: list[bool], shown: int, said: str
 ) -> None:
     chain = tuple(attempt(number, ran=ran) for number, ran in enumerate(attempts, 1))
@@ -98,7 +98,7 @@ def test_what_else_there_is_is_said_once_on_standard_error(
     assert done.stderr == (f"ffdl: {said}\n" if said else "")
 
 
-def test_one_learner_after_the_other_stays_with_one_attempt(job: FakeDaemon) -> None:
+def test_logs_by_learner_keeps_one_attempt_across_requests(job: FakeDaemon) -> None:
     """The newest attempt may begin to write between two requests."""
     job.jobs[JOB] = make_job(JOB, learners=2, attempt=2, attempts=(attempt(1), attempt(2, ran=False)))
     job.lines = [LogLine(1, 1, "a", None, 1, 0), LogLine(2, 1, "b", None, 1, 0), LogLine(2, 1, "c", None, 2, 0)]
@@ -108,7 +108,7 @@ def test_one_learner_after_the_other_stays_with_one_attempt(job: FakeDaemon) -> 
 
 
 @pytest.mark.parametrize("verb", ["logs", "loglines"])
-def test_a_follower_hears_of_the_next_attempt(job: FakeDaemon, verb: str) -> None:
+def test_logs_follow_announces_next_attempt(job: FakeDaemon, verb: str) -> None:
     job.jobs[JOB] = make_job(JOB, attempts=(attempt(1),))
     done = run(FFDL, verb, "-f", JOB, daemon=job)
     assert [line.rpartition(" ")[2] for line in done.stdout.splitlines()] == ["a", "b", "c"]
@@ -117,7 +117,7 @@ def test_a_follower_hears_of_the_next_attempt(job: FakeDaemon, verb: str) -> Non
     assert (named.stderr, named.stdout.splitlines()[-1].startswith("[attempt 2] ")) == ("", True)
 
 
-def test_show_says_whose_results_and_logs_these_are(job: FakeDaemon) -> None:
+def test_show_names_attempt_of_results_and_logs(job: FakeDaemon) -> None:
     places = {"results": "/j/attempt-1/results", "logs": "/j/attempt-1/logs"}
     job.jobs[JOB] = make_job(JOB, attempt=2, attempts=(attempt(1), attempt(2, ran=False)), **places)
     shown = run(FFDL, "show", JOB, daemon=job).stdout
@@ -126,7 +126,7 @@ def test_show_says_whose_results_and_logs_these_are(job: FakeDaemon) -> None:
     assert "Attempt 1" not in shown, "it would say the same again"
 
 
-def test_show_has_the_places_of_all_attempts_that_ran(job: FakeDaemon) -> None:
+def test_show_prints_results_and_logs_of_each_attempt_that_ran(job: FakeDaemon) -> None:
     chain = (attempt(1), attempt(2, ran=False), attempt(3))
     job.jobs[JOB] = make_job(JOB, attempt=3, attempts=chain, results="/store", logs="/j/attempt-3/logs")
     shown = run(FFDL, "show", JOB, daemon=job).stdout

@@ -54,7 +54,7 @@ def jobs(daemon: FakeDaemon) -> FakeDaemon:
     return daemon
 
 
-def test_a_table_with_the_course_of_each_value(jobs: FakeDaemon) -> None:
+def test_metrics_prints_table_with_curve_of_each_value(jobs: FakeDaemon) -> None:
     done = run(FFDL, "metrics", ONE, daemon=jobs)
     header, row = done.stdout.splitlines()
     assert header.split() == ["METRIC", "POINTS", "AT", "LAST", "LEAST", "MOST", "COURSE"]
@@ -62,7 +62,7 @@ def test_a_table_with_the_course_of_each_value(jobs: FakeDaemon) -> None:
     assert row.split()[7].startswith("█▃▂▁") and done.stderr == ""
 
 
-def test_several_jobs_and_learners_have_columns_of_their_own(jobs: FakeDaemon) -> None:
+def test_metrics_adds_columns_for_several_jobs_and_learners(jobs: FakeDaemon) -> None:
     jobs.measured[f"{TWO}/metrics"].append(metric(10, float("nan"), learner=2))
     rows = [line.split() for line in run(FFDL, "metrics", ONE, TWO, daemon=jobs).stdout.splitlines()]
     assert rows[0][:3] == ["ID", "METRIC", "LEARNER"]
@@ -72,7 +72,7 @@ def test_several_jobs_and_learners_have_columns_of_their_own(jobs: FakeDaemon) -
     assert rows[3][6:] == ["-", "-", "-"]
 
 
-def test_patterns_choose(jobs: FakeDaemon) -> None:
+def test_metrics_only_selects_rows_by_pattern(jobs: FakeDaemon) -> None:
     jobs.measured[f"{ONE}/metrics"] += [metric(1, 0.5, group="val")]
     for pattern, labels in (
         ("val/*", ["val/loss"]),
@@ -86,7 +86,7 @@ def test_patterns_choose(jobs: FakeDaemon) -> None:
     assert "called nothing; there is train/loss, val/loss\n" in done.stderr
 
 
-def test_patterns_choose_what_is_written_too(jobs: FakeDaemon, tmp_path: Path) -> None:
+def test_metrics_only_applies_to_files_json_and_follow(jobs: FakeDaemon, tmp_path: Path) -> None:
     jobs.measured[f"{TWO}/metrics"] += [metric(1, 0.5, group="val")]
     files = ("--csv", "-", "--parquet", tmp_path / "a.parquet")
     rows = list(csv.DictReader(io.StringIO(run(FFDL, "metrics", "--only", "val/*", *files, TWO, daemon=jobs).stdout)))
@@ -98,7 +98,7 @@ def test_patterns_choose_what_is_written_too(jobs: FakeDaemon, tmp_path: Path) -
     assert len(lines) == 1 and lines[0].endswith(" [1] val iteration=1 loss=0.5")
 
 
-def test_the_use_of_one_learner_alone(jobs: FakeDaemon) -> None:
+def test_metrics_usage_selects_one_learner(jobs: FakeDaemon) -> None:
     def of(learner: str, *options: str) -> str:
         return run(FFDL, "metrics", "--usage", "--learner", learner, *options, ONE, daemon=jobs).stdout
 
@@ -112,18 +112,18 @@ def test_the_use_of_one_learner_alone(jobs: FakeDaemon) -> None:
     assert first[head.index("LEARNER")] == "1"
 
 
-def test_an_axis_that_nothing_has_is_said(jobs: FakeDaemon) -> None:
+def test_metrics_reports_axis_that_no_value_has(jobs: FakeDaemon) -> None:
     done = run(FFDL, "metrics", "--axis", "epoch", ONE, daemon=jobs)
     assert "train/loss" in done.stdout and "an axis epoch; what follows is by time" in done.stderr
     assert run(FFDL, "metrics", "--axis", "iteration", ONE, daemon=jobs).stderr == ""
 
 
-def test_learners_and_attempts_are_asked_of_the_daemon(jobs: FakeDaemon) -> None:
+def test_metrics_sends_learner_and_attempt_to_daemon(jobs: FakeDaemon) -> None:
     run(FFDL, "metrics", "--learner", "2", "--attempt", "3", ONE, daemon=jobs)
     assert jobs.requests[-1] == f"GET /api/v1/jobs/{ONE}/metrics?learner=2&attempt=3"
 
 
-def test_nothing_was_measured(jobs: FakeDaemon) -> None:
+def test_metrics_reports_missing_measurements_and_unknown_job(jobs: FakeDaemon) -> None:
     jobs.measured.clear()
     assert "evaluation_metrics in the manifest" in run(FFDL, "metrics", ONE, daemon=jobs).stderr
     assert "nothing was sampled yet" in run(FFDL, "metrics", "--usage", ONE, daemon=jobs).stderr
@@ -131,7 +131,9 @@ def test_nothing_was_measured(jobs: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("options", [("--csv",), ("--parquet",), ("--usage", "--csv"), ("--csv", "x.html", "--html")])
-def test_a_file_without_values_is_said_once(jobs: FakeDaemon, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_metrics_writes_file_without_values_and_reports_it_once(
+    jobs: FakeDaemon, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     """It is written all the same, with its columns: programs read it."""
     jobs.measured.clear()
     path = tmp_path / "written"
@@ -144,7 +146,7 @@ def test_a_file_without_values_is_said_once(jobs: FakeDaemon, tmp_path: Path, op
         assert path.read_text().startswith("job,attempt,")
 
 
-def test_json_is_ffdls_form_line_by_line(jobs: FakeDaemon) -> None:
+def test_metrics_json_prints_one_record_per_line(jobs: FakeDaemon) -> None:
     documents = json_lines(run(FFDL, "metrics", "--json", TWO, daemon=jobs).stdout)
     assert len(documents) == 10 and documents[3]["metrics"]["learner"] == 1
     assert documents[3]["metrics"]["record"]["values"]["loss"] == {"type": "FLOAT", "value": "2.0"}
@@ -153,7 +155,7 @@ def test_json_is_ffdls_form_line_by_line(jobs: FakeDaemon) -> None:
     assert first["usage"]["sample"]["gpus"][0]["used"] == 0.5
 
 
-def test_ffdls_own_verb_pages_as_ffdls_does(jobs: FakeDaemon) -> None:
+def test_emetrics_pages_records_like_ffdl(jobs: FakeDaemon) -> None:
     def numbers(*options: str) -> list[int]:
         return [int(line.split()[0]) for line in run(FFDL, "emetrics", *options, TWO, daemon=jobs).stdout.splitlines()]
 
@@ -169,12 +171,12 @@ def test_ffdls_own_verb_pages_as_ffdls_does(jobs: FakeDaemon) -> None:
     assert run(FFDL, "emetrics", "-f", "--pos", "-1", TWO, daemon=jobs).returncode == 2
 
 
-def test_what_is_seen_before_a_stream_breaks_off_comes_once(jobs: FakeDaemon) -> None:
+def test_metrics_prints_each_record_once_after_broken_stream(jobs: FakeDaemon) -> None:
     jobs.break_log_after = 4
     assert len(json_lines(run(FFDL, "metrics", "--json", TWO, daemon=jobs).stdout)) == 10
 
 
-def test_following_prints_each_record_of_all_jobs(jobs: FakeDaemon) -> None:
+def test_metrics_follow_prints_each_record_of_all_jobs(jobs: FakeDaemon) -> None:
     done = run(FFDL, "metrics", "-f", ONE, TWO, daemon=jobs)
     lines = done.stdout.splitlines()
     assert len(lines) == 110 and sum(TWO in line for line in lines) == 10
@@ -184,7 +186,7 @@ def test_following_prints_each_record_of_all_jobs(jobs: FakeDaemon) -> None:
     assert run(FFDL, "metrics", "-f", ONE, "training-000000009", daemon=jobs).returncode == 66
 
 
-def test_csv_and_parquet_hold_every_value(jobs: FakeDaemon, tmp_path: Path) -> None:
+def test_metrics_writes_every_value_to_csv_and_parquet(jobs: FakeDaemon, tmp_path: Path) -> None:
     done = run(FFDL, "metrics", "--csv", "-", "--parquet", tmp_path / "a.parquet", TWO, daemon=jobs)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert len(rows) == 20 and done.stderr == ""
@@ -195,7 +197,7 @@ def test_csv_and_parquet_hold_every_value(jobs: FakeDaemon, tmp_path: Path) -> N
     assert table[6]["time"] == 1_800_000_000.003 and table[6]["job"] == TWO
 
 
-def test_usage_as_a_table_and_as_csv(jobs: FakeDaemon) -> None:
+def test_metrics_usage_prints_table_and_csv(jobs: FakeDaemon) -> None:
     lines = run(FFDL, "metrics", "--usage", ONE, daemon=jobs).stdout.splitlines()
     cells = {tuple(line.split("  ")[0:1]): line for line in lines}
     assert "3.5 cores" in cells[("node 0/cpu",)] and "2 GB" in cells[("node 0/memory",)]
@@ -223,7 +225,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_a_page_needs_nothing_else_and_a_picture_is_one(jobs: FakeDaemon, tmp_path: Path) -> None:
+def test_metrics_writes_self_contained_html_and_valid_png(jobs: FakeDaemon, tmp_path: Path) -> None:
     jobs.measured[f"{ONE}/metrics"] += [metric(1, 0.5, group="<script>$x$")]
     files = ("--html", tmp_path / "a.html", "--png", tmp_path / "a.png")
     done = run(FFDL, "metrics", *files, ONE, TWO, daemon=jobs, env={"MPLCONFIGDIR": str(tmp_path)})
@@ -237,7 +239,7 @@ def test_a_page_needs_nothing_else_and_a_picture_is_one(jobs: FakeDaemon, tmp_pa
     assert picture.startswith(b"\x89PNG\r\n") and width > 500 and height > 500
 
 
-def test_curves_in_the_terminal(jobs: FakeDaemon) -> None:
+def test_metrics_plot_draws_curves_in_terminal(jobs: FakeDaemon) -> None:
     done = run(FFDL, "metrics", "--plot", ONE, TWO, daemon=jobs, env={"COLUMNS": "60", "LINES": "24"})
     lines = done.stdout.splitlines()
     assert lines[0] == "train/loss by iteration" and max(map(len, lines[1:-3])) <= 61
@@ -255,12 +257,12 @@ def test_curves_in_the_terminal(jobs: FakeDaemon) -> None:
         ("--usage", "--only", "cpu", "--json"), ("--usage", "--only", "cpu", "--csv", "-"),
     ],
 )  # fmt: skip
-def test_what_does_not_go_together(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
+def test_metrics_rejects_conflicting_options(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
     assert run(FFDL, "metrics", *options, ONE, daemon=jobs).returncode == 2
 
 
 @pytest.mark.parametrize("option", ["--csv", "--parquet", "--html", "--png"])
-def test_a_file_that_cannot_be_written_is_said_before_the_daemon_is_asked(
+def test_metrics_rejects_unusable_output_path_before_asking_daemon(
     jobs: FakeDaemon, tmp_path: Path, option: str
 ) -> None:
     (tmp_path / "here.png").mkdir()
@@ -273,7 +275,7 @@ def test_a_file_that_cannot_be_written_is_said_before_the_daemon_is_asked(
     assert jobs.requests == []
 
 
-def test_what_may_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_written_rejects_path_without_write_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(click.BadParameter, match="nothing may be written in the directory"):
         check_written(click.Context(metrics), metrics.params[0], str(tmp_path / "x"))
@@ -283,13 +285,13 @@ def test_what_may_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert check_written(click.Context(metrics), metrics.params[0], "-") == "-"
 
 
-def test_a_picture_has_its_ending(jobs: FakeDaemon, tmp_path: Path) -> None:
+def test_metrics_png_requires_png_suffix(jobs: FakeDaemon, tmp_path: Path) -> None:
     done = run(FFDL, "metrics", "--png", tmp_path / "a.txt", ONE, daemon=jobs)
     assert done.returncode == 2 and "does not end with .png" in done.stderr and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("option", ["--csv", "--parquet", "--html", "--png"])
-def test_a_file_that_is_there_stays_where_the_job_is_none(jobs: FakeDaemon, tmp_path: Path, option: str) -> None:
+def test_metrics_keeps_existing_file_if_job_is_unknown(jobs: FakeDaemon, tmp_path: Path, option: str) -> None:
     path = tmp_path / "a.png"
     path.write_text("of yesterday")
     assert run(FFDL, "metrics", option, path, "training-000000009", daemon=jobs).returncode == 66
@@ -297,7 +299,7 @@ def test_a_file_that_is_there_stays_where_the_job_is_none(jobs: FakeDaemon, tmp_
 
 
 @pytest.mark.parametrize("options", [(), ("--plot",), ("--json",), ("--csv", "-"), ("-f",)])
-def test_a_job_that_is_left_out_of_a_comparison_is_named(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
+def test_metrics_names_job_left_out_of_comparison(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
     jobs.measured[f"{TWO}/metrics"] = []
     done = run(FFDL, "metrics", *options, ONE, TWO, daemon=jobs)
     assert done.returncode == 0 and ONE not in done.stderr and done.stdout
@@ -310,7 +312,7 @@ def test_a_job_that_is_left_out_of_a_comparison_is_named(jobs: FakeDaemon, optio
 @pytest.mark.parametrize(
     "options", [("--plot",), ("--json",), ("--csv", "-"), ("-f",), ("--usage",), ("--usage", "-f")]
 )
-def test_a_name_that_nothing_has_is_a_failure_with_those_there_are(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
+def test_metrics_only_fails_and_lists_names_if_nothing_matches(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
     done = run(FFDL, "metrics", *options, "--only", "los", ONE, daemon=jobs)
     assert done.returncode == 1 and done.stdout in ("", ",".join(METRIC_COLUMNS) + "\n")
     assert "nothing was measured that is called los; there is " in done.stderr
@@ -320,7 +322,7 @@ def test_a_name_that_nothing_has_is_a_failure_with_those_there_are(jobs: FakeDae
 @pytest.mark.parametrize(
     ("option", "package", "extra"), [("--png", "matplotlib", "plots"), ("--parquet", "pyarrow", "parquet")]
 )
-def test_a_missing_package_is_named_with_its_extra(
+def test_metrics_names_extra_of_missing_package(
     jobs: FakeDaemon, tmp_path: Path, option: str, package: str, extra: str
 ) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from ffdl_batch.cli.main import main; main()"
@@ -328,7 +330,7 @@ def test_a_missing_package_is_named_with_its_extra(
     assert done.returncode == 2 and f"ffdl-batch[{extra}]" in done.stderr
 
 
-def test_a_curve_goes_from_its_lower_left_to_its_upper_right() -> None:
+def test_draw_maps_curve_from_lower_left_to_upper_right() -> None:
     series = Series(Name("j", 1, "g", "v"))
     for step in range(11):
         series.add(step, step)
@@ -346,12 +348,12 @@ def test_a_curve_goes_from_its_lower_left_to_its_upper_right() -> None:
      (12, "B/s", "12 B/s"),
      (float("nan"), "", "-"), (float("inf"), "", "inf"), (2.5, "cores", "2.5 cores")],
 )  # fmt: skip
-def test_numbers(number: float, unit: str, text: str) -> None:
+def test_short_formats_number_with_unit(number: float, unit: str, text: str) -> None:
     assert short(number, unit) == text
 
 
 @pytest.mark.parametrize(("option", "shown"), [((), "train/loss"), (("--plot",), "train/loss by iteration")])
-def test_a_terminal_is_drawn_anew(jobs: FakeDaemon, option: tuple[str, ...], shown: str) -> None:
+def test_metrics_follow_redraws_terminal(jobs: FakeDaemon, option: tuple[str, ...], shown: str) -> None:
     ours, theirs = os.openpty()
     argv = [*FFDL, "metrics", "-f", *option, ONE, TWO]
     env = environment(jobs, {"COLUMNS": "80", "LINES": "24", "TERM": "xterm"})

@@ -22,26 +22,26 @@ TAKEN_OPTIONS = {name for name, option in BY_NAME.items() if option.of_sbatch or
 )
 
 
-def test_every_option_of_sbatch_is_taken_or_refused_and_never_both() -> None:
+def test_submit_takes_or_refuses_every_sbatch_option() -> None:
     assert TAKEN_OPTIONS | set(REFUSED) >= set(OPTIONS)
     assert not TAKEN_OPTIONS & set(REFUSED)
 
 
-def test_no_option_is_invented() -> None:
+def test_submit_lists_no_option_that_sbatch_lacks() -> None:
     older = {"power", "runtime"}  # of releases before and after 26.05
     assert set(REFUSED) - older <= set(OPTIONS)
     assert set(OPTIONS) >= TAKEN_OPTIONS
 
 
 @pytest.mark.parametrize("name", sorted(TAKEN_OPTIONS - {"help"}))
-def test_what_is_taken_has_sbatchs_letter(name: str) -> None:
+def test_submit_declares_taken_option_with_letter_of_sbatch(name: str) -> None:
     assert f"--{name}" in DECLARED
     if OPTIONS[name]:
         assert f"-{OPTIONS[name]}" in DECLARED
 
 
 @pytest.mark.parametrize("name", sorted(set(REFUSED) & set(OPTIONS)))
-def test_what_is_refused_says_why_in_every_spelling(name: str) -> None:
+def test_submit_explains_refused_option_in_every_spelling(name: str) -> None:
     runner = CliRunner()
     spellings = [[f"--{name}"], [f"--{name}=x"], [f"--{name}", "x"]]
     if letter := OPTIONS[name]:
@@ -54,16 +54,16 @@ def test_what_is_refused_says_why_in_every_spelling(name: str) -> None:
         assert " ".join(REFUSED[name].split()[:6]) in " ".join(result.output.split())
 
 
-def test_only_refused_letters_are_listed() -> None:
+def test_refused_letters_match_letters_of_sbatch() -> None:
     assert {letter: OPTIONS[name] for letter, name in REFUSED_LETTERS.items()} == {k: k for k in REFUSED_LETTERS}
 
 
-def test_options_of_the_manifests_allow_list_point_there() -> None:
+def test_refusals_point_to_manifest_for_options_of_its_allow_list() -> None:
     pointed = {name for name, sentence in REFUSED.items() if sentence is IN_THE_MANIFEST}
     assert pointed == set(REFUSED) & SLURM_ARGS
 
 
-def test_every_job_option_is_one_that_the_manifests_overlay_takes() -> None:
+def test_manifest_overlay_accepts_every_job_option() -> None:
     from ffdl_batch.manifest.log import FindingLog
     from ffdl_batch.manifest.tree import Mapping, Mark, Origin
 
@@ -83,25 +83,25 @@ def test_every_job_option_is_one_that_the_manifests_overlay_takes() -> None:
         ("SBATCH_X is ignored: no warning", "warning: SBATCH_X is ignored: no warning"),
     ],
 )
-def test_a_warning_has_its_word_once(text: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_warn_adds_warning_prefix_only_once(text: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     Manner().warn(text)
     assert capsys.readouterr().err == f"ffdl: {line}\n"
 
 
-def test_a_misspelt_option_gets_the_nearest() -> None:
+def test_submit_suggests_nearest_option_for_typo() -> None:
     result = CliRunner().invoke(submit, ["--partitoin=gpu", "m.yml", "model"])
     assert result.exit_code == 2
     assert "--partition" in result.output
     assert explain_refusal("--partitoin") is None
 
 
-def test_requeue_takes_no_value() -> None:
+def test_submit_rejects_value_of_requeue() -> None:
     result = CliRunner().invoke(submit, ["--requeue=expedite", "m.yml", "model"])
     assert result.exit_code == 2
     assert "--requeue takes no value here" in result.output
 
 
-def test_every_variable_of_sbatch_is_known() -> None:
+def test_submit_knows_every_sbatch_variable() -> None:
     known = {*TAKEN, *NOT_TAKEN, *FOR_THE_COMMAND, SLURM_NETWORK}
     assert known == set(VARIABLES)
     assert not set(TAKEN) & set(NOT_TAKEN)
@@ -109,7 +109,7 @@ def test_every_variable_of_sbatch_is_known() -> None:
     assert set(NOT_TAKEN.values()) <= set(REFUSED)
 
 
-def test_the_environment_is_read() -> None:
+def test_read_environment_maps_variables_to_options_and_warnings() -> None:
     found = read_environment(
         {
             "SBATCH_PARTITION": "gpu",
@@ -132,11 +132,11 @@ def test_the_environment_is_read() -> None:
     ("value", "counts"),
     [("", True), ("yes", True), ("1", True), ("-2", True), ("0", False), ("no", False), (None, False)],
 )
-def test_flags_in_the_environment(value: str | None, counts: bool) -> None:
+def test_is_flag_set_treats_zero_no_and_unset_as_false(value: str | None, counts: bool) -> None:
     assert is_flag_set(value) is counts
 
 
-def test_every_verb_exists_and_its_line_is_its_own() -> None:
+def test_ffdl_has_command_with_help_for_every_verb() -> None:
     context = click.Context(ffdl)
     for verb in VERBS:
         command = ffdl.get_command(context, verb)

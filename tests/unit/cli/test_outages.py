@@ -33,7 +33,7 @@ def sentence(daemon: FakeDaemon, meaning: str) -> str:
 
 
 @pytest.mark.parametrize("verb", [["list"], ["show", JOB]], ids=lambda verb: verb[0])
-def test_what_shows_jobs_says_that_states_are_old(away: FakeDaemon, verb: list[str]) -> None:
+def test_list_and_show_warn_of_old_states_during_slurm_outage(away: FakeDaemon, verb: list[str]) -> None:
     done = run(FFDL, *verb, daemon=away, env={"TZ": "UTC"})
     assert (done.returncode, done.stderr) == (0, sentence(away, "jobs go on, states are as last seen"))
     assert "PROCESSING" in done.stdout
@@ -45,14 +45,14 @@ def test_what_shows_jobs_says_that_states_are_old(away: FakeDaemon, verb: list[s
 
 
 @pytest.mark.parametrize("verb", ["cancel", "halt"])
-def test_a_wish_says_who_obeys_now_and_who_later(away: FakeDaemon, verb: str) -> None:
+def test_cancel_and_halt_note_request_during_slurm_outage(away: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, JOB, daemon=away, env={"TZ": "UTC"})
     meaning = "the request is noted: what runs obeys as soon as it hears, and the scheduler is told when it answers"
     assert (done.returncode, done.stderr) == (0, sentence(away, meaning))
     assert done.stdout == f"{JOB} PROCESSING, {verb} requested\n"
 
 
-def test_a_submission_is_acknowledged_and_says_that_it_waits(away: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_accepts_and_holds_job_during_slurm_outage(away: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, manifest, model, daemon=away, env={"TZ": "UTC"})
     assert done.stdout.startswith("Submitted batch job training-")
     expected = sentence(away, "jobs are kept, and handed over when it answers").replace("ffdl:", "ffdl-submit:")
@@ -60,7 +60,7 @@ def test_a_submission_is_acknowledged_and_says_that_it_waits(away: FakeDaemon, m
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=away).stderr == ""
 
 
-def test_daemon_status_says_when_it_is_asked_again(away: FakeDaemon) -> None:
+def test_daemon_status_prints_time_of_next_slurm_query(away: FakeDaemon) -> None:
     done = run(FFDL, "daemon", "status", daemon=away, env={"TZ": "UTC"})
     again = time.strftime("%H:%M:%S", time.gmtime(away.outages[0].asked_again_at))
     assert "slurm 26.05.5, unreachable since " in done.stdout
@@ -82,7 +82,7 @@ def words(trouble: DatabaseTrouble | None) -> str:
 
 
 @pytest.mark.parametrize("verb", [["list"], ["show", JOB]], ids=lambda verb: verb[0])
-def test_a_database_that_takes_nothing_is_said_where_states_are_shown(stuck: FakeDaemon, verb: list[str]) -> None:
+def test_list_and_show_warn_of_database_trouble(stuck: FakeDaemon, verb: list[str]) -> None:
     done = run(FFDL, *verb, daemon=stuck, env={"TZ": "UTC"})
     expected = f"ffdl: {words(stuck.trouble)}; jobs go on, states are as last seen\n"
     assert (done.returncode, done.stderr) == (0, expected)
@@ -94,7 +94,7 @@ def test_a_database_that_takes_nothing_is_said_where_states_are_shown(stuck: Fak
     assert json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)[0]["database_trouble"] is None
 
 
-def test_daemon_status_tells_of_the_daemon_and_then_of_its_database(stuck: FakeDaemon) -> None:
+def test_daemon_status_prints_database_trouble(stuck: FakeDaemon) -> None:
     done = run(FFDL, "daemon", "status", daemon=stuck, env={"TZ": "UTC"})
     assert done.returncode == 0, done.stderr
     lines = [line.partition(":") for line in done.stdout.splitlines()]
@@ -103,7 +103,7 @@ def test_daemon_status_tells_of_the_daemon_and_then_of_its_database(stuck: FakeD
     assert (told["Live jobs"], told["Database"]) == ("not known", f"sqlite; {words(stuck.trouble)}")
 
 
-def test_an_ended_job_and_a_backend_that_answers_are_no_reason_for_a_word(away: FakeDaemon) -> None:
+def test_show_omits_outage_for_ended_job_and_answering_backend(away: FakeDaemon) -> None:
     away.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=1_800_000_100.0)
     assert run(FFDL, "show", JOB, daemon=away).stderr == ""
     away.jobs[JOB] = make_job(JOB, backend="local")
@@ -113,9 +113,7 @@ def test_an_ended_job_and_a_backend_that_answers_are_no_reason_for_a_word(away: 
     assert json_lines(run(FFDL, "list", "--json", daemon=away).stdout)[0]["outages"] == []
 
 
-def test_a_backend_that_none_of_the_jobs_needs_is_no_reason_for_a_word(
-    away: FakeDaemon, manifest: Path, model: Path
-) -> None:
+def test_commands_omit_outage_of_backend_that_no_job_needs(away: FakeDaemon, manifest: Path, model: Path) -> None:
     ended = "training-000000002"
     away.jobs = {JOB: make_job(JOB, backend="local"), ended: make_job(ended, state="FAILED", ended_at=1_800_000_100.0)}
     for verb in (["list"], ["show", JOB, ended], ["halt", JOB, ended], ["cancel", JOB, ended]):
@@ -129,7 +127,7 @@ def test_a_backend_that_none_of_the_jobs_needs_is_no_reason_for_a_word(
     assert [outage["name"] for outage in document["outages"]] == ["slurm"]
 
 
-def test_an_accounting_that_is_away_is_told_beside_its_scheduler_by_what_shows_jobs(away: FakeDaemon) -> None:
+def test_list_and_show_warn_of_accounting_outage_after_scheduler_outage(away: FakeDaemon) -> None:
     since = time.time() - 241
     away.outages = (
         *away.outages,
@@ -153,20 +151,20 @@ def test_an_accounting_that_is_away_is_told_beside_its_scheduler_by_what_shows_j
         *[(7200, "2 h"), (86399, "23 h"), (90000, "1 d")],
     ],
 )
-def test_how_long_it_has_been(age_s: float, shown: str) -> None:
+def test_describe_outage_prints_age_in_one_unit(age_s: float, shown: str) -> None:
     one = BackendHealth("slurm", 1_800_000_000.0, "no\x1b[2J")
     assert describe_outage(one, 1_800_000_000.0 + age_s).endswith(f" ({shown}): no\N{REPLACEMENT CHARACTER}[2J")
     assert describe_outage(replace(one, unreachable_since=None), 1_800_000_000.0) == ""
 
 
-def test_an_outage_of_yesterday_has_a_date() -> None:
+def test_describe_outage_prints_date_if_it_began_on_earlier_day() -> None:
     at = time.mktime((2027, 1, 20, 12, 34, 56, 0, 0, -1))
     one = BackendHealth("slurm", at, "no answer")
     assert describe_outage(one, at + 86400) == "unreachable since 2027-01-20T12:34:56 (1 d): no answer"
     assert describe_outage(one, at + 240) == "unreachable since 12:34:56 (4 min): no answer"
 
 
-def test_an_outage_that_a_daemon_began_with_may_be_older() -> None:
+def test_describe_outage_prints_before_if_start_is_uncertain() -> None:
     at = time.mktime((2027, 1, 20, 12, 34, 56, 0, 0, -1))
     one = BackendHealth("slurm", at, "no answer", maybe_before=True)
     assert describe_outage(one, at + 240) == "unreachable since before 12:34:56 (4 min): no answer"

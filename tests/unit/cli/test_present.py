@@ -35,28 +35,28 @@ NOW = datetime(2027, 1, 20, 12, 0).timestamp()
         ("2027-01-20", timedelta(hours=12)),
     ],
 )
-def test_moments(text: str, ago: timedelta) -> None:
+def test_parse_moment_reads_relative_and_absolute_times(text: str, ago: timedelta) -> None:
     assert parse_moment(text, NOW) == NOW - ago.total_seconds()
 
 
-def test_moments_since_the_epoch_and_with_a_zone() -> None:
+def test_parse_moment_reads_epoch_and_time_zone() -> None:
     assert parse_moment("1700000000", NOW) == 1_700_000_000
     assert parse_moment("1700000000123", NOW) == 1_700_000_000.123
     assert parse_moment("1970-01-02T00:00+00:00", NOW) == 86400
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5", "12:00", "ago", "-3h"])
-def test_what_is_no_moment(text: str) -> None:
+def test_parse_moment_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match="is no moment"):
         parse_moment(text, NOW)
 
 
-def test_a_name_cannot_steer_the_terminal() -> None:
+def test_printable_replaces_control_characters() -> None:
     assert printable("a\x1b]0;x\x07b\tc\x9b") == "a\ufffd]0;x\ufffdb\tc\ufffd"
 
 
 @pytest.mark.parametrize(("width", "last"), [(None, "python3 train.py"), (16, "python3 t"), (3, "COMMAND")])
-def test_the_last_column_is_cut_where_the_terminal_ends(
+def test_print_table_cuts_last_column_at_terminal_width(
     capsys: pytest.CaptureFixture[str], width: int | None, last: str
 ) -> None:
     print_table(["PID", "COMMAND"], [["12345", "python3 train.py"]], width=width)
@@ -64,7 +64,7 @@ def test_the_last_column_is_cut_where_the_terminal_ends(
     assert header == "PID    COMMAND" and row == f"12345  {'python3 train.py'[: len(last)].rstrip()}"
 
 
-def test_one_long_value_widens_no_other_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_table_pads_no_other_row_for_one_long_value(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [["a", "x" * 300, "site"], ["b", "short", "default"]]
     print_table(["KEY", "VALUE", "ORIGIN"], rows, widest=10)
     assert capsys.readouterr().out.splitlines() == [
@@ -74,7 +74,7 @@ def test_one_long_value_widens_no_other_line(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_used_only_on_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert is_colourful()
@@ -88,5 +88,5 @@ def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_colourful()
 
 
-def test_small_formats() -> None:
+def test_format_number_and_format_time_print_short_values() -> None:
     assert (format_number(4.0), format_number(0.5), format_time(None)) == ("4", "0.5", "N/A")

@@ -11,11 +11,11 @@ from ffdl_batch.domain.staging import Done, Progress, Retry
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.04, "0.0 s"), (9.54, "9.5 s"), (70, "70 s"), (600, "10 min"), (12_000, "3 h 20 min")]
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_transfer_duration_is_formatted_in_seconds_minutes_or_hours(seconds: float, text: str) -> None:
     assert say_span(seconds) == text
 
 
-def test_bars() -> None:
+def test_draw_bar_and_rate_line_print_transfer_progress() -> None:
     half = Progress(1, 3, 500, 1000, 100.0)
     assert draw_bar(half) == "[############............]  50% 500 B of 1000 B, 1 of 3 files, 100 B/s, 5.0 s left"
     assert draw_bar(Progress(0, 0, 0, 0, 0.0)).startswith("[........................]   0% ")
@@ -25,13 +25,13 @@ def test_bars() -> None:
     assert rate_line(Progress(3, 3, 1000, 1000, 5.0)) == "1000 B of 1000 B, 3 of 3 files, 5 B/s"
 
 
-def test_the_end() -> None:
+def test_transfer_summary_counts_files_bytes_and_skipped_files() -> None:
     assert say_done(Done(3, 1000, 0, 1.0), "stored") == "3 files stored in 1.0 s (1000 B moved)"
     said = say_done(Done(1, 0, 2, 1.0, 1), "brought")
     assert said == "1 file brought in 1.0 s (0 B moved, 1 was there, 2 left out)"
 
 
-def test_a_cause_is_told_once_and_then_how_often_it_came_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_meter_prints_each_retry_cause_once_and_counts_repeats(capsys: pytest.CaptureFixture[str]) -> None:
     with Meter() as meter:
         for number in range(8):
             cause = f"the answer ended {123_456 + number} bytes early"

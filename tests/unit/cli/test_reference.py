@@ -16,16 +16,16 @@ PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text(e
 
 
 @pytest.mark.parametrize("name", sorted({*VERBS, *ALIASES, *TAKEN}))
-def test_verbs_and_variables_are_described(name: str) -> None:
+def test_cli_reference_describes_every_verb_and_variable(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-def test_options_are_described() -> None:
+def test_cli_reference_describes_every_submit_option() -> None:
     names = {name for p in submit.params if isinstance(p, click.Option) for name in p.opts} - {"--dryrun"}
     assert {name for name in names if f"`{name}`" not in PAGE} == set()
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_refusals_are_described_in_the_words_of_the_command(name: str) -> None:
+def test_cli_reference_quotes_each_refusal_of_submit(name: str) -> None:
     said = "*manifest*" if REFUSED[name] is IN_THE_MANIFEST else REFUSED[name]
     assert f"`--{name}` | {said} |" in PAGE

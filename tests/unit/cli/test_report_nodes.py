@@ -34,7 +34,7 @@ def told(monkeypatch: pytest.MonkeyPatch, report: NodesReport, *words: str) -> s
 REPORT = NodesReport(1_800_000_100.0, (N3, N2), 4.0)
 
 
-def test_a_table_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_nodes_prints_table_with_exclusion_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     text = told(monkeypatch, REPORT)
     assert "Jobs keep off nodes from 4 on." in text
     (line,) = [line for line in text.splitlines() if line.lstrip().startswith("n3")]
@@ -42,7 +42,7 @@ def test_a_table_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.rstrip().endswith("-") for line in text.splitlines() if line.lstrip().startswith("n2"))
 
 
-def test_csv_has_a_line_for_each_node_and_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_nodes_csv_has_row_per_node_and_incident_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(csv.DictReader(io.StringIO(told(monkeypatch, REPORT, "--format", "csv"))))
     assert [(row["node"], row["kind"], row["incidents"]) for row in rows] == [
         ("n3", "node.failed", "1"),
@@ -52,7 +52,7 @@ def test_csv_has_a_line_for_each_node_and_kind(monkeypatch: pytest.MonkeyPatch) 
     assert [row["excluded_until"] for row in rows] == ["1800086400.000", "1800086400.000", ""]
 
 
-def test_json_and_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_report_nodes_writes_json_html_and_markdown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain = json.loads(told(monkeypatch, REPORT, "--json"))["nodes"]
     assert [one["node"] for one in plain["nodes"]] == ["n3", "n2"]
     told(monkeypatch, REPORT, "--format", "html", "-o", str(tmp_path / "nodes.html"))
@@ -60,5 +60,5 @@ def test_json_and_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert "| n3" in told(monkeypatch, REPORT, "--format", "markdown")
 
 
-def test_nothing_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_nodes_prints_message_if_no_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No node has failed a job." in told(monkeypatch, NodesReport(1.0))

@@ -59,7 +59,7 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-def test_text_has_titles_rows_and_numbers_below_each_other() -> None:
+def test_text_report_prints_titles_and_aligned_rows() -> None:
     assert list(text_lines(document())) == [
         "Use of November",
         "===============",
@@ -77,14 +77,14 @@ def test_text_has_titles_rows_and_numbers_below_each_other() -> None:
     ]
 
 
-def test_markdown_is_a_table_with_its_numbers_on_the_right() -> None:
+def test_markdown_report_right_aligns_numbers() -> None:
     lines = list(markdown_lines(document()))
     assert lines[:3] == ["# Use of November", "", "Times are local."]
     at = lines.index("| USER | HOURS |")
     assert lines[at + 1 : at + 4] == ["| --- | ---: |", "| ada | 12.3 |", "| b | - |"]
 
 
-def test_a_page_is_balanced_and_stands_alone() -> None:
+def test_html_report_is_balanced_and_self_contained() -> None:
     page = Page(html_page(document()))
     assert page.open == []
     tags = {tag for tag, _ in page.seen}
@@ -97,14 +97,14 @@ def test_a_page_is_balanced_and_stands_alone() -> None:
     assert "@media print" in "".join(page.words)
 
 
-def test_a_missing_value_has_no_bar() -> None:
+def test_html_report_draws_no_bar_for_missing_value() -> None:
     bars = [one for tag, one in Page(html_page(document())).seen if tag == "rect" and one["height"] == "10"]
     widths = [float(one["width"] or 0) for one in bars]
     assert len(widths) == 2 + 3  # the legend's two, and three values of four
     assert widths[2:] == [460.0, 230.0, 0.0]
 
 
-def test_nobodys_name_is_markup() -> None:
+def test_reports_escape_markup_and_control_characters_in_names() -> None:
     page = Page(html_page(document(NASTY)))
     assert "script" not in {tag for tag, _ in page.seen}
     assert "<script>alert(1)</script> | \N{REPLACEMENT CHARACTER}[31m*_`[x](y)" in page.words
@@ -114,7 +114,7 @@ def test_nobodys_name_is_markup() -> None:
 
 
 @pytest.mark.parametrize("render", [text_lines, markdown_lines])
-def test_a_name_with_a_new_line_stays_in_its_row(render: object) -> None:
+def test_reports_keep_name_with_newline_in_one_row(render: object) -> None:
     assert callable(render)
     assert any("two lines" in line for line in render(document("two\nlines")))
 
@@ -123,7 +123,7 @@ def test_a_name_with_a_new_line_stays_in_its_row(render: object) -> None:
     ("cell", "written"),
     [("=1+1", "'=1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("-x", "'-x"), (-1.5, "-1.5"), (None, ""), ("a,b\n", "a,b\n")],
 )
-def test_no_cell_of_a_csv_is_a_formula(cell: object, written: str) -> None:
+def test_write_csv_escapes_text_that_starts_formula(cell: object, written: str) -> None:
     out = io.StringIO()
     write_csv(out, ("one", "two"), [(cell, 1)])
     assert list(csv.reader(io.StringIO(out.getvalue()))) == [["one", "two"], [written, "1"]]

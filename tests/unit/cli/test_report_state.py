@@ -28,7 +28,7 @@ def report(*rows: IncidentRow, as_of: float = NOW, until: float | None = None) -
     return FaultsReport(0.0, as_of if until is None else until, as_of, 0.0, rows=rows)
 
 
-def test_without_a_file_all_is_new_and_after_it_nothing_is() -> None:
+def test_new_rows_returns_all_rows_without_state_and_none_after_it() -> None:
     first = report(row(NOW - 5000), row(NOW - 10, "b"))
     assert len(new_rows(first, None)) == 2
     told = told_by(first, None)
@@ -38,23 +38,23 @@ def test_without_a_file_all_is_new_and_after_it_nothing_is() -> None:
     assert told_by(later, told).keys == {"b/1/end-0"}
 
 
-def test_what_becomes_visible_late_is_told_all_the_same() -> None:
+def test_new_rows_includes_incident_that_becomes_visible_late() -> None:
     told = told_by(report(row(NOW - 10)), None)
     late = row(NOW - 20, "late")
     assert new_rows(report(row(NOW - 10), late, as_of=NOW + 60), told) == (late,)
 
 
-def test_keys_go_when_they_are_too_old_to_come_again() -> None:
+def test_reported_state_drops_keys_older_than_lag() -> None:
     told = told_by(report(row(NOW - 10)), None)
     assert told_by(report(row(NOW - 10), as_of=NOW + 2 * LAG_S), told).keys == frozenset()
 
 
-def test_a_report_of_the_past_takes_nothing_back() -> None:
+def test_reported_state_is_unchanged_by_report_of_past_period() -> None:
     told = Told(NOW, frozenset({"x/1/end-0"}))
     assert told_by(report(as_of=NOW + 60, until=NOW - 5000), told) == told
 
 
-def test_a_file_comes_whole_and_is_read_again(tmp_path: Path) -> None:
+def test_reported_state_file_is_written_and_read_back(tmp_path: Path) -> None:
     path = str(tmp_path / "state")
     assert read_told(path) is None
     told = Told(NOW, frozenset({"a/1/end-0", "b/2/end-1"}))
@@ -63,7 +63,7 @@ def test_a_file_comes_whole_and_is_read_again(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing_half_made(tmp_path: Path) -> None:
+def test_reported_state_write_leaves_no_partial_file_on_error(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with pytest.raises(Stop, match="will be told again") as raised:
         write_told(str(tmp_path / "state"), Told(NOW))
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_half_made(tmp_path: Path) 
     assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
 
 
-def test_who_holds_the_lock_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_lock_times_out_while_another_report_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_batch.cli.report_state.LOCK_S", 0.0)
     path = str(tmp_path / "state")
     with locked(path), pytest.raises(Stop, match="another report") as raised, locked(path):
@@ -92,7 +92,9 @@ def test_who_holds_the_lock_for_long_is_told_of(tmp_path: Path, monkeypatch: pyt
         (("platform.unknown",), 2, "[ffdl] faults: 1 new, 1 not of users"),
     ],
 )
-def test_exit_codes_and_subjects(kinds: tuple[str, ...], code: int, subject: str) -> None:
+def test_exit_code_and_mail_subject_follow_kinds_of_new_incidents(
+    kinds: tuple[str, ...], code: int, subject: str
+) -> None:
     rows = [row(NOW, str(number), kind) for number, kind in enumerate(kinds)]
     assert (status_of(rows), subject_of(rows)) == (code, subject)
 
@@ -101,24 +103,24 @@ def test_exit_codes_and_subjects(kinds: tuple[str, ...], code: int, subject: str
     ("text", "read"),
     [("localhost", ("localhost", 25)), ("mail.example.org:587", ("mail.example.org", 587)), ("[::1]:25", ("::1", 25))],
 )
-def test_relays(text: str, read: tuple[str, int]) -> None:
+def test_read_relay_parses_host_and_port(text: str, read: tuple[str, int]) -> None:
     assert read_relay(text) == read
 
 
 @pytest.mark.parametrize("text", ["", "a:0", "a:65536", "a b", "http://a", ":25", "a\n"])
-def test_what_is_no_relay(text: str) -> None:
+def test_read_relay_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match="no mail relay"):
         read_relay(text)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a@b@c", "a@b\nBcc: c@d", "<a@b>", "a b@c", "ä@b", "a@b,c@d"])
-def test_what_is_no_address(text: str) -> None:
+def test_read_address_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match="no mail address"):
         read_address(text)
 
 
 @pytest.mark.parametrize("text", ["", "user\n", "user\n\n", "user\npassword\nmore\n"])
-def test_what_is_no_login(tmp_path: Path, text: str) -> None:
+def test_read_login_requires_exactly_two_lines(tmp_path: Path, text: str) -> None:
     path = tmp_path / "login"
     path.write_text(text)
     path.chmod(0o600)
@@ -126,7 +128,7 @@ def test_what_is_no_login(tmp_path: Path, text: str) -> None:
         read_login(path)
 
 
-def test_a_login_is_shown_to_nobody(tmp_path: Path) -> None:
+def test_read_login_hides_password_and_requires_private_file(tmp_path: Path) -> None:
     path = tmp_path / "login"
     path.write_text("ada\ns3cret\n")
     path.chmod(0o600)
@@ -136,5 +138,5 @@ def test_a_login_is_shown_to_nobody(tmp_path: Path) -> None:
         read_login(path)
 
 
-def test_mail_that_was_not_sent_says_whether_it_may_pass() -> None:
+def test_mail_not_sent_is_permanent_unless_marked_as_temporary() -> None:
     assert (MailNotSent("x").may_pass, MailNotSent("x", may_pass=True).may_pass) == (False, True)

@@ -83,7 +83,7 @@ def november(daemon: FakeDaemon, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def test_text_has_hours_published_figures_times_efficiency_waste_and_cost(told: FakeDaemon) -> None:
+def test_report_usage_text_prints_hours_cost_times_and_waste(told: FakeDaemon) -> None:
     text = november(told)
     assert "From 2026-11-01T00:00:00+01:00 to 2026-12-01T00:00:00+01:00, local time." in text
     assert "7.0 GPU-hours and 30.0 CPU-hours were held; they cost 12.31 EUR." in text
@@ -102,20 +102,20 @@ def test_text_has_hours_published_figures_times_efficiency_waste_and_cost(told: 
     assert ["idle", "by", "samples,", "whatever", "else", "it", "was", "-", "0.5", "7.1"] in lines
 
 
-def test_the_month_is_that_of_the_local_clock(told: FakeDaemon) -> None:
+def test_report_usage_month_follows_local_time_zone(told: FakeDaemon) -> None:
     november(told)
     assert [float(asked(told)[name][0]) for name in ("since", "until")] == [BEGIN, END]
     run(FFDL, "report", "usage", "--month", "2026-11", daemon=told, env={"TZ": "UTC"})
     assert float(asked(told)["since"][0]) == BEGIN + 3600
 
 
-def test_only_the_sums_that_are_asked_for_come(told: FakeDaemon) -> None:
+def test_report_usage_by_prints_only_requested_grouping(told: FakeDaemon) -> None:
     text = november(told, "--by", "framework")
     assert "By framework" in text
     assert "By tenant" not in text
 
 
-def test_csv_has_stable_columns_one_row_for_each_job_and_no_formula(told: FakeDaemon) -> None:
+def test_report_usage_csv_has_row_per_job_and_escapes_formulas(told: FakeDaemon) -> None:
     rows = list(csv.DictReader(io.StringIO(november(told, "--format", "csv"))))
     assert tuple(rows[0]) == CSV_COLUMNS
     assert [row["job"] for row in rows] == ["training-000000001", "training-000000002"]
@@ -126,7 +126,7 @@ def test_csv_has_stable_columns_one_row_for_each_job_and_no_formula(told: FakeDa
     assert rows[1]["started"] == ""
 
 
-def test_a_stream_that_breaks_off_leaves_no_file(told: FakeDaemon, tmp_path: Path) -> None:
+def test_report_usage_keeps_old_file_when_stream_breaks(told: FakeDaemon, tmp_path: Path) -> None:
     out = tmp_path / "november.csv"
     out.write_text("October\n")
     lines = told.reports["usage/jobs"]
@@ -139,7 +139,7 @@ def test_a_stream_that_breaks_off_leaves_no_file(told: FakeDaemon, tmp_path: Pat
     assert [child.name for child in tmp_path.iterdir()] == ["november.csv"]
 
 
-def test_html_stands_alone_and_is_written_whole(told: FakeDaemon, tmp_path: Path) -> None:
+def test_report_usage_writes_self_contained_html(told: FakeDaemon, tmp_path: Path) -> None:
     hostile = replace(GROUP[0], name="<img src=x onerror=alert(1)>")
     told.reports["usage"] = {"usage": to_plain(report(tenants=(hostile,)))}
     assert november(told, "--format", "html", "--output", tmp_path / "november.html") == ""
@@ -152,14 +152,14 @@ def test_html_stands_alone_and_is_written_whole(told: FakeDaemon, tmp_path: Path
     assert [child.name for child in tmp_path.iterdir()] == ["november.html"]
 
 
-def test_markdown_and_json(told: FakeDaemon) -> None:
+def test_report_usage_prints_markdown_and_json(told: FakeDaemon) -> None:
     assert "| physics | 3 | 7.0 | 100.0 | 28.0 | 1.5 | 12.25 |" in november(told, "--format", "markdown").splitlines()
     (document,) = json_lines(november(told, "--json"))
     assert document["usage"]["gpu_hours"] == 7.0
     assert document["usage"]["since"] == BEGIN
 
 
-def test_a_month_without_jobs_says_so_and_nothing_more(told: FakeDaemon) -> None:
+def test_report_usage_prints_no_tables_for_month_without_jobs(told: FakeDaemon) -> None:
     empty = UsageReport(BEGIN, END, END, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
     told.reports["usage"] = {"usage": to_plain(empty)}
     text = november(told)
@@ -168,7 +168,7 @@ def test_a_month_without_jobs_says_so_and_nothing_more(told: FakeDaemon) -> None
     assert not any(word in text for word in ("TENANT", "Times", "Efficiency", "Waste"))
 
 
-def test_without_samples_nothing_is_said_of_utilisation(told: FakeDaemon) -> None:
+def test_report_usage_reports_missing_gpu_samples(told: FakeDaemon) -> None:
     told.reports["usage"] = {"usage": to_plain(report(efficiency=Efficiency(7.0)))}
     assert "No samples of GPUs were found" in november(told)
 
@@ -184,7 +184,9 @@ def test_without_samples_nothing_is_said_of_utilisation(told: FakeDaemon) -> Non
         (Agreement(0, 0, 0, 0, 0.0, 0.0), 0, "There is nothing to compare with."),
     ],
 )
-def test_check_tells_by_its_exit_code(daemon: FakeDaemon, found: Agreement, code: int, said: str) -> None:
+def test_report_usage_check_exits_by_agreement_with_accounting(
+    daemon: FakeDaemon, found: Agreement, code: int, said: str
+) -> None:
     rows = (AgreementRow("training-000000001", ("7",), 1, 100.0, 200.0, 200.0, 400.0, known=True, differs=True),)
     found = replace(found, rows=rows if found.differing else ())
     daemon.reports["usage/agreement"] = {"agreement": to_plain(found)}
@@ -216,7 +218,7 @@ def test_check_tells_by_its_exit_code(daemon: FakeDaemon, found: Agreement, code
         (["--output", "/nowhere/x.html"], "no directory"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_asked(
+def test_report_usage_rejects_invalid_options_before_asking_daemon(
     daemon: FakeDaemon, arguments: list[str], said: str
 ) -> None:
     done = run(FFDL, "report", "usage", *arguments, daemon=daemon)
@@ -224,7 +226,7 @@ def test_wrong_options_are_refused_before_anything_is_asked(
     assert daemon.requests == []
 
 
-def test_a_refusal_of_the_daemon_has_its_code(daemon: FakeDaemon) -> None:
+def test_report_usage_exits_with_code_of_daemon_refusal(daemon: FakeDaemon) -> None:
     problem = Problem("C101", "only administrators may have a report", 77, findings=tuple[Finding, ...]())
     daemon.refusals["/api/v1/reports/"] = (403, problem)
     done = run(FFDL, "report", "usage", "--all-users", daemon=daemon)
@@ -246,27 +248,27 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("berlin")
 @pytest.mark.parametrize(("month", "hours"), [("2026-11", 720), ("2026-03", 743), ("2026-10", 745), ("2026-12", 744)])
-def test_a_month_has_the_hours_that_its_clock_shows(month: str, hours: int) -> None:
+def test_read_month_counts_hours_across_clock_changes(month: str, hours: int) -> None:
     found = read_month(month)
     assert (found.until - found.since) / 3600 == hours
 
 
 @pytest.mark.usefixtures("berlin")
-def test_months_lie_side_by_side() -> None:
+def test_read_month_leaves_no_gap_between_months() -> None:
     found = [read_month(f"2026-{number:02}") for number in range(1, 13)]
     assert all(one.until == after.since for one, after in pairwise(found))
     assert found[-1].until == read_month("2027-1").since
 
 
 @pytest.mark.usefixtures("berlin")
-def test_without_options_it_is_the_month_of_now() -> None:
+def test_read_period_defaults_to_current_month() -> None:
     now = datetime(2026, 11, 30, 23, 59).timestamp()
     assert read_period(None, None, None, now).name == "2026-11"
     assert read_period(None, now - 60, None, now).until == now
 
 
 @pytest.mark.parametrize("text", ["", "2026", "2026-00", "0000-01", "9999-12", "2026-11-01", "2026-1١"])
-def test_what_is_no_month_is_refused(text: str) -> None:
+def test_read_month_rejects_invalid_text(text: str) -> None:
     with pytest.raises(click.UsageError, match="no month"):
         read_month(text)
 
@@ -275,5 +277,5 @@ def test_what_is_no_month_is_refused(text: str) -> None:
     ("seconds", "text"),
     [(0.0, "0 s"), (0.25, "0.25 s"), (16, "16 s"), (90, "1.5 min"), (7200, "2 h"), (90000, "1.04 d")],
 )
-def test_times_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
+def test_span_formats_duration_in_suitable_unit(seconds: float, text: str) -> None:
     assert span(seconds) == text

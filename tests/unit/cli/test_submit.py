@@ -28,23 +28,25 @@ def only_submission(daemon: FakeDaemon) -> Submission:
     return sent
 
 
-def test_it_prints_what_sbatch_prints(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_prints_job_id_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job training-000000001\n", "")
 
 
-def test_parsable_and_several_manifests(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_parsable_prints_one_id_per_manifest(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, "--parsable", manifest, manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout) == (0, "training-000000001\ntraining-000000002\n")
 
 
 @pytest.mark.parametrize("verb", ["submit", "train"])
-def test_ffdl_submits_too(daemon: FakeDaemon, manifest: Path, model: Path, verb: str) -> None:
+def test_ffdl_submit_and_train_verbs_submit_job(daemon: FakeDaemon, manifest: Path, model: Path, verb: str) -> None:
     done = run(FFDL, verb, "-Q", "--json", manifest, model, daemon=daemon)
     assert json_lines(done.stdout)[0]["result"]["id"] == "training-000000001"
 
 
-def test_options_travel_as_they_are(daemon: FakeDaemon, manifest: Path, model: Path, tmp_path: Path) -> None:
+def test_submit_sends_command_line_and_environment_options(
+    daemon: FakeDaemon, manifest: Path, model: Path, tmp_path: Path
+) -> None:
     arguments = ["-t", "2:00", "-pgpu", "-A", "a b", "-H", "--gres=gpu:2", "-o", "out-%j", "-C", "$(id)", "--requeue"]
     env = {"SBATCH_QOS": "high", "SBATCH_OUTPUT": "x", "FFDL_NETWORK": "job", "FFDL_BACKEND": "local"}
     done = run(FFDL_SUBMIT, *arguments, manifest, model, daemon=daemon, cwd=tmp_path, env=env)
@@ -64,7 +66,9 @@ def test_options_travel_as_they_are(daemon: FakeDaemon, manifest: Path, model: P
     assert (sent.backend, sent.environ, sent.strict) == ("local", {}, False)
 
 
-def test_export_and_its_variable(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_exports_only_named_variables_without_slurm_variables(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
     env = {"SBATCH_EXPORT": "MINE", "MINE": "1", "SLURM_JOB_ID": "7"}
     run(FFDL_SUBMIT, manifest, model, daemon=daemon, env=env)
     assert only_submission(daemon).environ == {"MINE": "1"}
@@ -75,13 +79,13 @@ def test_export_and_its_variable(daemon: FakeDaemon, manifest: Path, model: Path
     assert run(FFDL_SUBMIT, "--export='A=b", manifest, model, daemon=daemon).returncode == 2
 
 
-def test_a_variable_that_sbatch_would_obey_is_warned_about(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_warns_of_ignored_sbatch_variable(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     env = {"SBATCH_EXCLUSIVE": "1"}
     assert "SBATCH_EXCLUSIVE is ignored" in run(FFDL_SUBMIT, manifest, model, daemon=daemon, env=env).stderr
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon, env=env).stderr == ""
 
 
-def test_a_finding_among_the_warnings_keeps_its_own_word(capfd: pytest.CaptureFixture[str]) -> None:
+def test_warn_keeps_severity_of_manifest_finding(capfd: pytest.CaptureFixture[str]) -> None:
     manner = Manner()
     manner.warn("m.yml:4:9: note: memory: 1GB is 1000000000 bytes here")
     manner.warn("the site is busy")
@@ -90,18 +94,20 @@ def test_a_finding_among_the_warnings_keeps_its_own_word(capfd: pytest.CaptureFi
     )
 
 
-def test_a_manifest_from_standard_input(daemon: FakeDaemon, model: Path) -> None:
+def test_submit_reads_manifest_from_standard_input(daemon: FakeDaemon, model: Path) -> None:
     done = run(FFDL_SUBMIT, "-", model, daemon=daemon, text="name: x\n")
     assert (done.returncode, only_submission(daemon).manifest) == (0, "name: x\n")
 
 
-def test_two_hundred_manifests(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_sends_200_manifests_in_two_batches_with_one_upload(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
     done = run(FFDL_SUBMIT, *[manifest] * 200, model, daemon=daemon)
     assert done.stdout.count("Submitted batch job training-") == 200
     assert (daemon.batches, len(daemon.archives)) == ([100, 100], 1)
 
 
-def test_one_refusal_among_several_leaves_the_others(
+def test_submit_accepts_other_manifests_after_one_refusal(
     daemon: FakeDaemon, manifest: Path, model: Path, tmp_path: Path
 ) -> None:
     bad = tmp_path / "bad.yml"
@@ -113,7 +119,7 @@ def test_one_refusal_among_several_leaves_the_others(
     assert "1 of 3 manifests were refused" in done.stderr
 
 
-def test_findings_are_shown_with_their_places(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_prints_findings_with_file_and_line(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     finding = Finding(Severity.ERROR, "no such key", "did you mean cpus?", "m.yml", 3, 7, "cpsu")
     daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "the manifest is wrong", 78, findings=(finding,)))
     done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
@@ -121,7 +127,9 @@ def test_findings_are_shown_with_their_places(daemon: FakeDaemon, manifest: Path
     assert done.stderr == "ffdl-submit: m.yml:3:7: error: cpsu: no such key (did you mean cpus?)\n"
 
 
-def test_wrong_usage(daemon: FakeDaemon, manifest: Path, tmp_path: Path) -> None:
+def test_submit_rejects_missing_model_argument_and_conflicting_options(
+    daemon: FakeDaemon, manifest: Path, tmp_path: Path
+) -> None:
     alone = run(FFDL_SUBMIT, manifest, daemon=daemon)
     assert (alone.returncode, "model's directory or zip archive is missing" in alone.stderr) == (2, True)
     assert run(FFDL_SUBMIT, daemon=daemon).returncode == 2
@@ -129,7 +137,7 @@ def test_wrong_usage(daemon: FakeDaemon, manifest: Path, tmp_path: Path) -> None
     assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
 
 
-def test_missing_inputs(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_exits_66_for_missing_manifest_or_model(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     assert run(FFDL_SUBMIT, "/no/m.yml", model, daemon=daemon).returncode == 66
     no_model = run(FFDL_SUBMIT, manifest, "/no/model", daemon=daemon)
     assert no_model.returncode == 66
@@ -138,14 +146,14 @@ def test_missing_inputs(daemon: FakeDaemon, manifest: Path, model: Path) -> None
 
 
 @pytest.mark.parametrize(("status", "problem", "code"), [(403, Problem("C101", "not you", 77), 77), (503, None, 75)])
-def test_refusals_of_the_daemon(
+def test_submit_exits_by_status_of_daemon_refusal(
     daemon: FakeDaemon, manifest: Path, model: Path, status: int, problem: Problem | None, code: int
 ) -> None:
     daemon.refusals["/"] = (status, problem)
     assert run(FFDL_SUBMIT, manifest, model, daemon=daemon).returncode == code
 
 
-def test_a_sites_daemon_that_is_silent_is_try_again(manifest: Path, model: Path, tmp_path: Path) -> None:
+def test_submit_exits_75_if_site_daemon_is_unreachable(manifest: Path, model: Path, tmp_path: Path) -> None:
     foreign = Path("/usr/lib")
     if os.getuid() == 0:
         foreign = tmp_path / "site"
@@ -156,7 +164,7 @@ def test_a_sites_daemon_that_is_silent_is_try_again(manifest: Path, model: Path,
     assert "is not yours to start (tell the site's administrators)" in done.stderr
 
 
-def test_dry_run_prints_everything_and_sends_nothing(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_dry_run_prints_plan_and_submits_nothing(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, "--dry-run", manifest, model, daemon=daemon)
     assert done.returncode == 0
     for text in ("sbatch '--job-name=a b'", "#!/bin/bash\nexec head\n", "apptainer exec '{image}'", "A='x y'"):
@@ -167,7 +175,7 @@ def test_dry_run_prints_everything_and_sends_nothing(daemon: FakeDaemon, manifes
     assert [request.split()[1] for request in daemon.requests] == ["/api/v1/plan"]
 
 
-def test_a_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[str]) -> None:
     learner = LearnerCommand(("exec", "{scratch}/w", "${{HOME-}} {{}}"), {"RANK": "{rank}", "B": "{{b}}", "C": "{{c}}"})
     launch = encode(LaunchFile("training-1", 1, "t", "/j", "/j/1", "/d", learner))
     plan = replace(
@@ -183,7 +191,7 @@ def test_a_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[st
     assert file == launch
 
 
-def test_a_plan_of_objects_is_yaml_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_plan_writes_kubernetes_objects_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
     documents = ("kind: Job\nspec:\n  suspend: true\n", "kind: Secret\n")
     print_plan(replace(make_plan(Submission("", "", "", "", "")), backend="kubernetes", objects=documents), "m.yml")
     shown = capsys.readouterr().out
@@ -191,19 +199,19 @@ def test_a_plan_of_objects_is_yaml_and_nothing_else(capsys: pytest.CaptureFixtur
     assert "# network isolation: none (asked for: auto)\n" in shown and "### plan of m.yml" in shown
 
 
-def test_dry_run_as_json_is_the_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_dry_run_and_plan_print_plan_as_json(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     for program in ((*FFDL_SUBMIT, "--dry-run"), (*FFDL, "plan")):
         (document,) = json_lines(run(program, "--json", manifest, model, daemon=daemon).stdout)
         assert document["manifest"] == str(manifest)
         assert document["plan"]["submit_argv"] == ["sbatch", "--job-name=a b"]
 
 
-def test_test_only_speaks_on_standard_error_as_sbatch_does(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_test_only_prints_to_stderr_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, "--test-only", "-Q", manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "ffdl-submit: would start at once\n")
 
 
-def test_wait_exits_with_the_largest_code(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_wait_exits_with_largest_exit_status(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     ends = {
         "training-000000001": make_job("training-000000001", state="COMPLETED", exit_code=0),
         "training-000000002": make_job(state="FAILED", exit_code=3, error_code="C201", message="it broke"),
@@ -216,7 +224,7 @@ def test_wait_exits_with_the_largest_code(daemon: FakeDaemon, manifest: Path, mo
     assert run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_WAIT": "1"}).returncode == 137
 
 
-def test_ctrl_c_while_waiting_detaches(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_wait_detaches_on_ctrl_c_without_cancelling(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     asked = threading.Event()
     release = threading.Event()
 
@@ -243,7 +251,9 @@ def test_ctrl_c_while_waiting_detaches(daemon: FakeDaemon, manifest: Path, model
     assert not any("cancel" in request for request in daemon.requests)
 
 
-def test_an_unexpected_error_shows_a_traceback_only_on_demand(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_prints_traceback_of_unexpected_error_only_in_debug_mode(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
     broken = "import ffdl_batch.client.api as a; a.Client.upload = lambda *_: 1/0; "
     program = (sys.executable, "-c", f"{broken}from ffdl_batch.cli.submit import main; main()")
     done = run(program, manifest, model, daemon=daemon)
@@ -263,7 +273,7 @@ main()
 """
 
 
-def test_the_submit_path_imports_nothing_heavy(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_imports_no_heavy_modules(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     program = (sys.executable, "-c", PROBE.format(heavy=HEAVY))
     for arguments in (["--help"], ["-v", str(manifest), str(model)], ["--dry-run", str(manifest), str(model)]):
         done = run(program, *arguments, daemon=daemon)
@@ -271,7 +281,7 @@ def test_the_submit_path_imports_nothing_heavy(daemon: FakeDaemon, manifest: Pat
         assert done.stderr.splitlines()[-1] == "LOADED"
 
 
-def test_help_imports_no_verb_and_no_client() -> None:
+def test_ffdl_help_and_version_import_no_verb_and_no_client() -> None:
     heavy = (*HEAVY, "ffdl_batch.client", "http.client", "ffdl_batch.cli.submit", "tomllib", "zipfile")
     probe = PROBE.format(heavy=heavy).replace("cli.submit import main", "cli.main import main")
     for arguments in (["--help"], ["version"]):
@@ -281,7 +291,7 @@ def test_help_imports_no_verb_and_no_client() -> None:
 
 
 @pytest.mark.parametrize("verb", ["halt", "resume", "drill"])
-def test_verbs_about_attempts_import_nothing_heavy(daemon: FakeDaemon, verb: str) -> None:
+def test_halt_resume_and_drill_import_no_heavy_modules(daemon: FakeDaemon, verb: str) -> None:
     daemon.jobs["training-000000001"] = make_job(state="COMPLETED", ended_at=1.0)
     program = (sys.executable, "-c", PROBE.format(heavy=HEAVY).replace("cli.submit import", "cli.main import"))
     arguments = [verb, "halt", "training-000000001"] if verb == "drill" else [verb, "training-000000001"]
@@ -289,7 +299,7 @@ def test_verbs_about_attempts_import_nothing_heavy(daemon: FakeDaemon, verb: str
     assert (done.returncode, done.stderr.splitlines()[-1]) == (int(verb == "drill"), "LOADED")
 
 
-def test_a_socket_in_a_foreign_directory_is_not_used(manifest: Path, model: Path, tmp_path: Path) -> None:
+def test_submit_rejects_socket_in_directory_writable_by_others(manifest: Path, model: Path, tmp_path: Path) -> None:
     runtime = tmp_path / "run"
     (runtime / "ffdl").mkdir(parents=True)
     os.chmod(runtime / "ffdl", 0o777)  # noqa: PTH101
@@ -299,7 +309,7 @@ def test_a_socket_in_a_foreign_directory_is_not_used(manifest: Path, model: Path
     assert "lets others in" in done.stderr
 
 
-def test_a_failed_wait_says_where_to_look(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_wait_prints_last_log_line_of_failed_job(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     tail = ("Traceback", "ValueError: boom \x1b[2J", " ")
     failed = make_job(state="FAILED", error_code="C201", message="it broke", exit_code=3, log_tail=tail)
     daemon.on_wait = lambda _: failed
@@ -315,9 +325,7 @@ def test_a_failed_wait_says_where_to_look(daemon: FakeDaemon, manifest: Path, mo
     )
 
 
-def test_a_job_that_reached_its_time_limit_ends_the_wait_with_124(
-    daemon: FakeDaemon, manifest: Path, model: Path
-) -> None:
+def test_wait_exits_124_if_job_reached_time_limit(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.on_wait = lambda _: make_job(state="FAILED", error_code="C203", message="the time limit", exit_signal=15)
     assert run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon).returncode == 124
     daemon.jobs["training-000000001"] = make_job()

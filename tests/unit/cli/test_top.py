@@ -20,13 +20,13 @@ def a_learner(number: int, *commands: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("every", ["0", "0s", "0.05"])
-def test_a_pause_that_is_none_is_refused(daemon: FakeDaemon, every: str) -> None:
+def test_top_rejects_interval_below_minimum(daemon: FakeDaemon, every: str) -> None:
     done = run(FFDL, "top", "--every", every, "training-000000001", daemon=daemon)
     assert done.returncode == 2 and "is not in the range x>=0.1" in done.stderr and daemon.requests == []
 
 
 @pytest.mark.parametrize(("is_terminal", "widest"), [(True, 60), (False, 1044)])
-def test_a_long_command_is_one_line_of_a_terminal(
+def test_top_cuts_long_command_only_on_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool, widest: int
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
@@ -36,7 +36,7 @@ def test_a_long_command_is_one_line_of_a_terminal(
     assert len(lines) == 3 and max(map(len, lines)) == widest
 
 
-def test_a_terminal_has_as_many_rows_as_fit(
+def test_top_shows_as_many_rows_as_fit_on_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learners = [a_learner(1, *(f"a{n}" for n in range(20))), a_learner(2, "b0", "b1"), a_learner(3, "c0")]
@@ -75,5 +75,7 @@ def test_a_terminal_has_as_many_rows_as_fit(
         ([(5, 9)], 1, [1]),
     ],
 )
-def test_rows_are_shared(blocks: list[tuple[int, int]], height: int, shown: list[int]) -> None:
+def test_rows_that_fit_shares_height_between_blocks(
+    blocks: list[tuple[int, int]], height: int, shown: list[int]
+) -> None:
     assert rows_that_fit([Block(*block) for block in blocks], height) == shown

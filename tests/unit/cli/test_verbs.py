@@ -42,7 +42,7 @@ def job(daemon: FakeDaemon) -> FakeDaemon:
 
 
 @pytest.mark.parametrize("verb", ["list", "ls", "ps"])
-def test_list(job: FakeDaemon, verb: str) -> None:
+def test_list_prints_table_of_jobs(job: FakeDaemon, verb: str) -> None:
     job.jobs["b"] = make_job("b", state="QUEUED", nodes="", pending_reason="Resources")
     job.jobs["c"] = make_job("c", wish="cancel", name="n" * 60)
     done = run(FFDL, verb, daemon=job, env={"TZ": "UTC"})
@@ -62,7 +62,7 @@ def test_list(job: FakeDaemon, verb: str) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_list_selects(job: FakeDaemon) -> None:
+def test_list_filters_by_state_and_limit(job: FakeDaemon) -> None:
     done = run(FFDL, "list", "-h", "-t", "failed,halted", "-t", "QUEUED", "-l", "5", daemon=job)
     assert len(done.stdout.splitlines()) == 1
     assert job.requests == ["GET /api/v1/jobs?state=FAILED&state=HALTED&state=QUEUED&limit=6"]
@@ -74,14 +74,14 @@ def test_list_selects(job: FakeDaemon) -> None:
     assert json_lines(run(FFDL, "list", "--json", daemon=job).stdout)[0]["jobs"][0]["id"] == JOB
 
 
-def test_a_list_that_the_default_limit_cuts_says_so(job: FakeDaemon) -> None:
+def test_list_reports_jobs_cut_by_default_limit(job: FakeDaemon) -> None:
     job.jobs |= {f"training-{n}": make_job(f"training-{n}") for n in range(100)}
     cut = run(FFDL, "ls", "-h", daemon=job)
     assert (len(cut.stdout.splitlines()), "more than 100 jobs" in cut.stderr) == (100, True)
 
 
 @pytest.mark.parametrize("verb", ["show", "status", "describe"])
-def test_show_says_everything(job: FakeDaemon, verb: str) -> None:
+def test_show_prints_all_fields_of_job(job: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, JOB, daemon=job, env={"TZ": "UTC"})
     assert done.returncode == 0
     for text in (
@@ -107,12 +107,12 @@ def test_show_says_everything(job: FakeDaemon, verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["show", "wait", "halt", "cancel", "resume", "logs", "events"])
-def test_an_unknown_id_ends_each_verb_alike(job: FakeDaemon, verb: str) -> None:
+def test_verbs_exit_66_for_unknown_job_id(job: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, "training-zzzzzzzzz", daemon=job)
     assert (done.returncode, done.stdout, done.stderr) == (66, "", "ffdl: there is no job training-zzzzzzzzz\n")
 
 
-def test_show_has_a_table_of_the_learners_where_there_are_several(job: FakeDaemon) -> None:
+def test_show_prints_table_of_learners_if_states_are_known(job: FakeDaemon) -> None:
     attempt = AttemptView(1, "4711", "slurm", 0.0, learner_restarts=(RestartView(0.0, "learner 2 ended with ..."),))
     job.jobs[JOB] = make_job(
         JOB, learners=3, attempts=(attempt,),
@@ -137,7 +137,7 @@ def test_show_has_a_table_of_the_learners_where_there_are_several(job: FakeDaemo
     assert "Learners:\n" not in run(FFDL, "show", JOB, daemon=job).stdout
 
 
-def test_show_says_of_an_incident_once_what_its_evidence_repeats(job: FakeDaemon) -> None:
+def test_show_omits_evidence_that_repeats_incident_message(job: FakeDaemon) -> None:
     evidence = (EvidenceRow("controller", "no image"), EvidenceRow("scheduler", "Failed (no image)"))
     row = IncidentRow(
         JOB, 1, "", "container.image_missing", "container", "", "", 0.0, 0.0, "S105", "no image", evidence=evidence
@@ -149,14 +149,14 @@ def test_show_says_of_an_incident_once_what_its_evidence_repeats(job: FakeDaemon
     assert "    controller: " not in shown
 
 
-def test_show_of_an_unknown_job(job: FakeDaemon) -> None:
+def test_show_continues_after_unknown_job_id(job: FakeDaemon) -> None:
     done = run(FFDL, "show", "training-zzzzzzzzz", JOB, daemon=job)
     assert done.returncode == 66
     assert "ffdl: there is no job training-zzzzzzzzz" in done.stderr
     assert JOB in done.stdout
 
 
-def test_logs_merged_and_one_by_one(job: FakeDaemon) -> None:
+def test_logs_prints_merged_or_separate_output_of_learners(job: FakeDaemon) -> None:
     job.jobs[JOB] = make_job(JOB, learners=2)
     job.lines = [LogLine(1, 1, "a"), LogLine(2, 1, "b"), LogLine(1, 2, "c\x1b[31m")]
     assert run(FFDL, "logs", JOB, daemon=job).stdout == "[1] a\n[2] b\n[1] c\x1b[31m\n"
@@ -171,7 +171,7 @@ def test_logs_merged_and_one_by_one(job: FakeDaemon) -> None:
     assert job.requests[-1] == f"GET /api/v1/jobs/{JOB}/logs?follow=true&since=1700000000.000000&tail=2"
 
 
-def test_loglines_pages_as_ffdl_does(job: FakeDaemon) -> None:
+def test_loglines_pages_lines_like_ffdl(job: FakeDaemon) -> None:
     job.lines = [LogLine(1, n, f"line {n}", 1.5 if n == 3 else None) for n in range(1, 8)]
 
     def lines(*arguments: str) -> list[str]:
@@ -182,7 +182,7 @@ def test_loglines_pages_as_ffdl_does(job: FakeDaemon) -> None:
     assert len(lines()) == 7
 
 
-def test_a_closed_pipe_is_quiet(job: FakeDaemon) -> None:
+def test_logs_exits_silently_when_pipe_is_closed(job: FakeDaemon) -> None:
     job.lines = [LogLine(1, n, "x" * 1000) for n in range(1, 2000)]
     with preloaded.Popen(
         [*FFDL, "logs", JOB], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(job)
@@ -202,19 +202,21 @@ def test_a_closed_pipe_is_quiet(job: FakeDaemon) -> None:
         (">/dev/full", "standard output cannot be written: No space left on device"),
     ],
 )
-def test_an_output_that_takes_nothing(job: FakeDaemon, arguments: list[str], redirection: str, sentence: str) -> None:
+def test_commands_report_closed_or_full_standard_output(
+    job: FakeDaemon, arguments: list[str], redirection: str, sentence: str
+) -> None:
     job.lines = [LogLine(1, n, "x" * 1000) for n in range(1, 100)]
     done = run(("/bin/sh", "-c", f'exec "$@" {redirection}', "sh"), *FFDL, *arguments, daemon=job)
     assert (done.returncode, done.stderr) == (1, f"ffdl: {sentence}\n")
 
 
-def test_a_closed_output_is_no_matter_where_nothing_is_printed(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_quiet_ignores_closed_standard_output(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     program = ("/bin/sh", "-c", 'exec "$@" >&-', "sh", *FFDL_SUBMIT)
     done = run(program, "-Q", manifest, model, daemon=daemon)
     assert (done.returncode, done.stderr, len(daemon.submissions)) == (0, "", 1)
 
 
-def test_events(job: FakeDaemon) -> None:
+def test_events_prints_states_with_error(job: FakeDaemon) -> None:
     job.events = [
         EventView(JOB, 1, 1_800_000_000.0, "PENDING", 1, "progress"),
         EventView(JOB, 2, 1_800_000_001.0, "FAILED", 1, "progress", "it broke", "C201"),
@@ -224,7 +226,7 @@ def test_events(job: FakeDaemon) -> None:
     assert json_lines(run(FFDL, "events", "--json", JOB, daemon=job).stdout)[1]["event"]["error_code"] == "C201"
 
 
-def test_wait_exits_as_the_job_or_after_its_time(job: FakeDaemon) -> None:
+def test_wait_exits_with_job_exit_status_or_124_after_timeout(job: FakeDaemon) -> None:
     done = run(FFDL, "wait", JOB, daemon=job)
     assert (done.returncode, done.stdout) == (137, f"{JOB} FAILED\n")
     job.jobs[JOB] = make_job(JOB)
@@ -233,7 +235,7 @@ def test_wait_exits_as_the_job_or_after_its_time(job: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
-def test_cancel_goes_on_after_a_wrong_id(job: FakeDaemon, verb: str) -> None:
+def test_cancel_continues_after_unknown_job_id(job: FakeDaemon, verb: str) -> None:
     job.jobs[JOB] = make_job(JOB)
     done = run(FFDL, verb, "training-zzzzzzzzz", JOB, daemon=job)
     assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, cancel requested\n")
@@ -241,7 +243,7 @@ def test_cancel_goes_on_after_a_wrong_id(job: FakeDaemon, verb: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
-def test_cancel_says_that_a_job_had_ended_already(job: FakeDaemon, state: str) -> None:
+def test_cancel_warns_if_job_has_already_ended(job: FakeDaemon, state: str) -> None:
     job.jobs[JOB] = make_job(JOB, state=state, ended_at=1_800_000_100.0)
     done = run(FFDL, "cancel", JOB, daemon=job)
     assert (done.returncode, done.stdout) == (0, f"{JOB} {state}\n")
@@ -251,14 +253,14 @@ def test_cancel_says_that_a_job_had_ended_already(job: FakeDaemon, state: str) -
     assert (document["job"]["state"], as_json.stderr) == (state, done.stderr)
 
 
-def test_cancel_has_nothing_to_say_about_a_job_that_is_cancelled(job: FakeDaemon) -> None:
+def test_cancel_prints_no_warning_for_cancelled_job(job: FakeDaemon) -> None:
     """Whether it was a moment ago or a day ago: what was asked for is so."""
     job.jobs[JOB] = make_job(JOB, state="CANCELLED", ended_at=1_800_000_100.0)
     done = run(FFDL, "cancel", JOB, daemon=job)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{JOB} CANCELLED\n", "")
 
 
-def test_validate_needs_no_daemon(tmp_path: Path) -> None:
+def test_validate_checks_manifests_without_daemon(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yml", tmp_path / "bad.yml"
     good.write_text("name: a\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n")
     bad.write_text("name: a\nframework: {name: nope, version: 1, command: x}\nmemory: 1\n")
@@ -283,11 +285,11 @@ def test_validate_needs_no_daemon(tmp_path: Path) -> None:
     assert run(FFDL, "validate", "--json", "/no/file", good).returncode == 66
 
 
-def test_schema_is_json() -> None:
+def test_schema_prints_json_schema() -> None:
     assert json.loads(run(FFDL, "schema").stdout)["type"] == "object"
 
 
-def test_init_writes_what_validate_accepts(tmp_path: Path) -> None:
+def test_init_writes_manifest_that_validate_accepts(tmp_path: Path) -> None:
     done = run(FFDL, "init", "my-job", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "Submit it: ffdl-submit my-job/manifest.yml my-job/model\n")
     assert run(FFDL, "validate", "--strict", "my-job/manifest.yml", cwd=tmp_path).returncode == 0
@@ -303,13 +305,13 @@ def test_init_writes_what_validate_accepts(tmp_path: Path) -> None:
         (["--", "-x"], ["./-x/manifest.yml", "./-x/model"]),
     ],
 )
-def test_inits_next_command_is_fit_for_a_shell(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+def test_init_quotes_next_command_for_shell(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     done = run(FFDL, "init", *arguments, cwd=tmp_path)
     assert shlex.split(done.stdout.removeprefix("Submit it: ")) == ["ffdl-submit", *words]
     assert all((tmp_path / word).exists() for word in words)
 
 
-def test_config_says_where_values_come_from(tmp_path: Path) -> None:
+def test_config_prints_origin_of_values_and_rejects_unknown_keys(tmp_path: Path) -> None:
     (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n[backend.slurm]\nfence_s = 90\n')
     done = run(FFDL, "config", "--json", cwd=tmp_path, env={"FFDL_BACKEND": "local"})
     values = json_lines(done.stdout)[0]["settings"]
@@ -333,7 +335,7 @@ def test_config_says_where_values_come_from(tmp_path: Path) -> None:
     assert (broken.returncode, "unknown key 'nonsense'" in broken.stderr) == (78, True)
 
 
-def test_config_says_which_backend_would_be_used(tmp_path: Path) -> None:
+def test_config_prints_default_backend_by_sbatch_on_path(tmp_path: Path) -> None:
     def shown(path: str) -> str:
         done = run(FFDL, "config", cwd=tmp_path, env={"PATH": path})
         return next(line for line in done.stdout.splitlines() if line.startswith("backend "))
@@ -345,25 +347,25 @@ def test_config_says_which_backend_would_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(shell: str) -> None:
+def test_completion_prints_script_for_each_shell(shell: str) -> None:
     done = run(FFDL, "completion", shell)
     assert done.returncode == 0, done.stderr
     assert "_FFDL_COMPLETE" in done.stdout
     assert "_FFDL_SUBMIT_COMPLETE" in done.stdout
 
 
-def test_completion_completes() -> None:
+def test_completion_completes_verb_and_option() -> None:
     env = {"_FFDL_COMPLETE": "bash_complete", "COMP_WORDS": "ffdl li", "COMP_CWORD": "1"}
     assert run(FFDL, env=env).stdout == "plain,list\n"
     env = {"_FFDL_SUBMIT_COMPLETE": "bash_complete", "COMP_WORDS": "ffdl-submit --parti", "COMP_CWORD": "1"}
     assert run(FFDL_SUBMIT, env=env).stdout == "plain,--partition\n"
 
 
-def test_a_wrong_verb_gets_the_nearest() -> None:
+def test_ffdl_suggests_nearest_verb_for_typo() -> None:
     done = run(FFDL, "lits")
     assert (done.returncode, "did you mean list?" in done.stderr) == (2, True)
 
 
-def test_version() -> None:
+def test_version_prints_text_and_json() -> None:
     assert run(FFDL, "version").stdout.startswith("ffdl ")
     assert json_lines(run(FFDL, "version", "--json").stdout)[0]["version"]

@@ -72,17 +72,17 @@ def jobs(daemon: FakeDaemon) -> FakeDaemon:
     return daemon
 
 
-def test_as_a_whole(jobs: FakeDaemon) -> None:
+def test_why_prints_reason_evidence_and_alternatives(jobs: FakeDaemon) -> None:
     done = run(FFDL, "why", JOB, OTHER, daemon=jobs)
     assert (done.stdout, done.stderr, done.returncode) == (SHOWN, "", 0)
 
 
-def test_without_alternatives_none_is_asked_for(jobs: FakeDaemon) -> None:
+def test_why_no_alternatives_requests_none_from_daemon(jobs: FakeDaemon) -> None:
     run(FFDL, "why", "--no-alternatives", JOB, daemon=jobs)
     assert f"GET /api/v1/jobs/{JOB}/why?alternatives=false" in jobs.requests
 
 
-def test_json_has_the_values(jobs: FakeDaemon) -> None:
+def test_why_json_contains_explanation_and_alternatives(jobs: FakeDaemon) -> None:
     first, second = json_lines(run(FFDL, "why", "--json", JOB, OTHER, daemon=jobs).stdout)
     assert first["why"]["explanation"]["reason"] == {
         "kind": "resources",
@@ -94,19 +94,19 @@ def test_json_has_the_values(jobs: FakeDaemon) -> None:
     assert not second["why"]["waits"]
 
 
-def test_a_wrong_id_is_told_and_the_others_are_explained(jobs: FakeDaemon) -> None:
+def test_why_continues_after_unknown_job_id(jobs: FakeDaemon) -> None:
     done = run(FFDL, "why", UNKNOWN, OTHER, daemon=jobs)
     assert done.returncode == 66 and f"there is no job {UNKNOWN}" in done.stderr and OTHER in done.stdout
 
 
-def test_of_an_array_the_first_element_that_waits(jobs: FakeDaemon) -> None:
+def test_why_of_array_explains_first_waiting_element(jobs: FakeDaemon) -> None:
     jobs.jobs[OTHER] = make_job(OTHER, array=ARRAY, array_index=0)
     jobs.jobs[JOB] = make_job(JOB, array=ARRAY, array_index=1, state="QUEUED")
     done = run(FFDL, "why", ARRAY, daemon=jobs)
     assert JOB in done.stdout and "1 of 2 elements wait" in done.stderr
 
 
-def test_a_plan_of_one_manifest_says_it(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_plan_prints_outlook_unless_no_why_is_given(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",), alternatives=WAITS.alternatives)
     plain = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon).stdout
     assert "awaits" not in plain and "POST /api/v1/outlook" not in daemon.requests
@@ -117,7 +117,7 @@ def test_a_plan_of_one_manifest_says_it(daemon: FakeDaemon, manifest: Path, mode
     assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]
 
 
-def test_what_awaits_a_manifest_is_had_without_its_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_plan_only_why_prints_outlook_without_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
     alone = run(FFDL, "plan", "--only-why", manifest, model, daemon=daemon)
     assert (alone.returncode, alone.stdout) == (0, "0 of 8 GPUs in main are free\n")
@@ -129,12 +129,14 @@ def test_what_awaits_a_manifest_is_had_without_its_plan(daemon: FakeDaemon, mani
 
 
 @pytest.mark.parametrize("option", ["--test-only", "--no-why"])
-def test_what_awaits_alone_goes_with_no_plan(daemon: FakeDaemon, manifest: Path, model: Path, option: str) -> None:
+def test_plan_only_why_rejects_options_of_plan(daemon: FakeDaemon, manifest: Path, model: Path, option: str) -> None:
     done = run(FFDL, "plan", "--only-why", option, manifest, model, daemon=daemon)
     assert done.returncode == 2 and "leave out " in done.stderr and option in done.stderr.partition("leave out ")[2]
 
 
-def test_plans_of_several_manifests_say_it_when_asked(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_plan_of_several_manifests_prints_outlook_only_with_why(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
     assert "awaits" not in run(FFDL, "plan", manifest, manifest, model, daemon=daemon).stdout
     shown = run(FFDL, "plan", "--why", manifest, manifest, model, daemon=daemon).stdout

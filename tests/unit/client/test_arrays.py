@@ -33,7 +33,7 @@ def array(client: Client, manifest: Path, model: Path) -> ArrayHandle:
     return client.submit_array(manifest, model, array="0-2%2", time="10")
 
 
-def test_an_array_is_submitted_and_has_a_handle_for_each_job(daemon: FakeDaemon, array: ArrayHandle) -> None:
+def test_submit_array_returns_handle_with_one_job_per_element(daemon: FakeDaemon, array: ArrayHandle) -> None:
     (sent,) = daemon.submissions.values()
     assert (sent.options, sent.expected) == ({"array": "0-2%2", "time": "10"}, Expected.ARRAY)
     assert (array.id, array.network) == ("array-000000001", "none")
@@ -41,7 +41,9 @@ def test_an_array_is_submitted_and_has_a_handle_for_each_job(daemon: FakeDaemon,
     assert [job.view().array_index for job in array.jobs] == [0, 1, 2]
 
 
-def test_it_is_asked_in_numbers_and_job_by_job(daemon: FakeDaemon, array: ArrayHandle, client: Client) -> None:
+def test_array_handle_returns_counts_and_states_of_elements(
+    daemon: FakeDaemon, array: ArrayHandle, client: Client
+) -> None:
     end_all(daemon, "COMPLETED", "FAILED", "COMPLETED")
     view = array.view()
     assert (view.elements, view.states, view.ended, view.limit) == (3, {"COMPLETED": 2, "FAILED": 1}, True, 2)
@@ -49,7 +51,7 @@ def test_it_is_asked_in_numbers_and_job_by_job(daemon: FakeDaemon, array: ArrayH
     assert client.list(JobFilter(array="array-000000009")) == []
 
 
-def test_all_of_its_jobs_are_stopped_by_one_request(daemon: FakeDaemon, array: ArrayHandle) -> None:
+def test_array_halt_and_cancel_send_one_request_each(daemon: FakeDaemon, array: ArrayHandle) -> None:
     before = len(daemon.requests)
     array.halt()
     assert [job.wish for job in array.elements()] == ["halt"] * 3
@@ -61,7 +63,7 @@ def test_all_of_its_jobs_are_stopped_by_one_request(daemon: FakeDaemon, array: A
     ]
 
 
-def test_waiting_ends_with_the_last_job_or_with_the_callers_patience(daemon: FakeDaemon, array: ArrayHandle) -> None:
+def test_array_wait_returns_after_last_job_or_raises_after_timeout(daemon: FakeDaemon, array: ArrayHandle) -> None:
     with pytest.raises(WaitTimedOut, match="array-000000001 has jobs that go on"):
         array.wait(timeout_s=0)
 
@@ -72,18 +74,20 @@ def test_waiting_ends_with_the_last_job_or_with_the_callers_patience(daemon: Fak
     assert [job.state for job in array.wait()] == ["COMPLETED", "CANCELLED", "FAILED"]
 
 
-def test_an_unknown_array_is_unknown(client: Client) -> None:
+def test_arrays_get_raises_for_unknown_array(client: Client) -> None:
     with pytest.raises(UnknownJob, match="there is no array array-000000009"):
         client.arrays.get("array-000000009")
 
 
-def test_who_submits_one_job_expects_one(daemon: FakeDaemon, client: Client, manifest: Path, model: Path) -> None:
+def test_submit_sends_that_one_job_is_expected(daemon: FakeDaemon, client: Client, manifest: Path, model: Path) -> None:
     daemon.elements = 0
     client.submit(manifest, model)
     assert [sent.expected for sent in daemon.submissions.values()] == [Expected.JOB]
 
 
-def test_a_refused_array_raises(daemon: FakeDaemon, client: Client, manifest: Path, model: Path) -> None:
+def test_submit_array_raises_when_daemon_refuses(
+    daemon: FakeDaemon, client: Client, manifest: Path, model: Path
+) -> None:
     daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "this is one job, and an array is wanted here", 78))
     with pytest.raises(RequestRefused, match="an array is wanted"):
         client.submit_array(manifest, model)

@@ -25,7 +25,7 @@ def says(*frames: bytes) -> str:
     return f"import sys; sys.stdout.buffer.write({b''.join(frames)!r}); sys.stdout.flush(); sys.stdin.read()"
 
 
-def test_frames_come_whole_however_they_are_cut() -> None:
+def test_frame_reader_decodes_frames_from_chunks_of_any_size() -> None:
     data = encode_frame("O", bytes(range(256))) + encode_frame("Z") + encode_frame("P", b"x")
     for size in (1, 2, 3, 100, len(data)):
         reader = FrameReader()
@@ -34,18 +34,18 @@ def test_frames_come_whole_however_they_are_cut() -> None:
 
 
 @pytest.mark.parametrize("line", [b"\n", b"OO aa==\n", b"O a\n", b"\xff\n", b"slurmstepd: error: what\n"])
-def test_what_is_no_frame_is_refused(line: bytes) -> None:
+def test_frame_reader_rejects_invalid_frame(line: bytes) -> None:
     with pytest.raises(FrameError, match="is no frame"):
         FrameReader().feed(line)
 
 
-def test_a_helper_of_another_machine_is_not_started() -> None:
+def test_helper_refuses_to_start_for_other_host() -> None:
     with pytest.raises(RequestRefused, match="processes of far, and this is") as refused:
         helper("", host="far")
     assert refused.value.problem.exit_code == 69
 
 
-def test_a_machine_without_the_program_is_named() -> None:
+def test_helper_names_program_missing_on_host() -> None:
     with pytest.raises(
         RequestRefused, match=r"there is no no-such-srun on .*, by which a command gets to n1"
     ) as refused:
@@ -53,13 +53,13 @@ def test_a_machine_without_the_program_is_named() -> None:
     assert refused.value.problem.exit_code == 69
 
 
-def test_the_words_of_a_step_that_does_not_start_are_told() -> None:
+def test_begin_reports_stderr_of_step_that_does_not_start() -> None:
     code = "import sys; sys.stderr.write('srun: error: Unable to create step for job 7: Job is down\\n'); sys.exit(1)"
     with helper(code) as made, pytest.raises(RequestRefused, match="broke off: srun: error: Unable to create step"):
         made.begin(Wish(("true",)))
 
 
-def test_a_step_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_begin_times_out_if_step_does_not_become_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "READY_S", 0.3)
     code = "import sys; sys.stderr.write('srun: retrying\\n'); sys.stderr.flush(); sys.stdin.read()"
     with helper(code) as made, pytest.raises(RequestRefused, match=r"within 0\.3 s") as refused:
@@ -67,12 +67,12 @@ def test_a_step_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.problem.exit_code == 75
 
 
-def test_a_banner_of_the_node_is_shown() -> None:
+def test_begin_quotes_output_that_is_no_frame() -> None:
     with helper("print('Welcome to n1')") as made, pytest.raises(RequestRefused, match="Welcome to n1"):
         made.begin(Wish(("true",)))
 
 
-def test_variables_of_the_schedulers_options_do_not_go_along(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helper_removes_scheduler_variables_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_CONF", "OTHER"):
         monkeypatch.setenv(name, "x")
     code = "import base64, json, os; said = json.dumps(dict(os.environ)).encode(); "
@@ -82,7 +82,7 @@ def test_variables_of_the_schedulers_options_do_not_go_along(monkeypatch: pytest
     assert ("SLURM_JOB_ID" in found, found["SLURM_CONF"], found["OTHER"]) == (False, "x", "x")
 
 
-def test_a_command_that_reads_nothing_leaves_standard_input_alone(tmp_path: Path) -> None:
+def test_attach_run_leaves_stdin_unread_for_command_without_input(tmp_path: Path) -> None:
     (tmp_path / "input").write_text("for the next one")
     status = json.dumps({"status": 4}).encode()
     with (
@@ -99,14 +99,14 @@ def test_a_command_that_reads_nothing_leaves_standard_input_alone(tmp_path: Path
             os.close(before)
 
 
-def test_plans_are_asked_for(daemon: FakeDaemon) -> None:
+def test_attach_plans_sends_learner_to_daemon(daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     with Client(daemon.path, start=False) as client:
         assert client.attach_plans("a", 2) == ()
     assert daemon.requests == ["GET /api/v1/jobs/a/attach?learner=2"]
 
 
-def test_output_that_cannot_be_written_is_said() -> None:
+def test_attach_write_reports_full_output() -> None:
     with (
         Path("/dev/full").open("wb", buffering=0) as full,
         pytest.raises(RequestRefused, match="cannot be written: No space"),

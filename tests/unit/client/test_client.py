@@ -36,11 +36,11 @@ def client(daemon: FakeDaemon) -> Client:
     return Client(daemon.path, start=False)
 
 
-def test_the_package_offers_the_client_on_first_use() -> None:
+def test_package_exports_client() -> None:
     assert ffdl_batch.Client is Client
 
 
-def test_submit_uploads_once_and_returns_a_handle(
+def test_submit_uploads_model_once_and_returns_job_handle(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
     first = client.submit(manifest, model, time="2h", cpus_per_task=4, hold=True, requeue=False, backend="local")
@@ -56,12 +56,12 @@ def test_submit_uploads_once_and_returns_a_handle(
     client.close()
 
 
-def test_a_manifest_may_be_a_text(client: Client, daemon: FakeDaemon, model: Path) -> None:
+def test_submit_accepts_manifest_as_text(client: Client, daemon: FakeDaemon, model: Path) -> None:
     client.submit("name: x\nlearners: 1\n", model)
     assert [s.manifest for s in daemon.submissions.values()] == ["name: x\nlearners: 1\n"]
 
 
-def test_two_hundred_manifests_go_in_two_requests_with_one_upload(
+def test_submit_many_sends_200_manifests_in_two_batches_with_one_upload(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
     results = client.submit_many([manifest] * 200, model)
@@ -70,7 +70,7 @@ def test_two_hundred_manifests_go_in_two_requests_with_one_upload(
     assert sum(request.startswith("PUT") for request in daemon.requests) == 1
 
 
-def test_a_reply_that_is_lost_after_acceptance_makes_no_second_job(
+def test_submit_creates_no_second_job_after_lost_reply(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
     daemon.hang_ups, daemon.hang_up_after_work = 1, True
@@ -78,7 +78,7 @@ def test_a_reply_that_is_lost_after_acceptance_makes_no_second_job(
     assert (daemon.batches, len(daemon.jobs)) == ([1, 1], 1)
 
 
-def test_a_daemon_that_restarts_between_requests_is_dialled_again(daemon: FakeDaemon) -> None:
+def test_client_reconnects_after_daemon_restart(daemon: FakeDaemon) -> None:
     client = Client(daemon.path, start=False)
     assert client.health().version == "9.9"
     daemon.stop()
@@ -86,7 +86,7 @@ def test_a_daemon_that_restarts_between_requests_is_dialled_again(daemon: FakeDa
     assert client.health().version == "9.9"
 
 
-def test_a_daemon_that_always_hangs_up_is_unreachable(client: Client, daemon: FakeDaemon) -> None:
+def test_client_raises_daemon_unreachable_if_daemon_always_hangs_up(client: Client, daemon: FakeDaemon) -> None:
     daemon.hang_ups = 100
     with pytest.raises(DaemonUnreachable, match="did not answer GET /api/v1/health") as caught:
         client.health()
@@ -103,7 +103,7 @@ class Noting(socket.socket):
         super().settimeout(value)
 
 
-def test_a_daemon_that_is_slow_to_answer_is_named_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wire_reports_slow_daemon_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it holds back on purpose is not slow."""
     monkeypatch.setattr(wire, "FIRST_WORD_S", 0.1)
     monkeypatch.setattr(wire, "_POLL_MARGIN_S", 0.1)
@@ -134,7 +134,7 @@ def test_a_daemon_that_is_slow_to_answer_is_named_once(short_dir: Path, monkeypa
     assert said == [f"the daemon {waits}; waiting up to 0.3 s"]
 
 
-def test_an_empty_id_is_no_job_and_asks_for_nothing_else(client: Client, daemon: FakeDaemon) -> None:
+def test_client_rejects_empty_job_id(client: Client, daemon: FakeDaemon) -> None:
     """As of a variable of a shell that is not set: the path of the request would be another one."""
     for ask in (client.get, client.cancel, client.halt, client.resume, client.wait):
         with pytest.raises(UnknownJob, match="the id is empty"):
@@ -145,7 +145,7 @@ def test_an_empty_id_is_no_job_and_asks_for_nothing_else(client: Client, daemon:
     assert daemon.acts == []
 
 
-def test_refusals_are_typed_and_carry_the_problem(client: Client, daemon: FakeDaemon) -> None:
+def test_client_raises_typed_errors_with_problem(client: Client, daemon: FakeDaemon) -> None:
     problem = Problem("C101", "the job is not yours", 77, "ask its owner")
     daemon.refusals["/api/v1/jobs/training-000000009"] = (403, problem)
     with pytest.raises(NotAllowed) as not_allowed:
@@ -159,35 +159,33 @@ def test_refusals_are_typed_and_carry_the_problem(client: Client, daemon: FakeDa
     assert busy.value.problem.exit_code == 75
 
 
-def test_an_id_cannot_reach_another_path(client: Client, daemon: FakeDaemon) -> None:
+def test_client_escapes_job_id_in_request_path(client: Client, daemon: FakeDaemon) -> None:
     with pytest.raises(UnknownJob):
         client.get("../health?x")
     assert daemon.requests == ["GET /api/v1/jobs/..%2Fhealth%3Fx"]
 
 
-def test_a_daemon_of_another_schema_is_named(client: Client, daemon: FakeDaemon) -> None:
+def test_client_rejects_answer_in_other_schema(client: Client, daemon: FakeDaemon) -> None:
     daemon.schema = 2
     with pytest.raises(OtherSchema, match="answers in schema 2, this client reads schema 1") as caught:
         client.list()
     assert caught.value.problem.exit_code == 69
 
 
-def test_a_submission_that_is_refused_raises_with_its_cure(
-    client: Client, daemon: FakeDaemon, manifest: Path, model: Path
-) -> None:
+def test_submit_raises_refusal_with_cure(client: Client, daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.refuse_names = frozenset({str(manifest)})
     with pytest.raises(RequestRefused, match=r"is wrong \(correct it\)") as caught:
         client.submit(manifest, model)
     assert caught.value.problem.exit_code == 78
 
 
-def test_plan_sends_no_archive(client: Client, daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_plan_uploads_no_archive(client: Client, daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     plan = client.plan(manifest, model, trial=True)
     assert (plan.trial, plan.submit_argv[0]) == ("would start at once", "sbatch")
     assert [request.split()[0] for request in daemon.requests] == ["POST"]
 
 
-def test_list_asks_for_what_was_wanted(client: Client, daemon: FakeDaemon) -> None:
+def test_list_sends_filter_to_daemon(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs = {"a": make_job("a"), "b": make_job("b", state="FAILED")}
     which = JobFilter(states=("FAILED", "HALTED"), name="a b", since=5.0, limit=3, all_users=True)
     assert [job.id for job in client.list(which)] == ["b"]
@@ -195,7 +193,7 @@ def test_list_asks_for_what_was_wanted(client: Client, daemon: FakeDaemon) -> No
     assert daemon.requests == [f"GET /api/v1/jobs?{asked}"]
 
 
-def test_wait_polls_until_the_job_has_ended(client: Client, daemon: FakeDaemon) -> None:
+def test_wait_polls_until_job_has_ended(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     answers = iter([make_job("a"), make_job("a"), make_job("a", state="COMPLETED")])
     daemon.on_wait = lambda _: next(answers)
@@ -203,7 +201,7 @@ def test_wait_polls_until_the_job_has_ended(client: Client, daemon: FakeDaemon) 
     assert daemon.requests == ["GET /api/v1/jobs/a/wait?wait_s=30"] * 3
 
 
-def test_wait_gives_up_after_its_time(client: Client, daemon: FakeDaemon) -> None:
+def test_wait_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     with pytest.raises(WaitTimedOut, match="a is PROCESSING after 0 s and goes on") as caught:
         client.wait("a", 0)
@@ -223,18 +221,18 @@ def test_wait_gives_up_after_its_time(client: Client, daemon: FakeDaemon) -> Non
         (make_job(state="HALTED", exit_signal=12), 1),
     ],
 )
-def test_the_exit_code_of_a_job(job: JobView, code: int) -> None:
+def test_job_exit_code_maps_state_exit_code_and_signal(job: JobView, code: int) -> None:
     assert job_exit_code(job) == code
 
 
-def test_events_are_followed_to_the_end(client: Client, daemon: FakeDaemon) -> None:
+def test_events_follow_reads_until_job_has_ended(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a", state="COMPLETED")
     daemon.events = [EventView("a", n, float(n), "QUEUED", 1, "progress") for n in (1, 2, 3)]
     assert [event.seq for event in client.events("a", follow=True, after=1)] == [2, 3]
     assert daemon.requests[-1] == "GET /api/v1/jobs/a/events?after=3&wait_s=0"
 
 
-def test_a_log_that_breaks_off_is_resumed_without_repeating_a_line(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_resumes_broken_stream_without_repeating_lines(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a", learners=2)
     daemon.lines = [LogLine(n % 2 + 1, n // 2 + 1, f"line {n}") for n in range(10)]
     daemon.break_log_after = 5
@@ -243,7 +241,7 @@ def test_a_log_that_breaks_off_is_resumed_without_repeating_a_line(client: Clien
     assert daemon.requests == ["GET /api/v1/jobs/a/logs?follow=true&tail=10", "GET /api/v1/jobs/a/logs?follow=true"]
 
 
-def test_other_calls_may_come_while_a_log_is_read(client: Client, daemon: FakeDaemon) -> None:
+def test_client_answers_other_calls_while_log_is_read(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.lines = [LogLine(1, n, "x" * 100_000) for n in range(1, 30)]
     lines = client.logs("a")
@@ -252,7 +250,7 @@ def test_other_calls_may_come_while_a_log_is_read(client: Client, daemon: FakeDa
     assert [line.index for line in lines] == list(range(2, 30))
 
 
-def test_halt_resume_and_drill_send_what_they_are_given(client: Client, daemon: FakeDaemon) -> None:
+def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     handle = JobHandle(client, "a")
     assert handle.halt().wish == "halt"
@@ -269,7 +267,7 @@ def test_halt_resume_and_drill_send_what_they_are_given(client: Client, daemon: 
         client.resume("nope")
 
 
-def test_following_events_may_take_its_time_and_no_longer(client: Client, daemon: FakeDaemon) -> None:
+def test_events_follow_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.events = [EventView("a", 1, 1.0, "QUEUED", 1, "progress")]
     events = client.events("a", follow=True, timeout_s=0)
@@ -281,7 +279,7 @@ def test_following_events_may_take_its_time_and_no_longer(client: Client, daemon
     assert [event.seq for event in client.events("a", follow=True, timeout_s=0)] == [1]
 
 
-def test_the_log_of_an_unknown_job(client: Client) -> None:
+def test_logs_raises_for_unknown_job(client: Client) -> None:
     with pytest.raises(UnknownJob):
         next(client.logs("training-zzzzzzzzz"))
 
@@ -294,7 +292,7 @@ def test_the_log_of_an_unknown_job(client: Client) -> None:
         (None, "there is no such file", 66),
     ],
 )
-def test_manifests_that_cannot_be_sent(
+def test_submit_rejects_unusable_manifest_before_any_request(
     client: Client, daemon: FakeDaemon, model: Path, tmp_path: Path, content: bytes | None, message: str, code: int
 ) -> None:
     path = tmp_path / "bad.yml"
@@ -306,7 +304,7 @@ def test_manifests_that_cannot_be_sent(
     assert daemon.requests == []
 
 
-def test_export_travels_as_values_and_is_named_without_them(
+def test_submit_sends_exported_values_apart_from_option(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINE", "1")
@@ -316,7 +314,7 @@ def test_export_travels_as_values_and_is_named_without_them(
     assert sent.options == {"export": "MINE,TOKEN"}
 
 
-def test_a_wrong_keyword_is_answered_in_pythons_words(
+def test_submit_and_plan_report_wrong_option_as_python_keyword(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding(
@@ -334,7 +332,7 @@ def test_a_wrong_keyword_is_answered_in_pythons_words(
         client.plan(manifest, model, partiton="gpu")
 
 
-def test_the_findings_of_a_manifest_stay_as_they_are(
+def test_submit_keeps_text_of_manifest_findings(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding(Severity.ERROR, "give --signal to train", file="m.yml", line=3, path="framework.command")
@@ -345,14 +343,12 @@ def test_the_findings_of_a_manifest_stay_as_they_are(
         client.submit(manifest, model)
 
 
-def test_a_handle_shows_the_job_and_nothing_of_the_client(client: Client, manifest: Path, model: Path) -> None:
+def test_job_handle_repr_omits_client(client: Client, manifest: Path, model: Path) -> None:
     handle = client.submit(manifest, model)
     assert repr(handle) == "JobHandle(id='training-000000001', warnings=(), network='none')"
 
 
-def test_the_backend_of_the_environment_is_this_programs_default(
-    daemon: FakeDaemon, manifest: Path, model: Path
-) -> None:
+def test_client_takes_default_backend_from_environment(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     client = Client(dialling=Dialling(environ={"FFDL_BACKEND": "slurm"}, socket_path=daemon.path, start=False))
     client.submit(manifest, model)
     client.submit(manifest, model, backend="local")
@@ -367,11 +363,11 @@ def test_the_backend_of_the_environment_is_this_programs_default(
         ({"error_code": "C201", "exit_code": 3}, 3),
     ],
 )
-def test_a_time_limit_is_124_whoever_ended_the_learner(changes: dict[str, Any], code: int) -> None:
+def test_job_exit_code_is_124_only_for_time_limit_error(changes: dict[str, Any], code: int) -> None:
     assert job_exit_code(make_job(state="FAILED", **changes)) == code
 
 
-def test_a_connection_is_closed_although_its_reply_is_still_held() -> None:
+def test_channel_close_ends_connection_while_reply_is_held() -> None:
     """An interrupted command's frames hold it, and a socket only ends with all that is made of it."""
     ours, theirs = socket.socketpair()
     theirs.settimeout(5)

@@ -50,7 +50,7 @@ def note(_pid: int, _number: int) -> None:
     raise Ended
 
 
-def test_the_daemon_is_ended_and_waited_for(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_stop_daemon_terminates_lock_holder_and_waits(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     write_lock(tmp_path, sleeper.pid)
     found = find_holder(tmp_path)
     assert found is not None and found[1] is Holder.ALIVE_HERE
@@ -61,7 +61,7 @@ def test_the_daemon_is_ended_and_waited_for(tmp_path: Path, sleeper: subprocess.
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])
-def test_a_process_that_is_not_proved_to_be_the_daemon_is_left_alone(tmp_path: Path, change: dict[str, object]) -> None:
+def test_stop_daemon_spares_process_not_proved_to_be_daemon(tmp_path: Path, change: dict[str, object]) -> None:
     write_lock(tmp_path, os.getpid(), **change)
     assert stop_daemon(tmp_path, end=refuse) is None
 
@@ -69,7 +69,7 @@ def test_a_process_that_is_not_proved_to_be_the_daemon_is_left_alone(tmp_path: P
 LAST = DatabaseTrouble(1.0, "the database /d was deleted; make room for a copy there", holds_last_copy=True)
 
 
-def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended(
+def test_stop_daemon_needs_force_if_daemon_holds_only_database_copy(
     short_dir: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     """But on a person's word."""
@@ -89,7 +89,7 @@ def test_a_daemon_that_has_the_only_copy_of_its_database_is_not_ended(
         fake.stop()
 
 
-def test_a_daemon_that_says_nothing_is_ended(short_dir: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_stop_daemon_terminates_daemon_that_does_not_answer(short_dir: Path, sleeper: subprocess.Popen[bytes]) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "s"))
         silent.listen()
@@ -98,17 +98,17 @@ def test_a_daemon_that_says_nothing_is_ended(short_dir: Path, sleeper: subproces
     assert sleeper.wait(10) == -signal.SIGTERM
 
 
-def test_without_a_lock_nothing_runs(tmp_path: Path) -> None:
+def test_stop_daemon_does_nothing_without_lock(tmp_path: Path) -> None:
     assert stop_daemon(tmp_path, end=refuse) is None
 
 
-def test_a_daemon_on_another_host_is_named(tmp_path: Path) -> None:
+def test_stop_daemon_names_host_of_remote_daemon(tmp_path: Path) -> None:
     write_lock(tmp_path, os.getpid(), host="login2")
     with pytest.raises(DaemonUnreachable, match=r"runs on login2 .*ssh login2 ffdl daemon stop"):
         stop_daemon(tmp_path, end=refuse)
 
 
-def test_another_users_process_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_daemon_spares_process_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lock(tmp_path, os.getpid())
     uid = os.getuid()
     monkeypatch.setattr("ffdl_batch.client.control.os.getuid", lambda: uid + 1)
@@ -116,13 +116,13 @@ def test_another_users_process_is_left_alone(tmp_path: Path, monkeypatch: pytest
         stop_daemon(tmp_path, end=refuse)
 
 
-def test_a_daemon_that_does_not_end_is_named(tmp_path: Path) -> None:
+def test_stop_daemon_reports_daemon_that_does_not_end(tmp_path: Path) -> None:
     write_lock(tmp_path, os.getpid())
     with pytest.raises(DaemonUnreachable, match=r"was asked to end and has not after 0 s"):
         stop_daemon(tmp_path, 0.0, end=lambda _pid, _number: None)
 
 
-def test_a_process_that_went_meanwhile_is_no_error(tmp_path: Path) -> None:
+def test_stop_daemon_succeeds_if_process_has_already_ended(tmp_path: Path) -> None:
     def gone(_pid: int, _number: int) -> None:
         raise ProcessLookupError
 
@@ -130,13 +130,13 @@ def test_a_process_that_went_meanwhile_is_no_error(tmp_path: Path) -> None:
     assert stop_daemon(tmp_path, end=gone) is not None
 
 
-def test_a_broken_lock_is_named(tmp_path: Path) -> None:
+def test_find_holder_rejects_invalid_lock_file(tmp_path: Path) -> None:
     (tmp_path / "daemon.lock").write_text("{}")
     with pytest.raises(DaemonUnreachable, match="is not a daemon's lock file"):
         find_holder(tmp_path)
 
 
-def test_a_directory_that_takes_nothing_keeps_the_daemon_alive(
+def test_stop_daemon_needs_force_if_state_dir_is_not_writable(
     tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lock(tmp_path, sleeper.pid)
@@ -153,9 +153,7 @@ def test_a_directory_that_takes_nothing_keeps_the_daemon_alive(
         stop_daemon(tmp_path, end=note, next_writes_in=[tmp_path], force=True)
 
 
-def test_every_directory_that_a_start_writes_in_is_tried_and_left_as_it_was(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_stop_daemon_checks_every_directory_written_at_start(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     write_lock(tmp_path, sleeper.pid)
     settings = {"FFDL_DATABASE_URL": f"sqlite:///{tmp_path}/gone/jobs.db"}
     places = own_settings(settings, tmp_path).written_at_start
@@ -169,6 +167,6 @@ def test_every_directory_that_a_start_writes_in_is_tried_and_left_as_it_was(
     assert list((tmp_path / "gone").iterdir()) == []
 
 
-def test_a_database_behind_a_server_is_no_directory(tmp_path: Path) -> None:
+def test_written_at_start_omits_database_on_server(tmp_path: Path) -> None:
     settings = {"FFDL_DATABASE_URL": "postgresql+psycopg://ada@db/ffdl"}
     assert own_settings(settings, tmp_path).written_at_start == (tmp_path,)

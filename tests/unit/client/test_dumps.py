@@ -27,7 +27,7 @@ def soft() -> Iterator[int]:
 
 
 @pytest.mark.skipif(0 <= HARD < 4096, reason="no core dumps are allowed here")
-def test_a_daemon_that_is_started_has_the_shells_limits_not_those_of_who_holds_values(site: Site, soft: int) -> None:
+def test_started_daemon_has_core_dump_limit_of_shell(site: Site, soft: int) -> None:
     dialling = replace(site.dialling, dumps=dump_limits())
     leave_no_dump()
     assert dump_limits() == (1, HARD), "no core of a program's, either (core_pattern with |)"

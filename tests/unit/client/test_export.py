@@ -30,11 +30,11 @@ SHELL = {"HOME": "/h", "EDITOR": "vi", "SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "
         (",A=1,,", {"A": "1"}),
     ],
 )
-def test_what_travels(text: str, expected: dict[str, str]) -> None:
+def test_select_variables_follows_sbatch_export_rules(text: str, expected: dict[str, str]) -> None:
     assert select_variables(text, SHELL).values == expected
 
 
-def test_names_that_are_not_set_are_told() -> None:
+def test_select_variables_reports_unset_names() -> None:
     chosen = select_variables("NOPE,EDITOR", SHELL)
     assert (chosen.values, chosen.unset) == ({"EDITOR": "vi"}, ("NOPE",))
 
@@ -42,10 +42,10 @@ def test_names_that_are_not_set_are_told() -> None:
 @pytest.mark.parametrize(
     "text", ["A='x", 'A="x,B=1', "1A=2", "a-b", "A=1,NONE", "=x", "APPTAINER_BIND=/x", "SINGULARITY_BIND", "UID=0"]
 )
-def test_what_is_refused(text: str) -> None:
+def test_select_variables_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ExportError):
         select_variables(text, SHELL)
 
 
-def test_a_quote_inside_the_other_kind_still_counts() -> None:
+def test_export_split_keeps_quotes_inside_other_quotes() -> None:
     assert split_words("\"a'b'\",c") == ["a'b'", "c"]

@@ -12,27 +12,27 @@ from ffdl_batch.client.locate import locate_socket, locate_state_dir
 from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, read_lock
 
 
-def test_a_named_socket_comes_first(tmp_path: Path) -> None:
+def test_locate_socket_prefers_named_socket(tmp_path: Path) -> None:
     place = locate_socket({"FFDL_SOCKET": "/run/site/ffdl.sock", "XDG_RUNTIME_DIR": str(tmp_path)})
     assert (place.path, place.named) == (Path("/run/site/ffdl.sock"), True)
 
 
-def test_the_runtime_directory_of_the_user_comes_next(tmp_path: Path) -> None:
+def test_locate_socket_uses_runtime_directory(tmp_path: Path) -> None:
     place = locate_socket({"XDG_RUNTIME_DIR": str(tmp_path)})
     assert (place.path, place.named) == (tmp_path / "ffdl" / "ffdl.sock", False)
 
 
 @pytest.mark.parametrize("runtime", ["/dev/null/none", "relative", ""])
-def test_without_a_runtime_directory_it_is_in_tmp(tmp_path: Path, runtime: str) -> None:
+def test_locate_socket_uses_tmp_without_usable_runtime_directory(tmp_path: Path, runtime: str) -> None:
     place = locate_socket({"XDG_RUNTIME_DIR": runtime}, tmp=tmp_path)
     assert place.path == tmp_path / f"ffdl-{os.getuid()}" / "ffdl.sock"
 
 
-def test_cron_has_nothing_but_still_finds_a_place(tmp_path: Path) -> None:
+def test_locate_socket_uses_tmp_in_empty_environment(tmp_path: Path) -> None:
     assert locate_socket({}, tmp=tmp_path).path.parent.name == f"ffdl-{os.getuid()}"
 
 
-def test_a_runtime_directory_of_another_user_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_socket_skips_runtime_directory_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     assert locate_socket({"XDG_RUNTIME_DIR": str(tmp_path)}, tmp=tmp_path).path.parent.name == f"ffdl-{uid + 1}"
@@ -45,7 +45,7 @@ def own_tmp_dir(tmp: Path, mode: int = 0o700) -> Path:
     return directory
 
 
-def test_a_closed_directory_of_ours_is_used(tmp_path: Path) -> None:
+def test_locate_socket_uses_own_private_directory(tmp_path: Path) -> None:
     directory = own_tmp_dir(tmp_path)
     assert locate_socket({}, tmp=tmp_path).path == directory / "ffdl.sock"
 
@@ -58,30 +58,30 @@ def refusal(tmp: Path) -> DaemonUnreachable:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o770])
-def test_a_directory_that_lets_others_in_is_refused(tmp_path: Path, mode: int) -> None:
+def test_locate_socket_rejects_directory_open_to_others(tmp_path: Path, mode: int) -> None:
     own_tmp_dir(tmp_path, mode)
     assert f"has mode {mode:04o}" in str(refusal(tmp_path))
 
 
-def test_a_symbolic_link_is_refused_even_to_our_own_directory(tmp_path: Path) -> None:
+def test_locate_socket_rejects_symlink_to_own_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir(mode=0o700)
     (tmp_path / f"ffdl-{os.getuid()}").symlink_to(tmp_path / "mine")
     assert "is a symbolic link" in str(refusal(tmp_path))
 
 
-def test_a_file_is_refused(tmp_path: Path) -> None:
+def test_locate_socket_rejects_file_in_place_of_directory(tmp_path: Path) -> None:
     (tmp_path / f"ffdl-{os.getuid()}").write_text("")
     assert "is not a directory" in str(refusal(tmp_path))
 
 
-def test_the_directory_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_socket_rejects_directory_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uid = os.getuid()
     (tmp_path / f"ffdl-{uid + 1}").mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     assert f"belongs to user {uid}" in str(refusal(tmp_path))
 
 
-def test_inside_the_runtime_directory_only_writers_are_refused(tmp_path: Path) -> None:
+def test_check_directory_rejects_only_writers_in_runtime_directory(tmp_path: Path) -> None:
     directory = tmp_path / "ffdl"
     directory.mkdir()
     directory.chmod(0o755)
@@ -91,25 +91,25 @@ def test_inside_the_runtime_directory_only_writers_are_refused(tmp_path: Path) -
         check_directory(directory, closed=False)
 
 
-def test_a_path_that_is_too_long_for_a_socket_is_named() -> None:
+def test_locate_socket_rejects_path_too_long_for_socket() -> None:
     with pytest.raises(DaemonUnreachable, match="more than 107 bytes"):
         locate_socket({"FFDL_SOCKET": "/" + "x" * 200})
 
 
-def test_the_state_directory(tmp_path: Path) -> None:
+def test_locate_state_dir_prefers_ffdl_then_xdg_variable(tmp_path: Path) -> None:
     base = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     assert locate_state_dir(base) == tmp_path / ".local" / "state" / "ffdl"
     assert locate_state_dir({**base, "XDG_STATE_HOME": str(tmp_path / "s")}) == tmp_path / "s" / "ffdl"
     assert locate_state_dir({**base, "FFDL_STATE_DIR": str(tmp_path / "f")}) == tmp_path / "f"
 
 
-def test_a_configuration_in_error_is_a_sentence(tmp_path: Path) -> None:
+def test_locate_state_dir_reports_unusable_configuration(tmp_path: Path) -> None:
     with pytest.raises(DaemonUnreachable, match="the configuration cannot be used") as caught:
         locate_state_dir({"HOME": str(tmp_path), "FFDL_CONFIG": str(tmp_path / "gone.toml")})
     assert caught.value.problem.exit_code == 78
 
 
-def test_each_state_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
+def test_locate_socket_returns_own_path_per_state_directory(tmp_path: Path) -> None:
     places = {locate_socket({"FFDL_STATE_DIR": text}, tmp=tmp_path).path for text in ("/a", "/b", "/b/../b")}
     assert len(places) == 2
     assert locate_socket({}, tmp=tmp_path).path not in places
@@ -117,9 +117,7 @@ def test_each_state_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
     assert locate_socket(default, tmp=tmp_path).path == locate_socket({}, tmp=tmp_path).path
 
 
-def test_a_state_directory_that_cannot_be_used_says_why_and_never_to_remove_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_lock_explains_unusable_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LockUnreadable, match="is not a directory") as caught:
         read_lock(tmp_path / "file")

@@ -26,7 +26,7 @@ def line(attempt: int, index: int, *, learner: int = 1, offset: int = 0) -> LogL
     return LogLine(learner, index, f"{attempt}.{learner} {index} {offset}", None, attempt, offset)
 
 
-def test_the_attempt_is_asked_for(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_sends_attempt_to_daemon(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a", attempt=2)
     daemon.lines = [line(1, 1), line(2, 1)]
     assert [found.attempt for found in client.logs("a", attempt=2)] == [2]
@@ -44,9 +44,7 @@ def test_the_attempt_is_asked_for(client: Client, daemon: FakeDaemon) -> None:
 
 
 @pytest.mark.parametrize("broken_after", range(1, 8))
-def test_a_broken_stream_goes_on_in_the_attempt_where_it_broke(
-    client: Client, daemon: FakeDaemon, broken_after: int
-) -> None:
+def test_logs_resumes_in_attempt_where_stream_broke(client: Client, daemon: FakeDaemon, broken_after: int) -> None:
     """Lines of different attempts have the same numbers; the newest attempt may be another one by then."""
     daemon.jobs["a"] = make_job("a", learners=2)
     daemon.lines = [line(n, i, learner=who) for n in (1, 2) for i in (1, 2) for who in (1, 2)]
@@ -56,7 +54,7 @@ def test_a_broken_stream_goes_on_in_the_attempt_where_it_broke(
     assert daemon.requests == [f"{LOGS}?follow=true&tail=8", f"{LOGS}?follow=true&attempt={broke_in}"]
 
 
-def test_a_broken_stream_of_all_attempts_goes_on_without_the_earlier_ones(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_of_all_attempts_resumes_without_earlier_lines(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a", attempt=2)
     daemon.lines = [line(n, i) for n in (1, 2) for i in range(1, 6)]
     daemon.break_log_after = 1
@@ -65,7 +63,7 @@ def test_a_broken_stream_of_all_attempts_goes_on_without_the_earlier_ones(client
     assert daemon.requests == [f"{LOGS}?tail=4&attempt=all", f"{LOGS}?attempt=all"]
 
 
-def test_all_pieces_of_a_long_line_arrive_once(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_returns_each_piece_of_long_line_once(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.lines = [line(1, 1, offset=0), line(1, 1, offset=64), line(1, 1, offset=128), line(1, 2, offset=150)]
     daemon.break_log_after = 2
@@ -73,7 +71,7 @@ def test_all_pieces_of_a_long_line_arrive_once(client: Client, daemon: FakeDaemo
     assert list(client.logs("a")) == daemon.lines
 
 
-def test_a_daemon_that_does_not_name_attempts_is_read_as_before(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_resumes_stream_without_attempt_numbers(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.lines = [LogLine(1, n, str(n)) for n in (1, 2, 3)]
     daemon.break_log_after = 2
@@ -81,7 +79,7 @@ def test_a_daemon_that_does_not_name_attempts_is_read_as_before(client: Client, 
     assert daemon.requests == [f"{LOGS}?follow=true"] * 2
 
 
-def test_a_broken_stream_goes_on_where_it_was(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_resumes_broken_stream_at_read_offsets(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a", learners=2)
     daemon.lines = [
         LogLine(who, n, "x", None, 1, 10 * n, 10 * n + 10, partial=n == 2) for n in (1, 2, 3) for who in (1, 2)
@@ -91,7 +89,7 @@ def test_a_broken_stream_goes_on_where_it_was(client: Client, daemon: FakeDaemon
     assert daemon.requests == [f"{LOGS}?tail=6", f"{LOGS}?attempt=1&read=1.1%3A30&read=1.2%3A20"]
 
 
-def test_a_search_that_broke_off_begins_again(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_restarts_search_after_broken_stream(client: Client, daemon: FakeDaemon) -> None:
     """Which neighbours are still to come only a reading from the beginning knows."""
     daemon.jobs["a"] = make_job("a")
     daemon.lines = [LogLine(1, n, "x", None, 1, 10 * n, 10 * n + 10) for n in (1, 2, 3)]
@@ -101,7 +99,7 @@ def test_a_search_that_broke_off_begins_again(client: Client, daemon: FakeDaemon
     assert daemon.requests == [f"{LOGS}?{asked}", f"{LOGS}?attempt=1&{asked}"]
 
 
-def test_lines_come_in_bulk_from_a_daemon_that_has_them(client: Client, daemon: FakeDaemon) -> None:
+def test_logs_splits_bulk_texts_into_lines(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.texts = [LogText(1, 1, "a\n\u00e4", 5.0, 1, 0, 5), LogText(1, 3, "b\nc", None, 1, 5, 10, ends=(8, 10))]
     assert list(client.log_texts("a")) == daemon.texts
@@ -114,7 +112,7 @@ def test_lines_come_in_bulk_from_a_daemon_that_has_them(client: Client, daemon: 
 
 
 @pytest.mark.parametrize("broken_after", [1, 2])
-def test_of_lines_that_come_again_otherwise_cut_each_is_shown_once(
+def test_log_texts_returns_each_line_once_if_chunks_differ_after_break(
     client: Client, daemon: FakeDaemon, broken_after: int
 ) -> None:
     daemon.jobs["a"] = make_job("a")
@@ -129,7 +127,7 @@ def test_of_lines_that_come_again_otherwise_cut_each_is_shown_once(
 
 
 @pytest.mark.parametrize("ends", [(3,), (3, "4"), 7])
-def test_lines_that_end_elsewhere_are_refused(client: Client, daemon: FakeDaemon, ends: object) -> None:
+def test_logs_rejects_text_with_inconsistent_line_ends(client: Client, daemon: FakeDaemon, ends: object) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.texts = [LogText(1, 1, "a\nb", None, 1, 0, 4, ends=ends)]  # type: ignore[arg-type]
     with pytest.raises(RequestRefused, match="a log line that is none"):

@@ -45,7 +45,7 @@ def write_tree(root: Path, tree: Tree, order: int) -> Tree:
 
 @settings(max_examples=40, deadline=None)
 @given(TREES)
-def test_the_same_tree_has_the_same_digest_and_comes_back_whole(tree: Tree) -> None:
+def test_open_model_packs_equal_trees_to_equal_digests(tree: Tree) -> None:
     digests = []
     for order in (0, 1):
         with tempfile.TemporaryDirectory() as directory:
@@ -69,7 +69,7 @@ def names_in(model: Path) -> list[str]:
         return packed.namelist()
 
 
-def test_content_and_execute_bits_change_the_digest(model: Path) -> None:
+def test_open_model_digest_depends_on_content_and_execute_bit(model: Path) -> None:
     digests = set()
     for step in range(3):
         if step == 1:
@@ -81,12 +81,12 @@ def test_content_and_execute_bits_change_the_digest(model: Path) -> None:
     assert len(digests) == 3
 
 
-def test_empty_directories_are_kept(model: Path) -> None:
+def test_open_model_keeps_empty_directories(model: Path) -> None:
     (model / "data" / "empty").mkdir(parents=True)
     assert names_in(model) == ["data/empty/", "train.py"]
 
 
-def test_links_inside_the_tree_are_followed(model: Path) -> None:
+def test_open_model_follows_links_inside_tree(model: Path) -> None:
     (model / "lib").mkdir()
     (model / "lib" / "net.py").write_text("net\n")
     (model / "alias.py").symlink_to("train.py")
@@ -94,7 +94,7 @@ def test_links_inside_the_tree_are_followed(model: Path) -> None:
     assert names_in(model) == ["alias.py", "copy/net.py", "lib/net.py", "train.py"]
 
 
-def test_a_model_may_itself_be_a_link(model: Path, tmp_path: Path) -> None:
+def test_open_model_accepts_link_to_model_directory(model: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(model)
     assert names_in(tmp_path / "link") == ["train.py"]
 
@@ -105,7 +105,7 @@ def refusal_of(model: Path) -> InputUnusable:
     return caught.value
 
 
-def test_a_link_that_leaves_the_tree_is_refused(model: Path, tmp_path: Path) -> None:
+def test_open_model_rejects_link_out_of_tree(model: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     (model / "x").symlink_to("../secret")
     error = refusal_of(model)
@@ -113,7 +113,7 @@ def test_a_link_that_leaves_the_tree_is_refused(model: Path, tmp_path: Path) -> 
     assert error.problem.exit_code == 78
 
 
-def test_a_link_to_a_neighbour_with_the_same_prefix_is_refused(model: Path) -> None:
+def test_open_model_rejects_link_to_sibling_with_same_prefix(model: Path) -> None:
     neighbour = model.with_name("model2")
     neighbour.mkdir()
     (neighbour / "f").write_text("s")
@@ -121,7 +121,7 @@ def test_a_link_to_a_neighbour_with_the_same_prefix_is_refused(model: Path) -> N
     assert "leaves the model's directory" in str(refusal_of(model))
 
 
-def test_loops_and_dangling_links_are_refused(model: Path) -> None:
+def test_open_model_rejects_looping_and_dangling_links(model: Path) -> None:
     (model / "loop").symlink_to(".")
     assert "leads back to itself" in str(refusal_of(model))
     (model / "loop").unlink()
@@ -132,7 +132,7 @@ def test_loops_and_dangling_links_are_refused(model: Path) -> None:
     assert "leads nowhere" in str(refusal_of(model))
 
 
-def test_sockets_and_pipes_are_refused(short_dir: Path) -> None:
+def test_open_model_rejects_sockets_and_pipes(short_dir: Path) -> None:
     (short_dir / "train.py").write_text("x")
     os.mkfifo(short_dir / "pipe")
     assert "is a named pipe" in str(refusal_of(short_dir))
@@ -142,7 +142,7 @@ def test_sockets_and_pipes_are_refused(short_dir: Path) -> None:
         assert "is a socket" in str(refusal_of(short_dir))
 
 
-def test_missing_empty_and_odd_models(tmp_path: Path) -> None:
+def test_open_model_rejects_missing_empty_and_special_models(tmp_path: Path) -> None:
     missing = refusal_of(tmp_path / "nothing")
     assert (missing.problem.exit_code, "there is no such file or directory" in str(missing)) == (66, True)
     (tmp_path / "empty" / "inner").mkdir(parents=True)
@@ -151,7 +151,7 @@ def test_missing_empty_and_odd_models(tmp_path: Path) -> None:
     assert "neither a directory nor a zip archive" in str(refusal_of(Path("/dev/null")))
 
 
-def test_an_unreadable_file_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_model_names_unreadable_file(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
     def refuse(path: os.PathLike[str] | str, flags: int, mode: int = 0o777) -> int:
@@ -165,12 +165,12 @@ def test_an_unreadable_file_is_named(model: Path, monkeypatch: pytest.MonkeyPatc
     assert error.problem.exit_code == 66
 
 
-def test_a_name_that_is_not_utf8_is_refused(model: Path) -> None:
+def test_open_model_rejects_name_that_is_not_utf8(model: Path) -> None:
     (model / os.fsdecode(b"caf\xe9.py")).write_text("x")
     assert "is not UTF-8" in str(refusal_of(model))
 
 
-def test_a_zip_is_sent_as_it_is(tmp_path: Path) -> None:
+def test_open_model_sends_zip_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "model.zip"
     with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("train.py", "x")
@@ -180,7 +180,7 @@ def test_a_zip_is_sent_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 torn"])
-def test_an_unreadable_zip(tmp_path: Path, content: bytes) -> None:
+def test_open_model_rejects_unreadable_zip(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.zip"
     path.write_bytes(content)
     error = refusal_of(path)
@@ -188,7 +188,7 @@ def test_an_unreadable_zip(tmp_path: Path, content: bytes) -> None:
     assert error.problem.exit_code == 78
 
 
-def test_a_zip_without_a_file(tmp_path: Path) -> None:
+def test_open_model_rejects_zip_without_files(tmp_path: Path) -> None:
     path = tmp_path / "model.zip"
     zipfile.ZipFile(path, "w").close()
     assert "holds no file" in str(refusal_of(path))

@@ -83,7 +83,7 @@ def health_version(dialling: Dialling) -> str:
         return client.health().version
 
 
-def test_a_daemon_is_started_detached_when_none_runs(site: Site) -> None:
+def test_client_starts_detached_daemon_if_none_runs(site: Site) -> None:
     assert health_version(site.dialling) == "9.9"
     assert (site.state_dir / "daemon.log").read_text() == "cwd / session True\n"
     assert (site.state_dir.stat().st_mode & 0o777, (site.state_dir / "daemon.log").stat().st_mode & 0o777) == (
@@ -92,7 +92,7 @@ def test_a_daemon_is_started_detached_when_none_runs(site: Site) -> None:
     )
 
 
-def test_several_clients_that_race_all_get_the_one_daemon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_racing_clients_share_one_started_daemon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_batch.client.start._GRACE_S", 60.0)  # the one that won may be slow to listen
     children = []
     for _ in range(4):
@@ -108,7 +108,7 @@ def test_several_clients_that_race_all_get_the_one_daemon(site: Site, monkeypatc
     assert codes == [0, 0, 0, 0]
 
 
-def test_nothing_is_started_when_told_not_to(site: Site) -> None:
+def test_client_starts_no_daemon_if_start_is_disabled(site: Site) -> None:
     with pytest.raises(DaemonUnreachable, match="no daemon answers at"):
         health_version(replace(site.dialling, start=False))
     assert not site.state_dir.exists()
@@ -121,7 +121,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_daemon_that_ends_at_once_is_reported_with_its_last_words(site: Site) -> None:
+def test_client_reports_last_output_of_daemon_that_ends_at_once(site: Site) -> None:
     argv = (sys.executable, "-c", "import sys; sys.exit('the database is of a newer release')")
     with pytest.raises(
         DaemonUnreachable, match=r"ended with code 1; its last words: the database is of a newer"
@@ -132,7 +132,7 @@ def test_a_daemon_that_ends_at_once_is_reported_with_its_last_words(site: Site) 
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(("ended", "code"), [(69, 69), (77, 77), (78, 78), (1, 75), (75, 75)])
-def test_a_command_ends_with_its_daemons_code_where_another_try_cannot_help(site: Site, ended: int, code: int) -> None:
+def test_client_uses_exit_code_of_failed_daemon_if_retry_cannot_help(site: Site, ended: int, code: int) -> None:
     """Its last words are its own, and not those of the daemon before."""
     site.state_dir.mkdir(parents=True, exist_ok=True)
     (site.state_dir / "daemon.log").write_text("all was well with the one before\n")
@@ -142,14 +142,14 @@ def test_a_command_ends_with_its_daemons_code_where_another_try_cannot_help(site
     assert raised.value.problem.exit_code == code
 
 
-def test_a_live_holder_is_waited_for_and_no_second_daemon_is_started(site: Site) -> None:
+def test_client_waits_for_live_lock_holder_without_starting_daemon(site: Site) -> None:
     site.write_lock()
     with pytest.raises(DaemonUnreachable, match=r"holds .*daemon.lock but does not answer"):
         health_version(replace(site.dialling, patience_s=0.1))
     assert not site.pids.exists()
 
 
-def test_the_socket_that_the_lock_names_is_found_from_another_session(site: Site, short_dir: Path) -> None:
+def test_client_uses_socket_named_in_lock(site: Site, short_dir: Path) -> None:
     fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
     try:
         site.write_lock(socket=str(fake.path))
@@ -159,7 +159,7 @@ def test_the_socket_that_the_lock_names_is_found_from_another_session(site: Site
         fake.stop()
 
 
-def test_in_a_copied_state_directory_no_daemon_is_started_or_asked(site: Site, short_dir: Path) -> None:
+def test_client_rejects_copied_state_directory(site: Site, short_dir: Path) -> None:
     """Neither the original's, nor one that would run the same jobs once more."""
     fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
     try:
@@ -178,12 +178,12 @@ def test_in_a_copied_state_directory_no_daemon_is_started_or_asked(site: Site, s
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}, {"pid": 2**22 + 1}])
-def test_a_holder_that_is_proven_dead_is_replaced(site: Site, change: dict[str, object]) -> None:
+def test_client_replaces_lock_holder_proved_dead(site: Site, change: dict[str, object]) -> None:
     site.write_lock(**change)
     assert health_version(site.dialling) == "9.9"
 
 
-def test_a_holder_that_ends_while_it_is_waited_for_is_replaced(site: Site) -> None:
+def test_client_replaces_lock_holder_that_ends_during_wait(site: Site) -> None:
     """The daemon was stopping, because no job was live, when the client came."""
     site.write_lock()
     here = this_machine()
@@ -192,7 +192,7 @@ def test_a_holder_that_ends_while_it_is_waited_for_is_replaced(site: Site) -> No
     assert health_version(replace(site.dialling, machine=lambda: next(looks, after))) == "9.9"
 
 
-def test_a_zombie_holds_nothing(site: Site) -> None:
+def test_client_replaces_zombie_lock_holder(site: Site) -> None:
     ready, gone = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -209,7 +209,7 @@ def test_a_zombie_holds_nothing(site: Site) -> None:
         os.close(gone)
 
 
-def test_a_lock_that_is_none_is_named(site: Site) -> None:
+def test_client_reports_invalid_lock_file(site: Site) -> None:
     site.state_dir.mkdir()
     (site.state_dir / "daemon.lock").write_text("{}")
     with pytest.raises(DaemonUnreachable, match=r"is not a daemon's lock file"):
@@ -239,7 +239,7 @@ while data := s.recv(65536): os.write(1, data)
 """
 
 
-def test_a_daemon_on_another_node_is_reached_through_ssh(site: Site, short_dir: Path) -> None:
+def test_client_reaches_daemon_on_other_node_through_ssh(site: Site, short_dir: Path) -> None:
     fake = FakeDaemon(short_dir / "far" / "ffdl.sock").start()
     try:
         relay = short_dir / "relay.py"
@@ -257,7 +257,7 @@ def test_a_daemon_on_another_node_is_reached_through_ssh(site: Site, short_dir: 
         fake.stop()
 
 
-def test_a_node_that_ssh_cannot_reach_is_named_with_the_way_out(site: Site, short_dir: Path) -> None:
+def test_client_reports_ssh_failure_with_remedy(site: Site, short_dir: Path) -> None:
     ssh = fake_ssh(short_dir, "echo 'login2: Permission denied (publickey)' >&2; exit 255")
     with pytest.raises(DaemonUnreachable) as caught:
         health_version(elsewhere(site, ssh))
@@ -267,7 +267,7 @@ def test_a_node_that_ssh_cannot_reach_is_named_with_the_way_out(site: Site, shor
     assert "run this command on login2" in str(caught.value)
 
 
-def test_the_plain_name_is_tried_where_our_path_does_not_exist(site: Site, short_dir: Path) -> None:
+def test_client_tries_plain_program_name_if_ssh_exits_127(site: Site, short_dir: Path) -> None:
     ssh = fake_ssh(short_dir, "exit 127")
     with pytest.raises(DaemonUnreachable, match="ssh ended with code 127"):
         health_version(elsewhere(site, ssh))
@@ -275,12 +275,12 @@ def test_the_plain_name_is_tried_where_our_path_does_not_exist(site: Site, short
     assert called[-1] == "ffdl-submitd"
 
 
-def test_without_an_ssh_program_the_host_is_named(site: Site) -> None:
+def test_client_names_host_of_daemon_without_ssh_program(site: Site) -> None:
     with pytest.raises(DaemonUnreachable, match=r"runs on login2 and /no/ssh cannot be started"):
         health_version(elsewhere(site, "/no/ssh"))
 
 
-def test_a_host_that_looks_like_an_option_never_reaches_ssh(site: Site, short_dir: Path) -> None:
+def test_client_never_passes_option_like_host_to_ssh(site: Site, short_dir: Path) -> None:
     ssh = fake_ssh(short_dir, "exit 1")
     dialling = elsewhere(site, ssh)
     site.write_lock(host="-oProxyCommand=id")
@@ -289,7 +289,9 @@ def test_a_host_that_looks_like_an_option_never_reaches_ssh(site: Site, short_di
     assert not (short_dir / "ssh.log").exists()
 
 
-def test_a_socket_of_another_user_gets_nothing(site: Site, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_sends_nothing_to_socket_of_other_user(
+    site: Site, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = daemon.path.parent.parent / "runtime"
     (runtime / "ffdl").mkdir(parents=True, mode=0o700)
     environ = {"XDG_RUNTIME_DIR": str(runtime)}
@@ -302,7 +304,7 @@ def test_a_socket_of_another_user_gets_nothing(site: Site, daemon: FakeDaemon, m
     assert daemon.requests == []
 
 
-def test_a_sites_socket_is_never_answered_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_starts_no_daemon_for_site_socket(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.socket.parent.mkdir()
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
@@ -310,7 +312,7 @@ def test_a_sites_socket_is_never_answered_for(site: Site, monkeypatch: pytest.Mo
         health_version(site.dialling)
 
 
-def test_another_machine_cannot_prove_a_death(site: Site, short_dir: Path) -> None:
+def test_client_does_not_replace_lock_holder_of_other_host(site: Site, short_dir: Path) -> None:
     ssh = fake_ssh(short_dir, "echo gone >&2; exit 255")
     dialling = elsewhere(site, ssh)
     site.write_lock(pid=2**22 + 1)
@@ -319,7 +321,7 @@ def test_another_machine_cannot_prove_a_death(site: Site, short_dir: Path) -> No
         health_version(replace(dialling, machine=lambda: machine))
 
 
-def test_the_environment_of_a_daemon() -> None:
+def test_daemon_environment_keeps_only_needed_variables() -> None:
     shell = {
         "PATH": "/p",
         "HOME": "/h",
@@ -353,7 +355,7 @@ def test_the_environment_of_a_daemon() -> None:
     assert bare["PATH"] == os.defpath
 
 
-def test_the_defaults_of_one_command_do_not_become_the_daemons(tmp_path: Path) -> None:
+def test_daemon_environment_drops_command_defaults(tmp_path: Path) -> None:
     environ = {"FFDL_BACKEND": "slurm", "FFDL_STRICT": "1", "FFDL_EXPORT": "ALL", "FFDL_LEASE_S": "9", "HOME": "/h"}
     kept = daemon_environment(environ, tmp_path)
     assert kept == {"PATH": os.defpath, "FFDL_LEASE_S": "9", "HOME": "/h", "FFDL_STATE_DIR": str(tmp_path)}
@@ -367,7 +369,7 @@ def warnings_of(site: Site, **environ: str) -> list[str]:
     return told
 
 
-def test_a_daemon_with_other_settings_is_named_once_per_connection(site: Site) -> None:
+def test_client_warns_of_daemon_with_other_settings_or_release(site: Site) -> None:
     fake = FakeDaemon(site.socket).start()
     try:
         started_with = {**site.dialling.environ, "FFDL_STATE_DIR": str(site.state_dir), "FFDL_LEASE_S": "7"}
@@ -392,7 +394,7 @@ def test_a_daemon_with_other_settings_is_named_once_per_connection(site: Site) -
         fake.stop()
 
 
-def test_a_wrong_configuration_is_an_error_beside_a_daemon_that_runs(site: Site, tmp_path: Path) -> None:
+def test_client_rejects_invalid_configuration_while_daemon_runs(site: Site, tmp_path: Path) -> None:
     fake = FakeDaemon(site.socket).start()
     try:
         (tmp_path / "bad.toml").write_text("leese_s = 1\n")
@@ -405,7 +407,7 @@ def test_a_wrong_configuration_is_an_error_beside_a_daemon_that_runs(site: Site,
 
 
 @pytest.mark.usefixtures("soon")
-def test_the_started_daemon_reads_the_file_of_the_working_directory(
+def test_client_passes_directory_of_configuration_file_to_started_daemon(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ffdl.toml").write_text("lease_s = 3\n")
@@ -415,7 +417,7 @@ def test_the_started_daemon_reads_the_file_of_the_working_directory(
         health_version(replace(site.dialling, daemon_argv=argv))
 
 
-def test_a_state_directory_that_a_file_names_has_its_own_socket(site: Site, short_dir: Path) -> None:
+def test_client_uses_own_socket_for_state_dir_named_in_file(site: Site, short_dir: Path) -> None:
     """Else the daemon of the default state directory would answer for it."""
     config = short_dir / "config.toml"
     config.write_text(f'state_dir = "{site.state_dir}"\n')

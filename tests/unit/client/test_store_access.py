@@ -15,7 +15,7 @@ AWS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "planted"}
 BUCKET = StoreAddress(StoreKind.S3, container="b")
 
 
-def test_the_environment_of_each_store(tmp_path: Path) -> None:
+def test_from_environment_reads_credentials_of_each_store(tmp_path: Path) -> None:
     assert from_environment(StoreKind.S3, AWS) == {"user_name": "key", "password": "planted"}
     assert from_environment(StoreKind.S3, {**AWS, "AWS_SESSION_TOKEN": "t"})["session_token"] == "t"
     assert from_environment(StoreKind.S3, {"AWS_ACCESS_KEY_ID": "key"}) == {}
@@ -30,7 +30,7 @@ def test_the_environment_of_each_store(tmp_path: Path) -> None:
         from_environment(StoreKind.GCS, {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "none")})
 
 
-def test_addresses_in_the_environment() -> None:
+def test_with_environment_fills_missing_store_address() -> None:
     environ = {"AWS_ENDPOINT_URL": "https://all", "AWS_REGION": "eu"}
     made = with_environment(BUCKET, environ)
     assert (made.endpoint, made.region) == ("https://all", "eu")
@@ -43,7 +43,7 @@ def test_addresses_in_the_environment() -> None:
     assert with_environment(web, environ) == web
 
 
-def test_secrets_win_over_the_environment(tmp_path: Path) -> None:
+def test_access_prefers_secrets_over_environment(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "my-key").write_text("theirs")
     made = access(BUCKET, "", {"user_name": "my-key", "password": "my-key"}, AWS, Keys(tmp_path))
@@ -55,7 +55,7 @@ def test_secrets_win_over_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_a_line_end_is_no_part_of_a_file_that_a_manifest_names(tmp_path: Path, end: str) -> None:
+def test_of_references_strips_line_end_of_credential_file(tmp_path: Path, end: str) -> None:
     """As in `ffdl secret set` and at submission."""
     (tmp_path / "token").write_bytes(f"planted{end}".encode())
     name = f"file:{tmp_path}/token"
@@ -64,13 +64,13 @@ def test_a_line_end_is_no_part_of_a_file_that_a_manifest_names(tmp_path: Path, e
 
 
 @pytest.mark.parametrize("name", ["none", "../secrets/x", "", "a/b"])
-def test_a_secret_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_access_rejects_missing_secret_and_invalid_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputUnusable) as raised:
         access(BUCKET, "", {"password": name}, {}, Keys(tmp_path))
     assert raised.value.problem.code == "C103"
 
 
-def test_what_a_submission_brought_along_is_gone_with_its_job(tmp_path: Path) -> None:
+def test_of_job_explains_secret_deleted_with_job(tmp_path: Path) -> None:
     """As long as the job's own file is there, a name that it has not is one of the person's secrets."""
     bucket = StoreAddress(StoreKind.S3, container="b", credentials={"password": "cos-password"})
     kept = tmp_path / "secrets.json"

@@ -18,7 +18,7 @@ def line(step: int, **meta: object) -> str:
     return json.dumps(body) + "\n"
 
 
-def test_records_are_read_wherever_they_are_written(tmp_path: Path) -> None:
+def test_emetrics_source_reads_records_below_all_directories(tmp_path: Path) -> None:
     logs, more = tmp_path / "logs", tmp_path / "state"
     for path, text in (
         (logs / FILE, line(1, training_id="another", time="99", rindex="7")),
@@ -41,7 +41,7 @@ def test_records_are_read_wherever_they_are_written(tmp_path: Path) -> None:
     assert records[0].values["loss"] == Measure("FLOAT", "0.125")
 
 
-def test_a_deleted_file_is_read_to_its_end_and_let_go(tmp_path: Path) -> None:
+def test_emetrics_source_reads_deleted_file_to_end_and_releases_it(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     path = tmp_path / "logs" / FILE
     path.write_text(line(1))
@@ -56,7 +56,7 @@ def test_a_deleted_file_is_read_to_its_end_and_let_go(tmp_path: Path) -> None:
     assert texts(drain(source), "loss") == ["0.5"]
 
 
-def test_no_file_waits_for_ever_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emetrics_source_reads_files_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emetrics, "MOST_RECORDS", 1)
     for name in ("a", "b"):
         (tmp_path / "logs" / name).mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_no_file_waits_for_ever_for_another(tmp_path: Path, monkeypatch: pytest.
     assert harvests[0].more
 
 
-def test_wrong_lines_are_counted_and_told_once(tmp_path: Path) -> None:
+def test_emetrics_source_counts_wrong_lines_and_reports_them_once(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     path = tmp_path / "logs" / FILE
     path.write_bytes(b"\n{\n" + line(1).encode() + b"\xff\xfe\n[]\n" + line(2).encode() + b"{" * 3_000_000 + b"\n")
@@ -80,7 +80,7 @@ def test_wrong_lines_are_counted_and_told_once(tmp_path: Path) -> None:
     assert str(path) in told.said[0][1] and "is no JSON" in told.said[0][1]
 
 
-def test_a_torn_line_is_read_when_it_is_whole_also_by_a_successor(tmp_path: Path) -> None:
+def test_emetrics_source_reads_torn_line_once_complete_after_restart(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     path = tmp_path / "logs" / FILE
     path.write_text(line(1) + line(2)[:20])

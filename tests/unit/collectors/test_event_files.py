@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_each_torn_tail_is_waited_for(file: int) -> None:
+def test_read_record_waits_for_complete_record(file: int) -> None:
     data = record(b"one") + record(b"second")
     for written in range(len(data) + 1):
         os.ftruncate(file, 0)
@@ -36,7 +36,7 @@ def test_each_torn_tail_is_waited_for(file: int) -> None:
     assert read_record(file, len(data)) is None
 
 
-def test_a_checksum_that_does_not_fit_is_waited_for_at_the_tail_and_passed_over_before(file: int) -> None:
+def test_read_record_skips_bad_checksum_only_if_data_follows(file: int) -> None:
     data = record(b"one")
     os.pwrite(file, data[:-1] + b"\0", 0)
     assert read_record(file, 0) is None
@@ -45,19 +45,19 @@ def test_a_checksum_that_does_not_fit_is_waited_for_at_the_tail_and_passed_over_
     assert read_record(file, 19) == Raw(b"two", 38)
 
 
-def test_a_length_that_does_not_fit_is_damage(file: int) -> None:
+def test_read_record_rejects_invalid_length(file: int) -> None:
     os.pwrite(file, b"\0" * 20, 0)
     with pytest.raises(Damaged):
         read_record(file, 0)
 
 
-def test_of_monstrous_records_nothing_is_read(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_record_skips_content_of_oversized_record(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_files, "MOST_BYTES", 10)
     os.pwrite(file, record(b"x" * 11), 0)
     assert read_record(file, 0) == Raw(b"", 27)
 
 
-def test_what_is_no_event_is_none() -> None:
+def test_event_reader_returns_none_for_invalid_event() -> None:
     assert EventReader().read(b"\xff\xff\xff") is None
     empty = EventReader().read(b"")
     assert empty is not None and empty.scalars == {}
@@ -77,24 +77,24 @@ def scalar_of(tensor: TensorProto, plugin: str) -> str | None:
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_tensors_of_all_types_are_scalars(kind: type[np.generic], shape: tuple[int, ...]) -> None:
+def test_event_reader_reads_scalar_tensors_of_all_types(kind: type[np.generic], shape: tuple[int, ...]) -> None:
     assert scalar_of(make_tensor_proto(np.full(shape, 3, kind)), "scalars") == "3.0"
     assert scalar_of(make_tensor_proto(np.full(shape, 3, kind)), "") == "3.0"
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_the_content_of_a_tensor_is_read_in_each_type(kind: type[np.generic]) -> None:
+def test_event_reader_reads_tensor_content_of_all_types(kind: type[np.generic]) -> None:
     tensor = make_tensor_proto(np.array(7, kind))
     content = TensorProto(dtype=tensor.dtype, tensor_content=np.array(7, kind).tobytes())
     assert scalar_of(content, "scalars") == "7.0"
 
 
-def test_bfloat16_is_read() -> None:
+def test_event_reader_reads_bfloat16() -> None:
     assert scalar_of(TensorProto(dtype="DT_BFLOAT16", half_val=[0x3FC0]), "scalars") == "1.5"
     assert scalar_of(TensorProto(dtype="DT_BFLOAT16", tensor_content=b"\xc0\x3f"), "scalars") == "1.5"
 
 
-def test_texts_histograms_and_other_plugins_are_no_scalars() -> None:
+def test_event_reader_ignores_texts_histograms_and_other_plugins() -> None:
     assert scalar_of(make_tensor_proto("text"), "scalars") is None
     assert scalar_of(make_tensor_proto(np.zeros((2, 3))), "scalars") is None
     assert scalar_of(make_tensor_proto(np.float32(1)), "hparams") is None
@@ -106,11 +106,11 @@ def test_texts_histograms_and_other_plugins_are_no_scalars() -> None:
     ("number", "text"),
     [(0.1, "0.1"), (16777216.0, "16777216.0"), (1 / 3, "0.33333334"), (3.4028234663852886e38, "3.4028235e+38")],
 )
-def test_a_float32_has_its_shortest_text(number: float, text: str) -> None:
+def test_single_text_prints_shortest_float32(number: float, text: str) -> None:
     (single,) = struct.unpack("<f", struct.pack("<f", number))
     assert single_text(single) == text
     assert np.float32(text) == np.float32(number)
 
 
-def test_numbers_that_are_none_have_their_words() -> None:
+def test_single_text_prints_nan_and_infinity() -> None:
     assert [single_text(float(word)) for word in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]

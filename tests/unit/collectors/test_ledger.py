@@ -35,7 +35,7 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "metrics" / "learner-1.jsonl"
 
 
-def test_records_are_numbered_from_one_without_gaps_over_restarts(out: Path) -> None:
+def test_ledger_numbers_records_without_gaps_across_restarts(out: Path) -> None:
     first = opened(out)
     first.commit(some(10, 11), {"at": 1})
     first.commit([], {"at": 2})
@@ -49,7 +49,7 @@ def test_records_are_numbered_from_one_without_gaps_over_restarts(out: Path) -> 
     second.close()
 
 
-def test_a_death_after_any_byte_leaves_what_the_successor_completes(out: Path) -> None:
+def test_ledger_completes_batch_after_crash_at_any_byte(out: Path) -> None:
     ledger = opened(out)
     ledger.commit(some(1), {"at": 1})
     before = out.read_bytes()
@@ -64,7 +64,7 @@ def test_a_death_after_any_byte_leaves_what_the_successor_completes(out: Path) -
         assert (successor.rindex, successor.state) == (3, {"at": 2})
 
 
-def test_a_death_before_the_position_was_written_repeats_the_batch(out: Path) -> None:
+def test_ledger_repeats_batch_after_crash_before_position_write(out: Path) -> None:
     ledger = opened(out)
     ledger.commit(some(1), {"at": 1})
     old = (out.read_bytes(), Path(f"{out}.position").read_bytes())
@@ -81,7 +81,9 @@ def test_a_death_before_the_position_was_written_repeats_the_batch(out: Path) ->
 
 
 @pytest.mark.parametrize("step", ["replace", "write", "fsync"])
-def test_a_full_disk_loses_and_doubles_nothing(out: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_ledger_loses_and_duplicates_nothing_on_full_disk(
+    out: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     ledger = opened(out)
     ledger.commit(some(1), {"at": 1})
     with monkeypatch.context() as patch:
@@ -109,7 +111,7 @@ def failing(write: Callable[[int, bytes], int], step: str) -> Callable[..., int]
     return fail
 
 
-def test_two_collectors_never_write_the_same_file(out: Path) -> None:
+def test_ledger_is_locked_against_second_collector(out: Path) -> None:
     first = opened(out)
     with pytest.raises(Taken):
         open_ledger(str(out))
@@ -117,7 +119,7 @@ def test_two_collectors_never_write_the_same_file(out: Path) -> None:
     opened(out).close()
 
 
-def test_a_file_that_was_cut_is_told_and_goes_on_with_whole_lines(out: Path) -> None:
+def test_ledger_detects_truncated_file_and_continues_with_whole_lines(out: Path) -> None:
     ledger = opened(out)
     ledger.commit(some(1), {"at": 1})
     ledger.commit(some(2), {"at": 2})
@@ -131,14 +133,14 @@ def test_a_file_that_was_cut_is_told_and_goes_on_with_whole_lines(out: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"before": 0, "rindex": 1, "state": [1], "batch": ""}'])
-def test_what_is_no_position_file_is_refused(out: Path, text: str) -> None:
+def test_ledger_rejects_invalid_position_file(out: Path, text: str) -> None:
     out.parent.mkdir()
     Path(f"{out}.position").write_text(text)
     with pytest.raises(ValueError, match="is no position file"):
         open_ledger(str(out))
 
 
-def test_a_link_in_the_place_of_the_file_is_not_followed(out: Path) -> None:
+def test_ledger_does_not_follow_symlink(out: Path) -> None:
     out.parent.mkdir()
     out.symlink_to(out.parent / "elsewhere")
     with pytest.raises(OSError, match="symbolic"):
@@ -146,7 +148,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(out: Path) -> None:
     assert not (out.parent / "elsewhere").exists()
 
 
-def test_the_position_file_holds_the_last_batch_alone(out: Path) -> None:
+def test_ledger_position_file_holds_only_last_batch(out: Path) -> None:
     ledger = opened(out)
     for number in range(20):
         ledger.commit(some(number), {"at": number})

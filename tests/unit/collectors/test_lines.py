@@ -58,7 +58,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-def test_a_line_comes_when_it_has_its_end(log: Log) -> None:
+def test_followed_file_returns_line_once_complete(log: Log) -> None:
     assert log.read() == []
     log.write(b"one\ntw")
     assert log.read() == ["one"]
@@ -67,25 +67,25 @@ def test_a_line_comes_when_it_has_its_end(log: Log) -> None:
     assert log.read(final=True) == ["three"]
 
 
-def test_each_state_of_a_progress_bar_is_a_line(log: Log) -> None:
+def test_followed_file_returns_each_progress_bar_state_as_line(log: Log) -> None:
     log.write(b"start\r\n\n10%\r20%\r\r30%\r")
     assert log.read() == ["start", "", "10%", "20%", "30%"]
     log.write(b"\nend\n")
     assert log.read() == ["end"]
 
 
-def test_bytes_that_are_no_text_are_replaced(log: Log) -> None:
+def test_followed_file_replaces_invalid_utf8(log: Log) -> None:
     log.write(b"a\xff\xfeb\x00\xc3\n\xe2\x82\xac\n")
     assert log.read() == ["a��b\x00�", "€"]
 
 
-def test_of_a_huge_line_the_beginning_is_kept_and_told_once(log: Log) -> None:
+def test_followed_file_cuts_long_lines_and_reports_once(log: Log) -> None:
     log.write(b"x" * 10_000_000 + b"\nafter\n" + b"y" * 200 + b"\n")
     assert log.read() == ["x" * LIMIT, "after", "y" * LIMIT]
     assert log.told.kinds == ["long_lines"]
 
 
-def test_a_successor_begins_with_the_line_that_had_no_end(log: Log) -> None:
+def test_followed_file_rereads_incomplete_line_after_restart(log: Log) -> None:
     log.write(b"one\ntw")
     assert log.read() == ["one"]
     log.again()
@@ -93,7 +93,7 @@ def test_a_successor_begins_with_the_line_that_had_no_end(log: Log) -> None:
     assert log.read() == ["two"]
 
 
-def test_a_truncated_log_is_read_from_its_beginning_and_told(log: Log) -> None:
+def test_followed_file_reads_truncated_log_from_start(log: Log) -> None:
     log.write(b"one\ntwo\nrest")
     assert log.read() == ["one", "two"]
     log.path.write_bytes(b"new\n")
@@ -101,7 +101,7 @@ def test_a_truncated_log_is_read_from_its_beginning_and_told(log: Log) -> None:
     assert log.told.kinds == ["truncated"]
 
 
-def test_a_log_truncated_while_nobody_read_is_read_from_its_beginning(log: Log) -> None:
+def test_followed_file_detects_truncation_during_restart(log: Log) -> None:
     log.write(b"one\ntwo\n")
     assert log.read() == ["one", "two"]
     log.again()
@@ -110,7 +110,7 @@ def test_a_log_truncated_while_nobody_read_is_read_from_its_beginning(log: Log) 
     assert log.told.kinds == ["truncated"]
 
 
-def test_no_line_is_lost_by_rotation(log: Log) -> None:
+def test_followed_file_loses_no_line_on_rotation(log: Log) -> None:
     log.write(b"one\n")
     assert log.read() == ["one"]
     log.write(b"two\nhalf")
@@ -122,7 +122,7 @@ def test_no_line_is_lost_by_rotation(log: Log) -> None:
     assert log.read() == ["half", "three", "four"]
 
 
-def test_no_line_is_lost_by_rotation_while_nobody_reads(log: Log) -> None:
+def test_followed_file_loses_no_line_on_rotation_during_restart(log: Log) -> None:
     log.write(b"one\n")
     assert log.read() == ["one"]
     log.write(b"two\n")
@@ -135,7 +135,7 @@ def test_no_line_is_lost_by_rotation_while_nobody_reads(log: Log) -> None:
     assert log.told.kinds == []
 
 
-def test_who_comes_late_reads_the_rotated_ones_first(log: Log) -> None:
+def test_followed_file_reads_rotated_logs_first_on_start(log: Log) -> None:
     log.write(b"one\n")
     log.rotate()
     log.write(b"two\n")
@@ -144,7 +144,7 @@ def test_who_comes_late_reads_the_rotated_ones_first(log: Log) -> None:
     assert log.read() == ["one", "two", "three"]
 
 
-def test_a_log_that_was_replaced_while_nobody_read_is_told(log: Log) -> None:
+def test_followed_file_reports_log_replaced_during_restart(log: Log) -> None:
     log.write(b"one\n")
     assert log.read() == ["one"]
     log.again()
@@ -154,7 +154,7 @@ def test_a_log_that_was_replaced_while_nobody_read_is_told(log: Log) -> None:
     assert log.told.kinds == ["replaced"]
 
 
-def test_a_deleted_log_is_read_to_its_end(log: Log) -> None:
+def test_followed_file_reads_deleted_log_to_end(log: Log) -> None:
     log.write(b"one\n")
     assert log.read() == ["one"]
     log.write(b"two")
@@ -162,7 +162,7 @@ def test_a_deleted_log_is_read_to_its_end(log: Log) -> None:
     assert log.read(final=True) == ["two"]
 
 
-def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(log: Log) -> None:
+def test_followed_file_does_not_block_on_pipe(log: Log) -> None:
     os.mkfifo(log.path)
     assert log.read() == []
 
@@ -170,7 +170,7 @@ def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(log: Log) -> None:
 @given(
     st.lists(st.sampled_from([b"a", b"bc\n", b"\r", b"\n", b"\r\n", b"d" * 9, b"\xff"])), st.lists(st.integers(1, 9))
 )
-def test_how_the_bytes_come_changes_no_line(parts: list[bytes], sizes: list[int]) -> None:
+def test_line_cutter_returns_same_lines_for_any_chunk_sizes(parts: list[bytes], sizes: list[int]) -> None:
     data = b"".join(parts)
     whole = LineCutter(0, 5)
     expected = [(start, line.rstrip(b"\r\n")[:5]) for start, line in whole.feed(data) + whole.finish()]
@@ -182,7 +182,7 @@ def test_how_the_bytes_come_changes_no_line(parts: list[bytes], sizes: list[int]
     assert [(start, line.rstrip(b"\r\n")[:5]) for start, line in found] == expected
 
 
-def test_places_say_where_lines_begin() -> None:
+def test_line_cutter_returns_start_of_each_line() -> None:
     cutter = LineCutter(10, 50)
     assert [start for start, _ in cutter.feed(b"ab\r\n\r\nc\rd")] == [10, 14, 16]
     assert cutter.start == 18

@@ -12,7 +12,7 @@ def listed(root: Path, depth: int = 9, most: int = 99) -> list[Found]:
     return files_below(str(root), lambda name: name.startswith("log"), depth, most)
 
 
-def test_files_are_found_in_the_order_of_their_paths_down_to_a_depth(tmp_path: Path) -> None:
+def test_files_below_lists_files_by_path_down_to_depth(tmp_path: Path) -> None:
     for name in ("b/log", "a/x/log2", "a/other", "log1"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def test_files_are_found_in_the_order_of_their_paths_down_to_a_depth(tmp_path: P
     assert len(listed(tmp_path, most=2)) == 2
 
 
-def test_links_pipes_and_directories_are_no_files(tmp_path: Path) -> None:
+def test_files_below_ignores_links_pipes_and_directories(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     root = tmp_path / "root"
     elsewhere.mkdir()
@@ -38,7 +38,7 @@ def test_links_pipes_and_directories_are_no_files(tmp_path: Path) -> None:
     assert listed(tmp_path / "nothing") == []
 
 
-def test_a_directory_of_any_size_costs_what_is_wanted_of_it(tmp_path: Path) -> None:
+def test_files_below_does_not_count_other_names_toward_limit(tmp_path: Path) -> None:
     for number in range(500):
         (tmp_path / f"other{number}").touch()
     (tmp_path / "log").touch()
@@ -46,7 +46,7 @@ def test_a_directory_of_any_size_costs_what_is_wanted_of_it(tmp_path: Path) -> N
     assert [file.names for file in listed(tmp_path, depth=0)] == [("log",)]
 
 
-def test_what_became_another_file_is_not_opened(tmp_path: Path) -> None:
+def test_opened_rejects_file_replaced_since_listing(tmp_path: Path) -> None:
     path = tmp_path / "d" / "log"
     path.parent.mkdir()
     path.write_text("mine")

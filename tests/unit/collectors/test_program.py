@@ -75,7 +75,7 @@ class Script:
         return len(Path(self.spec.out).read_text().splitlines())
 
 
-def test_it_ends_when_the_stop_file_is_there_and_all_is_read(tmp_path: Path) -> None:
+def test_collector_ends_when_stop_file_exists_and_all_is_read(tmp_path: Path) -> None:
     script = Script(tmp_path, Harvest([RECORD], True), Harvest([RECORD, RECORD], True), Harvest([RECORD], False))
     assert script.run() == EXIT_DONE
     assert script.lines == 4
@@ -83,14 +83,14 @@ def test_it_ends_when_the_stop_file_is_there_and_all_is_read(tmp_path: Path) -> 
     assert script.said == [{"event": "done", "records": 4, "notes": {}}]
 
 
-def test_it_ends_at_once_when_whoever_started_it_is_gone(tmp_path: Path) -> None:
+def test_collector_ends_at_once_when_its_parent_is_gone(tmp_path: Path) -> None:
     script = Script(tmp_path, Harvest([RECORD], False))
     script.alone_at_s = 3.0
     assert script.run(stop_at_s=60) == EXIT_ALONE
     assert script.lines == 1 and script.now_s < 4.0 and script.said == []
 
 
-def test_records_that_fill_their_room_are_the_last(tmp_path: Path) -> None:
+def test_collector_ends_when_output_reaches_size_limit(tmp_path: Path) -> None:
     script = Script(tmp_path, *[Harvest([RECORD], True)] * 50)
     script.spec = replace(script.spec, max_bytes=300)
     assert script.run(stop_at_s=60) == EXIT_DONE
@@ -98,7 +98,7 @@ def test_records_that_fill_their_room_are_the_last(tmp_path: Path) -> None:
     assert script.told.kinds == ["full"] and script.said[-1]["records"] == script.lines
 
 
-def test_pauses_grow_while_nothing_happens_and_the_stop_file_ends_them(tmp_path: Path) -> None:
+def test_collector_lengthens_pauses_while_idle(tmp_path: Path) -> None:
     script = Script(tmp_path, Harvest([RECORD], False))
     assert script.run(stop_at_s=60) == EXIT_DONE
     pauses = [later - earlier for earlier, later in zip(script.polled_at, script.polled_at[1:], strict=False)]
@@ -107,29 +107,27 @@ def test_pauses_grow_while_nothing_happens_and_the_stop_file_ends_them(tmp_path:
     assert script.now_s <= 60.5
 
 
-def test_who_polls_slowly_polls_seldom(tmp_path: Path) -> None:
+def test_collector_polls_less_often_if_polls_are_slow(tmp_path: Path) -> None:
     script = Script(tmp_path)
     script.poll_takes_s = 2
     script.run(stop_at_s=100)
     assert len(script.finals) <= 5
 
 
-def test_what_cannot_be_read_is_tried_again_and_told_once(tmp_path: Path) -> None:
+def test_collector_retries_unreadable_source_and_reports_it_once(tmp_path: Path) -> None:
     script = Script(tmp_path, OSError(116, "stale"), OSError(116, "stale"), Harvest([RECORD], False))
     assert script.run() == EXIT_DONE
     assert script.lines == 1
     assert script.told.kinds == ["unreadable"]
 
 
-def test_what_never_can_be_read_ends_it_after_the_stop_file_alone(tmp_path: Path) -> None:
+def test_collector_exits_with_read_error_only_after_stop_file(tmp_path: Path) -> None:
     script = Script(tmp_path, *[OSError(116, "stale")] * 100)
     assert script.run(stop_at_s=100) == EXIT_CANNOT_READ
     assert 100 <= script.now_s < 110
 
 
-def test_records_that_cannot_be_written_are_kept_until_they_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collector_keeps_records_until_they_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(tmp_path, Harvest([RECORD], False))
     whole: Callable[[Ledger], None] = Ledger.complete
     tries: list[int] = []
@@ -146,9 +144,7 @@ def test_records_that_cannot_be_written_are_kept_until_they_can(
     assert script.said[0]["records"] == 1
 
 
-def test_records_that_never_can_be_written_end_it_after_the_stop_file_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collector_exits_with_write_error_only_after_stop_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def complete(_ledger: Ledger) -> None:
         raise OSError(28, "full")
 
@@ -159,7 +155,7 @@ def test_records_that_never_can_be_written_end_it_after_the_stop_file_alone(
     assert script.now_s >= 50
 
 
-def test_without_records_the_position_is_seldom_written(tmp_path: Path) -> None:
+def test_collector_writes_no_position_file_without_records(tmp_path: Path) -> None:
     script = Script(tmp_path, *[Harvest([], True)] * 50)
     script.run()
     assert not Path(f"{script.spec.out}.position").exists()

@@ -58,7 +58,7 @@ class Run:
         return drain(self.source, final=final)
 
 
-def test_a_line_that_matches_is_a_record_at_once(tmp_path: Path) -> None:
+def test_regex_source_returns_record_per_matching_line(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS)
     run.write("loading\nI step 10: loss=0.25 (1.2 s)\nstep 20: loss=nan\n")
     first, second = run.found()
@@ -74,7 +74,7 @@ def test_a_line_that_matches_is_a_record_at_once(tmp_path: Path) -> None:
     assert second.values["loss"] == Measure("FLOAT", "nan")
 
 
-def test_only_logs_of_these_names_in_these_places_are_read(tmp_path: Path) -> None:
+def test_regex_source_reads_only_known_log_names_and_depth(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS)
     for number, name in enumerate(
         ("training-log.txt", "user_log.txt", "2/training-log.txt", "2/training-log.txt.bak", "my-training-log.txt")
@@ -89,7 +89,7 @@ def test_only_logs_of_these_names_in_these_places_are_read(tmp_path: Path) -> No
     ]
 
 
-def test_a_match_may_span_the_lines_of_the_window_and_empties_it(tmp_path: Path) -> None:
+def test_regex_source_matches_across_window_and_empties_it(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, lookahead=2)
     run.write("noise\nEpoch 1\nloss 3\nval_acc 0.5\nEpoch 2\na\nb\nval_acc 0.9\nEpoch 3\nval_acc 0.7\n")
     records = run.found(final=True)
@@ -97,7 +97,7 @@ def test_a_match_may_span_the_lines_of_the_window_and_empties_it(tmp_path: Path)
     assert texts(records, "phase") == ["validation", "validation"]
 
 
-def test_a_match_is_at_the_windows_beginning(tmp_path: Path) -> None:
+def test_regex_source_matches_only_at_window_start(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, lookahead=2)
     run.write("one\nEpoch 1 val_acc 0.5\n")
     assert run.found() == []
@@ -105,14 +105,14 @@ def test_a_match_is_at_the_windows_beginning(tmp_path: Path) -> None:
     assert texts(run.found(), "acc") == ["0.5"]
 
 
-def test_what_is_in_the_window_at_the_end_is_not_lost(tmp_path: Path) -> None:
+def test_regex_source_matches_remaining_window_at_end(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, lookahead=50)
     run.write("one\nEpoch 1 val_acc 0.5\ntwo\nEpoch 2 val_acc 0.6")
     assert run.found() == []
     assert texts(run.found(final=True), "acc") == ["0.5", "0.6"]
 
 
-def test_the_first_group_that_matches_wins(tmp_path: Path) -> None:
+def test_regex_source_uses_first_matching_group(tmp_path: Path) -> None:
     first = ExtractionGroup("first", "a %{INT:n}", scalars={"n": Measure("INT", "$n")})
     second = ExtractionGroup("second", "[ab] %{INT:n}", scalars={"n": Measure("INT", "$n")})
     run = Run(tmp_path, first, second)
@@ -124,14 +124,14 @@ def test_the_first_group_that_matches_wins(tmp_path: Path) -> None:
     ]
 
 
-def test_flags_are_multiline_and_dotall(tmp_path: Path) -> None:
+def test_regex_source_compiles_with_multiline_and_dotall(tmp_path: Path) -> None:
     group = ExtractionGroup("g", r".*^end %{INT:n}$", scalars={"n": Measure("INT", "$n")})
     run = Run(tmp_path, group, lookahead=3)
     run.write("begin\nend 5\n")
     assert texts(run.found(), "n") == ["5"]
 
 
-def test_values_have_their_types_and_wrong_ones_are_told_once(tmp_path: Path) -> None:
+def test_regex_source_converts_types_and_reports_wrong_ones_once(tmp_path: Path) -> None:
     group = ExtractionGroup(
         "g",
         r"v (?P<v>\S+)(?: (?P<more>\S+))?",
@@ -157,7 +157,7 @@ def test_values_have_their_types_and_wrong_ones_are_told_once(tmp_path: Path) ->
     assert run.told.kinds == ["type:g:int"]
 
 
-def test_meta_says_time_and_sub_run(tmp_path: Path) -> None:
+def test_regex_source_takes_time_and_sub_run_from_match(tmp_path: Path) -> None:
     group = ExtractionGroup(
         "g",
         r"(?P<at>\S+) (?P<who>\w+) %{INT:n}",
@@ -178,7 +178,7 @@ def test_meta_says_time_and_sub_run(tmp_path: Path) -> None:
     assert run.told.kinds == ["time:g"]
 
 
-def test_a_record_has_the_time_at_which_its_line_was_printed(tmp_path: Path) -> None:
+def test_regex_source_uses_time_at_which_line_was_printed(tmp_path: Path) -> None:
     """By the real writer's marks; also where the log was turned over, and after a restart of the collector."""
     run = Run(tmp_path, LOSS, lookahead=2)
     attempt = AttemptDir(str(tmp_path))
@@ -204,7 +204,7 @@ def test_a_record_has_the_time_at_which_its_line_was_printed(tmp_path: Path) -> 
     assert [record.time_ms for record in found] == [1_700_000_000_000 + 10_000 * step for step in range(8)]
 
 
-def test_a_log_whose_writer_left_nothing_has_the_time_of_reading(tmp_path: Path) -> None:
+def test_regex_source_uses_time_of_reading_without_marks(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS)
     run.spec = replace(run.spec, marks=str(tmp_path / "marks"), log_files=str(tmp_path / "files"))
     run.source = run.made({})
@@ -215,7 +215,7 @@ def test_a_log_whose_writer_left_nothing_has_the_time_of_reading(tmp_path: Path)
     assert [record.time_ms for record in run.found()] == [int(NOW_S * 1000)]
 
 
-def test_a_stamp_without_a_year_is_the_last_that_was(tmp_path: Path) -> None:
+def test_regex_source_dates_stamp_without_year_in_past(tmp_path: Path) -> None:
     group = ExtractionGroup("g", r"%{GLOG_STAMP:at}", time="$at", scalars={"n": Measure("", "1")})
     run = Run(tmp_path, group)
     now = datetime.fromtimestamp(NOW_S)
@@ -227,7 +227,7 @@ def test_a_stamp_without_a_year_is_the_last_that_was(tmp_path: Path) -> None:
     ]
 
 
-def test_a_successor_finds_what_the_window_was_about_to_match(tmp_path: Path) -> None:
+def test_regex_source_keeps_window_across_restart(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, LOSS, lookahead=3)
     run.write("step 1: loss=1\nEpoch 1\nhalf")
     assert texts(run.found(), "loss") == ["1"]
@@ -237,7 +237,7 @@ def test_a_successor_finds_what_the_window_was_about_to_match(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("every", [1, 2, 5])
-def test_successors_find_together_what_one_finds(tmp_path: Path, every: int) -> None:
+def test_regex_source_finds_same_records_with_and_without_restarts(tmp_path: Path, every: int) -> None:
     run = Run(tmp_path, PAIR, LOSS, lookahead=3)
     records: list[MetricRecord] = []
     for number in range(40):
@@ -253,7 +253,7 @@ def test_successors_find_together_what_one_finds(tmp_path: Path, every: int) -> 
     assert len(records) == 20
 
 
-def test_no_log_waits_for_ever_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regex_source_reads_logs_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regexes, "MOST_RECORDS", 1)
     run = Run(tmp_path, LOSS)
     subids: list[str] = []
@@ -271,7 +271,7 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_deleted_log_is_read_to_its_end_and_let_go(tmp_path: Path) -> None:
+def test_regex_source_reads_deleted_log_to_end_and_closes_it(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, lookahead=5)
     files = open_files()
     run.write("x\nEpoch 1 val_acc 0.5", "1/training-log.txt")
@@ -284,7 +284,7 @@ def test_a_deleted_log_is_read_to_its_end_and_let_go(tmp_path: Path) -> None:
     assert open_files() == files
 
 
-def test_of_too_many_logs_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regex_source_reports_too_many_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regexes, "MOST_FILES", 2)
     run = Run(tmp_path, LOSS)
     for name in ("1", "2", "3"):
@@ -293,7 +293,7 @@ def test_of_too_many_logs_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run.told.kinds == ["many_files"]
 
 
-def test_a_log_that_begins_anew_keeps_nothing_of_the_old_window(tmp_path: Path) -> None:
+def test_regex_source_discards_window_of_truncated_log(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, LOSS, lookahead=3)
     run.write("Epoch 1\nlong line\n")
     assert run.found() == []
@@ -302,13 +302,13 @@ def test_a_log_that_begins_anew_keeps_nothing_of_the_old_window(tmp_path: Path) 
     assert run.told.kinds == ["truncated", "unmatched"]
 
 
-def test_lines_that_the_match_does_not_reach_are_looked_at_anew(tmp_path: Path) -> None:
+def test_regex_source_rereads_window_lines_after_match(tmp_path: Path) -> None:
     run = Run(tmp_path, PAIR, lookahead=2)
     run.write("noise\nEpoch 1 val_acc 0.5\nEpoch 2 val_acc 0.6\nEpoch 3\nval_acc 0.7\n")
     assert texts(run.found(), "acc") == ["0.5", "0.6", "0.7"]
 
 
-def test_an_expression_that_backtracks_for_ever_is_ended_told_and_left_out(
+def test_regex_source_disables_expression_that_backtracks_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limit, "LIMIT_S", 0.01)
@@ -320,7 +320,7 @@ def test_an_expression_that_backtracks_for_ever_is_ended_told_and_left_out(
     assert run.source.state()["slowness"]["bad"] >= regexes.SLOW_TOO_OFTEN
 
 
-def test_an_expression_that_is_seldom_slow_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regex_source_keeps_expression_that_is_rarely_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit, "LIMIT_S", 0.01)
     monkeypatch.setattr(regexes, "SLOW_COST", 10)
     monkeypatch.setattr(regexes, "SLOW_TOO_OFTEN", 20)
@@ -331,7 +331,7 @@ def test_an_expression_that_is_seldom_slow_stays(tmp_path: Path, monkeypatch: py
     assert run.told.kinds == ["slow:bad"]
 
 
-def test_many_short_matches_are_not_one_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_allows_many_short_matches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limit, "LIMIT_S", 0.01)
     pattern, text = re.compile("(?:a|b)*c"), "ab" * 200
     begun = time.process_time()
@@ -347,7 +347,7 @@ def no_timer_is_left() -> Iterator[None]:
     assert re.match("a", "a") is not None
 
 
-def test_groups_that_matched_nothing_are_told_at_the_end(tmp_path: Path) -> None:
+def test_regex_source_reports_groups_without_match_at_end(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS, PAIR, lookahead=1)
     run.write("loading\nstep 10: loss=0.25\nEpoch 1\n")
     assert len(run.found()) == 1
@@ -360,7 +360,7 @@ def test_groups_that_matched_nothing_are_told_at_the_end(tmp_path: Path) -> None
     assert run.told.said == [("unmatched", "group epoch: its regex did not match any of 4 lines of the log")]
 
 
-def test_what_matched_or_had_nothing_to_match_is_not_told(tmp_path: Path) -> None:
+def test_regex_source_reports_no_group_that_matched_or_had_no_lines(tmp_path: Path) -> None:
     for name, text in (("a", ""), ("b", "step 10: loss=0.25\n")):
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, LOSS)
@@ -374,7 +374,7 @@ def test_what_matched_or_had_nothing_to_match_is_not_told(tmp_path: Path) -> Non
     assert run.told.said == [("unmatched", "groups train, epoch: their regexes did not match the only line of the log")]
 
 
-def test_a_second_learner_that_prints_nothing_of_it_is_no_fault(tmp_path: Path) -> None:
+def test_regex_source_reports_no_unmatched_group_for_second_learner(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS)
     run.write("hello\n")
     spec = replace(spec_for(run.logs, "regex_extractor", (LOSS,)), learner_id=2)

@@ -45,7 +45,7 @@ def scalars(records: list[MetricRecord]) -> list[tuple[int, str, np.float32]]:
     ]
 
 
-def test_a_step_is_a_record_of_ffdls(run: Run) -> None:
+def test_tensorboard_source_converts_step_to_ffdl_record(run: Run) -> None:
     write(run.logs / "tb" / "test", [(10, {"loss": 0.25, "acc": 0.5})])
     (found,) = run.found(final=True)
     assert found == MetricRecord(
@@ -64,7 +64,7 @@ def test_a_step_is_a_record_of_ffdls(run: Run) -> None:
 
 
 @pytest.mark.parametrize("new_style", [False, True])
-def test_both_styles_have_what_tensorboards_loader_has(run: Run, new_style: bool) -> None:
+def test_tensorboard_source_matches_tensorboard_loader_in_both_styles(run: Run, new_style: bool) -> None:
     values = [(step, {"loss": 1 / step, "acc/top 5": step / 7}) for step in range(1, 40)]
     path = write(run.logs, values, new_style=new_style)
     records = run.found(final=True)
@@ -74,7 +74,7 @@ def test_both_styles_have_what_tensorboards_loader_has(run: Run, new_style: bool
     assert scalars(records) == [(step, tag, np.float32(value)) for _, step, tag, value in true]
 
 
-def test_scalars_of_a_step_that_come_one_by_one_are_one_record_and_all_else_is_ignored(run: Run) -> None:
+def test_tensorboard_source_merges_scalars_of_one_step(run: Run) -> None:
     values = [(step, tag, step / 3) for step in range(200) for tag in ("loss", "acc", "lr")]
     path = write_x(run.logs / "train", values)
     records = run.found(final=True)
@@ -83,7 +83,7 @@ def test_scalars_of_a_step_that_come_one_by_one_are_one_record_and_all_else_is_i
     assert {found.group for found in records} == {"train"}
 
 
-def test_groups_and_sub_runs_are_directories(run: Run) -> None:
+def test_tensorboard_source_derives_group_and_sub_run_from_directories(run: Run) -> None:
     for number, where in enumerate(("", "2/tb/train", "learner-3/val", "learner-x/val", "tb/4/val")):
         write(run.logs / where, [(number, {"a": 1})])
     assert {found.etimes["iteration"].value: (found.subid, found.group) for found in run.found(final=True)} == {
@@ -95,7 +95,7 @@ def test_groups_and_sub_runs_are_directories(run: Run) -> None:
     }
 
 
-def test_several_files_are_merged_in_the_order_of_wall_time(run: Run) -> None:
+def test_tensorboard_source_merges_files_by_wall_time(run: Run) -> None:
     write(run.logs / "train", [(step, {"a": step}) for step in range(50)])
     write(run.logs / "val", [(step, {"b": step}) for step in range(50)], began_s=BEGAN_S + 0.5)
     write(run.logs / "val", [(step, {"b": step}) for step in range(5)], began_s=BEGAN_S + 20.25)
@@ -104,7 +104,7 @@ def test_several_files_are_merged_in_the_order_of_wall_time(run: Run) -> None:
     assert len(times) == 105 and times == sorted(times)
 
 
-def test_steps_may_go_backwards_and_numbers_be_none(run: Run) -> None:
+def test_tensorboard_source_accepts_decreasing_steps_and_non_finite_values(run: Run) -> None:
     path = write(run.logs, [(5, {"a": float("nan")}), (6, {"a": float("inf")}), (2, {"a": 1}), (2, {"a": 2})])
     records = run.found(final=True)
     assert [found.etimes["iteration"].value for found in records] == ["5", "6", "2", "2"]
@@ -112,20 +112,18 @@ def test_steps_may_go_backwards_and_numbers_be_none(run: Run) -> None:
     assert len(truth(path)) == 4
 
 
-def test_another_step_is_another_record_also_without_a_tag_in_common(run: Run) -> None:
+def test_tensorboard_source_starts_new_record_for_each_step(run: Run) -> None:
     write(run.logs, [(1, {"a": 1}), (2, {"b": 2}), (2, {"c": 3})])
     assert [list(found.values) for found in run.found(final=True)] == [["a"], ["b", "c"]]
 
 
-def test_a_step_with_very_many_scalars_is_several_records(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_source_splits_step_with_many_scalars(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "MOST_VALUES", 10)
     write_x(run.logs, [(1, f"tag{number}", number) for number in range(25)])
     assert [len(found.values) for found in run.found(final=True)] == [10, 10, 5]
 
 
-def test_readings_of_files_that_are_gone_are_forgotten_when_they_are_many(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_source_forgets_deleted_files_beyond_limit(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "MOST_FILES", 3)
     for number in range(9):
         path = write(run.logs / str(number), [(number, {"a": number})])
@@ -134,13 +132,13 @@ def test_readings_of_files_that_are_gone_are_forgotten_when_they_are_many(
         path.unlink()
 
 
-def test_a_file_that_vanishes_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_source_does_not_wait_for_vanished_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     write(run.logs, [(1, {"a": 1})])
     monkeypatch.setattr(tensorboard, "opened", lambda _file: None)
     assert run.source.poll(True) == ([], False)
 
 
-def test_a_step_under_way_waits_until_the_file_has_settled(run: Run) -> None:
+def test_tensorboard_source_holds_last_step_until_file_has_settled(run: Run) -> None:
     write(run.logs, [(1, {"a": 1}), (2, {"a": 2})])
     assert texts(run.found(), "a") == ["1.0"]
     run.time.now_s += SETTLED_S - 0.5
@@ -151,7 +149,7 @@ def test_a_step_under_way_waits_until_the_file_has_settled(run: Run) -> None:
 
 
 @pytest.mark.parametrize("new_style", [False, True])
-def test_wherever_the_tail_is_torn_and_successors_begin_nothing_is_lost_or_doubled(
+def test_tensorboard_source_loses_nothing_with_torn_tail_and_restarts(
     run: Run, tmp_path: Path, new_style: bool
 ) -> None:
     values = [(step, {"a": step, "b": step / 2}) for step in range(1, 8)]
@@ -177,7 +175,7 @@ def grow(path: Path, data: bytes) -> None:
         file.write(data[file.tell() :])
 
 
-def test_many_steps_come_in_bounded_harvests(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_source_returns_bounded_harvests(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "MOST_RECORDS", 100)
     monkeypatch.setattr(tensorboard, "MOST_OPEN", 2)
     monkeypatch.setattr(tensorboard, "MOST_BYTES", 2000)
@@ -189,7 +187,7 @@ def test_many_steps_come_in_bounded_harvests(run: Run, monkeypatch: pytest.Monke
     assert len(drain(run.made({}), final=True)) == 900
 
 
-def test_a_length_that_is_damaged_ends_the_file_and_is_told(run: Run) -> None:
+def test_tensorboard_source_stops_at_damaged_length_and_reports_it(run: Run) -> None:
     path = write(run.logs, [(1, {"a": 1})])
     good = path.stat().st_size
     with path.open("ab") as file:
@@ -201,7 +199,7 @@ def test_a_length_that_is_damaged_ends_the_file_and_is_told(run: Run) -> None:
     assert f"at byte {good}" in run.told.said[0][1]
 
 
-def test_a_damaged_event_is_told_and_those_after_it_are_read(run: Run) -> None:
+def test_tensorboard_source_skips_damaged_event_and_reports_it(run: Run) -> None:
     path = write(run.logs, [(1, {"a": 1})])
     with path.open("ab") as file:
         file.write(record(b"\xff\xff\xff"))
@@ -210,7 +208,7 @@ def test_a_damaged_event_is_told_and_those_after_it_are_read(run: Run) -> None:
     assert run.told.kinds == ["damaged_events"]
 
 
-def test_another_file_under_the_same_name_is_read_from_its_beginning(run: Run) -> None:
+def test_tensorboard_source_reads_replaced_file_from_start(run: Run) -> None:
     path = write(run.logs, [(step, {"a": step}) for step in range(5)])
     assert len(run.found(final=True)) == 5
     path.write_bytes(write(run.logs.parent / "x", [(9, {"a": 9})]).read_bytes())
@@ -218,7 +216,7 @@ def test_another_file_under_the_same_name_is_read_from_its_beginning(run: Run) -
     assert run.told.kinds == ["replaced"]
 
 
-def test_files_are_only_read_and_what_is_no_file_is_left_alone(run: Run) -> None:
+def test_tensorboard_source_changes_no_file_and_ignores_pipes_and_links(run: Run) -> None:
     path = write(run.logs / "tb", [(1, {"a": 1})])
     before = (path.read_bytes(), path.stat().st_mtime_ns)
     os.mkfifo(run.logs / "tb" / "events.out.tfevents.pipe")

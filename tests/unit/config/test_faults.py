@@ -18,7 +18,7 @@ def load(tmp_path: Path, text: str) -> Settings:
     return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)})
 
 
-def test_a_policy_has_what_its_table_says(tmp_path: Path) -> None:
+def test_fault_policy_has_values_of_its_table(tmp_path: Path) -> None:
     text = '[[fault_policies]]\nname = "fabric"\nmatch = "ncclSystemError"\nkind = "node.gpu"\nexclude_node = true\n'
     settings = load(tmp_path, f'{text}notify = ["ops@example.org", "https://chat.example.org/x"]\n{GOOD}')
     assert settings.fault_policies == (
@@ -34,7 +34,7 @@ def test_a_policy_has_what_its_table_says(tmp_path: Path) -> None:
     assert ("fault_policies", "fabric:one", str(tmp_path / "ffdl.toml")) in settings.explain()
 
 
-def test_policies_of_several_files_come_one_after_the_other(tmp_path: Path) -> None:
+def test_fault_policies_of_several_files_are_joined_without_duplicates(tmp_path: Path) -> None:
     user = tmp_path / ".config/ffdl"
     user.mkdir(parents=True)
     (user / "config.toml").write_text(GOOD)
@@ -63,19 +63,19 @@ def test_policies_of_several_files_come_one_after_the_other(tmp_path: Path) -> N
         ('name = "a"\nmatch = "x"', "it does nothing; give kind, exclude_node, stop_retrying or notify"),
     ],
 )
-def test_a_mistake_is_told_with_file_and_line(tmp_path: Path, table: str, message: str) -> None:
+def test_fault_policy_error_names_file_and_line(tmp_path: Path, table: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, f"{GOOD}\n# the second one\n[[fault_policies]]\n{table}\n")
     assert str(caught.value).startswith(f"{tmp_path}/ffdl.toml:7: fault_policies[2]: ")
     assert message in str(caught.value)
 
 
-def test_policies_are_tables(tmp_path: Path) -> None:
+def test_fault_policies_must_be_tables(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"fault_policies must be tables, \[\[fault_policies\]\]"):
         load(tmp_path, "fault_policies = 3\n")
 
 
-def test_rules_for_nodes_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
+def test_node_rules_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
     user = tmp_path / ".config/ffdl"
     user.mkdir(parents=True)
     (user / "config.toml").write_text("[nodes]\nexclude_lemons = true\nhours = 48\n")
@@ -86,7 +86,7 @@ def test_rules_for_nodes_of_several_files_are_merged_by_key(tmp_path: Path) -> N
     assert shown["nodes"] == "exclude_lemons = true, threshold = 4.0, hours = 12.0, percent = 5.0"
 
 
-def test_nobody_keeps_off_nodes_by_default(tmp_path: Path) -> None:
+def test_node_exclusion_is_off_by_default(tmp_path: Path) -> None:
     settings = load(tmp_path, "")
     assert (settings.nodes, settings.fault_policies) == (NodeRules(exclude_lemons=False), ())
 
@@ -103,6 +103,6 @@ def test_nobody_keeps_off_nodes_by_default(tmp_path: Path) -> None:
         ("[nodes]\npercent = nan", "percent must be a number from 0 to 50"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_node_rules_reject_invalid_values(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)

@@ -18,18 +18,18 @@ def load(tmp_path: Path, text: str = "", **environ: str) -> Settings:
     return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), **environ})
 
 
-def test_defaults_lie_under_the_home(tmp_path: Path) -> None:
+def test_settings_place_default_paths_below_home(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert settings.state_dir == str(tmp_path / ".local/state/ffdl")
     assert settings.jobs_dir == settings.state_dir
     assert settings.database == f"sqlite:///{settings.state_dir}/ffdl.sqlite3"
 
 
-def test_a_bare_environment_finds_the_home_in_the_password_database(tmp_path: Path) -> None:
+def test_settings_find_home_without_environment(tmp_path: Path) -> None:
     assert Path(load_settings(cwd=tmp_path, environ={}).state_dir).is_absolute()
 
 
-def test_the_environment_wins_over_files_and_says_so(tmp_path: Path) -> None:
+def test_settings_prefer_environment_over_files_and_name_origin(tmp_path: Path) -> None:
     (tmp_path / ".config/ffdl").mkdir(parents=True)
     (tmp_path / ".config/ffdl/config.toml").write_text("lease_s = 1\nwatch_interval_s = 1\nidle_exit_s = 1\n")
     settings = load(tmp_path, "watch_interval_s = 2\nidle_exit_s = 2\n", FFDL_IDLE_EXIT_S="3")
@@ -50,7 +50,7 @@ def test_the_environment_wins_over_files_and_says_so(tmp_path: Path) -> None:
         ("sqlite:////home/a:b@c/jobs.db", "sqlite:////home/a:b@c/jobs.db"),
     ],
 )
-def test_a_password_is_not_printed(tmp_path: Path, url: str, printed: str) -> None:
+def test_settings_explain_masks_database_password(tmp_path: Path, url: str, printed: str) -> None:
     settings = load(tmp_path, FFDL_DATABASE_URL=url)
     assert settings.database == url
     values = {key: value for key, value, _ in settings.explain()}
@@ -58,11 +58,11 @@ def test_a_password_is_not_printed(tmp_path: Path, url: str, printed: str) -> No
 
 
 @pytest.mark.parametrize("name", ["FFDL_STATE_DIR", "FFDL_LEASE_S", "FFDL_CHECK_IMAGES", "FFDL_IMAGES_DIRS"])
-def test_an_empty_variable_counts_as_unset(tmp_path: Path, name: str) -> None:
+def test_settings_treat_empty_variable_as_unset(tmp_path: Path, name: str) -> None:
     assert load(tmp_path, **{name: ""}) == load(tmp_path)
 
 
-def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
+def test_settings_read_backend_tables_and_default_backend(tmp_path: Path) -> None:
     settings = load(tmp_path, '[backend]\ndefault = "slurm"\n[backend.slurm]\ngateway = "cli"\n')
     assert settings.backend == "slurm"
     assert settings.backend_settings("slurm") == {"gateway": "cli"}
@@ -102,36 +102,36 @@ def test_backend_tables_and_the_default_backend(tmp_path: Path) -> None:
         ("[rates]\ngpu_types = { a100 = 3, A100 = 4 }", "names a GPU type twice"),
     ],
 )
-def test_errors_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+def test_config_error_names_file_or_key(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)
 
 
 @pytest.mark.parametrize(("name", "value"), [("FFDL_LEASE_S", "soon"), ("FFDL_CHECK_IMAGES", "maybe")])
-def test_errors_name_the_variable(tmp_path: Path, name: str, value: str) -> None:
+def test_config_error_names_environment_variable(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name):
         load(tmp_path, **{name: value})
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", 900.0), ("silent_s = 0", 0.0), ("silent_s = 60", 60.0)])
-def test_a_time_that_can_be_switched_off(tmp_path: Path, text: str, seconds: float) -> None:
+def test_silent_s_is_read_from_file_and_environment(tmp_path: Path, text: str, seconds: float) -> None:
     assert load(tmp_path, text).silent_s == seconds
     assert load(tmp_path, text, FFDL_SILENT_S="7.5").silent_s == 7.5
 
 
-def test_the_bounds_of_logs(tmp_path: Path) -> None:
+def test_log_limits_are_read_from_file_and_environment(tmp_path: Path) -> None:
     found = load(tmp_path, "log_rate = '2MB'", FFDL_LOG_FILES="2")
     assert (found.log_file_size, found.log_files, found.log_rate) == ("64MiB", 2, "2MB")
     with pytest.raises(ConfigError, match="log_files must be a whole number"):
         load(tmp_path, "", FFDL_LOG_FILES="many")
 
 
-def test_a_named_file_must_exist(tmp_path: Path) -> None:
+def test_config_file_named_in_environment_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="FFDL_CONFIG"):
         load(tmp_path, FFDL_CONFIG=str(tmp_path / "none.toml"))
 
 
-def test_network_minimum(tmp_path: Path) -> None:
+def test_network_minimum_is_read_from_file(tmp_path: Path) -> None:
     assert load(tmp_path, 'network_minimum = "none"').network_minimum is NetworkLevel.NONE
 
 
@@ -139,7 +139,7 @@ def framework(name: str, version: str) -> Framework:
     return Framework(name, version, "true")
 
 
-def test_images(tmp_path: Path) -> None:
+def test_resolve_image_finds_sif_files_and_registry_images(tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     (images / "custom.sif").touch()
@@ -163,7 +163,7 @@ def test_images(tmp_path: Path) -> None:
     assert "*" in known_frameworks(settings)["custom"]
 
 
-def test_an_image_location_says_which_image_it_is(tmp_path: Path) -> None:
+def test_resolve_image_uses_image_location(tmp_path: Path) -> None:
     settings = load(tmp_path)
     mine = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", "team"))
     assert resolve_image(settings, mine) == "docker://r.example.org/team/my-image:v1"
@@ -189,12 +189,12 @@ def test_an_image_location_says_which_image_it_is(tmp_path: Path) -> None:
         ("custom", "team/my net:v1", "no blanks"),
     ],
 )
-def test_unknown_images_say_what_is_known(tmp_path: Path, name: str, version: str, message: str) -> None:
+def test_resolve_image_explains_unknown_or_invalid_image(tmp_path: Path, name: str, version: str, message: str) -> None:
     with pytest.raises(UnknownImage, match=message):
         resolve_image(load(tmp_path), framework(name, version))
 
 
-def test_the_backend_of_nobodys_choice_is_the_paths(tmp_path: Path) -> None:
+def test_effective_backend_depends_on_sbatch_on_path(tmp_path: Path) -> None:
     (tmp_path / "sbatch").write_text("#!/bin/sh\n")
     settings = load(tmp_path)
     assert settings.effective_backend({"PATH": str(tmp_path)})[0] == "local"  # it cannot be run
@@ -204,7 +204,7 @@ def test_the_backend_of_nobodys_choice_is_the_paths(tmp_path: Path) -> None:
     assert load(tmp_path, 'backend = "x"').effective_backend({"PATH": str(tmp_path)}) == ("x", "")
 
 
-def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> None:
+def test_find_differences_names_changed_settings_without_values(tmp_path: Path) -> None:
     environ = {"PATH": "/nonexistent"}
     taken = take_fingerprints(load(tmp_path), environ)
     settings = {field.name for field in fields(Settings)} - {"origins", "host", "host_dir", "host_program"}
@@ -239,7 +239,7 @@ def test_fingerprints_name_what_differs_and_hold_no_value(tmp_path: Path) -> Non
         ('[backend.kubernetes]\nkubeconfig = "/k"', "/other", False),
     ],
 )
-def test_another_kubeconfig_than_the_daemons_is_told_where_it_counts(
+def test_find_differences_reports_other_kubeconfig_only_if_used(
     tmp_path: Path, text: str, named: str, differs: bool
 ) -> None:
     settings = load(tmp_path, text)
@@ -248,13 +248,13 @@ def test_another_kubeconfig_than_the_daemons_is_told_where_it_counts(
     assert found == (("KUBECONFIG (environment)",) if differs else ())
 
 
-def test_the_files_of_a_kubeconfig_are_named_from_anywhere() -> None:
+def test_named_clusters_makes_kubeconfig_paths_absolute() -> None:
     assert named_clusters({"KUBECONFIG": "/a/b::c"}) == f"/a/b:{Path.cwd() / 'c'}"
     assert named_clusters({}) == ""
 
 
 @pytest.mark.parametrize(("text", "size"), [('"500GB"', 500 * 10**9), ("4096", 4096), ("0", 0)])
-def test_the_cache_is_off_by_default_and_has_a_size(tmp_path: Path, text: str, size: int) -> None:
+def test_cache_settings_are_off_by_default_and_accept_size(tmp_path: Path, text: str, size: int) -> None:
     assert (load(tmp_path).cache_dir, load(tmp_path).cache_bytes) == ("", 0)
     found = load(tmp_path, f'cache_dir = "/var/cache/ffdl"\ncache_bytes = {text}\n')
     assert (found.cache_dir, found.cache_bytes) == ("/var/cache/ffdl", size)
@@ -262,7 +262,7 @@ def test_the_cache_is_off_by_default_and_has_a_size(tmp_path: Path, text: str, s
     assert load(tmp_path, 'cache_dir = ""\n').cache_dir == ""
 
 
-def test_whether_nodes_mount(tmp_path: Path) -> None:
+def test_data_mount_accepts_only_auto_always_and_never(tmp_path: Path) -> None:
     assert load(tmp_path).data_mount == "auto"
     assert load(tmp_path, 'data_mount = "never"\n').data_mount == "never"
     assert load(tmp_path, FFDL_DATA_MOUNT="always").data_mount == "always"
@@ -271,12 +271,12 @@ def test_whether_nodes_mount(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", '"many"', "true", "1.5"])
-def test_a_wrong_size_of_the_cache_is_named(tmp_path: Path, value: str) -> None:
+def test_cache_bytes_rejects_invalid_size(tmp_path: Path, value: str) -> None:
     with pytest.raises(ConfigError, match=r"ffdl.toml: cache_bytes"):
         load(tmp_path, f"cache_bytes = {value}\n")
 
 
-def test_images_that_clusters_pull(tmp_path: Path) -> None:
+def test_resolve_oci_image_returns_registry_image(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         '[frameworks.pytorch.oci]\ndebian = "registry.example.org/pytorch:debian"\n'
@@ -292,7 +292,7 @@ def test_images_that_clusters_pull(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["mine", "/scratch/mine.sif", "mine.sif", "oras://registry/mine:1"])
-def test_a_file_is_no_image_that_a_cluster_pulls(tmp_path: Path, version: str) -> None:
+def test_resolve_oci_image_rejects_image_that_kubernetes_cannot_pull(tmp_path: Path, version: str) -> None:
     with pytest.raises(UnknownImage, match="not one that Kubernetes can pull") as error:
         resolve_oci_image(load(tmp_path), framework("custom", version))
     assert f'"{version}" = "registry/name:tag" in [frameworks.custom.oci]' in str(error.value)
@@ -300,7 +300,7 @@ def test_a_file_is_no_image_that_a_cluster_pulls(tmp_path: Path, version: str) -
         resolve_oci_image(load(tmp_path), framework("nothing", "1"))
 
 
-def test_a_table_of_images_is_checked(tmp_path: Path) -> None:
+def test_framework_image_table_rejects_values_that_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"frameworks\.pytorch takes tables `versions` and `oci` of texts"):
         load(tmp_path, "[frameworks.pytorch.oci]\ndebian = 1\n")
 
@@ -317,13 +317,13 @@ def test_rates_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
     assert explained == ("GPU 2, CPU 0.5, A100 3 EUR an hour", str(tmp_path / "ffdl.toml"))
 
 
-def test_without_rates_nothing_costs_anything(tmp_path: Path) -> None:
+def test_rates_cost_nothing_by_default(tmp_path: Path) -> None:
     rates = load(tmp_path).rates
     assert not rates.is_set
     assert rates.cost(gpu_seconds=3600, cpu_seconds=3600) == 0.0
     assert str(rates) == "none"
 
 
-def test_other_rates_make_another_fingerprint(tmp_path: Path) -> None:
+def test_find_differences_reports_changed_rates(tmp_path: Path) -> None:
     before, after = load(tmp_path), load(tmp_path, "[rates]\ngpu_hour = 2\n")
     assert find_differences(after, {}, take_fingerprints(before, {})) == (f"rates ({tmp_path / 'ffdl.toml'})",)

@@ -16,7 +16,7 @@ def loaded(tmp_path: Path, text: str) -> NoticeSettings:
     return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}).notices
 
 
-def test_all_keys_are_read(tmp_path: Path) -> None:
+def test_notice_settings_read_all_keys(tmp_path: Path) -> None:
     found = loaded(
         tmp_path,
         '[notices]\nsmtp = "mail.example.org:587"\nfrom = "f@example.org"\nmail = ["ops@example.org"]\n'
@@ -28,7 +28,7 @@ def test_all_keys_are_read(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_nobody_is_told_by_default(tmp_path: Path) -> None:
+def test_notice_settings_are_empty_by_default(tmp_path: Path) -> None:
     assert loaded(tmp_path, "") == NoticeSettings()
 
 
@@ -46,7 +46,7 @@ def test_nobody_is_told_by_default(tmp_path: Path) -> None:
         ("smtp = 25", "must be a text"),
     ],
 )
-def test_what_is_wrong_is_told_with_file_and_key(tmp_path: Path, line: str, said: str) -> None:
+def test_notice_settings_error_names_file_and_key(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
         loaded(tmp_path, f"[notices]\n{line}\n")
     assert str(tmp_path / "ffdl.toml") in str(refused.value)

@@ -72,7 +72,7 @@ STORED = ev(K.STORED, 5.0, learner_id=1)
         ("term", SIGNALLED, NONE, Outcome.CANCELLED, "", "000"),
     ],
 )
-def test_one_learner_that_was_asked(
+def test_conclude_maps_checkpoint_request_and_learner_end_to_outcome(
     reason: str, ending: dict[str, Scalar], said: Event, outcome: Outcome, interruption: str, code: str
 ) -> None:
     told = replace(ended(), fields={**ended().fields, "asked": reason, **ending})
@@ -82,7 +82,7 @@ def test_one_learner_that_was_asked(
     assert found.stored
 
 
-def test_a_halt_that_nobody_answered_says_so() -> None:
+def test_conclude_reports_halt_without_checkpoint_after_grace_period() -> None:
     events = [*started(), asked("halt"), ended(asked="halt", exit_code=143, ended_by="halt"), report(answered=False)]
     found = conclude(launch(), events, False)
     assert found.message == (
@@ -92,20 +92,20 @@ def test_a_halt_that_nobody_answered_says_so() -> None:
     assert (found.checkpoint.asked, found.checkpoint.answered, found.checkpoint.confirmed) == (True, False, False)
 
 
-def test_a_learner_that_fails_when_it_is_asked_is_told_so() -> None:
+def test_conclude_reports_learner_that_failed_after_checkpoint_request() -> None:
     events = [*started(), asked("halt"), ended(asked="halt", exit_code=3), NONE, STORED]
     said = "learner 1 ended with exit code 3, asked for a checkpoint, without leaving a new one"
     assert conclude(launch(), events, False).message == said
 
 
-def test_a_confirmed_checkpoint_is_told_in_full() -> None:
+def test_conclude_returns_details_of_confirmed_checkpoint() -> None:
     found = conclude(launch(), [*started(), asked("warned"), ended(asked="warned"), CONFIRMED, STORED], False)
     told = found.checkpoint
     assert (told.confirmed, told.answered, told.took_s, told.saved_at, told.newest) == (True, True, 1.0, 2.5, "c.pt")
     assert found.message.endswith("checkpoint confirmed after 1.0 s")
 
 
-def test_a_checkpoint_that_goes_with_its_pod_is_told_so() -> None:
+def test_conclude_reports_checkpoint_lost_with_pod() -> None:
     in_pod = replace(launch(), pod=Pod("/ffdl-pod"))
     events = [*started(), asked("halt"), ended(asked="halt"), CONFIRMED, STORED]
     gone = "checkpoint confirmed after 1.0 s, and gone with its pod: no store and no claim keeps it"
@@ -117,19 +117,19 @@ def test_a_checkpoint_that_goes_with_its_pod_is_told_so() -> None:
 @pytest.mark.parametrize(
     ("left_s", "interruption"), [(None, "timeout"), (60.0, "timeout"), (179.0, "timeout"), (181.0, "preemption")]
 )
-def test_a_warning_far_from_the_limit_is_a_preemption(left_s: float | None, interruption: str) -> None:
+def test_conclude_distinguishes_preemption_from_timeout_by_time_left(left_s: float | None, interruption: str) -> None:
     events = [*started(), asked("warned", 2.0), ended(asked="warned"), CONFIRMED, STORED]
     found = conclude(launch(), events, False, None if left_s is None else 2.0 + left_s)
     assert (found.outcome, found.interruption) == (Outcome.HALTED, interruption)
 
 
-def test_a_preempted_learner_that_did_not_answer_was_not_timed_out() -> None:
+def test_conclude_reports_preemption_of_learner_without_answer() -> None:
     events = [*started(), asked("warned"), ended(asked="warned", ended_by="warned", exit_code=143), NONE, STORED]
     found = conclude(launch(), events, False, 10_000.0)
     assert (found.outcome, found.interruption, found.checkpoint.confirmed) == (Outcome.HALTED, "preemption", False)
 
 
-def test_a_halt_after_a_warning_is_a_halt() -> None:
+def test_conclude_prefers_halt_over_earlier_warning() -> None:
     events = [*started(), asked("warned"), asked("halt", 2.5), ended(asked="halt"), CONFIRMED, STORED]
     assert conclude(launch(), events, False).interruption == "halt"
 
@@ -139,7 +139,7 @@ def two(second: Event, *more: Event) -> list[Event]:
             CONFIRMED, *more]  # fmt: skip
 
 
-def test_a_checkpoint_needs_every_learner_to_end_by_itself() -> None:
+def test_answer_confirms_checkpoint_only_if_every_learner_ends_itself() -> None:
     found = answer(launch(2), two(ended(2, 3.5, asked="warned"), report(1, took_s=7.0)))
     assert (found.checkpoint.confirmed, found.checkpoint.took_s) == (True, 7.0)
     found = answer(launch(2), two(ended(2, 3.5, asked="warned", ended_by="warned", exit_code=137)))
@@ -147,7 +147,7 @@ def test_a_checkpoint_needs_every_learner_to_end_by_itself() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1], ids=["first node", "other node"])
-def test_a_checkpoint_that_one_node_alone_has_seen_counts(late: int) -> None:
+def test_answer_confirms_checkpoint_seen_by_only_one_node(late: int) -> None:
     """Each node looks when its own learners have ended, and a file may be completed after that."""
     events = [*started(1), *started(2), asked("warned"), asked("warned", node=1), ended(1, asked="warned"),
               ended(2, 3.5, asked="warned"), report(1 - late, saved_at=1.5, newest="early"),
@@ -158,27 +158,27 @@ def test_a_checkpoint_that_one_node_alone_has_seen_counts(late: int) -> None:
     assert conclude(launch(2), events, False).outcome is Outcome.HALTED
 
 
-def test_what_no_node_has_seen_is_no_checkpoint() -> None:
+def test_answer_confirms_no_checkpoint_if_no_node_has_seen_one() -> None:
     events = two(ended(2, 3.5, asked="warned"), report(1))
     events.remove(CONFIRMED)
     found = answer(launch(2), [*events, NONE]).checkpoint
     assert (found.confirmed, found.answered, found.saved_at, found.newest) == (False, True, None, "")
 
 
-def test_where_one_node_died_after_a_warning_nothing_is_known() -> None:
+def test_conclude_fails_if_node_dies_after_warning() -> None:
     found = conclude(launch(2), two(ev(K.PHASE, 3.5, 1, phase="x")), False)
     assert (found.outcome, found.error_code, found.checkpoint.asked) == (Outcome.FAILED, "S106", True)
 
 
 @pytest.mark.parametrize("reason", ["halt", "warned", "time", "term"])
-def test_told_to_end_before_the_learners_started(reason: str) -> None:
+def test_conclude_maps_end_before_learner_start_to_outcome(reason: str) -> None:
     expected = {"halt": Outcome.HALTED, "warned": Outcome.TIMED_OUT, "time": Outcome.TIMED_OUT}
     fault = ev(K.FAULT, 2.0, code="", message="told to end before the learners started", ended_by=reason)
     found = conclude(launch(), [ev(K.STARTED, 1.0), fault], False)
     assert found.outcome is expected.get(reason, Outcome.CANCELLED)
 
 
-def test_what_an_earlier_run_was_asked_is_void_in_a_new_one() -> None:
+def test_answer_ignores_checkpoint_request_of_earlier_run() -> None:
     first = [*started(), asked("warned"), ended(asked="warned"), CONFIRMED, STORED]
     again = [ev(K.STARTED, 10.0, host="h")]
     assert endings_of_run([*first, *again]) == {}
@@ -190,18 +190,18 @@ def test_what_an_earlier_run_was_asked_is_void_in_a_new_one() -> None:
     assert conclude(launch(), [*first, *done], False).outcome is Outcome.COMPLETED
 
 
-def test_a_learner_that_was_done_stays_done_in_a_new_run() -> None:
+def test_conclude_keeps_completed_learner_in_new_run() -> None:
     events = [*started(), ended(), ev(K.STARTED, 10.0, host="h"), ev(K.STORED, 11.0, learner_id=1)]
     assert conclude(launch(), events, False).outcome is Outcome.COMPLETED
 
 
-def test_a_limit_that_is_kept_here_is_named() -> None:
+def test_conclude_names_time_limit_of_launch_file() -> None:
     own = replace(launch(), limits=replace(LIMITS, time_s=90))
     events = [*started(), asked("warned"), ended(asked="warned", ended_by="time", exit_code=143), NONE]
     assert "the time limit of 90 s was reached" in conclude(own, events, False, 95.0).message
 
 
-def test_a_learner_whose_node_was_not_fit_for_it_starts_again_in_the_next_run() -> None:
+def test_endings_of_run_drops_learner_that_failed_on_unfit_node() -> None:
     failed = ended(exit_code=255, code="S107")
     again = [ev(K.STARTED, 10.0, host="h")]
     assert list(endings_of_run([*started(), failed])) == [1]

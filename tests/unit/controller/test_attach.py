@@ -92,7 +92,7 @@ def agent(learner: subprocess.Popen[bytes]) -> Agent:
     return agent_of(3)
 
 
-def test_an_agent_is_known_by_its_learners_variables(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
+def test_find_agents_matches_job_attempt_and_learner(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
     assert agent.session == learner.pid
     assert (find_agents(JOB, 1, [3]), find_agents(JOB, 2, [1, 2]), find_agents("training-other0000", 2, [3])) == (
         {},
@@ -101,40 +101,40 @@ def test_an_agent_is_known_by_its_learners_variables(agent: Agent, learner: subp
     )
 
 
-def test_the_agents_own_processes_are_none_of_the_learners(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
+def test_members_excludes_process_of_agent(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
     found = members(agent, all_processes())
     assert learner.pid in found
     assert agent.pid not in found
 
 
 @pytest.mark.parametrize("word", ["", " ", "a b", "'", '"', "$(id)", "`id`", "-n", "\n", "äß€", "\x01\x7f", "*", "{a}"])
-def test_any_word_arrives_as_it_is(agent: Agent, word: str) -> None:
+def test_agent_passes_any_argument_unchanged(agent: Agent, word: str) -> None:
     status, text = collect(start(agent, ["printf", "%s|", word], {}), LIMIT_S)
     assert (status, text.decode()) == (0, f"{word}|")
 
 
-def test_signals_are_as_a_program_expects_them(agent: Agent) -> None:
+def test_agent_starts_command_without_ignored_signals(agent: Agent) -> None:
     """A shell without job control has whatever it starts in the background ignore INT."""
     status, text = collect(start(agent, ["grep", "SigIgn", "/proc/self/status"], {}), LIMIT_S)
     assert status == 0
     assert int(text.split()[1], 16) & ~(0b11 << 31) == 0  # 32 and 33 are glibc's own: make has its children ignore them
 
 
-def test_a_status_is_passed_on_and_variables_too(agent: Agent) -> None:
+def test_agent_passes_variables_and_exit_status(agent: Agent) -> None:
     status, text = collect(
         start(agent, ["bash", "-c", 'echo "$COLOUR$LEARNER_ID"; exit 9'], {"COLOUR": "a'b "}), LIMIT_S
     )
     assert (status, text) == (9, b"a'b 3\n")
 
 
-def test_what_is_no_pipe_is_not_written_to(agent: Agent, tmp_path: Path) -> None:
+def test_open_pipe_rejects_file_that_is_no_pipe(agent: Agent, tmp_path: Path) -> None:
     """Whoever is in the learner may have put something else in the agent's place."""
     with (tmp_path / "precious").open("w") as file, pytest.raises(OSError, match="is no pipe"):
         sessions._open_pipe(os.getpid(), file.fileno(), os.O_WRONLY)
     assert (tmp_path / "precious").read_text() == ""
 
 
-def test_an_agent_that_does_not_answer_is_said_so(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_reports_agent_that_does_not_answer(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "START_S", 0.2)
     os.kill(agent.pid, signal.SIGSTOP)
     try:
@@ -146,7 +146,7 @@ def test_an_agent_that_does_not_answer_is_said_so(agent: Agent, monkeypatch: pyt
         start(Agent(3, 1 << 22, 1 << 22), ["true"], {})
 
 
-def test_a_table_measures_cpu_between_two_looks(agent: Agent) -> None:
+def test_glance_measures_cpu_between_two_samples(agent: Agent) -> None:
     first = start(agent, ["bash", "-c", "while :; do :; done"], {})
     try:
         look, deadline = Glance(agent), time.monotonic() + LIMIT_S
@@ -161,7 +161,7 @@ def test_a_table_measures_cpu_between_two_looks(agent: Agent) -> None:
         first.let_go()
 
 
-def test_the_text_that_starts_a_learner_is_not_its_command(agent: Agent) -> None:
+def test_glance_hides_start_script_of_learner(agent: Agent) -> None:
     commands: list[str] = []
 
     def is_alone() -> bool:
@@ -173,7 +173,7 @@ def test_the_text_that_starts_a_learner_is_not_its_command(agent: Agent) -> None
     assert any(one.startswith("bash ") and "sleep 600" in one for one in commands)
 
 
-def test_what_nvidia_smi_prints() -> None:
+def test_parse_smi_reads_gpu_and_process_memory() -> None:
     cards = "0, NVIDIA A100-SXM4-40GB, 87, 30211, 40960\n1, NVIDIA A100-SXM4-40GB, [N/A], 4, 40960\n"
     gpus, use = parse_smi(f"{cards}\n77, 30000\n77, 5\n8, [N/A]\n")
     assert [(gpu["index"], gpu["busy_percent"], gpu["used_bytes"]) for gpu in gpus] == [
@@ -184,7 +184,7 @@ def test_what_nvidia_smi_prints() -> None:
     assert parse_smi("") == ([], {})
 
 
-def test_why_a_process_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_why_refused_explains_unreadable_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scope = tmp_path / "ptrace_scope"
     monkeypatch.setattr(stacks, "YAMA", str(scope))
     assert stacks._why_refused(os.getpid()) == ""
@@ -196,7 +196,7 @@ def test_why_a_process_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "undumpable" in stacks._why_refused(os.getpid())
 
 
-def test_without_stacks_the_threads_are_told(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stack_dump_lists_threads_if_py_spy_fails(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "find_program", lambda: "/bin/false")
     code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
     hanging = start(agent, [sys.executable, "-c", code], {})
@@ -239,7 +239,7 @@ class Helper:
             return FrameReader().feed(self.process.stdout.read())
 
 
-def test_a_helper_runs_what_it_is_asked_for(agent: Agent) -> None:
+def test_helper_runs_requested_command(agent: Agent) -> None:
     helper = Helper(3)
     wish = encode_frame(BEGIN, json.dumps({"do": "run", "argv": ["cat"]}).encode())
     helper.send(wish + encode_frame(INPUT, b"here\n") + encode_frame(INPUT_END))  # all at once
@@ -259,7 +259,7 @@ def test_a_helper_runs_what_it_is_asked_for(agent: Agent) -> None:
     ],
 )
 @pytest.mark.parametrize("window", [None, [24, 80]])
-def test_what_cannot_be_started_is_said_as_a_shell_does(
+def test_helper_reports_command_that_cannot_start_like_shell(
     agent: Agent, command: str, status: int, said: str, window: list[int] | None
 ) -> None:
     helper = Helper(3)
@@ -277,7 +277,7 @@ def sleepers(seconds: str, among: Iterable[int] | None = None) -> list[int]:
     return [pid for pid in all_processes() if read(f"/proc/{pid}/cmdline") == wanted and pid in (among or [pid])]
 
 
-def test_a_command_ends_with_its_learners_shell(tmp_path: Path) -> None:
+def test_helper_ends_command_when_learner_shell_ends(tmp_path: Path) -> None:
     """Also where no controller is left that would see to it."""
     seconds = f"601.{os.getpid()}"  # another run of this test may go on beside this one
     with running(tmp_path, 4) as learner:
@@ -296,7 +296,7 @@ def test_a_command_ends_with_its_learners_shell(tmp_path: Path) -> None:
         until(lambda: not sleepers(seconds), "the command lives")  # it was killed, and ends when it has its turn
 
 
-def test_tables_end_with_the_learner(tmp_path: Path) -> None:
+def test_helper_refuses_tables_after_learner_has_ended(tmp_path: Path) -> None:
     with running(tmp_path, 5):
         agent_of(5)
         helper = Helper(5)
@@ -316,14 +316,14 @@ def test_tables_end_with_the_learner(tmp_path: Path) -> None:
     assert (kind, b"no learner of the job runs on " in text) == (REFUSED, True)
 
 
-def test_a_wish_of_a_later_release_is_refused(agent: Agent) -> None:
+def test_helper_rejects_unknown_request(agent: Agent) -> None:
     helper = Helper(3)
     helper.say(BEGIN, json.dumps({"do": "dance"}).encode())
     (_, (kind, text)) = helper.rest()
     assert (kind, b"cannot do 'dance'" in text) == (REFUSED, True)
 
 
-def test_a_helper_without_a_command_ends(agent: Agent) -> None:
+def test_helper_exits_0_without_command(agent: Agent) -> None:
     helper = Helper(3)
     assert helper.process.stdin is not None
     helper.process.stdin.close()
@@ -331,7 +331,7 @@ def test_a_helper_without_a_command_ends(agent: Agent) -> None:
     assert (helper.rest(), helper.process.returncode) == ([], 0)
 
 
-def test_what_is_no_frame_ends_it(agent: Agent) -> None:
+def test_helper_exits_on_invalid_frame(agent: Agent) -> None:
     helper = Helper(3)
     helper.send(b"GET / HTTP/1.1\n")
     assert helper.rest() == []

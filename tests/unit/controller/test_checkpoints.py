@@ -30,7 +30,7 @@ def write(path: Path, text: str = "x") -> Path:
     return path
 
 
-def test_an_inventory_holds_files_with_content_and_nothing_else(tmp_path: Path) -> None:
+def test_inventory_lists_only_non_empty_regular_files(tmp_path: Path) -> None:
     write(tmp_path / "a")
     write(tmp_path / "deep" / "er" / "b")
     write(tmp_path / "empty", "")
@@ -42,7 +42,7 @@ def test_an_inventory_holds_files_with_content_and_nothing_else(tmp_path: Path) 
     assert take_inventory(str(tmp_path / "none")) == Inventory({}, True)
 
 
-def test_an_inventory_is_bounded(tmp_path: Path) -> None:
+def test_inventory_stops_at_file_limit_and_time_limit(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path / name)
     assert len(take_inventory(str(tmp_path), max_files=2).files) == 2
@@ -55,16 +55,16 @@ def test_an_inventory_is_bounded(tmp_path: Path) -> None:
     [((1, 5, 10**9), []), ((2, 5, 10**9), ["a"]), ((1, 6, 10**9), ["a"]), ((1, 5, 2 * 10**9), ["a"])],
     ids=["same", "replaced", "grown", "written again"],
 )
-def test_what_changed(now: tuple[int, int, int], new: list[str]) -> None:
+def test_changed_files_lists_new_replaced_or_rewritten_files(now: tuple[int, int, int], new: list[str]) -> None:
     assert changed(Inventory({"a": (1, 5, 10**9)}), Inventory({"a": now}), 100.0) == new
 
 
-def test_times_decide_where_the_inventory_was_cut_short() -> None:
+def test_changed_files_uses_modification_times_after_partial_inventory() -> None:
     after = Inventory({"old": (1, 1, 50 * 10**9), "new": (2, 1, 101 * 10**9)})
     assert changed(Inventory({}, whole=False), after, 100.0) == ["new"]
 
 
-def test_a_checkpoint_is_confirmed_by_a_file_and_an_end(tmp_path: Path) -> None:
+def test_checkpoint_record_confirms_file_written_between_request_and_exit(tmp_path: Path) -> None:
     write(tmp_path / "before")
     record = CheckpointRecord(str(tmp_path))
     record.begin()
@@ -80,7 +80,9 @@ def test_a_checkpoint_is_confirmed_by_a_file_and_an_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrote", "by_itself"), [(False, True), (True, False)])
-def test_no_file_or_a_forced_end_confirms_nothing(tmp_path: Path, wrote: bool, by_itself: bool) -> None:
+def test_checkpoint_record_confirms_nothing_without_new_file_or_own_exit(
+    tmp_path: Path, wrote: bool, by_itself: bool
+) -> None:
     record = CheckpointRecord(str(tmp_path))
     record.begin()
     record.asked(1.0)
@@ -92,7 +94,7 @@ def test_no_file_or_a_forced_end_confirms_nothing(tmp_path: Path, wrote: bool, b
     assert (found.confirmed, found.answered, found.saved_at is not None) == (False, by_itself, wrote)
 
 
-def test_a_node_without_a_directory_only_says_whether_it_answered() -> None:
+def test_checkpoint_record_reports_only_exit_without_directory() -> None:
     record = CheckpointRecord("")
     record.begin()
     record.asked(1.0)
@@ -112,7 +114,9 @@ def test_a_node_without_a_directory_only_says_whether_it_answered() -> None:
         ("term", Limits(60, 30), 115, 120),
     ],
 )
-def test_how_long_learners_have(reason: str, limits: Limits, term_at: float, kill_at: float) -> None:
+def test_checkpoint_request_sets_term_and_kill_times_per_reason(
+    reason: str, limits: Limits, term_at: float, kill_at: float
+) -> None:
     assert new_request(reason, limits, 100.0) == Request(reason, 100.0, term_at, kill_at)
 
 
@@ -127,13 +131,13 @@ def test_how_long_learners_have(reason: str, limits: Limits, term_at: float, kil
         ("time", "warned", "time"),
     ],
 )
-def test_of_two_requests_the_shorter_times_count(first: str, second: str, reason: str) -> None:
+def test_joined_checkpoint_requests_keep_earliest_times(first: str, second: str, reason: str) -> None:
     one, two = Request(first, 1.0, 50.0, 60.0), Request(second, 2.0, 40.0, 70.0)
     assert join(one, two) == Request(reason, 1.0, 40.0, 60.0)
     assert join(None, two) == two
 
 
-def test_time_stands_still_while_the_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_time_excludes_time_while_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 63.0, 64.0])
     monkeypatch.setattr("ffdl_batch.controller.machine.running_time.time.monotonic", lambda: next(times))
     clock = RunningTime()
@@ -155,7 +159,9 @@ def launch(tmp_path: Path, *step: str) -> LaunchFile:
         ({}, Control()),
     ],
 )
-def test_the_control_cell(tmp_path: Path, cell: object, expected: Control) -> None:
+def test_read_control_returns_request_or_default_for_invalid_file(
+    tmp_path: Path, cell: object, expected: Control
+) -> None:
     (tmp_path / "control.json").write_text(json.dumps(cell))
     assert read_control(AttemptDir(str(tmp_path))) == expected
 
@@ -164,7 +170,9 @@ def test_the_control_cell(tmp_path: Path, cell: object, expected: Control) -> No
     ("run", "here", "step", "found"),
     [(1, False, (), 3), (1, True, (), 0), (1, True, ("srun",), 3), (3, False, (), 0), (2, False, ("srun",), 3)],
 )
-def test_a_newer_run(tmp_path: Path, run: int, here: bool, step: tuple[str, ...], found: int) -> None:
+def test_newer_run_returns_highest_later_claim_from_other_host_or_step(
+    tmp_path: Path, run: int, here: bool, step: tuple[str, ...], found: int
+) -> None:
     owner = {"host": os.uname().nodename if here else "elsewhere", "boot_id": boot_id()}
     one = launch(tmp_path, *step)
     for number in (2, 3):
@@ -172,7 +180,7 @@ def test_a_newer_run(tmp_path: Path, run: int, here: bool, step: tuple[str, ...]
     assert newer_run(one, run) == found
 
 
-def test_runs_and_restarts(tmp_path: Path) -> None:
+def test_run_and_restart_numbers_are_read_from_environment(tmp_path: Path) -> None:
     one = launch(tmp_path)
     assert [own_run(env) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "x"}, {"FFDL_RUN": "0"})] == [1, 3, 1, 1]
     assert [restarts(one, env) for env in ({}, {"FFDL_RUN": "3"}, {"FFDL_RUN": "3", "R": "5"})] == [0, 2, 5]
@@ -199,13 +207,15 @@ STARTED, ENDED = ev(K.LEARNER_STARTED, learner_id=1), ev(K.LEARNER_ENDED, learne
     ],
     ids=["status", "never noted", "told", "again", "asked", "killed", "torn", "empty"],
 )
-def test_an_end_that_nobody_saw(tmp_path: Path, events: list[Event], text: str, found: dict[int, int]) -> None:
+def test_orphans_return_unreported_exit_status_unless_asked_or_killed(
+    tmp_path: Path, events: list[Event], text: str, found: dict[int, int]
+) -> None:
     phases = PhaseFiles(str(tmp_path))
     Path(phases.ended_path(1)).write_text(text)
     assert unreported_ends(events, phases, [1, 2]) == found
 
 
-def test_a_late_copy_keeps_what_is_newer(tmp_path: Path) -> None:
+def test_copy_tree_keeps_newer_target_files(tmp_path: Path) -> None:
     for name, at in (("older", 10), ("newer", 1000)):
         os.utime(write(tmp_path / "target" / name, "target"), (at, at))
         os.utime(write(tmp_path / "source" / name, "source"), (100, 100))
@@ -215,7 +225,7 @@ def test_a_late_copy_keeps_what_is_newer(tmp_path: Path) -> None:
     assert found == {"older": "source", "newer": "target", "missing": "source"}
 
 
-def test_a_copy_that_is_told_to_end_leaves_only_whole_files(tmp_path: Path) -> None:
+def test_copy_tree_leaves_only_whole_files_when_interrupted(tmp_path: Path) -> None:
     class EnoughError(Exception):
         pass
 

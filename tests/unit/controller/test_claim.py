@@ -17,14 +17,14 @@ def attempt(tmp_path: Path) -> AttemptDir:
     return AttemptDir(str(tmp_path))
 
 
-def test_a_second_delivery_is_turned_away_also_where_its_process_looks_the_same(attempt: AttemptDir) -> None:
+def test_claim_rejects_second_delivery_with_same_process_identity(attempt: AttemptDir) -> None:
     """Process ids begin anew in each namespace: two heads of one node may have the same id, start and boot."""
     assert claim_attempt(attempt, "101").run == 1
     second = claim_attempt(attempt, "102")
     assert (second.run, second.owner["native_id"]) == (0, "101")
 
 
-def test_a_claim_whose_answer_was_lost_is_ours(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_succeeds_when_rename_result_is_lost(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
     put = claim._rename_into_place
 
     def put_and_lose_the_answer(path: str, owner: dict[str, object]) -> bool:
@@ -35,7 +35,7 @@ def test_a_claim_whose_answer_was_lost_is_ours(attempt: AttemptDir, monkeypatch:
     assert claim_attempt(attempt, "101").run == 1
 
 
-def test_the_same_job_is_turned_away_while_its_first_run_lives(
+def test_claim_admits_same_native_job_only_after_first_run_dies(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert claim_attempt(attempt, "101").run == 1

@@ -69,24 +69,26 @@ def refusal(want: Devices, denied: Sequence[str] = (), said: str = "EPERM", **en
         (("nvidia0", "nvidia1", "nvidia2"), {CUDA: "MIG-5f1e,MIG-77aa"}),  # two parts of one GPU
     ],
 )
-def test_gpus_that_agree(dev: Path, denied: tuple[str, ...], environ: dict[str, str]) -> None:
+def test_gpu_check_accepts_openable_files_matching_allocation(
+    dev: Path, denied: tuple[str, ...], environ: dict[str, str]
+) -> None:
     found = hold(wanted(dev, 2), denied, **environ)
     assert (found.vendor, found.told, found.doubts) == ("nvidia", tuple(environ[CUDA].split(",")), ())
     assert names(found.files) == [name for name in ("nvidia2", "nvidia3") if name not in denied]
 
 
-def test_a_whole_node_needs_no_confinement(dev: Path) -> None:
+def test_gpu_check_accepts_whole_node_without_confinement(dev: Path) -> None:
     found = hold(wanted(dev, 4), **{CUDA: "0,1,2,3"})
     assert (names(found.files), found.doubts) == (["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ())
 
 
-def test_a_site_that_does_not_confine_is_doubted_and_not_refused(dev: Path) -> None:
+def test_gpu_check_warns_if_devices_are_not_constrained(dev: Path) -> None:
     found = hold(wanted(dev, 2), **{CUDA: "1,2"})
     assert len(found.doubts) == 1 and "nvidia0" in found.doubts[0] and "ConstrainDevices" in found.doubts[0]
     assert equip(wanted(dev, 2), found, [2], {})[0].gpus == "1,2"
 
 
-def test_gpus_whose_files_are_in_another_order_than_the_pci_bus_are_the_jobs(dev: Path) -> None:
+def test_gpu_check_accepts_allocated_files_in_non_pci_order(dev: Path) -> None:
     found = hold(wanted(dev, 2), ("nvidia0", "nvidia1"), **{CUDA: "0,1", STEP: "0,1"})
     assert (names(found.files), found.doubts) == (["nvidia2", "nvidia3"], ())
 
@@ -99,7 +101,7 @@ def test_gpus_whose_files_are_in_another_order_than_the_pci_bus_are_the_jobs(dev
         (("nvidia2", "nvidia3"), {CUDA: "0", STEP: "0"}),
     ],
 )
-def test_a_display_that_slurm_does_not_list_is_doubted_and_not_refused(
+def test_gpu_check_warns_about_openable_gpu_missing_from_gres_conf(
     dev: Path, denied: tuple[str, ...], environ: dict[str, str]
 ) -> None:
     found = hold(wanted(dev, 1), denied, **environ)
@@ -108,7 +110,7 @@ def test_a_display_that_slurm_does_not_list_is_doubted_and_not_refused(
     assert equip(wanted(dev, 1), found, [1], {})[0].gpus == environ[CUDA]
 
 
-def test_a_display_that_nobody_may_open_is_no_reason_to_refuse(dev: Path) -> None:
+def test_gpu_check_ignores_display_gpu_that_cannot_be_opened(dev: Path) -> None:
     assert hold(wanted(dev, 3), ("nvidia0",), "EACCES", **{CUDA: "0,1,2"}).doubts == ()
 
 
@@ -122,7 +124,9 @@ def test_a_display_that_nobody_may_open_is_no_reason_to_refuse(dev: Path) -> Non
         ("MIG-5f1e,3", "1,7", ("nvidia0", "nvidia1")),
     ],
 )
-def test_mig_instances_are_not_files(dev: Path, told: str, step: str, denied: tuple[str, ...]) -> None:
+def test_gpu_check_does_not_map_mig_instances_to_device_files(
+    dev: Path, told: str, step: str, denied: tuple[str, ...]
+) -> None:
     found = hold(wanted(dev, told.count(",") + 1), denied, **{CUDA: told, STEP: step})
     assert (len(found.gpus.open), found.doubts) == (4 - len(denied), ())
     every = [f"nvidia{number}" for number in range(4)]
@@ -130,13 +134,13 @@ def test_mig_instances_are_not_files(dev: Path, told: str, step: str, denied: tu
     assert "lets the learners open none of" in said and "look for" not in said
 
 
-def test_whole_gpus_beside_a_mig_instance_are_counted(dev: Path) -> None:
+def test_gpu_check_counts_whole_gpus_next_to_mig_instance(dev: Path) -> None:
     assert "the allocation has" in refusal(
         wanted(dev, 2), ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "MIG-5f1e,3", STEP: "1,7"}
     )
 
 
-def test_fewer_than_were_told_are_refused(dev: Path) -> None:
+def test_gpu_check_rejects_fewer_openable_files_than_allocated_gpus(dev: Path) -> None:
     three = ("nvidia0", "nvidia1", "nvidia2")
     for told in ({CUDA: "0,1"}, {CUDA: "0,1", STEP: "2,3"}, {CUDA: "GPU-5f1e,GPU-77aa", STEP: "2,3"}):
         said = refusal(wanted(dev, 2), three, **told)
@@ -146,11 +150,11 @@ def test_fewer_than_were_told_are_refused(dev: Path) -> None:
     assert "lets the learners open none of" in refusal(shared, (*three, "nvidia3"), **{CUDA: "0", STEP: "3"})
 
 
-def test_a_gpu_that_fell_off_the_bus_is_named(dev: Path) -> None:
+def test_gpu_check_names_device_with_io_error(dev: Path) -> None:
     assert f"look for {dev}/nvidia1 (EIO)" in refusal(wanted(dev, 4), ("nvidia1",), "EIO", **{CUDA: "0,1,2,3"})
 
 
-def test_a_device_file_that_is_missing_is_named(dev: Path) -> None:
+def test_gpu_check_names_missing_device_file_if_it_is_known(dev: Path) -> None:
     (dev / "nvidia3").unlink()
     assert f"look for {dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 4), **{CUDA: "0,1,2,3"})
     denied = ("nvidia0", "nvidia2")
@@ -158,17 +162,17 @@ def test_a_device_file_that_is_missing_is_named(dev: Path) -> None:
     assert "look for" not in refusal(wanted(dev, 2), denied, **{CUDA: "0,1"})  # which it is nobody says
 
 
-def test_no_device_file_at_all_names_the_setting(tmp_path: Path) -> None:
+def test_gpu_check_names_driver_and_setting_without_device_files(tmp_path: Path) -> None:
     said = refusal(wanted(tmp_path, 1), **{CUDA: "0"})
     assert "no device file of a GPU" in said and "gpu_devices" in said and "load the driver" in said
 
 
 @pytest.mark.parametrize("environ", [{}, {CUDA: ""}, {CUDA: "0"}, {CUDA: "NoDevFiles"}])
-def test_a_scheduler_that_tells_of_too_few_is_not_believed(dev: Path, environ: dict[str, str]) -> None:
+def test_gpu_check_rejects_allocation_smaller_than_request(dev: Path, environ: dict[str, str]) -> None:
     assert "and 2 were asked for" in refusal(wanted(dev, 2), **environ)
 
 
-def test_without_patterns_nothing_is_looked_at(dev: Path) -> None:
+def test_gpu_check_passes_allocation_through_without_patterns(dev: Path) -> None:
     unseen = Devices(gpus=2)
     found = hold(unseen, **{CUDA: "0,1"})
     assert (found.vendor, found.files) == ("", ())
@@ -185,7 +189,7 @@ def amd(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_amd_gpus_are_told_by_their_own_variables(tmp_path: Path) -> None:
+def test_learner_devices_set_rocr_and_hip_variables_for_amd(tmp_path: Path) -> None:
     """What HIP counts, it counts among those that ROCR_VISIBLE_DEVICES leaves."""
     want = wanted(amd(tmp_path), 2)
     found = hold(want, ("renderD128",), ROCR_VISIBLE_DEVICES="1,2", CUDA_VISIBLE_DEVICES="7")
@@ -196,12 +200,12 @@ def test_amd_gpus_are_told_by_their_own_variables(tmp_path: Path) -> None:
     assert "lets the learners open" in refusal(want, ("renderD128", "renderD129"), ROCR_VISIBLE_DEVICES="1,2")
 
 
-def test_render_nodes_of_others_are_no_reason_to_refuse(tmp_path: Path) -> None:
+def test_gpu_check_warns_about_extra_openable_amd_render_nodes(tmp_path: Path) -> None:
     found = hold(wanted(amd(tmp_path), 1), ("renderD129",), ROCR_VISIBLE_DEVICES="0")
     assert len(found.doubts) == 1 and "gres.conf" in found.doubts[0]
 
 
-def test_intel_gpus_have_a_mask_and_their_files_bound(tmp_path: Path) -> None:
+def test_learner_devices_set_affinity_mask_and_mounts_for_intel(tmp_path: Path) -> None:
     (tmp_path / "renderD128").touch()
     want = wanted(tmp_path, 1)
     (only,) = equip(want, hold(want, ZE_AFFINITY_MASK="0"), [1], {})
@@ -210,13 +214,13 @@ def test_intel_gpus_have_a_mask_and_their_files_bound(tmp_path: Path) -> None:
     assert only.options == ("--mount", f"type=bind,source={path},destination={path}")
 
 
-def test_a_node_with_two_vendors_has_the_gpus_that_may_be_opened(tmp_path: Path) -> None:
+def test_gpu_check_selects_vendor_with_openable_device_files(tmp_path: Path) -> None:
     (amd(tmp_path) / "nvidia0").touch()
     assert hold(wanted(tmp_path, 3), ("nvidia0",), CUDA_VISIBLE_DEVICES="0,1,2").vendor == "amd"
     assert hold(wanted(tmp_path, 1), CUDA_VISIBLE_DEVICES="0").vendor == "nvidia"
 
 
-def test_a_display_of_another_vendor_than_the_jobs_gpus_is_passed_over(tmp_path: Path) -> None:
+def test_gpu_check_ignores_display_gpu_of_another_vendor(tmp_path: Path) -> None:
     (amd(tmp_path) / "nvidia0").touch()
     found = hold(wanted(tmp_path, 2), ("renderD128",), ROCR_VISIBLE_DEVICES="0,1")
     assert (found.vendor, found.told, found.doubts) == ("amd", ("0", "1"), ())
@@ -226,7 +230,7 @@ def test_a_display_of_another_vendor_than_the_jobs_gpus_is_passed_over(tmp_path:
 # ------------------------------------------------------------------------------------------- the learners' parts
 
 
-def test_learners_share_out_the_nodes_gpus_in_order(dev: Path) -> None:
+def test_learner_devices_split_node_gpus_in_order(dev: Path) -> None:
     want = wanted(dev, 3)
     parts = equip(want, hold(want, ("nvidia0",), **{CUDA: "0,1,2"}), [1, 0, 2], {})
     assert [part.gpus for part in parts] == ["0", "", "1,2"]
@@ -234,7 +238,7 @@ def test_learners_share_out_the_nodes_gpus_in_order(dev: Path) -> None:
     assert parts[1].variables == {CUDA: ""}
 
 
-def test_learners_with_shares_are_told_the_same_gpu(dev: Path) -> None:
+def test_learner_devices_give_same_gpu_to_learners_with_shares(dev: Path) -> None:
     want = wanted(dev, 1, shared=True)
     found = hold(want, ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "0", STEP: "3"})
     environ = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}
@@ -246,7 +250,7 @@ def test_learners_with_shares_are_told_the_same_gpu(dev: Path) -> None:
     assert equip(want, found, [1], {})[0].variables == {CUDA: "0"}
 
 
-def test_other_accelerators_are_dealt_by_their_files(dev: Path) -> None:
+def test_learner_devices_split_accelerators_by_device_file(dev: Path) -> None:
     want = wanted(dev, learners=2, npu=1)
     found = hold(want, ("npu1",))
     assert names(found.files) == ["npu0", "npu10"]
@@ -255,7 +259,7 @@ def test_other_accelerators_are_dealt_by_their_files(dev: Path) -> None:
     assert second.options == ("--mount", f"type=bind,source={dev}/npu10,destination={dev}/npu10")
 
 
-def test_other_accelerators_that_do_not_agree_are_refused(dev: Path) -> None:
+def test_accelerator_check_rejects_count_mismatch_or_missing_files(dev: Path) -> None:
     assert "the allocation has npu:2" in refusal(wanted(dev, npu=2), ("npu0", "npu1"))
     for name in ("npu0", "npu1", "npu10"):
         (dev / name).unlink()
@@ -263,7 +267,7 @@ def test_other_accelerators_that_do_not_agree_are_refused(dev: Path) -> None:
 
 
 @pytest.mark.parametrize(("denied", "why"), [((), "ConstrainDevices"), (("npu1",), "gres.conf")])
-def test_nobody_can_tell_which_accelerators_are_a_jobs_where_more_may_be_opened(
+def test_accelerator_check_warns_and_passes_all_files_if_too_many_open(
     dev: Path, denied: tuple[str, ...], why: str
 ) -> None:
     want = wanted(dev, npu=1)
@@ -276,7 +280,7 @@ def test_nobody_can_tell_which_accelerators_are_a_jobs_where_more_may_be_opened(
 # -------------------------------------------------------------------------------------------------- looking
 
 
-def test_files_are_opened_and_errors_are_named(tmp_path: Path) -> None:
+def test_device_open_check_reports_errno_name_per_file(tmp_path: Path) -> None:
     (tmp_path / "there").touch()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -286,7 +290,7 @@ def test_files_are_opened_and_errors_are_named(tmp_path: Path) -> None:
     assert look([], lambda: None) == {}
 
 
-def test_a_driver_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_open_check_names_file_with_hanging_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, now = tmp_path / "asked", [0.0]
 
     def hang(path: str) -> str:
@@ -307,7 +311,7 @@ def test_a_driver_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     assert error.value.code == "S108"
 
 
-def test_a_wish_to_end_does_not_wait_for_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_open_check_stops_waiting_when_attempt_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_batch.controller.node.devices._try", lambda _: time.sleep(600))
 
     def ended() -> None:

@@ -42,12 +42,12 @@ def through_bash(variables: dict[str, str]) -> dict[str, str]:
 
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(names, values, max_size=8))
-def test_every_value_survives(variables: dict[str, str]) -> None:
+def test_environment_file_preserves_any_value_through_bash(variables: dict[str, str]) -> None:
     found = through_bash(variables)
     assert {name: found.get(name) for name in variables} == variables
 
 
-def test_the_nasty_ones_survive() -> None:
+def test_environment_file_preserves_shell_special_characters() -> None:
     nasty = [
         "$(id)",
         "`id`",
@@ -69,7 +69,7 @@ def test_the_nasty_ones_survive() -> None:
     assert {name: found[name] for name in variables} == variables
 
 
-def test_what_apptainer_would_alter_takes_the_other_way() -> None:
+def test_environment_file_encodes_values_that_apptainer_would_alter() -> None:
     text = file_text({"PLAIN": "x", "HOME": "/h", "LINES_": "a\r\nb"})
     assert text.splitlines()[-1] == "PLAIN='x'"
     assert "HOME='/h'" not in text
@@ -79,21 +79,21 @@ def test_what_apptainer_would_alter_takes_the_other_way() -> None:
 @pytest.mark.parametrize(
     "name", ["", "a-b", "1A", "A B", "A=B", "UID", "BASHOPTS", "APPTAINERENV_A", "SINGULARITY_BIND", "é"]
 )
-def test_names_that_are_refused(name: str) -> None:
+def test_environment_merge_rejects_invalid_and_reserved_names(name: str) -> None:
     with pytest.raises(EnvironmentRefused, match=r"cannot|not a variable"):
         merge({}, {name: "x"}, ())
 
 
-def test_a_nul_is_refused() -> None:
+def test_environment_merge_rejects_nul_in_value() -> None:
     with pytest.raises(EnvironmentRefused, match="NUL"):
         merge({}, {"A": "\0"}, ())
 
 
-def test_the_user_wins_but_for_protected_names() -> None:
+def test_environment_merge_prefers_user_values_except_protected_names() -> None:
     assert merge({"A": "1", "B": "1"}, {"A": "2", "B": "2"}, ("B",)) == {"A": "2", "B": "1"}
 
 
-def test_the_hosts_runtime_settings_never_pass() -> None:
+def test_host_subset_excludes_container_runtime_settings() -> None:
     host = {"PATH": "/bin", "APPTAINER_BIND": "/", "SLURM_JOB_ID": "1", "SECRET": "x", "SINGULARITYENV_A": "1"}
     assert host_subset(host, ("PATH", "SLURM_*", "APPTAINER*", "*")) == {
         k: host[k] for k in ("PATH", "SLURM_JOB_ID", "SECRET")
@@ -102,11 +102,11 @@ def test_the_hosts_runtime_settings_never_pass() -> None:
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"A": 1}', "{"])
-def test_a_damaged_environment_file(text: str) -> None:
+def test_user_environment_rejects_damaged_file(text: str) -> None:
     with pytest.raises(EnvironmentRefused, match=r"environment\.json"):
         read_user_environment(text)
 
 
-def test_an_environment_file() -> None:
+def test_user_environment_reads_empty_and_valid_file() -> None:
     assert read_user_environment("") == {}
     assert read_user_environment(json.dumps({"A": "b"})) == {"A": "b"}

@@ -26,7 +26,7 @@ def archive(path: Path, *names: str | zipfile.ZipInfo, text: str = "x") -> str:
     return str(path)
 
 
-def test_all_files_become_executable(tmp_path: Path) -> None:
+def test_model_unpack_makes_all_files_executable(tmp_path: Path) -> None:
     kept = zipfile.ZipInfo("dir/kept.sh")
     kept.external_attr = (stat.S_IFREG | 0o640) << 16
     target = tmp_path / "model"
@@ -35,38 +35,38 @@ def test_all_files_become_executable(tmp_path: Path) -> None:
     assert (target / "dir" / "kept.sh").stat().st_mode & 0o777 == 0o740
 
 
-def test_unpacking_twice_is_harmless(tmp_path: Path) -> None:
+def test_model_unpack_succeeds_twice_on_same_target(tmp_path: Path) -> None:
     path = archive(tmp_path / "m.zip", "a", "b/c")
     assert [unpack(path, str(tmp_path / "t")) for _ in range(2)] == [2, 2]
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "..", "C:/x", "\\x", "a\\..\\..\\x"])
-def test_names_that_lead_out_are_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+def test_model_unpack_rejects_escaping_names_before_writing(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelRefused, match="leads out"):
         unpack(archive(tmp_path / "m.zip", "good", name), str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 
 
-def test_links_are_refused(tmp_path: Path) -> None:
+def test_model_unpack_rejects_symlinks(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("link")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
     with pytest.raises(ModelRefused, match="link"):
         unpack(archive(tmp_path / "m.zip", link, text="/etc/passwd"), str(tmp_path / "t"))
 
 
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_unpack_rejects_zip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "MAX_BYTES", 1000)
     with pytest.raises(ModelRefused, match="bomb"):
         unpack(archive(tmp_path / "m.zip", "a", text="0" * 1001), str(tmp_path / "t"))
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_model_unpack_rejects_file_that_is_not_zip(tmp_path: Path) -> None:
     (tmp_path / "m.zip").write_text("hello")
     with pytest.raises(ModelRefused, match="no readable zip"):
         unpack(str(tmp_path / "m.zip"), str(tmp_path / "t"))
 
 
-def test_a_member_without_a_name_is_no_file(tmp_path: Path) -> None:
+def test_model_unpack_skips_member_without_name(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
         archive.writestr(".", "x")
         archive.writestr("a", "x")
@@ -83,7 +83,7 @@ def make_tree(root: Path) -> None:
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_a_tree_is_copied_and_a_second_pass_adds_what_is_new(tmp_path: Path, link: bool) -> None:
+def test_copy_tree_copies_tree_and_updates_it_on_second_pass(tmp_path: Path, link: bool) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     make_tree(source)
     assert copy_tree(str(source), str(target), link=link) == 2
@@ -95,7 +95,7 @@ def test_a_tree_is_copied_and_a_second_pass_adds_what_is_new(tmp_path: Path, lin
     assert sorted(p.name for p in target.iterdir()) == ["a", "empty", "link", "new"]
 
 
-def test_cells_are_whole_or_absent(tmp_path: Path) -> None:
+def test_read_cell_returns_written_value_or_none_if_absent_or_empty(tmp_path: Path) -> None:
     path = str(tmp_path / "cell")
     assert read_cell(path) is None
     Path(path).write_text("")
@@ -105,7 +105,7 @@ def test_cells_are_whole_or_absent(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["cell"]
 
 
-def test_a_private_directory_is_ours_or_refused(tmp_path: Path) -> None:
+def test_make_private_restricts_directory_and_rejects_symlink(tmp_path: Path) -> None:
     make_private(str(tmp_path / "d"))
     (tmp_path / "d").chmod(0o755)
     make_private(str(tmp_path / "d"))
@@ -126,11 +126,11 @@ def test_a_private_directory_is_ours_or_refused(tmp_path: Path) -> None:
         (b"x\xe2\x80\xaey\n", ("x\ufffdy",)),
     ],
 )
-def test_last_lines(data: bytes, expected: tuple[str, ...]) -> None:
+def test_last_lines_strips_escapes_and_replaces_control_characters(data: bytes, expected: tuple[str, ...]) -> None:
     assert last_lines(data) == expected
 
 
-def test_the_tail_is_bounded(tmp_path: Path) -> None:
+def test_log_tail_limits_lines_and_line_length(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 200_000 + b"\n" + b"end\n" * 30)
     lines = tail(str(tmp_path / "log"))
     assert (len(lines), lines[-1]) == (20, "end")
@@ -140,6 +140,6 @@ def test_the_tail_is_bounded(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_become_printable_lines(data: bytes) -> None:
+def test_last_lines_contains_no_control_characters_for_any_bytes(data: bytes) -> None:
     for line in last_lines(data):
         assert not any(ord(c) < 32 and c != "\t" for c in line)

@@ -40,14 +40,18 @@ def launch(tmp_path: Path) -> LaunchFile:
         (replace(DONE, outcome=Outcome.FAILED, error_code="S106"), {"attempt-1", "attempt-next"}),
     ],
 )
-def test_what_is_kept(launch: LaunchFile, final: FinalRecord, kept: set[str]) -> None:
+def test_secret_removal_keeps_only_files_that_later_runs_need(
+    launch: LaunchFile, final: FinalRecord, kept: set[str]
+) -> None:
     """A run of the same attempt needs all of it, a successor the template, and what is owed is stored with it."""
     forget_template(launch, final)
     forget_attempt(launch, final)
     assert {path.parent.name for path in Path(launch.job_dir).glob("*/secrets.json")} == kept
 
 
-def test_what_cannot_be_removed_is_said(launch: LaunchFile, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secret_removal_warns_about_file_it_cannot_remove(
+    launch: LaunchFile, capsys: pytest.CaptureFixture[str]
+) -> None:
     attempt = AttemptDir(launch.attempt_dir)
     remove(attempt)
     remove(attempt)

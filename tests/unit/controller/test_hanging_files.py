@@ -53,7 +53,7 @@ def refuse(*errors: int) -> list[OSError]:
 # ------------------------------------------------------------------------------------------------------ handing over
 
 
-def test_nobody_waits_for_a_hand_that_hangs(held: threading.Event) -> None:
+def test_handover_returns_default_while_earlier_task_hangs(held: threading.Event) -> None:
     hand = Hand("test")
     assert hand.ask(lambda: 1, 0, 0.0) == 1  # not begun: done here
     hand.begin()
@@ -74,7 +74,7 @@ def test_nobody_waits_for_a_hand_that_hangs(held: threading.Event) -> None:
     assert done == [1] + [2] * 100  # what was taken is done
 
 
-def test_what_a_hand_does_not_take_is_refused(held: threading.Event) -> None:
+def test_handover_rejects_task_when_queue_is_full(held: threading.Event) -> None:
     hand = Hand("test", 2)
     hand.begin()
     done: list[int] = []
@@ -89,7 +89,7 @@ def test_what_a_hand_does_not_take_is_refused(held: threading.Event) -> None:
     assert done == [1, 2]
 
 
-def test_complaints_behind_a_write_that_hangs_are_counted(
+def test_complaints_count_lost_messages_while_write_hangs(
     held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, begun = io.BytesIO(), threading.Event()
@@ -115,7 +115,9 @@ def test_complaints_behind_a_write_that_hangs_are_counted(
     assert "ffdl-controller: 7 complaints could not be written here\n" in text and text.endswith("last\n")
 
 
-def test_an_error_goes_to_whoever_waits_for_it(held: threading.Event, capsys: pytest.CaptureFixture[str]) -> None:
+def test_handover_raises_error_to_waiting_caller_and_prints_late_error(
+    held: threading.Event, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         held.wait(120)
         raise OSError(errno.EIO, "broken")
@@ -129,7 +131,7 @@ def test_an_error_goes_to_whoever_waits_for_it(held: threading.Event, capsys: py
     assert "files: OSError: [Errno 5] broken" in capsys.readouterr().err
 
 
-def test_events_keep_their_order_over_a_write_that_hangs(
+def test_journal_keeps_event_order_while_write_hangs(
     tmp_path: Path, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "node-0.jsonl"
@@ -151,7 +153,7 @@ def test_events_keep_their_order_over_a_write_that_hangs(
     ]  # fmt: skip
 
 
-def test_a_line_that_was_torn_by_a_full_disk_hides_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_keeps_all_events_after_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The beginning of a line got there, and could not be taken back."""
     path = tmp_path / "head.jsonl"
     journal = Journal(str(path), "head")
@@ -173,7 +175,7 @@ def test_a_line_that_was_torn_by_a_full_disk_hides_no_event(tmp_path: Path, monk
     assert [event.kind for event in decode_events(path.read_text())] == [K.STARTED, K.CLAIMED]
 
 
-def test_complaints_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complaints_count_lost_messages_when_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.BytesIO()
     failures = iter(refuse(errno.ENOSPC, errno.EIO))
 
@@ -205,7 +207,7 @@ def test_complaints_that_find_no_room_are_counted(monkeypatch: pytest.MonkeyPatc
         (errno.ENOENT, True, False),
     ],
 )
-def test_what_may_pass_is_tried_again(tmp_path: Path, error: int, awaits_space: bool, passes: bool) -> None:
+def test_patiently_retries_only_transient_errors(tmp_path: Path, error: int, awaits_space: bool, passes: bool) -> None:
     answers = iter([*refuse(error), None])
     rests: list[float] = []
 
@@ -225,7 +227,7 @@ def test_what_may_pass_is_tried_again(tmp_path: Path, error: int, awaits_space: 
 
 
 @pytest.mark.parametrize(("place", "passes"), [("job/attempt-1/claim", True), ("job/archive", True), ("store", False)])
-def test_a_file_system_for_reading_alone_is_waited_for_where_it_is_the_jobs(
+def test_patiently_retries_read_only_file_system_only_in_job_directory(
     tmp_path: Path, place: str, passes: bool
 ) -> None:
     """A store of the user's that is read-only is a wrong manifest, and said at once."""
@@ -247,7 +249,7 @@ def test_a_file_system_for_reading_alone_is_waited_for_where_it_is_the_jobs(
     assert len(rests) == int(passes)
 
 
-def test_what_is_missing_is_looked_for_again_only_while_the_whole_directory_is(tmp_path: Path) -> None:
+def test_patiently_retries_missing_file_only_if_directory_is_missing(tmp_path: Path) -> None:
     place = tmp_path / "attempt-1"
 
     def mount(_: float) -> None:
@@ -259,7 +261,7 @@ def test_what_is_missing_is_looked_for_again_only_while_the_whole_directory_is(t
         patiently((place / "other").read_text, str(place), 60.0, mount)
 
 
-def test_patience_ends(tmp_path: Path) -> None:
+def test_patiently_raises_error_after_time_limit(tmp_path: Path) -> None:
     def work() -> None:
         raise OSError(errno.EIO, "broken")
 
@@ -267,9 +269,7 @@ def test_patience_ends(tmp_path: Path) -> None:
         patiently(work, str(tmp_path), 0.0)
 
 
-def test_a_claim_whose_last_step_failed_is_ours_at_the_next_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claim_succeeds_on_retry_after_sync_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had been renamed into place; what came after that failed."""
     attempt = AttemptDir(str(tmp_path))
     sync, failures = files.sync_directory, iter(refuse(errno.EIO))
@@ -286,7 +286,7 @@ def test_a_claim_whose_last_step_failed_is_ours_at_the_next_try(
     assert claim_attempt(attempt, "8").run == 0
 
 
-def test_a_claim_that_found_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claim_leaves_no_files_when_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
@@ -296,7 +296,7 @@ def test_a_claim_that_found_no_room_leaves_nothing(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_system_that_hangs_costs_metrics_and_nothing_else(
+def test_meter_reports_incomplete_metrics_when_file_system_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: threading.Event
 ) -> None:
     reached = threading.Event()

@@ -37,7 +37,7 @@ def journal(tmp_path: Path) -> Journal:
     return Journal(str(tmp_path / "events.jsonl"), "node-0")
 
 
-def test_who_is_silent_for_long_again_and_again_is_told_ten_times(launch: LaunchFile, journal: Journal) -> None:
+def test_health_limits_number_of_reported_hangs(launch: LaunchFile, journal: Journal) -> None:
     health = Health(launch, [1], journal)
     log = AttemptDir(launch.attempt_dir).training_log(1)
     for number in range(3 * HANGS_MOST):
@@ -47,7 +47,7 @@ def test_who_is_silent_for_long_again_and_again_is_told_ten_times(launch: Launch
     assert [event.kind for event in journal.events] == [EventKind.HANG] * HANGS_MOST
 
 
-def test_time_in_which_the_job_is_suspended_is_no_silence(
+def test_meter_uses_run_clock_for_hang_detection(
     launch: LaunchFile, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of the run stands still then; the node's does not."""

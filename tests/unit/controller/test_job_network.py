@@ -73,25 +73,25 @@ def found(directory: Path, clock: Clock | None = None, level: str = "job", rank:
     return await_network(launch_of(directory, level), rank, ENV, clock.rest, clock.now)
 
 
-def test_what_the_prolog_says_is_what_learners_get(tmp_path: Path) -> None:
+def test_await_network_returns_facts_written_by_prolog(tmp_path: Path) -> None:
     tell(tmp_path)
     assert found(tmp_path) == JobNetwork("/run/ffdl/3/net", "10.200.1.1", "vxlan", "job")
     assert found(tmp_path).hosts == ""
 
 
-def test_destinations_that_have_names_are_in_the_hosts_files(tmp_path: Path) -> None:
+def test_await_network_adds_named_destinations_to_hosts_file(tmp_path: Path) -> None:
     tell(tmp_path, level="egress", mechanism="vxlan+nat", names="data.example.org=192.0.2.7,b=192.0.2.8")
     network = found(tmp_path, level="egress")
     assert network.hosts == "192.0.2.7 data.example.org\n192.0.2.8 b\n"
 
 
-def test_facts_that_come_late_are_awaited_for_a_moment(tmp_path: Path) -> None:
+def test_await_network_waits_for_late_facts(tmp_path: Path) -> None:
     clock = Clock(lambda: tell(tmp_path))
     assert found(tmp_path, clock).netns == "/run/ffdl/3/net"
     assert clock.at == 1.0
 
 
-def test_root_programs_that_know_one_level_make_that(tmp_path: Path) -> None:
+def test_await_network_assumes_level_job_if_facts_name_no_level(tmp_path: Path) -> None:
     tell(tmp_path, level="")
     assert found(tmp_path).level == "job"
     with pytest.raises(PhaseFailed, match="level 'job', and 'egress' is needed"):
@@ -112,7 +112,7 @@ def test_root_programs_that_know_one_level_make_that(tmp_path: Path) -> None:
         ({"prefix": "10.200.0."}, "no addresses"),
     ],
 )
-def test_a_network_that_was_made_for_something_else_is_not_taken(
+def test_await_network_rejects_network_with_mismatched_facts(
     tmp_path: Path, changes: dict[str, str], said: str
 ) -> None:
     tell(tmp_path, **changes)
@@ -121,7 +121,7 @@ def test_a_network_that_was_made_for_something_else_is_not_taken(
     assert error.value.code == "S107"
 
 
-def test_the_prologs_own_words_are_told(tmp_path: Path) -> None:
+def test_await_network_reports_prolog_error_text(tmp_path: Path) -> None:
     (tmp_path / "job-41").mkdir()
     (tmp_path / "job-41" / "error").write_text("  1.0 ms  swept\nno network for this job: no vxlan\n")
     clock = Clock()
@@ -130,7 +130,7 @@ def test_the_prologs_own_words_are_told(tmp_path: Path) -> None:
     assert (error.value.code, clock.at) == ("S107", 0.0)
 
 
-def test_an_error_beside_facts_of_an_earlier_start_is_what_counts(tmp_path: Path) -> None:
+def test_await_network_prefers_error_over_earlier_facts(tmp_path: Path) -> None:
     tell(tmp_path)
     (tmp_path / "job-41" / "error").write_text("no network for this job: scontrol did not tell\n")
     with pytest.raises(PhaseFailed, match="could not make it: no network for this job: scontrol") as error:
@@ -138,7 +138,7 @@ def test_an_error_beside_facts_of_an_earlier_start_is_what_counts(tmp_path: Path
     assert error.value.code == "S107"
 
 
-def test_a_destination_that_no_node_lets_a_job_name_is_no_fault_of_the_nodes(tmp_path: Path) -> None:
+def test_await_network_reports_user_error_for_forbidden_destination(tmp_path: Path) -> None:
     (tmp_path / "job-41").mkdir()
     (tmp_path / "job-41" / "error").write_text(
         "no network for this job: 192.0.2.1 cannot be a destination: it is outside NETWORK_EGRESS_TO of values.env\n"
@@ -149,7 +149,7 @@ def test_a_destination_that_no_node_lets_a_job_name_is_no_fault_of_the_nodes(tmp
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_prolog_that_did_not_run_is_named(tmp_path: Path, begun: bool) -> None:
+def test_await_network_names_prolog_that_did_not_run(tmp_path: Path, begun: bool) -> None:
     if begun:
         (tmp_path / "job-41").mkdir()
     clock = Clock()
@@ -160,7 +160,7 @@ def test_a_prolog_that_did_not_run_is_named(tmp_path: Path, begun: bool) -> None
     assert WAIT_S < clock.at < WAIT_S + 3
 
 
-def test_files_that_cannot_be_read_make_no_network(tmp_path: Path) -> None:
+def test_await_network_fails_if_facts_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "job-41" / "network").mkdir(parents=True)
     with pytest.raises(PhaseFailed, match="Is a directory") as error:
         found(tmp_path)
@@ -168,7 +168,7 @@ def test_files_that_cannot_be_read_make_no_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("env", [{}, {"SLURM_JOB_ID": ""}, {"SLURM_JOB_ID": "../7"}])
-def test_without_the_number_of_the_job_nothing_is_looked_for(tmp_path: Path, env: dict[str, str]) -> None:
+def test_await_network_fails_without_valid_job_id(tmp_path: Path, env: dict[str, str]) -> None:
     tell(tmp_path)
     clock = Clock()
     with pytest.raises(PhaseFailed) as error:
@@ -176,11 +176,11 @@ def test_without_the_number_of_the_job_nothing_is_looked_for(tmp_path: Path, env
     assert error.value.code == "S107"
 
 
-def test_only_overlays_are_networks_of_the_jobs_own() -> None:
+def test_has_own_network_only_for_levels_job_and_egress() -> None:
     assert [level for level in ("none", "job", "egress", "host") if has_own(launch_of("/", level))] == ["job", "egress"]
 
 
-def test_all_nodes_must_number_learners_alike() -> None:
+def test_check_addresses_rejects_nodes_with_inconsistent_prefixes() -> None:
     check_addresses(("10.200.0.1", "10.200.1.1"))
     for wrong in (("10.200.0.1", "10.201.1.1"), ("10.200.1.1", "10.200.0.1"), ("10.200.0.1", "10.200.1.2")):
         with pytest.raises(PhaseFailed, match="NETWORK_PREFIX") as error:
@@ -188,7 +188,7 @@ def test_all_nodes_must_number_learners_alike() -> None:
         assert error.value.code == "S107"
 
 
-def test_where_a_process_is() -> None:
+def test_place_of_returns_network_namespace_of_live_process_only() -> None:
     own = place_of(os.getpid())
     with subprocess.Popen(["sleep", "60"]) as child:  # the parent may be a process that nobody may look into
         try:
@@ -211,7 +211,9 @@ def test_where_a_process_is() -> None:
         ("egress", True, False, "in the node's network, not in"),
     ],
 )
-def test_a_learner_elsewhere_is_noticed(tmp_path: Path, level: str, is_own: bool, is_slots: bool, said: str) -> None:
+def test_misplaced_detects_learner_in_wrong_network(
+    tmp_path: Path, level: str, is_own: bool, is_slots: bool, said: str
+) -> None:
     slot = tmp_path / "net"
     slot.touch()
     own, there = place_of(os.getpid()), (slot.stat().st_dev, slot.stat().st_ino)
@@ -222,7 +224,7 @@ def test_a_learner_elsewhere_is_noticed(tmp_path: Path, level: str, is_own: bool
     assert said in wrong if said else wrong == ""
 
 
-def test_a_slot_that_is_gone_is_nobodys_place() -> None:
+def test_misplaced_detects_learner_if_slot_is_missing() -> None:
     assert misplaced("job", (0, 0), JobNetwork("/nowhere/net", "10.200.0.1", "vxlan", "job"))
 
 
@@ -240,19 +242,21 @@ def test_a_slot_that_is_gone_is_nobodys_place() -> None:
         ("job", "no space left on device", "S105", "runtime failed"),
     ],
 )
-def test_what_a_runtime_complains_of(level: str, text: str, code: str, named: str) -> None:
+def test_read_complaint_classifies_runtime_errors_by_network_level(
+    level: str, text: str, code: str, named: str
+) -> None:
     said, found_code = read_complaint(launch_of("/run/ffdl", level), ["earlier", text], "n1")
     assert (found_code, named in said, "n1" in said, text in said) == (code, True, True, True), said
 
 
-def test_a_shell_without_a_container_speaks_of_no_image() -> None:
+def test_read_complaint_names_shell_if_job_has_no_container() -> None:
     bare = launch_of("/", "host")
     bare = replace(bare, learner=replace(bare.learner, delivery=EnvDelivery.PROCESS))
     assert read_complaint(bare, [], "n1") == (
         "the learner's shell did not come up on n1: it said nothing", "S105")  # fmt: skip
 
 
-def test_what_is_read_is_bounded(tmp_path: Path) -> None:
+def test_await_network_reads_bounded_part_of_facts_file(tmp_path: Path) -> None:
     tell(tmp_path)
     with (tmp_path / "job-41" / "network").open("a") as file:
         file.write("x" * (job_network.LONGEST_BYTES * 2))

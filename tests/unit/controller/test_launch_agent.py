@@ -71,7 +71,7 @@ def learners(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Learner
     made.end()
 
 
-def test_a_command_runs_in_the_other_learner_and_its_status_comes_back(learners: Learners) -> None:
+def test_launch_agent_runs_command_in_other_learner_and_returns_status(learners: Learners) -> None:
     status, errors = learners.run(f"{PREFIX}-1", "echo", "learner $LEARNER_ID says 'a  b';", "exit 3")
     assert (status, errors) == (3, "")
     assert learners.log.read_text() == "learner 2 says a  b\n"
@@ -83,12 +83,12 @@ def test_a_command_runs_in_the_other_learner_and_its_status_comes_back(learners:
     [(), ("-x",), ("-o", "BatchMode=yes", "-q", "-n"), ("-l", "alice", "-p", "22")],
     ids=["none", "hydra", "options", "user and port"],
 )
-def test_the_options_of_ssh_are_passed_over(learners: Learners, options: tuple[str, ...]) -> None:
+def test_launch_agent_ignores_ssh_options(learners: Learners, options: tuple[str, ...]) -> None:
     assert learners.run(*options, f"{PREFIX}-1.{PREFIX}", "true") == (0, "")
     assert learners.run(*options, f"{PREFIX}-1", "false") == (1, "")
 
 
-def test_commands_run_side_by_side(learners: Learners) -> None:
+def test_launch_agent_runs_commands_concurrently(learners: Learners) -> None:
     """Two that wait for each other."""
     here = learners.state
     wait = "i=0; until [ -e '{1}' ] || [ $i -ge 2000 ]; do sleep 0.05; i=$((i+1)); done; [ -e '{1}' ]"
@@ -99,7 +99,7 @@ def test_commands_run_side_by_side(learners: Learners) -> None:
         assert process.returncode == 0
 
 
-def test_who_asked_and_is_ended_ends_the_command(learners: Learners) -> None:
+def test_launch_agent_terminates_command_when_caller_is_terminated(learners: Learners) -> None:
     mark = learners.state / "ended"
     asking = learners.ask(
         f"{PREFIX}-1", f"trap 'echo told > \"{mark}\"; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
@@ -124,7 +124,7 @@ def sleeping(seconds: str) -> list[int]:
     return found
 
 
-def test_nothing_that_the_command_started_outlives_the_end_of_who_asked(learners: Learners) -> None:
+def test_launch_agent_kills_all_descendants_when_caller_is_terminated(learners: Learners) -> None:
     """Not what catches TERM, has a session of its own, or lost its parent; and nobody else ends."""
     seconds, others = (f"{number}.{os.getpid()}" for number in (601, 602))
     bystander = learners.ask(f"{PREFIX}-1", f"echo there; exec sleep {others}")
@@ -145,7 +145,7 @@ def test_nothing_that_the_command_started_outlives_the_end_of_who_asked(learners
     assert bystander.returncode == 128 + signal.SIGKILL
 
 
-def test_what_a_command_leaves_running_goes_on_when_it_has_ended(learners: Learners) -> None:
+def test_launch_agent_leaves_background_processes_after_command_exits(learners: Learners) -> None:
     """Daemons of MPI leave whoever started them."""
     seconds = f"603.{os.getpid()}"
     assert learners.run(f"{PREFIX}-1", f"sleep {seconds} & exit 0") == (0, "")
@@ -163,12 +163,14 @@ def test_what_a_command_leaves_running_goes_on_when_it_has_ended(learners: Learn
         ((), "usage:"),
     ],
 )
-def test_what_cannot_be_asked_is_told_at_once(learners: Learners, argv: tuple[str, ...], message: str) -> None:
+def test_launch_agent_rejects_unknown_learner_and_missing_command(
+    learners: Learners, argv: tuple[str, ...], message: str
+) -> None:
     status, errors = learners.run(*argv)
     assert (status, message in errors) == (255, True), errors
 
 
-def test_what_an_earlier_run_left_is_not_run(tmp_path: Path) -> None:
+def test_launch_agent_install_removes_earlier_commands(tmp_path: Path) -> None:
     install(str(tmp_path), ["a-0"])
     (tmp_path / MAIL / "a-0" / "old.run").write_text("echo old\n")
     install(str(tmp_path), ["a-0"])

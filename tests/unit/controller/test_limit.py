@@ -24,7 +24,7 @@ def told(tmp_path: Path) -> tuple[str, str] | None:
 
 
 @pytest.mark.parametrize(("lead_s", "warned_at"), [(30, 70.0), (None, 80.0), (90, 50.0)])
-def test_learners_are_warned_before_the_limit_and_ended_at_it(
+def test_time_limit_requests_halt_before_limit_and_stop_at_limit(
     tmp_path: Path, lead_s: int | None, warned_at: float
 ) -> None:
     now = [1000.0]
@@ -40,7 +40,7 @@ def test_learners_are_warned_before_the_limit_and_ended_at_it(
     assert (told(tmp_path), limit.used_s) == (("stop", "time"), 100.0)
 
 
-def test_another_controllers_word_to_stop_stays(tmp_path: Path) -> None:
+def test_time_limit_keeps_stop_request_of_another_controller(tmp_path: Path) -> None:
     (tmp_path / "stop.json").write_text('{"what": "stop", "reason": "failure"}')
     now = [0.0]
     limit = TimeLimit(launch(str(tmp_path), Limits(time_s=10)), lambda: now[0])
@@ -49,7 +49,7 @@ def test_another_controllers_word_to_stop_stays(tmp_path: Path) -> None:
     assert told(tmp_path) == ("stop", "failure")
 
 
-def test_where_a_scheduler_keeps_the_limit_only_the_time_is_noted(tmp_path: Path) -> None:
+def test_time_limit_only_records_time_if_scheduler_enforces_it(tmp_path: Path) -> None:
     now = [0.0]
     limit = TimeLimit(launch(str(tmp_path), Limits()), lambda: now[0])
     now[0] = 1e6
@@ -57,7 +57,7 @@ def test_where_a_scheduler_keeps_the_limit_only_the_time_is_noted(tmp_path: Path
     assert (told(tmp_path), limit.used_s) == (None, 1e6)
 
 
-def test_the_deadline_is_the_schedulers_else_ours_else_unknown() -> None:
+def test_deadline_prefers_scheduler_value_over_own_limit() -> None:
     own = launch("/a", Limits(time_s=100))
     named = replace(own, succession=Succession("/t", deadline_variables=("FIRST", "SLURM_JOB_END_TIME")))
     assert deadline(named, {"FIRST": "", "SLURM_JOB_END_TIME": "5000"}, 1.0) == 5000.0
@@ -83,7 +83,7 @@ def test_the_deadline_is_the_schedulers_else_ours_else_unknown() -> None:
         ((), None),
     ],
 )
-def test_the_limit_as_it_is_now(
+def test_limit_now_parses_command_output_or_warns_on_failure(
     argv: tuple[str, ...], seconds: int | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("ffdl_batch.controller.head.limit.ASKING_S", 0.3)

@@ -16,7 +16,7 @@ def notes(written: bytes) -> int:
     return sum(int(number) for number in NOTE.findall(written))
 
 
-def test_a_burst_passes_and_what_follows_is_counted() -> None:
+def test_log_bound_passes_burst_and_counts_dropped_lines() -> None:
     bound = Bound(RATE, BURST, 0.0)
     written = b"".join(b"".join(bound.feed(LINE, 0.0)) for _ in range(100))
     assert written == LINE * (BURST // len(LINE))
@@ -25,7 +25,7 @@ def test_a_burst_passes_and_what_follows_is_counted() -> None:
     assert not bound.is_shut and bound.finish() == []
 
 
-def test_over_time_it_is_the_rate_and_every_line_is_written_or_told() -> None:
+def test_log_bound_limits_rate_and_accounts_for_every_line() -> None:
     bound = Bound(RATE, BURST, 0.0)
     written, fed = b"", 0
     for tick in range(1000):  # 100 s of 20 kB/s
@@ -37,13 +37,13 @@ def test_over_time_it_is_the_rate_and_every_line_is_written_or_told() -> None:
     assert len(NOTE.findall(written)) <= 101, "not more than one a second"
 
 
-def test_short_lines_cost_more_than_their_bytes() -> None:
+def test_log_bound_charges_minimum_cost_per_line() -> None:
     bound = Bound(RATE, BURST, 0.0)
     written = b"".join(b"".join(bound.feed(b"\n", 0.0)) for _ in range(1000))
     assert len(written) == BURST // LINE_COST
 
 
-def test_the_last_words_are_there_whatever_came_before() -> None:
+def test_log_bound_keeps_last_lines_after_flood() -> None:
     bound = Bound(RATE, BURST, 0.0)
     lines = [f"{number:05d}\n".encode() for number in range(50_000)]
     written = b"".join(b"".join(bound.feed(line, 0.0)) for line in lines)
@@ -53,14 +53,14 @@ def test_the_last_words_are_there_whatever_came_before() -> None:
     assert written.count(b"\n") - len(NOTE.findall(written)) + notes(written) == len(lines)
 
 
-def test_what_was_kept_whole_needs_no_note() -> None:
+def test_log_bound_writes_no_note_if_nothing_was_dropped() -> None:
     bound = Bound(RATE, BURST, 0.0)
     assert bound.feed(b"x" * 6000, 0.0) == [b"x" * 6000]
     assert bound.feed(b"y\nz", 0.0) == []
     assert bound.finish() == [b"y\nz"]
 
 
-def test_a_note_stands_on_a_line_of_its_own_and_lines_are_whole() -> None:
+def test_log_bound_writes_note_on_own_line_between_whole_lines() -> None:
     bound = Bound(RATE, BURST, 0.0)
     bound.feed(b"x" * 6000, 0.0)
     assert bound.feed(b"rest\nhalf", 0.0) == []
@@ -68,7 +68,7 @@ def test_a_note_stands_on_a_line_of_its_own_and_lines_are_whole() -> None:
     assert note.startswith(b"\n[ffdl: 2 lines ") and rest == b"whole\n"
 
 
-def test_output_without_lines_goes_on_too() -> None:
+def test_log_bound_resumes_output_without_newlines() -> None:
     bound = Bound(RATE, BURST, 0.0)
     bound.feed(b"\r" * 6000, 0.0)
     bound.feed(b"\r1", 0.0)

@@ -45,7 +45,7 @@ def lines(first: int, last: int) -> bytes:
     return b"".join(b"%05d\n" % number for number in range(first, last))
 
 
-def test_what_writes_a_log_loads_little() -> None:
+def test_log_writer_imports_no_heavy_modules() -> None:
     """It runs once for each learner."""
     look = "import sys; print(*sorted({'dataclasses', 'inspect', 'ctypes'} & set(sys.modules)))"
     argv = [*module_argv("ffdl_batch.controller.record.log_writer")]
@@ -54,7 +54,7 @@ def test_what_writes_a_log_loads_little() -> None:
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "\n"
 
 
-def test_files_turn_over_and_the_cell_says_where_each_begins(attempt: AttemptDir) -> None:
+def test_log_files_rotate_and_record_where_each_begins(attempt: AttemptDir) -> None:
     log = LogFiles(attempt.path, 1, SMALL)
     for number in range(1000):
         log.write(lines(number, number + 1))
@@ -69,14 +69,14 @@ def test_files_turn_over_and_the_cell_says_where_each_begins(attempt: AttemptDir
     assert log.position == 6000 and text.endswith(b"00999\n")
 
 
-def test_one_write_may_fill_several_files(attempt: AttemptDir) -> None:
+def test_log_files_split_large_write_over_several_files(attempt: AttemptDir) -> None:
     log = LogFiles(attempt.path, 1, SMALL)
     log.write(lines(0, 1000))
     held = b"".join(Path(attempt.learner_logs(1), name).read_bytes() for name in reversed(names(attempt)))
     assert lines(0, 1000).endswith(held) and len(held) > 2 * 900
 
 
-def test_a_line_without_end_is_cut(attempt: AttemptDir) -> None:
+def test_log_files_split_line_without_newline(attempt: AttemptDir) -> None:
     log = LogFiles(attempt.path, 1, SMALL)
     for _ in range(100):
         log.write(b"x" * 100)
@@ -84,7 +84,7 @@ def test_a_line_without_end_is_cut(attempt: AttemptDir) -> None:
     assert len(sizes) == 3 and max(sizes) <= 1.25 * SMALL.file_bytes
 
 
-def test_a_single_file_is_begun_anew(attempt: AttemptDir) -> None:
+def test_log_files_restart_single_file_when_full(attempt: AttemptDir) -> None:
     log = LogFiles(attempt.path, 1, LogLimits(1000, 1, 10**9))
     log.write(lines(0, 1000))
     assert names(attempt) == ["training-log.txt"]
@@ -92,7 +92,7 @@ def test_a_single_file_is_begun_anew(attempt: AttemptDir) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_another_process_goes_on_where_one_was_killed(attempt: AttemptDir, seed: int) -> None:
+def test_log_files_continue_position_after_writer_is_killed(attempt: AttemptDir, seed: int) -> None:
     dice = random.Random(seed)
     log, whole = LogFiles(attempt.path, 1, SMALL), b""
     for number in range(300):
@@ -107,7 +107,7 @@ def test_another_process_goes_on_where_one_was_killed(attempt: AttemptDir, seed:
     assert whole[: newest["base"]].count(b"\n") == newest["lines"]
 
 
-def test_a_log_of_an_earlier_release_is_gone_on_with(attempt: AttemptDir) -> None:
+def test_log_files_continue_log_of_earlier_release(attempt: AttemptDir) -> None:
     Path(attempt.training_log(1)).write_text("one\ntwo\nth")
     Path(attempt.marks(1)).write_text("100.000 4\n101.0")
     log = LogFiles(attempt.path, 1, SMALL)
@@ -118,7 +118,7 @@ def test_a_log_of_an_earlier_release_is_gone_on_with(attempt: AttemptDir) -> Non
     assert marks[0] == "100.000 4" and marks[1].split()[1:] == ["10", "2"]
 
 
-def test_marks_come_before_what_they_time_and_no_thicker_than_needed(
+def test_log_files_write_marks_before_output_at_minimum_interval(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -134,9 +134,7 @@ def test_marks_come_before_what_they_time_and_no_thicker_than_needed(
     assert Path(attempt.marks(1)).read_text().splitlines()[-1].split()[1] == str(36 + 3 * 1024**2)
 
 
-def test_marks_grow_ever_more_slowly_and_go_with_their_files(
-    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_files_limit_marks_and_drop_them_on_rotation(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
     monkeypatch.setattr(log_files, "MARKS_BYTES", 1000)
@@ -150,7 +148,7 @@ def test_marks_grow_ever_more_slowly_and_go_with_their_files(
     assert Path(attempt.marks(1)).read_bytes().count(b"\n") < 10
 
 
-def test_a_log_that_a_learner_removed_or_emptied_is_made_anew(attempt: AttemptDir) -> None:
+def test_log_files_recreate_removed_or_truncated_log(attempt: AttemptDir) -> None:
     log = LogFiles(attempt.path, 1, SMALL)
     log.write(b"one\n")
     Path(attempt.training_log(1)).unlink()
@@ -164,7 +162,7 @@ def test_a_log_that_a_learner_removed_or_emptied_is_made_anew(attempt: AttemptDi
     assert (cell(attempt)[-1]["base"], cell(attempt)[-1]["lines"]) == (8, 2)
 
 
-def test_the_last_lines_reach_into_the_file_before(attempt: AttemptDir) -> None:
+def test_log_tail_includes_lines_from_previous_file(attempt: AttemptDir) -> None:
     log = LogFiles(attempt.path, 1, LogLimits(1000, 3, 10**9))
     log.write(b"".join(b"line %d\n" % number for number in range(200)))
     assert Path(attempt.training_log(1)).stat().st_size < 1000
@@ -186,7 +184,9 @@ def write_through(attempt: AttemptDir, pieces: list[bytes], limits: LogLimits = 
     os.close(source)
 
 
-def test_a_disk_that_is_full_stops_nobody_and_is_told(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_writer_continues_and_counts_lost_lines_when_disk_is_full(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, refused = LogFiles.write, [b"two\n", b"three\n"]
 
     def write(log: LogFiles, data: bytes) -> None:
@@ -202,7 +202,7 @@ def test_a_disk_that_is_full_stops_nobody_and_is_told(attempt: AttemptDir, monke
     assert said == "one\n\n[ffdl: 2 lines (0.0 MB) left out here: No space left on device]\nfour\n"
 
 
-def test_a_learner_that_prints_without_end_leaves_so_much(attempt: AttemptDir) -> None:
+def test_log_writer_limits_total_size_of_endless_output(attempt: AttemptDir) -> None:
     pieces = [lines(0, 10_000)] * 100 + [b"the last word\n"]
     write_through(attempt, pieces, LogLimits(file_bytes=100_000, files=3, bytes_per_s=50_000))
     room = sum(path.stat().st_size for path in Path(attempt.learner_logs(1)).iterdir())

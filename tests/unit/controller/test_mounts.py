@@ -33,7 +33,7 @@ def text_of(store: StoreAddress, secrets: dict[str, str]) -> str:
     return config_text(remote_of(store, secrets), lambda text: text[::-1])
 
 
-def test_the_configuration_has_what_the_manifest_says_and_nothing_else() -> None:
+def test_rclone_config_contains_only_manifest_settings_and_needed_secrets() -> None:
     found = read(STORE, SECRETS)
     assert (found["access_key_id"], found["secret_access_key"]) == ("AKIA", "se/cr+et=")
     assert (found["endpoint"], found["provider"], found["force_path_style"]) == (STORE.endpoint, "Other", "true")
@@ -41,27 +41,27 @@ def test_the_configuration_has_what_the_manifest_says_and_nothing_else() -> None
     assert "not asked for" not in str(found)
 
 
-def test_amazons_own_and_one_that_anybody_may_read() -> None:
+def test_rclone_config_supports_aws_region_and_anonymous_access() -> None:
     found = read(StoreAddress(StoreKind.S3, region="eu-west-1", container="sets"), {})
     assert (found["provider"], found["region"], found["force_path_style"]) == ("AWS", "eu-west-1", "false")
     assert not {"endpoint", "access_key_id", "secret_access_key"} & found.keys()
 
 
 @pytest.mark.parametrize("value", ["a\nb = c", "a %(b)s", "`a`", ' "a"', "\x00"])
-def test_a_value_that_would_mean_something_else_there_is_not_written(value: str) -> None:
+def test_rclone_config_rejects_unsafe_value_and_does_not_print_it(value: str) -> None:
     with pytest.raises(NotMountable, match="secret_access_key") as caught:
         text_of(STORE, {**SECRETS, "s": value})
     assert value not in str(caught.value)
 
 
-def test_no_other_store_and_no_missing_secret() -> None:
+def test_rclone_remote_rejects_http_store_and_missing_secret() -> None:
     with pytest.raises(NotMountable, match="stores of the kind http are not mounted"):
         text_of(StoreAddress(StoreKind.HTTP, "https://a"), {})
     with pytest.raises(NotMountable, match="no secret s"):
         text_of(STORE, {"k": "x"})
 
 
-def test_swift_by_both_ways_to_its_tokens() -> None:
+def test_rclone_config_supports_swift_auth_versions_1_and_3() -> None:
     keys = {"user_name": "k", "password": "s"}
     first = read(StoreAddress(StoreKind.SWIFT, "https://a/auth/v1.0", "", "box", {}, keys), SECRETS)
     assert first == {"type": "swift", "env_auth": "false", "key": SECRETS["s"], "auth": "https://a/auth/v1.0",
@@ -74,7 +74,7 @@ def test_swift_by_both_ways_to_its_tokens() -> None:
     assert (by_id["auth"], by_id["user_id"]) == ("https://a/v3", "AKIA")
 
 
-def test_sftp_speaks_to_hosts_that_are_known_and_its_password_is_in_rclones_own_form() -> None:
+def test_rclone_config_sets_known_hosts_and_obscures_password_for_sftp() -> None:
     options = {"protocol": "sftp", "known_hosts": "/site/hosts"}
     store = StoreAddress(StoreKind.FSSPEC, "a.example.org:2222", "", "/data", options, KEYS)
     remote = remote_of(store, SECRETS)
@@ -85,7 +85,7 @@ def test_sftp_speaks_to_hosts_that_are_known_and_its_password_is_in_rclones_own_
     assert (found["pass"], found["known_hosts_file"]) == (SECRETS["s"][::-1], "known_hosts")
 
 
-def test_a_key_of_several_lines_is_one_line_and_its_passphrase_is_the_password() -> None:
+def test_rclone_config_writes_multiline_key_on_one_line_with_passphrase() -> None:
     credentials = {"user_name": "k", "private_key": "pem", "password": "s"}
     store = StoreAddress(StoreKind.FSSPEC, "a", "", "/data", {"protocol": "sftp"}, credentials)
     found = read(store, {**SECRETS, "pem": "-----BEGIN\nabc\n-----END\n"})
@@ -94,7 +94,7 @@ def test_a_key_of_several_lines_is_one_line_and_its_passphrase_is_the_password()
     assert "pass" not in found
 
 
-def test_what_proves_who_asks_google() -> None:
+def test_rclone_remote_supports_all_gcs_credential_kinds() -> None:
     store = StoreAddress(StoreKind.GCS, "", "", "box", {}, KEYS)
     signed = read(store, SECRETS)
     assert (signed["type"], signed["endpoint"], signed["region"]) == ("s3", "https://storage.googleapis.com", "auto")
@@ -110,7 +110,7 @@ def test_what_proves_who_asks_google() -> None:
         remote_of(replace(store, credentials={"service_account": "s"}), SECRETS)
 
 
-def test_an_rclone_that_would_take_any_host_is_not_asked(tmp_path: Path) -> None:
+def test_rclone_readiness_rejects_version_without_known_hosts_support(tmp_path: Path) -> None:
     """As 1.53 would, which reads no such setting."""
     (tmp_path / "rclone").write_text('#!/bin/sh\nprintf "%s\\n" "- Config:      skip_links"\n')
     (tmp_path / "rclone").chmod(0o755)
@@ -121,7 +121,7 @@ def test_an_rclone_that_would_take_any_host_is_not_asked(tmp_path: Path) -> None
     assert not (tmp_path / "known_hosts").exists()
 
 
-def test_the_argv_names_no_secret_and_writes_nothing() -> None:
+def test_mount_argv_contains_no_secrets_and_mounts_read_only() -> None:
     transfer = Transfer(STORE, "digits/train", "/job/data/1")
     argv = mount_argv(transfer, Mounts((0,), cache_bytes=7), "ffdl-batch:1:2:3", "/proc/self/fd/3", "/scratch/cache")
     assert argv[:5] == ["rclone", "mount", "store:sets/digits/train", "/job/data/1", "--read-only"]
@@ -141,17 +141,19 @@ def test_the_argv_names_no_secret_and_writes_nothing() -> None:
         ("in/home", "a", "in/home/a"),
     ],
 )
-def test_a_directory_of_a_server_is_the_users_own_or_an_absolute_one(container: str, prefix: str, place: str) -> None:
+def test_mount_argv_keeps_absolute_and_home_relative_paths(container: str, prefix: str, place: str) -> None:
     transfer = Transfer(replace(STORE, container=container), prefix, "/job/data/1")
     assert mount_argv(transfer, Mounts((0,)), "s", "c", "")[2] == f"store:{place}"
 
 
-def test_its_environment_has_nothing_that_would_change_how_the_store_is_spoken_to() -> None:
+def test_rclone_environment_drops_variables_that_change_store_access() -> None:
     given = {"PATH": "/bin", "AWS_PROFILE": "x", "RCLONE_CONFIG_PASS": "y", "HOME": "/home/ada", "https_proxy": "p"}
     assert environment(given, "/scratch") == {"PATH": "/bin", "https_proxy": "p", "HOME": "/scratch", "LANG": "C"}
 
 
-def test_the_table_is_read_with_odd_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_own_mounts_parses_escaped_names_and_skips_foreign_mounts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     own = os.getuid()
     lines = [
         "27 1 0:2 / / rw - ext4 /dev/sda1 rw",
@@ -171,6 +173,6 @@ def test_the_table_is_read_with_odd_names(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("text", ["", "ffdl-batch", "ffdl-batch:1:2", "ffdl-batch:1:x:3", "other:1:2:3", "data:a/b"])
-def test_other_sources_are_none_of_ours(text: str) -> None:
+def test_read_source_returns_none_for_foreign_mount_sources(text: str) -> None:
     assert read_source(text) is None
     assert read_source(MountOwner("4711_3", 5, 6).source()) == MountOwner("4711_3", 5, 6)

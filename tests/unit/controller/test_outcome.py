@@ -65,7 +65,9 @@ STORED = ev(K.STORED, 3.0, learner_id=1)
         ([ended(), STORED, ev(K.LEARNER_STARTED, 4.0, learner_id=1)], False, Outcome.FAILED, "S106"),
     ],
 )
-def test_conclude(events: list[Event], terminated: bool, outcome: Outcome, code: str) -> None:
+def test_conclude_derives_outcome_and_error_code_from_events(
+    events: list[Event], terminated: bool, outcome: Outcome, code: str
+) -> None:
     found = conclude(launch(), events, terminated)
     assert (found.outcome, found.error_code) == (outcome, code)
 
@@ -83,7 +85,7 @@ LOADED = ev(K.PHASE, phase="load-data", status="ended", exit=0)
         ([ev(K.PHASE, phase="load-model", status="ended", exit=0)], False, Outcome.FAILED, "S106", ""),
     ],
 )
-def test_an_attempt_that_only_stages(
+def test_conclude_derives_outcome_of_attempt_that_only_stages(
     events: list[Event], terminated: bool, outcome: Outcome, code: str, interruption: str
 ) -> None:
     found = conclude(replace(launch(), only_stages=True), events, terminated)
@@ -91,13 +93,13 @@ def test_an_attempt_that_only_stages(
     assert conclude(launch(), events, terminated).interruption == ""
 
 
-def test_the_first_failure_is_told() -> None:
+def test_conclude_reports_first_failed_learner() -> None:
     events = [ended(2, 2.0, exit_code=5), ended(1, 3.0, exit_code=6), ended(3, 3.5, exit_code=143, ended_by="stop")]
     found = conclude(launch(3), events, False)
     assert (found.learner_id, found.exit_code) == (2, 5)
 
 
-def test_a_silent_node_is_named() -> None:
+def test_conclude_names_node_without_end_event() -> None:
     events = [ended(1), STORED, ev(K.STARTED, source="node-1", host="n7")]
     assert "node 1 (n7)" in conclude(launch(2), events, False).message
 
@@ -147,14 +149,14 @@ def gave_up(node: int, why: str, at: float = 2.0) -> Event:
          "C203", "the time limit was reached; no checkpoint was confirmed"),
     ],
 )  # fmt: skip
-def test_nodes_that_end_before_their_learners_start(
+def test_conclude_derives_outcome_when_nodes_end_before_learners_start(
     events: list[Event], terminated: bool, outcome: Outcome, code: str, message: str
 ) -> None:
     found = conclude(launch(2), events, terminated)
     assert (found.outcome, found.error_code, found.message) == (outcome, code, message)
 
 
-def test_what_ended_an_earlier_run_explains_no_end_of_this_one() -> None:
+def test_conclude_ignores_faults_of_earlier_runs() -> None:
     events = [fault(1, "S101", 1.0), ev(K.STARTED, 2.0, "node-1"), gave_up(0, "stop", 3.0)]
     assert conclude(launch(2), events, False).error_code == "S106"
 
@@ -176,7 +178,7 @@ def test_what_ended_an_earlier_run_explains_no_end_of_this_one() -> None:
         (FinalRecord("1", Outcome.HALTED, 0.0, False, goes_on=GoesOn.PLATFORM), 0, False),
     ],
 )
-def test_exit_status_and_another_run(final: FinalRecord, status: int, again: bool) -> None:
+def test_exit_status_and_rerun_follow_final_record(final: FinalRecord, status: int, again: bool) -> None:
     assert (exit_status(final), may_run_again(final)) == (status, again)
 
 
@@ -192,7 +194,9 @@ def test_exit_status_and_another_run(final: FinalRecord, status: int, again: boo
         (OomCounters(1, 5), OomCounters(2, 6), 0, False),
     ],
 )
-def test_out_of_memory(before: OomCounters, after: OomCounters, code: int, expected: bool) -> None:
+def test_out_of_memory_is_detected_from_oom_counters_and_exit_status(
+    before: OomCounters, after: OomCounters, code: int, expected: bool
+) -> None:
     assert was_out_of_memory(before, after, code) is expected
 
 
@@ -204,7 +208,7 @@ def test_out_of_memory(before: OomCounters, after: OomCounters, code: int, expec
     ],
     ids=["v2", "v1"],
 )
-def test_counters_of_both_kinds_of_cgroups(
+def test_read_counters_supports_cgroup_v1_and_v2(
     tmp_path_factory: pytest.TempPathFactory, cgroup: str, file: str, text: str
 ) -> None:
     root = tmp_path_factory.mktemp("sys")
@@ -220,7 +224,7 @@ def test_counters_of_both_kinds_of_cgroups(
     ("text", "first"),
     [("n1", "n1"), ("n[03-07,9],m1", "n03"), ("a,b", "a"), ("", ""), ("r[1-2]n[5,6]", "r1n5"), ("n[1]-ib,x", "n1-ib")],
 )
-def test_first_host(text: str, first: str) -> None:
+def test_first_host_expands_slurm_host_list(text: str, first: str) -> None:
     assert first_host(text) == first
 
 
@@ -228,11 +232,11 @@ def test_first_host(text: str, first: str) -> None:
     ("devices", "learners", "shares"),
     [("0,1,2,3", 2, ["0,1", "2,3"]), ("", 2, ["", ""]), ("0,1,2", 2, ["0", "1"]), ("GPU-a", 1, ["GPU-a"])],
 )
-def test_devices_are_split(devices: str, learners: int, shares: list[str]) -> None:
+def test_placeholder_devices_splits_devices_among_learners(devices: str, learners: int, shares: list[str]) -> None:
     assert placeholder_devices(devices, learners) == shares
 
 
-def test_a_journal_goes_on_after_the_last_whole_line(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_journal_continues_after_last_complete_line(tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("events") / "head.jsonl"
     Journal(str(path), "head").append(K.STARTED, host="a")
     with path.open("a") as file:
@@ -243,7 +247,7 @@ def test_a_journal_goes_on_after_the_last_whole_line(tmp_path_factory: pytest.Te
     assert [(e.seq, e.kind) for e in decode_events(path.read_text())] == [(1, K.STARTED), (2, K.FINAL)]
 
 
-def test_a_journal_that_cannot_write_keeps_its_events(
+def test_journal_keeps_events_until_write_succeeds(
     tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path_factory.mktemp("events") / "later" / "head.jsonl"
@@ -265,7 +269,7 @@ def own_end(node: int, at: float = 5.0, **fields: Scalar) -> Event:
     return ev(K.LEARNER_ENDED, at, f"node-{node}", learner_id=node + 1, **{"exit_code": 1, "ended_by": "", **fields})
 
 
-def test_a_learner_that_lost_the_learners_of_another_node_is_not_to_blame() -> None:
+def test_conclude_blames_lost_node_when_peer_learner_fails() -> None:
     """The controller of node 1 was killed, and with it what it had started; the peer's connection broke."""
     found = conclude(launch(2), [*at_work(0), *at_work(1), own_end(0)], False)
     assert (found.outcome, found.error_code, found.learner_id) == (Outcome.FAILED, "S106", 0)
@@ -273,7 +277,7 @@ def test_a_learner_that_lost_the_learners_of_another_node_is_not_to_blame() -> N
     assert found.message.endswith("; meanwhile learner 1 ended with exit code 1")
 
 
-def test_what_a_node_says_of_its_own_loss_is_told() -> None:
+def test_conclude_reports_fault_that_lost_node_recorded() -> None:
     fenced = fault(1, "S106", 4.0, message="the learners were killed: n2 was cut off")
     found = conclude(launch(2), [*at_work(0), *at_work(1), fenced, own_end(0)], False)
     assert (found.error_code, found.message) == ("S106", "the learners were killed: n2 was cut off")
@@ -288,23 +292,23 @@ def test_what_a_node_says_of_its_own_loss_is_told() -> None:
         ([own_end(0, asked="term")], "C201"),
     ],
 )
-def test_a_learner_that_failed_of_itself_is_to_blame(more: list[Event], code: str) -> None:
+def test_conclude_blames_learner_that_failed_by_itself(more: list[Event], code: str) -> None:
     assert conclude(launch(2), [*at_work(0), *at_work(1), *more], False).error_code == code
 
 
-def test_a_controller_that_died_in_an_earlier_run_excuses_nobody() -> None:
+def test_conclude_blames_learner_if_controller_died_in_earlier_run() -> None:
     before = [*at_work(0), *at_work(1), own_end(0, 2.0, exit_code=143, ended_by="term")]
     now = [*at_work(0, 10.0), ev(K.STARTED, 10.0, "node-1", host="n2"), own_end(0, 12.0)]
     assert conclude(launch(2), [*before, *now], False).error_code == "C201"
 
 
-def test_where_a_learner_could_not_run_others_failed_because_of_it_whatever_the_clocks_say() -> None:
+def test_conclude_prefers_learner_that_could_not_start_over_earlier_failure() -> None:
     late = own_end(1, 9.0, exit_code=255, began=False, code="S107", detail="refused on n2")
     found = conclude(launch(2), [*at_work(0), *at_work(1), own_end(0, 3.0), late], False)
     assert (found.error_code, found.message) == ("S107", "refused on n2")
 
 
-def test_every_node_that_is_not_fit_for_the_job_is_named() -> None:
+def test_conclude_names_every_unfit_node_grouped_by_reason() -> None:
     hosts = [ev(K.STARTED, source=f"node-{n}", host=f"n{n}") for n in range(4)]
     said = [fault(n, "S107", 2.0 + n, message=f"node n{n} has no network: no vxlan") for n in range(3)]
     other = fault(3, "S107", 8.0, message="node n3 has no network: no prolog")
@@ -327,6 +331,8 @@ FULL = ev(K.FAULT, 3.0, code="S303", message="no space left")
         ([ended(exit_code=143, ended_by="time"), FULL], Outcome.TIMED_OUT, "C203", False),
     ],
 )
-def test_what_a_halt_could_not_store_is_said(events: list[Event], outcome: Outcome, code: str, says: bool) -> None:
+def test_conclude_reports_upload_failure_only_after_halt(
+    events: list[Event], outcome: Outcome, code: str, says: bool
+) -> None:
     found = conclude(launch(), events, False)
     assert (found.outcome, found.error_code, found.message.endswith("; no space left")) == (outcome, code, says)

@@ -25,9 +25,7 @@ def ended(output: Output) -> bool:
     return True
 
 
-def test_what_a_killed_writer_had_not_read_is_written_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_writes_pending_data_after_writer_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "WAIT_S", LIMIT_S)  # else who reads on is killed where it starts slowly
     attempt = AttemptDir(str(tmp_path))
     for directory in (attempt.events, attempt.learner_logs(1)):

@@ -33,7 +33,7 @@ def cut_off() -> LaunchFile:
         ([ev(K.FAULT, 3.0, code="S302", message="gone")], Outcome.FAILED, False, None),
     ],
 )
-def test_what_reaches_no_store_is_stored_by_others(
+def test_pending_upload_is_deferred_unless_cancelled_or_not_started(
     events: list[Event], outcome: Outcome, later: bool, status: int | None
 ) -> None:
     told = conclude(cut_off(), events, terminated=outcome is Outcome.CANCELLED)
@@ -44,7 +44,7 @@ def test_what_reaches_no_store_is_stored_by_others(
     assert status is None or exit_status(final) == status
 
 
-def test_where_stores_are_reached_nothing_is_left_to_others() -> None:
+def test_pending_upload_is_not_deferred_if_pod_reaches_stores() -> None:
     record = FinalRecord("7", Outcome.FAILED, 4.0, False, error_code="S303")
     near = replace(cut_off(), pod=Pod("/pod"))
     assert left_to_others(near, record, lambda: [STARTED, ended()]) == record

@@ -15,25 +15,25 @@ def record(step: int, time_ms: int, axis: str = "iteration", group: str = "loss"
     return MetricRecord("training-x", time_ms, step + 1, "", group, {axis: measure}, {"loss": Measure("FLOAT", "0.5")})
 
 
-def test_the_time_between_records_is_divided_by_the_steps() -> None:
+def test_step_intervals_divide_time_between_records_by_steps() -> None:
     assert intervals([record(0, 1000), record(10, 3000), record(20, 5000)]) == [0.2, 0.2]
 
 
-def test_groups_are_apart_and_a_new_beginning_or_a_clock_set_back_gives_nothing() -> None:
+def test_step_intervals_separate_groups_and_skip_restarts_and_clock_jumps() -> None:
     records = [record(5, 1000), record(1, 1500, group="accuracy"), record(6, 3000), record(0, 4000), record(1, 3500)]
     assert intervals(records) == [2.0]
 
 
-def test_epochs_are_no_steps() -> None:
+def test_step_intervals_ignore_epochs() -> None:
     assert intervals([record(1, 1000, "epoch"), record(2, 9000, "epoch")]) == []
 
 
-def test_a_median_needs_enough_of_them() -> None:
+def test_step_median_needs_at_least_five_values() -> None:
     assert median([1.0, 1.0, 1.0, 1.0]) is None
     assert median([1.0, 9.0, 2.0, 3.0, 1.0]) == 2.0
 
 
-def test_a_pace_is_news_when_it_is_known_and_when_it_changed(tmp_path: Path) -> None:
+def test_pace_reports_step_time_when_known_and_when_changed(tmp_path: Path) -> None:
     path = tmp_path / "learner-1.jsonl"
     pace = Pace(str(path))
     assert pace.news() is None
@@ -46,7 +46,7 @@ def test_a_pace_is_news_when_it_is_known_and_when_it_changed(tmp_path: Path) -> 
     assert pace.news() is None
 
 
-def test_a_pace_that_never_settles_is_told_no_more(tmp_path: Path) -> None:
+def test_pace_stops_reporting_if_step_time_never_settles(tmp_path: Path) -> None:
     """Each telling stands in a file that the daemon reads whole."""
     path = tmp_path / "learner-1.jsonl"
     pace = Pace(str(path))
@@ -59,7 +59,7 @@ def test_a_pace_that_never_settles_is_told_no_more(tmp_path: Path) -> None:
     assert not any(told[TOLD_MOST:])
 
 
-def test_of_a_long_file_the_end_counts(tmp_path: Path) -> None:
+def test_pace_uses_only_end_of_long_file(tmp_path: Path) -> None:
     path = tmp_path / "learner-1.jsonl"
     slow = "".join(encode_record(record(step, step * 9000)) for step in range(2000))
     fast = "".join(encode_record(record(step, 20_000_000 + step * 100)) for step in range(2000, 4000))

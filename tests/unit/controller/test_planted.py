@@ -106,7 +106,7 @@ class Blind:
 
 
 @planted
-def test_a_learner_that_is_started_again_gets_a_log_of_its_own(
+def test_learner_log_replaces_planted_file_when_learner_restarts(
     place: Path, outside: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.controller.learner.output.WAIT_S", 60.0)  # who writes it may start slowly
@@ -126,7 +126,7 @@ def test_a_learner_that_is_started_again_gets_a_log_of_its_own(
     assert (log.is_symlink(), log.read_text(), stat.S_IMODE(log.stat().st_mode) & 0o600) == (False, "said\n", 0o600)
 
 
-def test_a_log_is_appended_to_and_its_writers_wait_for_the_disk(place: Path) -> None:
+def test_open_own_appends_to_log_and_writes_blocking(place: Path) -> None:
     (place / "log").write_text("before\n")
     descriptor = open_own(str(place / "log"), os.O_WRONLY | os.O_APPEND)
     try:
@@ -137,7 +137,7 @@ def test_a_log_is_appended_to_and_its_writers_wait_for_the_disk(place: Path) -> 
     assert (place / "log").read_text() == "before\nafter\n"
 
 
-def test_a_pipe_that_somebody_reads_is_no_log(place: Path) -> None:
+def test_open_own_replaces_pipe_that_has_a_reader(place: Path) -> None:
     os.mkfifo(place / "log")
     reader = os.open(place / "log", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -147,7 +147,7 @@ def test_a_pipe_that_somebody_reads_is_no_log(place: Path) -> None:
     assert (place / "log").is_file()
 
 
-def test_a_file_with_a_lease_is_opened_when_it_was_given_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_found_reopens_file_blocking_if_it_has_a_lease(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "log").write_text("x")
     real, asked = os.open, []
 
@@ -163,7 +163,7 @@ def test_a_file_with_a_lease_is_opened_when_it_was_given_up(place: Path, monkeyp
 
 
 @planted
-def test_touching_and_making_files_goes_nowhere_else(place: Path, outside: Path, plant: Plant) -> None:
+def test_touch_and_create_replace_planted_files(place: Path, outside: Path, plant: Plant) -> None:
     for name, make in (("touched", touch), ("made", create_empty)):
         plant(place / name, outside)
         make(str(place / name))
@@ -173,7 +173,7 @@ def test_touching_and_making_files_goes_nowhere_else(place: Path, outside: Path,
 
 
 @planted
-def test_the_phase_files_are_made_anew(place: Path, outside: Path, plant: Plant) -> None:
+def test_phase_files_replace_planted_files(place: Path, outside: Path, plant: Plant) -> None:
     phases = PhaseFiles(str(place))
     for name in ("halt", "training-abc", "learner.start", "learner.start_time", "learner.exit"):
         plant(place / name, outside)
@@ -186,14 +186,16 @@ def test_the_phase_files_are_made_anew(place: Path, outside: Path, plant: Plant)
     assert all((place / name).is_file() and not (place / name).is_symlink() for name in ("halt", "training-abc"))
 
 
-def test_a_name_for_what_is_half_written_cannot_be_foreseen(place: Path, outside: Path) -> None:
+def test_write_text_uses_unpredictable_temporary_name(place: Path, outside: Path) -> None:
     (place / f"cell.{os.uname().nodename}.{os.getpid()}.tmp").symlink_to(outside)
     write_text(str(place / "cell"), "text")
     assert (place / "cell").read_text() == "text"
     assert is_as_it_was(outside)
 
 
-def test_nor_is_it_followed(place: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_text_does_not_follow_link_at_temporary_name(
+    place: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
     left = place / f"cell.{os.uname().nodename}.{'00' * 4}.{os.getpid()}.tmp"
     left.symlink_to(outside)
@@ -204,7 +206,7 @@ def test_nor_is_it_followed(place: Path, outside: Path, monkeypatch: pytest.Monk
 
 
 @planted
-def test_what_learners_note_is_read_from_files_alone(place: Path, outside: Path, plant: Plant) -> None:
+def test_phase_files_ignore_planted_status_files(place: Path, outside: Path, plant: Plant) -> None:
     outside.write_text("7\n")
     for name in (".began-1", ".ended-1", "learner.exit"):
         plant(place / name, outside)
@@ -215,28 +217,28 @@ def test_what_learners_note_is_read_from_files_alone(place: Path, outside: Path,
     assert at != 1000
 
 
-def test_they_are_read_as_ever_where_they_are_files(place: Path) -> None:
+def test_phase_files_read_regular_status_files(place: Path) -> None:
     (place / ".began-1").write_text("17\n")
     (place / ".ended-1").write_text("3\n")
     phases = PhaseFiles(str(place))
     assert (phases.began(1), phases.ended_status(1), phases.began(2), phases.ended_at(2)) == ("17", 3, None, None)
 
 
-def test_a_huge_one_is_not_read_to_its_end(place: Path) -> None:
+def test_read_found_limits_size_of_huge_file(place: Path) -> None:
     with (place / ".ended-1").open("wb") as file:
         file.truncate(1 << 40)
     assert len(read_found(str(place / ".ended-1"))) == files.SMALL_BYTES
 
 
 @planted
-def test_the_last_lines_of_a_log_are_its_own(place: Path, outside: Path, plant: Plant) -> None:
+def test_log_tail_is_empty_for_planted_file(place: Path, outside: Path, plant: Plant) -> None:
     plant(place / "log", outside)
     assert tail(str(place / "log")) == ()
     assert size_of(str(place / "log")) == 0
 
 
 @planted
-def test_a_log_that_is_none_is_not_echoed(place: Path, outside: Path, plant: Plant) -> None:
+def test_log_echo_skips_planted_file(place: Path, outside: Path, plant: Plant) -> None:
     log = place / "log"
     log.write_text("mine\n")
     read_end, write_end = os.pipe()
@@ -257,7 +259,7 @@ def test_a_log_that_is_none_is_not_echoed(place: Path, outside: Path, plant: Pla
 
 
 @pytest.mark.parametrize("name", [MAIL, f"{MAIL}/learner-0"])
-def test_a_mailbox_elsewhere_is_not_emptied(place: Path, outside: Path, name: str) -> None:
+def test_launch_agent_install_replaces_linked_mailbox_and_keeps_target(place: Path, outside: Path, name: str) -> None:
     (place / name).parent.mkdir(exist_ok=True)
     (place / name).symlink_to(outside.parent)
     install(str(place), ["learner-0"])
@@ -267,7 +269,7 @@ def test_a_mailbox_elsewhere_is_not_emptied(place: Path, outside: Path, name: st
     assert os.access(place / NAME, os.X_OK)
 
 
-def test_a_mailbox_is_emptied_whatever_lies_in_it(place: Path, outside: Path) -> None:
+def test_launch_agent_install_empties_mailbox_without_following_links(place: Path, outside: Path) -> None:
     box = place / MAIL / "learner-0"
     (box / "directory" / "deep").mkdir(parents=True)
     (box / "directory" / "link").symlink_to(outside.parent)
@@ -278,7 +280,7 @@ def test_a_mailbox_is_emptied_whatever_lies_in_it(place: Path, outside: Path) ->
     assert is_as_it_was(outside)
 
 
-def test_a_file_in_the_place_of_a_directory_is_no_link_and_stays(place: Path) -> None:
+def test_make_directory_rejects_and_keeps_existing_file(place: Path) -> None:
     (place / "file").write_text("kept")
     with pytest.raises(FileExistsError):
         make_directory(str(place / "file"))
@@ -300,7 +302,7 @@ def launch_of(tmp_path: Path, **more: object) -> LaunchFile:
     return LaunchFile(**fields)  # type: ignore[arg-type]
 
 
-def test_results_do_not_lead_the_logs_elsewhere(tmp_path: Path, outside: Path) -> None:
+def test_store_logs_replaces_links_planted_in_results(tmp_path: Path, outside: Path) -> None:
     store = tmp_path / "store"
     stores = Stores(str(store), str(store), str(store / "_submitted_code" / "model.zip"))
     archive = tmp_path / "model.zip"
@@ -321,7 +323,7 @@ def test_results_do_not_lead_the_logs_elsewhere(tmp_path: Path, outside: Path) -
     assert (store / "_submitted_code" / "model.zip").read_text() == "archive"
 
 
-def test_a_directory_that_was_stored_as_a_link_is_stored_as_a_directory(tmp_path: Path, outside: Path) -> None:
+def test_copy_tree_replaces_stored_link_with_directory(tmp_path: Path, outside: Path) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     source.mkdir()
     (source / "sub").symlink_to(outside.parent)
@@ -334,7 +336,7 @@ def test_a_directory_that_was_stored_as_a_link_is_stored_as_a_directory(tmp_path
     assert (target / "sub" / outside.name).read_text() == "a learner's"
 
 
-def test_a_file_that_is_being_copied_is_not_written_through_a_link(tmp_path: Path, outside: Path) -> None:
+def test_copy_tree_does_not_follow_link_at_temporary_name(tmp_path: Path, outside: Path) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     source.mkdir()
     target.mkdir()
@@ -345,7 +347,7 @@ def test_a_file_that_is_being_copied_is_not_written_through_a_link(tmp_path: Pat
     assert [(path.name, path.read_text()) for path in target.iterdir()] == [("file", "a learner's")]
 
 
-def test_the_model_is_unpacked_where_it_belongs(tmp_path: Path, place: Path, outside: Path) -> None:
+def test_model_unpack_replaces_linked_directories(tmp_path: Path, place: Path, outside: Path) -> None:
     archive = tmp_path / "model.zip"
     with zipfile.ZipFile(archive, "w") as opened:
         opened.writestr("sub/", "")
@@ -359,7 +361,7 @@ def test_the_model_is_unpacked_where_it_belongs(tmp_path: Path, place: Path, out
     assert (place / "sub" / ".bashrc").read_text() == (place / "other/deep/.bashrc").read_text() == "the model's"
 
 
-def test_the_archive_is_stored_whole_under_its_name(tmp_path: Path) -> None:
+def test_copy_archive_stores_complete_file_under_its_name(tmp_path: Path) -> None:
     archive, target = tmp_path / "m.zip", tmp_path / "store" / "_submitted_code" / "model.zip"
     archive.write_text("archive")
     for _ in range(2):
@@ -367,7 +369,7 @@ def test_the_archive_is_stored_whole_under_its_name(tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in target.parent.iterdir()] == [("model.zip", "archive")]
 
 
-def test_an_archive_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_archive_leaves_no_file_when_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(source: object, file: BinaryIO, length: int) -> None:
         file.write(b"half")
         raise OSError(28, "No space left on device")
@@ -379,7 +381,7 @@ def test_an_archive_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatc
     assert list((tmp_path / "store").iterdir()) == []
 
 
-def test_mount_points_in_the_state_directory_are_made_there(tmp_path: Path, outside: Path) -> None:
+def test_make_places_replaces_linked_directory_in_state(tmp_path: Path, outside: Path) -> None:
     launch = launch_of(tmp_path, make_dirs=("{attempt_dir}/state/results/bucket", "{attempt_dir}/data"))
     state = Path(AttemptDir(launch.attempt_dir).state)
     state.mkdir(parents=True)
@@ -394,7 +396,7 @@ def test_mount_points_in_the_state_directory_are_made_there(tmp_path: Path, outs
 
 
 @planted
-def test_the_daemon_shows_no_log_that_is_none(tmp_path: Path, outside: Path, plant: Plant) -> None:
+def test_log_reader_returns_no_lines_of_planted_file(tmp_path: Path, outside: Path, plant: Plant) -> None:
     attempt = AttemptDir(str(tmp_path / "attempt-1"))
     log = Path(attempt.training_log(1))
     log.parent.mkdir(parents=True)
@@ -405,7 +407,7 @@ def test_the_daemon_shows_no_log_that_is_none(tmp_path: Path, outside: Path, pla
     assert not has_log(attempt, 1)
 
 
-def test_the_daemon_takes_the_time_of_no_other_file(tmp_path: Path, place: Path, outside: Path) -> None:
+def test_saved_checkpoint_ignores_linked_start_file(tmp_path: Path, place: Path, outside: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "old").write_text("x")
     os.utime(tmp_path / "checkpoints" / "old", (2000, 2000))

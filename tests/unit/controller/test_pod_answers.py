@@ -42,7 +42,7 @@ def shown(base: Path, look: Look) -> Answer:
 
 
 @pytest.mark.parametrize("learners", [(1,), (2,)])
-def test_a_learner_that_is_not_there_is_said(
+def test_pod_answer_reports_learner_that_cannot_be_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: tuple[int, ...]
 ) -> None:
     monkeypatch.setattr(serve, "PATIENCE_S", 0.0)
@@ -50,7 +50,7 @@ def test_a_learner_that_is_not_there_is_said(
     assert f"learner {learners[0]} of attempt 1 of training-a cannot be entered on" in answer.refused
 
 
-def test_stacks_are_all_learners_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_answer_truncates_long_stack_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
     monkeypatch.setattr(answers, "dump", lambda _: ("x" * (LONGEST_CHARACTERS + 1), False))
     answer = shown(tmp_path, Look("a", STACK, (1,)))
@@ -58,7 +58,7 @@ def test_stacks_are_all_learners_and_bounded(tmp_path: Path, monkeypatch: pytest
     assert answer.text == "x" * LONGEST_CHARACTERS + "\n(cut here)\n"
 
 
-def test_what_goes_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_answer_reports_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError("no /proc here")
 
@@ -66,12 +66,12 @@ def test_what_goes_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert shown(tmp_path, Look("a", TOP, (1,))).refused == "nothing can be seen: OSError: no /proc here"
 
 
-def test_a_later_release_s_wish_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_answer_rejects_unknown_view_of_later_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
     assert "cannot show 'heap'" in shown(tmp_path, Look("a", "heap", (1,))).refused
 
 
-def test_one_look_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_answers_handle_one_request_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is begun later: the wish stays until it is."""
     go, over = threading.Event(), threading.Event()
     monkeypatch.setattr(answers, "await_agents", lambda *_: go.wait(60) and {})
@@ -82,7 +82,7 @@ def test_one_look_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert over.wait(60)
 
 
-def test_a_long_answer_is_said_in_parts(tmp_path: Path) -> None:
+def test_relay_splits_long_answer_into_ordered_frames(tmp_path: Path) -> None:
     lines: list[str] = []
     data = encode_answer(Answer(text="stück\n" * 20_000))
     Relay(launch(tmp_path), 0, 1, lines.append).answer("a", data)

@@ -66,7 +66,7 @@ def siblings(text: str, name: str = "events/node-1.jsonl") -> str:
     return json.dumps({name: text})
 
 
-def test_a_signal_is_sent_once_also_by_the_next_run(tmp_path: Path) -> None:
+def test_pod_signal_request_is_sent_only_once_across_runs(tmp_path: Path) -> None:
     Place(tmp_path).wish("signal", "3 URG")
     again = Place(tmp_path)
     again.wish("signal", "3 URG")
@@ -75,7 +75,7 @@ def test_a_signal_is_sent_once_also_by_the_next_run(tmp_path: Path) -> None:
     assert again.signals == ["HUP"]
 
 
-def test_a_signal_waits_for_a_controller_that_can_take_it(tmp_path: Path) -> None:
+def test_pod_signal_request_waits_until_controller_can_send_it(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.takes = False
     place.wish("signal", "1 URG")
@@ -86,7 +86,9 @@ def test_a_signal_waits_for_a_controller_that_can_take_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["x", "1", "URG 1", "1 ../x", "-1 URG"])
-def test_what_is_no_signal_is_none(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pod_signal_request_warns_once_if_invalid(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = Place(tmp_path)
     place.wish("signal", text)
     place.wishes.look()
@@ -94,7 +96,7 @@ def test_what_is_no_signal_is_none(tmp_path: Path, text: str, capsys: pytest.Cap
     assert capsys.readouterr().err.count("is not obeyed") == 1, "told once"
 
 
-def test_a_damaged_wish_changes_nothing(tmp_path: Path) -> None:
+def test_pod_requests_ignore_damaged_files(tmp_path: Path) -> None:
     place = Place(tmp_path)
     for name in ("control", "siblings", "resend"):
         place.wish(name, "{")
@@ -106,20 +108,20 @@ def test_a_damaged_wish_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["events/node-0.jsonl", "events/head.jsonl", "stop.json", "../../x", "final.json", "events/../x.jsonl"]
 )
-def test_siblings_write_no_file_that_is_this_pod_s_or_none_of_theirs(tmp_path: Path, name: str) -> None:
+def test_pod_siblings_write_only_event_files_of_other_nodes(tmp_path: Path, name: str) -> None:
     place = Place(tmp_path)
     place.wish("siblings", siblings("text", name))
     assert not Path(place.attempt.path, name).exists()
 
 
-def test_another_node_s_failure_ends_this_node_s_learner(tmp_path: Path) -> None:
+def test_pod_siblings_stop_learner_after_failure_on_another_node(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.wish("siblings", siblings(failure()))
     assert (place.stop()["what"], place.stop()["reason"]) == ("stop", "failure")
     assert Path(place.attempt.event_file("node-1")).read_text() == failure()
 
 
-def test_what_a_large_gang_says_is_unpacked(tmp_path: Path) -> None:
+def test_pod_siblings_unpack_compressed_events(tmp_path: Path) -> None:
     place, long = Place(tmp_path), failure() + "\n" * PLAIN_WISH
     text = pack(siblings(long))
     assert len(text) < PLAIN_WISH
@@ -130,19 +132,19 @@ def test_what_a_large_gang_says_is_unpacked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields", [{"exit_code": 0}, {"restarted": True}, {"service": True}, {"asked": "halt"}, {"ended_by": "stop"}]
 )
-def test_an_end_that_is_none_of_the_job_s_ends_nobody_else(tmp_path: Path, fields: dict[str, object]) -> None:
+def test_pod_siblings_do_not_stop_learner_after_harmless_end(tmp_path: Path, fields: dict[str, object]) -> None:
     place = Place(tmp_path)
     place.wish("siblings", siblings(failure(**fields)))
     assert place.stop() == {}
 
 
-def test_where_pods_share_a_tree_nothing_is_brought(tmp_path: Path) -> None:
+def test_pod_siblings_write_no_events_in_shared_directory(tmp_path: Path) -> None:
     place = Place(tmp_path, apart=False)
     place.wish("siblings", siblings(failure()))
     assert not Path(place.attempt.event_file("node-1")).exists()
 
 
-def test_a_log_is_read_over_its_files_and_past_what_is_gone(tmp_path: Path) -> None:
+def test_printed_log_reads_rotated_files_and_skips_lost_output(tmp_path: Path) -> None:
     place = Place(tmp_path)
     attempt, directory = place.attempt, Path(place.attempt.learner_logs(1))
     files = {"training-log.txt.1": b"b" * 10, "training-log.txt": b"c" * 5}
@@ -163,14 +165,14 @@ def test_a_log_is_read_over_its_files_and_past_what_is_gone(tmp_path: Path) -> N
     assert found == [(100, b"")] * (MISSES - 1) + [(110, b"c" * 5)], "it may be being renamed; then it is gone"
 
 
-def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+def test_printed_log_does_not_follow_link(tmp_path: Path) -> None:
     place = Place(tmp_path)
     (tmp_path / "secret").write_text("secret")
     Path(place.attempt.training_log(1)).symlink_to(tmp_path / "secret")
     assert Printed(place.attempt, 1).read(0, 100) == (0, b"")
 
 
-def test_the_last_word_fits(tmp_path: Path) -> None:
+def test_pod_termination_message_fits_size_limit(tmp_path: Path) -> None:
     attempt = Place(tmp_path).attempt
     write_cell(attempt.final, {"outcome": "failed", "message": "é" * 9000, "log_tail": ["x" * 9000], "stored": True})
     word = last_word(attempt, 0)
@@ -178,7 +180,7 @@ def test_the_last_word_fits(tmp_path: Path) -> None:
     assert json.loads(word)["outcome"] == "failed"
 
 
-def test_the_last_word_of_another_node_is_its_last_events(tmp_path: Path) -> None:
+def test_pod_termination_message_of_other_nodes_holds_last_events(tmp_path: Path) -> None:
     attempt = Place(tmp_path).attempt
     lines = [encode_event(Event(n, 1.0, "node-1", EventKind.FAULT, {"message": "m" * 100})) for n in range(1, 100)]
     Path(attempt.event_file("node-1")).write_text("".join(lines))
@@ -188,7 +190,7 @@ def test_the_last_word_of_another_node_is_its_last_events(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "12", "x\n", "0\n", "1\n", "-5\n", "4194305000\n"])
-def test_a_seat_without_a_shim_has_no_processes(tmp_path: Path, text: str) -> None:
+def test_seat_without_valid_shim_pid_has_no_processes(tmp_path: Path, text: str) -> None:
     """Whatever stands in the file: nobody's processes are taken for a learner's."""
     seat = Seat(str(tmp_path))
     Path(seat.path).mkdir()
@@ -200,7 +202,7 @@ def test_a_seat_without_a_shim_has_no_processes(tmp_path: Path, text: str) -> No
     assert seat.process_group() == 0
 
 
-def test_a_shim_that_leads_no_group_has_none_that_is_signalled(tmp_path: Path) -> None:
+def test_seat_shim_without_own_group_has_no_process_group(tmp_path: Path) -> None:
     seat = Seat(str(tmp_path))
     Path(seat.path).mkdir()
     child = os.fork()
@@ -217,14 +219,14 @@ def test_a_shim_that_leads_no_group_has_none_that_is_signalled(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("line", ["", "id", "id x\n", "id 3"])
-def test_a_word_that_is_not_whole_is_none(tmp_path: Path, line: str) -> None:
+def test_seat_end_is_unknown_if_exit_line_is_incomplete(tmp_path: Path, line: str) -> None:
     seat = Seat(str(tmp_path))
     Path(seat.path).mkdir()
     Path(seat.file("ended")).write_text(line)
     assert seat.ended() is None
 
 
-def test_a_look_is_passed_on_once_and_later_where_another_is_under_way(tmp_path: Path) -> None:
+def test_pod_view_request_is_repeated_until_it_is_accepted(tmp_path: Path) -> None:
     place, look = Place(tmp_path), Look("a", "top", (1,))
     place.takes = False
     place.wish("look", encode_look(look))

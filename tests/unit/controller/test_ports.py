@@ -48,7 +48,7 @@ def port_of(one: socket.socket) -> int:
         (replace(HOST, learners=1, seats=(), nodes=1), 0, {}, []),
     ],
 )
-def test_ports_that_have_to_be_free(
+def test_ports_on_lists_ports_that_node_must_have_free(
     tmp_path: Path, launch: LaunchFile, node: int, env: dict[str, str], ports: list[int]
 ) -> None:
     attempt = AttemptDir(str(tmp_path))
@@ -56,14 +56,14 @@ def test_ports_that_have_to_be_free(
     assert ports_on(launch, node, attempt) == ports
 
 
-def test_a_port_at_which_somebody_listens_is_taken(listener: socket.socket) -> None:
+def test_port_is_taken_while_another_socket_listens(listener: socket.socket) -> None:
     port = port_of(listener)
     assert is_taken(port)
     listener.close()
     assert not is_taken(port)
 
 
-def test_what_is_left_of_connections_that_are_over_takes_no_port() -> None:
+def test_port_is_free_with_connections_in_time_wait() -> None:
     """An earlier run's: its end keeps them for a minute."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,14 +79,14 @@ def test_what_is_left_of_connections_that_are_over_takes_no_port() -> None:
     assert not is_taken(port)
 
 
-def test_a_taken_port_is_waited_for_and_named(listener: socket.socket) -> None:
+def test_await_free_names_taken_port_after_all_retries(listener: socket.socket) -> None:
     rests: list[int] = []
     with pytest.raises(PhaseFailed, match=rf"port {port_of(listener)} of node .* submit it again") as caught:
         await_free([port_of(listener)], lambda: rests.append(1))
     assert (caught.value.code, len(rests)) == ("S101", LOOKS)
 
 
-def test_a_port_that_becomes_free_in_time_is_enough(listener: socket.socket) -> None:
+def test_await_free_returns_when_port_becomes_free(listener: socket.socket) -> None:
     rests: list[int] = []
 
     def rest() -> None:

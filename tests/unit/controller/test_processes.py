@@ -11,7 +11,7 @@ import pytest
 from ffdl_batch.controller.machine.processes import Process, session_members
 
 
-def test_members_of_a_session_come_parents_first_and_once() -> None:
+def test_session_members_lists_parents_first_and_once() -> None:
     """The pids wrap around, a member makes a session of its own below, and one lost its parent."""
     table = {
         pid: Process(pid, "S", parent, session, session, 0)
@@ -33,7 +33,7 @@ subprocess.run(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"], preexec_fn=
 
 
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGRTMAX])
-def test_a_child_gets_no_signal_that_is_ignored_or_held(ignored: signal.Signals) -> None:
+def test_release_signals_clears_ignored_and_blocked_signals_for_child(ignored: signal.Signals) -> None:
     """A shell without job control ignores INT for what it has in the background, a service manager others."""
 
     def ignore() -> None:

@@ -35,11 +35,11 @@ MIB, GIB = 1 << 20, 1 << 30
         (Failed("S302", "told elsewhere", FaultClass.NETWORK), ""),
     ],
 )
-def test_one_line_for_a_person(line: Line, text: str) -> None:
+def test_progress_text_describes_each_kind_of_line(line: Line, text: str) -> None:
     assert text_of(line) == text
 
 
-def test_lines_are_behind_what_the_log_has_with_their_time(tmp_path: Path) -> None:
+def test_progress_log_appends_lines_with_time_marks(tmp_path: Path) -> None:
     log, marks = tmp_path / "log", tmp_path / "marks"
     log.write_text("before\n")
     tell = into_log(str(log), str(marks), "loading data")
@@ -50,18 +50,18 @@ def test_lines_are_behind_what_the_log_has_with_their_time(tmp_path: Path) -> No
     assert mark.split()[1] == str(log.stat().st_size)
 
 
-def test_a_log_ends_with_the_reason_why_nothing_came(tmp_path: Path) -> None:
+def test_progress_log_ends_with_failure_reason(tmp_path: Path) -> None:
     log = tmp_path / "log"
     into_log(str(log), str(tmp_path / "marks"), "loading data")(Failed("S302", "no answer", FaultClass.NETWORK))
     assert log.read_text() == "ffdl: loading data: S302: no answer\n"
 
 
-def test_a_log_that_takes_nothing_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_log_prints_error_if_log_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into_log(str(tmp_path / "not" / "there"), str(tmp_path / "marks"), "x")(Note("a"))
     assert "No such file" in capsys.readouterr().err
 
 
-def test_how_far_it_is_lies_beside_until_it_is_over(tmp_path: Path) -> None:
+def test_progress_file_exists_until_transfer_is_done(tmp_path: Path) -> None:
     cell, heard = tmp_path / "now.json", list[Line]()
     tell = also_beside(str(cell), "storing", heard.append)
     tell(Note("a"))
@@ -72,7 +72,7 @@ def test_how_far_it_is_lies_beside_until_it_is_over(tmp_path: Path) -> None:
     assert len(heard) == 3
 
 
-def test_what_is_in_the_way_stays_beside_while_nothing_moves(tmp_path: Path) -> None:
+def test_progress_file_keeps_retry_reason_until_data_moves(tmp_path: Path) -> None:
     cell = tmp_path / "now.json"
     tell = also_beside(str(cell), "loading data", lambda _line: None)
 
@@ -89,9 +89,7 @@ def test_what_is_in_the_way_stays_beside_while_nothing_moves(tmp_path: Path) -> 
     assert said() == "1 of 2 files, 6 B of 9 B, 0 B/s"
 
 
-def test_before_there_is_a_directory_nothing_is_said_and_nothing_complained_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_file_is_skipped_quietly_without_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = tmp_path / "attempt" / "now.json"
     tell = also_beside(str(cell), "loading data", lambda _line: None)
     tell(Progress(0, 1, 0, 9, 1.0))

@@ -22,19 +22,19 @@ def lived(
     return found
 
 
-def test_who_writes_and_computes_nothing_hangs_and_is_told_once() -> None:
+def test_pulse_reports_idle_silent_learner_once() -> None:
     assert lived(Pulse(HANG_S), 1000) == [(100, Silence(100.0, idle=True))]
 
 
-def test_who_writes_now_and_then_does_not_hang() -> None:
+def test_pulse_reports_no_hang_with_regular_output() -> None:
     assert lived(Pulse(HANG_S), 1000, sign_each=90) == []
 
 
-def test_who_computes_without_a_word_from_the_beginning_may_be_well() -> None:
+def test_pulse_reports_no_hang_if_learner_computes_silently_from_start() -> None:
     assert lived(Pulse(HANG_S), 10_000, cpu=1.0) == []
 
 
-def test_who_computes_but_lost_its_rhythm_hangs() -> None:
+def test_pulse_reports_hang_if_busy_learner_stops_its_regular_output() -> None:
     pulse = Pulse(HANG_S)
     for at in range(0, 200, 10):
         assert pulse.feel(float(at), ((at, 0),), float(at)) is None
@@ -42,7 +42,7 @@ def test_who_computes_but_lost_its_rhythm_hangs() -> None:
     assert told == [290]  # the longest pause was 10 s: a hundred is ten times that
 
 
-def test_a_long_pause_of_before_is_no_hang_when_it_comes_again() -> None:
+def test_pulse_tolerates_pauses_as_long_as_earlier_ones() -> None:
     pulse = Pulse(HANG_S)
     for at in range(0, 2000, 100):  # an evaluation of 100 s each
         assert pulse.feel(float(at), ((at, 0),), float(at)) is None
@@ -50,7 +50,7 @@ def test_a_long_pause_of_before_is_no_hang_when_it_comes_again() -> None:
     assert pulse.feel(2900.0, ((1900, 0),), 2900.0) == Silence(1000.0, idle=False)
 
 
-def test_work_before_the_silence_does_not_hide_that_it_idles_now() -> None:
+def test_pulse_counts_idle_time_from_end_of_work() -> None:
     pulse = Pulse(HANG_S)
     assert pulse.feel(0.0, ((0, 0),), 0.0) is None
     for at in range(10, 80, 10):
@@ -59,24 +59,24 @@ def test_work_before_the_silence_does_not_hide_that_it_idles_now() -> None:
     assert told == [170]  # at work until 70
 
 
-def test_a_sign_after_a_hang_begins_a_new_watch() -> None:
+def test_pulse_restarts_detection_after_output_resumes() -> None:
     pulse = Pulse(HANG_S)
     assert [at for at in range(0, 500, 10) if pulse.feel(float(at), ((at // 250, 0),), 0.0)] == [100, 350]
 
 
-def test_nothing_is_concluded_where_processor_time_is_not_known() -> None:
+def test_pulse_reports_no_hang_without_processor_time() -> None:
     pulse = Pulse(HANG_S)
     assert [at for at in range(0, 500, 10) if pulse.feel(float(at), ((0, 0),), None)] == []
 
 
-def test_few_samples_are_kept_however_long_it_is_quiet() -> None:
+def test_pulse_keeps_few_samples_at_high_sampling_rate() -> None:
     pulse = Pulse(HANG_S)
     for at in range(10_000):
         pulse.feel(at / 10, ((at, 0),), 0.0)
     assert len(pulse._work) < 80
 
 
-def test_signs_are_size_and_time_of_files_that_may_not_be_there(tmp_path: Path) -> None:
+def test_shown_by_returns_size_and_time_or_none_for_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     before = shown_by([str(path)])
     path.write_text("line\n")

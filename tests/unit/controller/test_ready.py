@@ -56,7 +56,9 @@ OVER: tuple[EventKind, dict[str, Scalar]] = (K.ENDED, {})
         ([(K.STARTED, {"host": "n1", "boot_id": "b"}), OVER], Standing()),
     ],
 )
-def test_only_words_of_this_run_count(events: list[tuple[EventKind, dict[str, Scalar]]], found: Standing) -> None:
+def test_standing_uses_only_events_of_current_run(
+    events: list[tuple[EventKind, dict[str, Scalar]]], found: Standing
+) -> None:
     assert standing(told(*events), 2) == found
 
 
@@ -84,7 +86,7 @@ class World:
         return Gathering(LAUNCH, node_rank, 1, self.read, self.rest, lambda: self.at)
 
 
-def test_the_last_node_ends_the_wait() -> None:
+def test_gathering_returns_addresses_when_last_node_is_ready() -> None:
     world = World(
         {1: Word(told(began(1)))}, {2: Word(told(began(1), ready(1, "c")))}, {1: Word(told(began(1), ready(1, "b")))}
     )
@@ -93,34 +95,34 @@ def test_the_last_node_ends_the_wait() -> None:
     assert world.asked == [1, 1, 1, 1, 2]  # a node that is not ready is the only one that is looked at
 
 
-def test_each_node_asks_for_the_first_other_one() -> None:
+def test_await_neighbour_returns_first_other_node() -> None:
     for rank, other in ((0, 1), (1, 0), (2, 0)):
         world = World({other: Word(told(began(1, f"n{other}")))})
         assert world.gathering(rank).await_neighbour().host == f"n{other}"
 
 
-def test_a_node_that_ended_before_it_was_ready_ends_the_wait() -> None:
+def test_gathering_ends_if_node_ended_before_it_was_ready() -> None:
     world = World({1: Word(told(began(1), OVER))})
     with pytest.raises(Ended, match=r"node 1 \(n1\) ended before all nodes were ready") as caught:
         world.gathering().await_addresses("a")
     assert caught.value.reason == "stop"
 
 
-def test_a_node_that_was_ready_and_ended_ends_the_wait_for_the_others() -> None:
+def test_gathering_ends_if_ready_node_ended_before_others_are_ready() -> None:
     """It was told to end; who waits for a third node would start learners that have nobody to talk to."""
     world = World({1: Word(told(began(1), ready(1), OVER))})
     with pytest.raises(Ended):
         world.gathering().await_addresses("a")
 
 
-def test_a_node_whose_heart_stopped_is_lost() -> None:
+def test_gathering_fails_if_node_heartbeat_stops() -> None:
     world = World({1: Word(told(began(1)), 5.0)})
     with pytest.raises(PhaseFailed, match=r"node 1 \(n1\) was not heard of for 135 s") as caught:
         world.gathering().await_addresses("a")
     assert (caught.value.code, world.at) == ("S106", 137.0)
 
 
-def test_a_node_that_never_begins_is_not_waited_for_for_ever() -> None:
+def test_gathering_fails_if_node_never_starts() -> None:
     """The job step goes on without it: nobody else would end the wait before the time limit."""
     world = World({1: Word([])})
     with pytest.raises(PhaseFailed, match="node 1 has not begun 300 s after") as caught:
@@ -135,13 +137,13 @@ def test_a_node_that_never_begins_is_not_waited_for_for_ever() -> None:
         pytest.param(lambda at: Word([]) if at < 290 else Word(told(began(1)), at), id="it begins late"),
     ],
 )
-def test_a_node_that_is_slow_is_waited_for(words: Callable[[float], Word]) -> None:
+def test_gathering_waits_for_slow_node(words: Callable[[float], Word]) -> None:
     world = World(*({1: words(float(at))} for at in range(1000)), {1: Word(told(began(1), ready(1, "b")))},
                   {2: Word(told(began(1), ready(1, "c")))})  # fmt: skip
     assert world.gathering().await_addresses("a") == ("a", "b", "c")
 
 
-def test_a_node_that_had_nothing_to_start_and_is_through_was_ready() -> None:
+def test_gathering_accepts_node_that_finished_all_its_learners() -> None:
     """Its learners were done in an earlier run; it may end before the others look again."""
     through = Word(told(began(1), ready(1, "b"), MET, OVER))
     world = World({1: through}, {2: Word(told(began(1), ready(1, "c")))})
@@ -167,13 +169,15 @@ def names(monkeypatch: pytest.MonkeyPatch, sender: str, own: str) -> None:
         ("", "10.9.9.9", "10.9.9.9"),
     ],
 )
-def test_the_address_of_a_node(monkeypatch: pytest.MonkeyPatch, sender: str, own: str, address: str) -> None:
+def test_own_address_prefers_route_address_unless_loopback_or_missing(
+    monkeypatch: pytest.MonkeyPatch, sender: str, own: str, address: str
+) -> None:
     names(monkeypatch, sender, own)
     assert own_address(Standing("n1", "b")) == address
 
 
 @pytest.mark.parametrize(("sender", "own"), [("127.0.0.1", "127.0.1.1"), ("", "127.0.1.1"), ("", "")])
-def test_a_loopback_address_is_one_only_for_neighbours_on_this_machine(
+def test_own_address_is_loopback_only_for_neighbour_on_same_machine(
     monkeypatch: pytest.MonkeyPatch, sender: str, own: str
 ) -> None:
     names(monkeypatch, sender, own)
@@ -184,5 +188,5 @@ def test_a_loopback_address_is_one_only_for_neighbours_on_this_machine(
             own_address(elsewhere)
 
 
-def test_the_kernel_says_from_where_it_would_send() -> None:
+def test_sender_address_towards_loopback_is_loopback() -> None:
     assert _sender_towards("127.0.0.2") == "127.0.0.1"

@@ -35,7 +35,7 @@ def frames(said: list[str]) -> list[Frame]:
     return [frame for line in said if (frame := decode_frame(line)) is not None]
 
 
-def test_the_first_pod_says_what_moves_now_and_then_and_its_end_at_once(
+def test_relay_sends_progress_at_intervals_and_its_end_at_once(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
@@ -54,7 +54,7 @@ def test_the_first_pod_says_what_moves_now_and_then_and_its_end_at_once(
     assert [json.loads(one.data).get("said") for one in told] == ["1 of 2 files", "2 of 2 files", None]
 
 
-def test_other_pods_do_not(attempt: AttemptDir) -> None:
+def test_relay_of_other_pods_sends_no_progress(attempt: AttemptDir) -> None:
     said: list[str] = []
     show_moving(attempt.moving, "storing", "1 of 2 files")
     assert not relay_of(attempt, 1, said).look() and not said

@@ -57,19 +57,19 @@ OF_PLACES = ("local_rank", "local_world_size", "machine_rank", "machines", "loca
         (replace(PLAIN, learners=3, nodes=2, learners_per_node=2), 2, "1 2 0 2 1 29502"),
     ],
 )
-def test_places(launch: LaunchFile, learner_id: int, places: str) -> None:
+def test_place_values_set_ranks_machine_and_port(launch: LaunchFile, learner_id: int, places: str) -> None:
     values = place_values(launch, learner_id)
     assert " ".join(values[name] for name in OF_PLACES) == places
     assert meet(launch, NODES)[learner_id - 1].port == int(values["port"])
 
 
-def test_what_others_connect_to_is_what_a_learner_listens_on() -> None:
+def test_meet_gives_each_learner_a_distinct_port_other_than_master_port() -> None:
     ends = {(peer.address, peer.port) for peer in meet(ROLES, NODES)}
     assert len(ends) == 5
     assert not {port for _, port in ends} & {int(place_values(ROLES, 1)["master_port"])}
 
 
-def test_roles_and_their_commands() -> None:
+def test_place_values_set_role_index_and_role_command() -> None:
     values = [place_values(ROLES, learner_id) for learner_id in range(1, 6)]
     assert [(one["role"], one["role_index"]) for one in values] == [
         ("ps", "0"), ("chief", "0"), ("worker", "0"), ("worker", "1"), ("evaluator", "0"),
@@ -80,7 +80,7 @@ def test_roles_and_their_commands() -> None:
     assert "command" not in plain  # a launch file that uses it without saying it is damaged
 
 
-def test_names_and_addresses() -> None:
+def test_peer_values_set_name_address_and_master_address() -> None:
     values = company_values(meet(TWO_BY_TWO, NODES), 4)
     assert (values["name"], values["address"], values["master_addr"]) == (
         "learner-training-7-3",
@@ -89,12 +89,12 @@ def test_names_and_addresses() -> None:
     )
 
 
-def test_the_master_is_learner_1_wherever_it_sits() -> None:
+def test_master_address_is_node_of_first_learner() -> None:
     launch = replace(TWO_BY_TWO, seats=(Seat(1, index=0), Seat(0, index=1), Seat(0, index=2), Seat(1, index=3)))
     assert company_values(meet(launch, NODES), 2)["master_addr"] == "10.0.0.2"
 
 
-def test_without_a_network_a_learner_is_at_loopback_and_the_others_are_where_they_are() -> None:
+def test_level_none_maps_own_learner_to_loopback_and_others_to_nodes() -> None:
     launch = replace(SPREAD, network=Network(level="none"))
     first, second = (seen_by(launch, meet(launch, NODES), number) for number in (1, 2))
     masters = [company_values(peers, number)["master_addr"] for number, peers in ((1, first), (2, second))]
@@ -109,7 +109,7 @@ def test_without_a_network_a_learner_is_at_loopback_and_the_others_are_where_the
 
 
 @pytest.mark.parametrize(("level", "own"), [("none", "127.0.0.1"), ("host", "10.0.0.2")])
-def test_learners_are_told_what_they_see(tmp_path: Path, level: str, own: str) -> None:
+def test_seats_values_use_addresses_visible_to_learner(tmp_path: Path, level: str, own: str) -> None:
     seats = Seats(replace(SPREAD, network=Network(level=level), scratch_base=str(tmp_path)), "/l", 1)
     Path(seats.scratch).mkdir()
     seats.meet(NODES)
@@ -119,7 +119,7 @@ def test_learners_are_told_what_they_see(tmp_path: Path, level: str, own: str) -
 
 
 @pytest.mark.parametrize("level", ["none", "host"])
-def test_a_single_learner_reaches_itself_as_the_master(tmp_path: Path, level: str) -> None:
+def test_seats_use_loopback_as_master_for_single_learner(tmp_path: Path, level: str) -> None:
     seats = Seats(replace(PLAIN, network=Network(level=level), scratch_base=str(tmp_path)), "/l", 0)
     Path(seats.scratch).mkdir()
     seats.meet()
@@ -129,7 +129,7 @@ def test_a_single_learner_reaches_itself_as_the_master(tmp_path: Path, level: st
 
 
 @pytest.mark.parametrize("level", ["job", "egress", "host"])
-def test_with_a_network_all_see_the_same(level: str) -> None:
+def test_seen_by_returns_same_peers_for_levels_with_network(level: str) -> None:
     launch = replace(SPREAD, network=Network(level=level))
     peers = meet(launch, NODES)
     assert seen_by(launch, peers, 2) == peers
@@ -157,17 +157,17 @@ def test_with_a_network_all_see_the_same(level: str) -> None:
         ),
     ],
 )
-def test_tf_config(launch: LaunchFile, learner_id: int, expected: object) -> None:
+def test_tf_config_lists_cluster_and_own_task(launch: LaunchFile, learner_id: int, expected: object) -> None:
     assert json.loads(tf_config(meet(launch, NODES), learner_id)) == expected
 
 
-def test_an_evaluator_is_in_no_cluster_and_knows_itself() -> None:
+def test_tf_config_excludes_evaluator_from_cluster_but_names_its_task() -> None:
     text = json.loads(tf_config(meet(ROLES, NODES), 5))
     assert text["task"] == {"type": "evaluator", "index": 0}
     assert sorted(text["cluster"]) == ["chief", "ps", "worker"]
 
 
-def test_the_index_of_a_task_is_its_place_in_the_cluster() -> None:
+def test_tf_config_task_index_matches_position_in_cluster() -> None:
     """Also where the numbers of a role do not rise with the learners' ids."""
     launch = replace(PLAIN, learners=2, nodes=2, seats=(Seat(0, "worker", 1), Seat(1, "worker", 0)))
     peers = meet(launch, NODES)
@@ -175,18 +175,18 @@ def test_the_index_of_a_task_is_its_place_in_the_cluster() -> None:
     assert text["cluster"]["worker"][text["task"]["index"]] == f"{peers[0].address}:{peers[0].port}"
 
 
-def test_the_addresses_of_as_many_learners_as_a_job_may_have_fit_into_a_variable() -> None:
+def test_tf_config_of_largest_job_fits_into_variable() -> None:
     many = replace(PLAIN, learners=MOST_LEARNERS, nodes=MOST_LEARNERS, ports=29000)
     peers = meet(many, ["255.255.255.255"] * MOST_LEARNERS)
     assert len(f"TF_CONFIG={tf_config(peers, 1)}") < 128 * 1024
 
 
-def test_one_learner_has_no_tf_config() -> None:
+def test_tf_config_is_empty_for_single_learner() -> None:
     assert tf_config(meet(PLAIN, ("127.0.0.1",)), 1) == ""
 
 
 @pytest.mark.parametrize(("level", "keeps"), [("host", True), ("job", False), ("none", False), ("egress", False)])
-def test_the_hosts_file(level: str, keeps: bool) -> None:
+def test_hosts_text_keeps_node_entries_only_at_level_host(level: str, keeps: bool) -> None:
     launch = replace(SPREAD, network=Network(level=level))
     overlay = level in ("job", "egress")
     text = hosts_text(launch, meet(launch, ("10.0.0.1", "10.0.1.1") if overlay else NODES), 1, "10.0.0.9 storage\n")
@@ -197,7 +197,7 @@ def test_the_hosts_file(level: str, keeps: bool) -> None:
     ) + ("10.0.0.9 storage\n" if keeps else "")
 
 
-def test_each_learner_has_an_address_in_the_jobs_own_network() -> None:
+def test_job_network_gives_each_learner_its_own_address() -> None:
     for level in ("job", "egress"):
         launch = replace(TWO_BY_TWO, network=Network(level=level))
         peers = meet(launch, ("10.200.0.1", "10.200.1.1"))
@@ -207,7 +207,7 @@ def test_each_learner_has_an_address_in_the_jobs_own_network() -> None:
         assert json.loads(company_values(peers, 4)["tf_config"])["cluster"]["worker"][3] == "10.200.1.2:12002"
 
 
-def test_an_address_that_learners_share_has_their_own_name_first() -> None:
+def test_hosts_text_lists_own_name_first_for_shared_address() -> None:
     """Else each of them would take itself for the first one."""
     peers = meet(SPREAD, ("10.0.0.1", "10.0.0.1"))
     for number in (1, 2):
@@ -225,7 +225,7 @@ def test_an_address_that_learners_share_has_their_own_name_first() -> None:
         (MPI, 1, ["0 slots=1", "1 slots=1", "2 slots=1"]),
     ],
 )
-def test_the_mpi_host_file(launch: LaunchFile, gpus: int, lines: list[str]) -> None:
+def test_hostfile_text_lists_slots_for_mpi_and_hydra(launch: LaunchFile, gpus: int, lines: list[str]) -> None:
     text = hostfile_text(launch, meet(launch, NODES), gpus)
     assert text.splitlines() == [f"learner-training-7-{line}" for line in lines]
     hydra = hostfile_text(launch, meet(launch, NODES), gpus, ":")

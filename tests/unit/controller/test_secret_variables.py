@@ -21,7 +21,7 @@ from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, ne
 JOB = "training-0a1b2c3d4"
 
 
-def test_variables_get_the_values_of_their_names() -> None:
+def test_pick_secrets_maps_variables_to_secret_values() -> None:
     text = json.dumps({"hub": "h", "key": "k", "other": "o"})
     assert pick_secrets(text, {"TOKEN": "hub", "KEY": "key", "AGAIN": "hub"}) == {
         "TOKEN": "h",
@@ -31,7 +31,7 @@ def test_variables_get_the_values_of_their_names() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"hub": 1}', '{"hub": "hunter2'])
-def test_a_value_that_is_not_there_is_told_without_the_others(text: str) -> None:
+def test_pick_secrets_rejects_invalid_file_without_printing_values(text: str) -> None:
     with pytest.raises(EnvironmentRefused, match=r"secrets\.json") as error:
         pick_secrets(text, {"TOKEN": "hub"})
     assert "hunter2" not in str(error.value)
@@ -62,13 +62,13 @@ def undumped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
-def test_a_process_gets_them_in_its_environment(tmp_path: Path, undumped: list[bool]) -> None:
+def test_seats_pass_secrets_in_process_environment(tmp_path: Path, undumped: list[bool]) -> None:
     start = seats(tmp_path, EnvDelivery.PROCESS).start(1)
     assert (start.env["TOKEN"], start.env["PLAIN"], start.env["LEARNER_ID"]) == ("it's\nsecret", "p", "1")
     assert "secret" not in " ".join(start.argv) and undumped
 
 
-def test_a_container_gets_them_by_a_file_that_goes_when_it_was_read(tmp_path: Path) -> None:
+def test_seats_pass_secrets_to_container_in_file_removed_after_reading(tmp_path: Path) -> None:
     found = seats(tmp_path, EnvDelivery.FILE)
     start = found.start(1)
     file = Path(start.argv[1])
@@ -83,7 +83,7 @@ def test_a_container_gets_them_by_a_file_that_goes_when_it_was_read(tmp_path: Pa
     assert file.exists(), "a learner that is started again needs it again"
 
 
-def test_a_file_without_secrets_stays(tmp_path: Path) -> None:
+def test_seats_keep_environment_file_without_secrets(tmp_path: Path) -> None:
     found = seats(tmp_path, EnvDelivery.FILE)
     found.launch = LaunchFile(**{**found.launch.__dict__, "secrets": {}})
     file = Path(found.start(1).argv[1])
@@ -91,7 +91,7 @@ def test_a_file_without_secrets_stays(tmp_path: Path) -> None:
     assert file.exists() and "in-clear" in file.read_text()
 
 
-def test_a_process_with_secrets_leaves_no_image_of_its_memory() -> None:
+def test_leave_no_dumps_disables_core_dumps_for_process_and_children() -> None:
     """Nor does what it starts; but that may ask for one."""
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     look = (
@@ -107,7 +107,7 @@ def test_a_process_with_secrets_leaves_no_image_of_its_memory() -> None:
     assert said.stdout.split() == ["0", "0", str(hard), "0"]
 
 
-def test_what_killed_controllers_of_earlier_attempts_left_is_removed(tmp_path: Path) -> None:
+def test_seats_remove_secret_files_of_earlier_attempts(tmp_path: Path) -> None:
     found = seats(tmp_path, EnvDelivery.FILE)
     found.launch = LaunchFile(**{**found.launch.__dict__, "attempt": 3})
     names = [f"ffdl-{JOB}-{number}-{rank}" for number, rank in ((1, 0), (1, 5), (2, 0), (3, 1), (12, 0))]

@@ -119,12 +119,12 @@ SAVED: dict[str, Scalar] = {"asked": True, "confirmed": True, "answered": True, 
         ),
     ],
 )  # fmt: skip
-def test_services_do_not_decide_how_the_training_ended(told: Told, outcome: Outcome, code: str) -> None:
+def test_conclude_derives_outcome_of_job_with_services(told: Told, outcome: Outcome, code: str) -> None:
     found = conclude(LAUNCH, told.events, terminated=False)
     assert (found.outcome, found.error_code) == (outcome, code)
 
 
-def test_a_failed_service_is_named() -> None:
+def test_conclude_names_failed_service() -> None:
     found = conclude(
         LAUNCH, all_began().ended(1, 7).ended(2, ended_by="stop").ended(3, 9).stored(1, 2, 3).events, terminated=False
     )
@@ -135,7 +135,7 @@ def test_a_failed_service_is_named() -> None:
     ("service", "confirmed"),
     [({"ended_by": "service"}, True), ({"ended_by": "halt"}, True), ({"exit_code": 3}, True)],
 )
-def test_a_checkpoint_is_confirmed_by_those_who_train(service: dict[str, Any], confirmed: bool) -> None:
+def test_checkpoint_answer_needs_no_confirmation_from_services(service: dict[str, Any], confirmed: bool) -> None:
     told = halted().ended(2, asked="halt").ended(3, asked="halt").ended(1, asked="halt", **service)
     told.add(K.CHECKPOINT, 0, **SAVED).add(K.CHECKPOINT, 1, asked=True, confirmed=False, answered=True)
     assert answer(LAUNCH, told.events).checkpoint.confirmed is confirmed
@@ -143,7 +143,7 @@ def test_a_checkpoint_is_confirmed_by_those_who_train(service: dict[str, Any], c
     assert "had to be ended" not in found.message
 
 
-def test_a_learner_that_had_to_be_ended_confirms_nothing() -> None:
+def test_checkpoint_answer_is_unconfirmed_if_learner_had_to_be_killed() -> None:
     told = halted().ended(2, asked="halt").ended(3, asked="halt", ended_by="halt").ended(1, ended_by="service")
     told.add(K.CHECKPOINT, 0, **SAVED)
     assert not answer(LAUNCH, told.events).checkpoint.confirmed
@@ -170,7 +170,7 @@ def test_a_learner_that_had_to_be_ended_confirms_nothing() -> None:
         (all_began().ended(2).ended(3).add(K.STARTED, 0).add(K.STARTED, 1), False, True),
     ],
 )
-def test_when_nobody_trains_any_more(told: Told, asked: bool, over: bool) -> None:
+def test_is_training_over_decides_when_services_can_end(told: Told, asked: bool, over: bool) -> None:
     assert is_training_over(LAUNCH, told.events, asked=asked) is over
 
 
@@ -188,7 +188,7 @@ def test_when_nobody_trains_any_more(told: Told, asked: bool, over: bool) -> Non
         ({1: 1, 2: 0, 3: 0}, []),
     ],
 )
-def test_who_is_started_in_a_new_run(done: dict[int, int], started: list[int]) -> None:
+def test_at_work_selects_learners_and_services_that_a_new_run_starts(done: dict[int, int], started: list[int]) -> None:
     assert at_work(LAUNCH, (1, 2), done) == started
 
 
@@ -202,9 +202,7 @@ def test_who_is_started_in_a_new_run(done: dict[int, int], started: list[int]) -
         (all_began(), {2: 0}, []),
     ],
 )
-def test_services_that_a_killed_controller_left_get_a_last_word(
-    told: Told, done: dict[int, int], left: list[int]
-) -> None:
+def test_left_behind_lists_services_without_final_end_event(told: Told, done: dict[int, int], left: list[int]) -> None:
     assert left_behind(LAUNCH, (1, 2), told.events, done) == left
 
 
@@ -230,7 +228,7 @@ def held() -> Iterator[threading.Event]:
     event.set()
 
 
-def test_the_others_are_looked_at_once_a_second() -> None:
+def test_services_read_other_nodes_once_a_second_until_training_is_over() -> None:
     nodes = Nodes()
     services = Services(LAUNCH, cast("Any", nodes), Hand("files"))
     for tenth in range(31):
@@ -243,7 +241,7 @@ def test_the_others_are_looked_at_once_a_second() -> None:
     assert nodes.looks == 5  # what is over stays over
 
 
-def test_only_nodes_on_which_somebody_trains_are_looked_at() -> None:
+def test_services_read_only_nodes_with_training_learners() -> None:
     """Services by the hundred would read each other's files else."""
     seats = (Seat(0, "launcher"), *(Seat(number, "worker", number, service=True) for number in range(1, 9)))
     nodes = Nodes()
@@ -253,7 +251,7 @@ def test_only_nodes_on_which_somebody_trains_are_looked_at() -> None:
     assert (nodes.looks, nodes.asked) == (1, {0})
 
 
-def test_files_that_hang_hold_up_nobody(held: threading.Event) -> None:
+def test_services_do_not_block_while_event_files_hang(held: threading.Event) -> None:
     nodes, hand = Nodes(), Hand("files")
 
     def hang() -> list[Event]:
@@ -272,7 +270,7 @@ def test_files_that_hang_hold_up_nobody(held: threading.Event) -> None:
     assert services.are_free(200.0, asked=False)
 
 
-def test_files_that_cannot_be_read_are_looked_at_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_services_retry_unreadable_event_files_and_warn_once(capsys: pytest.CaptureFixture[str]) -> None:
     nodes = Nodes()
 
     def refuse() -> list[Event]:
@@ -296,7 +294,7 @@ AGAIN = LaunchFile(
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (7, 30), (5000, 30)])
-def test_pauses_grow(count: int, seconds: float) -> None:
+def test_restart_pause_doubles_up_to_thirty_seconds(count: int, seconds: float) -> None:
     assert pause_s(count) == seconds
 
 
@@ -307,13 +305,13 @@ def test_pauses_grow(count: int, seconds: float) -> None:
         ({"out_of_memory": True}, "was killed because it needed more memory than the job has"),
     ],
 )
-def test_the_learner_that_failed_is_named_by_role_and_node(fields: dict[str, Any], words: str) -> None:
+def test_conclude_names_failed_learner_by_role_and_node(fields: dict[str, Any], words: str) -> None:
     told = Told().add(K.STARTED, 0, host="n1.site").add(K.STARTED, 1, host="n2.site").began(1, 2, 3)
     told.ended(3, **{"exit_code": 1, **fields}).ended(1, 143, ended_by="stop").ended(2, 143, ended_by="stop")
     assert conclude(LAUNCH, told.events, terminated=False).message == f"learner 3 (worker 1, on n2) {words}"
 
 
-def test_an_end_after_which_it_was_started_again_is_not_its_last() -> None:
+def test_conclude_ignores_end_of_restarted_learner() -> None:
     told = all_began().ended(2, 1, restarted=True)
     assert last_endings(told.events) == {}
     assert list(last_endings(told.began(2).ended(2).events)) == [2]
@@ -321,7 +319,7 @@ def test_an_end_after_which_it_was_started_again_is_not_its_last() -> None:
     assert found.outcome is Outcome.COMPLETED
 
 
-def test_who_waited_to_be_started_again_when_all_were_asked_is_no_deaf_learner() -> None:
+def test_conclude_does_not_blame_learner_waiting_for_restart_after_halt() -> None:
     told = halted().ended(2, 1, restarted=True).ended(2, 1, ended_by="halt", waited=True)
     told.ended(3, asked="halt").ended(1, ended_by="service").add(K.CHECKPOINT, 1, **SAVED).stored(1, 2, 3)
     found = conclude(AGAIN, told.events, terminated=False)
@@ -329,7 +327,7 @@ def test_who_waited_to_be_started_again_when_all_were_asked_is_no_deaf_learner()
     assert "had to be ended" not in found.message
 
 
-def test_restarts_of_earlier_runs_count() -> None:
+def test_restarts_left_counts_restarts_of_earlier_runs() -> None:
     told = all_began().ended(2, 1, restarted=True).began(2).ended(2, 1, restarted=True)
     assert (count_restarts(told.events), restarts_left(AGAIN, told.events)) == ({2: 2}, 1)
     assert restarts_left(LAUNCH, told.events) <= 0
@@ -340,7 +338,7 @@ def made_with(spawn: Callable[[int], Any]) -> Any:
     return Restarts(AGAIN, [], Hand("files"), spawn)
 
 
-def test_a_learner_is_started_when_its_time_has_come() -> None:
+def test_restarts_start_each_learner_when_its_pause_is_over() -> None:
     restarts = made_with(lambda number: f"learner {number}")
     restarts.add(2, {}, 100.0)
     restarts.add(3, {}, 100.0)
@@ -354,7 +352,7 @@ def test_a_learner_is_started_when_its_time_has_come() -> None:
     assert not restarts.possible
 
 
-def test_what_cannot_be_started_says_why() -> None:
+def test_restarts_return_error_if_learner_cannot_start() -> None:
     def refuse(_number: int) -> object:
         raise FileNotFoundError(2, "No such file or directory", "bash")
 
@@ -366,7 +364,7 @@ def test_what_cannot_be_started_says_why() -> None:
     assert not restarts.pending
 
 
-def test_nobody_is_started_again_after_a_request(tmp_path: Path) -> None:
+def test_restarts_drop_pending_learners_after_request(tmp_path: Path) -> None:
     started = tmp_path / "started"
     restarts = made_with(lambda _number: started.touch())
     restarts.add(2, {"learner_id": 2}, 0.0)
@@ -376,7 +374,7 @@ def test_nobody_is_started_again_after_a_request(tmp_path: Path) -> None:
     assert not started.exists()
 
 
-def test_a_start_that_hangs_holds_up_nobody_and_is_given_up(held: threading.Event) -> None:
+def test_restarts_do_not_block_and_can_be_dropped_while_start_hangs(held: threading.Event) -> None:
     hand = Hand("files")
 
     def hang(_number: int) -> object:

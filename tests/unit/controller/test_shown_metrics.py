@@ -44,7 +44,7 @@ def shown(attempt: AttemptDir, number: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("refusal", [None, errno.EPERM, errno.EXDEV])
-def test_each_learner_has_its_records(
+def test_show_metrics_puts_records_beside_each_learner_log(
     attempt: AttemptDir, refusal: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -58,7 +58,7 @@ def test_each_learner_has_its_records(
         assert shown(attempt, 2) == {"evaluation-metrics.txt": "records 2\n"}
 
 
-def test_what_a_learner_has_there_stays(attempt: AttemptDir, tmp_path: Path) -> None:
+def test_show_metrics_keeps_existing_learner_file(attempt: AttemptDir, tmp_path: Path) -> None:
     Path(attempt.learner_logs(1), "evaluation-metrics.txt").write_text("mine\n")
     secret = tmp_path / "secret"
     secret.write_text("secret\n")
@@ -69,13 +69,13 @@ def test_what_a_learner_has_there_stays(attempt: AttemptDir, tmp_path: Path) -> 
     assert secret.read_text() == "secret\n"
 
 
-def test_records_that_the_learner_wrote_itself_and_jobs_without_metrics_have_none(attempt: AttemptDir) -> None:
+def test_show_metrics_adds_no_file_for_own_records_or_without_metrics(attempt: AttemptDir) -> None:
     show(attempt, "emetrics_file")
     show(attempt, "")
     assert shown(attempt, 1) == {} == shown(attempt, 2)
 
 
-def test_storing_goes_on_where_it_cannot_be_done(
+def test_show_metrics_warns_and_continues_if_records_cannot_be_linked(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -89,7 +89,7 @@ def test_storing_goes_on_where_it_cannot_be_done(
 
 
 @pytest.mark.parametrize("refusal", [None, errno.EPERM])
-def test_a_learner_that_runs_has_its_directory_for_itself(
+def test_show_growing_exposes_current_records_in_separate_directory(
     attempt: AttemptDir, refusal: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -110,7 +110,7 @@ def test_a_learner_that_runs_has_its_directory_for_itself(
     assert show_growing(launched(attempt, "emetrics_file"), 2) == "" == show_growing(launched(attempt, ""), 2)
 
 
-def test_a_copy_for_which_there_was_no_room_is_made_anew(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_metrics_retries_copy_after_disk_was_full(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -126,7 +126,7 @@ def test_a_copy_for_which_there_was_no_room_is_made_anew(attempt: AttemptDir, mo
     assert shown(attempt, 1) == {"evaluation-metrics.txt": "records 1\n"}
 
 
-def test_an_earlier_attempt_that_stored_nothing_has_its_records_too(attempt: AttemptDir, tmp_path: Path) -> None:
+def test_store_logs_includes_records_of_earlier_attempt(attempt: AttemptDir, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()
     later = AttemptDir(str(tmp_path / "attempt-2"))
@@ -137,7 +137,7 @@ def test_an_earlier_attempt_that_stored_nothing_has_its_records_too(attempt: Att
     assert found == {"learner-1/attempt-1/evaluation-metrics.txt"}
 
 
-def test_a_store_that_fails_keeps_nothing_from_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_do_each_runs_remaining_stores_after_expected_errors(capsys: pytest.CaptureFixture[str]) -> None:
     done: list[str] = []
 
     def fails(error: Exception) -> None:

@@ -37,7 +37,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_is_seen(tmp_path: Path, change: str) -> None:
+def test_tree_fingerprint_changes_when_tree_changes(tmp_path: Path, change: str) -> None:
     lay(tmp_path)
     seen = sight_of([str(tmp_path)], on)
     assert sight_of([str(tmp_path)], on) == seen
@@ -45,7 +45,7 @@ def test_what_changes_is_seen(tmp_path: Path, change: str) -> None:
     assert sight_of([str(tmp_path)], on) != seen
 
 
-def test_a_replaced_file_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
+def test_tree_fingerprint_changes_when_file_is_replaced_with_same_size_and_time(tmp_path: Path) -> None:
     lay(tmp_path)
     seen, time_ns = sight_of([str(tmp_path)], on), (tmp_path / "a").stat().st_mtime_ns
     (tmp_path / "new").write_text("b")
@@ -54,7 +54,7 @@ def test_a_replaced_file_of_the_same_size_and_time_is_seen(tmp_path: Path) -> No
     assert sight_of([str(tmp_path)], on) != seen
 
 
-def test_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_fingerprint_opens_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path)
 
     def refuse(*_: object, **__: object) -> None:
@@ -65,11 +65,11 @@ def test_nothing_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert sight_of([str(tmp_path)], on)
 
 
-def test_a_tree_that_is_not_there_looks_empty(tmp_path: Path) -> None:
+def test_tree_fingerprint_of_missing_tree_differs_from_no_trees(tmp_path: Path) -> None:
     assert sight_of([str(tmp_path / "none")], on) != sight_of([], on)
 
 
-def test_it_ends_where_nobody_waits_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_fingerprint_stops_when_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(Exception):
         pass
 

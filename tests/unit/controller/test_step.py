@@ -57,12 +57,12 @@ def lasts(child: Step, for_s: float = 0.3) -> bool:
     return child.process.poll() is None
 
 
-def test_what_an_earlier_run_said_ends_no_step(running: Step) -> None:
+def test_step_ignores_events_of_earlier_run(running: Step) -> None:
     assert lasts(running)
 
 
 @pytest.mark.parametrize("other", [(), BEGUN])
-def test_one_node_that_has_not_ended_keeps_the_step(
+def test_step_continues_while_one_node_has_not_ended(
     running: Step, launch: LaunchFile, other: tuple[EventKind, ...]
 ) -> None:
     say(launch, 0, OVER + OVER)
@@ -70,7 +70,7 @@ def test_one_node_that_has_not_ended_keeps_the_step(
     assert lasts(running)
 
 
-def test_a_child_that_outlives_all_nodes_is_ended(
+def test_step_kills_launcher_that_outlives_all_nodes(
     running: Step, launch: LaunchFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rank in (0, 1):
@@ -79,7 +79,7 @@ def test_a_child_that_outlives_all_nodes_is_ended(
     assert "outlived the step's tasks" in capsys.readouterr().err
 
 
-def test_files_that_cannot_be_read_tell_nothing(running: Step, launch: LaunchFile) -> None:
+def test_step_continues_if_event_file_cannot_be_read(running: Step, launch: LaunchFile) -> None:
     for rank in (0, 1):
         say(launch, rank, OVER + OVER)
     path = Path(AttemptDir(launch.attempt_dir).event_file("node-1"))

@@ -59,7 +59,7 @@ def go(launch: LaunchFile, spent: Spent | None = None, **measured: float) -> Att
     return JobDir(launch.job_dir).attempt(launch.attempt + 1)
 
 
-def test_the_template_becomes_the_next_attempt(tmp_path: Path) -> None:
+def test_submit_next_creates_next_attempt_from_template(tmp_path: Path) -> None:
     launch = plan(tmp_path)
     attempt = go(launch, Spent(timeouts=1, gpu_seconds=9.0), took_s=40.0)
     written = decode(Path(attempt.launch).read_text())
@@ -80,7 +80,7 @@ def test_the_template_becomes_the_next_attempt(tmp_path: Path) -> None:
     assert not (Path(attempt.path) / ".script.sh.half").exists()
 
 
-def test_a_chain_goes_on_from_one_template(tmp_path: Path) -> None:
+def test_submit_next_reuses_template_for_later_attempts(tmp_path: Path) -> None:
     first = plan(tmp_path)
     second = decode(Path(go(first).launch).read_text())
     third = decode(Path(go(second).launch).read_text())
@@ -88,7 +88,7 @@ def test_a_chain_goes_on_from_one_template(tmp_path: Path) -> None:
     assert third.carry == AttemptDir(second.attempt_dir).results
 
 
-def test_the_submitting_command_gets_what_it_may_see_and_its_words_are_kept(
+def test_submit_next_filters_environment_and_keeps_command_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "s3cret")
@@ -102,7 +102,7 @@ def test_the_submitting_command_gets_what_it_may_see_and_its_words_are_kept(
     assert "SECRET" not in environ and (environ["SLURM_CONF"], environ["X_ONE"]) == ("/etc/slurm.conf", "1")
 
 
-def test_the_command_holds_the_lock_and_finds_the_mark(tmp_path: Path) -> None:
+def test_submit_next_runs_command_under_lock_with_begun_mark(tmp_path: Path) -> None:
     check = (
         "d = os.path.dirname(sys.argv[4]) + '/submit/'\n"
         "fd = os.open(d + 'lock', os.O_RDWR)\n"
@@ -113,7 +113,7 @@ def test_the_command_holds_the_lock_and_finds_the_mark(tmp_path: Path) -> None:
     assert (Path(attempt.submit) / "reply").read_text().split() == ["held", "begun"]
 
 
-def test_a_refusal_is_told_and_the_mark_stays(tmp_path: Path) -> None:
+def test_submit_next_reports_refusal_and_keeps_begun_mark(tmp_path: Path) -> None:
     argv = submitter(tmp_path, "print('Invalid qos', file=sys.stderr); sys.exit(1)\n")
     launch = plan(tmp_path, submit=argv)
     with pytest.raises(Refused, match="ended with 1: Invalid qos"):
@@ -121,19 +121,19 @@ def test_a_refusal_is_told_and_the_mark_stays(tmp_path: Path) -> None:
     assert Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
 
 
-def test_a_command_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+def test_submit_next_stops_waiting_for_hanging_command(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"did not answer in 0\.2 s"):
         go(plan(tmp_path, submit=submitter(tmp_path, "time.sleep(60)\n"), timeout_s=0.2))
 
 
-def test_a_command_that_cannot_run_surely_submitted_nothing(tmp_path: Path) -> None:
+def test_submit_next_removes_begun_mark_if_command_cannot_run(tmp_path: Path) -> None:
     launch = plan(tmp_path, submit=("/nowhere/sbatch", "{script}"))
     with pytest.raises(Refused, match="cannot be submitted"):
         go(launch)
     assert not Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
 
 
-def test_what_somebody_has_begun_is_left_alone(tmp_path: Path) -> None:
+def test_submit_next_leaves_begun_submission_unchanged(tmp_path: Path) -> None:
     launch = plan(tmp_path, submit=submitter(tmp_path, "print(1)\n"))
     attempt = JobDir(launch.job_dir).attempt(2)
     os.makedirs(attempt.submit)  # noqa: PTH103 - AttemptDir gives texts
@@ -142,7 +142,7 @@ def test_what_somebody_has_begun_is_left_alone(tmp_path: Path) -> None:
     assert not Path(attempt.launch).exists() and not (Path(attempt.submit) / "reply").exists()
 
 
-def test_a_submission_under_way_is_left_alone(tmp_path: Path) -> None:
+def test_submit_next_leaves_locked_submission_unchanged(tmp_path: Path) -> None:
     launch = plan(tmp_path, submit=submitter(tmp_path, "print(1)\n"))
     attempt = JobDir(launch.job_dir).attempt(2)
     os.makedirs(attempt.submit)  # noqa: PTH103 - AttemptDir gives texts
@@ -153,7 +153,7 @@ def test_a_submission_under_way_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "foreign"])
-def test_a_template_that_does_not_fit_is_refused(tmp_path: Path, damage: str) -> None:
+def test_submit_next_rejects_missing_damaged_or_foreign_template(tmp_path: Path, damage: str) -> None:
     launch = plan(tmp_path)
     path = tmp_path / JOB / "attempt-next" / "launch.json"
     if damage == "missing":
@@ -178,7 +178,7 @@ def test_a_template_that_does_not_fit_is_refused(tmp_path: Path, damage: str) ->
         (None, "", 20.0, None, (None, "")),
     ],
 )
-def test_the_lead_grows_with_what_a_checkpoint_took_unless_the_manifest_says_it(
+def test_next_lead_grows_with_checkpoint_time_unless_set_in_manifest(
     tmp_path: Path,
     lead_s: int | None,
     origin: str,
@@ -193,7 +193,7 @@ def test_the_lead_grows_with_what_a_checkpoint_took_unless_the_manifest_says_it(
     assert found == Lead(expected[0], LeadFrom(expected[1]))
 
 
-def test_names_and_prefixes_of_the_environment() -> None:
+def test_kept_environment_matches_names_and_prefixes() -> None:
     assert kept_environment(("A", "B_*"), {"A": "1", "AA": "2", "B_": "3", "B_X": "4"}) == {
         "A": "1", "B_": "3", "B_X": "4",
     }  # fmt: skip
@@ -203,7 +203,7 @@ def test_names_and_prefixes_of_the_environment() -> None:
 # -------------------------------------------------------------------------------------------------- the chain
 
 
-def test_a_confirmed_checkpoint_goes_on(tmp_path: Path) -> None:
+def test_continuation_submits_successor_after_confirmed_checkpoint(tmp_path: Path) -> None:
     found = Chain(plan(tmp_path), "77").arrange(HALTED, 100.0, None)
     assert (found.goes_on, found.attempt, found.spent) == (
         GoesOn.SUCCESSOR, 2, Spent(timeouts=1, gpu_seconds=100.0),
@@ -211,14 +211,14 @@ def test_a_confirmed_checkpoint_goes_on(tmp_path: Path) -> None:
     assert "checkpoint confirmed" in found.message and found.error_code == ""
 
 
-def test_a_chain_without_progress_ends_and_says_so(tmp_path: Path) -> None:
+def test_continuation_stops_without_confirmed_checkpoint(tmp_path: Path) -> None:
     nothing = replace(HALTED, outcome=Outcome.TIMED_OUT, checkpoint=Checkpoint(asked=True), error_code="C203")
     found = Chain(plan(tmp_path), "77").arrange(nothing, 0.0, None)
     assert (found.goes_on, found.error_code) == (GoesOn.NO, "C203")
     assert "the chain ends here" in found.message and "no checkpoint was confirmed" in found.message
 
 
-def test_budgets_end_a_chain(tmp_path: Path) -> None:
+def test_continuation_stops_when_retry_budget_is_used_up(tmp_path: Path) -> None:
     found = Chain(plan(tmp_path, spent=Spent(timeouts=3)), "77").arrange(HALTED, 0.0, None)
     assert found.goes_on is GoesOn.NO and "batch.retry.timeouts allows 3" in found.message
     capped = plan(tmp_path / "b", budget=Budget(gpu_seconds=7200.0), spent=Spent(gpu_seconds=7000.0))
@@ -227,7 +227,7 @@ def test_budgets_end_a_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wish", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
-def test_what_the_owner_wants_ends_a_chain(tmp_path: Path, wish: str, interruption: str) -> None:
+def test_continuation_stops_after_halt_or_cancel_request(tmp_path: Path, wish: str, interruption: str) -> None:
     launch = plan(tmp_path)
     os.makedirs(launch.attempt_dir)  # noqa: PTH103 - AttemptDir gives texts
     Path(AttemptDir(launch.attempt_dir).control).write_text(json.dumps({"attempt": 1, "wish": wish}))
@@ -237,23 +237,25 @@ def test_what_the_owner_wants_ends_a_chain(tmp_path: Path, wish: str, interrupti
 
 
 @pytest.mark.parametrize("why", ["", "halt"])
-def test_other_ends_are_not_the_heads_to_go_on_from(tmp_path: Path, why: str) -> None:
+def test_continuation_ignores_halt_and_uninterrupted_end(tmp_path: Path, why: str) -> None:
     found = Chain(plan(tmp_path), "77").arrange(replace(HALTED, interruption=why), 0.0, None)
     assert (found.goes_on, found.interruption, found.spent) == (GoesOn.NO, why, None)
 
 
-def test_without_a_succession_the_platform_decides(tmp_path: Path) -> None:
+def test_continuation_is_left_to_platform_if_launch_file_has_no_settings(tmp_path: Path) -> None:
     found = Chain(replace(plan(tmp_path), succession=None), "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.interruption, found.message) == (GoesOn.NO, "timeout", "")
 
 
-def test_what_cannot_be_submitted_is_the_platforms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_continuation_is_left_to_platform_if_submission_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = Chain(plan(tmp_path, submit=("false",)), "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.attempt) == (GoesOn.PLATFORM, 2)
     assert "false ended with 1" in found.message and "false ended with 1" in capsys.readouterr().err
 
 
-def test_a_site_that_requeues_gets_no_successor(tmp_path: Path) -> None:
+def test_continuation_requeues_same_attempt_if_site_requeues(tmp_path: Path) -> None:
     path = tmp_path / "asked"
     launch = plan(tmp_path, requeue=(sys.executable, "-c", f"open({str(path)!r}, 'w').write('{{native_id}}')"))
     chain = Chain(launch, "77")
@@ -265,7 +267,7 @@ def test_a_site_that_requeues_gets_no_successor(tmp_path: Path) -> None:
     assert refused.requeue() == "false ended with 1"
 
 
-def test_an_earlier_runs_count_is_newer_than_the_launch_file(tmp_path: Path) -> None:
+def test_continuation_adds_to_budget_spent_by_earlier_run(tmp_path: Path) -> None:
     before = FinalRecord("77", Outcome.HALTED, 0.0, True, goes_on=GoesOn.REQUEUE, spent=Spent(timeouts=2))
     assert Chain(plan(tmp_path), "77", before).arrange(HALTED, 1.0, None).spent == Spent(timeouts=3, gpu_seconds=1.0)
     cut = FinalRecord("77", Outcome.CANCELLED, 0.0, True, gpu_seconds=50.0)
@@ -280,7 +282,7 @@ def drilled(launch: LaunchFile, **cell: object) -> LaunchFile:
     return launch
 
 
-def test_a_played_time_limit_goes_on_and_uses_up_no_budget(tmp_path: Path) -> None:
+def test_drilled_timeout_continues_without_using_retry_budget(tmp_path: Path) -> None:
     launch = drilled(plan(tmp_path, spent=Spent(timeouts=3)), run=1)
     found = Chain(launch, "77").arrange(HALTED, 100.0, None)
     assert (found.goes_on, found.interruption, found.played) == (GoesOn.SUCCESSOR, "timeout", True)
@@ -296,13 +298,15 @@ def test_a_played_time_limit_goes_on_and_uses_up_no_budget(tmp_path: Path) -> No
     [({"run": 1}, 2, "timeout"), ({"run": 1}, 1, "preemption"), ({"run": 1, "drill": "preempt"}, 1, "timeout")],
     ids=["another run's", "another event's", "another event's too"],
 )
-def test_what_no_drill_played_is_charged(tmp_path: Path, cell: dict[str, object], run: int, interruption: str) -> None:
+def test_drill_of_other_run_or_event_uses_retry_budget(
+    tmp_path: Path, cell: dict[str, object], run: int, interruption: str
+) -> None:
     launch = drilled(plan(tmp_path), **cell)
     found = Chain(launch, "77", run=run).arrange(replace(HALTED, interruption=interruption), 0.0, None)
     assert not found.played and found.spent in (Spent(timeouts=1), Spent(preemptions=1))
 
 
-def test_a_played_time_limit_is_told_as_one_to_the_platform_and_not_to_an_owner_who_halts(tmp_path: Path) -> None:
+def test_drilled_timeout_is_reported_unless_owner_halts(tmp_path: Path) -> None:
     found = Chain(replace(drilled(plan(tmp_path), run=1), succession=None), "77").arrange(HALTED, 0.0, None)
     assert (found.played, found.message) == (True, "a drill played a time limit; checkpoint confirmed after 4.0 s")
     halted = Chain(drilled(plan(tmp_path / "b"), run=1, wish="halt"), "77").arrange(HALTED, 0.0, None)
@@ -310,7 +314,7 @@ def test_a_played_time_limit_is_told_as_one_to_the_platform_and_not_to_an_owner_
 
 
 @pytest.mark.parametrize("message", ["halted on request; no checkpoint was confirmed", "halted before it started"])
-def test_a_played_halt_is_told_as_one(tmp_path: Path, message: str) -> None:
+def test_drilled_halt_is_reported_as_drill(tmp_path: Path, message: str) -> None:
     halted = replace(HALTED, interruption="halt", message=message)
     found = Chain(drilled(plan(tmp_path), run=1, drill="halt", wish="halt"), "77").arrange(halted, 0.0, None)
     assert (found.interruption, found.played, found.goes_on) == ("halt", True, GoesOn.NO)
@@ -321,7 +325,7 @@ def test_a_played_halt_is_told_as_one(tmp_path: Path, message: str) -> None:
     assert not Chain(drilled(plan(tmp_path / "c"), run=1, drill="halt"), "77").arrange(failed, 0.0, None).played
 
 
-def test_secrets_go_to_the_next_attempt_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_next_copies_secrets_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value may hold anything, also what stands for the next attempt in other files."""
     undumped: list[bool] = []
     monkeypatch.setattr(succession, "leave_no_dumps", lambda: undumped.append(True))
@@ -336,7 +340,7 @@ def test_secrets_go_to_the_next_attempt_as_they_are(tmp_path: Path, monkeypatch:
     assert undumped == [True]
 
 
-def test_a_template_without_what_this_attempt_was_given_is_refused(tmp_path: Path) -> None:
+def test_submit_next_rejects_template_without_needed_secrets(tmp_path: Path) -> None:
     launch = plan(tmp_path)
     own = Path(AttemptDir(launch.attempt_dir).secrets)
     own.parent.mkdir(parents=True)

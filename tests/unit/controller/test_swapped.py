@@ -70,7 +70,7 @@ def everything_in(root: Path) -> str:
 @both_ways
 @pytest.mark.parametrize("depth", [1, 2, KEPT, KEPT + 3])
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_a_directory_that_becomes_a_link_leads_nowhere(
+def test_copy_tree_does_not_follow_directory_replaced_by_link(
     tmp_path: Path, outside: Path, depth: int, which: str, link: bool
 ) -> None:
     """It was listed as a directory; then, before anything below it is looked at, it is a link."""
@@ -89,7 +89,7 @@ def test_a_directory_that_becomes_a_link_leads_nowhere(
     assert target.joinpath(*swapped.relative_to(source).parts[:-1], "a").read_text() == "listed with it"
 
 
-def test_a_directory_above_the_one_that_is_copied_may_move(tmp_path: Path, outside: Path) -> None:
+def test_copy_tree_copies_original_directory_if_parent_is_moved(tmp_path: Path, outside: Path) -> None:
     """The files of a directory are the files of that directory, wherever it is meanwhile."""
     source, target = tmp_path / "s", tmp_path / "t"
     (source / "a" / "b").mkdir(parents=True)
@@ -129,7 +129,7 @@ def make_nothing(path: Path, outside: Path) -> None:
 
 @both_ways
 @pytest.mark.parametrize("make", [make_link, make_pipe, make_socket, make_directory, make_nothing])
-def test_a_file_that_becomes_something_else_is_left_out(
+def test_copy_tree_skips_file_replaced_by_another_type(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, Path], None], link: bool
 ) -> None:
     """Between the look at it and its opening."""
@@ -155,7 +155,7 @@ def test_a_file_that_becomes_something_else_is_left_out(
 
 
 @both_ways
-def test_a_pipe_that_was_listed_as_a_file_holds_nobody_up(tmp_path: Path, link: bool) -> None:
+def test_copy_tree_does_not_block_on_file_replaced_by_pipe(tmp_path: Path, link: bool) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     source.mkdir()
     (source / "file").write_text("a learner's")
@@ -168,7 +168,7 @@ def test_a_pipe_that_was_listed_as_a_file_holds_nobody_up(tmp_path: Path, link: 
     assert list(target.iterdir()) == []
 
 
-def test_a_link_that_becomes_a_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_tree_skips_link_replaced_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     source.mkdir()
     (source / "link").symlink_to("elsewhere")
@@ -183,7 +183,7 @@ def test_a_link_that_becomes_a_file_is_left_out(tmp_path: Path, monkeypatch: pyt
     assert list(target.iterdir()) == []
 
 
-def test_whoever_swaps_all_the_time_gets_nothing_else_stored(tmp_path: Path, outside: Path) -> None:
+def test_copy_tree_stays_inside_trees_during_continuous_swaps(tmp_path: Path, outside: Path) -> None:
     """A race, on both sides at once; how it ends differs, what may not come of it does not."""
     source, target = tmp_path / "s", tmp_path / "t"
     for root in (source, target):
@@ -224,7 +224,7 @@ def test_whoever_swaps_all_the_time_gets_nothing_else_stored(tmp_path: Path, out
 
 
 @both_ways
-def test_nothing_is_written_where_a_directory_of_the_target_leads_to(tmp_path: Path, outside: Path, link: bool) -> None:
+def test_copy_tree_writes_nothing_through_replaced_target_directory(tmp_path: Path, outside: Path, link: bool) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     for name in ("1", "2", "file"):
         (source / "sub" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def test_nothing_is_written_where_a_directory_of_the_target_leads_to(tmp_path: P
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_a_directory_that_was_just_made_becomes_a_link(
+def test_make_below_never_uses_new_directory_replaced_by_link(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     real, made = files.make_directory, []
@@ -261,7 +261,7 @@ def test_a_directory_that_was_just_made_becomes_a_link(
         make_below(str(tmp_path), ["state"])
 
 
-def test_logs_stay_in_the_store_of_logs(tmp_path: Path, outside: Path) -> None:
+def test_store_logs_writes_nothing_through_replaced_store_directory(tmp_path: Path, outside: Path) -> None:
     job, store = tmp_path / "jobs" / "training-abc", tmp_path / "store"
     launch = LaunchFile(
         token="training-abc-1",
@@ -283,7 +283,7 @@ def test_logs_stay_in_the_store_of_logs(tmp_path: Path, outside: Path) -> None:
     assert (store / "learner-1-moved" / "file").read_text() == "said"
 
 
-def test_what_is_half_copied_is_not_removed_elsewhere(tmp_path: Path, outside: Path) -> None:
+def test_remove_half_copied_removes_nothing_through_replaced_directory(tmp_path: Path, outside: Path) -> None:
     name = ".host-1.ffdl-tmp"
     (tmp_path / "t" / "sub").mkdir(parents=True)
     for place in (tmp_path / "t", tmp_path / "t" / "sub", outside):
@@ -306,7 +306,7 @@ def test_what_is_half_copied_is_not_removed_elsewhere(tmp_path: Path, outside: P
 # -------------------------------------------------------------------------------------------- other writers
 
 
-def test_a_model_is_unpacked_into_the_directory_that_was_made(
+def test_model_unpack_writes_nothing_through_replaced_directory(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "model"
@@ -326,7 +326,7 @@ def test_a_model_is_unpacked_into_the_directory_that_was_made(
     assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", SECRET)]
 
 
-def test_mailboxes_are_emptied_where_they_were_found(
+def test_launch_agent_install_removes_nothing_through_replaced_mailbox(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = tmp_path / "state"
@@ -347,7 +347,9 @@ def test_mailboxes_are_emptied_where_they_were_found(
     assert list((state / f"{MAIL}-moved" / "learner-0").iterdir()) == []
 
 
-def test_files_elsewhere_are_no_checkpoints(tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inventory_excludes_files_behind_replaced_directory(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked for the time at each entry."""
     place = tmp_path / "checkpoints"
     (place / "sub").mkdir(parents=True)

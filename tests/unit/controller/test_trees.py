@@ -30,7 +30,7 @@ def few_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_a_deep_tree_needs_few_descriptors(tmp_path: Path, few_descriptors: None) -> None:
+def test_copy_tree_needs_few_descriptors_for_deep_tree(tmp_path: Path, few_descriptors: None) -> None:
     """Deeper than a path may be long, and with a second branch every hundred levels."""
     source, target, levels, name = tmp_path / "s", tmp_path / "t", 600, "d" * 12
     try:
@@ -52,7 +52,7 @@ def test_a_deep_tree_needs_few_descriptors(tmp_path: Path, few_descriptors: None
 
 
 @pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
-def test_names_are_any_bytes(tmp_path: Path, link: bool) -> None:
+def test_copy_tree_preserves_arbitrary_byte_names(tmp_path: Path, link: bool) -> None:
     names = [b"\xff\xfe", b"new\nline", b"-rf", b" ", b"\xc3\xbc", b"\x01\x7f", b"x" * 255]
     for name in map(os.fsdecode, names):
         (tmp_path / "s" / f"in {name[:200]}" / name).mkdir(parents=True)
@@ -62,7 +62,9 @@ def test_names_are_any_bytes(tmp_path: Path, link: bool) -> None:
         assert (tmp_path / "t" / f"in {name[:200]}" / name / name).read_bytes() == os.fsencode(name)
 
 
-def test_a_copy_has_the_file_s_mode_time_and_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_tree_preserves_mode_time_and_supported_attributes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Attributes that the target's file system does not take are left out, each by itself."""
     source, target = tmp_path / "s", tmp_path / "t"
     source.mkdir()
@@ -85,7 +87,7 @@ def test_a_copy_has_the_file_s_mode_time_and_attributes(tmp_path: Path, monkeypa
     assert taken == {"user.x": b"user.x"}
 
 
-def test_an_error_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_tree_names_path_in_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = tmp_path / "s", tmp_path / "t"
     (source / "sub").mkdir(parents=True)
     (source / "sub" / "file").write_text("x")

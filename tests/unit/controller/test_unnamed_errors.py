@@ -24,7 +24,7 @@ def small_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_text_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+def test_write_text_names_file_in_error_and_keeps_old_content(tmp_path: Path) -> None:
     path = tmp_path / "task.json"
     path.write_text("before")
     with small_files(), pytest.raises(OSError, match="File too large") as failed:

@@ -52,7 +52,7 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path / "proc"
 
 
-def test_version_2_is_read_at_the_level_that_has_it_as_far_as_the_job_is_alone(tmp_path: Path, proc: Path) -> None:
+def test_cgroup_v2_reads_each_file_at_level_owned_by_job(tmp_path: Path, proc: Path) -> None:
     (proc / "self" / "cgroup").write_text("0::/slurm/job_7/step_0/user/task_0\n")
     step = tmp_path / "cgroup" / "slurm" / "job_7" / "step_0"
     group(step, [], memory__current="9", memory__peak="9")
@@ -69,7 +69,7 @@ def test_version_2_is_read_at_the_level_that_has_it_as_far_as_the_job_is_alone(t
     assert found is not None and found.read() == Use(2.5, 700, 900, 7, 4)
 
 
-def test_a_group_with_others_in_it_is_nobodys(tmp_path: Path, proc: Path) -> None:
+def test_find_own_cgroup_returns_none_for_shared_root_or_unknown_group(tmp_path: Path, proc: Path) -> None:
     (proc / "self" / "cgroup").write_text("0::/user.slice\n")
     group(tmp_path / "cgroup" / "user.slice", [10, 99], cpu__stat="usage_usec 1\n", memory__current="1\n")
     assert find_own({10}, str(proc), str(tmp_path / "cgroup")) is None
@@ -79,7 +79,7 @@ def test_a_group_with_others_in_it_is_nobodys(tmp_path: Path, proc: Path) -> Non
     assert find_own({10}, str(proc), str(tmp_path / "cgroup")) is None
 
 
-def test_version_1_has_a_hierarchy_for_each(tmp_path: Path, proc: Path) -> None:
+def test_cgroup_v1_reads_each_controller_hierarchy(tmp_path: Path, proc: Path) -> None:
     task = "/slurm/job_7/step_0/task_0"
     lines = f"4:memory:{task}\n3:cpu,cpuacct:{task}\n2:blkio:/\n1:name=systemd:/\n0::/x\n"
     (proc / "self" / "cgroup").write_text(lines)
@@ -97,7 +97,7 @@ def test_version_1_has_a_hierarchy_for_each(tmp_path: Path, proc: Path) -> None:
     assert found.read() == Use(1.5, None, None, None, None)
 
 
-def test_version_1_counts_storage_of_all_devices(tmp_path: Path, proc: Path) -> None:
+def test_cgroup_v1_sums_storage_of_all_devices(tmp_path: Path, proc: Path) -> None:
     (proc / "self" / "cgroup").write_text("2:blkio:/a/b\n")
     text = "8:0 Read 5\n8:0 Write 6\n8:0 Total 11\n8:16 Read 1\n8:16 Write 0\nTotal 12\n"
     group(tmp_path / "cgroup/blkio/a/b", [10], blkio__throttle__io_service_bytes=text)
@@ -115,7 +115,7 @@ def process(proc: Path, pid: int, cpu_ticks: int, pages: int, read: int) -> Proc
     return Process(pid, "S", 1, 10, 10, 0)
 
 
-def test_learners_are_the_sums_of_their_processes_and_counters_never_go_back(proc: Path) -> None:
+def test_learner_usage_sums_processes_and_never_decreases(proc: Path) -> None:
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
     table = {10: process(proc, 10, 3 * ticks, 2, 4), 11: replace(process(proc, 11, 2 * ticks, 1, 6), parent=10)}
     trees = Trees(str(proc))
@@ -125,7 +125,7 @@ def test_learners_are_the_sums_of_their_processes_and_counters_never_go_back(pro
     assert trees.read({}, {}) == {}
 
 
-def test_the_network_is_the_jobs_where_it_has_a_namespace_of_its_own(proc: Path) -> None:
+def test_learner_traffic_is_read_from_own_network_namespace(proc: Path) -> None:
     process(proc, 10, 0, 0, 0)
     (proc / "self" / "ns").mkdir()
     (proc / "self" / "ns" / "net").symlink_to("net:[1]")
@@ -147,14 +147,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(place / "libnvidia-ml.so.1")
 
 
-def test_gpus_by_number_and_by_name(library: str) -> None:
+def test_gpu_usage_reads_devices_by_index_and_uuid(library: str) -> None:
     gib = 1024**3
     found = Gpus({1: "0,1", 2: "GPU-a1,7"}, library).read()
     assert found[:2] == (GpuUse("0", 1, 0.41, 8 * gib, 32 * gib), GpuUse("1", 1, 0.42, 16 * gib, 32 * gib))
     assert found[2:] == (GpuUse("GPU-a1", 2, None, 72 * gib, 32 * gib),)
 
 
-def test_without_a_driver_or_without_devices_nothing_is_looked_at(library: str, tmp_path: Path) -> None:
+def test_gpu_usage_is_disabled_without_driver_or_devices(library: str, tmp_path: Path) -> None:
     gpus = Gpus({1: "0"}, str(tmp_path / "none.so"))
     assert [gpus.is_there, gpus.read(), gpus.is_there] == [True, (), False]
     assert not Gpus({1: "", 2: ""}, library).is_there
@@ -163,7 +163,7 @@ def test_without_a_driver_or_without_devices_nothing_is_looked_at(library: str, 
     assert Gpus({1: "0"}, str(tmp_path / "other.so")).read() == ()
 
 
-def test_samples_are_lines_that_can_be_read_again(tmp_path: Path, library: str) -> None:
+def test_usage_sampler_writes_samples_that_can_be_decoded(tmp_path: Path, library: str) -> None:
     path = tmp_path / "usage-0.jsonl"
     sampler = Sampler(str(path), Gpus({1: "1"}, library))
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as learner:
@@ -178,7 +178,7 @@ def test_samples_are_lines_that_can_be_read_again(tmp_path: Path, library: str) 
     assert encode_sample(UsageSample(1.0, "n")) == '{"at":1.0,"host":"n"}\n'
 
 
-def test_a_file_of_samples_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_sampler_limits_sample_count_and_file_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pause_after(3600.0) == EVERY_S
     at = count = 0.0
     while at < 30 * 86400:

@@ -65,23 +65,23 @@ def two(tmp_path: Path) -> tuple[LaunchFile, AttemptDir]:
     return make(tmp_path, 1, wish="", drill=""), AttemptDir(make(tmp_path, 2).attempt_dir)
 
 
-def test_one_that_said_it_ended_is_not_waited_for(two: tuple[LaunchFile, AttemptDir]) -> None:
+def test_await_earlier_returns_if_earlier_attempt_has_ended(two: tuple[LaunchFile, AttemptDir]) -> None:
     said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}))
     await_earlier([two[0]], two[1], refuse, silent)
 
 
-def test_one_that_never_started_is_not_waited_for(two: tuple[LaunchFile, AttemptDir]) -> None:
+def test_await_earlier_returns_if_earlier_attempt_never_started(two: tuple[LaunchFile, AttemptDir]) -> None:
     await_earlier([two[0]], two[1], refuse, silent)
 
 
-def test_one_that_started_again_after_it_ended_is(two: tuple[LaunchFile, AttemptDir]) -> None:
+def test_await_earlier_waits_if_earlier_attempt_started_again_after_its_end(two: tuple[LaunchFile, AttemptDir]) -> None:
     said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}), (EventKind.STARTED, FAR))
     beat(two[0], 0.0)
     with pytest.raises(Waited):
         await_earlier([two[0]], two[1], refuse, silent)
 
 
-def test_what_is_waited_for_is_told_once_and_so_is_its_end(two: tuple[LaunchFile, AttemptDir]) -> None:
+def test_await_earlier_reports_reason_once_and_clears_it_at_end(two: tuple[LaunchFile, AttemptDir]) -> None:
     said(two[0], (EventKind.STARTED, FAR))
     beat(two[0], 0.0)
     told: list[str] = []
@@ -102,7 +102,7 @@ def test_what_is_waited_for_is_told_once_and_so_is_its_end(two: tuple[LaunchFile
 
 
 @pytest.mark.parametrize(("age_s", "waits"), [(0.0, True), (130.0, True), (140.0, False)])
-def test_a_far_one_is_waited_for_until_it_must_have_killed_its_learners(
+def test_await_earlier_waits_for_remote_controller_until_fence_time_is_over(
     two: tuple[LaunchFile, AttemptDir], age_s: float, waits: bool
 ) -> None:
     said(two[0], (EventKind.STARTED, FAR))
@@ -114,7 +114,7 @@ def test_a_far_one_is_waited_for_until_it_must_have_killed_its_learners(
         await_earlier([two[0]], two[1], refuse, silent)
 
 
-def test_one_on_this_host_is_waited_for_while_it_lives(two: tuple[LaunchFile, AttemptDir]) -> None:
+def test_await_earlier_waits_for_local_controller_while_its_process_lives(two: tuple[LaunchFile, AttemptDir]) -> None:
     mine = identity(os.getpid())
     said(two[0], (EventKind.STARTED, mine))
     beat(two[0], 1000.0)
@@ -126,7 +126,7 @@ def test_one_on_this_host_is_waited_for_while_it_lives(two: tuple[LaunchFile, At
         await_earlier([two[0]], two[1], refuse, silent)
 
 
-def test_older_attempts_are_told_of_the_newer_one(tmp_path: Path) -> None:
+def test_earlier_attempts_record_highest_newer_attempt_number(tmp_path: Path) -> None:
     make(tmp_path, 1, wish="halt", drill="")
     make(tmp_path, 2)
     third = make(tmp_path, 3)
@@ -139,7 +139,7 @@ def test_older_attempts_are_told_of_the_newer_one(tmp_path: Path) -> None:
     assert json.loads(Path(AttemptDir(older[0].attempt_dir).control).read_text())["attempt"] == 3
 
 
-def test_attempts_that_cannot_be_read_are_named_or_were_never_written(
+def test_earlier_attempts_warns_about_damaged_and_skips_missing_attempts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, fourth = make(tmp_path, 1), make(tmp_path, 4)
@@ -148,7 +148,7 @@ def test_attempts_that_cannot_be_read_are_named_or_were_never_written(
     assert "not waited for" in capsys.readouterr().err
 
 
-def test_only_what_is_owed_is_paid(
+def test_pending_uploads_run_only_for_attempts_without_stored_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = [make(tmp_path, number) for number in (1, 2, 3, 4)]
@@ -165,7 +165,7 @@ def test_only_what_is_owed_is_paid(
     assert "attempt 3 ended with 3; still owed" in capsys.readouterr().err
 
 
-def test_a_payment_is_ended_with_the_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_upload_process_is_killed_when_head_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(tmp_path, 1)
     monkeypatch.setattr("ffdl_batch.controller.head.waiting.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
     with pytest.raises(Waited):

@@ -24,13 +24,15 @@ def made(tmp_path: Path) -> Watch:
 
 
 @pytest.mark.parametrize(("attempt", "fenced"), [(1, False), (2, False), (3, True), ("x", False)])
-def test_a_newer_attempt_fences(watch: Watch, attempt: object, fenced: bool) -> None:
+def test_watch_fences_node_when_control_names_newer_attempt(watch: Watch, attempt: object, fenced: bool) -> None:
     Path(watch.attempt.control).write_text(json.dumps({"attempt": attempt}))
     watch.look()
     assert bool(watch.fenced) is fenced
 
 
-def test_a_directory_that_cannot_be_read_fences_after_a_while(watch: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_fences_node_when_attempt_directory_stays_unreadable(
+    watch: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
     watch.clock = SteppedTime()
     watch.look()
     assert not watch.fenced
@@ -56,7 +58,7 @@ class SteppedTime(RunningTime):
 @pytest.mark.parametrize(
     ("error", "is_fenced"), [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False)]
 )
-def test_a_heartbeat_that_cannot_be_written_fences_but_for_want_of_room(
+def test_watch_fences_node_when_heartbeat_fails_except_on_full_disk(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, error: int, is_fenced: bool
 ) -> None:
     """A dead disk is read from the cache for hours: no cell read there proves that no newer attempt has begun."""
@@ -76,7 +78,7 @@ def test_a_heartbeat_that_cannot_be_written_fences_but_for_want_of_room(
     assert not watch.fenced
 
 
-def test_want_of_room_after_a_fault_is_the_word_of_a_file_system_that_is_back(
+def test_watch_resets_fence_timer_when_error_changes_to_full_disk(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = [errno.EIO, *[errno.EDQUOT] * 3]
@@ -93,7 +95,7 @@ def test_want_of_room_after_a_fault_is_the_word_of_a_file_system_that_is_back(
     assert refusals == []
 
 
-def test_a_damaged_or_empty_cell_is_no_order(watch: Watch) -> None:
+def test_watch_ignores_damaged_and_empty_cells(watch: Watch) -> None:
     Path(watch.attempt.stop).write_text("")
     Path(watch.attempt.control).write_text("{")
     watch.look()

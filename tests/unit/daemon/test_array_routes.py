@@ -26,7 +26,7 @@ def view(answer: Any) -> ArrayView:
     return from_plain(ArrayView, answer.json["array"])
 
 
-def test_an_array_is_accepted_and_counted(desk: Desk) -> None:
+def test_array_routes_accept_array_and_count_its_jobs(desk: Desk) -> None:
     result = submit_array(desk)
     assert (len(result["elements"]), desk.pokes) == (3, ["poke"])
     array = view(desk.ask("GET", f"/api/v1/arrays/{result['id']}"))
@@ -34,7 +34,7 @@ def test_an_array_is_accepted_and_counted(desk: Desk) -> None:
     assert submit_array(desk) == result, "the same request again"
 
 
-def test_its_jobs_are_listed_by_index_and_asked_for_by_it(desk: Desk) -> None:
+def test_array_routes_list_and_address_jobs_by_index(desk: Desk) -> None:
     result = submit_array(desk, "4,2,10")
     jobs = desk.ask("GET", f"/api/v1/jobs?array={result['id']}").json["jobs"]
     assert [(job["id"], job["array_index"]) for job in jobs] == list(zip(result["elements"], (2, 4, 10), strict=True))
@@ -45,7 +45,7 @@ def test_its_jobs_are_listed_by_index_and_asked_for_by_it(desk: Desk) -> None:
     assert desk.ask("GET", f"/api/v1/jobs/{result['id']}_3").status == 404
 
 
-def test_all_of_it_is_stopped_and_waited_for(desk: Desk) -> None:
+def test_array_routes_halt_cancel_and_wait_for_all_jobs(desk: Desk) -> None:
     array_id = submit_array(desk)["id"]
     assert not view(desk.ask("GET", f"/api/v1/arrays/{array_id}/wait?wait_s=0")).ended
     halted = view(desk.ask("POST", f"/api/v1/arrays/{array_id}/halt"))
@@ -56,7 +56,7 @@ def test_all_of_it_is_stopped_and_waited_for(desk: Desk) -> None:
     assert view(desk.ask("GET", f"/api/v1/arrays/{array_id}/wait?wait_s=30")) == cancelled
 
 
-def test_only_the_owner_and_root_see_it(desk: Desk) -> None:
+def test_array_routes_reject_other_users_and_unknown_arrays(desk: Desk) -> None:
     array_id = submit_array(desk)["id"]
     assert desk.ask("GET", f"/api/v1/arrays/{array_id}", uid=0).status == 200
     assert desk.ask("GET", f"/api/v1/arrays/{array_id}", uid=OWN_UID + 1).status == 403

@@ -31,7 +31,7 @@ HELD: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "target", "body"), HELD)
-def test_what_is_said_about_jobs_waits_for_the_watcher(
+def test_job_routes_wait_until_watcher_has_caught_up(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, target: str, body: Any
 ) -> None:
     course: list[str] = []
@@ -62,7 +62,7 @@ def noting(course: list[str], read: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-def test_nothing_else_waits(desk: Desk) -> None:
+def test_other_routes_do_not_wait_for_watcher(desk: Desk) -> None:
     def is_caught_up() -> bool:
         raise AssertionError("somebody waited")
 
@@ -73,7 +73,7 @@ def test_nothing_else_waits(desk: Desk) -> None:
     assert desk.ask("POST", "/api/v1/plan", {"submission": submission("p", DIGEST)}).status == 200
 
 
-def test_a_watcher_that_hangs_holds_nobody_up_for_long(desk: Desk) -> None:
+def test_job_routes_answer_after_catch_up_limit_if_watcher_hangs(desk: Desk) -> None:
     before = time.monotonic()
     assert before < Context(desk.platform, 0.0).catch_up_until <= time.monotonic() + CATCH_UP_S
     desk.context.is_caught_up = lambda: False
@@ -81,7 +81,7 @@ def test_a_watcher_that_hangs_holds_nobody_up_for_long(desk: Desk) -> None:
     assert desk.ask("GET", "/api/v1/jobs").status == 200
 
 
-def test_a_daemon_that_stops_lets_everybody_go(desk: Desk) -> None:
+def test_job_routes_answer_when_daemon_stops_during_catch_up(desk: Desk) -> None:
     def is_caught_up() -> bool:
         asyncio.get_running_loop().call_soon(desk.context.changes.close)
         return False
@@ -91,7 +91,7 @@ def test_a_daemon_that_stops_lets_everybody_go(desk: Desk) -> None:
     assert desk.ask("GET", "/api/v1/jobs").status == 200
 
 
-def test_the_loops_tell_once_that_the_watcher_has_caught_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_notify_once_when_watcher_has_caught_up(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     loops = Loops(desk.platform, lambda: told.append("change"))
     caught_up = iter([False, True, False])

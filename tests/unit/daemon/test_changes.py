@@ -7,7 +7,7 @@ import asyncio
 from ffdl_batch.daemon.changes import Changes
 
 
-def test_a_change_in_another_thread_wakes_a_waiter() -> None:
+def test_changes_wakes_waiter_after_bump_in_another_thread() -> None:
     async def scenario() -> int:
         changes = Changes()
         changes.attach(asyncio.get_running_loop())
@@ -20,7 +20,7 @@ def test_a_change_in_another_thread_wakes_a_waiter() -> None:
     assert asyncio.run(scenario()) == 1
 
 
-def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
+def test_changes_wait_returns_for_bump_before_wait() -> None:
     async def scenario() -> None:
         changes = Changes()
         changes.attach(asyncio.get_running_loop())
@@ -33,7 +33,7 @@ def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
     asyncio.run(scenario())
 
 
-def test_closing_lets_everybody_go_for_good() -> None:
+def test_changes_close_releases_current_and_later_waiters() -> None:
     async def scenario() -> None:
         changes = Changes()
         changes.attach(asyncio.get_running_loop())
@@ -47,5 +47,5 @@ def test_closing_lets_everybody_go_for_good() -> None:
     asyncio.run(scenario())
 
 
-def test_without_a_loop_a_change_is_nothing() -> None:
+def test_changes_bump_succeeds_without_event_loop() -> None:
     Changes().bump()

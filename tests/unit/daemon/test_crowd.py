@@ -15,13 +15,13 @@ from ffdl_batch.daemon.logfile import log_to
 
 
 @pytest.mark.parametrize("descriptors", [8, 64, 256, 1024, 1 << 20])
-def test_connections_leave_descriptors_for_the_rest(descriptors: int) -> None:
+def test_most_connections_reserves_file_descriptors(descriptors: int) -> None:
     most = most_connections(descriptors)
     assert 0 < most < descriptors
     assert descriptors - most == min(KEPT, descriptors // 2)
 
 
-def test_a_storm_of_failed_accepts_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_crowd_logs_repeated_accept_failures_once(caplog: pytest.LogCaptureFixture) -> None:
     crowd, loop = Crowd(), asyncio.new_event_loop()
     try:
         for _ in range(500):
@@ -34,7 +34,7 @@ def test_a_storm_of_failed_accepts_is_one_line(caplog: pytest.LogCaptureFixture)
     assert "ValueError: other" in caplog.text
 
 
-def test_a_gate_is_passed_or_shut_never_both() -> None:
+def test_gate_cannot_be_both_passed_and_shut() -> None:
     passed, shut = Gate(), Gate()
     assert passed.go_through() and passed.go_through() and not passed.shut()
     assert shut.shut() and not shut.go_through()
@@ -44,7 +44,7 @@ def _refuse(_: str) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_log_on_a_full_disk_fails_nobody_and_is_told_later(
+def test_log_file_reports_lost_lines_after_disk_was_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = logging.getLogger()

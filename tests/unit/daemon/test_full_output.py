@@ -16,9 +16,7 @@ DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
 @pytest.mark.parametrize(
     ("state", "code"), [("file/state", ExitCode.TRY_AGAIN), ("", ExitCode.BAD_MANIFEST)], ids=["directory", "settings"]
 )
-def test_a_daemon_that_cannot_write_its_last_words_ends_with_its_own_code(
-    tmp_path: Path, state: str, code: ExitCode
-) -> None:
+def test_daemon_exits_with_own_status_if_output_is_full(tmp_path: Path, state: str, code: ExitCode) -> None:
     """And not with 120, which the interpreter makes of a last flush that fails."""
     (tmp_path / "file").touch()
     (tmp_path / "ffdl.toml").write_text("" if state else "no_such_key = 1\n")

@@ -49,7 +49,7 @@ def idle(tmp_path: Path) -> Iterator[Idle]:
     store.close()
 
 
-def test_it_looks_again_where_no_thread_could_be_had(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_retries_when_no_thread_can_start(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a daemon that was short of threads once would never end, and never notice that its socket is gone."""
     server, looks = idle.keeper._server, []
 
@@ -68,12 +68,12 @@ def test_it_looks_again_where_no_thread_could_be_had(idle: Idle, monkeypatch: py
     assert len(looks) == 3
 
 
-def test_it_ends_after_the_idle_time(idle: Idle) -> None:
+def test_keeper_ends_daemon_after_idle_time(idle: Idle) -> None:
     assert not idle.is_over_after(IDLE_S / 2)
     assert idle.is_over_after(IDLE_S)
 
 
-def test_it_does_not_end_as_the_last_that_has_the_database(idle: Idle, tmp_path: Path) -> None:
+def test_keeper_keeps_daemon_while_database_directory_is_missing(idle: Idle, tmp_path: Path) -> None:
     add_job(idle.store)
     (tmp_path / "state").rename(tmp_path / "elsewhere")
     assert not idle.is_over_after(IDLE_S * 2)

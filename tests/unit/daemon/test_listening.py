@@ -11,7 +11,7 @@ from ffdl_batch.config.locations import PlaceRefused, socket_place
 from ffdl_batch.daemon.listening import Listener
 
 
-def test_the_rules_in_their_order(tmp_path: Path) -> None:
+def test_socket_place_prefers_setting_then_runtime_directory_then_tmp(tmp_path: Path) -> None:
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     named = {"FFDL_SOCKET": "/x/y.sock", "XDG_RUNTIME_DIR": str(runtime)}
@@ -23,7 +23,7 @@ def test_the_rules_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["link", "file", "open"])
-def test_a_directory_in_tmp_that_somebody_else_may_have_made_is_refused(tmp_path: Path, fault: str) -> None:
+def test_socket_place_rejects_unsafe_directory_in_tmp(tmp_path: Path, fault: str) -> None:
     directory = tmp_path / f"ffdl-{os.getuid()}"
     if fault == "link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -38,13 +38,13 @@ def test_a_directory_in_tmp_that_somebody_else_may_have_made_is_refused(tmp_path
     assert refusal.value.exit_code == 77
 
 
-def test_a_directory_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+def test_listener_reports_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PlaceRefused, match="cannot be made"):
         Listener({"FFDL_SOCKET": str(tmp_path / "file" / "x.sock")}).open()
 
 
-def test_only_our_own_socket_file_is_removed(tmp_path: Path) -> None:
+def test_listener_removes_only_its_own_socket_file(tmp_path: Path) -> None:
     listener = Listener({"FFDL_SOCKET": str(tmp_path / "s")})
     listener.open().close()
     assert listener.is_in_place()

@@ -34,7 +34,7 @@ def job_id(desk: Desk) -> str:
     return found
 
 
-def test_attempts_are_chosen_in_the_query(desk: Desk, job_id: str) -> None:
+def test_logs_route_selects_attempt_and_tail_from_query(desk: Desk, job_id: str) -> None:
     def lines(query: str) -> list[LogLine]:
         answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs{query}")
         assert answer.status == 200
@@ -46,7 +46,7 @@ def test_attempts_are_chosen_in_the_query(desk: Desk, job_id: str) -> None:
     assert lines("?attempt=1&tail=1") == [two]
 
 
-def test_who_takes_lines_in_bulk_gets_them_so(desk: Desk, job_id: str) -> None:
+def test_logs_route_sends_bulk_text_if_client_accepts_it(desk: Desk, job_id: str) -> None:
     answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs", headers={"accept": f"{TEXTS}, application/x-ndjson"})
     assert answer.status == 200
     (text,) = [from_plain(LogText, json.loads(line)) for line in answer.body.splitlines() if line]
@@ -61,13 +61,13 @@ def test_who_takes_lines_in_bulk_gets_them_so(desk: Desk, job_id: str) -> None:
         ("every", "the request does not fit the interface: query.attempt"),
     ],
 )
-def test_attempts_that_there_are_not_are_refused(desk: Desk, job_id: str, word: str, sentence: str) -> None:
+def test_logs_route_rejects_unknown_and_invalid_attempts(desk: Desk, job_id: str, word: str, sentence: str) -> None:
     answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs?attempt={word}")
     assert (answer.status, problem(answer).exit_code) == (400, 2)
     assert sentence in problem(answer).message
 
 
-def test_what_comes_before_a_pause_is_sent_at_once() -> None:
+def test_log_encoder_flushes_pending_text_before_pause() -> None:
     texts = [LogText(1, n, str(n)) for n in range(1, 5)]
     came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]
     sent = list(log_routes._encoded(iter(came), lambda text: text.text.encode()))
@@ -76,7 +76,7 @@ def test_what_comes_before_a_pause_is_sent_at_once() -> None:
     assert [len(piece or b"") for piece in large] == [80_000, 80_000]
 
 
-def test_what_was_read_before_a_failure_is_sent() -> None:
+def test_log_encoder_sends_text_read_before_failure() -> None:
     def fail() -> Iterator[LogText]:
         yield LogText(1, 1, "a")
         raise OSError("gone")

@@ -20,7 +20,7 @@ from tests.unit.daemon.conftest import Desk
 from tests.unit.store.jobs import add_job
 
 
-def test_a_turn_that_raises_is_logged_with_its_traceback_and_paused(caplog: pytest.LogCaptureFixture) -> None:
+def test_step_thread_logs_traceback_and_backs_off_after_exception(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> float:
         raise ValueError("no such row")
 
@@ -32,7 +32,7 @@ def test_a_turn_that_raises_is_logged_with_its_traceback_and_paused(caplog: pyte
     assert "ValueError: no such row" in caplog.text
 
 
-def test_a_database_that_is_away_is_asked_again_soon_and_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_step_thread_backs_off_without_traceback_if_database_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     def away() -> float:
         raise StoreUnavailable("the database is away: the server cannot be reached")
 
@@ -44,7 +44,7 @@ def test_a_database_that_is_away_is_asked_again_soon_and_in_one_line(caplog: pyt
     assert "Traceback" not in caplog.text
 
 
-def test_what_a_failed_step_had_leased_is_taken_again_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deploy_loop_reclaims_leased_jobs_after_failed_step(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a job that the scheduler took as the database went away would wait until its long lease is over."""
     store = desk.platform.store
     add_job(store)
@@ -67,7 +67,7 @@ def test_what_a_failed_step_had_leased_is_taken_again_at_once(desk: Desk, monkey
     assert loops._deploy_turn() == 0.0, "which is the pause after progress"
 
 
-def test_a_loop_sleeps_until_it_is_woken_and_ends_between_turns() -> None:
+def test_step_thread_sleeps_until_woken_and_stops_between_turns() -> None:
     turned = threading.Semaphore(0)
     turns: list[int] = []
 
@@ -87,7 +87,7 @@ def test_a_loop_sleeps_until_it_is_woken_and_ends_between_turns() -> None:
     assert turns == [0, 1]
 
 
-def test_the_loops_of_a_platform_start_no_thread_when_made_and_give_leases_back(desk: Desk) -> None:
+def test_loops_start_no_thread_when_created_and_release_leases(desk: Desk) -> None:
     before = set(threading.enumerate())
     loops = Loops(desk.platform, lambda: None)
     assert set(threading.enumerate()) <= before, "one of an earlier test may end meanwhile"
@@ -99,7 +99,7 @@ def test_the_loops_of_a_platform_start_no_thread_when_made_and_give_leases_back(
 
 
 @pytest.mark.parametrize(("silent_s", "pause_s"), [(900.0, 300.0), (30.0, 10.0), (0.0, 300.0)])
-def test_silent_jobs_are_looked_for_seldom(desk: Desk, silent_s: float, pause_s: float) -> None:
+def test_silence_loop_derives_pause_from_silence_limit(desk: Desk, silent_s: float, pause_s: float) -> None:
     told: list[str] = []
     platform = replace(desk.platform, settings=replace(desk.platform.settings, silent_s=silent_s))
     loops = Loops(platform, lambda: told.append("change"))
@@ -108,7 +108,7 @@ def test_silent_jobs_are_looked_for_seldom(desk: Desk, silent_s: float, pause_s:
     loops.join()
 
 
-def test_what_the_look_for_silent_jobs_changed_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_loop_notifies_of_changed_jobs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     loops = Loops(desk.platform, lambda: told.append("change"))
     monkeypatch.setattr(SilenceKeeper, "look", lambda _self: 1)
@@ -118,7 +118,7 @@ def test_what_the_look_for_silent_jobs_changed_is_told(desk: Desk, monkeypatch: 
     loops.join()
 
 
-def test_stores_owed_keep_the_daemon_busy_and_nothing_else_does(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_are_busy_only_with_pending_uploads(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     loops = Loops(desk.platform, lambda: None)
     assert loops._debts_turn() == DEBTS_EVERY_S
     assert not loops.is_busy()
@@ -130,7 +130,7 @@ def test_stores_owed_keep_the_daemon_busy_and_nothing_else_does(desk: Desk, monk
 
 
 @pytest.mark.parametrize(("due_in_s", "pause_s"), [(0.2, DEBTS_WHILE_PAYING_S), (7.0, 7.0), (150.0, DEBTS_EVERY_S)])
-def test_a_debt_that_is_due_soon_is_looked_after_soon(
+def test_upload_loop_pause_follows_next_due_upload(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, due_in_s: float, pause_s: float
 ) -> None:
     loops = Loops(desk.platform, lambda: None)
@@ -140,7 +140,7 @@ def test_a_debt_that_is_due_soon_is_looked_after_soon(
     loops.join()
 
 
-def test_a_change_of_a_job_wakes_the_loop_that_pays(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_loop_wakes_upload_loop_after_job_change(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what an end owes, or was paid for it, would be known half a minute later."""
     loops = Loops(desk.platform, lambda: None)
     changes = iter((0, 1))
@@ -155,7 +155,7 @@ def test_a_change_of_a_job_wakes_the_loop_that_pays(desk: Desk, monkeypatch: pyt
     loops.join()
 
 
-def test_a_file_system_that_is_away_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_step_thread_logs_no_traceback_if_file_system_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     def away() -> float:
         raise OSError(errno.ESTALE, "Stale file handle", "/jobs/doorbell")
 
@@ -166,7 +166,7 @@ def test_a_file_system_that_is_away_is_told_in_one_line(caplog: pytest.LogCaptur
     assert "Traceback" not in caplog.text
 
 
-def test_a_loop_lives_on_without_memory_even_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_thread_survives_memory_error_while_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     turned = threading.Semaphore(0)
     turns: list[int] = []
 

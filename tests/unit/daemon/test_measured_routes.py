@@ -52,7 +52,7 @@ def lines(desk: Desk, path: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in answer.body.splitlines() if text]
 
 
-def test_records_of_all_attempts_in_ffdls_form(desk: Desk, job_id: str) -> None:
+def test_metrics_route_returns_records_of_all_attempts(desk: Desk, job_id: str) -> None:
     found = lines(desk, f"{job_id}/metrics")
     assert [(one["attempt"], one["learner"], one["record"]["meta"]["rindex"]) for one in found] == [
         (1, 1, 1), (1, 1, 11), (2, 1, 2), (2, 1, 12),
@@ -61,7 +61,7 @@ def test_records_of_all_attempts_in_ffdls_form(desk: Desk, job_id: str) -> None:
     assert [one["attempt"] for one in lines(desk, f"{job_id}/metrics?attempt=2&learner=1")] == [2, 2]
 
 
-def test_samples_name_their_node(desk: Desk, job_id: str) -> None:
+def test_usage_route_returns_samples_with_node(desk: Desk, job_id: str) -> None:
     Path(place(desk, job_id, 1).metrics, "usage-x.jsonl").write_text("{}\n")
     found = lines(desk, f"{job_id}/usage")
     assert [(one["attempt"], one["node"], one["sample"]["node"]["cpu_s"]) for one in found] == [
@@ -78,13 +78,17 @@ def test_samples_name_their_node(desk: Desk, job_id: str) -> None:
         ("learner=2", "has one learner; there is no learner 2"),
     ],
 )
-def test_what_there_is_not_is_refused(desk: Desk, job_id: str, query: str, sentence: str) -> None:
+def test_measured_routes_reject_unknown_attempt_learner_and_job(
+    desk: Desk, job_id: str, query: str, sentence: str
+) -> None:
     answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/metrics?{query}")
     assert (answer.status, problem(answer).exit_code) == (400, 2) and sentence in problem(answer).message
     assert desk.ask("GET", "/api/v1/jobs/training-zzzzzzzzz/usage").status == 404
 
 
-def test_torn_lines_wait_and_what_is_none_is_left_out(desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_route_skips_torn_and_invalid_lines_and_links(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(measured, "CHUNK", 64)
     path = Path(place(desk, job_id, 1).learner_metrics(1))
     path.write_bytes(line(1).encode() + b"\xff\n[1]\nnonsense\n" + line(2).encode() + line(3).encode()[:-9])
@@ -95,9 +99,7 @@ def test_torn_lines_wait_and_what_is_none_is_left_out(desk: Desk, job_id: str, m
     assert lines(desk, f"{job_id}/metrics?attempt=1") == []
 
 
-def test_followers_see_what_comes_until_the_job_has_ended(
-    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_metrics_follows_records_until_job_ends(desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(place(desk, job_id, 2).learner_metrics(1))
     rounds = iter(range(10))
 

@@ -12,14 +12,14 @@ from ffdl_batch.daemon.outlets import Outlets
 from tests.unit.daemon.conftest import OWN_UID, Desk
 
 
-def test_the_socket_tells_its_own_user(desk: Desk) -> None:
+def test_metrics_endpoint_returns_figures_only_to_daemon_user(desk: Desk) -> None:
     answer = desk.ask("GET", "/metrics")
     assert answer.status == 200
     assert b"\nffdl_database_up 1\n" in answer.body and b"ffdl_http_requests_total 1\n" in answer.body
     assert desk.ask("GET", "/metrics", uid=OWN_UID + 1).status == 403
 
 
-def test_a_file_that_cannot_be_written_is_told_once(
+def test_metrics_textfile_warns_once_if_it_cannot_be_written(
     desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "there" / "ffdl.prom"

@@ -37,7 +37,7 @@ def problem(answer: Any) -> Problem:
     return from_plain(Problem, answer.json["problem"])
 
 
-def test_the_daemons_user_and_root_are_let_in_and_nobody_else(desk: Desk) -> None:
+def test_routes_admit_only_daemon_user_and_root(desk: Desk) -> None:
     assert desk.ask("GET", "/api/v1/health").status == 200
     assert desk.ask("GET", "/api/v1/health", uid=0).status == 200
     refused = desk.ask("GET", "/api/v1/health", uid=OWN_UID + 1)
@@ -46,12 +46,12 @@ def test_the_daemons_user_and_root_are_let_in_and_nobody_else(desk: Desk) -> Non
     assert desk.context.requests == 2
 
 
-def test_without_the_kernels_word_nobody_is_let_in(desk: Desk) -> None:
+def test_routes_reject_request_without_peer_credentials(desk: Desk) -> None:
     forged = {"X-Forwarded-User": "alice", "Remote-User": "alice", "ffdl.peer": str(OWN_UID), "extensions": "{}"}
     assert desk.ask("GET", "/api/v1/health", uid=None, headers=forged).status == 403
 
 
-def test_root_is_root_and_not_the_user(desk: Desk) -> None:
+def test_routes_treat_root_as_separate_user(desk: Desk) -> None:
     job_id = submit(desk)["id"]
     assert desk.ask("GET", "/api/v1/jobs", uid=0).json["jobs"] == []
     assert [j["id"] for j in desk.ask("GET", "/api/v1/jobs?all_users=true", uid=0).json["jobs"]] == [job_id]
@@ -62,7 +62,7 @@ def test_root_is_root_and_not_the_user(desk: Desk) -> None:
     assert (stored.uid, stored.user) == (OWN_UID, desk.platform.user)  # it runs as the daemon's user
 
 
-def test_replies_are_the_views(desk: Desk) -> None:
+def test_routes_return_documented_views(desk: Desk) -> None:
     job_id = submit(desk)["id"]
     assert desk.pokes == ["poke"]
     assert from_plain(Health, desk.ask("GET", "/api/v1/health").json).live_jobs == 1
@@ -82,7 +82,7 @@ def test_replies_are_the_views(desk: Desk) -> None:
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}/logs").body == b""
 
 
-def test_halt_and_resume_of_a_job_that_waits(desk: Desk) -> None:
+def test_job_routes_halt_and_resume_waiting_job(desk: Desk) -> None:
     job_id = submit(desk)["id"]
     desk.pokes.clear()
     refused = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})
@@ -107,7 +107,7 @@ def test_halt_and_resume_of_a_job_that_waits(desk: Desk) -> None:
     assert desk.pokes == ["poke"] * 3
 
 
-def test_a_drill_reaches_the_service(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drill_route_calls_drill_service(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
     heard: list[tuple[str, str]] = []
 
@@ -120,7 +120,7 @@ def test_a_drill_reaches_the_service(desk: Desk, monkeypatch: pytest.MonkeyPatch
     assert heard == [(job_id, "node-fail")]
 
 
-def test_a_wrong_option_is_wrong_usage_and_a_wrong_manifest_is_not(desk: Desk) -> None:
+def test_submit_route_distinguishes_usage_error_from_manifest_error(desk: Desk) -> None:
     wrong: dict[str, Any] = {"options": {"time": "soon"}}
     assert submit(desk, **wrong)["problem"]["exit_code"] == 2
     planned = desk.ask("POST", "/api/v1/plan", {"submission": submission("p", DIGEST) | wrong})
@@ -129,7 +129,7 @@ def test_a_wrong_option_is_wrong_usage_and_a_wrong_manifest_is_not(desk: Desk) -
     assert submit(desk, "k3", environment_options={"time": "soon"})["problem"]["exit_code"] == 78
 
 
-def test_archives_are_asked_for_and_sent_once(desk: Desk) -> None:
+def test_archive_routes_store_each_archive_once(desk: Desk) -> None:
     assert desk.ask("HEAD", f"/api/v1/archives/{DIGEST}").status == 404
     assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).json == {"new": True, "schema": 1}
     assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).json["new"] is False
@@ -162,7 +162,9 @@ def test_archives_are_asked_for_and_sent_once(desk: Desk) -> None:
         ("GET", "/docs", None, 404, "/docs"),
     ],
 )
-def test_what_is_wrong_is_a_problem(desk: Desk, method: str, target: str, body: Any, status: int, word: str) -> None:
+def test_routes_return_problem_for_invalid_requests(
+    desk: Desk, method: str, target: str, body: Any, status: int, word: str
+) -> None:
     answer = desk.ask(method, target, body)
     assert answer.status == status
     found = problem(answer)
@@ -170,15 +172,13 @@ def test_what_is_wrong_is_a_problem(desk: Desk, method: str, target: str, body: 
     assert found.exit_code != 0
 
 
-def test_a_body_beyond_the_limit_is_refused(desk: Desk) -> None:
+def test_routes_reject_body_above_size_limit(desk: Desk) -> None:
     answer = desk.ask("POST", "/api/v1/jobs", b"", headers={"content-length": str(10**12)})
     assert answer.status == 413
     assert problem(answer).exit_code == 78
 
 
-def test_one_job_of_several_learners_tells_of_each_where_that_can_be_read(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_route_lists_learners_only_if_several_and_readable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
 
     def away(*_: object) -> tuple[LearnerView, ...]:
@@ -201,7 +201,7 @@ def test_one_job_of_several_learners_tells_of_each_where_that_can_be_read(
     assert (answer.status, answer.json["job"]["learner_list"]) == (200, [])
 
 
-def test_an_unavailable_store_says_try_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_return_503_if_database_is_unavailable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def unavailable(*_: object) -> None:
         raise StoreUnavailable("the disk is full")
 
@@ -211,7 +211,7 @@ def test_an_unavailable_store_says_try_again(desk: Desk, monkeypatch: pytest.Mon
     assert (problem(answer).exit_code, problem(answer).message) == (75, "the disk is full")
 
 
-def test_a_damaged_database_is_no_failure_of_ours(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_return_exit_status_69_if_database_is_damaged(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the exit code with which a daemon ends that finds it so."""
 
     def damaged(*_: object) -> None:
@@ -223,7 +223,7 @@ def test_a_damaged_database_is_no_failure_of_ours(desk: Desk, monkeypatch: pytes
     assert problem(answer).message == "the database /x is damaged: restore it"
 
 
-def test_health_tells_of_the_daemon_though_its_database_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_route_answers_without_database(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def away() -> int:
         raise StoreUnavailable("the server cannot be reached")
 
@@ -233,7 +233,7 @@ def test_health_tells_of_the_daemon_though_its_database_is_away(desk: Desk, monk
     assert found.database_trouble is not None and found.database_trouble.detail == "the server cannot be reached"
 
 
-def test_listings_say_that_nothing_can_be_written(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_report_read_only_database(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
     paths = ("/api/v1/jobs", f"/api/v1/jobs/{job_id}", "/api/v1/health")
     assert [desk.ask("GET", path).json["database_trouble"] for path in paths] == [None] * 3
@@ -251,7 +251,7 @@ def test_listings_say_that_nothing_can_be_written(desk: Desk, monkeypatch: pytes
         (MemoryError(), "not enough memory"),
     ],
 )
-def test_too_little_memory_or_threads_is_the_daemons_limit(
+def test_routes_report_daemon_limit_when_memory_or_threads_run_out(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, lacking: Exception, named: str
 ) -> None:
     def starved(*_: object) -> None:
@@ -264,7 +264,7 @@ def test_too_little_memory_or_threads_is_the_daemons_limit(
     assert "ffdl daemon restart" in problem(answer).cure
 
 
-def test_a_failure_of_ours_names_the_log_and_tells_nothing_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routes_reraise_unexpected_error_for_server_log(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
 
     def broken(*_: object) -> None:
@@ -277,7 +277,7 @@ def test_a_failure_of_ours_names_the_log_and_tells_nothing_else(desk: Desk, monk
     assert sent == ["asked"]
 
 
-def test_lone_surrogates_travel(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_route_preserves_lone_surrogates(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
     view = replace(query.get_job(desk.platform, query_caller(), job_id), message="\udcff")
     monkeypatch.setattr("ffdl_batch.daemon.job_routes.get_job", lambda *_: view)
@@ -290,7 +290,7 @@ def query_caller() -> Any:
     return Caller(OWN_UID)
 
 
-def test_the_openapi_document_covers_every_route_and_holds_together(desk: Desk) -> None:
+def test_openapi_document_describes_every_route_and_resolves_references(desk: Desk) -> None:
     document = desk.ask("GET", "/openapi.json").json
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     expected = {
@@ -359,7 +359,7 @@ def references(value: Any) -> list[str]:
     return [r for v in value for r in references(v)] if isinstance(value, list) else []
 
 
-def test_no_reply_is_described_before_somebody_asks() -> None:
+def test_reply_models_defer_schema_build_until_first_request() -> None:
     routes = [route for module in ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
     replies = {route.response_model for route in routes}
     replies |= {answer["model"] for route in routes for answer in route.responses.values() if "model" in answer}
@@ -367,7 +367,7 @@ def test_no_reply_is_described_before_somebody_asks() -> None:
     assert eager <= {Health}  # of the domain, which knows no pydantic
 
 
-def test_replies_fit_the_document(desk: Desk) -> None:
+def test_replies_match_openapi_schemas(desk: Desk) -> None:
     document = desk.ask("GET", "/openapi.json").json
     job_id = submit(desk)["id"]
     array_id = submit(desk, "a", options={"array": "0-2"})["id"]

@@ -23,13 +23,13 @@ def sentences() -> Iterator[str]:
         yield str(explain(OSError(number, os.strerror(number)), "/state"))
 
 
-def test_running_daemons_promise_something() -> None:
+def test_daemon_errors_mention_automatic_recovery_while_running() -> None:
     """Else there would be nothing to leave out."""
     assert [text for text in sentences() if "by itself" in text]
 
 
 @pytest.mark.parametrize("sentence", list(sentences()))
-def test_a_daemon_that_ends_promises_nothing(sentence: str) -> None:
+def test_daemon_start_errors_omit_automatic_recovery(sentence: str) -> None:
     said = promise_nothing(sentence)
     assert "by itself" not in said
     assert sentence.startswith(said.split(" (", maxsplit=1)[0])

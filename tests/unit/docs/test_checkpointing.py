@@ -28,19 +28,19 @@ def excerpts() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("file", "text"), excerpts())
-def test_what_is_shown_is_what_the_example_has(file: str, text: str) -> None:
+def test_checkpointing_page_shows_code_of_example_files(file: str, text: str) -> None:
     lines = (ROOT / "docs" / file).read_text().splitlines()
     wanted = text.rstrip("\n").splitlines()
     windows = ("\n".join(lines[start : start + len(wanted)]) for start in range(len(lines)))
     assert any(textwrap.dedent(window) == "\n".join(wanted) for window in windows), f"{file} has no such lines"
 
 
-def test_every_example_is_shown() -> None:
+def test_checkpointing_page_shows_every_example() -> None:
     assert {file.split("/")[1] for file, _ in excerpts()} == set(EXAMPLES)
     assert all((ROOT / "docs" / "examples" / name / "manifest.yml").is_file() for name in EXAMPLES)
 
 
-def test_the_defaults_are_the_codes() -> None:
+def test_checkpointing_page_names_default_values_of_code() -> None:
     budget = Budget()
     for name in ("timeouts", "preemptions", "node_failures", "failures"):
         assert f"`{name}` ({getattr(budget, name)})" in PAGE

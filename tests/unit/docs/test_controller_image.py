@@ -25,7 +25,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return runpy.run_path(str(CONTAINERS / "controller_image.py"))
 
 
-def test_it_reads_the_dockerfile(program: dict[str, Any]) -> None:
+def test_controller_image_parses_dockerfile_instructions(program: dict[str, Any]) -> None:
     file = CONTAINERS / "Dockerfile"
     wanted = [(one.stage, one.word, one.rest) for one in read_dockerfile(file)]
     assert list(map(tuple, program["instructions"](file.read_text()))) == wanted
@@ -36,7 +36,7 @@ def test_it_reads_the_dockerfile(program: dict[str, Any]) -> None:
     assert copied == ["--from=build /image/usr/local /usr/local"], "that is what make_root copies"
 
 
-def test_the_archive_is_an_image_of_one_layer(program: dict[str, Any], tmp_path: Path) -> None:
+def test_controller_image_archive_has_one_layer_and_config(program: dict[str, Any], tmp_path: Path) -> None:
     root = tmp_path / "root"
     for name in ("etc/resolv.conf", "usr/local/bin/ffdl-controller", "var/lib/apt/lists/long"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -68,5 +68,5 @@ def test_the_archive_is_an_image_of_one_layer(program: dict[str, Any], tmp_path:
         ("localhost/controller:1", "localhost/controller:1"),
     ],
 )
-def test_names_are_those_that_nodes_know(program: dict[str, Any], name: str, full: str) -> None:
+def test_controller_image_full_name_adds_registry_and_tag(program: dict[str, Any], name: str, full: str) -> None:
     assert program["full_name"](name) == full

@@ -23,7 +23,7 @@ def instructions(word: str, stage: int | None = None) -> list[str]:
     return [one.rest for one in found if one.word == word and stage in (None, one.stage)]
 
 
-def test_it_is_made_of_debian_s_and_python_s_packages_alone() -> None:
+def test_dockerfile_uses_only_debian_and_python_packages() -> None:
     assert instructions("FROM") == ["debian:${DEBIAN} AS build", "debian:${DEBIAN}"]
     assert instructions("ARG") == ["DEBIAN=trixie-slim"]
     assert not instructions("ADD")
@@ -32,14 +32,14 @@ def test_it_is_made_of_debian_s_and_python_s_packages_alone() -> None:
             assert step.split()[0] in ("apt-get", "pip", "rm"), step
 
 
-def test_versions_of_python_s_packages_are_the_tested_ones() -> None:
+def test_dockerfile_installs_tested_python_package_versions() -> None:
     assert "PIP_CONSTRAINT=/src/constraints.txt" in instructions("ENV", 0)
     for command in instructions("RUN", 0):
         for forbidden in ("--pre", "git+", "://", "--index-url"):
             assert forbidden not in command
 
 
-def test_it_has_the_libraries_of_the_stores_and_nothing_of_the_daemon_s() -> None:
+def test_dockerfile_installs_only_controller_and_store_libraries() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {re.split(r"[\[>=]", one)[0] for name in LIBRARIES for one in project["optional-dependencies"][name]}
     (command,) = [one for one in instructions("RUN", 0) if one.endswith("urllib3")]
@@ -49,12 +49,12 @@ def test_it_has_the_libraries_of_the_stores_and_nothing_of_the_daemon_s() -> Non
     assert spoken_to <= set(project["optional-dependencies"])
 
 
-def test_nobody_in_it_is_root() -> None:
+def test_dockerfile_runs_controller_as_unprivileged_user() -> None:
     assert instructions("USER", 1) == ["1000:1000"]
     assert instructions("ENTRYPOINT", 1) == ['["ffdl-controller"]']
 
 
-def test_what_is_copied_is_there_and_let_through() -> None:
+def test_dockerfile_copies_only_existing_files_allowed_by_dockerignore() -> None:
     let_through = [line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line.startswith("!")]
     for line in instructions("COPY", 0):
         for name in line.split()[:-1]:
@@ -64,7 +64,7 @@ def test_what_is_copied_is_there_and_let_through() -> None:
     assert copied == set(let_through)
 
 
-def test_controller_and_staging_begin_without_any_library() -> None:
+def test_controller_and_staging_import_without_third_party_libraries() -> None:
     """So nothing of the daemon's is missing where it is not installed."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

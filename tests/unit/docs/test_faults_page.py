@@ -13,17 +13,17 @@ from tests.unit.docs.shown import ROOT
 PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_kinds_is_the_codes() -> None:
+def test_faults_page_lists_every_incident_kind() -> None:
     rows = [line for line in PAGE.splitlines() if re.match(r"\| `[a-z]+\.[a-z_]+` \|", line)]
     assert rows == [f"| `{kind.name}` | {kind.title} | {kind.weight:g} | {kind.cure} |" for kind in KINDS.values()]
 
 
-def test_the_exit_codes_are_the_commands() -> None:
+def test_faults_page_lists_exit_statuses_of_report_command() -> None:
     section = PAGE.split("| exit code | meaning |\n|---|---|\n")[1].split("\n\n")[0]
     told = {int(code) for line in section.splitlines() for code in re.findall(r"\d+", line.split("|")[1])}
     refusals = {ExitCode.UNAVAILABLE, ExitCode.NOT_ALLOWED, ExitCode.BAD_MANIFEST}
     assert told == {ExitCode.OK, USERS_ONLY, OURS, ExitCode.TRY_AGAIN, *refusals}
 
 
-def test_no_column_is_there_twice() -> None:
+def test_faults_csv_has_no_duplicate_columns() -> None:
     assert len(set(CSV_COLUMNS)) == len(CSV_COLUMNS)

@@ -40,7 +40,7 @@ def messages() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("message", "quoted"), list(messages()))
-def test_a_quoted_message_is_said_so(message: str, quoted: str) -> None:
+def test_operations_page_quotes_actual_messages(message: str, quoted: str) -> None:
     assert f'"{quoted}"' in PAGE
     at = 0
     for part in quoted.split("..."):

@@ -44,14 +44,14 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_page_names_everything(page: str) -> None:
+def test_reference_page_names_every_key_of_code(page: str) -> None:
     words = set(re.findall(r"[A-Za-z0-9_.-]+", (ROOT / "docs" / page).read_text()))
     words |= {word.strip(".") for word in words}
     assert [name for name in PAGES[page] if str(name) not in words] == []
 
 
 @pytest.mark.parametrize("definition", sorted((ROOT / "containers").glob("*.def")), ids=lambda p: p.stem)
-def test_images_that_are_not_built_are_marked_in_file_and_page(definition: Path) -> None:
+def test_image_definition_and_page_agree_on_unbuilt_mark(definition: Path) -> None:
     header = definition.read_text().split("\n", 1)[0]
     row = next(line for line in (ROOT / "docs/images.md").read_text().splitlines() if f"`{definition.name}`" in line)
     assert header.startswith(("# ffdl-image: built", "# ffdl-image: unbuilt ("))

@@ -103,24 +103,24 @@ BY_TIER = {
 }
 
 
-def test_a_command_is_found_by_its_prompt_and_output_is_not() -> None:
+def test_commands_in_finds_prompted_commands_and_skips_output() -> None:
     text = "```console\n$ ffdl list\nID  NAME\n$ ffdl \\\n  show x\n```\n"
     text += "```bash\n# why\nmake a\n```\n```python\nmake b\n```\n"
     assert list(commands_in(text)) == ["ffdl list", "ffdl    show x", "make a"]
 
 
-def test_every_shown_command_is_accounted_for() -> None:
+def test_documented_commands_are_all_run_or_listed_with_reason() -> None:
     known = {*ALONE, *TOUR, *INTERRUPTED, *ARRAY, *BY_TIER, *site_only()}
     unknown = [f"{shown.file}: {shown.text}" for shown in shown_commands() if shown.text not in known]
     assert not unknown, "run them here, or give the reason in docs/site-only-commands.toml"
 
 
-def test_nothing_is_listed_that_is_not_shown() -> None:
+def test_command_lists_contain_only_documented_commands() -> None:
     shown = {command.text for command in shown_commands()}
     assert {*ALONE, *TOUR, *INTERRUPTED, *ARRAY, *BY_TIER, *site_only()} - shown == set()
 
 
-def test_every_exception_has_a_reason() -> None:
+def test_site_only_commands_have_a_reason() -> None:
     assert all(len(reason.split()) >= 4 for reason in site_only().values())
 
 
@@ -189,12 +189,12 @@ def end_daemon(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ALONE)
-def test_a_command_that_needs_no_service_runs_as_shown(place: Place, command: str) -> None:
+def test_documented_command_without_service_succeeds(place: Place, command: str) -> None:
     done = place.run(command)
     assert done.stdout or (place.path / command.rpartition("--out ")[2]).is_dir(), "it printed and wrote nothing"
 
 
-def test_the_tour_runs_as_shown(place: Place) -> None:
+def test_documented_tour_succeeds_on_local_backend(place: Place) -> None:
     job_id = EXAMPLE_ID
     for command in TOUR:
         done = place.run(command.replace(EXAMPLE_ID, job_id))
@@ -215,7 +215,7 @@ def test_the_tour_runs_as_shown(place: Place) -> None:
             assert 'ffdl_jobs{backend="local",state="COMPLETED"} 1\n' in done.stdout
 
 
-def test_the_line_for_cron_makes_a_backup(place: Place) -> None:
+def test_documented_cron_line_replaces_backup_of_same_weekday(place: Place) -> None:
     """As cron does it: the fields of the time cut off, the backslash before a percent sign, too."""
     (line,) = re.findall(r"^(?:\S+ ){5} *(.* db backup .*)$", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)
     assert line.count("/opt/ffdl/venv/bin/") == 1 and line.count("%") == line.count("\\%") == 1
@@ -231,7 +231,7 @@ def test_the_line_for_cron_makes_a_backup(place: Place) -> None:
     assert len(made.name) == 3
 
 
-def test_halt_resume_and_drill_run_as_shown(place: Place) -> None:
+def test_documented_halt_resume_and_drill_commands_succeed(place: Place) -> None:
     job_id = EXAMPLE_ID
     for command in INTERRUPTED:
         done = place.run(command.replace(EXAMPLE_ID, job_id))
@@ -246,7 +246,7 @@ def test_halt_resume_and_drill_run_as_shown(place: Place) -> None:
     place.run(f"ffdl cancel {job_id}")
 
 
-def test_a_sweep_runs_as_shown(place: Place) -> None:
+def test_documented_sweep_commands_succeed(place: Place) -> None:
     array_id = EXAMPLE_ARRAY
     for command in ARRAY:
         done = place.run(command.replace(EXAMPLE_ARRAY, array_id))
@@ -261,7 +261,7 @@ def test_a_sweep_runs_as_shown(place: Place) -> None:
             assert done.stdout.startswith("element 3: rate 0.05, 500 steps, loss ")
 
 
-def test_the_results_of_a_sweep_are_read_as_shown(place: Place) -> None:
+def test_documented_sweep_program_finds_best_result(place: Place) -> None:
     (program,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/arrays.md").read_text(), re.MULTILINE | re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -140,15 +140,15 @@ def test_preloaded_programs_end_as_executed_ones(code: str) -> None:
 
 
 @pytest.mark.parametrize(("ci", "failed"), [("", 0), ("false", 0), ("true", 1), ("1", 1)])
-def test_what_cannot_run_fails_on_ci_and_is_named_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, ci: str, failed: int
-) -> None:
+def test_refuse_counts_failure_only_on_ci(monkeypatch: pytest.MonkeyPatch, ci: str, failed: int) -> None:
     monkeypatch.setenv("CI", ci)
     tally = refuse("no root")
     assert (tally.failed, tally.troubles) == (failed, ["no root"])
 
 
-def test_programs_under_test_find_compiled_what_they_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compile_sources_compiles_imported_modules_but_no_tests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     for name in ("ffdl_batch", "adapters", "tests/unit"):
         (tmp_path / name).mkdir(parents=True)
@@ -162,7 +162,7 @@ def test_programs_under_test_find_compiled_what_they_import(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("known", [("/shims", "/usr/bin"), ("/usr/bin", str(Path(sys.base_prefix) / "bin"))])
-def test_python3_is_an_interpreter_where_the_path_has_none_of_ours(
+def test_prefer_interpreter_prepends_own_directory_if_missing_from_path(
     monkeypatch: pytest.MonkeyPatch, known: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join(known))
@@ -171,7 +171,7 @@ def test_python3_is_an_interpreter_where_the_path_has_none_of_ours(
     assert os.environ["PATH"].split(os.pathsep) == [*([] if own in known else [own]), *known]
 
 
-def test_the_mirror_of_an_image_is_the_machines_main_archive(tmp_path: Path) -> None:
+def test_machine_mirror_returns_enabled_main_archive(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text("deb http://security.example.org/debian-security trixie-security main\n")
     (tmp_path / "sources.list.d" / "debian.sources").write_text(
@@ -183,7 +183,7 @@ def test_the_mirror_of_an_image_is_the_machines_main_archive(tmp_path: Path) -> 
     assert build.machine_mirror(tmp_path / "nowhere") == ""
 
 
-def test_post_and_test_move_into_setup_and_the_rest_stays() -> None:
+def test_move_to_setup_moves_only_post_and_test_sections() -> None:
     build = load("containers/build.py")
     text = (ROOT / "containers" / "custom.def").read_text()
     moved = build.move_to_setup(text)
@@ -195,7 +195,7 @@ def test_post_and_test_move_into_setup_and_the_rest_stays() -> None:
     assert "apt-get install" in inside and "import numpy" in inside
 
 
-def test_an_unbuilt_image_is_refused_with_its_reason(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_image_build_rejects_unbuildable_and_unknown_images(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     build = load("containers/build.py")
     assert build.main(["--out", str(tmp_path), "tensorflow"]) == 2
     assert "needs a container registry" in capsys.readouterr().err
@@ -203,7 +203,7 @@ def test_an_unbuilt_image_is_refused_with_its_reason(capsys: pytest.CaptureFixtu
     assert "known are caffe, custom" in capsys.readouterr().err
 
 
-def test_an_image_of_the_same_recipe_is_not_built_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_image_build_skips_image_with_same_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     build = load("containers/build.py")
     definition = build.Definition.read(ROOT / "containers" / "pytorch.def")
     (tmp_path / "pytorch.sif").write_bytes(b"sif")
@@ -215,7 +215,7 @@ def test_an_image_of_the_same_recipe_is_not_built_again(capsys: pytest.CaptureFi
     assert "/nonexistent/apptainer is not installed" in capsys.readouterr().err
 
 
-def test_what_packs_an_image_is_passed_on_as_it_was_given(tmp_path: Path) -> None:
+def test_image_build_passes_mksquashfs_arguments_unchanged(tmp_path: Path) -> None:
     for program in ("apptainer", "debootstrap"):
         (tmp_path / program).write_text('#!/bin/sh\nprintf "%s\\n" "$@" >"$(dirname "$0")/asked"\nexit 1\n')
         (tmp_path / program).chmod(0o755)
@@ -229,7 +229,7 @@ def test_what_packs_an_image_is_passed_on_as_it_was_given(tmp_path: Path) -> Non
     assert asked[asked.index("--mksquashfs-args") + 1] == "-comp gzip -b 1M"
 
 
-def test_data_of_another_content_are_noticed() -> None:
+def test_fetch_data_rejects_archive_with_other_content() -> None:
     fetch = load("docs/examples/digits/fetch_data.py")
 
     def wheel(folder: Path) -> Path:
@@ -243,7 +243,7 @@ def test_data_of_another_content_are_noticed() -> None:
         fetch.extract(wheel)
 
 
-def test_whatever_the_makefile_calls_a_target_does_something() -> None:
+def test_makefile_has_rule_for_every_phony_target() -> None:
     """One that is declared, and has no rule, ends with 0, as if it had proved something."""
     makefile = (ROOT / "Makefile").read_text()
     declared = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)

@@ -44,7 +44,7 @@ def spec(**batch: object) -> JobSpec:
         (f"{MAX_INDEX}", (MAX_INDEX,), None),
     ],
 )
-def test_indexes_are_read_as_sbatch_reads_them(text: str, values: tuple[int, ...], limit: int | None) -> None:
+def test_read_indexes_accepts_sbatch_syntax(text: str, values: tuple[int, ...], limit: int | None) -> None:
     found = read_indexes(text)
     assert (found.values, found.limit) == (values, limit)
 
@@ -69,22 +69,22 @@ def test_indexes_are_read_as_sbatch_reads_them(text: str, values: tuple[int, ...
         (f"{MAX_INDEX + 1}", "is too large for an index"),
     ],
 )
-def test_what_is_no_array_is_said(text: str, why: str) -> None:
+def test_read_indexes_explains_invalid_array(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"\w") as error:
         read_indexes(text)
     assert why in str(error.value) and "; " in str(error.value)
 
 
-def test_the_largest_array_is_read() -> None:
+def test_read_indexes_accepts_largest_array() -> None:
     assert len(read_indexes(f"0-{MAX_ELEMENTS - 1}").values) == MAX_ELEMENTS
 
 
 @pytest.mark.parametrize("values", [(0,), (0, 1, 2), (1, 3, 4, 5, 9), tuple(range(0, 100, 3))])
-def test_joined_indexes_are_read_back(values: tuple[int, ...]) -> None:
+def test_join_indexes_round_trips_through_read_indexes(values: tuple[int, ...]) -> None:
     assert read_indexes(join_indexes(values)).values == values
 
 
-def test_an_array_is_one_spec_for_each_index() -> None:
+def test_expand_creates_one_element_spec_per_index() -> None:
     elements = expand(spec(array="2-8:3%2", env={"A": "1"}), ARRAY)
     assert [element.name for element in elements] == ["digits[2]", "digits[5]", "digits[8]"]
     assert all((one.batch.array, one.batch.sweep, one.batch.env) == ("", (), {"A": "1"}) for one in elements)
@@ -102,26 +102,26 @@ def test_an_array_is_one_spec_for_each_index() -> None:
     }
 
 
-def test_a_sweep_gives_each_element_its_variables() -> None:
+def test_expand_sets_sweep_variables_of_each_element() -> None:
     sweep = ({"lr": "0.1"}, {"lr": "0.01", "A": "2"})
     elements = expand(spec(sweep=sweep, env={"A": "1"}), ARRAY)
     assert [dict(element.batch.env) for element in elements] == [{"A": "1", "lr": "0.1"}, {"A": "2", "lr": "0.01"}]
     assert [element.element and dict(element.element.values) for element in elements] == [dict(one) for one in sweep]
 
 
-def test_beside_a_sweep_the_indexes_choose_among_its_elements() -> None:
+def test_expand_selects_sweep_elements_by_index() -> None:
     (element,) = expand(spec(sweep=({"lr": "1"}, {"lr": "2"}, {"lr": "3"}), array="2%1"), ARRAY)
     assert (element.name, element.batch.env) == ("digits[2]", {"lr": "3"})
     assert element.element is not None and (element.element.count, element.element.first) == (1, 2)
 
 
-def test_an_element_survives_being_stored() -> None:
+def test_array_element_round_trips_through_codec() -> None:
     (element, _) = expand(spec(sweep=({"lr": "0.1"}, {"lr": "1"})), ARRAY)
     assert from_plain(JobSpec, to_plain(element)) == element
     assert from_plain(JobSpec, to_plain(SPEC)).element is None
 
 
-def test_ids_and_names_of_chunks_are_no_tokens() -> None:
+def test_array_ids_and_chunk_names_are_not_attempt_tokens() -> None:
     array = new_array_id()
     assert is_array_id(array) and not is_array_id("array-../../etc") and not is_array_id("training-0a1b2c3d4")
     name = chunk_name(array, 12)

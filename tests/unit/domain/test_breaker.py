@@ -14,7 +14,7 @@ def opened(circuit: Circuit, *, now: float, pause_s: float = 10.0) -> Circuit:
     return circuit.failed(permit, f"failure at {now:g}", 1_000_000.0 + now, now + pause_s)
 
 
-def test_closed_everybody_may_ask() -> None:
+def test_circuit_permits_every_request_while_closed() -> None:
     circuit = Circuit()
     for _ in range(3):
         circuit, permit = circuit.ask(0.0)
@@ -22,7 +22,7 @@ def test_closed_everybody_may_ask() -> None:
     assert not circuit.is_open
 
 
-def test_the_first_failure_opens_it_and_nobody_asks_during_the_pause() -> None:
+def test_circuit_opens_at_first_failure_and_refuses_during_pause() -> None:
     circuit = opened(Circuit(), now=100.0)
     assert (circuit.is_open, circuit.failures, circuit.since) == (True, 1, 1_000_100.0)
     assert circuit.cause == "failure at 100"
@@ -30,7 +30,7 @@ def test_the_first_failure_opens_it_and_nobody_asks_during_the_pause() -> None:
     assert circuit.ask(109.9) == (circuit, None)
 
 
-def test_after_the_pause_exactly_one_asks() -> None:
+def test_circuit_permits_one_probe_after_pause() -> None:
     circuit = opened(Circuit(), now=100.0)
     circuit, permit = circuit.ask(110.0)
     assert permit is not None and permit.is_probe
@@ -38,7 +38,7 @@ def test_after_the_pause_exactly_one_asks() -> None:
     assert circuit.ask(1e9)[1] is None
 
 
-def test_its_success_lets_everybody_in_and_forgets_the_failures() -> None:
+def test_circuit_closes_and_clears_failures_after_successful_probe() -> None:
     circuit = opened(opened(Circuit(), now=100.0), now=110.0)
     circuit, permit = circuit.ask(120.0)
     assert permit is not None
@@ -47,13 +47,13 @@ def test_its_success_lets_everybody_in_and_forgets_the_failures() -> None:
     assert circuit.ask(120.0)[1] is not None
 
 
-def test_its_failure_counts_one_more_and_keeps_when_it_began() -> None:
+def test_circuit_counts_failed_probe_and_keeps_start_time() -> None:
     circuit = opened(opened(Circuit(), now=100.0), now=110.0)
     assert (circuit.failures, circuit.since, circuit.cause) == (2, 1_000_100.0, "failure at 110")
     assert not circuit.may_ask(119.9)
 
 
-def test_eight_that_failed_together_are_one_failure() -> None:
+def test_circuit_counts_simultaneous_failures_once() -> None:
     circuit, permit = Circuit().ask(0.0)
     assert permit is not None
     for number in range(8):
@@ -61,14 +61,14 @@ def test_eight_that_failed_together_are_one_failure() -> None:
     assert (circuit.failures, circuit.cause) == (1, "0")
 
 
-def test_an_answer_to_a_question_from_before_the_failure_closes_nothing() -> None:
+def test_circuit_stays_open_after_success_of_earlier_request() -> None:
     circuit, permit = Circuit().ask(0.0)
     assert permit is not None
     failed = circuit.failed(permit, "no", 5.0, 1.0)
     assert failed.succeeded(permit) == failed
 
 
-def test_a_failure_from_before_the_success_opens_nothing() -> None:
+def test_circuit_stays_closed_after_late_failure_of_earlier_request() -> None:
     circuit, early = Circuit().ask(0.0)
     assert early is not None
     circuit = opened(circuit, now=1.0, pause_s=1.0)
@@ -78,7 +78,7 @@ def test_a_failure_from_before_the_success_opens_nothing() -> None:
     assert closed.failed(early, "late", 9.0, 99.0) == closed
 
 
-def test_one_that_asked_nothing_after_all_gives_its_turn_to_the_next() -> None:
+def test_circuit_permits_next_probe_when_permit_is_returned() -> None:
     circuit, permit = opened(Circuit(), now=0.0).ask(10.0)
     assert permit is not None
     back = circuit.returned(permit)
@@ -88,24 +88,24 @@ def test_one_that_asked_nothing_after_all_gives_its_turn_to_the_next() -> None:
     assert plain is not None and closed.returned(plain) == closed
 
 
-def test_a_reason_to_hurry_ends_the_pause() -> None:
+def test_circuit_ends_pause_when_hurried() -> None:
     circuit = opened(Circuit(), now=100.0)
     assert circuit.hurried().may_ask(100.0)
 
 
 @pytest.mark.parametrize(("failures", "pause"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (1000, 30.0)])
-def test_pauses_grow_to_their_limit(failures: int, pause: float) -> None:
+def test_growing_pause_doubles_up_to_limit(failures: int, pause: float) -> None:
     assert growing_pause(failures, 1.0, 30.0, 0.5) == pytest.approx(pause)
 
 
-def test_pauses_are_spread_so_that_daemons_do_not_march() -> None:
+def test_growing_pause_spreads_with_random_value() -> None:
     pauses = [growing_pause(3, 1.0, 30.0, random / 100) for random in range(100)]
     assert min(pauses) == pytest.approx(3.0)
     assert max(pauses) == pytest.approx(4.98)
     assert len(set(pauses)) == 100
 
 
-def test_a_log_hears_of_the_beginning_of_new_causes_seldom_of_the_rest_and_of_the_end() -> None:
+def test_circuit_logs_new_causes_rare_repetitions_and_recovery() -> None:
     circuit, told = Circuit(), []
     for number in range(1, 101):
         circuit, permit = circuit.ask(0.0)

@@ -113,24 +113,24 @@ CASES: list[tuple[str, Ended]] = [
 
 
 @pytest.mark.parametrize(("kind", "ended"), CASES)
-def test_each_end_has_its_kind(kind: str, ended: Ended) -> None:
+def test_classify_assigns_kind_origin_and_code_to_each_end(kind: str, ended: Ended) -> None:
     incident = classify(ended)
     assert (incident.kind, incident.episode, incident.code) == (kind, "end-0", ended.code)
     assert incident.message
     assert incident.origin is Origin(kind.partition(".")[0])
 
 
-def test_every_kind_that_an_end_can_be_is_in_the_table() -> None:
+def test_classify_cases_cover_every_incident_kind() -> None:
     beside = {"user.hang", "user.straggler"}  # they end nothing
     assert {kind for kind, _ in CASES} | beside == set(KINDS)
 
 
-def test_every_error_code_but_those_that_nobody_gets_is_a_kind_of_its_own() -> None:
+def test_classify_assigns_kind_to_every_error_code() -> None:
     given = set(FAULTS) - {"S102", "S304", "C101", "C104", "S104"}
     assert [code for code in sorted(given) if classify(replace(BASE, code=code)).kind == UNKNOWN] == []
 
 
-def test_a_policy_of_the_site_decides_before_everything() -> None:
+def test_classify_prefers_site_policy_over_health_finding() -> None:
     line = Evidence("learner-1", "mlx5: link down", AT)
     hit = PolicyHit("ib-link", "node.infiniband", line, 1, ("n2",))
     incident = classify(replace(OWN, health=(XID,)), hit)
@@ -140,7 +140,7 @@ def test_a_policy_of_the_site_decides_before_everything() -> None:
     assert (kind_of("node.infiniband").title, kind_of("node.infiniband").weight) == ("infiniband", 0.0)
 
 
-def test_a_finding_names_its_node_and_device() -> None:
+def test_classify_names_node_and_device_of_health_finding() -> None:
     incident = classify(replace(OWN, health=(XID, replace(XID, node="n1", kind="clock", text="off by 9 s"))))
     assert (incident.kind, incident.nodes) == ("node.gpu", ("n2",))
     assert incident.message == f"n2 0000:3b:00: {XID.text}"
@@ -148,23 +148,23 @@ def test_a_finding_names_its_node_and_device() -> None:
 
 
 @pytest.mark.parametrize("late_s", [-HEALTH_S - 1, HEALTH_S + 1])
-def test_a_finding_of_another_time_speaks_for_nothing(late_s: float) -> None:
+def test_classify_ignores_health_finding_outside_time_window(late_s: float) -> None:
     incident = classify(replace(OWN, health=(replace(XID, at=AT + late_s),), learners=(learner(1, AT, 1, *TRACE),)))
     assert incident.kind == "user.traceback"
 
 
-def test_what_the_scheduler_ended_is_not_a_nodes_fault_whatever_it_logs() -> None:
+def test_classify_blames_scheduler_despite_node_health_finding() -> None:
     for why in (Interruption.TIMEOUT, Interruption.PREEMPTION):
         assert classify(replace(BASE, why=why, health=(XID,))).origin is Origin.SCHEDULER
 
 
-def test_a_finding_that_nobody_knows_is_none() -> None:
+def test_nodes_kind_accepts_only_known_node_findings() -> None:
     assert nodes_kind("sunspots") == ""
     assert nodes_kind("user.exit") == ""
     assert nodes_kind("node.gpu") == "node.gpu"
 
 
-def test_the_first_learner_that_failed_of_its_own_decides() -> None:
+def test_classify_selects_first_learner_that_failed_by_itself() -> None:
     first, victim = learner(2, AT, 1, *TRACE, node="n2"), learner(1, AT - 0.5, 1, *PEER)
     incident = classify(replace(OWN, learners=(victim, first)))
     assert (incident.learner, incident.nodes, incident.message) == (2, ("n2",), "learner 2: ValueError: boom")
@@ -173,7 +173,7 @@ def test_the_first_learner_that_failed_of_its_own_decides() -> None:
     assert (alone.learner, alone.kind) == (1, "user.traceback")
 
 
-def test_who_was_killed_for_its_memory_decides_before_those_who_missed_it() -> None:
+def test_classify_prefers_learner_killed_for_memory_over_earlier_crash() -> None:
     crashed = learner(1, AT - 1, 1, *TRACE)
     starved = replace(learner(2, AT, 137), out_of_memory=True)
     assert classify(replace(OWN, code="C202", learners=(crashed, starved))).learner == 2
@@ -182,7 +182,7 @@ def test_who_was_killed_for_its_memory_decides_before_those_who_missed_it() -> N
 @pytest.mark.parametrize(
     "words", ["RuntimeError: CUDA error: uncorrectable ECC error encountered", "OSError: [Errno 5] Input/output error"]
 )
-def test_what_a_learner_prints_never_counts_against_a_node(words: str) -> None:
+def test_classify_names_no_node_for_error_printed_by_learner(words: str) -> None:
     incident = classify(replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),)))
     assert incident.origin is Origin.NODE
     assert incident.nodes == ()
@@ -191,20 +191,20 @@ def test_what_a_learner_prints_never_counts_against_a_node(words: str) -> None:
 @pytest.mark.parametrize(
     "words", ["RuntimeError: CUDA error: uncorrectable ECC error", "E: GPU has fallen off the bus"]
 )
-def test_who_was_given_no_gpu_is_no_witness_of_one(words: str) -> None:
+def test_classify_ignores_gpu_errors_of_learner_without_gpu(words: str) -> None:
     end = replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),), has_gpus=False)
     assert classify(end).kind == "user.traceback"
     assert classify(replace(end, has_gpus=True)).kind == "node.gpu"
 
 
-def test_of_several_nodes_none_is_blamed_that_nobody_named() -> None:
+def test_classify_names_node_only_if_it_is_known() -> None:
     lost = replace(BASE, code="S110", seen=seen(EndCause.NODE_FAIL))
     assert classify(lost).nodes == ()
     assert classify(replace(lost, nodes=("n1",))).nodes == ("n1",)
     assert classify(replace(lost, failed_nodes=("n2",))).nodes == ("n2",)
 
 
-def test_evidence_is_bounded_and_says_whose_it_is() -> None:
+def test_classify_limits_evidence_and_names_its_source() -> None:
     lines = tuple("x" * 1000 for _ in range(100))
     incident = classify(replace(OWN, message="m" * 1000, learners=(learner(1, AT, 3, *lines),)))
     assert len(incident.evidence) <= LINES
@@ -212,23 +212,23 @@ def test_evidence_is_bounded_and_says_whose_it_is() -> None:
     assert {one.source for one in incident.evidence} == {"learner-1", "controller"}
 
 
-def test_the_schedulers_word_is_kept() -> None:
+def test_classify_keeps_scheduler_reason_as_evidence() -> None:
     incident = classify(replace(BASE, code="S110", seen=seen(EndCause.NODE_FAIL, "NodeDown")))
     assert Evidence("scheduler", "NODE_FAIL (NodeDown)", AT) in incident.evidence
 
 
-def test_work_that_was_done_is_not_lost_where_only_storing_it_failed() -> None:
+def test_classify_counts_no_lost_gpu_time_if_only_upload_failed() -> None:
     assert classify(replace(BASE, code="S303")).lost_gpu_s == 0.0
     assert classify(OWN).lost_gpu_s == 60.0
 
 
-def test_only_a_nodes_own_faults_can_make_a_lemon() -> None:
+def test_incident_kinds_give_weight_only_to_node_faults() -> None:
     weighted = {kind.origin for kind in KINDS.values() if kind.weight}
     assert weighted == {Origin.NODE}
     assert all(kind.title and kind.cure and is_kind_name(kind.name) for kind in KINDS.values())
 
 
 @pytest.mark.parametrize("name", ["", "user", "user.", "weather.rain", "user.Exit", "user.x y", "node." + "a" * 40])
-def test_what_is_no_name_of_a_kind_is_unknown(name: str) -> None:
+def test_kind_of_returns_unknown_for_invalid_name(name: str) -> None:
     assert not is_kind_name(name)
     assert kind_of(name).name == UNKNOWN

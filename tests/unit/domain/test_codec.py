@@ -59,15 +59,15 @@ SPECS = st.builds(
 
 
 @given(SPECS)
-def test_a_spec_survives_json(spec: JobSpec) -> None:
+def test_codec_round_trips_job_spec(spec: JobSpec) -> None:
     assert from_plain(JobSpec, json.loads(json.dumps(to_plain(spec)))) == spec
 
 
-def test_names_with_an_underscore_lose_it_outside() -> None:
+def test_codec_drops_trailing_underscore_of_field_names() -> None:
     assert to_plain(EvaluationMetrics(in_="log"))["in"] == "log"
 
 
-def test_what_a_newer_release_wrote_is_ignored_and_what_is_missing_is_named() -> None:
+def test_codec_ignores_unknown_fields_and_names_missing_ones() -> None:
     plain = to_plain(Framework("a", "b", "c")) | {"from_the_future": 1}
     assert from_plain(Framework, plain) == Framework("a", "b", "c")
     with pytest.raises(CodecError, match=r"\$\.command is missing"):
@@ -93,12 +93,12 @@ def test_what_a_newer_release_wrote_is_ignored_and_what_is_missing_is_named() ->
         ),
     ],
 )
-def test_a_wrong_type_is_named_by_its_path(plain: dict[str, object], place: str) -> None:
+def test_codec_names_path_of_value_with_wrong_type(plain: dict[str, object], place: str) -> None:
     with pytest.raises(CodecError, match=place):
         from_plain(JobSpec, plain)
 
 
-def test_optional_dataclasses() -> None:
+def test_codec_round_trips_optional_dataclasses() -> None:
     refused = SubmissionResult(problem=Problem("C101", "bad", 78))
     assert from_plain(SubmissionResult, to_plain(refused)) == refused
     assert from_plain(SubmissionResult, to_plain(SubmissionResult(id="x"))).problem is None
@@ -139,17 +139,17 @@ CHAINED = st.one_of(
 
 
 @given(CHAINED)
-def test_what_is_kept_of_a_chain_survives_json(record: object) -> None:
+def test_codec_round_trips_continuation_records(record: object) -> None:
     assert from_plain(type(record), json.loads(json.dumps(to_plain(record)))) == record
 
 
-def test_a_final_record_of_an_older_release_says_nothing_of_checkpoints() -> None:
+def test_codec_reads_final_record_of_older_release() -> None:
     old = {"native_id": "7", "outcome": "completed", "at": 1, "stored": True, "format": 1}
     record = from_plain(FinalRecord, old)
     assert (record.checkpoint, record.goes_on, record.spent) == (Checkpoint(), GoesOn.NO, None)
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_codec_rejects_unsupported_type() -> None:
     @dataclasses.dataclass(frozen=True)
     class Odd:
         value: object

@@ -87,7 +87,7 @@ COUNTER = {
         (I.PREEMPTION, Budget(gpu_seconds=0.0), Spent(), SAVED, False, "batch.retry.gpu_hours is 0"),
     ],
 )
-def test_the_table(
+def test_decide_continues_or_stops_by_interruption_budget_and_checkpoint(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, goes_on: bool, sentence: str
 ) -> None:
     decision = decide(why, budget, spent, progress, gpu_seconds=100.0)
@@ -97,20 +97,20 @@ def test_the_table(
 
 
 @pytest.mark.parametrize(("why", "counter"), COUNTER.items())
-def test_each_interruption_pays_from_its_own_budget(why: Interruption, counter: str) -> None:
+def test_decide_charges_budget_of_its_interruption(why: Interruption, counter: str) -> None:
     before = Spent(1, 2, 3, 4, 10.0, 1)
     after = decide(why, Budget(), before, CONFIRMED, 5.0).spent
     assert after == replace(before, **{counter: getattr(before, counter) + 1}, gpu_seconds=15.0, fruitless=0)
 
 
-def test_data_that_were_brought_ahead_are_followed_by_the_training_and_pay_from_no_budget() -> None:
+def test_decide_continues_after_staging_without_charging_budget() -> None:
     spent = Spent(timeouts=9, gpu_seconds=99.0, fruitless=FRUITLESS_IN_A_ROW)
     budget = Budget(0, 0, 0, 0, gpu_seconds=1.0)
     said = "the data are in place; the training itself follows"
     assert decide(I.STAGED, budget, spent, NOTHING, 0.0) == Decision(True, spent, said)
 
 
-def test_a_halt_pays_from_none() -> None:
+def test_decide_charges_no_retry_for_halt() -> None:
     before = Spent(1, 2, 3, 4, 10.0, 1)
     assert decide(I.HALT, Budget(), before, IGNORED, 5.0).spent == replace(before, gpu_seconds=15.0, fruitless=2)
 
@@ -127,7 +127,7 @@ def test_a_halt_pays_from_none() -> None:
         (UNSEEN, "whether a checkpoint was saved is not known"),
     ],
 )
-def test_a_checkpoint_in_words(progress: Checkpoint, sentence: str) -> None:
+def test_describe_states_checkpoint_result(progress: Checkpoint, sentence: str) -> None:
     assert describe(progress) == sentence
 
 
@@ -147,7 +147,7 @@ whys = st.sampled_from([why for why in Interruption if why is not I.STAGED])
 
 
 @given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
-def test_what_is_spent_never_shrinks_but_for_the_fruitless(
+def test_decide_charges_exactly_one_retry_except_for_halt(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
 ) -> None:
     after = decide(why, budget, spent, progress, gpu_seconds).spent
@@ -158,7 +158,7 @@ def test_what_is_spent_never_shrinks_but_for_the_fruitless(
 
 
 @given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
-def test_nothing_goes_on_beyond_a_budget(
+def test_decide_never_continues_beyond_retry_budget(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
 ) -> None:
     decision = decide(why, budget, spent, progress, gpu_seconds)
@@ -171,7 +171,7 @@ def test_nothing_goes_on_beyond_a_budget(
 
 
 @given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
-def test_more_budget_never_ends_a_chain_sooner(
+def test_decide_continues_with_larger_budget_if_smaller_one_suffices(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
 ) -> None:
     richer = replace(budget, **{c: getattr(budget, c) + 1 for c in COUNTER.values()}, gpu_seconds=None)
@@ -180,7 +180,7 @@ def test_more_budget_never_ends_a_chain_sooner(
 
 
 @given(whys, budgets, spents, checkpoints, st.floats(0, 1e5))
-def test_a_chain_that_a_budget_ends_has_used_that_one_up(
+def test_decide_stops_and_names_only_budgets_that_are_used_up(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
 ) -> None:
     decision = decide(why, budget, spent, progress, gpu_seconds)
@@ -193,7 +193,9 @@ def test_a_chain_that_a_budget_ends_has_used_that_one_up(
 
 
 @given(budgets, st.lists(st.tuples(whys, checkpoints, st.floats(0, 1e4)), min_size=40, max_size=40))
-def test_every_chain_ends(budget: Budget, story: list[tuple[Interruption, Checkpoint, float]]) -> None:
+def test_decide_ends_every_continuation_within_total_budget(
+    budget: Budget, story: list[tuple[Interruption, Checkpoint, float]]
+) -> None:
     spent, attempts = Spent(), 0
     for why, progress, gpu_seconds in story:
         decision: Decision = decide(why, budget, spent, progress, gpu_seconds)
@@ -204,7 +206,7 @@ def test_every_chain_ends(budget: Budget, story: list[tuple[Interruption, Checkp
 
 
 @given(whys, st.integers(0, 20))
-def test_a_chain_without_any_checkpoint_ends_soon(why: Interruption, start: int) -> None:
+def test_decide_stops_soon_without_any_checkpoint(why: Interruption, start: int) -> None:
     budget, spent, attempts = Budget(1000, 1000, 1000, 1000), Spent(timeouts=start), 1
     while (decision := decide(why, budget, spent, NOTHING, 0.0)).goes_on:
         spent, attempts = decision.spent, attempts + 1
@@ -234,7 +236,7 @@ def test_a_chain_without_any_checkpoint_ends_soon(why: Interruption, start: int)
         ),
     ],
 )  # fmt: skip
-def test_what_a_drill_plays_goes_on_and_says_what_it_would_have_come_to(
+def test_decide_describes_drill_and_its_real_outcome(
     why: Interruption, budget: Budget, progress: Checkpoint, goes_on: bool, sentence: str
 ) -> None:
     decision = decide(why, budget, Spent(preemptions=1), progress, 100.0, played=True)
@@ -248,7 +250,7 @@ def test_what_a_drill_plays_goes_on_and_says_what_it_would_have_come_to(
     checkpoints,
     st.floats(0, 1e5),
 )
-def test_a_drill_uses_up_nothing_but_gpu_time(
+def test_decide_charges_only_gpu_time_for_drill(
     why: Interruption, budget: Budget, spent: Spent, progress: Checkpoint, gpu_seconds: float
 ) -> None:
     decision = decide(why, budget, spent, progress, gpu_seconds, played=True)

@@ -10,17 +10,17 @@ JOB = "training-00000000a"
 
 
 @pytest.mark.parametrize("code", FAULTS)
-def test_every_code_says_what_it_means_and_what_to_do(code: str) -> None:
+def test_fault_codes_have_title_cure_and_consistent_party(code: str) -> None:
     kind = FAULTS[code]
     assert kind.code == code and kind.title and kind.cure
     assert code[0] in "CS" and (code[0] == "S" or kind.caused_by is Party.USER)
 
 
-def test_nothing_is_to_be_done_where_nothing_is_wrong() -> None:
+def test_fault_cure_is_empty_for_normal_end() -> None:
     assert Fault(NORMAL.code, "").cure(JOB, has_checkpoint=True) == ""
 
 
-def test_a_time_limit_is_cured_by_a_resume_where_there_is_a_checkpoint() -> None:
+def test_time_limit_cure_suggests_resume_if_checkpoint_exists() -> None:
     fault = Fault("C203", "the time limit was reached")
     assert f"ffdl resume --time TIME {JOB}" in fault.cure(JOB, has_checkpoint=True)
     generic = fault.cure(JOB, has_checkpoint=False)
@@ -38,7 +38,7 @@ def test_a_time_limit_is_cured_by_a_resume_where_there_is_a_checkpoint() -> None
         ("S110", {"node_failures"}, "node_failures"),
     ],
 )
-def test_a_chain_whose_budget_is_used_up_is_cured_by_a_budget(code: str, used_up: set[str], budget: str) -> None:
+def test_fault_cure_suggests_larger_budget_if_budget_is_used_up(code: str, used_up: set[str], budget: str) -> None:
     cure = Fault(code, "").cure(JOB, has_checkpoint=True, used_up=used_up)
     assert cure.startswith(f"ffdl resume {JOB} goes on from its checkpoint with the budget anew; ")
     assert cure.endswith(f"submit again with more batch.retry.{budget}") and "--time" not in cure
@@ -46,18 +46,18 @@ def test_a_chain_whose_budget_is_used_up_is_cured_by_a_budget(code: str, used_up
 
 
 @pytest.mark.parametrize(("code", "used_up"), [("C201", {"gpu_hours", "failures"}), ("C203", {"preemptions"})])
-def test_a_budget_that_did_not_end_the_chain_changes_no_cure(code: str, used_up: set[str]) -> None:
+def test_fault_cure_ignores_budget_that_did_not_end_the_job(code: str, used_up: set[str]) -> None:
     fault = Fault(code, "")
     assert fault.cure(JOB, has_checkpoint=True, used_up=used_up) == fault.cure(JOB, has_checkpoint=True)
 
 
 @pytest.mark.parametrize("code", ["C201", "S111", "X999"])
-def test_other_cures_are_the_codes_own(code: str) -> None:
+def test_fault_cure_defaults_to_cure_of_code(code: str) -> None:
     fault = Fault(code, "")
     assert fault.cure(JOB, has_checkpoint=True) == fault.cure(JOB, has_checkpoint=False) == fault.kind.cure
 
 
-def test_a_dependency_that_is_never_satisfied_is_the_users_and_names_both_ways_out() -> None:
+def test_unsatisfied_dependency_fault_names_user_and_both_cures() -> None:
     kind = FAULTS["C105"]
     assert (kind.title, kind.caused_by) == ("dependency never satisfied", Party.USER)
     assert "ffdl show" in kind.cure and "resume" in kind.cure and "submit again" in kind.cure

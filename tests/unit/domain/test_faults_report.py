@@ -25,7 +25,7 @@ def row(
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def test_what_was_noticed_in_the_period_is_the_reports_and_the_trend_is_of_what_happened() -> None:
+def test_faults_report_counts_noticed_incidents_and_trends_by_occurrence() -> None:
     rows = [row(75), row(77), row(99, job="late", noticed=101), row(100), row(101), row(124), row(125)]
     found = make_report(rows, SCOPE)
     assert (found.incidents, found.happened, found.before) == (3, 2, 3)
@@ -34,7 +34,7 @@ def test_what_was_noticed_in_the_period_is_the_reports_and_the_trend_is_of_what_
     assert sum(one.before for one in found.bins) == 3
 
 
-def test_rows_may_begin_before_the_period_or_later() -> None:
+def test_faults_report_rows_start_at_requested_time() -> None:
     rows = [row(hour) for hour in (90, 101, 110, 123)]
     assert [one.at / HOUR for one in make_report(rows, replace(SCOPE, rows_after=80 * HOUR)).rows] == [
         90,
@@ -47,7 +47,7 @@ def test_rows_may_begin_before_the_period_or_later() -> None:
     assert replace(SCOPE, rows_after=10 * HOUR).first == 10 * HOUR
 
 
-def test_causes_nodes_and_users_are_ranked_beside_the_period_before() -> None:
+def test_faults_report_ranks_causes_nodes_and_users_with_previous_period() -> None:
     rows = [
         row(80, "node.gpu", nodes=("n1",)),
         row(101, "node.gpu", nodes=("n1", "n2"), lost_gpu_hours=3.0),
@@ -65,13 +65,13 @@ def test_causes_nodes_and_users_are_ranked_beside_the_period_before() -> None:
     assert found.lost_gpu_hours == 4.0
 
 
-def test_a_storm_is_counted_whole_and_told_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_report_counts_all_incidents_but_limits_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults_report, "MOST_ROWS", 3)
     found = make_report([row(101 + n, job=str(n)) for n in range(5)], SCOPE)
     assert (found.incidents, found.jobs, found.left_out) == (5, 5, 2)
     assert [one.job for one in found.rows] == ["2", "3", "4"]
 
 
-def test_a_quiet_period_is_empty() -> None:
+def test_faults_report_is_empty_without_incidents() -> None:
     found = make_report([], SCOPE)
     assert (found.incidents, found.rows, found.causes, len(found.bins)) == (0, (), (), BINS)

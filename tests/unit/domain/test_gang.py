@@ -60,13 +60,13 @@ def among(nodes: int, room: Load = ROOM) -> Callable[[Load], int]:
     ("learners", "nodes", "expected"),
     [(4, 2, (0, 0, 1, 1)), (5, 2, (0, 0, 0, 1, 1)), (3, 3, (0, 1, 2)), (1, 1, (0,)), (7, 3, (0, 0, 0, 1, 1, 2, 2))],
 )
-def test_neighbours_share_nodes_and_the_first_ones_have_more(
+def test_deal_places_neighbours_together_and_more_on_first_nodes(
     learners: int, nodes: int, expected: tuple[int, ...]
 ) -> None:
     assert deal(plain(learners), nodes) == expected
 
 
-def test_each_role_is_dealt_evenly_and_the_poorest_node_gets_what_is_left_over() -> None:
+def test_deal_spreads_each_role_evenly_and_fills_least_loaded_node() -> None:
     members = roles(chief=1, worker=3, evaluator=1)
     assert deal(members, 2) == (0, 0, 1, 1, 0)
     assert Counter(deal(members, 3)) == {0: 2, 1: 2, 2: 1}
@@ -75,14 +75,14 @@ def test_each_role_is_dealt_evenly_and_the_poorest_node_gets_what_is_left_over()
 
 
 @pytest.mark.parametrize(("placement", "nodes"), [(Placement.NODE, 6), (Placement.PACK, 2), (Placement.SPREAD, 6)])
-def test_placements_differ_in_how_many_nodes_they_take(placement: Placement, nodes: int) -> None:
+def test_lay_out_uses_node_count_of_placement(placement: Placement, nodes: int) -> None:
     gang = lay_out(plain(6), placement, among(10))
     assert gang is not None
     assert gang.nodes == nodes
     assert len(set(gang.nodes_of)) == nodes
 
 
-def test_spread_takes_what_there_is_and_pack_as_little_as_holds() -> None:
+def test_lay_out_spread_uses_all_nodes_and_pack_uses_fewest() -> None:
     spread, packed = (lay_out(plain(6), placement, among(3)) for placement in (Placement.SPREAD, Placement.PACK))
     assert spread is not None and packed is not None
     assert (spread.nodes, spread.nodes_of, spread.load) == (3, (0, 0, 1, 1, 2, 2), Load(4, 2000, 2))
@@ -90,12 +90,12 @@ def test_spread_takes_what_there_is_and_pack_as_little_as_holds() -> None:
 
 
 @pytest.mark.parametrize("placement", list(Placement))
-def test_what_does_not_fit_is_nowhere(placement: Placement) -> None:
+def test_lay_out_returns_none_if_learners_do_not_fit(placement: Placement) -> None:
     assert lay_out(plain(9), placement, among(2)) is None
     assert lay_out(plain(1, Load(9, 1, 0)), placement, among(5)) is None
 
 
-def test_the_fullest_node_says_what_all_are_asked_for() -> None:
+def test_fullest_returns_load_of_fullest_node() -> None:
     members = [Member(Load(4, 100, 0), "ps"), Member(Load(1, 900, 2), "worker"), Member(Load(1, 900, 2), "worker", 1)]
     assert fullest(members, (0, 0, 1)) == Load(5, 1000, 2)
     assert fullest([], ()) == Load()
@@ -112,7 +112,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 5, 8])
-def test_what_is_asked_of_a_node_is_what_the_fullest_has(nodes: int) -> None:
+def test_lay_out_requests_load_of_fullest_node(nodes: int) -> None:
     for members in KINDS:
         gang = lay_out(members, Placement.PACK, lambda _: nodes, named=nodes)
         if len(members) >= nodes:
@@ -120,7 +120,7 @@ def test_what_is_asked_of_a_node_is_what_the_fullest_has(nodes: int) -> None:
             assert gang.load == fullest(members, gang.nodes_of)
 
 
-def test_many_learners_are_laid_out_in_steps_that_do_not_grow_with_their_number() -> None:
+def test_lay_out_effort_stays_linear_in_number_of_learners() -> None:
     """Each number of nodes is tried, so what a try costs counts: it looks at kinds of nodes, not at learners."""
     added = 0
 
@@ -142,7 +142,7 @@ def test_many_learners_are_laid_out_in_steps_that_do_not_grow_with_their_number(
     assert 0 < added < 8 * len(members)
 
 
-def test_named_nodes_are_in_the_allocation_and_others_join_where_they_are_not_enough() -> None:
+def test_lay_out_includes_named_nodes_and_adds_others_if_needed() -> None:
     six = plain(6)
 
     def nodes(placement: Placement, there: int, named: int, learners: int = 6) -> int | None:
@@ -159,7 +159,7 @@ def test_named_nodes_are_in_the_allocation_and_others_join_where_they_are_not_en
     assert nodes(Placement.NODE, 2, 2) is None
 
 
-def test_one_learner_on_each_node_needs_no_table() -> None:
+def test_lay_out_needs_no_table_for_one_learner_per_node() -> None:
     alone, shared, named = (
         lay_out(members, placement, among(9))
         for members, placement in (
@@ -182,7 +182,7 @@ def test_one_learner_on_each_node_needs_no_table() -> None:
         ("python train.py", 3, 0),
     ],
 )
-def test_parameter_servers_are_counted_in_the_command(command: str, learners: int, count: int) -> None:
+def test_count_parameter_servers_reads_count_from_command(command: str, learners: int, count: int) -> None:
     assert count_parameter_servers(command, learners) == count
 
 
@@ -214,11 +214,11 @@ def ranks(spec: JobSpec) -> list[tuple[str, int, bool]]:
         (job(2, "horovod", PS_COMMAND, a=Role(), b=Role()), [("a", 0, False), ("b", 0, False)]),
     ],
 )
-def test_members_in_the_order_of_learner_ids(spec: JobSpec, expected: list[tuple[str, int, bool]]) -> None:
+def test_members_of_lists_roles_in_order_of_learner_ids(spec: JobSpec, expected: list[tuple[str, int, bool]]) -> None:
     assert ranks(spec) == expected
 
 
-def test_a_role_has_the_jobs_resources_but_for_its_own() -> None:
+def test_members_of_inherits_job_resources_unless_role_sets_them() -> None:
     spec = job(
         3, ps=Role(cpus=0.5, gpus=0, memory_bytes=1, service=True), worker=Role(cpus=3.5), evaluator=Role(gpus=2)
     )
@@ -228,7 +228,7 @@ def test_a_role_has_the_jobs_resources_but_for_its_own() -> None:
     assert largest(members_of(spec)) == Load(4, 1024, 2)
 
 
-def test_amounts_are_named_by_who_said_them() -> None:
+def test_parts_of_names_manifest_path_of_each_amount() -> None:
     ps, worker = parts_of(job(2, ps=Role(gpus=0), worker=Role()))
     assert (ps.path("gpus"), ps.per_learner("gpus")) == ("batch.roles.ps.gpus", "per learner of role ps")
     assert (ps.path("cpus"), ps.per_learner("cpus")) == ("cpus", "per learner")
@@ -236,7 +236,7 @@ def test_amounts_are_named_by_who_said_them() -> None:
     assert parts_of(job(4)) == (Part(4, 2, 1, GIB),)
 
 
-def test_the_table_says_role_and_gpus_of_each() -> None:
+def test_gang_table_lists_role_and_gpus_of_each_learner() -> None:
     spec = job(3, ps=Role(gpus=0, service=True), worker=Role(2))
     gang = lay_out(members_of(spec), Placement.SPREAD, among(2))
     assert gang is not None
@@ -254,7 +254,7 @@ def test_the_table_says_role_and_gpus_of_each() -> None:
         (job(2, "horovod", launcher=Role(), worker=Role()), False),
     ],
 )
-def test_mpirun_takes_learners_of_a_node_for_one_machine(spec: JobSpec, shared: bool) -> None:
+def test_takes_for_one_detects_mpi_learners_sharing_a_node(spec: JobSpec, shared: bool) -> None:
     members = members_of(spec)
     assert takes_for_one(spec, lay_on_one(members)) is shared
     apart = lay_out(members, Placement.NODE, among(9))

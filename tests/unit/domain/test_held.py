@@ -29,7 +29,7 @@ def record(number: int = 1, **values: object) -> dict[int, AttemptRecord]:
 DONE = steps((0, P, 0), (1, D, 1), (2, Q, 1), (10, DOWN, 1), (20, PROC, 1), (80, STORE, 1), (90, JobState.COMPLETED, 1))
 
 
-def test_a_run_goes_from_its_first_phase_to_the_end() -> None:
+def test_timeline_run_spans_first_phase_to_end() -> None:
     line = timeline(DONE, record(ended_at=90.0, gpu_seconds=160.0), TWO, now=1000)
     (run,) = line.runs
     assert (run.began, run.ended, run.gpus, run.cpus, run.end) == (10, 90, 2.0, 8.0, JobState.COMPLETED)
@@ -40,18 +40,18 @@ def test_a_run_goes_from_its_first_phase_to_the_end() -> None:
 
 
 @pytest.mark.parametrize(("since", "until", "seconds"), [(0, 100, 80), (0, 50, 40), (85, 95, 5), (100, 200, 0)])
-def test_a_run_that_straddles_a_period_counts_with_its_part(since: float, until: float, seconds: float) -> None:
+def test_run_within_counts_only_part_inside_period(since: float, until: float, seconds: float) -> None:
     (run,) = timeline(DONE, record(), TWO, now=1000).runs
     assert run.within(since, until) == seconds
 
 
-def test_what_was_recorded_counts_more_than_what_was_asked_for() -> None:
+def test_timeline_prefers_recorded_gpu_time_over_requested() -> None:
     """Nodes that are asked for what the fullest needs have more GPUs than the learners."""
     (run,) = timeline(DONE, record(ended_at=90.0, gpu_seconds=240.0), TWO, now=1000).runs
     assert run.gpus * run.length_s == pytest.approx(240.0)
 
 
-def test_what_goes_on_counts_up_to_now() -> None:
+def test_timeline_counts_running_job_up_to_now() -> None:
     line = timeline(DONE[:5], record(), TWO, now=50)
     (run,) = line.runs
     assert (run.began, run.ended, run.end) == (10, 50, None)
@@ -59,14 +59,14 @@ def test_what_goes_on_counts_up_to_now() -> None:
     assert losses(line, record()) == []
 
 
-def test_a_job_that_waits_or_was_cancelled_while_it_waited_has_no_run() -> None:
+def test_timeline_has_no_run_for_waiting_or_cancelled_pending_job() -> None:
     waiting = timeline(DONE[:3], record(), TWO, now=50)
     assert (waiting.runs, waiting.waits) == ((), ())
     gone = timeline(steps((0, P, 0), (5, JobState.CANCELLED, 0)), {}, TWO, now=50)
     assert (gone.runs, gone.waits, gone.alive) == ((), (), ((0.0, 5.0),))
 
 
-def test_an_attempt_that_was_requeued_has_two_runs_and_only_the_last_has_the_recorded_time() -> None:
+def test_timeline_splits_requeued_attempt_into_two_runs() -> None:
     entries = steps(
         (0, P, 0), (1, D, 1), (2, Q, 1), (10, PROC, 1), (40, Q, 1), (50, PROC, 1), (70, JobState.COMPLETED, 1),
         r4="requeued",
@@ -80,7 +80,7 @@ def test_an_attempt_that_was_requeued_has_two_runs_and_only_the_last_has_the_rec
     assert losses(line, record(ended_at=70.0)) == [Loss(1, 10, 40, 2.0, Q)]
 
 
-def test_each_attempt_is_a_run_and_what_is_beside_the_states_is_none() -> None:
+def test_timeline_has_one_run_per_attempt_despite_learner_restart() -> None:
     entries = steps(
         (0, P, 0), (1, D, 1), (2, Q, 1), (10, PROC, 1), (20, PROC, 1), (30, D, 2), (31, Q, 2), (40, PROC, 2),
         (60, JobState.HALTED, 2), r4="restarted", r5="requeued",
@@ -95,7 +95,7 @@ def test_each_attempt_is_a_run_and_what_is_beside_the_states_is_none() -> None:
     assert losses(line, attempts) == [Loss(1, 25, 30, 2.0, D)]
 
 
-def test_a_resumed_job_is_not_alive_in_between() -> None:
+def test_timeline_excludes_time_between_halt_and_resume() -> None:
     entries = steps(
         (0, P, 0), (1, D, 1), (10, PROC, 1), (20, JobState.HALTED, 1), (100, P, 1), (101, D, 2), (110, PROC, 2),
         (120, JobState.COMPLETED, 2), r4="resumed",
@@ -105,13 +105,13 @@ def test_a_resumed_job_is_not_alive_in_between() -> None:
     assert line.waits == ((1, 0.0, 10.0), (2, 100.0, 110.0))
 
 
-def test_an_attempt_of_which_no_phase_was_seen_held_what_was_recorded() -> None:
+def test_timeline_derives_run_from_recorded_gpu_time_without_phases() -> None:
     entries = steps((0, P, 0), (1, D, 1), (2, Q, 1), (30, JobState.FAILED, 1))
     (run,) = timeline(entries, record(ended_at=30.0, gpu_seconds=20.0), TWO, now=1000).runs
     assert (run.began, run.ended, run.phases, run.end) == (20.0, 30.0, (), JobState.FAILED)
 
 
-def test_an_attempt_that_only_brings_data_holds_no_gpu() -> None:
+def test_timeline_counts_no_gpus_for_staging_attempt() -> None:
     entries = steps((0, P, 0), (1, D, 1), (10, DOWN, 1), (30, D, 2), (40, PROC, 2), (60, JobState.COMPLETED, 2))
     attempts = {1: AttemptRecord(1, 1.0, ended_at=30.0, interruption="staged"), 2: AttemptRecord(2, 30.0)}
     line = timeline(entries, attempts, TWO, now=1000)
@@ -121,7 +121,7 @@ def test_an_attempt_that_only_brings_data_holds_no_gpu() -> None:
     assert now.gpus == 0.0
 
 
-def test_an_attempt_may_end_before_its_job_knows() -> None:
+def test_timeline_ends_run_at_attempt_end_before_job_end() -> None:
     """What could not be stored beside it is stored afterwards, without its nodes."""
     (run,) = timeline(DONE, record(ended_at=85.0), TWO, now=1000).runs
     assert (run.ended, run.phases[-1]) == (85.0, (STORE, 80, 85.0))
@@ -138,12 +138,12 @@ def test_an_attempt_may_end_before_its_job_knows() -> None:
         ({"interruption": "staged"}, []),
     ],
 )
-def test_lost_is_what_came_after_the_last_checkpoint(values: dict[str, Any], expected: list[Loss]) -> None:
+def test_losses_count_time_after_last_checkpoint(values: dict[str, Any], expected: list[Loss]) -> None:
     run = Run(1, 10, 90, 2.0, 8.0, ((DOWN, 10, 20), (PROC, 20, 80), (STORE, 80, 90)), JobState.FAILED)
     line = timeline([*DONE[:-1], Step(90, JobState.FAILED, 1)], record(ended_at=90.0), TWO, now=1000)
     assert line.runs == (run,)
     assert losses(line, record(ended_at=90.0, **values)) == expected
 
 
-def test_loss_in_a_period_counts_with_its_part() -> None:
+def test_loss_within_counts_only_part_inside_period() -> None:
     assert Loss(1, 20, 80, 2.0).within(70, 200) == 20.0

@@ -14,7 +14,7 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 
 
-def test_ids_are_dns_labels_and_do_not_repeat() -> None:
+def test_job_ids_are_unique_dns_labels() -> None:
     ids = {new_job_id() for _ in range(2000)}
     assert len(ids) == 2000
     assert all(re.fullmatch(r"[a-z][a-z0-9-]{0,62}", i) and parse_job_id(i) == i for i in ids)
@@ -32,12 +32,12 @@ def test_ids_are_dns_labels_and_do_not_repeat() -> None:
         "training-００００００００0",
     ],
 )
-def test_what_is_no_id_can_not_become_a_path(text: str) -> None:
+def test_parse_job_id_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match="training id"):
         parse_job_id(text)
 
 
-def test_tokens() -> None:
+def test_attempt_token_has_bounded_length_and_rejects_attempt_zero() -> None:
     job = new_job_id()
     assert attempt_token(job, 1) == f"{job}-1"
     assert len(attempt_token(job, 10**20)) <= MAX_TOKEN
@@ -46,16 +46,16 @@ def test_tokens() -> None:
 
 
 @pytest.mark.parametrize("text", ["12", "12_3"])
-def test_native_ids_read_back(text: str) -> None:
+def test_native_id_round_trips_through_text(text: str) -> None:
     assert str(NativeId.parse(text)) == text
 
 
-def test_every_fault_says_who_and_what_to_do() -> None:
+def test_fault_codes_have_title_and_cure_and_unknown_code_is_s104() -> None:
     assert all(code == kind.code and kind.cure and kind.title for code, kind in FAULTS.items())
     assert Fault("S999", "x").kind.code == "S104"
 
 
-def test_a_finding_reads_like_a_compilers_message() -> None:
+def test_finding_prints_like_compiler_message() -> None:
     finding = Finding(Severity.ERROR, "is no number", "write 2", "m.yml", 3, 7, "gpus")
     assert str(finding) == "m.yml:3:7: error: gpus: is no number (write 2)"
     warning = Finding(Severity.WARNING, "odd")
@@ -80,7 +80,7 @@ SPEC = JobSpec(
         (Overrides(2.5, 30, ("n7", "n8")), 2.5, 30, "n1,n[2,4],n7,n8"),
     ],
 )
-def test_overrides_alter_what_they_name_and_nothing_else(
+def test_overrides_change_only_named_fields_and_their_sources(
     overrides: Overrides, gpus: float, time_s: int, exclude: str
 ) -> None:
     after = overrides.apply(SPEC)
@@ -91,11 +91,11 @@ def test_overrides_alter_what_they_name_and_nothing_else(
     assert after.sources["cpus"] == "manifest:3"
 
 
-def test_a_failed_node_is_the_first_that_is_excluded_where_the_manifest_names_none() -> None:
+def test_overrides_exclude_failed_node_if_manifest_excludes_none() -> None:
     assert Overrides(exclude=("n7",)).apply(JobSpec("x", SPEC.framework)).batch.exclude == "n7"
 
 
-def test_the_effective_spec_is_the_submitted_one_until_something_is_altered() -> None:
+def test_effective_spec_equals_submitted_spec_without_overrides() -> None:
     values = (new_job_id(), 1, "ada", SPEC, JobState.PENDING, Wish.NONE, "local", 0, "", 1, 1.0, 1.0)
     assert Job(*values).effective_spec is SPEC
     assert Job(*values, overrides=Overrides(gpus=4.0)).effective_spec.resources.gpus == 4.0

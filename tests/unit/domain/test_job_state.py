@@ -20,7 +20,7 @@ from ffdl_batch.domain.job_state import (
 ORDER = [s for s in JobState if s in LIVE]
 
 
-def test_every_state_is_live_or_terminal_and_has_a_row_for_every_cause() -> None:
+def test_job_states_are_live_or_terminal_with_row_for_every_cause() -> None:
     assert set(JobState) == LIVE | TERMINAL
     assert not LIVE & TERMINAL
     for cause in Cause:
@@ -28,7 +28,7 @@ def test_every_state_is_live_or_terminal_and_has_a_row_for_every_cause() -> None
 
 
 @pytest.mark.parametrize(("earlier", "later"), list(itertools.combinations(ORDER, 2)))
-def test_progress_may_jump_forward_and_never_back(earlier: JobState, later: JobState) -> None:
+def test_advance_allows_progress_forward_only(earlier: JobState, later: JobState) -> None:
     assert advance(earlier, later) is later
     with pytest.raises(IllegalTransition, match=f"from {later} to {earlier}"):
         advance(later, earlier)
@@ -36,22 +36,22 @@ def test_progress_may_jump_forward_and_never_back(earlier: JobState, later: JobS
 
 @pytest.mark.parametrize("end", sorted(TERMINAL))
 @pytest.mark.parametrize("target", sorted(JobState))
-def test_an_end_is_final_for_progress_and_requeue(end: JobState, target: JobState) -> None:
+def test_terminal_state_rejects_progress_and_requeue(end: JobState, target: JobState) -> None:
     assert not is_legal(end, target)
     assert not is_legal(end, target, Cause.REQUEUED)
 
 
 @pytest.mark.parametrize("state", ORDER)
-def test_a_live_job_may_end_in_every_way(state: JobState) -> None:
+def test_live_state_may_end_in_every_terminal_state(state: JobState) -> None:
     assert all(is_legal(state, end) for end in TERMINAL)
 
 
-def test_only_a_requeue_goes_back() -> None:
+def test_requeue_moves_only_backward() -> None:
     assert advance(JobState.PROCESSING, JobState.QUEUED, Cause.REQUEUED) is JobState.QUEUED
     assert not is_legal(JobState.QUEUED, JobState.PROCESSING, Cause.REQUEUED)
 
 
-def test_an_end_is_left_by_its_owners_word_alone() -> None:
+def test_terminal_state_is_left_only_on_user_request() -> None:
     """All pairs of all causes that begin at an end, or that an owner's word allows. Storing late leaves none."""
     ours = (Cause.RESUMED, Cause.CANCELLED)
     legal = {

@@ -40,18 +40,18 @@ LAUNCH = LaunchFile(
 TRANSFER = Transfer(StoreAddress(StoreKind.S3, container="b", credentials={"user_name": "a-secret"}), "set", "/d")
 
 
-def test_round_trip_is_exact_and_stable() -> None:
+def test_launch_file_round_trips_exactly() -> None:
     assert decode(encode(LAUNCH)) == LAUNCH
     assert encode(decode(encode(LAUNCH))) == encode(LAUNCH)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", '{"format": 0}', '{"format": "1"}', '{"format": 1}'])
-def test_what_cannot_be_obeyed_says_why(text: str) -> None:
+def test_launch_file_decode_rejects_damaged_or_unknown_format(text: str) -> None:
     with pytest.raises(LaunchFileError, match=r"format|damaged"):
         decode(text)
 
 
-def test_a_launch_file_of_a_newer_release_names_that_release() -> None:
+def test_launch_file_decode_names_newer_release() -> None:
     newer = json.dumps({"format": LAUNCH_FORMAT + 1, "written_by": "slurm 9.0"})
     said = rf"by slurm 9.0 in format {LAUNCH_FORMAT + 1}, and this release reads format {LAUNCH_FORMAT} .*as new"
     with pytest.raises(NewerFormat, match=said):
@@ -75,29 +75,29 @@ def test_a_launch_file_of_a_newer_release_names_that_release() -> None:
         ({"format": 2}, 2),
     ],
 )
-def test_a_file_has_the_oldest_format_whose_readers_do_right_with_it(changes: dict[str, Any], format_: int) -> None:
+def test_launch_file_uses_oldest_compatible_format(changes: dict[str, Any], format_: int) -> None:
     """A release that knows no seats would lay the learners out by itself, and wait for services for ever."""
     launch = replace(LAUNCH, **changes)
     assert json.loads(encode(launch))["format"] == format_
     assert decode(encode(launch)) == replace(launch, format=format_)
 
 
-def test_placeholders() -> None:
+def test_fill_replaces_placeholder_and_keeps_escaped_braces() -> None:
     assert fill("--rank={rank} {{not}}", {"rank": "3"}) == "--rank=3 {not}"
 
 
 @pytest.mark.parametrize("text", ["{unknown}", "{rank!r}", "{rank:>9}", "{rank.real}", "{rank[0]}", "{}", "{", "}"])
-def test_nothing_but_plain_names_is_a_placeholder(text: str) -> None:
+def test_fill_rejects_anything_but_plain_names(text: str) -> None:
     with pytest.raises(LaunchFileError):
         fill(text, {"rank": "3"})
 
 
 @given(st.text())
-def test_literal_text_is_never_a_placeholder(text: str) -> None:
+def test_fill_returns_literal_text_unchanged(text: str) -> None:
     assert fill(literal(text), {}) == text
 
 
-def test_a_launch_file_with_everything_about_going_on_reads_back() -> None:
+def test_launch_file_round_trips_continuation_settings() -> None:
     succession = Succession(
         template="/j/attempt-next",
         submit=("sbatch", "--dependency=afterany:{native_id}", "{script}"),
@@ -114,7 +114,7 @@ def test_a_launch_file_with_everything_about_going_on_reads_back() -> None:
     assert decode(encode(launch)) == launch
 
 
-def test_a_launch_file_of_an_older_release_has_no_succession() -> None:
+def test_launch_file_of_older_release_has_no_continuation_settings() -> None:
     plain = json.loads(encode(LAUNCH))
     for name in ("succession", "checkpoints", "carry"):
         del plain[name]
@@ -136,17 +136,17 @@ JOB = "training-0a1b2c3d4"
         (f"/r/jobs/{JOB}/checkpoints {JOB} {JOB}-1", f"/r/jobs/{JOB}/checkpoints {JOB} {JOB}-1"),
     ],
 )
-def test_a_template_names_the_next_attempt_and_leaves_the_rest(template: str, text: str) -> None:
+def test_succeed_renames_only_template_names_of_next_attempt(template: str, text: str) -> None:
     assert succeed(template, JOB, 12) == text
 
 
-def test_a_templates_launch_file_becomes_the_next_attempts() -> None:
+def test_succeed_turns_template_launch_file_into_next_attempt() -> None:
     template = replace(LAUNCH, attempt=2, token=f"{LAUNCH.job_id}-next", attempt_dir=f"/j/{LAUNCH.job_id}/attempt-next")
     after = decode(succeed(encode(template), LAUNCH.job_id, 2))
     assert (after.token, after.attempt_dir) == (f"{LAUNCH.job_id}-2", f"/j/{LAUNCH.job_id}/attempt-2")
 
 
 @given(st.text(), st.integers(2, 10**6))
-def test_texts_of_users_stay_as_they_are(text: str, attempt: int) -> None:
+def test_succeed_keeps_user_text_unchanged(text: str, attempt: int) -> None:
     before = f"{JOB}-next {text} {JOB}/attempt-next"
     assert succeed(before, JOB, attempt) == f"{JOB}-{attempt} {text} {JOB}/attempt-{attempt}"

@@ -37,7 +37,7 @@ NODES: list[Told] = [(rank, K.STARTED, {"host": f"n{rank + 1}.site"}) for rank i
 FAILED = [*NODES, began(0, 1), began(1, 2), began(1, 3), ended(1, 2, 7, restarted=True)]
 
 
-def test_a_learner_was_started_again_when_it_was_and_not_when_it_failed() -> None:
+def test_started_again_lists_learner_only_after_its_restart() -> None:
     assert started_again(told(*FAILED)) == []
     (one,) = started_again(told(*FAILED, began(1, 2)))
     assert (one.learner_id, one.at, one.number) == (2, 107.0, 1)
@@ -46,14 +46,14 @@ def test_a_learner_was_started_again_when_it_was_and_not_when_it_failed() -> Non
     assert say_restart(one, None) == "learner 2 ended with exit code 7 and was started again (1)"
 
 
-def test_restarts_count_by_node_and_what_the_next_run_starts_is_none() -> None:
+def test_started_again_numbers_restarts_and_excludes_starts_of_next_run() -> None:
     again = [began(1, 2), ended(1, 2, 8, restarted=True)]
     found = started_again(told(*FAILED, *again, began(1, 2), ended(0, 1, 9, restarted=True), began(0, 1)))
     assert [(one.learner_id, one.number) for one in found] == [(2, 1), (2, 2), (1, 1)]
     assert [one.learner_id for one in started_again(told(*FAILED, *again, NODES[1], began(1, 2)))] == [2]
 
 
-def test_each_learner_has_a_line_with_role_node_and_end() -> None:
+def test_learner_list_shows_role_node_state_and_end_of_each_learner() -> None:
     events = told(*FAILED, began(1, 2), ended(1, 2, 7), ended(0, 1, 143, ended_by="stop"))
     one, two, three = learner_list(LAUNCH, events, is_over=True)
     assert (one.number, one.role, one.index, one.name) == (1, "worker", 0, "learner-training-7-0")
@@ -66,14 +66,14 @@ def test_each_learner_has_a_line_with_role_node_and_end() -> None:
     assert [(each.state, each.node) for each in learner_list(LAUNCH, [], is_over=False)] == [("waiting", "")] * 3
 
 
-def test_learners_are_those_of_the_latest_run() -> None:
+def test_learner_list_shows_only_latest_run() -> None:
     claims = [Event(1, at, "head", K.CLAIMED, {"restart": n}) for n, at in enumerate((50.0, 200.0))]
     assert [each.state for each in learner_list(LAUNCH, [claims[0], *told(*FAILED), claims[1]], is_over=False)] == [
         "waiting"
     ] * 3
 
 
-def test_a_learner_is_named_by_what_the_job_has() -> None:
+def test_name_learner_includes_only_details_that_job_has() -> None:
     assert name_learner(LAUNCH, 3, "n2.site") == "learner 3 (ps 0, on n2)"
     assert name_learner(LAUNCH, 3, "") == "learner 3 (ps 0)"
     assert name_learner(replace(LAUNCH, nodes=1), 3, "n2") == "learner 3 (ps 0)"

@@ -131,7 +131,7 @@ def read(text: str) -> Sign | None:
         (CPLUSPLUS, "user.cuda_oom", "terminate: CUDA error: out of memory (cudaErrorMemoryAllocation)"),
     ],
 )
-def test_the_last_exception_decides_that_is_no_victims_and_no_launchers(text: str, kind: str, said: str) -> None:
+def test_read_signs_reports_last_own_exception(text: str, kind: str, said: str) -> None:
     sign = read(text)
     assert sign is not None
     assert (sign.kind, sign.text, sign.is_victims) == (kind, said, False)
@@ -158,37 +158,37 @@ def test_the_last_exception_decides_that_is_no_victims_and_no_launchers(text: st
         ("KeyboardInterrupt", "user.traceback"),
     ],
 )
-def test_an_exception_may_name_a_kind_of_its_own(last: str, kind: str) -> None:
+def test_read_signs_derives_incident_kind_from_exception(last: str, kind: str) -> None:
     sign = read(f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{last}')
     assert sign is not None
     assert (sign.kind, sign.text, sign.where) == (kind, last, 'File "a.py", line 1, in <module>')
 
 
-def test_who_lost_a_peer_says_so_and_no_more() -> None:
+def test_read_signs_marks_lost_peer_connection_as_victim() -> None:
     sign = read(GLOO)
     assert sign is not None
     assert (sign.kind, sign.is_victims) == ("user.traceback", True)
 
 
 @pytest.mark.parametrize("text", ["", "done", "CUDA is fast", "Traceback (most recent call last):", "error: 3\nbye"])
-def test_a_log_that_explains_nothing_says_nothing(text: str) -> None:
+def test_read_signs_returns_none_for_log_without_cause(text: str) -> None:
     assert read(text) is None
 
 
-def test_what_was_caught_long_before_the_end_is_no_cause() -> None:
+def test_read_signs_ignores_exception_long_before_end() -> None:
     later = "\n".join(f"step {number}" for number in range(AFTERWORDS + 1))
     assert read(f"{PLAIN}\n{later}") is None
     assert read(f"{CPLUSPLUS}\n{later}") is None
 
 
-def test_memory_of_a_gpu_that_ran_short_once_is_not_what_ended_it() -> None:
+def test_read_signs_ignores_earlier_gpu_memory_error_after_recovery() -> None:
     """A program that makes its batch smaller and goes on fails of something else."""
     sign = read(f"{CUDA}\nretrying with batch 16\n{PLAIN}")
     assert sign is not None
     assert sign.text == "KeyError: 4100"
 
 
-def test_a_chain_is_two_tracebacks_and_a_group_is_one() -> None:
+def test_tracebacks_splits_chained_exceptions_and_keeps_groups_whole() -> None:
     assert [one.text.partition(":")[0] for one in tracebacks(CHAINED.split("\n"))] == [
         "FileNotFoundError",
         "RuntimeError",
@@ -197,5 +197,5 @@ def test_a_chain_is_two_tracebacks_and_a_group_is_one() -> None:
 
 
 @pytest.mark.parametrize("rubbish", ["Traceback (most recent call last):\n" * 2000, "a" * 65536, "| + " * 9000])
-def test_hostile_lines_cost_little(rubbish: str) -> None:
+def test_read_signs_returns_none_for_hostile_lines(rubbish: str) -> None:
     assert read(rubbish) is None

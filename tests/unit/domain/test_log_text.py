@@ -19,7 +19,7 @@ def some_text(dice: random.Random, *, with_ends: bool) -> LogText:
 
 @pytest.mark.parametrize("with_ends", [False, True])
 @pytest.mark.parametrize("seed", range(10))
-def test_parts_of_a_text_have_its_lines(seed: int, with_ends: bool) -> None:
+def test_log_text_parts_preserve_lines(seed: int, with_ends: bool) -> None:
     dice = random.Random(seed)
     text = some_text(dice, with_ends=with_ends)
     lines = list(text.lines())
@@ -40,7 +40,7 @@ def test_parts_of_a_text_have_its_lines(seed: int, with_ends: bool) -> None:
     assert text.after((6, 90)) is text
 
 
-def test_a_piece_is_one_line_wherever_it_begins() -> None:
+def test_partial_log_text_is_one_line_at_any_position() -> None:
     piece = LogText(1, 4, "half", None, 1, 30, 34, partial=True)
     (line,) = piece.lines()
     assert (line.offset, line.end, line.partial, text_of(line)) == (30, 34, True, piece)

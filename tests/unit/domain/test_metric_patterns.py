@@ -25,7 +25,7 @@ GOOD = ExtractionGroup(
         ("GLOG_STAMP", ["I0102 03:04:05.678901", "W1231  23:59:59"]),
     ],
 )
-def test_a_macro_matches_what_it_is_for(macro: str, texts: list[str]) -> None:
+def test_metric_macro_matches_valid_texts(macro: str, texts: list[str]) -> None:
     assert [text for text in texts if not re.fullmatch(MACROS[macro], text)] == []
 
 
@@ -39,15 +39,15 @@ def test_a_macro_matches_what_it_is_for(macro: str, texts: list[str]) -> None:
         ("GLOG_STAMP", ["X0102 03:04:05", "0102 03:04"]),
     ],
 )
-def test_a_macro_does_not_match_the_rest(macro: str, texts: list[str]) -> None:
+def test_metric_macro_rejects_other_texts(macro: str, texts: list[str]) -> None:
     assert [text for text in texts if re.fullmatch(MACROS[macro], text)] == []
 
 
-def test_macros_become_groups_with_and_without_a_name() -> None:
+def test_expand_turns_macros_into_named_and_unnamed_groups() -> None:
     assert expand("%{INT:n} %{INT} 5%{2} 3%") == r"(?P<n>[-+]?\d+) (?:[-+]?\d+) 5%{2} 3%"
 
 
-def test_alternatives_of_a_macro_do_not_reach_out_of_it() -> None:
+def test_compile_regex_isolates_alternatives_of_macro() -> None:
     found = compile_regex("a=%{FLOAT};b=%{INT_ANY:b}").match("a=nan;b=0x10")
     assert found is not None and found["b"] == "0x10"
 
@@ -62,12 +62,12 @@ def test_alternatives_of_a_macro_do_not_reach_out_of_it() -> None:
         ("%{INT:a} %{INT:a}", "redefinition of group name 'a'"),
     ],
 )
-def test_an_expression_that_cannot_be_used_says_why(regex: str, why: str) -> None:
+def test_compile_regex_explains_invalid_expression(regex: str, why: str) -> None:
     with pytest.raises(PatternError, match=why):
         compile_regex(regex)
 
 
-def test_a_good_manifest_has_no_findings() -> None:
+def test_check_metrics_accepts_valid_groups() -> None:
     assert check_metrics("regex_extractor", (GOOD,), 0) == ()
     assert check_metrics("tensorboard", (), 4) == ()
 
@@ -76,7 +76,7 @@ def found(group: ExtractionGroup) -> list[tuple[str, str]]:
     return [(".".join(one.path), one.message) for one in check_metrics("regex_extractor", (group,), 4)]
 
 
-def test_all_that_is_wrong_is_found_with_its_place() -> None:
+def test_check_metrics_reports_every_mistake_with_its_path() -> None:
     scalars = {"a": Measure("DOUBLE", "$n"), "b": Measure("INT", "$m"), "c": Measure("", "$5 a day")}
     assert found(ExtractionGroup("g", "%{INT:n}", "$t", "$s", scalars, {"i": Measure("INT", "$i")})) == [
         ("groups.g.meta.time", "the regex has no group t"),
@@ -87,7 +87,7 @@ def test_all_that_is_wrong_is_found_with_its_place() -> None:
     ]
 
 
-def test_groups_that_find_nothing_are_found() -> None:
+def test_check_metrics_reports_groups_that_extract_nothing() -> None:
     assert found(ExtractionGroup("g", "")) == [("groups.g.regex", "a group without regex finds nothing")]
     assert found(ExtractionGroup("g", "x")) == [("groups.g.scalars", "a group without scalars measures nothing")]
     assert [one.path for one in check_metrics("regex_extractor", (), 4)] == [("groups",)]
@@ -97,10 +97,10 @@ def test_groups_that_find_nothing_are_found() -> None:
 
 
 @pytest.mark.parametrize(("lines", "paths"), [(-1, [("line_lookahead",)]), (100, []), (101, [("line_lookahead",)])])
-def test_the_window_has_bounds(lines: int, paths: list[tuple[str, ...]]) -> None:
+def test_check_metrics_limits_line_lookahead(lines: int, paths: list[tuple[str, ...]]) -> None:
     assert [one.path for one in check_metrics("regex_extractor", (GOOD,), lines)] == paths
 
 
-def test_an_unknown_type_is_the_one_finding() -> None:
+def test_check_metrics_reports_only_unknown_type() -> None:
     (one,) = check_metrics("an/image", (ExtractionGroup("g", ""),), 4)
     assert isinstance(one, MetricFinding) and one.path == ("type",) and "tensorboard" in one.message

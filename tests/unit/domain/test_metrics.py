@@ -41,20 +41,20 @@ RECORD = MetricRecord(
 )
 
 
-def test_a_record_survives_its_line() -> None:
+def test_metric_record_round_trips_on_one_line() -> None:
     line = encode_record(RECORD)
     assert decode_record(line) == RECORD
     assert line.endswith("\n") and line.count("\n") == 1 and line.isascii()
 
 
-def test_the_line_is_ffdls() -> None:
+def test_metric_record_line_uses_ffdl_format() -> None:
     body = json.loads(encode_record(RECORD))
     assert body["meta"] == {"training_id": "training-1", "time": 1700000000123, "rindex": 7, "subid": "learner-2"}
     assert body["grouplabel"] == "test"
     assert body["etimes"]["iteration"] == {"type": "INT", "value": "10"}
 
 
-def test_texts_of_numbers_in_meta_and_values_without_types_are_read() -> None:
+def test_decode_record_accepts_text_numbers_and_untyped_values() -> None:
     found = decode_record(
         '{"meta":{"training_id":"t","time":"12","rindex":"3"},"grouplabel":"g",'
         '"etimes":{"step":{"value":"4"}},"values":{"a":{"value":0.25},"b":1,"c":"NaN","d":"word","e":[1],"f":{"type":"float","value":2}}}'
@@ -70,7 +70,7 @@ def test_texts_of_numbers_in_meta_and_values_without_types_are_read() -> None:
     }
 
 
-def test_without_meta_the_reader_says_whose_it_is_and_when() -> None:
+def test_decode_record_uses_given_id_and_time_without_meta() -> None:
     found = decode_record('{"values":{"a":1}}', training_id="t", time_ms=5)
     assert (found.training_id, found.time_ms, found.rindex, found.subid, found.group) == ("t", 5, 0, "", "")
 
@@ -91,12 +91,12 @@ def test_without_meta_the_reader_says_whose_it_is_and_when() -> None:
         ('{"values":{"a":1},"grouplabel":{}}', "grouplabel is no text"),
     ],
 )
-def test_what_is_no_record_says_why(line: str, why: str) -> None:
+def test_decode_record_explains_invalid_line(line: str, why: str) -> None:
     with pytest.raises(RecordError, match=why):
         decode_record(line)
 
 
-def test_every_kind_of_ffdls_has_its_collector() -> None:
+def test_kind_of_maps_every_ffdl_type_to_its_collector() -> None:
     kinds = {word: kind_of(word) for word in ("", "null", "nil", "none", "logger")}
     assert set(kinds.values()) == {LOGS_ONLY}
     assert {kind_of("tensorboard"), kind_of("tensorboard_extractor")} == {TENSORBOARD}
@@ -104,7 +104,7 @@ def test_every_kind_of_ffdls_has_its_collector() -> None:
     assert kind_of("regex_extractor") == REGEX
 
 
-def test_the_name_of_an_image_is_refused_with_the_kinds_there_are() -> None:
+def test_kind_of_rejects_image_name_and_lists_known_types() -> None:
     with pytest.raises(
         UnknownKind, match=r"'me/extractor:1'.*emetrics_file, .*file, log_collector, logger.*tensorboard"
     ):
@@ -120,11 +120,11 @@ def test_the_name_of_an_image_is_refused_with_the_kinds_there_are() -> None:
         ("tensorboard:v2", ""), ("prometheus", ""), ("tb", ""), ("", ""),
     ],
 )  # fmt: skip
-def test_a_slip_is_known_by_its_likeness(word: str, near: str) -> None:
+def test_nearest_kind_suggests_known_type_for_typo(word: str, near: str) -> None:
     assert nearest_kind(word) == near
 
 
-def test_names_of_ffdls_images_are_what_it_ran() -> None:
+def test_kind_of_maps_ffdl_image_names_to_collectors() -> None:
     assert [kind_of(name) for name in ("log_collector", "tensorboard_extract", "emetrics_file_extractor")] == [
         "none", "tensorboard", "emetrics_file",
     ]  # fmt: skip
@@ -147,11 +147,11 @@ def test_names_of_ffdls_images_are_what_it_ran() -> None:
         ("", "three", Measure("STRING", "three")),
     ],
 )
-def test_texts_become_values_of_their_types(kind: str, text: str, found: Measure | None) -> None:
+def test_typed_converts_text_to_value_of_type(kind: str, text: str, found: Measure | None) -> None:
     assert typed(kind, text) == found
 
 
-def test_numbers_that_are_none_have_words_that_all_languages_read() -> None:
+def test_float_text_uses_portable_names_for_nan_and_infinity() -> None:
     assert [float_text(float(text)) for text in ("nan", "inf", "-inf", "0.1")] == [
         "NaN",
         "Infinity",
@@ -162,13 +162,13 @@ def test_numbers_that_are_none_have_words_that_all_languages_read() -> None:
     assert measure(True) == Measure("JSONSTRING", "true")
 
 
-def test_a_spec_survives_its_file(tmp_path: Path) -> None:
+def test_collector_spec_round_trips_through_file_text(tmp_path: Path) -> None:
     group = ExtractionGroup("g", "a", "$t", "$s", {"x": Measure("INT", "$x")}, {"y": Measure("", "1")})
     spec = CollectorSpec("file", "t", 2, str(tmp_path), "/out", "/stop", (group,), 3, ("/more",))
     assert decode_spec(encode_spec(spec)) == spec
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"kind": 3}'])
-def test_what_is_no_spec_is_refused(text: str) -> None:
+def test_decode_spec_rejects_invalid_text(text: str) -> None:
     with pytest.raises(CodecError):
         decode_spec(text)

@@ -50,7 +50,7 @@ MANY = [f"h{number}" for number in range(17)]
         (egress("h0", *MANY), "batch.network.allow[17]", "17 destinations; level egress takes 1 to 16"),
     ],
 )
-def test_what_no_backend_can_make_a_job_of(spec: JobSpec, path: str, words: str) -> None:
+def test_find_mistakes_reports_path_and_cure_of_impossible_spec(spec: JobSpec, path: str, words: str) -> None:
     (mistake,) = find_mistakes(spec)
     assert mistake.path == path
     assert words in mistake.message and mistake.cure
@@ -67,14 +67,14 @@ def test_what_no_backend_can_make_a_job_of(spec: JobSpec, path: str, words: str)
         egress("h0", *MANY[:16]),
     ],
 )
-def test_what_a_backend_may_take(spec: JobSpec) -> None:
+def test_find_mistakes_accepts_possible_spec(spec: JobSpec) -> None:
     assert not list(find_mistakes(spec))
 
 
 @pytest.mark.parametrize(
     "host", ["a", "data.example.org", "a-b.c", "a.", "192.0.2.7", "1a.2b", "0x.org", "a" * 63, ".".join(["a" * 49] * 5)]
 )
-def test_destinations(host: str) -> None:
+def test_why_no_destination_accepts_valid_hosts_and_ports(host: str) -> None:
     assert why_no_destination(host, 1) == why_no_destination(host, 65535) == ("", "")
 
 
@@ -94,6 +94,6 @@ def test_destinations(host: str) -> None:
         ("a", 65536, "port 65536, cannot be a destination"),
     ],
 )
-def test_what_is_no_destination(host: str, port: int, words: str) -> None:
+def test_why_no_destination_explains_invalid_host_or_port(host: str, port: int, words: str) -> None:
     message, cure = why_no_destination(host, port)
     assert words in message and cure

@@ -58,7 +58,7 @@ def raised(sentence: str, finding: HealthLine, *more: str) -> Ended:
         ("node.disk", raised("OSError: [Errno 107] Transport endpoint is not connected: '/shared'", MOUNT)),
     ],
 )
-def test_an_end_that_tells_of_just_that_is_the_nodes(kind: str, end: Ended) -> None:
+def test_classify_blames_node_when_error_matches_lasting_node_finding(kind: str, end: Ended) -> None:
     incident = classify(end)
     assert (incident.kind, incident.nodes, incident.learner) == (kind, ("n1",), 1)
     assert "lasts since 1970-01-0" in incident.message
@@ -93,14 +93,14 @@ def test_an_end_that_tells_of_just_that_is_the_nodes(kind: str, end: Ended) -> N
         ("user.memory", replace(raised(NO_GPU, GPU), code="C202")),
     ],
 )
-def test_any_other_end_stays_what_it_is_and_has_the_finding_as_evidence(kind: str, end: Ended) -> None:
+def test_classify_keeps_user_incident_and_adds_finding_as_evidence_without_match(kind: str, end: Ended) -> None:
     incident = classify(end)
     assert incident.kind == kind
     assert "lasts since" not in incident.message
     assert end.health[0].evidence in incident.evidence
 
 
-def test_the_learner_that_failed_first_of_its_own_must_have_been_there() -> None:
+def test_classify_blames_node_only_if_its_learner_caused_the_failure() -> None:
     end = raised(NO_GPU, GPU)
     other = LearnerEnd(2, AT - 5, 1, node="n2", log=tuple(Printed(line) for line in (*HEAD, "ValueError: boom")))
     assert classify(replace(end, learners=(other, *end.learners))).kind == "user.traceback"
@@ -108,7 +108,7 @@ def test_the_learner_that_failed_first_of_its_own_must_have_been_there() -> None
     assert classify(replace(end, learners=(victim, *end.learners))).nodes == ("n1",)
 
 
-def test_what_the_scheduler_or_a_policy_says_goes_before() -> None:
+def test_classify_prefers_scheduler_cause_and_policy_over_node_finding() -> None:
     end = raised(NO_GPU, GPU)
     for why in (Interruption.TIMEOUT, Interruption.PREEMPTION):
         incident = classify(replace(end, why=why))
@@ -118,7 +118,7 @@ def test_what_the_scheduler_or_a_policy_says_goes_before() -> None:
     assert classify(end, PolicyHit("own", "user.own", Evidence("learner-1", "x"))).kind == "user.own"
 
 
-def test_a_finding_that_lasts_is_none_of_the_minute_about_the_end() -> None:
+def test_classify_keeps_user_exit_when_lasting_finding_is_recent() -> None:
     """It would speak for any end otherwise; what began just now is told as a finding of now as well."""
     assert classify(ended("done", code=3, finding=replace(GPU, at=AT - 10))).kind == "user.exit"
 
@@ -136,7 +136,7 @@ def test_a_finding_that_lasts_is_none_of_the_minute_about_the_end() -> None:
         ("S106", "a controller died: Input/output error", ("n1",), "platform"),
     ],
 )
-def test_what_controllers_met_on_the_node_counts_as_well(
+def test_classify_blames_node_disk_when_controller_on_that_node_hits_stale_mount(
     code: str, message: str, nodes: tuple[str, ...], kind: str
 ) -> None:
     end = Ended("training-a", 1, "end-0", AT, code, message, nodes=nodes, health=(MOUNT,))
@@ -146,7 +146,7 @@ def test_what_controllers_met_on_the_node_counts_as_well(
         assert (incident.kind, incident.nodes) == ("node.disk", ("n1",))
 
 
-def test_evidence_of_what_lasts_is_bounded_and_begins_with_what_drains() -> None:
+def test_classify_limits_health_evidence_and_lists_draining_findings_first() -> None:
     clocks = tuple(replace(GPU, kind="clock", text=f"off by {number} s", drains=False) for number in range(9))
     incident = classify(replace(ended("done", code=3), health=(*clocks, GPU)))
     told = [one.text for one in incident.evidence if one.source == "health n1"]

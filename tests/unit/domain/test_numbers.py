@@ -13,7 +13,7 @@ from ffdl_batch.domain.staging import Done
 @pytest.mark.parametrize(
     ("number", "text"), [(0, "0 files"), (1, "1 file"), (2, "2 files")],
 )  # fmt: skip
-def test_one_is_no_plural(number: int, text: str) -> None:
+def test_counted_uses_singular_only_for_one(number: int, text: str) -> None:
     assert counted(number, "file") == text
 
 
@@ -25,11 +25,11 @@ def test_one_is_no_plural(number: int, text: str) -> None:
         (1 << 50, "1 PiB"), (5000 << 50, "5000 PiB"),
     ],
 )  # fmt: skip
-def test_sizes_have_three_digits_and_a_unit_of_powers_of_two(size: float, text: str) -> None:
+def test_size_text_prints_three_digits_with_binary_unit(size: float, text: str) -> None:
     assert size_text(size) == text
 
 
-def test_sentences_with_one() -> None:
+def test_messages_use_correct_singular_and_plural_forms() -> None:
     assert counted(1, "process", "processes") == "1 process" and counted(2, "entry", "entries") == "2 entries"
     assert why_elements_wait(1) == "1 element of its array runs at once, and no more"
     assert why_elements_wait(2).startswith("2 elements of its array run at once")

@@ -15,11 +15,11 @@ GPU = Place("gpu", "slurm", (Room(4, 64, 512_000, {"a100": 8}), Room(1, 8, 8_000
 CLUSTER = Place("kubernetes", "kubernetes", None, frozenset({"a100"}), None, frozenset({SHARES, LICENCES, QUEUES}))
 
 
-def test_amounts_are_of_all_nodes() -> None:
+def test_past_job_computes_resource_seconds_and_per_node_amounts() -> None:
     assert (JOB.gpu_s, JOB.cpu_s, JOB.each(JOB.gpus), JOB.each(7)) == (28_800, 57_600, 4, 4)
 
 
-def test_what_fits_runs() -> None:
+def test_past_job_judge_returns_runs_if_place_fits() -> None:
     assert judge(JOB, GPU).verdict is Verdict.RUNS
 
 
@@ -35,7 +35,7 @@ def test_what_fits_runs() -> None:
         ({"heterogeneous": True}, "several jobs that ran as one"),
     ],
 )
-def test_what_does_not_fit_is_told(changes: dict[str, object], reason: str) -> None:
+def test_past_job_judge_returns_not_with_reason_if_place_does_not_fit(changes: dict[str, object], reason: str) -> None:
     fit = judge(replace(JOB, **changes), GPU)  # type: ignore[arg-type]
     assert fit.verdict is Verdict.NOT and reason in fit.reasons[0]
 
@@ -49,25 +49,27 @@ def test_what_does_not_fit_is_told(changes: dict[str, object], reason: str) -> N
         ({}, CLUSTER, "its account and priority are Slurm's"),
     ],
 )
-def test_losses_are_told(changes: dict[str, object], place: Place, reason: str) -> None:
+def test_past_job_judge_returns_loss_with_reason_if_place_limits_job(
+    changes: dict[str, object], place: Place, reason: str
+) -> None:
     fit = judge(replace(JOB, **changes), place)  # type: ignore[arg-type]
     assert fit.verdict is Verdict.LOSS and fit.reasons[0].startswith(reason)
 
 
-def test_shares_are_not_everywhere() -> None:
+def test_past_job_judge_rejects_gpu_shares_only_on_place_without_shares() -> None:
     shared = replace(JOB, gpus=0, gpu_type="", shares=("shard",))
     assert judge(shared, CLUSTER).verdict is Verdict.NOT
     assert judge(shared, GPU).verdict is Verdict.RUNS
 
 
-def test_gpus_without_a_type_may_be_any() -> None:
+def test_past_job_judge_accepts_untyped_gpus_and_rejects_place_without_gpus() -> None:
     untyped = Place("old", "slurm", (Room(9, 64, 512_000, {"": 4}),), frozenset({""}))
     assert judge(JOB, untyped).verdict is Verdict.RUNS
     assert judge(JOB, Place("cpu", "slurm", (Room(9, 64, 512_000),), frozenset())).reasons == ("it has no GPUs",)
     assert judge(JOB, Place("any", "kubernetes")).verdict is Verdict.RUNS
 
 
-def test_the_best_place_has_no_loss_and_is_where_it_was() -> None:
+def test_best_fit_prefers_original_place_then_lossless_place() -> None:
     other = replace(GPU, name="spare")
     found = [best_fit(JOB, places) for places in ([CLUSTER, other, GPU], [CLUSTER, other], [CLUSTER])]
     assert [fit.place.name if fit else "" for fit in found] == ["gpu", "spare", "kubernetes"]

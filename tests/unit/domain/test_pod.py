@@ -9,14 +9,14 @@ from ffdl_batch.domain.pod import LINE_BYTES, PREFIX, Frame, FrameKind, decode_f
 
 @pytest.mark.parametrize("data", [b"", b"line\n", "ä€\n".encode(), b"\xff\x00\n", b"\x01" * 1900, b"\xff" * 1900])
 @pytest.mark.parametrize("kind", [FrameKind.APPEND, FrameKind.CELL, FrameKind.LOG])
-def test_a_line_says_what_it_was_made_of(kind: FrameKind, data: bytes) -> None:
+def test_pod_frame_survives_encode_decode_round_trip_within_line_limit(kind: FrameKind, data: bytes) -> None:
     frame = Frame(2, 7, kind, "events/node-0.jsonl", 41, data, 1000 if kind is FrameKind.CELL else 0)
     line = encode_frame(frame)
     assert decode_frame(line) == frame
     assert "\n" not in line and len(line.encode()) <= LINE_BYTES
 
 
-def test_a_snapshot_names_sizes() -> None:
+def test_pod_sizes_frame_survives_encode_decode_round_trip() -> None:
     frame = Frame(1, 2, FrameKind.SIZES, sizes={"events/head.jsonl": 12})
     assert decode_frame(encode_frame(frame)) == frame
 
@@ -25,19 +25,19 @@ def test_a_snapshot_names_sizes() -> None:
     "line",
     ["", "a warning", PREFIX, PREFIX + "[]", PREFIX + '{"run":1,"n":2,"kind":"later"}', PREFIX + '{"run":"x"}'],
 )
-def test_what_is_no_line_of_ours_is_none(line: str) -> None:
+def test_decode_frame_returns_none_for_foreign_or_malformed_line(line: str) -> None:
     assert decode_frame(line) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"short", "€".encode() * 5000, b"\x80" * 5000, b"a" * 100_000])
-def test_pieces_are_the_whole_and_fit(data: bytes) -> None:
+def test_pieces_rebuild_the_data_and_fit_into_one_line_each(data: bytes) -> None:
     found = list(pieces(data))
     assert b"".join(found) == data
     lines = [encode_frame(Frame(9, 10**9, FrameKind.LOG, "logs/learner-100", 10**15, part)) for part in found]
     assert all(len(line) <= LINE_BYTES for line in lines)
 
 
-def test_characters_are_not_cut() -> None:
+def test_pieces_never_split_utf8_characters() -> None:
     for part in pieces("€".encode() * 5000):
         part.decode()
 
@@ -45,7 +45,7 @@ def test_characters_are_not_cut() -> None:
 @pytest.mark.parametrize(
     "data", [bytes(range(256)) * 300, b"\x01" * 50_000, "😀".encode() * 9000, b"\xff" + b"a" * 40_000]
 )
-def test_few_lines_are_needed(data: bytes) -> None:
+def test_pieces_fill_at_least_a_quarter_of_each_line(data: bytes) -> None:
     """Each is as long as it may be, about."""
     lines = [encode_frame(Frame(1, 1, FrameKind.LOG, "logs/learner-1", 0, part)) for part in pieces(data)]
     assert b"".join(decode.data for line in lines for decode in [decode_frame(line)] if decode) == data

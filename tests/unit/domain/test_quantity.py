@@ -33,23 +33,23 @@ from ffdl_batch.domain.quantity import (
         ("100B", 100),
     ],
 )
-def test_sizes(text: str, size: int) -> None:
+def test_parse_size_accepts_decimal_and_binary_units(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["512", "", "GB", "-1GB", "1GBfoo", "1 2GB", "0GB", "1e3GB", "1,5GB", "9" * 99 + "GB"])
-def test_what_is_no_size(text: str) -> None:
+def test_parse_size_rejects_malformed_or_zero_size(text: str) -> None:
     with pytest.raises(ValueError, match=r"size|unit|nothing"):
         parse_size(text)
 
 
-def test_a_bare_number_is_asked_for_its_unit() -> None:
+def test_parse_size_error_suggests_units_for_bare_number() -> None:
     with pytest.raises(ValueError, match="512GB or 512MiB"):
         parse_size("512")
 
 
 @given(st.integers(min_value=1, max_value=2**60))
-def test_a_formatted_size_reads_back_to_within_a_hundredth_of_its_unit(size: int) -> None:
+def test_format_size_round_trips_within_one_percent(size: int) -> None:
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.006)
 
 
@@ -68,22 +68,22 @@ def test_a_formatted_size_reads_back_to_within_a_hundredth_of_its_unit(size: int
         ("15min", 900),
     ],
 )
-def test_time_limits(text: str, seconds: int) -> None:
+def test_parse_time_limit_accepts_slurm_and_unit_forms(text: str, seconds: int) -> None:
     assert parse_time_limit(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "1:2:3:4", "x", "1-", "-1-2", "h", "１", "5:", "1d 2h", "0:0"])
-def test_what_is_no_time_limit(text: str) -> None:
+def test_parse_time_limit_rejects_malformed_or_zero_limit(text: str) -> None:
     with pytest.raises(ValueError, match="time limit"):
         parse_time_limit(text)
 
 
 @given(st.integers(min_value=1, max_value=10**8))
-def test_a_formatted_time_limit_reads_back(seconds: int) -> None:
+def test_format_time_limit_round_trips_exactly(seconds: int) -> None:
     assert parse_time_limit(format_time_limit(seconds)) == seconds
 
 
-def test_memory_as_sbatch_takes_it() -> None:
+def test_parse_slurm_memory_uses_sbatch_default_unit_and_rejects_bad_unit() -> None:
     assert parse_slurm_memory("4000") == 4000 * 2**20
     assert parse_slurm_memory("8G") == 8 * 2**30
     with pytest.raises(ValueError, match="sbatch"):
@@ -91,6 +91,6 @@ def test_memory_as_sbatch_takes_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "one", ""])
-def test_numbers_must_be_finite(text: str) -> None:
+def test_parse_decimal_rejects_non_finite_and_non_numeric_text(text: str) -> None:
     with pytest.raises(ValueError, match="number"):
         parse_decimal(text)

@@ -20,18 +20,18 @@ def store(kind: StoreType, connection: Mapping[str, str]) -> DataStore:
 
 
 @pytest.mark.parametrize("kind", [StoreType.MOUNT_COS, StoreType.S3_DATASTORE, StoreType.SOFTLAYER_OBJECTSTORE])
-def test_ffdls_object_stores_are_s3(kind: StoreType) -> None:
+def test_address_of_maps_object_store_types_to_s3(kind: StoreType) -> None:
     connection = {"auth_url": URL, "region": "eu-de", "name": "n", **KEYS}
     assert address_of(store(kind, connection)) == StoreAddress(StoreKind.S3, URL, "eu-de", credentials=NAMES)
 
 
-def test_amazons_own_store_needs_no_address_and_an_open_one_no_keys() -> None:
+def test_address_of_accepts_s3_store_without_endpoint_or_credentials() -> None:
     assert address_of(store(StoreType.S3_DATASTORE, {"region": "us-east-2"})) == StoreAddress(
         StoreKind.S3, region="us-east-2"
     )
 
 
-def test_what_only_ours_may_say_goes_to_the_store() -> None:
+def test_address_of_passes_store_options_and_session_token() -> None:
     options = {"path_style": "false", "ca_file": "/etc/ca.pem", "timeout_s": "20"}
     found = address_of(store(StoreType.MOUNT_COS, {**options, "session_token": "${secret:t}", **KEYS}))
     assert (found.options, found.credentials) == (options, {**NAMES, "session_token": "t"})
@@ -46,20 +46,20 @@ def test_what_only_ours_may_say_goes_to_the_store() -> None:
         (StoreType.BLUEMIX_OBJECTSTORE, {"auth_url": URL, "project_id": "p", "domain_name": "d"}),
     ],
 )
-def test_stores_whose_address_gives_tokens_are_swifts(kind: StoreType, connection: dict[str, str]) -> None:
+def test_address_of_maps_stores_with_token_endpoint_to_swift(kind: StoreType, connection: dict[str, str]) -> None:
     found = address_of(store(kind, {**connection, **KEYS}))
     options = {key: connection[key] for key in ("domain_name", "project_id") if key in connection}
     assert (found.kind, found.endpoint, found.options) == (StoreKind.SWIFT, connection["auth_url"], options)
 
 
-def test_googles_store_and_a_web_server() -> None:
+def test_address_of_maps_gcs_and_http_stores_with_credentials() -> None:
     google = address_of(store(StoreType.GCS_DATASTORE, {"service_account": "${file:/home/me/key.json}"}))
     assert google == StoreAddress(StoreKind.GCS, credentials={"service_account": "file:/home/me/key.json"})
     web = address_of(store(StoreType.HTTP_DATASTORE, {"auth_url": URL, "token": "${env:TOKEN}"}))
     assert web == StoreAddress(StoreKind.HTTP, URL, credentials={"token": "env:TOKEN"})
 
 
-def test_what_fsspec_speaks_to() -> None:
+def test_address_of_maps_fsspec_protocol_options_and_credentials() -> None:
     connection = {"protocol": "sftp", "host": "files.example.org:2022", "path": "/srv", "private_key": "${file:/k}"}
     found = address_of(store(StoreType.FSSPEC_DATASTORE, {**connection, "user_name": "${secret:me}", "timeout_s": "9"}))
     assert found == StoreAddress(
@@ -85,7 +85,7 @@ def test_what_fsspec_speaks_to() -> None:
         (StoreType.FSSPEC_DATASTORE, "sets/./mnist/", "", "sets/mnist"),
     ],
 )
-def test_a_container_is_a_bucket_and_what_is_below_it(
+def test_place_in_splits_container_into_bucket_and_prefix(
     kind: StoreType, container: str, bucket: str, prefix: str
 ) -> None:
     address, found = place_in(store(kind, {"auth_url": URL, "protocol": "ftp"}), container)
@@ -118,18 +118,20 @@ def test_a_container_is_a_bucket_and_what_is_below_it(
         (StoreType.MOUNT_COS, {"timeout_s": "0"}, "connection.timeout_s", "no number of seconds"),
     ],
 )
-def test_what_no_store_can_be_reached_by(kind: StoreType, connection: dict[str, str], path: str, words: str) -> None:
+def test_address_of_rejects_unusable_connection_with_path_and_cure(
+    kind: StoreType, connection: dict[str, str], path: str, words: str
+) -> None:
     with pytest.raises(StoreRefused, match=words) as refused:
         address_of(store(kind, connection))
     assert refused.value.path == path
     assert refused.value.cure
 
 
-def test_directories_are_not_spoken_to() -> None:
+def test_remote_store_types_exclude_directories_and_mounts() -> None:
     assert frozenset(StoreType) - REMOTE == {StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, StoreType.DIRECTORY}
 
 
-def test_where_a_jobs_results_go() -> None:
+def test_place_of_results_returns_first_usable_remote_result_store() -> None:
     bucket = DataStore("a", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "in", "out/deep", {"auth_url": URL})
     only_data = DataStore("b", StoreType.MOUNT_COS, StoreType.MOUNT_COS, "in", "", {"auth_url": URL})
     directory = DataStore("c", StoreType.DIRECTORY, StoreType.DIRECTORY, "", "kept", {"path": "/nfs"})

@@ -39,11 +39,11 @@ from ffdl_batch.domain.scarcity import (
         (None, ""),
     ],
 )
-def test_what_is_lacking_is_told_from_defects(error: BaseException | None, lack: str) -> None:
+def test_explain_lack_distinguishes_missing_resource_from_defect(error: BaseException | None, lack: str) -> None:
     assert explain_lack(error) == lack
 
 
-def test_the_cause_counts_too() -> None:
+def test_explain_lack_follows_exception_cause() -> None:
     try:
         try:
             raise OSError(errno.EMFILE, "Too many open files")
@@ -53,7 +53,7 @@ def test_the_cause_counts_too() -> None:
         assert explain_lack(error) == FILES
 
 
-def test_exceptions_in_a_ring_are_not_followed_for_ever() -> None:
+def test_explain_lack_terminates_on_cyclic_exception_context() -> None:
     one, other = ValueError("one"), ValueError("other")
     one.__context__, other.__context__ = other, one
     assert explain_lack(one) == ""
@@ -69,22 +69,22 @@ def test_exceptions_in_a_ring_are_not_followed_for_ever() -> None:
         ("NameError: name 'x' is not defined", ""),
     ],
 )
-def test_last_words_of_another_process(words: str, lack: str) -> None:
+def test_find_lack_recognizes_missing_resource_in_process_output(words: str, lack: str) -> None:
     assert find_lack(words) == lack
 
 
-def test_a_process_that_cannot_be_had_is_a_limit() -> None:
+def test_explain_unstarted_maps_eagain_to_thread_limit() -> None:
     assert explain_unstarted(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))) == THREADS
     assert explain_unstarted(OSError(errno.EMFILE, os.strerror(errno.EMFILE))) == FILES
     assert explain_unstarted(OSError(errno.ENOENT, os.strerror(errno.ENOENT))) == ""
 
 
 @pytest.mark.parametrize("lack", [MEMORY, FILES, THREADS])
-def test_a_daemon_names_the_limit_and_the_restart_and_asks_nobody_to_try_again(lack: str) -> None:
+def test_of_daemon_message_names_limit_and_restart_without_try_again(lack: str) -> None:
     said = of_daemon(lack)
     assert "raise the limit (ulimit -" in said and said.endswith(f"; {WHOSE_LIMITS}")
     assert "try again" not in said and ",;" not in said and ";;" not in said
 
 
-def test_no_restart_helps_against_the_machines_own_limit() -> None:
+def test_of_daemon_message_suggests_sysctl_for_system_file_limit() -> None:
     assert of_daemon(ALL_FILES).endswith("have fs.file-max raised (sysctl)")

@@ -19,7 +19,7 @@ def record(time_ms: int = 0, group: str = "g", subid: str = "", **etimes: str) -
     return MetricRecord("t", time_ms, 1, subid, group, axes, values)
 
 
-def test_many_points_become_few_and_what_they_came_to_is_exact() -> None:
+def test_series_thins_points_evenly_and_keeps_exact_statistics() -> None:
     rng = random.Random(7)
     values = [rng.random() for _ in range(50_000)]
     series = Series(Name("j", 1, "g", "v"))
@@ -35,7 +35,7 @@ def test_many_points_become_few_and_what_they_came_to_is_exact() -> None:
     assert len(steps) == 1
 
 
-def test_what_is_not_finite_is_counted_and_is_no_point() -> None:
+def test_series_counts_non_finite_values_without_plotting_them() -> None:
     series = Series(Name("j", 1, "g", "v"))
     for y in (math.nan, 1.0, math.inf, 2.0, -math.inf):
         series.add(series.count, y)
@@ -54,14 +54,16 @@ def test_what_is_not_finite_is_counted_and_is_no_point() -> None:
         ("other", {"iteration": "9"}, ("time", 0.0)),
     ],
 )
-def test_axes(axis: str, etimes: dict[str, str], found: tuple[str, float]) -> None:
+def test_curves_choose_requested_axis_or_best_available_axis(
+    axis: str, etimes: dict[str, str], found: tuple[str, float]
+) -> None:
     curves = Curves(axis)
     curves.add_record("j", 1, record(5000, **etimes))
     (series,) = curves
     assert (series.name.axis, series.last_x) == found
 
 
-def test_time_is_since_the_jobs_first_record() -> None:
+def test_curves_measure_time_from_first_record_of_job() -> None:
     curves = Curves()
     for at in (5000, 6500):
         curves.add_record("j", 1, record(at))
@@ -69,7 +71,7 @@ def test_time_is_since_the_jobs_first_record() -> None:
     assert [series.points for series in curves] == [[(0.0, 0.5), (1.5, 0.5)], [(0.0, 0.5)]]
 
 
-def test_sub_runs_and_groups_are_curves_of_their_own() -> None:
+def test_curves_separate_groups_and_sub_runs() -> None:
     curves = Curves()
     for group, subid in (("a", ""), ("a", "1"), ("", "")):
         curves.add_record("j", 1, record(group=group, subid=subid))
@@ -81,7 +83,7 @@ def usage(at: float, cpu_s: float, written: int) -> UsageSample:
     return UsageSample(at, "n", None, {"2": use}, (GpuUse("0", 2, 0.25, 5, 10), GpuUse("1", 2)), "job", int(at), 0)
 
 
-def test_counters_become_rates_and_one_that_begins_anew_begins_a_new_pair() -> None:
+def test_curves_convert_usage_counters_to_rates_across_counter_reset() -> None:
     curves = Curves()
     for at, cpu_s in ((100.0, 5.0), (110.0, 25.0), (120.0, 1.0), (130.0, 11.0)):
         curves.add_sample("j", 1, usage(at, cpu_s, 0))
@@ -103,5 +105,5 @@ def test_counters_become_rates_and_one_that_begins_anew_begins_a_new_pair() -> N
         ([0.0] * 50 + [1.0] * 50, 4, "▁▁██"),
     ],
 )
-def test_sparklines(values: list[float], width: int, line: str) -> None:
+def test_sparkline_scales_and_averages_values_to_width(values: list[float], width: int, line: str) -> None:
     assert sparkline(values, width) == line

@@ -45,7 +45,7 @@ def find(
 # ------------------------------------------------------------------------------------------- the decision
 
 
-def test_looks_are_rare_and_fit_into_a_short_patience() -> None:
+def test_silence_check_interval_is_capped_and_scales_with_short_timeout() -> None:
     assert (look_every_s(900.0), look_every_s(9000.0), look_every_s(3.0)) == (LONGEST_LOOK_S, LONGEST_LOOK_S, 1.0)
 
 
@@ -64,37 +64,39 @@ def test_looks_are_rare_and_fit_into_a_short_patience() -> None:
         (1e6, None, Step.TELL),
     ],
 )
-def test_it_takes_the_time_and_two_looks(age_s: float, unchanged_s: float | None, step: Step) -> None:
+def test_silence_decision_abandons_attempt_after_timeout_and_two_checks(
+    age_s: float, unchanged_s: float | None, step: Step
+) -> None:
     assert find(beat(age_s), unchanged_s=unchanged_s).step is step
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RUNNING])
-def test_nothing_follows_unless_the_scheduler_says_that_it_runs(phase: Phase) -> None:
+def test_silence_decision_ignores_old_heartbeat_unless_phase_is_running(phase: Phase) -> None:
     assert find(beat(1e6), phase=phase) == Finding(Step.HEARD)
 
 
-def test_a_time_in_the_future_is_no_silence() -> None:
+def test_silence_decision_ignores_heartbeat_in_the_future() -> None:
     assert find(beat(-1e6)).step is Step.HEARD
 
 
-def test_nothing_follows_where_nobody_is_silent() -> None:
+def test_silence_decision_reports_no_silence_without_heartbeats() -> None:
     assert find().step is Step.HEARD
 
 
-def test_a_crowd_is_told_of_and_not_given_up() -> None:
+def test_silence_decision_holds_attempt_when_many_attempts_are_silent() -> None:
     finding = find(beat(1e4), crowd=True)
     assert finding.step is Step.HOLD
     assert "file system" in finding.sentence
 
 
-def test_of_several_nodes_the_silent_one_is_named() -> None:
+def test_silence_decision_names_only_silent_nodes() -> None:
     finding = find(beat(2.0, "n1"), beat(1000.0, "n2"), beat(500.0, "n3"))
     assert (finding.step, finding.nodes, finding.since) == (Step.GIVE_UP, ("n2",), NOW - 1000.0)
     both = find(beat(1000.0, "n2"), beat(950.0, "n3"), beat(960.0, "n3"))
     assert (both.nodes, both.since) == (("n2", "n3"), NOW - 950.0)
 
 
-def test_the_owner_reads_since_when_and_until_when() -> None:
+def test_silence_message_gives_last_heartbeat_and_planned_abandon_time() -> None:
     soon = find(beat(500.0), unchanged_s=None)
     assert soon.sentence == (
         f"nothing was heard of the controllers on n3 since {moment(NOW - 500.0)}; "
@@ -120,11 +122,13 @@ def test_the_owner_reads_since_when_and_until_when() -> None:
         (["n1", "n1 n2", "n3"], 6, False),
     ],
 )
-def test_most_attempts_on_several_nodes_are_a_crowd(silent: list[str], running: int, crowd: bool) -> None:
+def test_is_crowd_requires_more_than_half_of_attempts_on_several_nodes(
+    silent: list[str], running: int, crowd: bool
+) -> None:
     assert is_crowd([[beat(1000.0, node) for node in nodes.split()] for nodes in silent], running) is crowd
 
 
-def test_a_patience_below_a_few_heartbeats_is_none() -> None:
+def test_silence_timeout_has_minimum_of_several_heartbeats() -> None:
     assert (patience_s(900.0, 10.0), patience_s(5.0, 10.0), patience_s(9.0, 0.5)) == (900.0, 60.0, 9.0)
 
 
@@ -146,7 +150,7 @@ def given_up(
 @pytest.mark.parametrize(
     "end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.NODE_FAIL, EndCause.TIMEOUT, EndCause.PREEMPTED]
 )
-def test_what_was_given_up_is_a_node_failure_whatever_the_scheduler_calls_it(
+def test_verdict_reports_node_failure_for_abandoned_attempt_for_any_end_cause(
     end: EndCause, final: FinalRecord | None
 ) -> None:
     verdict = judge(given_up(seen(Phase.ENDED, end), final))
@@ -154,37 +158,37 @@ def test_what_was_given_up_is_a_node_failure_whatever_the_scheduler_calls_it(
     assert (verdict.error_code, verdict.message, verdict.lost_node) == ("S110", WHY, True)
 
 
-def test_without_the_mark_the_same_end_is_a_cancel() -> None:
+def test_verdict_reports_cancelled_end_as_cancel_without_abandon_mark() -> None:
     assert judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.CANCELLED), RUN[:2])).steps[-1][0] is (
         JobState.CANCELLED
     )
 
 
-def test_what_was_given_up_and_then_forgotten_is_told_the_same() -> None:
+def test_verdict_reports_node_failure_for_abandoned_and_forgotten_attempt() -> None:
     verdict = judge(replace(given_up(None), forgotten=True))
     assert (verdict.interruption, verdict.message) == (Interruption.NODE_FAILURE, WHY)
 
 
 @pytest.mark.parametrize("final", [DONE, FAILED])
-def test_what_ended_of_itself_all_the_same_counts(final: FinalRecord) -> None:
+def test_verdict_uses_final_record_of_abandoned_attempt_that_finished(final: FinalRecord) -> None:
     verdict = judge(given_up(seen(Phase.ENDED, EndCause.CANCELLED), final))
     assert verdict.error_code == final.error_code
     assert verdict.interruption is (None if final is DONE else Interruption.FAILURE)
 
 
-def test_learners_that_met_their_memory_limit_failed() -> None:
+def test_verdict_reports_memory_failure_for_abandoned_attempt_out_of_memory() -> None:
     verdict = judge(given_up(seen(Phase.ENDED, EndCause.OUT_OF_MEMORY)))
     assert (verdict.interruption, verdict.error_code) == (Interruption.FAILURE, "C202")
 
 
-def test_the_owners_wishes_stand_above_it() -> None:
+def test_verdict_prefers_cancel_and_halt_requests_over_abandon_mark() -> None:
     ended = seen(Phase.ENDED, EndCause.CANCELLED)
     assert judge(given_up(ended, wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
     halted = judge(given_up(ended, wish=Wish.HALT))
     assert (halted.steps[-1][0], halted.interruption) == (JobState.HALTED, Interruption.HALT)
 
 
-def test_a_training_that_was_over_is_stored_and_not_run_again() -> None:
+def test_verdict_sets_pending_upload_for_abandoned_attempt_after_learners_ended() -> None:
     over = Event(4, 31.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1, "exit_code": 0})
     found = given_up(seen(Phase.ENDED, EndCause.CANCELLED), events=3)
     verdict = judge(replace(found, evidence=replace(found.evidence, events=(*RUN, over))))
@@ -192,10 +196,10 @@ def test_a_training_that_was_over_is_stored_and_not_run_again() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SUSPENDED, Phase.COMPLETING, Phase.UNKNOWN])
-def test_the_mark_alone_ends_nothing(phase: Phase) -> None:
+def test_verdict_keeps_abandoned_attempt_open_until_scheduler_reports_end(phase: Phase) -> None:
     assert judge(given_up(seen(phase))).move is Move.NONE
 
 
-def test_what_cannot_be_ended_is_not_waited_for() -> None:
+def test_verdict_ends_abandoned_attempt_that_scheduler_cannot_terminate() -> None:
     verdict = judge(replace(given_up(seen(Phase.COMPLETING)), unending=True))
     assert (verdict.move, verdict.interruption, verdict.lost_node) == (Move.ENDED, Interruption.NODE_FAILURE, True)

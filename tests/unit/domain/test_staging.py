@@ -33,7 +33,7 @@ TRANSFER = Transfer(STORE, "prefix", "/data", ("*.txt",))
 TASK = StageTask(Direction.IN, (TRANSFER,), "/state", "/secrets.json")
 
 
-def test_a_task_is_read_as_it_was_written() -> None:
+def test_stage_task_survives_encode_decode_round_trip() -> None:
     assert decode_task(encode_task(TASK)) == TASK
 
 
@@ -48,14 +48,14 @@ def test_a_task_is_read_as_it_was_written() -> None:
         replace(TASK, transfers=(replace(TRANSFER, store=replace(STORE, endpoint="http://me:planted@store")),)),
     ],
 )
-def test_a_task_that_cannot_be_done(task: StageTask) -> None:
+def test_decode_task_rejects_invalid_values_without_printing_credentials(task: StageTask) -> None:
     with pytest.raises(StageTaskError) as raised:
         decode_task(encode_task(task))
     assert "planted" not in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"direction": "up"}', encode_task(TASK)[:-5]])
-def test_a_text_that_is_no_task(text: str) -> None:
+def test_decode_task_rejects_malformed_text(text: str) -> None:
     with pytest.raises(StageTaskError):
         decode_task(text)
 
@@ -71,7 +71,7 @@ LINES: list[Line] = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: type(line).__name__)
-def test_a_line_is_read_as_it_was_written(line: Line) -> None:
+def test_stage_line_survives_round_trip_and_truncated_line_is_none(line: Line) -> None:
     text = write_line(line)
     assert text.count("\n") == 1
     assert text.endswith("\n")
@@ -80,11 +80,11 @@ def test_a_line_is_read_as_it_was_written(line: Line) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", '{"event": "newer"}', '{"event": "done"}', '{"event": []}'])
-def test_a_line_that_is_none(text: str) -> None:
+def test_read_line_returns_none_for_unknown_or_malformed_line(text: str) -> None:
     assert read_line(text) is None
 
 
-def test_failures_have_keys_that_are_documented() -> None:
+def test_fault_classes_have_distinct_exit_status_and_stable_json_key() -> None:
     assert '"class": "full"' in write_line(LINES[-1])
     assert set(EXIT_STATUS) == set(FaultClass)
     assert len(set(EXIT_STATUS.values())) == len(FaultClass)
@@ -104,7 +104,7 @@ def test_failures_have_keys_that_are_documented() -> None:
         (FaultClass.INTERNAL, Direction.OUT, "S303"),
     ],
 )
-def test_codes(kind: FaultClass, direction: Direction, code: str) -> None:
+def test_fault_code_depends_on_fault_class_and_direction(kind: FaultClass, direction: Direction, code: str) -> None:
     assert fault_code(kind, direction) == code
 
 
@@ -120,6 +120,6 @@ def test_codes(kind: FaultClass, direction: Direction, code: str) -> None:
         (Progress(5, 10, 10, 10, 1.0, files_rate=1.0), None),
     ],
 )
-def test_many_small_files_take_as_long_as_they_are_many(line: Progress, left_s: float | None) -> None:
+def test_progress_estimates_remaining_time_from_bytes_and_file_rate(line: Progress, left_s: float | None) -> None:
     assert line.left_s == left_s
     assert read_line(write_line(line)) == line

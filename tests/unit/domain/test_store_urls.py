@@ -28,7 +28,9 @@ S3, GCS, SWIFT, HTTP, FILE, FSSPEC = (
         ("abfs://container/a", FSSPEC, "", "container", "a"),
     ],
 )
-def test_urls(url: str, kind: StoreKind, endpoint: str, container: str, prefix: str) -> None:
+def test_read_store_url_parses_each_scheme_into_address_and_prefix(
+    url: str, kind: StoreKind, endpoint: str, container: str, prefix: str
+) -> None:
     found = read_store_url(url, Wishes())
     address = found.address
     assert (address.kind, address.endpoint, address.container, found.prefix) == (kind, endpoint, container, prefix)
@@ -44,12 +46,12 @@ def test_urls(url: str, kind: StoreKind, endpoint: str, container: str, prefix: 
         "https://web:8443/a%20b/c.tar", "sftp://host:2222/data/set", "sftp://host/~/set", "abfs://container/a",
     ],
 )  # fmt: skip
-def test_a_store_has_a_url_again(url: str) -> None:
+def test_store_url_survives_read_and_format_round_trip(url: str) -> None:
     found = read_store_url(url, Wishes())
     assert say_store_url(found.address, found.prefix) == url
 
 
-def test_wishes_and_users() -> None:
+def test_read_store_url_applies_requested_options_and_user() -> None:
     wishes = Wishes("https://store", "eu", {"ca_file": "/ca.pem"})
     made = read_store_url("s3://bucket/a", wishes)
     assert made == StorePlace(StoreAddress(S3, "https://store", "eu", "bucket", {"ca_file": "/ca.pem"}), "a")
@@ -63,7 +65,7 @@ def test_wishes_and_users() -> None:
         "https://web/a?key=1", "s3://planted@bucket/a", "s3://planted:planted@bucket", "https://u:planted@web/a",
     ],
 )  # fmt: skip
-def test_what_names_no_store(url: str) -> None:
+def test_read_store_url_rejects_invalid_url_without_printing_credentials(url: str) -> None:
     with pytest.raises(StoreUrlError) as raised:
         read_store_url(url, Wishes())
     assert "planted" not in str(raised.value)
@@ -72,7 +74,7 @@ def test_what_names_no_store(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "endpoint"), [("sftp://host/a", "https://other"), ("s3://b", "https://u:planted@other")]
 )
-def test_endpoints_that_cannot_be(url: str, endpoint: str) -> None:
+def test_read_store_url_rejects_unusable_endpoint_without_printing_credentials(url: str, endpoint: str) -> None:
     with pytest.raises(StoreUrlError) as raised:
         read_store_url(url, Wishes(endpoint))
     assert "planted" not in str(raised.value)
@@ -96,13 +98,13 @@ def test_endpoints_that_cannot_be(url: str, endpoint: str) -> None:
         ("sftp://h/a", Wishes(region="eu"), "--region is for s3://, gs:// and swift:// alone"),
     ],
 )  # fmt: skip
-def test_what_nobody_would_read_is_refused(url: str, wishes: Wishes, text: str) -> None:
+def test_read_store_url_rejects_option_or_secret_that_store_does_not_use(url: str, wishes: Wishes, text: str) -> None:
     with pytest.raises(StoreUrlError) as raised:
         read_store_url(url, wishes)
     assert text in str(raised.value)
 
 
-def test_what_a_library_takes_is_left_to_it() -> None:
+def test_read_store_url_leaves_library_options_unchecked() -> None:
     made = read_store_url("abfs://b", Wishes(options={"account_name": "x"}, secrets={"sas_token": "n"}))
     assert made.address.options["account_name"] == "x"
     one_key = read_store_url("sftp://h/a", Wishes(options={"key_file": "k"}, secrets={"password": "n"}))

@@ -23,7 +23,7 @@ def left(final: FinalRecord, **evidence: Any) -> Known:
 
 
 @pytest.mark.parametrize("final", [DONE, FAILED, HALTED])
-def test_it_is_storing_until_all_is_stored(final: FinalRecord) -> None:
+def test_verdict_keeps_storing_while_upload_is_pending(final: FinalRecord) -> None:
     verdict = judge(left(final))
     assert (verdict.move, verdict.steps[-1][0]) == (Move.OWED, JobState.STORING)
 
@@ -32,16 +32,18 @@ def test_it_is_storing_until_all_is_stored(final: FinalRecord) -> None:
     ("final", "state", "code"),
     [(DONE, JobState.COMPLETED, "000"), (FAILED, JobState.FAILED, "C201"), (HALTED, JobState.HALTED, "000")],
 )
-def test_then_it_is_what_its_head_said_and_ends_there(final: FinalRecord, state: JobState, code: str) -> None:
+def test_verdict_applies_final_record_after_pending_upload_completes(
+    final: FinalRecord, state: JobState, code: str
+) -> None:
     verdict = judge(left(final, paid=60.0))
     assert (verdict.move, verdict.steps[-1], verdict.error_code) == (Move.ENDED, (state, 60.0), code)
 
 
-def test_a_cancel_waits_for_nothing_to_be_stored() -> None:
+def test_verdict_cancels_without_waiting_for_pending_upload() -> None:
     assert judge(replace(left(DONE), wish=Wish.CANCEL)).steps[-1][0] is JobState.CANCELLED
 
 
-def test_what_went_with_its_pods_is_waited_for_by_nobody() -> None:
+def test_verdict_waits_for_pending_upload_only_if_results_are_storable() -> None:
     lost = replace(DONE, outcome=Outcome.FAILED, exit_code=None, stores_later=False, error_code="S106", message="died")
     known = left(lost)
     assert judge(known).move is Move.OWED, "on a shared file system somebody else stores it"

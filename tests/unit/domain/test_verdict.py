@@ -47,7 +47,7 @@ def known(
 ENDED_WELL = seen(Phase.ENDED, EndCause.SUCCESS)
 
 
-def test_a_fast_job_shows_every_state_with_its_time() -> None:
+def test_verdict_lists_every_state_with_its_time_for_fast_job() -> None:
     verdict = judge(known(JobState.DEPLOYING, ENDED_WELL, RUN, DONE))
     assert verdict.steps == (
         (JobState.QUEUED, 5.0),
@@ -59,7 +59,7 @@ def test_a_fast_job_shows_every_state_with_its_time() -> None:
     assert verdict.exit_code == 0
 
 
-def test_phases_come_from_files_before_the_scheduler_says_running() -> None:
+def test_verdict_takes_phases_from_events_while_scheduler_reports_pending() -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.PENDING), RUN[:2]))
     assert [s for s, _ in verdict.steps] == [JobState.DOWNLOADING, JobState.PROCESSING]
 
@@ -67,26 +67,26 @@ def test_phases_come_from_files_before_the_scheduler_says_running() -> None:
 @pytest.mark.parametrize("state", sorted(LIVE))
 @pytest.mark.parametrize("observation", [None, seen(Phase.UNKNOWN), seen(Phase.RUNNING), seen(Phase.COMPLETING)])
 @pytest.mark.parametrize("final", [None, DONE, FAILED])
-def test_without_the_schedulers_end_nothing_ends(
+def test_verdict_keeps_job_live_without_end_from_scheduler(
     state: JobState, observation: Observation | None, final: FinalRecord | None
 ) -> None:
     assert all(s in LIVE for s, _ in judge(known(state, observation, RUN, final)).steps)
 
 
-def test_success_by_the_scheduler_alone_is_no_success() -> None:
+def test_verdict_fails_job_if_scheduler_reports_success_without_final_record() -> None:
     verdict = judge(known(JobState.PROCESSING, ENDED_WELL, RUN))
     assert verdict.steps[-1][0] is JobState.FAILED
     assert verdict.error_code == "S106"
 
 
-def test_a_vanished_job_completes_only_by_its_final_record() -> None:
+def test_verdict_completes_forgotten_job_only_with_final_record() -> None:
     assert judge(known(JobState.PROCESSING, None, RUN, DONE)).steps == ((JobState.STORING, 30.0),)
     assert judge(known(JobState.PROCESSING, None, RUN, DONE, forgotten=True)).steps[-1][0] is JobState.COMPLETED
     lost = judge(known(JobState.PROCESSING, None, RUN, forgotten=True))
     assert (lost.steps[-1][0], lost.error_code) == (JobState.FAILED, "S106")
 
 
-def test_a_job_that_the_scheduler_lost_before_it_began_goes_on_and_one_that_it_forgot_does_not() -> None:
+def test_verdict_continues_lost_job_but_not_forgotten_job_before_start() -> None:
     forgotten = known(JobState.QUEUED, None, forgotten=True)
     assert judge(forgotten).interruption is None
     lost = judge(replace(forgotten, lost=True))
@@ -95,19 +95,19 @@ def test_a_job_that_the_scheduler_lost_before_it_began_goes_on_and_one_that_it_f
 
 
 @pytest.mark.parametrize("code", ["S107", "S108"])
-def test_a_node_that_is_not_fit_for_the_job_is_a_lost_node(code: str) -> None:
+def test_verdict_reports_node_failure_and_lost_node_for_unfit_node(code: str) -> None:
     final = replace(DONE, outcome=Outcome.FAILED, stored=False, exit_code=None, error_code=code, message="node n1 ...")
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE, native="FAILED"), RUN, final))
     assert (verdict.interruption, verdict.error_code, verdict.lost_node) == (Interruption.NODE_FAILURE, code, True)
 
 
-def test_a_node_that_fails_after_everything_was_stored_is_a_warning() -> None:
+def test_verdict_completes_with_warning_if_node_fails_after_results_were_stored() -> None:
     verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL"), RUN, DONE))
     assert verdict.steps[-1][0] is JobState.COMPLETED
     assert "NODE_FAIL" in verdict.warning
 
 
-def test_what_was_stored_after_the_end_of_its_attempt_was_not_stored_before_it() -> None:
+def test_verdict_completes_at_upload_time_with_warning_after_late_upload() -> None:
     end = seen(Phase.ENDED, EndCause.NODE_FAIL, native="NODE_FAIL")
     before = known(JobState.STORING, end, RUN[:2])
     verdict = judge(replace(before, evidence=Evidence(RUN[:2], replace(DONE, at=90.0), paid=90.0)))
@@ -115,13 +115,13 @@ def test_what_was_stored_after_the_end_of_its_attempt_was_not_stored_before_it()
     assert verdict.warning == "the scheduler reports NODE_FAIL; what was still to be stored was stored after that"
 
 
-def test_success_that_was_not_stored_is_s303() -> None:
+def test_verdict_fails_with_s303_if_results_of_success_were_not_stored() -> None:
     final = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, message="no space left")
     verdict = judge(known(JobState.STORING, seen(Phase.ENDED, EndCause.FAILURE), RUN, final))
     assert (verdict.steps[-1][0], verdict.error_code, verdict.message) == (JobState.FAILED, "S303", "no space left")
 
 
-def test_a_learners_failure_keeps_its_code_and_its_last_lines() -> None:
+def test_verdict_keeps_error_code_exit_code_and_log_tail_of_failed_learner() -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), RUN, FAILED))
     assert verdict.steps[-1][0] is JobState.FAILED
     assert (verdict.error_code, verdict.exit_code, verdict.log_tail) == ("C201", 3, ("boom",))
@@ -139,12 +139,12 @@ def test_a_learners_failure_keeps_its_code_and_its_last_lines() -> None:
         (EndCause.FAILURE, "S106"),
     ],
 )
-def test_an_end_without_final_record_is_the_schedulers(end: EndCause, code: str) -> None:
+def test_verdict_uses_scheduler_end_cause_without_final_record(end: EndCause, code: str) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN))
     assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, code)
 
 
-def test_an_image_that_cannot_be_had_is_no_cancel_of_the_owner_s_and_is_not_tried_again() -> None:
+def test_verdict_fails_with_s105_without_retry_if_image_cannot_be_pulled() -> None:
     observed = seen(Phase.ENDED, EndCause.NO_IMAGE, reason="the image x cannot be had (ErrImagePull)")
     verdict = judge(known(JobState.QUEUED, observed))
     assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, "S105")
@@ -153,13 +153,13 @@ def test_an_image_that_cannot_be_had_is_no_cancel_of_the_owner_s_and_is_not_trie
 
 
 @pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY])
-def test_time_limit_and_memory_win_over_the_learners_exit_code(end: EndCause) -> None:
+def test_verdict_prefers_time_or_memory_limit_over_learner_error_code(end: EndCause) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, FAILED))
     assert verdict.error_code in ("C202", "C203")
     assert verdict.exit_code == 3
 
 
-def test_every_end_cause_has_a_sentence() -> None:
+def test_verdict_has_a_message_for_every_end_cause() -> None:
     for end in EndCause:
         verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end, reason="SomeReason"), RUN))
         assert verdict.steps[-1][0] in (JobState.FAILED, JobState.CANCELLED)
@@ -167,35 +167,35 @@ def test_every_end_cause_has_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.TIMEOUT, EndCause.SUCCESS])
-def test_a_cancel_before_everything_was_stored_wins(end: EndCause) -> None:
+def test_verdict_reports_cancelled_if_cancel_precedes_upload(end: EndCause) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], wish=Wish.CANCEL))
     assert verdict.steps[-1][0] is JobState.CANCELLED
 
 
-def test_a_cancel_that_came_too_late_changes_nothing() -> None:
+def test_verdict_ignores_cancel_after_results_were_stored() -> None:
     verdict = judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, wish=Wish.CANCEL))
     assert verdict.steps[-1][0] is JobState.COMPLETED
 
 
 @pytest.mark.parametrize("state", [JobState.PROCESSING, JobState.STORING])
-def test_a_cancel_of_what_waits_to_be_stored_is_no_older_than_that(state: JobState) -> None:
+def test_verdict_dates_cancel_now_while_storing_and_at_attempt_end_otherwise(state: JobState) -> None:
     """Its attempt has ended long before; a daemon that missed that takes the attempt's end for the job's."""
     owing = replace(DONE, stored=False, stores_later=True)
     verdict = judge(known(state, ENDED_WELL, RUN, owing, wish=Wish.CANCEL))
     assert verdict.steps[-1] == (JobState.CANCELLED, NOW if state is JobState.STORING else 50.0)
 
 
-def test_a_cancel_outside_of_us_is_cancelled_too() -> None:
+def test_verdict_reports_cancelled_after_external_cancel() -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED)))
     assert verdict.steps[-1][0] is JobState.CANCELLED
 
 
-def test_a_final_record_may_still_become_visible() -> None:
+def test_verdict_waits_for_final_record_until_files_are_settled() -> None:
     assert judge(known(JobState.STORING, ENDED_WELL, RUN, None, settled=False)).steps == ()
     assert judge(known(JobState.STORING, ENDED_WELL, RUN, DONE, settled=False)).steps[-1][0] is JobState.COMPLETED
 
 
-def test_a_requeue_goes_back_once_and_times_start_anew() -> None:
+def test_verdict_returns_to_queued_once_per_requeue_and_ignores_old_phases() -> None:
     back = judge(known(JobState.PROCESSING, seen(Phase.PENDING), RUN[:2]))
     assert (back.steps, back.cause) == (((JobState.QUEUED, NOW),), Cause.REQUEUED)
     claims = [Event(1, 1.0, "head", EventKind.CLAIMED), *RUN[:2], Event(2, 500.0, "head", EventKind.CLAIMED)]
@@ -204,7 +204,7 @@ def test_a_requeue_goes_back_once_and_times_start_anew() -> None:
     assert judge(known(JobState.QUEUED, seen(Phase.RUNNING), again)).steps == ((JobState.PROCESSING, 520.0),)
 
 
-def test_times_never_go_backwards_though_clocks_differ() -> None:
+def test_verdict_step_times_never_decrease_despite_clock_skew() -> None:
     skewed = [event(1, "load-model", 30.0), event(2, "learner", 20.0)]
     assert judge(known(JobState.QUEUED, seen(Phase.RUNNING), skewed)).steps == (
         (JobState.DOWNLOADING, 30.0),
@@ -212,12 +212,12 @@ def test_times_never_go_backwards_though_clocks_differ() -> None:
     )
 
 
-def test_a_nodes_clock_that_is_ahead_is_not_believed() -> None:
+def test_verdict_caps_event_times_at_now_when_node_clock_is_ahead() -> None:
     ahead = [event(1, "load-model", NOW + 500), event(2, "learner", NOW + 501)]
     assert {at for _, at in judge(known(JobState.QUEUED, seen(Phase.RUNNING), ahead)).steps} == {NOW}
 
 
-def test_a_nodes_clock_is_held_by_the_schedulers_end() -> None:
+def test_verdict_caps_event_times_at_scheduler_end_when_node_clock_is_ahead() -> None:
     """A minute ahead, and read an hour later: the controllers were through before the scheduler was."""
     ahead = [replace(each, at=each.at + 60.0) for each in RUN]
     final = replace(DONE, at=DONE.at + 60.0)
@@ -229,7 +229,7 @@ def test_a_nodes_clock_is_held_by_the_schedulers_end() -> None:
 
 @pytest.mark.parametrize("final", [None, OUTSIDE])
 @pytest.mark.parametrize("wish", list(Wish))
-def test_an_end_has_the_schedulers_time(final: FinalRecord | None, wish: Wish) -> None:
+def test_verdict_dates_end_by_scheduler_end_time(final: FinalRecord | None, wish: Wish) -> None:
     ended = seen(Phase.ENDED, EndCause.PREEMPTED)
     assert judge(known(JobState.PROCESSING, ended, RUN[:2], final, wish)).steps[-1][1] == ended.ended_at
 
@@ -245,7 +245,7 @@ def test_an_end_has_the_schedulers_time(final: FinalRecord | None, wish: Wish) -
         ([], None, None, NOW),
     ],
 )
-def test_an_end_that_the_scheduler_forgot_has_the_time_of_the_last_word_or_sign(
+def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(
     events: Sequence[Event], final: FinalRecord | None, heard: float | None, at: float
 ) -> None:
     forgotten = replace(
@@ -254,7 +254,7 @@ def test_an_end_that_the_scheduler_forgot_has_the_time_of_the_last_word_or_sign(
     assert judge(forgotten).steps[-1] == (JobState.CANCELLED, at)
 
 
-def test_an_ended_job_stays_ended() -> None:
+def test_verdict_has_no_steps_for_ended_job() -> None:
     assert judge(known(JobState.COMPLETED, seen(Phase.RUNNING), RUN)).steps == ()
 
 
@@ -263,7 +263,7 @@ def test_an_ended_job_stays_ended() -> None:
     [(EndCause.TIMEOUT, "C203"), (EndCause.OUT_OF_MEMORY, "C202"), (EndCause.PREEMPTED, "S111"),
      (EndCause.NODE_FAIL, "S110"), (EndCause.REVOKED, "S112")],
 )  # fmt: skip
-def test_controllers_that_were_told_to_end_do_not_know_why_and_the_scheduler_does(end: EndCause, code: str) -> None:
+def test_verdict_takes_cause_from_scheduler_when_controllers_were_terminated(end: EndCause, code: str) -> None:
     """Slurm sends TERM at the time limit as it does for scancel."""
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
     assert (verdict.steps[-1][0], verdict.error_code) == (JobState.FAILED, code)
@@ -272,7 +272,7 @@ def test_controllers_that_were_told_to_end_do_not_know_why_and_the_scheduler_doe
 
 
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE])
-def test_an_end_from_outside_that_nobody_wished_is_not_told_as_the_owners(end: EndCause) -> None:
+def test_verdict_does_not_attribute_external_end_to_owner_without_request(end: EndCause) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, OUTSIDE))
     assert verdict.steps[-1][0] is JobState.CANCELLED
     assert "owner" not in verdict.message and verdict.message
@@ -286,7 +286,7 @@ AGAIN = Observation(Phase.RUNNING, "RUNNING", restarts=1)
 
 
 @pytest.mark.parametrize("final", [OUTSIDE, FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106")])
-def test_a_final_record_of_an_earlier_run_says_nothing_about_a_later_one(final: FinalRecord) -> None:
+def test_verdict_ignores_final_record_from_before_restart(final: FinalRecord) -> None:
     events = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 520.0)]
     ended = Observation(Phase.ENDED, "COMPLETED", EndCause.SUCCESS, restarts=1, ended_at=600.0)
     verdict = judge(replace(known(JobState.PROCESSING, ended, events, final), requeues=1))
@@ -295,7 +295,7 @@ def test_a_final_record_of_an_earlier_run_says_nothing_about_a_later_one(final: 
     assert judge(unsettled).steps == ()
 
 
-def test_what_ended_by_itself_stays_though_the_scheduler_starts_it_anew() -> None:
+def test_verdict_keeps_final_outcome_when_scheduler_restarts_job() -> None:
     ended = Observation(Phase.ENDED, "COMPLETED", EndCause.SUCCESS, restarts=1, ended_at=600.0)
     assert judge(known(JobState.STORING, ended, RUN, DONE)).steps[-1][0] is JobState.COMPLETED
     assert is_last_word(DONE) and is_last_word(FAILED)
@@ -315,7 +315,9 @@ def test_what_ended_by_itself_stays_though_the_scheduler_starts_it_anew() -> Non
         ),
     ],
 )
-def test_a_requeue_is_adopted_with_the_reason_that_the_files_tell(final: FinalRecord | None, why: Interruption) -> None:
+def test_verdict_adopts_requeue_with_interruption_from_final_record(
+    final: FinalRecord | None, why: Interruption
+) -> None:
     waits = Observation(Phase.PENDING, "PENDING", restarts=1)
     verdict = judge(known(JobState.PROCESSING, waits, RUN[:2], final))
     at = NOW if final is None else final.at
@@ -324,7 +326,7 @@ def test_a_requeue_is_adopted_with_the_reason_that_the_files_tell(final: FinalRe
     assert judge(told).steps == (), "phases of the run before must not come back"
 
 
-def test_a_requeue_waits_for_the_word_of_the_run_that_it_ended() -> None:
+def test_verdict_adopts_requeue_after_final_record_silence_or_next_claim() -> None:
     waits, early = Observation(Phase.PENDING, "PENDING", restarts=1), OUTSIDE
     loud = replace(known(JobState.PROCESSING, waits, RUN[:2]), quiet=False)
     assert judge(loud).move is Move.NONE
@@ -333,7 +335,7 @@ def test_a_requeue_waits_for_the_word_of_the_run_that_it_ended() -> None:
     assert judge(replace(loud, evidence=Evidence(SECOND))).move is Move.REQUEUED, "the next run began"
 
 
-def test_a_run_that_nobody_saw_begin_is_adopted_first() -> None:
+def test_verdict_adopts_unseen_restart_before_its_phases() -> None:
     events = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 520.0)]
     assert judge(known(JobState.PROCESSING, AGAIN, events)).move is Move.REQUEUED
     later = judge(replace(known(JobState.QUEUED, AGAIN, events), requeues=1))
@@ -358,20 +360,20 @@ SECOND = [claim(1, 1.0, 0), *RUN[:2], claim(2, 500.0, 1), event(4, "learner", 52
     ],
     ids=["waits", "runs", "first-submission", "second-requeue", "only-the-claim", "later-record", "ahead", "nothing"],
 )
-def test_a_requeue_has_the_time_at_which_it_happened(
+def test_verdict_dates_requeue_by_submission_record_or_claim(
     observation: Observation | None, events: Sequence[Event], final: FinalRecord | None, at: float
 ) -> None:
     verdict = judge(known(JobState.PROCESSING, observation, events, final))
     assert (verdict.move, verdict.steps) == (Move.REQUEUED, ((JobState.QUEUED, at),))
 
 
-def test_a_held_job_ended_with_its_last_run() -> None:
+def test_verdict_dates_end_of_held_job_by_final_record() -> None:
     held = Observation(Phase.PENDING, "PENDING", reason="JobHoldMaxRequeue", restarts=5, held_for_good=True)
     verdict = judge(known(JobState.PROCESSING, held, RUN[:2], replace(OUTSIDE, restart=4)))
     assert (verdict.held, verdict.steps[-1]) == (True, (JobState.FAILED, OUTSIDE.at))
 
 
-def test_a_successor_is_followed_before_the_schedulers_end() -> None:
+def test_verdict_follows_continuation_before_scheduler_reports_end() -> None:
     final = FinalRecord(
         "7", Outcome.HALTED, 40.0, True, goes_on=GoesOn.SUCCESSOR, interruption="preemption", spent=Spent(preemptions=1)
     )
@@ -381,7 +383,7 @@ def test_a_successor_is_followed_before_the_schedulers_end() -> None:
 
 
 @pytest.mark.parametrize(("asked", "why"), [(False, Interruption.NODE_FAILURE), (True, Interruption.PREEMPTION)])
-def test_a_start_that_nobody_saw_is_told_before_what_it_came_to(asked: bool, why: Interruption) -> None:
+def test_verdict_adopts_unseen_requeue_before_continuation(asked: bool, why: Interruption) -> None:
     request = [Event(3, 30.0, "node-0", EventKind.ASKED, {"reason": "term"})] if asked else []
     events = [claim(1, 1.0, 0), *RUN[:2], *request, claim(2, 500.0, 1), event(4, "learner", 520.0)]
     final = FinalRecord(
@@ -406,17 +408,17 @@ def test_a_start_that_nobody_saw_is_told_before_what_it_came_to(asked: bool, why
         (EndCause.CANCELLED, None),
     ],
 )
-def test_which_ends_are_interruptions(end: EndCause, why: Interruption | None) -> None:
+def test_verdict_maps_end_cause_to_interruption(end: EndCause, why: Interruption | None) -> None:
     assert judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN)).interruption is why
 
 
 @pytest.mark.parametrize("end", [EndCause.FAILURE, EndCause.SUCCESS, EndCause.LAUNCH_FAILED])
-def test_what_never_began_is_not_tried_again(end: EndCause) -> None:
+def test_verdict_does_not_continue_job_that_never_started(end: EndCause) -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, end)))
     assert (verdict.steps[-1][0], verdict.interruption) == (JobState.FAILED, None)
 
 
-def test_a_held_job_is_at_its_end_unless_somebody_wished_something() -> None:
+def test_verdict_ends_held_job_as_node_failure_without_halt_request() -> None:
     held = Observation(Phase.PENDING, "PENDING", reason="JobHoldMaxRequeue", restarts=5, held_for_good=True)
     verdict = judge(known(JobState.PROCESSING, held, RUN[:2]))
     assert (verdict.held, verdict.interruption) == (True, Interruption.NODE_FAILURE)
@@ -424,7 +426,7 @@ def test_a_held_job_is_at_its_end_unless_somebody_wished_something() -> None:
     assert not judge(known(JobState.QUEUED, held, RUN[:2], wish=Wish.HALT)).held
 
 
-def test_a_time_limit_that_the_head_has_judged_is_not_judged_again() -> None:
+def test_verdict_accepts_timeout_decision_of_head_controller() -> None:
     final = FinalRecord(
         "7", Outcome.TIMED_OUT, 40.0, True, interruption="timeout", spent=Spent(timeouts=51), error_code="C203"
     )
@@ -432,7 +434,7 @@ def test_a_time_limit_that_the_head_has_judged_is_not_judged_again() -> None:
     assert (verdict.decided, verdict.steps[-1][0]) == (True, JobState.FAILED)
 
 
-def test_a_halt_that_nobody_confirmed_says_so() -> None:
+def test_verdict_reports_halt_without_confirmed_checkpoint() -> None:
     asked = FinalRecord("7", Outcome.CANCELLED, 40.0, True, checkpoint=Checkpoint(asked=True))
     started = [*RUN[:2], Event(9, 21.0, "node-0", EventKind.LEARNER_STARTED, {"learner_id": 1})]
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), started, asked, wish=Wish.HALT))
@@ -440,7 +442,7 @@ def test_a_halt_that_nobody_confirmed_says_so() -> None:
     assert verdict.message == "halted on request; no checkpoint was confirmed"
 
 
-def test_a_halt_of_what_never_ran() -> None:
+def test_verdict_reports_halt_before_start_for_unstarted_attempt() -> None:
     verdict = judge(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT))
     assert (verdict.steps[-1][0], verdict.message) == (JobState.HALTED, "halted before it started")
     later = replace(known(JobState.QUEUED, seen(Phase.ENDED, EndCause.CANCELLED), wish=Wish.HALT), attempt=2)
@@ -507,7 +509,7 @@ def left_with(events: Sequence[Event], **evidence: Any) -> Known:
         (at_work(ONE, replace(TWO, fields={**TWO.fields, "exit_code": 255, "code": "S107"}), STORES), {}, False),
     ],
 )  # fmt: skip
-def test_a_training_that_is_over_is_not_run_again(
+def test_verdict_sets_pending_upload_only_if_all_learners_are_finished(
     events: Sequence[Event], found: dict[int, int], is_over: bool
 ) -> None:
     verdict = judge(left_with(events, found=found))
@@ -527,19 +529,21 @@ def test_a_training_that_is_over_is_not_run_again(
         (at_work(ONE, FAILED_ONCE), JobState.FAILED),
     ],
 )
-def test_without_a_last_word_all_that_trained_and_was_stored_is_proof(events: list[Event], state: JobState) -> None:
+def test_verdict_completes_without_final_record_only_if_learners_ended_and_stored(
+    events: list[Event], state: JobState
+) -> None:
     stored = [learner(11, EventKind.STORED, 31.0, number) for number in (1, 2)]
     assert judge(left_with([*events, *stored])).steps[-1][0] is state
     if state is JobState.COMPLETED:
         assert judge(left_with([*events, *stored[1:]])).move is Move.OWED
 
 
-def test_what_was_stored_late_ends_its_job_when_that_was_done() -> None:
+def test_verdict_dates_completion_by_late_upload() -> None:
     late = replace(DONE, at=90.0)
     assert judge(left_with(at_work(ONE, TWO), final=late, paid=90.0)).steps[-1] == (JobState.COMPLETED, 90.0)
 
 
-def test_what_a_head_waits_for_is_told_by_its_latest_run_alone() -> None:
+def test_known_takes_head_controller_wait_from_latest_claim() -> None:
     def head(seq: int, at: float, kind: EventKind, **fields: Scalar) -> Event:
         return Event(seq, at, "head", kind, fields)
 

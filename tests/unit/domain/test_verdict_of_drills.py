@@ -33,7 +33,7 @@ KILLED = FinalRecord("7", Outcome.FAILED, 40.0, False, error_code="S106", messag
         ("node-fail", EndCause.FAILURE, None, Interruption.NODE_FAILURE, "a drill played a node failure"),
     ],
 )
-def test_what_a_drill_ended_is_told_as_a_drill(
+def test_verdict_marks_interruption_caused_by_drill_as_played(
     drill: str, end: EndCause, final: FinalRecord | None, why: Interruption, message: str
 ) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), drill, final))
@@ -46,7 +46,7 @@ def test_what_a_drill_ended_is_told_as_a_drill(
 @pytest.mark.parametrize(
     ("end", "why"), [(EndCause.NODE_FAIL, Interruption.NODE_FAILURE), (EndCause.PREEMPTED, Interruption.PREEMPTION)]
 )
-def test_what_the_scheduler_says_is_no_drill(drill: str, end: EndCause, why: Interruption) -> None:
+def test_verdict_does_not_mark_scheduler_interruption_as_drill(drill: str, end: EndCause, why: Interruption) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), drill, OUTSIDE))
     assert (verdict.interruption, verdict.played) == (why, False)
 
@@ -60,7 +60,7 @@ def test_what_the_scheduler_says_is_no_drill(drill: str, end: EndCause, why: Int
         (EndCause.TIMEOUT, None, Interruption.TIMEOUT),
     ],
 )
-def test_a_drill_of_a_time_limit_ends_no_controller(
+def test_verdict_ignores_timeout_drill_if_final_record_lacks_drill_mark(
     end: EndCause, final: FinalRecord | None, why: Interruption | None
 ) -> None:
     verdict = judge(drilled(seen(Phase.ENDED, end), "timeout", final))
@@ -68,7 +68,7 @@ def test_a_drill_of_a_time_limit_ends_no_controller(
 
 
 @pytest.mark.parametrize("goes_on", [GoesOn.SUCCESSOR, GoesOn.PLATFORM, GoesOn.NO])
-def test_the_head_knows_whether_the_time_limit_was_played(goes_on: GoesOn) -> None:
+def test_verdict_takes_played_timeout_from_final_record_unless_halt_was_requested(goes_on: GoesOn) -> None:
     final = FinalRecord(
         "7", Outcome.HALTED, 40.0, True, goes_on=goes_on, interruption="timeout", played=True, message="said"
     )
@@ -78,7 +78,7 @@ def test_the_head_knows_whether_the_time_limit_was_played(goes_on: GoesOn) -> No
     assert (wished.interruption, wished.played) == (Interruption.HALT, False)
 
 
-def test_a_played_time_limit_that_the_site_continues_in_place() -> None:
+def test_verdict_marks_requeue_after_played_timeout_as_drill() -> None:
     final = FinalRecord(
         "7", Outcome.HALTED, 40.0, True, goes_on=GoesOn.REQUEUE, interruption="timeout", played=True, message="said"
     )

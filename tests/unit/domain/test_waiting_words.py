@@ -35,14 +35,14 @@ from ffdl_batch.domain.waiting_words import SENTENCES, actions_of, limit_sentenc
 NOW = time.mktime((2027, 1, 20, 12, 0, 0, 0, 0, -1))
 
 
-def test_every_kind_has_a_sentence_and_an_action() -> None:
+def test_pending_reason_sentences_cover_every_kind_with_actions() -> None:
     assert set(SENTENCES) == set(WaitKind) - {WaitKind.LIMIT}
     for kind, (sentence, actions) in SENTENCES.items():
         assert sentence[0].islower() and not sentence.endswith("."), kind
         assert actions and all(actions), kind
 
 
-def test_the_schedulers_own_words_stand_behind() -> None:
+def test_pending_reason_sentence_appends_scheduler_reason() -> None:
     reason = Reason(WaitKind.NODES_AWAY, "ReqNodeNotAvail", "UnavailableNodes:n3")
     assert sentence_of(reason).endswith("(ReqNodeNotAvail: UnavailableNodes:n3)")
     assert sentence_of(Reason(WaitKind.UNCONSIDERED, "None")).endswith("round")
@@ -79,7 +79,7 @@ def test_the_schedulers_own_words_stand_behind() -> None:
         ),
     ],
 )
-def test_limits(limit: Limit, sentence: str, action: str) -> None:
+def test_limit_sentence_gives_figures_and_action_for_each_limit_kind(limit: Limit, sentence: str, action: str) -> None:
     assert limit_sentence(limit) == sentence
     assert actions_of(Reason(WaitKind.LIMIT, "x", limit=limit)) == (action,)
 
@@ -87,7 +87,7 @@ def test_limits(limit: Limit, sentence: str, action: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(-1, "0 s"), (89, "89 s"), (90, "2 min"), (7200, "2 h"), (9000, "2.5 h"), (200_000, "2 days")]
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_span_text_rounds_seconds_to_readable_unit(seconds: float, text: str) -> None:
     assert span_text(seconds) == text
 
 
@@ -100,11 +100,11 @@ def test_spans(seconds: float, text: str) -> None:
         (1700 * 365 * 86400, "when jobs without a time limit have ended, which nobody can say"),
     ],
 )
-def test_moments(later_s: float, text: str) -> None:
+def test_moment_text_prints_clock_time_date_or_unknown(later_s: float, text: str) -> None:
     assert moment_text(NOW + later_s, NOW) == text
 
 
-def test_room() -> None:
+def test_capacity_text_reports_free_gpus_fitting_nodes_and_unavailable_nodes() -> None:
     room = Room("main", "v100", 8, 1, 2, 0, 1, 2, (NodeAway("n3", "IDLE+DRAIN", "fan"),))
     assert room_text(room) == (
         "1 of 8 GPUs of type v100 in main is free; 0 of 2 nodes have room for 2 GPUs each, and it wants 1 node; not "
@@ -117,7 +117,7 @@ def test_room() -> None:
     assert room_text(none) == "no node in team is open to what it asks for; not to be had: n1 (cordoned)"
 
 
-def test_all_that_is_known_is_said_once() -> None:
+def test_evidence_lists_each_known_fact_once_in_order() -> None:
     known = Explanation(
         NOW,
         Reason(WaitKind.PRIORITY, "Priority"),
@@ -150,7 +150,7 @@ def test_all_that_is_known_is_said_once() -> None:
     )
 
 
-def test_history_trials_and_alternatives() -> None:
+def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
     assert history_text(WaitHistory("4 GPUs and a like time limit", 12, 300, 4000, 9000)) == (
         "your last 12 jobs with 4 GPUs and a like time limit waited 5 min (median), nine of ten of them at most "
         "67 min, and the longest 2.5 h"

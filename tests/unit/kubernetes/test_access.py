@@ -36,7 +36,7 @@ def is_dns(rule: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("network", [NetworkLevel.AUTO, NetworkLevel.NONE, NetworkLevel.JOB])
-def test_with_a_claim_the_training_reaches_no_store(network: NetworkLevel) -> None:
+def test_kubernetes_plan_isolates_learners_from_stores_with_volume_claim(network: NetworkLevel) -> None:
     plan = plan_of(job(network=network), CLAIM)
     assert plan.network.level == ("job" if network is NetworkLevel.JOB else "none")
     assert plan.launch.cut_off and plan.launch.fetches and plan.launch.uploads
@@ -51,7 +51,7 @@ def secrets(plan: LaunchPlan, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("own", [{}, {"HUB": "${secret:hub}"}])
-def test_who_is_cut_off_from_its_stores_gets_none_of_their_secrets(own: dict[str, str]) -> None:
+def test_kubernetes_plan_withholds_store_secrets_from_isolated_pods(own: dict[str, str]) -> None:
     plan = plan_of(job(secrets=own), CLAIM)
     assert secrets(plan, plan.token) == ({"hub"} if own else set())
     mounts = [one["name"] for one in pod_of(plan)["initContainers"][0]["volumeMounts"]]
@@ -72,7 +72,7 @@ def test_who_is_cut_off_from_its_stores_gets_none_of_their_secrets(own: dict[str
         }),
     ],
 )  # fmt: skip
-def test_who_only_stages_reaches_the_store_and_names(
+def test_kubernetes_plan_lets_staging_pod_reach_only_store_and_dns(
     url: str, settings: dict[str, object], rule: dict[str, object]
 ) -> None:
     plan = plan_of(job(url), {**CLAIM, **settings}, only_stages=True)
@@ -83,7 +83,7 @@ def test_who_only_stages_reaches_the_store_and_names(
     assert decode(told["data"]["launch.json"]) == plan.launch, "the pod is told the same as the daemon"
 
 
-def test_who_only_stages_holds_no_gpu_and_nobody_s_image() -> None:
+def test_kubernetes_plan_gives_staging_pod_controller_image_and_no_gpu() -> None:
     spec = replace(job(), resources=replace(PLAIN.resources, gpus=2))
     pod = pod_of(plan_of(spec, CLAIM, only_stages=True))
     (learner,) = pod["containers"]
@@ -93,12 +93,12 @@ def test_who_only_stages_holds_no_gpu_and_nobody_s_image() -> None:
 
 
 @pytest.mark.parametrize("network", [NetworkLevel.NONE, NetworkLevel.JOB])
-def test_without_a_claim_a_level_without_a_way_out_is_refused_with_what_to_do(network: NetworkLevel) -> None:
+def test_kubernetes_plan_rejects_closed_network_level_for_stores_without_volume_claim(network: NetworkLevel) -> None:
     with pytest.raises(InvalidRequest, match=f"at network level {network} pods reach no data store.*name a claim"):
         plan_of(job(network=network))
 
 
-def test_without_a_claim_auto_is_the_tightest_level_at_which_stores_are_reached() -> None:
+def test_kubernetes_plan_auto_level_is_tightest_reaching_stores_without_volume_claim() -> None:
     by_address, by_name = plan_of(job(ADDRESS)), plan_of(job(NAMED))
     assert (by_address.network.requested, by_address.network.level) == ("auto", "egress")
     assert {"port": 9000, "protocol": "TCP"} in egress(by_address)[-1]["ports"]
@@ -108,18 +108,18 @@ def test_without_a_claim_auto_is_the_tightest_level_at_which_stores_are_reached(
     assert by_networks.network.level == "egress"
 
 
-def test_without_a_claim_a_site_s_minimum_is_not_loosened() -> None:
+def test_kubernetes_plan_rejects_level_looser_than_site_minimum_without_volume_claim() -> None:
     with pytest.raises(InvalidRequest, match="name a claim in"):
         plan_of(job(NAMED), minimum_network=NetworkLevel.NONE)
 
 
-def test_a_named_way_out_has_the_stores_that_are_known() -> None:
+def test_kubernetes_plan_adds_known_store_addresses_to_named_egress() -> None:
     named: dict[str, Any] = {"network": NetworkLevel.EGRESS, "egress": (Egress("192.0.2.7", 443),)}
     assert len(egress(plan_of(job(ADDRESS, **named)))) == len(egress(plan_of(job(NAMED, **named)))) + 1
     assert any("s3.example.org is known by name" in one for one in plan_of(job(NAMED, **named)).warnings)
 
 
-def test_a_job_without_stores_is_as_tight_as_ever() -> None:
+def test_kubernetes_plan_keeps_level_none_for_job_without_stores() -> None:
     plan = plan_of(PLAIN)
     assert (plan.network.level, plan.launch.cut_off) == ("none", False)
 
@@ -137,14 +137,14 @@ def test_a_job_without_stores_is_as_tight_as_ever() -> None:
         (StoreAddress(StoreKind.FSSPEC), Place("", 0)),
     ],
 )
-def test_places_of_stores(store: StoreAddress, place: Place) -> None:
+def test_places_of_maps_store_address_to_host_and_port_once(store: StoreAddress, place: Place) -> None:
     assert places_of([Transfer(store, "set", "/data"), Transfer(store, "more", "/more")]) == (place,)
 
 
-def test_a_directory_is_nowhere() -> None:
+def test_places_of_ignores_directory_store() -> None:
     assert places_of([Transfer(StoreAddress(StoreKind.FILE, container="/x"), "set", "/data")]) == ()
 
 
-def test_networks_that_are_none_are_refused() -> None:
+def test_kubernetes_plan_rejects_store_networks_that_are_not_networks() -> None:
     with pytest.raises(InvalidRequest, match="store_networks"):
         plan_of(PLAIN, {"store_networks": ["s3.example.org"]})

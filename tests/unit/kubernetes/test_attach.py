@@ -57,11 +57,11 @@ def place(tmp_path: Path, rank: int) -> Place:
     return Place(NativeId(TOKEN), AttemptDir(str(tmp_path)), "", rank)
 
 
-def test_the_adapter_reaches_nodes() -> None:
+def test_kubernetes_scheduler_implements_reaches_nodes_port() -> None:
     assert issubclass(KubernetesScheduler, ReachesNodes)
 
 
-def test_the_program_is_the_owner_s_and_runs_in_the_pod_of_the_node(tmp_path: Path) -> None:
+def test_reach_runs_attach_program_in_running_pod_of_the_node(tmp_path: Path) -> None:
     pods = (pod("a-0", 0), pod("a-1-x", 1, "Failed"), pod("a-1-y", 1))
     found = adapter(tmp_path, *pods).beside(place(tmp_path, 1), ["python", "attach"])
     at = found.argv.index("--kubeconfig")
@@ -73,19 +73,19 @@ def test_the_program_is_the_owner_s_and_runs_in_the_pod_of_the_node(tmp_path: Pa
 
 
 @pytest.mark.parametrize("gone", [pod("a-0", 0, "Succeeded"), pod("a-0", 0, deletionTimestamp="2026-01-01T00:00:00Z")])
-def test_a_pod_that_does_not_run_is_not_reached(tmp_path: Path, gone: dict[str, Any]) -> None:
+def test_reach_rejects_pod_that_is_not_running(tmp_path: Path, gone: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"pod 0 of {TOKEN} does not run"):
         adapter(tmp_path, gone).beside(place(tmp_path, 0), ["python"])
 
 
-def test_pods_that_nobody_has_listed_yet_are_not_said_to_have_ended(tmp_path: Path) -> None:
+def test_reach_reports_unreachable_scheduler_before_pods_are_listed(tmp_path: Path) -> None:
     reach = adapter(tmp_path)
     reach._watcher.silence = SchedulerUnreachable("Pods cannot be listed: refused")  # type: ignore[attr-defined]
     with pytest.raises(SchedulerUnreachable, match="refused"):
         reach.beside(place(tmp_path, 0), ["python"])
 
 
-def test_ends_as_kubelet_tells_them() -> None:
+def test_exit_status_is_read_from_kubelet_status() -> None:
     causes = [{"reason": "ExitCode", "message": "137"}]
     assert exit_status({"status": "Success"}) == 0
     failure = {"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": causes}}
@@ -100,12 +100,12 @@ def test_ends_as_kubelet_tells_them() -> None:
         ({}, "nothing"),
     ],
 )
-def test_what_did_not_run_has_no_status(status: dict[str, Any], said: str) -> None:
+def test_exit_status_raises_not_started_for_status_without_exit_code(status: dict[str, Any], said: str) -> None:
     with pytest.raises(NotStarted, match=said):
         exit_status(status)
 
 
-def test_a_look_is_read_as_it_was_written() -> None:
+def test_inspection_request_survives_round_trip_and_rejects_malformed_text() -> None:
     look = Look("0a", "stack", (1, 3))
     assert decode_look(encode_look(look)) == look
     for text in ("[]", "{}", '{"learners": ["x"]}', "x"):
@@ -113,7 +113,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
             decode_look(text)
 
 
-def test_answers_are_no_files_of_the_attempt(tmp_path: Path) -> None:
+def test_mirror_writes_no_attempt_file_for_answer_frame(tmp_path: Path) -> None:
     """Whoever asked reads them; the daemon leaves them alone."""
     mirror = Mirror(AttemptDir(str(tmp_path / "attempt-1")), str(tmp_path / "bell"), "training-a", 1, LogLimits())
     mirror.apply(Frame(1, 1, FrameKind.ANSWER, "final.json", 0, b"{}", 2), 1.0, 0)

@@ -39,14 +39,16 @@ SETTINGS = KubernetesSettings(service_account="ffdl-batch-learner", image_pull_s
         ({OPEN: 0, SHUT: 0}, {OPEN: 0, SHUT: 0}, None, "nothing is known"),
     ],
 )
-def test_what_the_tries_prove(free: dict[str, int], bound: dict[str, int], enforced: bool | None, words: str) -> None:
+def test_canary_judges_network_policy_enforcement_from_connection_counts(
+    free: dict[str, int], bound: dict[str, int], enforced: bool | None, words: str
+) -> None:
     found = judge(free, bound, OPEN, SHUT)
     assert found.enforced is enforced and words in found.text
 
 
 @pytest.mark.parametrize("part", [SERVERS, CLIENTS])
 @pytest.mark.parametrize("version", ["1.29", "1.37"])
-def test_pods_pass_schemas_and_the_restricted_level(part: str, version: str) -> None:
+def test_canary_objects_pass_schemas_and_restricted_pod_security(part: str, version: str) -> None:
     job = cast("dict[str, Any]", jobs_of("ffdl-canary-1", part, (OPEN, SHUT), SETTINGS))
     validate(job, version, strict=True)
     assert violations("restricted", job["spec"]["template"]) == ""
@@ -56,14 +58,14 @@ def test_pods_pass_schemas_and_the_restricted_level(part: str, version: str) -> 
         validate(cast("dict[str, Any]", one), version, strict=True)
 
 
-def test_one_of_each_pair_may_do_all_and_the_other_nothing() -> None:
+def test_canary_policies_open_one_of_each_pair_and_close_the_other() -> None:
     found = {str(one["metadata"]["name"]): one["spec"] for one in cast("list[dict[str, Any]]", policies("c"))}
     assert {name: (spec["ingress"], spec["egress"]) for name, spec in found.items()} == {
         "c-servers-0": ([{}], []), "c-servers-1": ([], []), "c-clients-0": ([], [{}]), "c-clients-1": ([], []),
     }  # fmt: skip
 
 
-def test_a_daemon_needs_no_more_permissions_for_it() -> None:
+def test_daemon_permissions_cover_canary_objects() -> None:
     verbs = {resource: allowed for _, resources, allowed in PERMISSIONS for resource in resources}
     assert {"create", "patch", "delete"} <= set(verbs["jobs"]) and "list" in verbs["pods"]
     assert "create" in verbs["networkpolicies"]
@@ -77,7 +79,7 @@ def listens(address: str) -> bool:
         return False
 
 
-def test_the_programs_listen_and_connect(tmp_path: Path) -> None:
+def test_canary_programs_count_connections_to_listening_server_only(tmp_path: Path) -> None:
     number = os.getpid() % 60000  # another run of this test may go on beside this one, and the port is one
     here, nowhere = (f"127.{part}.{number // 250}.{number % 250 + 1}" for part in (21, 22))
     server = subprocess.Popen([sys.executable, "-I", "-c", LISTEN], env={"FFDL_POD_IP": here})
@@ -105,13 +107,13 @@ def batch(level: NetworkLevel) -> Any:
     return replace(PLAIN, batch=BatchOptions(network=level))
 
 
-def test_a_level_that_is_named_and_not_proved_is_refused() -> None:
+def test_kubernetes_plan_rejects_named_network_level_without_proof() -> None:
     with pytest.raises(InvalidRequest, match="network level job cannot be proved: it is shut") as caught:
         plan_of(batch(NetworkLevel.JOB), facts=UNPROVED)
     assert caught.value.findings[0].code == "S107"
 
 
-def test_what_is_achieved_says_who_proved_it() -> None:
+def test_kubernetes_plan_reports_how_its_network_level_was_proved() -> None:
     plan = plan_of(facts=UNPROVED)
     assert (plan.network.level, "it is shut" in plan.warnings) == ("host", True)
     assert plan.network.mechanism == "none; no canary proved that NetworkPolicies are enforced"
@@ -121,7 +123,7 @@ def test_what_is_achieved_says_who_proved_it() -> None:
     assert lacking_levels(FACTS) == {}
 
 
-def test_a_plan_that_relies_on_what_is_not_enforced_is_not_sent() -> None:
+def test_refuse_unproved_rejects_plan_only_if_policies_are_not_enforced() -> None:
     refuse_unproved(Proof(None, "unknown"))
     refuse_unproved(Proof(True, "proved"))
     with pytest.raises(InvalidRequest, match="it let all through; the job was planned"):

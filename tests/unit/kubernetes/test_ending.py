@@ -45,14 +45,14 @@ def job(*conditions: str, suspend: bool = False, **spec: object) -> dict[str, An
 
 
 @pytest.mark.parametrize("pods", [[PLACED], [WAITS, PLACED]])
-def test_a_job_whose_pods_may_run_gets_a_deadline(pods: list[dict[str, Any]]) -> None:
+def test_end_job_sets_deadline_if_a_pod_may_run(pods: list[dict[str, Any]]) -> None:
     client = Recording(job())
     assert end_job(client, "t", pods) is client.job
     assert client.asked == [("patch", {"spec": {"activeDeadlineSeconds": DEADLINE_S}})]
 
 
 @pytest.mark.parametrize(("found", "pods"), [(job(), [WAITS]), (job(), []), (job(suspend=True), [])])
-def test_one_whose_pods_run_nothing_is_deleted_as_it_was_seen(
+def test_end_job_deletes_seen_version_of_job_if_no_pod_is_placed(
     found: dict[str, Any], pods: list[dict[str, Any]]
 ) -> None:
     client = Recording(found, conflicts=1)
@@ -70,12 +70,14 @@ def test_one_whose_pods_run_nothing_is_deleted_as_it_was_seen(
         (None, [PLACED]),
     ],
 )
-def test_one_that_ends_anyhow_is_left_alone(found: dict[str, Any] | None, pods: list[dict[str, Any]]) -> None:
+def test_end_job_leaves_ended_ending_or_missing_job_unchanged(
+    found: dict[str, Any] | None, pods: list[dict[str, Any]]
+) -> None:
     client = Recording(found)
     end_job(client, "t", pods)
     assert client.asked == []
 
 
-def test_one_that_changes_all_the_time_is_not_said_to_be_ended() -> None:
+def test_end_job_raises_not_taken_if_job_keeps_changing() -> None:
     with pytest.raises(NotTaken, match="changes all the time"):
         end_job(Recording(job(), conflicts=99), "t", [])

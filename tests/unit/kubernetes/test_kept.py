@@ -27,7 +27,7 @@ def ended(name: str, **labels: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_that_an_attempt_s_end_was_told_says_nothing_of_who_stores(
+def test_retained_jobs_release_storing_job_only_after_results_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
 ) -> None:
     monkeypatch.setattr(kept, "SETTLED_S", 0.0)

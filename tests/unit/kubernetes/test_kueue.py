@@ -69,7 +69,7 @@ def workload(*conditions: tuple[str, str, str, str], active: bool = True, **stat
         ),
     ],
 )  # fmt: skip
-def test_a_queued_job_says_why_it_waits_and_never_fails(found: dict[str, Any] | None, words: str) -> None:
+def test_observe_reports_kueue_pending_reason_for_queued_job(found: dict[str, Any] | None, words: str) -> None:
     assert why_queued("gpus", found) == words
     seen = observe(job(suspend=True, queue="gpus"), [], Beside(workload=found))
     assert seen is not None and (seen.phase, seen.end, seen.reason) == (Phase.PENDING, None, words)
@@ -87,7 +87,7 @@ def test_a_queued_job_says_why_it_waits_and_never_fails(found: dict[str, Any] | 
         ("SomethingNew", "its queue took its room back (why not)"),
     ],
 )
-def test_a_job_that_ran_and_was_suspended_is_preempted(reason: str, words: str) -> None:
+def test_observe_reports_preemption_with_kueue_reason_for_suspended_job_that_ran(reason: str, words: str) -> None:
     beside = Beside(workload=workload(("Evicted", "True", reason, "why not")), began=True)
     seen = observe(job(suspend=True, queue="gpus"), [pod(node="n1")], beside)
     assert seen is not None and (seen.phase, seen.end) == (Phase.COMPLETING, None)
@@ -96,21 +96,21 @@ def test_a_job_that_ran_and_was_suspended_is_preempted(reason: str, words: str) 
     assert words in seen.reason and seen.reason == why_evicted(beside.workload)
 
 
-def test_one_whose_job_is_gone_is_preempted_still() -> None:
+def test_observe_reports_preemption_for_missing_job_with_known_reason() -> None:
     seen = observe(None, [], Beside(preempted="another job took its room"))
     assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.PREEMPTED)
     assert seen.reason == "another job took its room"
     assert why_evicted(None) == "it was suspended"
 
 
-def test_why_a_job_was_suspended_is_known_when_its_workload_goes_before_it() -> None:
+def test_observe_reports_preemption_with_known_reason_when_workload_is_missing() -> None:
     beside = Beside(began=True, preempted="another job took its room")
     seen = observe(job(suspend=True, queue="gpus"), [], beside)
     assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.PREEMPTED)
     assert seen.reason == "another job took its room"
 
 
-def test_a_job_that_never_ran_waits_again() -> None:
+def test_observe_reports_pending_for_evicted_job_that_never_ran() -> None:
     evicted = workload(("Evicted", "True", "Preempted", ""), ("QuotaReserved", "False", "Pending", ""))
     seen = observe(job(suspend=True, queue="gpus"), [], Beside(workload=evicted))
     assert seen is not None and seen.phase is Phase.PENDING
@@ -125,5 +125,7 @@ def test_a_job_that_never_ran_waits_again() -> None:
         ({"scheduling.k8s.io": ("v1", "v1alpha2")}, "", "the scheduler's own gangs (alpha, v1alpha2) are served"),
     ],
 )
-def test_what_is_said_of_gangs(served: dict[str, tuple[str, ...]], queue: str, words: str) -> None:
+def test_gang_message_depends_on_queue_kueue_and_scheduler_api(
+    served: dict[str, tuple[str, ...]], queue: str, words: str
+) -> None:
     assert words in says_of_gangs(served, queue)

@@ -45,14 +45,14 @@ def objects(left: Left) -> list[Any]:
         "batch: {sweep: [{LR: 0.1}, {LR: 0.2}]}\n",
     ],
 )
-def test_kubernetes_takes_every_object(release: str, more: str) -> None:
+def test_kubernetes_export_passes_schemas_of_supported_releases(release: str, more: str) -> None:
     found = objects(leave(MANIFEST + more))
     assert {"Job", "ConfigMap", "NetworkPolicy", "Service"} <= {one["kind"] for one in found}
     for one in found:
         validate(one, release, strict=True)
 
 
-def test_nothing_waits_for_a_daemon() -> None:
+def test_kubernetes_export_runs_without_daemon_in_named_namespace() -> None:
     found = leave(namespace="team")
     job = next(one for one in objects(found) if one["kind"] == "Job")
     assert job["spec"]["suspend"] is False
@@ -64,13 +64,13 @@ def test_nothing_waits_for_a_daemon() -> None:
     assert volume["projected"]["sources"][0]["configMap"]["name"] == model
 
 
-def test_the_same_manifest_gives_the_same_text_and_another_one_other_names() -> None:
+def test_kubernetes_export_is_reproducible_with_names_unique_per_manifest() -> None:
     assert leave().text == leave().text
     names = {objects(leave(MANIFEST.replace("digits", name)))[0]["metadata"]["name"] for name in ("a", "b", "digits")}
     assert len(names) == 3
 
 
-def test_values_of_secrets_are_never_there() -> None:
+def test_kubernetes_export_omits_secret_values() -> None:
     text = MANIFEST + "batch: {env: {A: plain}, secrets: {TOKEN: 'in-clear-here'}}\n"
     found = leave(text)
     assert "in-clear-here" not in found.text
@@ -81,21 +81,21 @@ def test_values_of_secrets_are_never_there() -> None:
     )
 
 
-def test_each_key_is_told() -> None:
+def test_kubernetes_export_judges_each_manifest_key() -> None:
     judged = {one.text: one for one in leave(MANIFEST + "batch: {time: 2h, partition: gpu, hold: true}\n").judged}
     assert (judged["learners"].fate, judged["learners"].line) == (Fate.MAPPED, 2)
     assert judged["batch.hold"].fate is Fate.DROPPED
     assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
 
 
-def test_every_key_of_the_schema_has_its_word() -> None:
+def test_kubernetes_export_explains_every_schema_key() -> None:
     from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
 
     keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
     assert sorted(keys - set(WORDS)) == []
 
 
-def test_what_no_cluster_can_do_is_refused() -> None:
+def test_kubernetes_export_rejects_gpu_fraction_and_large_array() -> None:
     with pytest.raises(CannotConvert, match="shares of a GPU"):
         leave(MANIFEST.replace("gpus: 1", "gpus: 0.5"))
     with pytest.raises(CannotConvert, match="as many Jobs"):

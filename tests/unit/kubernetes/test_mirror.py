@@ -44,7 +44,7 @@ def frames(kind: FrameKind, name: str, data: bytes, start: int = 0) -> list[Fram
     return found
 
 
-def test_events_grow_and_the_bell_is_rung(tmp_path: Path, make: Callable[[], Mirror]) -> None:
+def test_mirror_appends_events_once_and_rings_doorbell(tmp_path: Path, make: Callable[[], Mirror]) -> None:
     mirror = make()
     mirror.apply(Frame(1, 1, FrameKind.APPEND, "events/head.jsonl", 0, b"one\n"), 5.0, 0)
     assert (tmp_path / "doorbell" / JOB).exists()
@@ -56,7 +56,7 @@ def test_events_grow_and_the_bell_is_rung(tmp_path: Path, make: Callable[[], Mir
     assert (attempt(tmp_path) / "events/node-0.heartbeat").stat().st_mtime == 6.0
 
 
-def test_a_gap_is_asked_for_until_it_is_closed(tmp_path: Path, make: Callable[[], Mirror]) -> None:
+def test_mirror_reports_missing_bytes_until_gap_is_filled(tmp_path: Path, make: Callable[[], Mirror]) -> None:
     mirror = make()
     mirror.apply(Frame(1, 1, FrameKind.APPEND, "events/head.jsonl", 0, b"one\n"), 1.0, 0)
     mirror.apply(Frame(1, 3, FrameKind.APPEND, "events/head.jsonl", 8, b"three\n"), 1.0, 0)
@@ -66,14 +66,14 @@ def test_a_gap_is_asked_for_until_it_is_closed(tmp_path: Path, make: Callable[[]
     assert (attempt(tmp_path) / "events/head.jsonl").read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_a_snapshot_shows_what_is_missing(make: Callable[[], Mirror]) -> None:
+def test_mirror_finds_missing_data_from_size_snapshot(make: Callable[[], Mirror]) -> None:
     mirror = make()
     sizes = {"events/head.jsonl": 10, "logs/learner-1": 0, "logs/learner-2": 7, "model/secret": 9}
     mirror.apply(Frame(1, 1, FrameKind.SIZES, sizes=sizes), 1.0, 0)
     assert mirror.missing == {"events/head.jsonl": 0, "logs/learner-2": 0}
 
 
-def test_a_cell_comes_whole_or_not_at_all(tmp_path: Path, make: Callable[[], Mirror]) -> None:
+def test_mirror_writes_cell_only_when_complete(tmp_path: Path, make: Callable[[], Mirror]) -> None:
     mirror, text = make(), json.dumps({"outcome": "completed", "message": "x" * 50_000}).encode()
     parts = frames(FrameKind.CELL, "final.json", text)
     assert len(parts) > 2
@@ -91,7 +91,7 @@ def test_a_cell_comes_whole_or_not_at_all(tmp_path: Path, make: Callable[[], Mir
     ["../../secrets.json", "/etc/passwd", "launch.json", "secrets.json", "events/../../x.jsonl", "control.json", ""],
 )
 @pytest.mark.parametrize("kind", [FrameKind.APPEND, FrameKind.CELL, FrameKind.LOG])
-def test_pods_write_no_files_but_those_of_controllers(
+def test_mirror_writes_only_controller_files(
     tmp_path: Path, make: Callable[[], Mirror], kind: FrameKind, name: str
 ) -> None:
     make().apply(Frame(1, 1, kind, name, 0, b"x", 1), 1.0, 0)
@@ -99,7 +99,7 @@ def test_pods_write_no_files_but_those_of_controllers(
     assert written == [Path("jobs", JOB, "attempt-1/events/node-0.heartbeat")]
 
 
-def test_no_cell_is_larger_than_is_sensible(tmp_path: Path, make: Callable[[], Mirror]) -> None:
+def test_mirror_rejects_cell_with_excessive_or_wrong_size(tmp_path: Path, make: Callable[[], Mirror]) -> None:
     mirror = make()
     mirror.apply(Frame(1, 1, FrameKind.CELL, "final.json", 0, b"x", 1 << 40), 1.0, 0)
     mirror.apply(Frame(1, 2, FrameKind.CELL, "final.json", 0, b"xyz", 2), 1.0, 0)
@@ -111,7 +111,7 @@ def read(tmp_path: Path) -> list[tuple[int, str]]:
     return [(line.index, line.line) for line in reader.lines(ended=True)]
 
 
-def test_a_log_is_read_as_it_was_printed_over_rotations_and_restarts(
+def test_mirror_preserves_log_lines_across_rotation_and_daemon_restart(
     tmp_path: Path, make: Callable[[], Mirror]
 ) -> None:
     printed = "".join(f"line {number} ä\n" for number in range(1, 401)).encode()
@@ -131,7 +131,7 @@ def test_a_log_is_read_as_it_was_printed_over_rotations_and_restarts(
     assert [text for _, text in shown] == [f"line {number} ä" for number, _ in shown]
 
 
-def test_what_is_gone_for_good_is_passed_over(
+def test_mirror_skips_gap_in_log_after_timeout(
     tmp_path: Path, make: Callable[[], Mirror], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror = make()
@@ -144,7 +144,9 @@ def test_what_is_gone_for_good_is_passed_over(
     assert [text for _, text in read(tmp_path)] == ["one", "late"]
 
 
-def test_a_daemon_killed_between_two_files_goes_on(tmp_path: Path, make: Callable[[], Mirror]) -> None:
+def test_mirror_continues_log_when_daemon_was_killed_during_rotation(
+    tmp_path: Path, make: Callable[[], Mirror]
+) -> None:
     mirror = make()
     mirror.apply(Frame(1, 1, FrameKind.LOG, "logs/learner-1", 0, b"a" * 999 + b"\n"), 1.0, 0)
     directory = attempt(tmp_path) / "logs/learner-1"
@@ -155,9 +157,7 @@ def test_a_daemon_killed_between_two_files_goes_on(tmp_path: Path, make: Callabl
     assert [line for line, _ in read(tmp_path)] == [1, 2]
 
 
-def test_how_data_move_rings_nobody_and_an_empty_cell_says_that_none_do(
-    tmp_path: Path, make: Callable[[], Mirror]
-) -> None:
+def test_mirror_writes_staging_progress_without_ringing_doorbell(tmp_path: Path, make: Callable[[], Mirror]) -> None:
     cell = b'{"what":"storing","said":"1 of 2 files","at":5.0}'
     for one in frames(FrameKind.CELL, "staging/now.json", cell):
         make().apply(one, 5.0, 0)

@@ -66,12 +66,14 @@ def template(shape: PodShape, settings: KubernetesSettings = PLAIN) -> Any:
     ids=["single", "spread", "packed"],
 )
 @pytest.mark.parametrize("version", RELEASES)
-def test_schemas_take_them(version: str, shape: PodShape, settings: KubernetesSettings) -> None:
+def test_kubernetes_objects_pass_schemas_of_supported_releases(
+    version: str, shape: PodShape, settings: KubernetesSettings
+) -> None:
     for one in objects(shape, settings):
         validate(cast("dict[str, Any]", one), version, strict=True)
 
 
-def test_a_job_is_created_suspended_and_only_the_daemon_retries() -> None:
+def test_job_object_is_created_suspended_without_kubernetes_retries() -> None:
     spec = cast("Any", job(replace(SHAPE, learners=3), PLAIN))["spec"]
     assert (spec["suspend"], spec["backoffLimit"], spec["completions"], spec["parallelism"]) == (True, 0, 3, 3)
     assert spec["completionMode"] == "Indexed"
@@ -79,7 +81,7 @@ def test_a_job_is_created_suspended_and_only_the_daemon_retries() -> None:
     assert release("team-a") == {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team-a"}}}
 
 
-def test_pods_are_restricted() -> None:
+def test_pod_template_meets_restricted_pod_security_level() -> None:
     """kubernetes.io, "Pod Security Standards": what the level restricted asks for."""
     pod = template(SHAPE)
     assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
@@ -93,7 +95,7 @@ def test_pods_are_restricted() -> None:
     assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= allowed
 
 
-def test_devices_are_asked_for_by_what_the_site_calls_them() -> None:
+def test_pod_template_requests_devices_by_site_resource_names() -> None:
     (learner,) = template(SHAPE, RICH)["containers"]
     assert learner["resources"]["limits"] == {"memory": "8000000000", "nvidia.com/gpu": "2"}
     assert template(SHAPE, RICH)["nodeSelector"] == {"pool": "gpu", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
@@ -105,12 +107,12 @@ def test_devices_are_asked_for_by_what_the_site_calls_them() -> None:
     assert "nodeSelector" not in template(shape, parts)
 
 
-def test_the_grace_covers_checkpoint_and_storing() -> None:
+def test_pod_template_grace_period_covers_checkpoint_and_upload() -> None:
     pod = template(replace(SHAPE, grace_s=100))
     assert pod["terminationGracePeriodSeconds"] == 100 + PLAIN.store_patience_s + 30
 
 
-def test_directories_are_the_jobs_own_in_a_claim() -> None:
+def test_pod_template_mounts_job_directory_within_volume_claim() -> None:
     def paths(settings: KubernetesSettings) -> dict[str, str]:
         (learner,) = template(SHAPE, settings)["containers"]
         return {mount["mountPath"]: mount.get("subPath", "") for mount in learner["volumeMounts"]}
@@ -124,32 +126,32 @@ def test_directories_are_the_jobs_own_in_a_claim() -> None:
     ("level", "inward", "outward"),
     [(NetworkLevel.NONE, 0, 0), (NetworkLevel.JOB, 1, 2), (NetworkLevel.EGRESS, 1, 4), (NetworkLevel.HOST, 1, 1)],
 )
-def test_a_level_is_a_policy(level: NetworkLevel, inward: int, outward: int) -> None:
+def test_network_policy_opens_rules_for_its_network_level(level: NetworkLevel, inward: int, outward: int) -> None:
     spec = cast("Any", policy(TOKEN, OWN, Ways(level, EGRESS), PLAIN))["spec"]
     assert spec["podSelector"]["matchLabels"]["ffdl-batch/job"] == ID
     assert (len(spec["ingress"]), len(spec["egress"])) == (inward, outward)
     assert spec["policyTypes"] == ["Ingress", "Egress"]
 
 
-def test_what_is_allowed_twice_stands_there_once() -> None:
+def test_network_policy_lists_each_allowed_address_once() -> None:
     ways = Ways(NetworkLevel.EGRESS, (Egress("192.0.2.7", 443),), (Place("192.0.2.7", 443), Place("192.0.2.8", 443)))
     rules = cast("Any", policy(TOKEN, OWN, ways, PLAIN))["spec"]["egress"]
     to = [block["cidr"] for rule in rules for one in rule["to"] if (block := one.get("ipBlock"))]
     assert to == ["192.0.2.7/32", "192.0.2.8/32"]
 
 
-def test_a_name_is_no_address() -> None:
+def test_network_policy_rejects_host_name_as_egress() -> None:
     with pytest.raises(NotAnAddress, match=r"host\.example"):
         policy(TOKEN, OWN, Ways(NetworkLevel.EGRESS, (Egress("host.example.org", 443),)), PLAIN)
 
 
-def test_level_host_is_allowed_everything() -> None:
+def test_network_policy_allows_everything_at_level_host() -> None:
     spec = cast("Any", policy(TOKEN, OWN, Ways(NetworkLevel.HOST), PLAIN))["spec"]
     assert (spec["ingress"], spec["egress"]) == ([{}], [{}])
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES])
-def test_a_model_in_parts_is_the_model(size: int) -> None:
+def test_model_parts_rebuild_the_archive_in_name_order(size: int) -> None:
     archive = bytes(number % 251 for number in range(size))
     parts = [cast("dict[str, str]", part["binaryData"]) for part in model_parts(TOKEN, ID, 1, archive)]
     names = [name for part in parts for name in part]
@@ -171,7 +173,7 @@ def test_a_model_in_parts_is_the_model(size: int) -> None:
         ({"controller_image": ""}, "controller_image is empty"),
     ],
 )
-def test_settings_that_cannot_be_say_what_would_be_right(raw: dict[str, object], said: str) -> None:
+def test_kubernetes_settings_reject_invalid_value_with_expected_form(raw: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidRequest, match=r"\[backend\.kubernetes\]") as error:
         read_settings(raw)
     assert said in str(error.value)
@@ -185,5 +187,5 @@ def test_settings_that_cannot_be_say_what_would_be_right(raw: dict[str, object],
         ("gpu=yes:NoSchedule", {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}),
     ],
 )
-def test_tolerations_are_written_as_taints_are(text: str, found: dict[str, str]) -> None:
+def test_parse_toleration_accepts_taint_syntax(text: str, found: dict[str, str]) -> None:
     assert parse_toleration(text) == found

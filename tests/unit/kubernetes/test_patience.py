@@ -49,7 +49,7 @@ def pod(began_s: float, lacking_s: float) -> dict[str, Any]:
         (60, 600, 26, 24, True),
     ],
 )
-def test_it_is_over_before_the_job_meets_its_time_limit(
+def test_image_timeout_ends_before_job_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_s: int | None, lead_s: int | None, began_s: float,
     lacking_s: float, is_over: bool,
 ) -> None:  # fmt: skip
@@ -62,7 +62,7 @@ def test_it_is_over_before_the_job_meets_its_time_limit(
     assert why.startswith("the image x:1 cannot be had") if is_over else why == ""
 
 
-def test_a_launch_file_that_cannot_be_read_limits_nothing(tmp_path: Path) -> None:
+def test_image_timeout_uses_default_without_launch_file(tmp_path: Path) -> None:
     attempt = AttemptDir(str(tmp_path))
     assert lacks_image([pod(1000, 880)], attempt, PATIENCE_S) == ""
     assert lacks_image([pod(1000, 920)], attempt, PATIENCE_S)

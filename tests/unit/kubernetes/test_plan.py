@@ -35,7 +35,7 @@ PROFILES: dict[str, object] = {
 }  # fmt: skip
 
 
-def test_a_profile_says_where_pods_go() -> None:
+def test_kubernetes_plan_places_pods_by_profile() -> None:
     pod = pod_of(plan_of(replace(PLAIN, batch=BatchOptions(profile="big")), PROFILES))
     assert pod["nodeSelector"] == {"zone": "a", "pool": "a100"}
     assert [one["key"] for one in pod["tolerations"]] == ["team", "gpu"]
@@ -44,7 +44,7 @@ def test_a_profile_says_where_pods_go() -> None:
     assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"zone": "a"}, "low")
 
 
-def test_what_the_manifest_says_of_kubernetes_wins_over_its_profile() -> None:
+def test_kubernetes_plan_prefers_manifest_options_over_profile() -> None:
     own = {"node_selector": "pool=v100, disk=ssd", "priority_class": "mine"}
     pod = pod_of(plan_of(replace(PLAIN, batch=BatchOptions(profile="big", kubernetes=own)), PROFILES))
     assert pod["nodeSelector"] == {"zone": "a", "pool": "v100", "disk": "ssd"}
@@ -52,7 +52,7 @@ def test_what_the_manifest_says_of_kubernetes_wins_over_its_profile() -> None:
 
 
 @pytest.mark.parametrize(("settings", "known"), [(PROFILES, "big"), ({}, "none is configured")])
-def test_a_profile_that_is_not_there_is_refused(settings: dict[str, object], known: str) -> None:
+def test_kubernetes_plan_rejects_unknown_profile(settings: dict[str, object], known: str) -> None:
     with pytest.raises(InvalidRequest, match=f"there is no profile 'huge'; known: {known}") as caught:
         plan_of(replace(PLAIN, batch=BatchOptions(profile="huge")), settings)
     assert caught.value.findings[0].path == "batch.profile"
@@ -65,7 +65,7 @@ SLURM_ONLY = BatchOptions(
 )  # fmt: skip
 
 
-def test_words_of_slurm_change_nothing_and_are_told() -> None:
+def test_kubernetes_plan_ignores_slurm_options_with_warning() -> None:
     plan = plan_of(replace(PLAIN, batch=SLURM_ONLY))
     assert plan.objects == plan_of().objects
     told = {warning.partition(":")[0]: warning for warning in plan.warnings}
@@ -103,13 +103,13 @@ def test_words_of_slurm_change_nothing_and_are_told() -> None:
         (replace(PLAIN, data_stores=(HERE,)), "data_stores", "use a data store"),
     ],
 )
-def test_what_cannot_run_is_refused_with_a_cure(spec: JobSpec, path: str, words: str) -> None:
+def test_kubernetes_plan_rejects_unsupported_request_with_cure(spec: JobSpec, path: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(words)) as caught:
         plan_of(spec)
     assert caught.value.findings[0].path == path
 
 
-def test_a_claim_that_pods_share_is_what_mpi_and_staging_ahead_need() -> None:
+def test_kubernetes_plan_accepts_mpi_and_ahead_staging_with_volume_claim() -> None:
     mpi = replace(
         PLAIN, framework=Framework("horovod", "0.13", "python3 x.py"), resources=replace(PLAIN.resources, learners=2)
     )
@@ -117,7 +117,7 @@ def test_a_claim_that_pods_share_is_what_mpi_and_staging_ahead_need() -> None:
     assert plan_of(replace(PLAIN, batch=BatchOptions(staging=Staging.AHEAD)), {"claim": "work"})
 
 
-def test_where_pods_share_no_files_each_runs_a_script_of_steps_and_that_is_told() -> None:
+def test_kubernetes_plan_warns_that_each_learner_runs_script_without_volume_claim() -> None:
     roles = {"batch": Role(1), "node": Role(1, command="take-steps bash job.sh")}
     taking = replace(
         PLAIN, resources=replace(PLAIN.resources, learners=2), batch=BatchOptions(slurm_environment=True, roles=roles)
@@ -128,7 +128,7 @@ def test_where_pods_share_no_files_each_runs_a_script_of_steps_and_that_is_told(
     assert ["FFDL_STEPS" in plan.launch.learner.env for plan in (alone, shared)] == [False, True]
 
 
-def test_resources_have_the_names_that_nodes_give_them() -> None:
+def test_kubernetes_plan_maps_gres_to_configured_resource_name() -> None:
     spec = replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu:310": 2}))
     limits = pod_of(plan_of(spec, {"gpu_resources": {"npu:310": "huawei.com/Ascend310"}}))["containers"][0]["resources"]
     assert limits["limits"]["huawei.com/Ascend310"] == "2"

@@ -103,7 +103,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.scheduler.close()
 
 
-def test_an_end_waits_for_pods_of_which_nothing_was_heard(world: World) -> None:
+def test_kubernetes_job_end_waits_for_unseen_pod_and_its_log(world: World) -> None:
     world.ends(ended_job(succeeded=1))
     assert world.seen() == WAITS
     world.heard(pod())
@@ -112,7 +112,7 @@ def test_an_end_waits_for_pods_of_which_nothing_was_heard(world: World) -> None:
     assert world.final.exists() and world.seen() == DONE
 
 
-def test_an_end_waits_for_the_last_pod_of_a_gang(world: World) -> None:
+def test_kubernetes_job_end_waits_for_last_pod_of_gang(world: World) -> None:
     world.ends(ended_job("Failed", succeeded=1, failed=1))
     world.heard(pod("p", finalizers=()))
     assert world.seen() == WAITS
@@ -120,14 +120,14 @@ def test_an_end_waits_for_the_last_pod_of_a_gang(world: World) -> None:
     assert world.seen() == (Phase.ENDED, EndCause.FAILURE)
 
 
-def test_an_end_waits_for_a_pod_that_was_listed_and_not_yet_dealt_with(world: World) -> None:
+def test_kubernetes_job_end_waits_for_listed_but_unprocessed_pod(world: World) -> None:
     world.keep_record()
     world.ends(ended_job(succeeded=1))
     world.listed(pod())
     assert world.seen() == WAITS
 
 
-def test_a_pod_that_was_read_and_went_counts(world: World) -> None:
+def test_kubernetes_job_end_counts_pod_that_was_read_and_then_deleted(world: World) -> None:
     world.ends({**ended_job(), "status": {}})
     world.heard(pod(finalizers=()))
     world.went(pod(finalizers=()))
@@ -136,13 +136,13 @@ def test_a_pod_that_was_read_and_went_counts(world: World) -> None:
     assert world.seen() == DONE
 
 
-def test_pods_that_an_earlier_daemon_read_are_not_waited_for(world: World) -> None:
+def test_kubernetes_job_end_does_not_wait_for_pods_read_by_earlier_daemon(world: World) -> None:
     world.keep_record()
     world.ends(ended_job(succeeded=1))
     assert world.seen() == DONE
 
 
-def test_a_daemon_that_was_away_reads_what_the_pods_have_kept_for_it(world: World) -> None:
+def test_kubernetes_job_end_waits_for_pods_if_job_ended_while_daemon_was_down(world: World) -> None:
     """An end is an hour old, and nobody has told it."""
     world.ends(ended_job(ago_s=3600.0, succeeded=1))
     assert world.seen() == WAITS
@@ -161,7 +161,7 @@ def test_a_daemon_that_was_away_reads_what_the_pods_have_kept_for_it(world: Worl
         (READ_MOST_S + 60, True, DONE),
     ],
 )
-def test_pods_of_which_nothing_can_be_read_are_awaited_for_a_time(
+def test_kubernetes_job_end_waits_for_unreadable_pods_only_until_timeout(
     world: World, since_s: float, reads: bool, seen: tuple[Phase, EndCause | None]
 ) -> None:
     """`reads`: those of others are being read meanwhile."""
@@ -172,18 +172,20 @@ def test_pods_of_which_nothing_can_be_read_are_awaited_for_a_time(
     assert world.seen() == seen
 
 
-def test_a_job_that_failed_without_pods_is_told_at_once(world: World) -> None:
+def test_kubernetes_job_end_is_immediate_for_failed_job_without_pods(world: World) -> None:
     world.ends(ended_job("Failed"))
     assert world.seen() == (Phase.ENDED, EndCause.FAILURE)
 
 
-def test_a_job_that_is_being_deleted_waits_for_no_pod(world: World) -> None:
+def test_kubernetes_job_end_does_not_wait_for_pods_of_job_being_deleted(world: World) -> None:
     job = ended_job("Failed", failed=1)
     world.ends({**job, "metadata": {**job["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
     assert world.seen() == (Phase.ENDED, EndCause.FAILURE)
 
 
-def test_a_pod_is_read_when_its_record_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_reader_releases_pod_only_after_its_record_is_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.ends(ended_job(succeeded=1))
     world.heard(pod())
     keep, during = world.pods._keep_final, []
@@ -198,7 +200,7 @@ def test_a_pod_is_read_when_its_record_is_written(world: World, monkeypatch: pyt
     assert (world.seen(), world.let_go) == (DONE, ["p"])
 
 
-def test_a_record_that_cannot_be_written_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_reader_retries_record_after_write_failure(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     later: list[tuple[Any, list[str]]] = []
 
     class Timer:
@@ -227,7 +229,7 @@ ANNOTATIONS_BYTES = 256 * 1024
 """Of one object, all together (kubernetes.io, "Annotations")."""
 
 
-def test_what_a_large_gang_says_fits_into_annotations(world: World) -> None:
+def test_pod_reader_sibling_events_of_large_gang_fit_into_annotations(world: World) -> None:
     for number in range(150):
         one = pod(f"p-{number}")
         one["metadata"]["labels"][INDEX] = str(number)
@@ -259,7 +261,7 @@ class SlowServer:
     def close(self) -> None: ...
 
 
-def test_wishes_that_wait_for_one_pod_are_one_request(
+def test_pod_reader_merges_pending_requests_for_one_pod(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     server = SlowServer()
@@ -276,7 +278,7 @@ def test_wishes_that_wait_for_one_pod_are_one_request(
     assert server.sent == ["0", "99"]
 
 
-def test_pods_that_another_daemon_sent_are_neither_copied_nor_let_go(world: World) -> None:
+def test_pod_reader_neither_copies_nor_releases_pods_of_another_daemon(world: World) -> None:
     foreign = pod("theirs")
     foreign["metadata"]["labels"] = labels("training-another01", 1)
     world.heard(foreign)
@@ -292,7 +294,7 @@ def test_pods_that_another_daemon_sent_are_neither_copied_nor_let_go(world: Worl
 
 
 @pytest.mark.parametrize("others", [{}, {JOB_LABEL: JOB}, {JOB_LABEL: JOB, ATTEMPT_LABEL: "first"}])
-def test_pods_that_belong_to_no_attempt_are_passed_over(world: World, others: dict[str, str]) -> None:
+def test_pod_reader_ignores_pods_without_valid_attempt_labels(world: World, others: dict[str, str]) -> None:
     """Somebody gave theirs the label by which ours are watched."""
     foreign = pod("theirs")
     foreign["metadata"]["labels"] = {MANAGER_LABEL: MANAGER, **others}

@@ -34,7 +34,9 @@ QUOTA = (
         (422, "spec.template: Invalid value", InvalidRequest, "ffdl-submit --dry-run shows"),
     ],
 )  # fmt: skip
-def test_an_answer_is_told_with_what_to_do(status: int, message: str, kind: type[SchedulerError], words: str) -> None:
+def test_api_refusal_maps_to_error_type_with_cure(
+    status: int, message: str, kind: type[SchedulerError], words: str
+) -> None:
     found = explain(Refused(status, "Reason", message), "Job t-1")
     assert type(found) is kind
     assert words in str(found)

@@ -35,7 +35,7 @@ def kubeconfig(path: Path, server: str = "one") -> Path:
     return path
 
 
-def test_the_backend_is_one_of_those_that_a_job_may_name() -> None:
+def test_kubernetes_adapter_is_registered_and_explains_settings() -> None:
     assert "kubernetes" in adapter_names()
     adapter = create_adapter("kubernetes", {"namespace": "jobs-{user}"}, CONTEXT)
     assert isinstance(adapter, ExplainsSettings)
@@ -43,24 +43,24 @@ def test_the_backend_is_one_of_those_that_a_job_may_name() -> None:
 
 
 @pytest.mark.parametrize("backend", ["kubernetes", "local", "slurm"])
-def test_settings_that_cannot_be_used_are_named_with_their_files(backend: str) -> None:
+def test_create_adapter_names_settings_files_of_unknown_key(backend: str) -> None:
     with pytest.raises(
         InvalidRequest, match=rf"^/b\.toml, /etc/a\.toml: \[backend\.{backend}\]: unknown key 'xq'; known"
     ):
         create_adapter(backend, {"xq": "x"}, CONTEXT, ("/b.toml", "/etc/a.toml"))
 
 
-def test_an_unknown_key_is_told_with_the_nearest() -> None:
+def test_create_adapter_suggests_nearest_known_key() -> None:
     with pytest.raises(InvalidRequest, match=r"unknown key 'gpus_label'; did you mean gpu_label\?$"):
         create_adapter("kubernetes", {"gpus_label": "x"}, CONTEXT)
 
 
-def test_pods_are_never_root_s() -> None:
+def test_kubernetes_settings_replace_root_user_with_unprivileged_user() -> None:
     assert settle(KubernetesSettings(), "root", 0).run_as_user == 1000
     assert settle(KubernetesSettings(run_as_user=7), "root", 0).run_as_user == 7
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_adapter_names_pip_extra_if_client_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightkube", None)
     monkeypatch.setitem(sys.modules, "lightkube.config.client_adapter", None)
     adapter = create_adapter("kubernetes", {"namespace": "jobs"}, CONTEXT)
@@ -70,7 +70,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         load_config(KubernetesSettings())
 
 
-def test_file_and_context_are_those_that_are_named(tmp_path: Path) -> None:
+def test_cluster_client_uses_named_kubeconfig_and_context(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path / "config")
     client = ClusterClient(KubernetesSettings(kubeconfig=str(file)))
     assert (client.config.cluster.server, client.namespace) == ("https://one:6443", "team-a")
@@ -103,7 +103,7 @@ users: [{name: u, user: %s}]
         (WHOLE % "{client-certificate-data: x, client-key-data: y}", "cannot be used: .*; correct its user"),
     ],
 )
-def test_a_kubeconfig_that_is_broken_is_told_and_read_again(tmp_path: Path, text: str, message: str) -> None:
+def test_cluster_client_reports_broken_kubeconfig_and_reads_it_again(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     client = ClusterClient(KubernetesSettings(kubeconfig=str(file), request_timeout_s=1))
@@ -115,7 +115,9 @@ def test_a_kubeconfig_that_is_broken_is_told_and_read_again(tmp_path: Path, text
     client.close()
 
 
-def test_the_environment_comes_before_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_config_prefers_kubeconfig_variable_over_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     with pytest.raises(SchedulerMissing, match="no cluster is configured"):
@@ -130,13 +132,13 @@ def test_the_environment_comes_before_the_home_directory(tmp_path: Path, monkeyp
         load_config(KubernetesSettings())
 
 
-def test_in_a_cluster_the_pods_service_account_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_config_uses_service_account_for_in_cluster_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/some/file")
     with pytest.raises(SchedulerMissing, match=r"no cluster is configured in in-cluster: .*serviceaccount/token"):
         load_config(KubernetesSettings(kubeconfig="in-cluster"))
 
 
-def test_profiles_are_tables() -> None:
+def test_read_settings_parses_profile_tables() -> None:
     raw = {"big": {"node_selector": {"pool": "a100"}, "tolerations": ["gpu=a100:NoSchedule"], "priority_class": "high"}}
     settings = read_settings({"profiles": raw})
     assert settings.profiles["big"] == Profile({"pool": "a100"}, ("gpu=a100:NoSchedule",), "high")
@@ -156,6 +158,6 @@ def test_profiles_are_tables() -> None:
         ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
     ],
 )
-def test_what_is_wrong_is_named(raw: dict[str, object], message: str) -> None:
+def test_read_settings_rejects_invalid_profile_with_its_path(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read_settings(raw)

@@ -38,7 +38,7 @@ def sidecar(**state: Any) -> dict[str, Any]:
     return {"initContainerStatuses": [{"name": "controller", "image": "controller", "state": state}]}
 
 
-def test_what_is_not_there_is_nothing() -> None:
+def test_observe_returns_none_without_job_and_pods() -> None:
     assert observe(None, []) is None
 
 
@@ -89,20 +89,22 @@ def test_what_is_not_there_is_nothing() -> None:
         (job(), [], "denied", "pods are refused: denied"),
     ],
 )
-def test_what_waits_says_for_what(shown: dict[str, Any], pods: list[Any], refusal: str, words: str) -> None:
+def test_observe_reports_pending_reason_for_waiting_job(
+    shown: dict[str, Any], pods: list[Any], refusal: str, words: str
+) -> None:
     seen = observe(shown, pods, Beside(refusal))
     assert seen is not None
     assert (seen.phase, seen.reason) == (Phase.PENDING, words)
     assert seen.submitted_at == 1795168800.0 and seen.name == "training-0a1b2c3d4-1"
 
 
-def test_a_sidecar_that_runs_is_a_job_that_runs() -> None:
+def test_observe_reports_running_when_controller_sidecar_runs() -> None:
     seen = observe(job(), [pod(1, node="n2"), pod(0, node="n1", **sidecar(running={"startedAt": CREATED}))])
     assert seen is not None
     assert (seen.phase, seen.nodes, seen.started_at) == (Phase.RUNNING, "n1,n2", 1795168800.0)
 
 
-def test_success() -> None:
+def test_observe_reports_success_for_complete_job() -> None:
     seen = observe(job({"type": "Complete"}), [])
     assert seen is not None
     assert (seen.phase, seen.end, seen.exit_code, seen.ended_at) == (Phase.ENDED, EndCause.SUCCESS, 0, 1795168800.0)
@@ -138,21 +140,23 @@ FAILED = {"type": "Failed", "reason": "BackoffLimitExceeded", "message": "Job ha
         ),
     ],
 )
-def test_failures_have_the_cause_that_says_most(pods: list[Any], end: EndCause, code: int | None, words: str) -> None:
+def test_observe_reports_most_specific_cause_of_failed_job(
+    pods: list[Any], end: EndCause, code: int | None, words: str
+) -> None:
     seen = observe(job(FAILED), pods)
     assert seen is not None
     assert (seen.phase, seen.end, seen.exit_code) == (Phase.ENDED, end, code)
     assert words in seen.reason
 
 
-def test_what_we_deleted_is_cancelled_when_its_pods_are_gone() -> None:
+def test_observe_reports_cancelled_once_pods_of_deleted_job_are_gone() -> None:
     seen = observe(None, [pod(node="n1")], Beside(cancelled=True))
     assert seen is not None and (seen.phase, seen.end) == (Phase.COMPLETING, None)
     seen = observe(None, [], Beside(cancelled=True))
     assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.CANCELLED)
 
 
-def test_what_ends_has_not_ended() -> None:
+def test_observe_reports_completing_while_job_is_ending() -> None:
     for shown in (job({"type": "FailureTarget"}), job({"type": "SuccessCriteriaMet"})):
         seen = observe(shown, [])
         assert seen is not None and seen.phase is Phase.COMPLETING
@@ -198,7 +202,7 @@ def test_what_ends_has_not_ended() -> None:
         ),
     ],
 )
-def test_what_nodes_do_to_pods(status: dict[str, Any], end: EndCause, words: str) -> None:
+def test_observe_maps_pod_failure_reason_to_end_cause(status: dict[str, Any], end: EndCause, words: str) -> None:
     seen = observe(job(FAILED), [pod(0, **status)])
     assert seen is not None and seen.end is end and words in seen.reason
 
@@ -214,13 +218,13 @@ def test_what_nodes_do_to_pods(status: dict[str, Any], end: EndCause, words: str
         ("SomethingNew", EndCause.NODE_FAIL),
     ],
 )
-def test_disruptions_of_every_kind(reason: str, end: EndCause) -> None:
+def test_observe_maps_disruption_reason_to_end_cause(reason: str, end: EndCause) -> None:
     shown = job({"type": "Failed", "reason": "PodFailurePolicy", "message": "matching FailJob rule"})
     seen = observe(shown, [pod(0, {"type": "DisruptionTarget", "reason": reason, "message": "why"})])
     assert seen is not None and (seen.end, seen.reason) == (end, f"training-0a1b2c3d4-1-0-abcde: {reason}: why")
 
 
-def test_a_jobs_own_deadline_is_a_time_limit() -> None:
+def test_observe_reports_timeout_for_job_deadline() -> None:
     seen = observe(job({"type": "Failed", "reason": "DeadlineExceeded"}), [])
     assert seen is not None and seen.end is EndCause.TIMEOUT
 
@@ -243,7 +247,7 @@ def refused(message: str) -> str:
         ("unable to create new content in namespace a because it is being terminated", "cancel the job"),
     ],
 )
-def test_pods_that_are_refused_wait_and_say_what_to_do(message: str, advice: str) -> None:
+def test_observe_reports_pending_with_cure_for_rejected_pods(message: str, advice: str) -> None:
     assert advice in refused(message)
 
 
@@ -263,7 +267,7 @@ def test_pods_that_are_refused_wait_and_say_what_to_do(message: str, advice: str
         ("pod has unbound immediate PersistentVolumeClaims.", "ask who runs the cluster"),
     ],
 )
-def test_pods_without_a_node_wait_and_say_what_to_do(message: str, advice: str) -> None:
+def test_observe_reports_pending_with_cure_for_unschedulable_pods(message: str, advice: str) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     seen = observe(job(), [pod(0, condition)])
     assert seen is not None and seen.phase is Phase.PENDING
@@ -271,7 +275,7 @@ def test_pods_without_a_node_wait_and_say_what_to_do(message: str, advice: str) 
     assert seen.reason.startswith(f"{what}: {message}; ") and advice in seen.reason
 
 
-def test_of_what_came_of_making_room_nothing_is_said() -> None:
+def test_observe_omits_preemption_details_from_pending_reason() -> None:
     reasons = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     more = "no new claims to deallocate, preemption: 0/3 nodes are available: 3 No preemption victims found."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": f"{reasons} {more}"}
@@ -294,7 +298,9 @@ def test_of_what_came_of_making_room_nothing_is_said() -> None:
         ("SignatureValidationFailed", "no valid signature", "check its name"),
     ],
 )
-def test_images_that_cannot_be_had_say_what_to_do(reason: str, message: str, advice: str) -> None:
+def test_observe_reports_pending_with_cure_for_image_that_cannot_be_pulled(
+    reason: str, message: str, advice: str
+) -> None:
     seen = observe(job(), [pod(**learner(waiting={"reason": reason, "message": message}))])
     assert seen is not None and seen.phase is Phase.PENDING
     assert f"({reason}): {message}; " in seen.reason and advice in seen.reason
@@ -310,7 +316,7 @@ def test_images_that_cannot_be_had_say_what_to_do(reason: str, message: str, adv
         ("PostStartHookError", "", "ask who runs the cluster"),
     ],
 )
-def test_containers_that_cannot_be_made_say_what_to_do(reason: str, message: str, advice: str) -> None:
+def test_observe_reports_cure_for_container_that_cannot_be_created(reason: str, message: str, advice: str) -> None:
     """Also while the sidecar runs: then the job does."""
     waits = learner(waiting={"reason": reason, "message": message})
     seen = observe(job(), [pod(**waits)])
@@ -319,12 +325,12 @@ def test_containers_that_cannot_be_made_say_what_to_do(reason: str, message: str
     assert beside is not None and (beside.phase, beside.lacks) == (Phase.RUNNING, seen.reason)
 
 
-def test_a_gated_pod_says_so() -> None:
+def test_observe_reports_scheduling_gates_as_pending_reason() -> None:
     seen = observe(job(), [pod(0, {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"})])
     assert seen is not None and "scheduling gates" in seen.reason
 
 
-def test_a_refusal_that_is_over_is_told_no_longer() -> None:
+def test_observe_omits_outdated_refusal_once_pod_is_placed() -> None:
     seen = observe(job(), [pod(node="n1")], Beside("exceeded quota: long ago"))
     assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, "")
 
@@ -338,7 +344,7 @@ def at(seconds: float) -> str:
     return datetime.fromtimestamp(AT + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def test_an_image_is_waited_for_from_when_its_container_was_to_start() -> None:
+def test_missing_image_counts_from_when_container_could_start() -> None:
     scheduled = {"type": "PodScheduled", "lastTransitionTime": at(10)}
     initialized = {"type": "Initialized", "lastTransitionTime": at(4000)}
     assert missing_image([pod(0, scheduled, **sidecar(running={}))]) is None
@@ -351,14 +357,14 @@ def test_an_image_is_waited_for_from_when_its_container_was_to_start() -> None:
     assert words.startswith("the image pytorch:2.5 cannot be had (ErrImagePull); ")
 
 
-def test_a_container_that_ran_waits_for_its_image_from_its_end_on() -> None:
+def test_missing_image_counts_from_end_of_previous_container() -> None:
     again = sidecar(waiting=LACKS)
     again["initContainerStatuses"][0]["lastState"] = {"terminated": {"finishedAt": at(900), "exitCode": 1}}
     (since, _) = missing_image([pod(0, {"type": "PodScheduled", "lastTransitionTime": at(0)}, **again)]) or (0.0, "")
     assert since == AT + 900
 
 
-def test_the_longest_wait_of_all_pods_counts() -> None:
+def test_missing_image_returns_longest_wait_of_placed_pods() -> None:
     pods = [
         pod(number, {"type": "PodScheduled", "lastTransitionTime": at(begun)}, **sidecar(waiting=LACKS))
         for number, begun in enumerate((50, 20, 80))
@@ -367,7 +373,7 @@ def test_the_longest_wait_of_all_pods_counts() -> None:
     assert missing_image([pod(0, **sidecar(waiting=LACKS))]) is None, "it has no node yet"
 
 
-def test_what_was_given_up_for_its_image_has_that_end() -> None:
+def test_observe_reports_no_image_once_pods_of_abandoned_job_are_gone() -> None:
     beside = Beside(cancelled=True, no_image="the image x cannot be had (ErrImagePull)")
     seen = observe(None, [], beside)
     assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.NO_IMAGE)
@@ -376,7 +382,7 @@ def test_what_was_given_up_for_its_image_has_that_end() -> None:
     assert seen is not None and (seen.phase, seen.end) == (Phase.COMPLETING, None)
 
 
-def test_a_job_whose_end_was_asked_for_is_cancelled_whatever_its_pods_came_to() -> None:
+def test_observe_prefers_requested_cancel_over_failure_but_not_over_success() -> None:
     ended = pod(0, **learner(terminated={"exitCode": 143, "reason": "Error"}))
     failed = job({"type": "Failed", "reason": "BackoffLimitExceeded"})
     assert observe(failed, [ended]).end is EndCause.FAILURE  # type: ignore[union-attr]
@@ -394,7 +400,7 @@ def test_a_job_whose_end_was_asked_for_is_cancelled_whatever_its_pods_came_to() 
     ],
 )
 @pytest.mark.parametrize("status", [{}, {"reason": "DeadlineExceeded"}])
-def test_a_job_whose_deadline_is_over_was_ended_by_us_where_we_left_a_mark(
+def test_observe_takes_cause_of_deadline_from_cancel_or_image_mark(
     beside: Beside, end: EndCause, status: dict[str, Any]
 ) -> None:
     over = job({"type": "Failed", "reason": "DeadlineExceeded", "message": "Job was active longer than its deadline"})
@@ -403,7 +409,7 @@ def test_a_job_whose_deadline_is_over_was_ended_by_us_where_we_left_a_mark(
     assert not beside.no_image or seen.reason == beside.no_image
 
 
-def test_a_job_that_a_disruption_ended_is_a_failure_of_the_node_where_its_pods_are_gone() -> None:
+def test_observe_reports_node_failure_for_disrupted_job_without_pods() -> None:
     seen = observe(job({"type": "Failed", "reason": "PodFailurePolicy", "message": "Pod x has condition y"}), [])
     assert seen is not None and seen.end is EndCause.NODE_FAIL
 
@@ -434,7 +440,7 @@ READY = {"type": "PodReadyToStartContainers"}
         ),
     ],
 )
-def test_a_pod_on_a_node_that_has_no_volumes_yet_says_so(trouble: tuple[str, str], words: str) -> None:
+def test_observe_reports_volume_or_sandbox_event_of_waiting_pod(trouble: tuple[str, str], words: str) -> None:
     beside = Beside(troubles={NAME: trouble})
     waiting = sidecar(waiting={"reason": "PodInitializing"})
     seen = observe(job(), [pod(0, node="n1", **waiting)], beside)
@@ -449,12 +455,12 @@ def test_a_pod_on_a_node_that_has_no_volumes_yet_says_so(trouble: tuple[str, str
         pod(0),
     ],
 )
-def test_an_event_stays_when_what_it_tells_of_is_over(shown: dict[str, Any]) -> None:
+def test_observe_ignores_event_after_its_cause_is_over(shown: dict[str, Any]) -> None:
     seen = observe(job(), [shown], Beside(troubles={NAME: ("FailedMount", "x")}))
     assert seen is not None and (seen.reason, seen.lacks) == ("", "")
 
 
-def test_a_controller_that_has_too_little_memory_again_and_again_says_so() -> None:
+def test_observe_reports_controller_out_of_memory_in_crash_loop() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
     shown = sidecar(**waiting)
     shown["initContainerStatuses"][0]["lastState"] = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}

@@ -58,11 +58,13 @@ from ffdl_kubernetes.waiting_reasons import (
         ("no nodes available to schedule pods", WaitKind.NO_ROOM, {}),
     ],
 )  # fmt: skip
-def test_pods_that_find_no_node(message: str, kind: WaitKind, figures: dict[str, str]) -> None:
+def test_read_scheduling_returns_kind_and_node_counts_from_message(
+    message: str, kind: WaitKind, figures: dict[str, str]
+) -> None:
     assert read_scheduling(message) == (kind, figures)
 
 
-def test_a_quota_with_its_figures() -> None:
+def test_read_quota_returns_limit_and_figures_of_exceeded_quota() -> None:
     refusal = (
         'pods "x" is forbidden: exceeded quota: team, requested: requests.nvidia.com/gpu=2,requests.cpu=1, used: '
         "requests.nvidia.com/gpu=3,requests.cpu=4, limited: requests.nvidia.com/gpu=4,requests.cpu=4"
@@ -85,7 +87,7 @@ def workload(name: str, created: str = "", priority: int = 0, **conditions: tupl
     }
 
 
-def test_queues() -> None:
+def test_read_queue_maps_workload_conditions_to_pending_reason() -> None:
     short = workload("a", QuotaReserved=("False", "Pending", "insufficient unused quota for nvidia.com/gpu"))
     reason = read_queue("gpus", short)
     assert (reason.kind, reason.detail) == (WaitKind.QUEUE, "insufficient unused quota for nvidia.com/gpu")
@@ -98,7 +100,7 @@ def test_queues() -> None:
     assert read_queue("gpus", None).kind is WaitKind.QUEUE
 
 
-def test_the_place_in_a_queue() -> None:
+def test_position_in_queue_counts_older_and_higher_priority_workloads() -> None:
     mine = workload("mine", "2027-01-20T12:00:00Z")
     others = [
         workload("older", "2027-01-20T11:00:00Z"),
@@ -112,7 +114,7 @@ def test_the_place_in_a_queue() -> None:
     assert queue_figures("", [mine]) == {}
 
 
-def test_pods_by_what_keeps_them() -> None:
+def test_read_pods_maps_pod_state_to_pending_reason() -> None:
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
                  "message": "0/1 nodes are available: 1 Insufficient cpu."}  # fmt: skip
     pod = {"metadata": {"name": "p"}, "status": {"conditions": [scheduled]}}

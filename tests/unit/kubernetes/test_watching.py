@@ -29,7 +29,7 @@ def event(version: int, kind: str, name: str, reason: str, message: str) -> dict
     }  # fmt: skip
 
 
-def test_events_of_jobs_and_of_pods_are_told_apart(watcher: Watcher) -> None:
+def test_watcher_separates_job_refusals_from_pod_troubles(watcher: Watcher) -> None:
     watcher.put("Event", event(10, "Job", "a", "FailedCreate", "first"))
     watcher.put("Event", event(9, "Job", "a", "FailedCreate", "before"))
     watcher.put("Event", event(11, "Job", "a", "SomethingElse", "x"))
@@ -40,7 +40,7 @@ def test_events_of_jobs_and_of_pods_are_told_apart(watcher: Watcher) -> None:
     assert watcher.troubles() == {"a-0": ("FailedMount", "no such export")}
 
 
-def test_events_that_are_told_many_times_are_one_word(watcher: Watcher) -> None:
+def test_watcher_merges_repeated_and_combined_events(watcher: Watcher) -> None:
     """A series grows in place, and recorders join what differs in names alone (client-go, `events_cache.go`)."""
     first = event(10, "Job", "a", "FailedCreate", "Error creating: pods is forbidden")
     series = {"count": 12, "lastObservedTime": "2026-11-24T13:00:00.000000Z"}
@@ -55,7 +55,7 @@ def test_events_that_are_told_many_times_are_one_word(watcher: Watcher) -> None:
     assert watcher.refusals() == {"a": "Error creating: x"}
 
 
-def test_a_kubelet_that_only_waits_does_not_hide_who_says_why(watcher: Watcher) -> None:
+def test_watcher_prefers_specific_event_over_kubelet_mount_timeout(watcher: Watcher) -> None:
     vague = "Unable to attach or mount volumes: unmounted volumes=[work]: timed out waiting for the condition"
     watcher.put("Event", event(1, "Pod", "a-0", "FailedAttachVolume", "Multi-Attach error"))
     watcher.put("Event", event(2, "Pod", "a-0", "FailedMount", vague))
@@ -104,13 +104,13 @@ def is_refused() -> Iterator[tuple[str, dict[str, Any]]]:
     raise SchedulerMissing("nobody is logged in")
 
 
-def test_a_server_that_closes_watches_at_once_is_not_asked_again_at_once() -> None:
+def test_watcher_pauses_before_reopening_watch_that_closed_at_once() -> None:
     server = Scripted(closes, closes, closes)
     server.go()
     assert len(server.pauses) == 3 and all(0.5 < pause <= watching.SHORT_S for pause in server.pauses)
 
 
-def test_a_version_that_is_forgotten_again_and_again_is_no_reason_to_hurry() -> None:
+def test_watcher_pauses_after_each_expired_version() -> None:
     def expires() -> Iterator[tuple[str, dict[str, Any]]]:
         yield from ()
         raise Expired
@@ -120,7 +120,7 @@ def test_a_version_that_is_forgotten_again_and_again_is_no_reason_to_hurry() -> 
     assert server.lists == 3 and server.pauses[:2] == [watching.PAUSES_S[0]] * 2
 
 
-def test_a_watch_that_is_taken_and_breaks_at_once_has_mended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_reports_unreachable_if_accepted_watch_breaks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "STALE_S", 0.0)
     server = Scripted(breaks, breaks)
     server.go()
@@ -128,7 +128,7 @@ def test_a_watch_that_is_taken_and_breaks_at_once_has_mended_nothing(monkeypatch
         server.watcher.await_sync(0)
 
 
-def test_credentials_that_are_back_are_enough() -> None:
+def test_watcher_recovers_without_new_list_when_credentials_return() -> None:
     seen: list[str] = []
 
     def quiet() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -143,7 +143,7 @@ def test_credentials_that_are_back_are_enough() -> None:
     assert seen == ["whole"] and server.lists == 1
 
 
-def test_what_is_not_understood_is_listed_again_and_ends_no_thread() -> None:
+def test_watcher_lists_again_after_malformed_event() -> None:
     def strange() -> Iterator[tuple[str, dict[str, Any]]]:
         yield TAKEN, {}
         yield "ADDED", {"metadata": {}}
@@ -158,7 +158,7 @@ def pod(version: int, name: str = "a") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("what", ["ADDED", "MODIFIED", "DELETED"])
-def test_what_an_answer_showed_is_not_taken_back_by_what_was_before(what: str) -> None:
+def test_watcher_ignores_event_older_than_known_object(what: str) -> None:
     def late() -> Iterator[tuple[str, dict[str, Any]]]:
         yield TAKEN, {}
         server.watcher.put("Pod", pod(9))
@@ -169,7 +169,7 @@ def test_what_an_answer_showed_is_not_taken_back_by_what_was_before(what: str) -
     assert server.watcher.pod("a") == pod(9)
 
 
-def test_what_is_deleted_is_gone() -> None:
+def test_watcher_forgets_deleted_object() -> None:
     def deletes() -> Iterator[tuple[str, dict[str, Any]]]:
         yield TAKEN, {}
         yield "ADDED", pod(8)
@@ -180,7 +180,7 @@ def test_what_is_deleted_is_gone() -> None:
     assert server.watcher.pod("a") is None
 
 
-def test_what_an_answer_shows_while_all_is_listed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_keeps_objects_newer_than_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is of version 7: what came before and is not in it is gone, and of what comes later the watch tells."""
     server = Scripted(closes)
 
@@ -195,7 +195,7 @@ def test_what_an_answer_shows_while_all_is_listed_stays(monkeypatch: pytest.Monk
     assert server.watcher.things("Pod") == {"new": pod(8, "new"), "both": pod(7, "both")}
 
 
-def test_all_that_is_listed_was_told_before_anybody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_delivers_listed_objects_before_it_reports_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
     def heard(what: str, _: str, thing: dict[str, Any]) -> None:

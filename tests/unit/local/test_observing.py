@@ -33,12 +33,12 @@ def attempt(tmp_path: Path, **records: Mapping[str, object]) -> AttemptDir:
     return directory
 
 
-def test_nothing_is_known_of_what_was_never_submitted(tmp_path: Path) -> None:
+def test_local_observe_returns_none_for_unsubmitted_attempt(tmp_path: Path) -> None:
     assert observe_attempt(attempt(tmp_path), HOST) is None
     assert observe_attempt(AttemptDir(str(tmp_path / "nowhere")), HOST) is None
 
 
-def test_another_hosts_job_is_unknown_here_until_it_has_ended(tmp_path: Path) -> None:
+def test_local_observe_ignores_job_of_another_host_until_it_has_ended(tmp_path: Path) -> None:
     directory = attempt(tmp_path, started={"host": "there", "pid": 1})
     assert observe_attempt(directory, HOST) is None
     (local_directory(directory.path) / EXIT).write_text('{"status": 0, "at": 5.0}')
@@ -58,7 +58,7 @@ def test_another_hosts_job_is_unknown_here_until_it_has_ended(tmp_path: Path) ->
         ({"status": 0, "cancelled": True}, {"outcome": "completed"}, EndCause.SUCCESS, 0, None),
     ],
 )
-def test_ends(
+def test_local_observe_maps_exit_record_to_end_cause(
     tmp_path: Path, record: dict[str, object], final: dict[str, object] | None,
     cause: EndCause, code: int | None, number: int | None,
 ) -> None:  # fmt: skip
@@ -70,7 +70,7 @@ def test_ends(
     assert (seen.phase, seen.end, seen.exit_code, seen.exit_signal) == (Phase.ENDED, cause, code, number)
 
 
-def test_processes_that_vanished_are_a_node_failure_unless_the_head_had_its_word(tmp_path: Path) -> None:
+def test_local_observe_reports_node_failure_for_vanished_job_without_final_record(tmp_path: Path) -> None:
     directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running"})
     seen = observe_attempt(directory, HOST)
     assert seen is not None and (seen.phase, seen.end) == (Phase.ENDED, EndCause.NODE_FAIL)
@@ -80,7 +80,7 @@ def test_processes_that_vanished_are_a_node_failure_unless_the_head_had_its_word
         assert seen is not None and (seen.end, seen.ended_at) == (EndCause.SUCCESS, 7.0)
 
 
-def test_what_was_killed_ended_with_the_last_sign_of_its_life(tmp_path: Path) -> None:
+def test_local_observe_dates_killed_attempt_by_last_sign_of_life(tmp_path: Path) -> None:
     """A record that somebody else wrote in the head's place later is none."""
     directory = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running", "at": 10.0})
     log = Path(directory.training_log(1))
@@ -118,7 +118,7 @@ def ended_at(directory: AttemptDir) -> float:
     return seen.ended_at
 
 
-def test_a_learner_that_outlived_its_controllers_dates_the_end(tmp_path: Path) -> None:
+def test_local_observe_dates_end_by_learner_that_outlived_controllers(tmp_path: Path) -> None:
     directory = killed(tmp_path, pid=2**22 + 1, boot_id=boot_id(), start_ticks=1)
     assert ended_at(directory) == 20.0
     word = Path(directory.state, ".ended-1")
@@ -130,7 +130,7 @@ def test_a_learner_that_outlived_its_controllers_dates_the_end(tmp_path: Path) -
     assert ended_at(directory) <= time.time(), "a file system's clock may be ahead"
 
 
-def test_what_has_a_learner_that_lives_has_not_ended_before_now(tmp_path: Path) -> None:
+def test_local_observe_dates_end_now_while_a_learner_is_alive(tmp_path: Path) -> None:
     stat = process_stat(os.getpid())
     assert stat is not None
     own: dict[str, Scalar] = {"pid": os.getpid(), "boot_id": boot_id(), "start_ticks": stat[2]}
@@ -146,7 +146,7 @@ def test_what_has_a_learner_that_lives_has_not_ended_before_now(tmp_path: Path) 
     assert ended_at(directory) == 20.0
 
 
-def test_a_held_lock_is_a_living_job(tmp_path: Path) -> None:
+def test_local_observe_reports_live_job_while_lock_is_held(tmp_path: Path) -> None:
     directory = attempt(tmp_path, started={"host": HOST, "pid": os.getpid()}, state={"phase": "pending"})
     local = local_directory(directory.path)
     lock = os.open(local / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -161,7 +161,7 @@ def test_a_held_lock_is_a_living_job(tmp_path: Path) -> None:
         os.close(lock)
 
 
-def test_a_process_is_known_by_its_start_time() -> None:
+def test_process_stat_returns_parent_and_start_time_of_live_process() -> None:
     stat = process_stat(os.getpid())
     assert stat is not None and stat[1] == os.getppid() and stat[2] > 0
     assert process_stat(2**22 + 1) is None

@@ -55,7 +55,7 @@ def job_file(made: LaunchPlan) -> dict[str, object]:
     return body
 
 
-def test_all_learners_are_on_this_machine_and_gpus_are_counted_together() -> None:
+def test_local_plan_places_all_learners_on_one_node_and_sums_gpus() -> None:
     made = plan(Resources(learners=2, gpus=1))
     assert (made.launch.nodes, made.launch.learners_per_node, made.launch.step) == (1, 2, ())
     assert job_file(made)["gpus"] == 2
@@ -63,7 +63,7 @@ def test_all_learners_are_on_this_machine_and_gpus_are_counted_together() -> Non
     assert made.launch.names == f"learner-{JOB}"
 
 
-def test_each_role_has_its_own_gpus() -> None:
+def test_local_plan_gives_each_role_its_own_gpus() -> None:
     roles = {"ps": Role(1, gpus=0, service=True), "worker": Role(2)}
     made = plan(Resources(learners=3, gpus=1), BatchOptions(roles=roles, placement=Placement.SPREAD))
     assert [(seat.node, seat.role, seat.index, seat.service, seat.gpus) for seat in made.launch.seats] == [
@@ -75,14 +75,14 @@ def test_each_role_has_its_own_gpus() -> None:
         plan(Resources(learners=2), BatchOptions(roles={"worker": Role(2, gpus=2)}))
 
 
-def test_roles_without_gpus_here_run_on_the_cpu() -> None:
+def test_local_plan_runs_gpu_roles_on_cpu_with_warning_without_gpus() -> None:
     roles = {"ps": Role(1, gpus=0, service=True), "worker": Role(1, gpus=2)}
     made = plan(Resources(learners=2), BatchOptions(roles=roles), gpus=0)
     assert [seat.gpus for seat in made.launch.seats] == [0, 0]
     assert made.warnings[0].startswith("batch.roles.worker.gpus: 2 asked for")
 
 
-def test_mpi_runs_on_this_machine_as_far_as_learners_see_their_gpus() -> None:
+def test_local_plan_runs_mpi_unless_learners_need_separate_gpus() -> None:
     spec = JobSpec("x", Framework("horovod", "i", "python x.py"), resources=Resources(learners=2, cpus=1))
     made = plan(spec=spec)
     assert made.launch.commands["launcher"] == "mpirun -np 2 python x.py"
@@ -93,7 +93,7 @@ def test_mpi_runs_on_this_machine_as_far_as_learners_see_their_gpus() -> None:
     assert without.launch.commands["launcher"] == "mpirun -np 2 python x.py"
 
 
-def test_an_element_of_an_array_knows_which_and_has_files_of_its_own() -> None:
+def test_local_plan_sets_array_variables_and_own_log_for_element() -> None:
     whole = JobSpec("x", Framework("custom", "i", "true"), base_dir="/home/a")
     whole = replace(whole, batch=BatchOptions(array="3-5:2", output="out-%a-%%a.txt"))
     made = plan(spec=expand(whole, ArrayId("array-0a1b2c3d4"))[1])
@@ -110,7 +110,7 @@ def test_an_element_of_an_array_knows_which_and_has_files_of_its_own() -> None:
     }
 
 
-def test_gpus_that_are_not_there() -> None:
+def test_local_plan_rejects_missing_gpus_or_falls_back_to_cpu() -> None:
     with pytest.raises(InvalidRequest, match="this machine has 2"):
         plan(Resources(gpus=3))
     made = plan(Resources(gpus=1), gpus=0)
@@ -119,7 +119,7 @@ def test_gpus_that_are_not_there() -> None:
         plan(Resources(gpus=1), gpus=0, settings=read_settings({"require_gpus": True}))
 
 
-def test_cpus_and_memory_that_are_not_there_are_warned_of() -> None:
+def test_local_plan_warns_about_missing_cpus_and_memory() -> None:
     made = plan(Resources(learners=2, cpus=2000, memory_bytes=450 * 10**12))
     assert made.warnings[:2] == (
         "cpus: 4000 asked for, but this machine has 8; the job runs on those",
@@ -127,7 +127,7 @@ def test_cpus_and_memory_that_are_not_there_are_warned_of() -> None:
     )
 
 
-def test_a_sites_default_is_nobodys_wish() -> None:
+def test_local_plan_does_not_warn_about_site_default_resources() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(cpus=99, memory_bytes=8 * 10**9))
     quiet = replace(spec, sources={"cpus": SITE_DEFAULT, "memory": SITE_DEFAULT})
     assert len(plan(spec=spec).warnings) == len(plan(spec=quiet).warnings) + 2
@@ -135,7 +135,7 @@ def test_a_sites_default_is_nobodys_wish() -> None:
     assert any(warning.startswith("cpus: 99 asked for") for warning in plan(spec=asked).warnings)
 
 
-def test_isolation_is_part_of_the_argv() -> None:
+def test_local_plan_isolates_learner_if_network_level_is_available() -> None:
     made = plan()
     assert made.launch.learner.argv[:4] == ("/py", "ctl", "isolate", "--")
     assert (made.network.level, "namespace" in made.network.mechanism) == ("none", True)
@@ -143,7 +143,7 @@ def test_isolation_is_part_of_the_argv() -> None:
     assert made.launch.learner.argv[0] == "bash" and made.network.level == "host"
 
 
-def test_images_are_used_where_the_settings_say_so() -> None:
+def test_local_plan_requires_image_with_apptainer_runtime() -> None:
     settings = read_settings({"runtime": "apptainer"})
     assert plan(settings=settings, image="/i.sif").launch.learner.argv[0] == "apptainer"
     with pytest.raises(InvalidRequest, match="no image"):
@@ -151,23 +151,23 @@ def test_images_are_used_where_the_settings_say_so() -> None:
 
 
 @pytest.mark.parametrize("batch", [BatchOptions(hold=True), BatchOptions(begin="now"), BatchOptions(dependency="1")])
-def test_what_would_change_when_it_runs_is_refused(batch: BatchOptions) -> None:
+def test_local_plan_rejects_hold_begin_and_dependency(batch: BatchOptions) -> None:
     with pytest.raises(InvalidRequest, match=r"batch\."):
         plan(batch=batch)
 
 
-def test_what_means_nothing_here_is_said() -> None:
+def test_local_plan_warns_about_partition_and_container_path() -> None:
     made = plan(batch=BatchOptions(partition="gpu", output="out-%j-%%.txt"), command="ls /mnt/data/x")
     assert any("batch.partition" in warning for warning in made.warnings)
     assert any("/mnt/data" in warning for warning in made.warnings)
     assert job_file(made)["log"] == f"/home/a/out-{JOB}-1-%.txt"
 
 
-def test_the_time_limit_is_the_heads() -> None:
+def test_local_plan_passes_time_limit_to_head_controller() -> None:
     assert plan(batch=BatchOptions(time_s=90)).launch.limits.time_s == 90
 
 
-def test_what_the_head_needs_to_go_on_alone() -> None:
+def test_local_plan_passes_continuation_settings_to_head_controller() -> None:
     budget, spent = Budget(timeouts=7), Spent(timeouts=2)
     made = plan(
         Resources(learners=2, gpus=1), lead_s=45, lead_from=LeadFrom.MANIFEST, budget=budget, spent=spent,
@@ -182,7 +182,7 @@ def test_what_the_head_needs_to_go_on_alone() -> None:
     assert plan(Resources(gpus=1), gpus=0).launch.succession == Succession(template)
 
 
-def test_device_files_are_counted(tmp_path: Path) -> None:
+def test_count_gpus_counts_numbered_device_files(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "null"):
         (tmp_path / name).touch()
     assert count_gpus(tmp_path) == 2
@@ -193,12 +193,12 @@ def test_device_files_are_counted(tmp_path: Path) -> None:
     ("raw", "words"),
     [({"slots": 1}, "unknown key"), ({"max_jobs": "2"}, "type int"), ({"runtime": "docker"}, "bare or apptainer")],
 )
-def test_settings_are_checked(raw: dict[str, object], words: str) -> None:
+def test_local_settings_reject_unknown_key_or_bad_value(raw: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         read_settings(raw)
 
 
-def test_what_means_nothing_on_one_machine_is_said() -> None:
+def test_local_plan_warns_about_options_without_effect_on_one_machine() -> None:
     batch = BatchOptions(comment="c", preemptible=True, requeue=True, signal="USR1@60", notify=Notify("me"))
     made = plan(Resources(gres={"npu": 1}, memory_bytes=10**6, storage_bytes=10**9), batch)
     mail = "batch.notify: no scheduler sends mail here; incidents are told where the configuration names a mail relay"
@@ -216,7 +216,7 @@ def test_what_means_nothing_on_one_machine_is_said() -> None:
         ("torchrun train.py", 2, {}, ""),
     ],
 )
-def test_names_of_learners_do_not_resolve_without_a_container(
+def test_local_plan_warns_about_learner_names_only_if_used_without_container(
     command: str, learners: int, env: dict[str, str], named: str
 ) -> None:
     wanted, batch = Resources(learners=learners, memory_bytes=10**6, cpus=1), BatchOptions(env=env)

@@ -19,17 +19,17 @@ def attempt(tmp_path: Path, *started: dict[str, Scalar]) -> AttemptDir:
     return directory
 
 
-def test_the_node_controller_that_started_last_is_meant(tmp_path: Path) -> None:
+def test_node_controller_returns_last_started_process(tmp_path: Path) -> None:
     here: dict[str, Scalar] = {"pid": 7, "start_ticks": 70, "boot_id": boot_id()}
     assert node_controller(attempt(tmp_path, here, {**here, "pid": 8, "start_ticks": 80})) == (8, 80)
 
 
-def test_one_of_an_earlier_boot_and_one_that_never_started_are_nobody(tmp_path: Path) -> None:
+def test_node_controller_returns_none_if_not_started_or_from_earlier_boot(tmp_path: Path) -> None:
     assert node_controller(AttemptDir(str(tmp_path / "nowhere"))) is None
     assert node_controller(attempt(tmp_path, {"pid": 7, "start_ticks": 70, "boot_id": "earlier"})) is None
 
 
-def test_only_the_recorded_process_is_signalled() -> None:
+def test_signal_process_signals_only_process_with_recorded_start_time() -> None:
     process = subprocess.Popen(["sleep", "600"])
     try:
         stat = process_stat(process.pid)

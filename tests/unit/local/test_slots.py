@@ -18,7 +18,7 @@ def taken(slots: Slots | None) -> Slots:
     return slots
 
 
-def test_the_oldest_ticket_goes_first(tmp_path: Path) -> None:
+def test_slots_serve_oldest_ticket_first(tmp_path: Path) -> None:
     first, second = enter(tmp_path, "a"), enter(tmp_path, "b")
     assert second.try_take(2, 0, 0) is None
     held = taken(first.try_take(2, 0, 0))
@@ -30,7 +30,7 @@ def test_the_oldest_ticket_goes_first(tmp_path: Path) -> None:
     also.release()
 
 
-def test_a_big_job_is_not_overtaken(tmp_path: Path) -> None:
+def test_slots_do_not_let_small_job_overtake_large_job(tmp_path: Path) -> None:
     small = taken(enter(tmp_path, "a").try_take(9, 1, 2))
     big, late = enter(tmp_path, "b"), enter(tmp_path, "c")
     assert big.try_take(9, 2, 2) is None
@@ -43,7 +43,7 @@ def test_a_big_job_is_not_overtaken(tmp_path: Path) -> None:
     taken(late.try_take(9, 1, 2)).release()
 
 
-def test_gpus_are_not_shared(tmp_path: Path) -> None:
+def test_slots_assign_distinct_gpus(tmp_path: Path) -> None:
     first = taken(enter(tmp_path, "a").try_take(9, 1, 2))
     second = taken(enter(tmp_path, "b").try_take(9, 1, 2))
     assert (first.gpus, second.gpus) == ([0], [1])
@@ -51,7 +51,7 @@ def test_gpus_are_not_shared(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_ticket_whose_holder_died_is_thrown_away(tmp_path: Path) -> None:
+def test_slots_remove_ticket_of_dead_process(tmp_path: Path) -> None:
     enter(tmp_path, "a").leave()
     dead = tmp_path / "queue" / f"{0:020d}-dead"
     dead.touch()
@@ -60,7 +60,7 @@ def test_a_ticket_whose_holder_died_is_thrown_away(tmp_path: Path) -> None:
     assert not dead.exists()
 
 
-def test_leaving_twice_is_fine(tmp_path: Path) -> None:
+def test_queue_leave_succeeds_when_called_twice(tmp_path: Path) -> None:
     queue = enter(tmp_path, "a")
     queue.leave()
     queue.leave()

@@ -61,7 +61,9 @@ def plan(tmp_path: Path, argv: tuple[str, ...]) -> LaunchPlan:
     ],
     ids=["no room", "no room for the interpreter", "no descriptor", "silent"],
 )  # fmt: skip
-def test_a_supervisor_that_ends_at_once_is_one_line(tmp_path: Path, argv: tuple[str, ...], cause: str) -> None:
+def test_local_submit_reports_cause_in_one_line_if_supervisor_exits_at_once(
+    tmp_path: Path, argv: tuple[str, ...], cause: str
+) -> None:
     planned = plan(tmp_path, argv)
     with pytest.raises(SubmissionUncertain) as caught:
         create({}, AdapterContext(str(tmp_path), "ada", os.getuid())).submit(planned)
@@ -71,7 +73,7 @@ def test_a_supervisor_that_ends_at_once_is_one_line(tmp_path: Path, argv: tuple[
 
 
 @pytest.mark.parametrize("left", range(2, 8))
-def test_a_daemon_without_descriptors_says_which_limit_it_is_and_has_started_nothing(tmp_path: Path, left: int) -> None:
+def test_local_submit_names_descriptor_limit_and_starts_nothing(tmp_path: Path, left: int) -> None:
     """Whichever of those that a process needs is the first too many; the lock and the record were opened before."""
     planned = plan(tmp_path, ("sh", "-c", "touch started"))
     adapter = create({}, AdapterContext(str(tmp_path), "ada", os.getuid()))
@@ -94,7 +96,7 @@ def test_a_daemon_without_descriptors_says_which_limit_it_is_and_has_started_not
 @pytest.mark.parametrize(
     ("number", "limit"), [(errno.EAGAIN, "ulimit -u"), (errno.ENOMEM, "ulimit -v"), (errno.ENFILE, "fs.file-max")]
 )
-def test_a_machine_without_processes_or_memory_has_no_room(
+def test_local_submit_names_limit_if_process_cannot_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, limit: str
 ) -> None:
     planned = plan(tmp_path, ("true",))

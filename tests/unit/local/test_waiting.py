@@ -11,7 +11,7 @@ from ffdl_local.waiting import explain
 JOB = {"max_jobs": 2, "machine_gpus": 4, "gpus": 2}
 
 
-def test_who_holds_the_slots_and_who_is_before(tmp_path: Path) -> None:
+def test_local_explain_reports_held_slots_position_and_free_gpus(tmp_path: Path) -> None:
     running = Queue(tmp_path, "training-aaaaaaaaa-1")
     running.enter()
     held = running.try_take(2, 3, 4)
@@ -38,6 +38,6 @@ def test_who_holds_the_slots_and_who_is_before(tmp_path: Path) -> None:
     assert free.rooms[0].fitting == 1 and free.rooms[0].gpus_free == 4
 
 
-def test_an_empty_place_is_free(tmp_path: Path) -> None:
+def test_local_explain_reports_full_capacity_without_queue_directory(tmp_path: Path) -> None:
     known = explain(tmp_path / "nowhere", "", JOB, False)
     assert known.rooms[0].gpus_free == 4 and known.ahead[0].jobs == 0

@@ -25,7 +25,7 @@ def batch(text: str) -> BatchOptions:
     return read(f"{MINIMAL}batch: {text}\n").batch
 
 
-def test_everything_at_once() -> None:
+def test_batch_block_reads_every_option() -> None:
     job = read((CORPUS / "good" / "batch-full.yml").read_bytes())
     got = job.batch
     assert got == BatchOptions(
@@ -69,12 +69,12 @@ def test_everything_at_once() -> None:
     assert job.sources["batch.retry"] == "manifest:24"
 
 
-def test_a_job_survives_the_codec() -> None:
+def test_job_spec_survives_codec_round_trip() -> None:
     job = read((CORPUS / "good" / "batch-full.yml").read_bytes())
     assert from_plain(JobSpec, to_plain(job)) == job
 
 
-def test_nothing_is_the_domains_defaults() -> None:
+def test_batch_block_equals_domain_defaults_when_empty() -> None:
     assert read(MINIMAL).batch == batch("") == batch("{env: , roles: , notify: , network: }") == BatchOptions()
 
 
@@ -88,20 +88,20 @@ def test_nothing_is_the_domains_defaults() -> None:
         ("learners: 4", "", 4),
     ],
 )
-def test_the_learners_of_a_job_are_those_of_its_roles(learners: str, batch_text: str, count: int) -> None:
+def test_batch_roles_determine_learner_count_and_services(learners: str, batch_text: str, count: int) -> None:
     job = read(f"{MINIMAL}{learners}\n{batch_text}\n")
     assert job.resources.learners == count
     assert [role.service for role in job.batch.roles.values()] == [name == "ps" for name in job.batch.roles]
 
 
-def test_learners_beside_roles_agree_with_their_sum() -> None:
+def test_batch_roles_reject_conflicting_learner_count() -> None:
     (message,) = errors(parse(MINIMAL + "learners: 2\nbatch: {roles: {worker: {learners: 3}}}\n"))
     assert "learners: 2 learners, but the roles have 3 together (leave it out, or write learners: 3)" in message
     parsed = parse(MINIMAL + "batch: {roles: {worker: {learners: 3}}}\n", options={"learners": "2"})
     assert [finding.path for finding in parsed.findings if finding.severity == "error"] == ["--learners"]
 
 
-def test_the_source_of_learners_is_the_roles() -> None:
+def test_batch_roles_are_recorded_as_source_of_learner_count() -> None:
     text = MINIMAL + "batch:\n  roles: {worker: {learners: 3}}\n"
     job = read(text)
     assert job.sources["learners"] == job.sources["batch.roles"] == f"manifest:{MINIMAL.count(chr(10)) + 2}"
@@ -110,7 +110,7 @@ def test_the_source_of_learners_is_the_roles() -> None:
 @pytest.mark.parametrize(
     ("written", "service"), [("ps: {}", True), ("ps: {service: false}", False), ("w: {service: yes}", True)]
 )
-def test_parameter_servers_are_services(written: str, service: bool) -> None:
+def test_batch_role_service_flag_defaults_to_true_only_for_ps(written: str, service: bool) -> None:
     job = read(f"{MINIMAL}batch: {{roles: {{{written}, worker: {{}}}}}}\n")
     assert next(iter(job.batch.roles.values())).service is service
 
@@ -129,19 +129,19 @@ def test_parameter_servers_are_services(written: str, service: bool) -> None:
         ("'0:30'", 30),
     ],
 )
-def test_time(written: str, seconds: int) -> None:
+def test_batch_time_accepts_slurm_and_unit_forms(written: str, seconds: int) -> None:
     assert batch(f"{{time: {written}}}").time_s == seconds
 
 
 @pytest.mark.parametrize(
     ("written", "value"), [("yes", True), ("on", True), ("TRUE", True), ("'1'", True), ("n", False), ("off", False)]
 )
-def test_flags(written: str, value: bool) -> None:
+def test_batch_flag_accepts_boolean_spellings(written: str, value: bool) -> None:
     assert batch(f"{{requeue: {written}}}").requeue is value
 
 
 @pytest.mark.parametrize("level", list(NetworkLevel))
-def test_network_levels(level: NetworkLevel) -> None:
+def test_batch_network_accepts_every_level(level: NetworkLevel) -> None:
     extra = ", allow: ['h:1']" if level is NetworkLevel.EGRESS else ""
     assert batch(f"{{network: {{level: {level}{extra}}}}}").network is level
     if not extra:
@@ -149,7 +149,7 @@ def test_network_levels(level: NetworkLevel) -> None:
 
 
 @pytest.mark.parametrize("text", ["example.com/npu:2", "{example.com/npu: 2}", "{example.com/npu: '2'}"])
-def test_extended_resources_of_kubernetes_go_by_their_whole_names(text: str) -> None:
+def test_batch_gres_accepts_full_kubernetes_resource_name(text: str) -> None:
     assert read(f"{MINIMAL}batch: {{gres: {text if text[0] == '{' else repr(text)}}}\n").resources.gres == {
         "example.com/npu": 2
     }
@@ -250,7 +250,7 @@ def test_extended_resources_of_kubernetes_go_by_their_whole_names(text: str) -> 
         ("words", "batch: a mapping is needed here, not a single value"),
     ],
 )
-def test_what_is_refused(text: str, part: str) -> None:
+def test_batch_block_rejects_invalid_value_at_its_line(text: str, part: str) -> None:
     lines = errors(parse(f"{MINIMAL}batch: {text}\n"))
     assert len(lines) == 1 and lines[0].startswith("m.yml:4:") and part in lines[0]
 
@@ -258,28 +258,28 @@ def test_what_is_refused(text: str, part: str) -> None:
 @pytest.mark.parametrize(
     ("written", "hours"), [("", None), ("gpu_hours: ~", None), ("gpu_hours: 0", 0.0), ("gpu_hours: 2_000_000", 2e6)]
 )
-def test_gpu_hours_of_the_whole_chain(written: str, hours: float | None) -> None:
+def test_batch_retry_reads_gpu_hours_budget(written: str, hours: float | None) -> None:
     assert batch(f"{{retry: {{{written}}}}}").retry == Retry(gpu_hours=hours)
 
 
 @pytest.mark.parametrize(("written", "name"), [("SIGUSR1", "USR1"), ("usr2", "USR2"), ("15", "TERM")])
-def test_signals_by_any_name(written: str, name: str) -> None:
+def test_batch_checkpoint_signal_accepts_names_and_numbers(written: str, name: str) -> None:
     assert batch(f"{{checkpoint: {{signal: {written}}}}}").checkpoint.signal == name
 
 
 @pytest.mark.parametrize("text", ["singleton", "afterok:1:2,afterany:3", "after:5+10", "afternotok:7?afterok:8"])
-def test_dependencies(text: str) -> None:
+def test_batch_dependency_accepts_slurm_expressions(text: str) -> None:
     assert batch(f"{{dependency: '{text}'}}").dependency == text
 
 
-def test_gres_in_both_forms() -> None:
+def test_batch_gres_accepts_text_and_mapping() -> None:
     forms = ("'shard:2,license:matlab:1'", "{shard: 2, 'license:matlab': 1}")
     for form in forms:
         assert read(f"{MINIMAL}batch: {{gres: {form}}}\n").resources.gres == {"shard": 2, "license:matlab": 1}
 
 
 @pytest.mark.parametrize(("name", "whose"), [("APPTAINER_BIND", "container runtime"), ("UID", "shell")])
-def test_variables_that_no_learner_can_have_are_refused_before_a_job_waits(name: str, whose: str) -> None:
+def test_batch_env_rejects_variable_reserved_by_container_or_shell(name: str, whose: str) -> None:
     parsed = parse(MINIMAL + f"batch: {{env: {{{name}: x}}}}\n")
     assert parsed.spec is None
     assert any(name in finding.message and whose in finding.message for finding in parsed.findings), parsed.findings
@@ -289,12 +289,12 @@ def test_variables_that_no_learner_can_have_are_refused_before_a_job_waits(name:
     ("batch_text", "words"),
     [("elastic: {min_gpus: 1}", "batch.elastic: not supported yet, and no job is taken with it")],
 )
-def test_what_is_not_supported_yet_is_warned_of_at_its_line(batch_text: str, words: str) -> None:
+def test_batch_elastic_warns_at_its_line_that_it_is_unsupported(batch_text: str, words: str) -> None:
     (line,) = warnings(parse(f"{MINIMAL}batch:\n  {batch_text}\n"))
     assert line.startswith(f"m.yml:{MINIMAL.count(chr(10)) + 2}:") and words in line
 
 
-def test_what_is_for_another_backend_is_a_note() -> None:
+def test_batch_options_for_other_backend_produce_a_note() -> None:
     parsed = parse(f"{MINIMAL}batch: {{kubernetes: {{priorityClassName: batch}}, slurm: {{args: [--exclusive]}}}}\n")
     assert warnings(parsed) == []
     (line,) = (line for line in notes(parsed) if "batch" in line)
@@ -304,7 +304,7 @@ def test_what_is_for_another_backend_is_a_note() -> None:
 _WORDS = (None, frozenset[str](), frozenset({"kubernetes", "profile"}))
 
 
-def test_what_one_backend_has_a_use_for_is_said_by_what_the_backend_is() -> None:
+def test_batch_profile_and_kubernetes_findings_depend_on_backend() -> None:
     text = f"{MINIMAL}batch: {{profile: big, kubernetes: {{priority_class: high}}}}\n"
     unknown, without, able = (parse(text, defaults=Defaults(own_words=words)) for words in _WORDS)
     assert [line for line in notes(unknown) if "profiles are those of the site" in line] and warnings(unknown) == []
@@ -315,11 +315,11 @@ def test_what_one_backend_has_a_use_for_is_said_by_what_the_backend_is() -> None
 
 
 @pytest.mark.parametrize("kind", ["logger", "none", "''", "tensorboard", "emetrics_file"])
-def test_metrics_of_all_kinds_are_taken_without_a_word(kind: str) -> None:
+def test_evaluation_metrics_of_every_type_produce_no_finding(kind: str) -> None:
     parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: {kind}}}\n")
     assert [line for line in (*errors(parsed), *warnings(parsed), *notes(parsed)) if "metrics" in line] == []
 
 
-def test_an_empty_block_says_nothing() -> None:
+def test_batch_block_produces_no_finding_for_empty_entries() -> None:
     parsed = parse(f"{MINIMAL}batch: {{secrets: , profile: , kubernetes: {{}}, elastic: {{}}, notify: {{mail: me}}}}\n")
     assert warnings(parsed) == [] == [line for line in notes(parsed) if "batch" in line]

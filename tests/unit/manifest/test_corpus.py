@@ -39,7 +39,7 @@ def load_as_an_editor_does(path: Path) -> object:
 
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.name)
-def test_good_manifests_are_accepted(path: Path) -> None:
+def test_corpus_good_manifests_pass_parser_and_json_schema(path: Path) -> None:
     parsed = parse_manifest(ManifestSource(path.read_bytes(), path.name, "/base"))
     assert parsed.spec is not None, "\n".join(str(f) for f in parsed.findings)
     assert parsed.spec.name and parsed.spec.framework.command
@@ -47,7 +47,7 @@ def test_good_manifests_are_accepted(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.name)
-def test_the_redacted_text_says_the_same(path: Path) -> None:
+def test_corpus_redacted_manifests_parse_to_the_same_spec(path: Path) -> None:
     first = parse_manifest(ManifestSource(path.read_bytes(), path.name, "/base"))
     again = parse_manifest(ManifestSource(first.redacted_text, path.name, "/base"))
     assert again.spec == first.spec
@@ -55,7 +55,7 @@ def test_the_redacted_text_says_the_same(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.name)
-def test_bad_manifests_are_refused(path: Path) -> None:
+def test_corpus_bad_manifests_fail_in_parser_and_in_schema_within_its_scope(path: Path) -> None:
     parsed = parse_manifest(ManifestSource(path.read_bytes(), path.name, "/base"))
     assert parsed.spec is None
     assert any(f.severity is Severity.ERROR for f in parsed.findings)
@@ -66,7 +66,7 @@ def test_bad_manifests_are_refused(path: Path) -> None:
     assert VALIDATOR.is_valid(document) == (path.name in BEYOND_THE_SCHEMA)
 
 
-def test_messages_are_exactly_these() -> None:
+def test_corpus_bad_manifest_messages_match_golden_file() -> None:
     lines: list[str] = []
     for path in BAD:
         parsed = parse_manifest(ManifestSource(path.read_bytes(), path.name, "/base"))
@@ -77,7 +77,7 @@ def test_messages_are_exactly_these() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_the_corpus_is_large_enough_to_mean_something() -> None:
+def test_corpus_has_minimum_size_and_line_ending_variants() -> None:
     assert len(GOOD) >= 40 and len(BAD) >= 20
     raw = [path.read_bytes() for path in GOOD]
     assert any(b"\r\n" in text for text in raw) and any(not text.endswith(b"\n") for text in raw)

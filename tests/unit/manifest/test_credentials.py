@@ -22,7 +22,7 @@ framework: {name: custom, version: v, command: run}
 """
 
 
-def test_inline_credentials_become_references() -> None:
+def test_manifest_replaces_inline_credentials_with_references() -> None:
     parsed = parse(STORE)
     assert parsed.spec is not None
     assert parsed.inline_secrets == {"my-store-user_name": "AKIAEXAMPLE", "my-store-password": "s3cr3t-word"}
@@ -36,7 +36,7 @@ def test_inline_credentials_become_references() -> None:
     assert line.startswith("m.yml:7:5: warning: data_stores[0].connection: credentials stand in the manifest")
 
 
-def test_the_redacted_text_is_the_manifest_without_them() -> None:
+def test_redaction_changes_only_credentials_in_manifest_text() -> None:
     redacted = parse(STORE).redacted_text
     assert redacted == STORE.replace("AKIAEXAMPLE", '"***"').replace(": s3cr3t-word", ': "***"').replace(
         "s3cr3t-word", "***"
@@ -66,7 +66,7 @@ def test_the_redacted_text_is_the_manifest_without_them() -> None:
         "password: first-s3cr3t-word\n      password: s3cr3t-word",
     ],
 )
-def test_every_way_to_write_one(written: str) -> None:
+def test_manifest_recognizes_credential_in_every_yaml_form(written: str) -> None:
     parsed = parse(STORE.replace("password: s3cr3t-word", written))
     assert parsed.spec is not None
     assert any("s3cr3t-word" in value for value in parsed.inline_secrets.values())
@@ -74,7 +74,7 @@ def test_every_way_to_write_one(written: str) -> None:
     assert "s3cr3t" not in repr(parsed.spec) and "s3cr3t" not in repr(parsed.findings)
 
 
-def test_an_aliased_credential_is_blotted_where_it_stands() -> None:
+def test_redaction_hides_aliased_credential_at_its_anchor() -> None:
     text = "x-secret: &p s3cr3t-word\n" + STORE.replace("password: s3cr3t-word", "password: *p").partition("\n")[2]
     parsed = parse(text)
     assert parsed.inline_secrets["my-store-password"] == "s3cr3t-word"
@@ -82,14 +82,14 @@ def test_an_aliased_credential_is_blotted_where_it_stands() -> None:
     assert parse(parsed.redacted_text).spec is not None
 
 
-def test_references_stay() -> None:
+def test_manifest_keeps_secret_and_env_references() -> None:
     parsed = parse(STORE.replace(" s3cr3t-word\n", ' "${secret:mine}"\n').replace("AKIAEXAMPLE", "${env:S3_USER}"))
     assert parsed.spec is not None and parsed.inline_secrets == {}
     assert parsed.spec.data_stores[0].connection["password"] == "${secret:mine}"
     assert parsed.spec.data_stores[0].connection["user_name"] == "${env:S3_USER}"
 
 
-def test_the_token_of_an_image() -> None:
+def test_manifest_moves_image_access_token_to_secret() -> None:
     parsed = parse(
         "name: x\nframework: {name: pytorch, version: v, command: c, image_location: "
         "{registry: r, namespace: n, access_token: tok-tok-tok, email: e}}\n"
@@ -103,7 +103,7 @@ def test_the_token_of_an_image() -> None:
     assert "access_token: a credential stands in the manifest; it is moved to a secret at submission" in line
 
 
-def test_the_user_of_an_image_and_references() -> None:
+def test_manifest_moves_image_user_name_to_secret_and_keeps_references() -> None:
     text = "name: x\nframework: {{name: a, version: v, command: c, image_location: {{registry: r, {}}}}}\n"
     parsed = parse(text.format("user_name: planted-user, access_token: '${file:token}'"))
     assert parsed.spec is not None
@@ -116,7 +116,7 @@ def test_the_user_of_an_image_and_references() -> None:
     assert "a reference is the whole value" in wrong
 
 
-def test_literal_values_under_secrets() -> None:
+def test_manifest_moves_literal_batch_secrets_to_secret_references() -> None:
     parsed = parse(MINIMAL + "batch: {secrets: {WANDB: abcd-1234, OTHER: '${env:OTHER}'}}\n")
     assert parsed.spec is not None
     assert parsed.spec.batch.secrets == {"WANDB": "${secret:env-WANDB}", "OTHER": "${env:OTHER}"}
@@ -124,24 +124,24 @@ def test_literal_values_under_secrets() -> None:
     assert "abcd-1234" not in parsed.redacted_text
 
 
-def test_a_variable_that_looks_like_a_credential_is_pointed_out() -> None:
+def test_manifest_warns_about_env_variable_that_resembles_credential() -> None:
     parsed = parse(MINIMAL + "batch: {env: {WANDB_API_KEY: abcd-1234, TOKENIZERS_PARALLELISM: no}}\n")
     (line,) = warnings(parsed)
     assert "batch.env.WANDB_API_KEY: this looks like a credential" in line
     assert "abcd-1234" not in parsed.redacted_text
 
 
-def test_nothing_is_kept_of_what_cannot_be_read() -> None:
+def test_redaction_returns_no_text_for_unparsable_manifest() -> None:
     assert parse("password: s3cr3t-word\n  x: [").redacted_text == ""
 
 
-def test_a_refused_manifest_hides_them_too() -> None:
+def test_redaction_hides_credentials_of_rejected_manifest() -> None:
     parsed = parse(STORE + "cpus: -1\n")
     assert parsed.spec is None and parsed.inline_secrets == {}
     assert "s3cr3t" not in parsed.redacted_text and "s3cr3t" not in repr(parsed)
 
 
-def test_two_stores_with_the_same_word() -> None:
+def test_manifest_keeps_secrets_apart_for_stores_with_similar_ids() -> None:
     stores = "data_stores:\n" + "".join(
         f"  - {{id: '{i}', type: s3_datastore, training_data: {{container: c}}, connection: {{password: word-{n}}}}}\n"
         for n, i in enumerate(("a b", "a  b"))
@@ -168,7 +168,7 @@ framework:
 """
 
 
-def test_a_plain_word_that_is_a_password_does_not_spoil_the_rest() -> None:
+def test_redaction_preserves_spec_when_password_is_common_text() -> None:
     first = parse(OLD_STYLE)
     again = parse(first.redacted_text)
     assert first.spec is not None and again.spec == first.spec
@@ -176,7 +176,7 @@ def test_a_plain_word_that_is_a_password_does_not_spoil_the_rest() -> None:
     assert '# a ***, password "***"' in first.redacted_text
 
 
-def test_a_telling_secret_is_blotted_out_of_other_values_and_the_manifest_still_parses() -> None:
+def test_redaction_removes_distinctive_secret_from_other_values() -> None:
     text = OLD_STYLE.replace("password: test", "password: s3cr3t:1").replace("tested", "s3cr3t:1")
     text = text.replace("test-datastore", "s3cr3t:1").replace("description: my", "description: s3cr3t:1")
     parsed = parse(text)
@@ -186,14 +186,14 @@ def test_a_telling_secret_is_blotted_out_of_other_values_and_the_manifest_still_
     assert again.spec.data_stores[0].id == "***" and again.spec.description == "*** test of test data"
 
 
-def test_a_key_is_not_blotted_out_because_a_value_repeats_it() -> None:
+def test_redaction_preserves_key_that_equals_secret_value() -> None:
     parsed = parse(OLD_STYLE.replace("password: test", "password: password").replace("name: test,", "name: id,"))
     again = parse(parsed.redacted_text)
     assert parsed.spec is not None and again.spec == parsed.spec
 
 
 @pytest.mark.parametrize("end", ["---\n", "...\n"])
-def test_nothing_is_kept_of_what_follows_the_first_document(end: str) -> None:
+def test_redaction_drops_text_after_first_document(end: str) -> None:
     parsed = parse(STORE + end + "password: an0ther-word\n")
     assert parsed.spec is not None
     assert "an0ther" not in parsed.redacted_text and parse(parsed.redacted_text).spec == parsed.spec

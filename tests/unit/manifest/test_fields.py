@@ -33,11 +33,11 @@ from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, notes, parse
         ("'a: b'", "a: b"),
     ],
 )
-def test_text_fields_keep_the_raw_scalar(written: str, meant: str) -> None:
+def test_manifest_text_field_keeps_raw_scalar(written: str, meant: str) -> None:
     assert read(f"{MINIMAL}description: {written}\n").description == meant
 
 
-def test_versions_of_frameworks_are_text() -> None:
+def test_manifest_reads_name_framework_version_and_command_as_text() -> None:
     job = read("name: yes\nframework: {name: tensorflow, version: 1.10, command: on}\n")
     assert (job.name, job.framework.version, job.framework.command) == ("yes", "1.10", "on")
 
@@ -63,41 +63,41 @@ def test_versions_of_frameworks_are_text() -> None:
         ("0.005", 0.005),
     ],
 )
-def test_numbers(written: str, number: float) -> None:
+def test_manifest_cpus_accepts_yaml_number_forms(written: str, number: float) -> None:
     assert read(f"{MINIMAL}cpus: {written}\n").resources.cpus == number
 
 
 @pytest.mark.parametrize(
     "written", ["yes", "two", ".nan", ".inf", "-.inf", "1:30", "0x", "1e99999", "١", "[1]", "{}", "0", "-1", "1e7"]
 )
-def test_what_is_no_number_of_cpus(written: str) -> None:
+def test_manifest_cpus_rejects_non_number_or_value_out_of_range(written: str) -> None:
     (line,) = errors(parse(f"{MINIMAL}cpus: {written}\n"))
     assert line.startswith("m.yml:4:") and ": error: cpus: " in line
 
 
 @pytest.mark.parametrize("written", ["0", "-1", "2.7", "1e-1", "99999999999", "two", "1e308"])
-def test_learners_are_whole_and_at_least_one(written: str) -> None:
+def test_manifest_learners_rejects_fraction_or_count_out_of_range(written: str) -> None:
     (line,) = errors(parse(f"{MINIMAL}learners: {written}\n"))
     assert line.startswith("m.yml:4:11: error: learners: ")
 
 
 @pytest.mark.parametrize(("written", "count"), [("3", 3), ("2.0", 2), ("'2'", 2), ("0x3", 3), ("1e1", 10)])
-def test_learners(written: str, count: int) -> None:
+def test_manifest_learners_accepts_whole_number_forms(written: str, count: int) -> None:
     assert read(f"{MINIMAL}learners: {written}\n").resources.learners == count
 
 
-def test_no_gpu_is_fine_and_a_share_of_one_is_kept_with_a_warning() -> None:
+def test_manifest_gpus_accepts_zero_and_warns_about_fraction() -> None:
     assert read(f"{MINIMAL}gpus: 0\n").resources.gpus == 0
     parsed = parse(f"{MINIMAL}gpus: 0.5\n")
     assert parsed.spec is not None and parsed.spec.resources.gpus == 0.5
     assert [line for line in warnings(parsed) if "m.yml:4:7" in line and "FfDL cut this to 0" in line]
 
 
-def test_negative_gpus_are_refused() -> None:
+def test_manifest_gpus_rejects_negative_number() -> None:
     assert errors(parse(f"{MINIMAL}gpus: -1\n"))
 
 
-def test_an_octal_number_is_read_as_yaml_reads_it_and_said() -> None:
+def test_manifest_learners_warns_about_octal_number() -> None:
     (line,) = warnings(parse(f"{MINIMAL}learners: 010\n"))
     assert line == (
         "m.yml:4:11: warning: learners: 010 is an octal number to YAML and to FfDL: 8 (drop the leading zero)"
@@ -124,18 +124,18 @@ def test_an_octal_number_is_read_as_yaml_reads_it_and_said() -> None:
         ("' 1GB'", 1000**3),
     ],
 )
-def test_memory(written: str, size: int) -> None:
+def test_manifest_memory_accepts_decimal_and_binary_units(written: str, size: int) -> None:
     assert read(f"name: x\nmemory: {written}\n{FRAMEWORK}").resources.memory_bytes == size
 
 
 @pytest.mark.parametrize("written", ["512", "GB", "0GB", "1GBfoo", "lots", "-1GB", "[1GB]", "9999999999999PB"])
-def test_memory_that_is_refused(written: str) -> None:
+def test_manifest_memory_rejects_invalid_size(written: str) -> None:
     (line,) = errors(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}"))
     assert line.startswith("m.yml:2:") and "error: memory: " in line
 
 
 @pytest.mark.parametrize("written", ["1Gi", "512Mi", "8G", "2t", "8.5GB", "1TB"])
-def test_memory_that_ffdl_did_not_understand_is_a_warning(written: str) -> None:
+def test_manifest_memory_warns_about_unit_unknown_to_ffdl(written: str) -> None:
     (line,) = warnings(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}"))
     assert line.startswith("m.yml:2:9: warning: memory: FfDL did not understand ")
 
@@ -144,17 +144,17 @@ def test_memory_that_ffdl_did_not_understand_is_a_warning(written: str) -> None:
     ("written", "ours", "theirs", "as_much"),
     [("1GB", 1000**3, 1_048_576_000, "1049MB"), ("1GiB", 1024**3, 1_125_899_907, "1126MB")],
 )
-def test_the_size_of_a_gigabyte_is_noted(written: str, ours: int, theirs: int, as_much: str) -> None:
+def test_manifest_memory_notes_size_difference_from_ffdl(written: str, ours: int, theirs: int, as_much: str) -> None:
     assert notes(parse(f"name: x\nmemory: {written}\n{FRAMEWORK}")) == [
         f"m.yml:2:9: note: memory: {written} is {ours:,} bytes here; FfDL gave {theirs:,} (write {as_much} for as much)"
     ]
 
 
-def test_one_mb_is_the_same_everywhere_but_for_ffdls_rounding() -> None:
+def test_manifest_memory_notes_ffdl_rounding_of_one_mb() -> None:
     assert "FfDL gave 1,048,576" in notes(parse(f"name: x\nmemory: 1MB\n{FRAMEWORK}"))[0]
 
 
-def test_defaults_are_the_sites_and_recorded() -> None:
+def test_manifest_uses_and_records_site_defaults() -> None:
     parsed = parse("name: x\n" + FRAMEWORK, defaults=Defaults(memory_bytes=5, cpus=2.5, learners=3))
     assert parsed.spec is not None
     resources = parsed.spec.resources
@@ -163,7 +163,7 @@ def test_defaults_are_the_sites_and_recorded() -> None:
     assert "memory is not given: the site's 5B" in notes(parsed)[0]
 
 
-def test_sources_name_the_line() -> None:
+def test_manifest_sources_name_the_line_of_each_key() -> None:
     sources = read(MINIMAL + "batch: {time: 5}\ndata_stores:\n").sources
     assert sources["name"] == "manifest:1"
     assert sources["framework.command"] == "manifest:3"
@@ -197,7 +197,7 @@ def test_sources_name_the_line() -> None:
         ),
     ],
 )
-def test_what_is_required_in_ffdls_words(text: str, line: str) -> None:
+def test_manifest_rejects_missing_required_field_with_ffdl_message(text: str, line: str) -> None:
     assert errors(parse(text)) == [line]
 
 
@@ -212,11 +212,11 @@ def test_what_is_required_in_ffdls_words(text: str, line: str) -> None:
         ("command: >\n    a\n      --x\n  # comment\n", "a   --x "),
     ],
 )
-def test_line_breaks_of_the_command_become_blanks(written: str, run: str) -> None:
+def test_framework_command_joins_lines_with_blanks(written: str, run: str) -> None:
     assert read(f"name: x\nframework:\n  name: n\n  version: v\n  {written}\n").framework.command == run
 
 
-def test_frameworks_of_the_site() -> None:
+def test_framework_name_and_version_must_be_in_site_list() -> None:
     site = Defaults(known_frameworks={"tensorflow": ("1.5", "2.1"), "caffe": (), "pytorch": ("2.1", "*")})
 
     def check(name: str, version: str) -> list[str]:
@@ -245,7 +245,7 @@ def test_frameworks_of_the_site() -> None:
 LOCATED = "name: x\nframework: {{name: {}, version: '1', command: c, image_location: {}}}\n"
 
 
-def test_an_image_location_is_an_image_of_ones_own() -> None:
+def test_image_location_allows_framework_unknown_to_site() -> None:
     site = Defaults(known_frameworks={"tensorflow": ("1.5",)})
     parsed = parse(LOCATED.format("my-image", "{registry: r.example.org, namespace: n}"), defaults=site)
     assert parsed.spec is not None and warnings(parsed) == []
@@ -256,7 +256,7 @@ def test_an_image_location_is_an_image_of_ones_own() -> None:
     ]
 
 
-def test_a_custom_image_has_its_registry_in_its_version() -> None:
+def test_custom_framework_uses_access_token_for_registry_in_version() -> None:
     text = LOCATED.replace("'1'", "r.example.org/a/b:1")
     parsed = parse(text.format("custom", "{access_token: '${secret:mine}'}"))
     assert parsed.spec is not None
@@ -268,7 +268,7 @@ def test_a_custom_image_has_its_registry_in_its_version() -> None:
     assert needed_secrets(parsed.spec) == ()
 
 
-def test_an_image_location_without_registry_means_nothing() -> None:
+def test_image_location_is_ignored_with_warning_without_registry() -> None:
     site = Defaults(known_frameworks={"tensorflow": ("1",)})
     parsed = parse(LOCATED.format("tensorflow", "{namespace: n}"), defaults=site)
     assert parsed.spec is not None
@@ -279,7 +279,7 @@ def test_an_image_location_without_registry_means_nothing() -> None:
     assert errors(parse(LOCATED.format("my-image", "{}"), defaults=site))
 
 
-def test_amounts_are_compared_with_ffdls_in_manifests_written_for_it() -> None:
+def test_manifest_compares_amounts_with_ffdl_only_without_batch_block() -> None:
     """A `batch` block is ours: who wrote one has left FfDL behind."""
     amounts = "name: x\nmemory: 1GB\ngpus: 1\n" + FRAMEWORK
     assert len(notes(parse(amounts))) == len(notes(parse(amounts, {"time": "1"}))) == 2
@@ -289,7 +289,7 @@ def test_amounts_are_compared_with_ffdls_in_manifests_written_for_it() -> None:
     ]
 
 
-def test_metrics() -> None:
+def test_evaluation_metrics_reads_every_field() -> None:
     text = (
         MINIMAL
         + "evaluation_metrics:\n  type: regex_extractor\n  in: log\n  line_lookahead: 8\n  eventTypes: [a, 1.10]\n"
@@ -304,7 +304,7 @@ def test_metrics() -> None:
     assert (group.scalars["x"].type, group.scalars["x"].value, group.etimes["i"].value) == ("FLOAT", "$x", "1")
 
 
-def test_metrics_oddities_are_warnings() -> None:
+def test_evaluation_metrics_warns_about_unknown_key_type_and_missing_meta() -> None:
     text = (
         MINIMAL
         + "evaluation_metrics:\n  type: regex_extractor\n  event_types: [a]\n"
@@ -332,12 +332,14 @@ def test_metrics_oddities_are_warnings() -> None:
         ("type: regex_extractor\n  line_lookahead: 1000\n  groups: {}", 6, "1000 lines are not looked at together"),
     ],
 )
-def test_expressions_that_find_nothing_are_errors_with_their_line(metrics: str, line: int, said: str) -> None:
+def test_evaluation_metrics_rejects_expression_that_finds_nothing_at_its_line(
+    metrics: str, line: int, said: str
+) -> None:
     found = errors(parse(f"{MINIMAL}evaluation_metrics:\n  {metrics}\n"))
     assert [text for text in found if said in text and f":{line}:" in text], found
 
 
-def test_what_ffdl_does_not_look_at_either_is_a_warning() -> None:
+def test_evaluation_metrics_warns_about_unknown_meta_group_and_collector() -> None:
     regex = "type: regex_extractor, groups: {g: {regex: '%{INT:n}', meta: {time: $when}, scalars: {n: {value: $n}}}}"
     parsed = parse(f"{MINIMAL}evaluation_metrics: {{{regex}}}\n")
     assert errors(parsed) == [] and "groups.g.meta.time: the regex has no group when" in "\n".join(warnings(parsed))
@@ -345,19 +347,19 @@ def test_what_ffdl_does_not_look_at_either_is_a_warning() -> None:
     assert errors(parsed) == [] and "there is no collector 'my/image'" in "\n".join(warnings(parsed))
 
 
-def test_a_collector_that_is_misspelled_is_an_error_with_its_name() -> None:
+def test_evaluation_metrics_rejects_misspelled_collector_with_suggestion() -> None:
     (said,) = errors(parse(f"{MINIMAL}evaluation_metrics:\n  type: tensorbord\n"))
     assert "there is no collector 'tensorbord'" in said and "did you mean tensorboard?" in said
     parsed = parse(f"{MINIMAL}evaluation_metrics: {{type: tensorboard_extract}}\n")
     assert errors(parsed) == [] and warnings(parsed) == []
 
 
-def test_line_lookahead_default_and_zero() -> None:
+def test_evaluation_metrics_line_lookahead_defaults_to_4_and_accepts_0() -> None:
     assert read(MINIMAL + "evaluation_metrics: {type: file}\n").metrics.line_lookahead == 4
     assert read(MINIMAL + "evaluation_metrics: {line_lookahead: 0}\n").metrics.line_lookahead == 0
 
 
-def test_image_tag_is_recorded_with_a_note() -> None:
+def test_framework_image_tag_is_recorded_with_note() -> None:
     parsed = parse("name: x\nmemory: 1GB\nframework: {name: n, version: v, command: c, image_tag: t}\n")
     assert parsed.spec is not None and parsed.spec.framework.image_tag == "t"
     assert any("framework.image_tag" in line for line in notes(parsed))
@@ -365,10 +367,10 @@ def test_image_tag_is_recorded_with_a_note() -> None:
 
 @pytest.mark.parametrize("text", ['"a\\nb"', '"a\\0"', '"a\\x1b"', '"a\\u2028b"'])
 @pytest.mark.parametrize("key", ["name", "gpu_type"])
-def test_one_line_fields_hold_no_control_characters(key: str, text: str) -> None:
+def test_manifest_one_line_field_rejects_control_characters(key: str, text: str) -> None:
     lines = errors(parse(f"{FRAMEWORK}{'name: x' if key != 'name' else ''}\n{key}: {text}\n"))
     assert len(lines) == 1 and f"error: {key}: " in lines[0]
 
 
-def test_the_last_line_break_of_a_block_is_not_part_of_a_name() -> None:
+def test_manifest_name_drops_final_line_break_of_block_scalar() -> None:
     assert read("name: >\n  a\n  b\n" + FRAMEWORK).name == "a b"

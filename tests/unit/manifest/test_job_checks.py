@@ -20,7 +20,7 @@ def said(command: str, rest: str = "", options: dict[str, str] | None = None) ->
     ("asked", "made"),
     [("9", 3), ("4", 3), ("x", 0), ("0", 0), ("-1", 0), ("", 0), ("$N", 0), ("1.5", 1)],
 )
-def test_a_number_of_parameter_servers_that_is_not_made(asked: str, made: int) -> None:
+def test_ps_hosts_count_warns_if_job_cannot_have_that_many_parameter_servers(asked: str, made: int) -> None:
     (line,) = said(f"PS_HOSTS_COUNT={asked} run", "learners: 4\n")
     message = f"framework.command: PS_HOSTS_COUNT={asked} makes {made} of 4 learners parameter servers"
     assert line.startswith(f"m.yml:3:52: warning: {message}")
@@ -29,11 +29,11 @@ def test_a_number_of_parameter_servers_that_is_not_made(asked: str, made: int) -
 @pytest.mark.parametrize(
     "command", ["PS_HOSTS_COUNT=3 run", "PS_HOSTS_COUNT=02&&run", 'export PS_HOSTS_COUNT="2"; run', "run"]
 )
-def test_parameter_servers_that_are_made(command: str) -> None:
+def test_ps_hosts_count_does_not_warn_if_valid_or_absent(command: str) -> None:
     assert said(command, "learners: 4\n") == []
 
 
-def test_parameter_servers_among_the_variables_and_of_one_learner() -> None:
+def test_ps_hosts_count_is_checked_in_env_and_for_one_learner_but_not_with_roles() -> None:
     (line,) = said("run", "learners: 2\nbatch: {env: {PS_HOSTS_COUNT: 2}}\n")
     assert "batch.env.PS_HOSTS_COUNT: PS_HOSTS_COUNT=2 makes 1 of 2 learners" in line
     (line,) = said("PS_HOSTS_COUNT=1 run")
@@ -41,7 +41,7 @@ def test_parameter_servers_among_the_variables_and_of_one_learner() -> None:
     assert said("PS_HOSTS_COUNT=9 run", "batch: {roles: {a: {}, b: {}}}\n") == []
 
 
-def test_learners_at_level_none_cannot_meet() -> None:
+def test_network_level_none_warns_if_job_has_several_learners() -> None:
     words = "warning: batch.network: at level none the 2 learners cannot reach each other"
     (line,) = said("run", "learners: 2\nbatch: {network: none}\n")
     assert line.startswith(f"m.yml:5:18: {words}")
@@ -61,7 +61,7 @@ def test_learners_at_level_none_cannot_meet() -> None:
         ("{retry: {failures: 2}}", 0),
     ],
 )
-def test_restarts_of_learners_and_attempts_multiply(batch: str, runs: int) -> None:
+def test_learner_restart_notes_total_runs_when_combined_with_retries(batch: str, runs: int) -> None:
     framework = "framework: {name: custom, version: image, command: run}\n"
     found = [one for one in notes(parse(f"{BEGIN}{framework}batch: {batch}\n")) if "retry.failures" in one]
     assert len(found) == bool(runs)
@@ -78,7 +78,7 @@ def test_restarts_of_learners_and_attempts_multiply(batch: str, runs: int) -> No
         ("directory", "{staging: ahead}", "nothing to bring ahead"),
     ],
 )
-def test_where_nothing_is_staged_ahead_is_noted(kind: str, batch: str, words: str) -> None:
+def test_staging_option_produces_note_only_if_it_has_no_effect(kind: str, batch: str, words: str) -> None:
     connection = "{auth_url: 'https://s3.example.org', path: /d}"
     store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
     found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if "batch.staging" in one]
@@ -95,7 +95,7 @@ def test_where_nothing_is_staged_ahead_is_noted(kind: str, batch: str, words: st
         ("directory", "{mount: auto}", "of a type that is mounted"),
     ],
 )
-def test_where_a_word_about_mounts_changes_nothing_is_noted(kind: str, batch: str, words: str) -> None:
+def test_mount_option_produces_note_only_if_it_has_no_effect(kind: str, batch: str, words: str) -> None:
     connection = "{auth_url: 'https://s3.example.org', path: /d}"
     store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
     found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if "batch.mount" in one]

@@ -8,7 +8,7 @@ from ffdl_batch.domain.spec import Egress, NetworkLevel
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read, warnings
 
 
-def test_the_command_line_wins_and_the_environment_fills_gaps() -> None:
+def test_options_override_manifest_and_environment_fills_gaps() -> None:
     text = MINIMAL + "batch: {partition: manifest, qos: manifest}\n"
     parsed = parse(
         text,
@@ -47,14 +47,14 @@ def test_the_command_line_wins_and_the_environment_fills_gaps() -> None:
         ("network", "job", "network", NetworkLevel.JOB),
     ],
 )
-def test_options_as_sbatch_means_them(option: str, text: str, key: str, value: object) -> None:
+def test_options_set_batch_field_with_sbatch_meaning(option: str, text: str, key: str, value: object) -> None:
     job = read(MINIMAL + "batch: {requeue: no, hold: no}\n", {option: text})
     assert getattr(job.batch, key) == value
     place = {"time_s": "time"}.get(key, key)
     assert job.sources[f"batch.{place}"] == "command line"
 
 
-def test_name_learners_and_cpus() -> None:
+def test_options_set_name_learners_and_cpus() -> None:
     job = read(MINIMAL, {"job-name": "other", "learners": "4", "cpus-per-task": "2"})
     assert (job.name, job.resources.learners, job.resources.cpus) == ("other", 4, 2)
     assert read(MINIMAL, {"cpus": "0.5"}).resources.cpus == 0.5
@@ -64,7 +64,7 @@ def test_name_learners_and_cpus() -> None:
 @pytest.mark.parametrize(
     ("text", "size"), [("4000", 4000 * 1024**2), ("8G", 8 * 1024**3), ("1T", 1024**4), ("512K", 512 * 1024)]
 )
-def test_memory_in_sbatchs_units(text: str, size: int) -> None:
+def test_mem_option_uses_sbatch_units(text: str, size: int) -> None:
     assert read(MINIMAL, {"mem": text}).resources.memory_bytes == size
 
 
@@ -83,12 +83,14 @@ def test_memory_in_sbatchs_units(text: str, size: int) -> None:
         ("none", 0, "old", {}),
     ],
 )
-def test_gres(text: str, gpus: float, gpu_type: str, gres: dict[str, int]) -> None:
+def test_gres_option_sets_gpus_gpu_type_and_other_resources(
+    text: str, gpus: float, gpu_type: str, gres: dict[str, int]
+) -> None:
     job = read(MINIMAL + "gpus: 8\ngpu_type: old\nbatch: {gres: {bandwidth: 1}}\n", {"gres": text})
     assert (job.resources.gpus, job.resources.gpu_type, dict(job.resources.gres)) == (gpus, gpu_type, gres)
 
 
-def test_gres_of_the_environment_does_not_change_the_manifests_gpus() -> None:
+def test_gres_variable_does_not_override_gpus_of_manifest() -> None:
     parsed = parse(MINIMAL + "gpus: 1\ngpu_type: a\n", environment={"gres": "gpu:b:9,npu:2"})
     assert parsed.spec is not None
     resources = parsed.spec.resources
@@ -97,23 +99,23 @@ def test_gres_of_the_environment_does_not_change_the_manifests_gpus() -> None:
     assert filled is not None and (filled.resources.gpus, filled.resources.gpu_type) == (9, "b")
 
 
-def test_gpus() -> None:
+def test_gpus_option_accepts_fraction_and_type() -> None:
     assert read(MINIMAL, {"gpus": "0.5"}).resources.gpus == 0.5
     job = read(MINIMAL, {"gpus": "v100:2", "gres": "gpu:2"})
     assert (job.resources.gpus, job.resources.gpu_type) == (2, "v100")
 
 
-def test_mail_and_egress() -> None:
+def test_mail_and_network_options_set_notification_and_egress() -> None:
     job = read(MINIMAL, {"mail-type": "END,FAIL", "mail-user": "me", "network": "egress:a:1,b:2"})
     assert (job.batch.notify.events, job.batch.notify.mail_user) == (("END", "FAIL"), "me")
     assert job.batch.egress == (Egress("a", 1), Egress("b", 2))
 
 
-def test_export_is_recorded() -> None:
+def test_export_option_is_recorded_as_source() -> None:
     assert read(MINIMAL, {"export": "ALL,X=1"}).sources["export"] == "command line"
 
 
-def test_a_shared_batch_block_is_not_written_through_its_alias() -> None:
+def test_partition_option_overrides_aliased_batch_block() -> None:
     text = "x-batch: &b {partition: a}\nbatch: *b\n" + MINIMAL
     assert read(text, {"partition": "b"}).batch.partition == "b"
 
@@ -167,11 +169,11 @@ def test_a_shared_batch_block_is_not_written_through_its_alias() -> None:
         ),
     ],
 )
-def test_wrong_options_are_named(options: dict[str, str], line: str) -> None:
+def test_options_error_names_the_invalid_option(options: dict[str, str], line: str) -> None:
     assert errors(parse(MINIMAL, options)) == [line]
 
 
-def test_wrong_variables_are_named() -> None:
+def test_environment_error_names_the_invalid_variable() -> None:
     assert errors(parse(MINIMAL, environment={"time": "soon"}))[0].startswith("error: SBATCH_TIMELIMIT: 'soon'")
     assert errors(parse(MINIMAL, environment={"SBATCH_TIMELIMIT": "x"}))[0].startswith("error: SBATCH_TIMELIMIT: 'x'")
     assert errors(parse(MINIMAL, environment={"FFDL_LEARNERS": "0"}))[0].startswith("error: FFDL_LEARNERS: '0'")
@@ -180,6 +182,6 @@ def test_wrong_variables_are_named() -> None:
     ]
 
 
-def test_options_on_a_broken_batch_block_do_not_hide_what_is_broken() -> None:
+def test_options_do_not_hide_error_in_batch_block() -> None:
     (line,) = errors(parse(MINIMAL + "batch: [a]\n", {"partition": "x"}))
     assert "batch: a mapping is needed here, not a list" in line

@@ -54,19 +54,19 @@ def check(parsed: Parsed) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_bytes(raw: bytes) -> None:
+def test_parser_returns_spec_or_errors_for_any_bytes(raw: bytes) -> None:
     check(parse(raw))
 
 
 @given(st.text(max_size=300) | YAML_SCRAPS)
-def test_text(text: str) -> None:
+def test_parser_returns_spec_or_errors_for_any_text(text: str) -> None:
     check(parse(text))
     check(parse(MINIMAL + text))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(KEY, TREES, max_size=6))
-def test_structures(tree: dict[str, object]) -> None:
+def test_parser_returns_spec_or_errors_for_any_structure(tree: dict[str, object]) -> None:
     good = {"name": "x", "framework": {"name": "n", "version": "v", "command": "c"}}
     check(parse(json.dumps(tree)))
     check(parse(yaml.safe_dump({**good, **tree}, allow_unicode=True)))
@@ -78,25 +78,25 @@ def test_structures(tree: dict[str, object]) -> None:
         st.sampled_from(["time", "mem", "gres", "gpus", "cpus", "network", "signal", "x"]), st.text(max_size=12)
     )
 )
-def test_options(options: dict[str, str]) -> None:
+def test_parser_returns_spec_or_errors_for_any_options(options: dict[str, str]) -> None:
     check(parse(MINIMAL, options=options))
     check(parse(MINIMAL, environment=options))
 
 
 @given(st.text(string.ascii_letters + string.digits + ".+-_/=<>^()$;~", min_size=1, max_size=20))
-def test_unquoted_text_is_kept_as_it_is_written(text: str) -> None:
+def test_parser_keeps_unquoted_text_unchanged(text: str) -> None:
     if text in {"~", "null", "Null", "NULL", "-", "---", "..."} or text.startswith((">", "- ", "=")):
         return
     assert read(f"{MINIMAL}description: {text}\n").description == text
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Cn"]), max_size=40))
-def test_quoted_text_is_kept_as_it_is_written(text: str) -> None:
+def test_parser_keeps_quoted_text_unchanged(text: str) -> None:
     assert read(f"{MINIMAL}description: {json.dumps(text, ensure_ascii=False)}\n").description == text
 
 
 @given(st.integers(1, 10**6), st.sampled_from(["MB", "MiB", "GB", "GiB", "TB", "TiB", "M", "Gi", "gb", " GB"]))
-def test_sizes_survive_writing(number: int, unit: str) -> None:
+def test_format_size_round_trips_through_memory_field(number: int, unit: str) -> None:
     size = read(f"name: x\nmemory: {number}{unit}\n{FRAMEWORK}").resources.memory_bytes
     if size % 1024**2 == 0:
         again = read(f"name: x\nmemory: {format_size(size)}\n{FRAMEWORK}").resources.memory_bytes
@@ -112,7 +112,7 @@ def test_sizes_survive_writing(number: int, unit: str) -> None:
     ),
     st.sampled_from(["password", "user_name", "access_token", "api_key"]),
 )
-def test_a_secret_never_stays(secret: str, key: str) -> None:
+def test_redaction_removes_any_secret_from_text(secret: str, key: str) -> None:
     text = (
         f"name: x\ndata_stores:\n  - id: a\n    type: s3_datastore\n    training_data: {{container: c}}\n"
         f"    connection: {{{key}: {json.dumps(secret, ensure_ascii=False)}}}\n{FRAMEWORK}"
@@ -129,7 +129,7 @@ def test_a_secret_never_stays(secret: str, key: str) -> None:
     st.from_regex(r"[A-Za-z0-9@:*&#'\"{}%-]{1,12}", fullmatch=True) | st.sampled_from(KEYS),
     st.sampled_from(["{}", "a {} b", "my-{}-store", "{}/{}", "{}\n"]),
 )
-def test_the_redacted_text_is_a_manifest_whatever_repeats_the_secret(secret: str, around: str) -> None:
+def test_redacted_text_parses_when_other_values_repeat_the_secret(secret: str, around: str) -> None:
     text = json.dumps(
         {
             "name": around.format(secret, secret).strip(),

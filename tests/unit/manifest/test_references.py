@@ -13,7 +13,7 @@ STORE = (
 
 
 @pytest.mark.parametrize("reference", ["${secret:a.b_c-1}", "${env:TOKEN}", "${file:/a/b.txt}", "${file:beside.txt}"])
-def test_a_reference_stays_as_it_is(reference: str) -> None:
+def test_manifest_keeps_secret_env_and_file_references(reference: str) -> None:
     parsed = parse(f"{MINIMAL}batch: {{secrets: {{T: '{reference}'}}}}\n{STORE.format(reference)}")
     assert parsed.spec is not None and errors(parsed) == []
     assert parsed.spec.batch.secrets == {"T": reference}
@@ -32,7 +32,7 @@ def test_a_reference_stays_as_it_is(reference: str) -> None:
         ("${env:A-B}", "'A-B' cannot be the name of a variable"),
     ],
 )
-def test_what_is_meant_as_one_and_is_none_is_an_error(value: str, words: str) -> None:
+def test_manifest_rejects_malformed_reference(value: str, words: str) -> None:
     for text in (f"batch: {{secrets: {{T: '{value}'}}}}\n", STORE.format(value)):
         parsed = parse(MINIMAL + text)
         assert parsed.spec is None
@@ -40,28 +40,28 @@ def test_what_is_meant_as_one_and_is_none_is_an_error(value: str, words: str) ->
         assert words in line and "write ${secret:NAME}, ${env:NAME} or ${file:PATH}" in line
 
 
-def test_a_variable_without_a_value_is_an_error() -> None:
+def test_manifest_rejects_secret_variable_without_value() -> None:
     (line,) = errors(parse(f"{MINIMAL}batch: {{secrets: {{T: ''}}}}\n"))
     assert "batch.secrets.T: the variable has no value" in line
 
 
-def test_a_dollar_in_a_password_is_a_dollar() -> None:
+def test_manifest_takes_dollar_in_password_literally() -> None:
     parsed = parse(MINIMAL + STORE.format("pa$$word{1}"))
     assert parsed.inline_secrets["s-password"] == "pa$$word{1}"
 
 
-def test_what_is_moved_gets_a_name_that_the_manifest_does_not_use() -> None:
+def test_manifest_gives_moved_secret_an_unused_name() -> None:
     secrets = "{A: literal-a, B: '${secret:env-A}', C: '${secret:s-password}'}"
     parsed = parse(f"{MINIMAL}batch: {{secrets: {secrets}}}\n{STORE.format('literal-p')}")
     assert parsed.inline_secrets == {"env-A-2": "literal-a", "s-password-2": "literal-p", "s-user_name": "me-in-clear"}
 
 
-def test_a_variable_is_secret_or_it_is_not() -> None:
+def test_manifest_warns_if_variable_is_in_env_and_secrets() -> None:
     parsed = parse(f"{MINIMAL}batch: {{env: {{T: in-clear}}, secrets: {{T: '${{secret:t}}'}}}}\n")
     (line,) = warnings(parsed)
     assert "batch.env.T: the secret of this variable counts, and this value reaches no learner" in line
 
 
-def test_the_platforms_own_variables_take_no_secret() -> None:
+def test_manifest_warns_about_secret_for_platform_variable() -> None:
     (line,) = warnings(parse(f"{MINIMAL}batch: {{secrets: {{TRAINING_ID: '${{secret:t}}'}}}}\n"))
     assert "batch.secrets.TRAINING_ID: the platform sets TRAINING_ID itself" in line

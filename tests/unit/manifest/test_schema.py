@@ -16,14 +16,14 @@ from ffdl_batch.manifest import json_schema, literal_paths, starter_manifest
 from tests.unit.manifest.samples import MINIMAL, parse, read
 
 
-def test_it_is_a_schema_of_2020_12_and_plain_json() -> None:
+def test_json_schema_is_valid_2020_12_and_plain_json() -> None:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert json.loads(json.dumps(schema)) == schema
 
 
-def test_every_key_is_described() -> None:
+def test_json_schema_describes_every_key() -> None:
     schema = json_schema()
     definitions = schema["$defs"]
     assert isinstance(definitions, dict)
@@ -32,7 +32,7 @@ def test_every_key_is_described() -> None:
     assert bare == [] and all(block.get("description") for block in blocks)
 
 
-def test_a_caller_cannot_damage_it() -> None:
+def test_json_schema_returns_independent_copy() -> None:
     json_schema().clear()
     assert "properties" in json_schema()
 
@@ -51,7 +51,7 @@ def test_a_caller_cannot_damage_it() -> None:
 @pytest.mark.parametrize(
     "value", ["~", "1", "0", "-1", "0.5", "1e3", "'2'", "8GB", "job", "yes", "[]", "{}", "[a]", "{a: 1}"]
 )
-def test_schema_and_parser_agree_value_by_value(text: str, value: str) -> None:
+def test_json_schema_and_parser_accept_the_same_values(text: str, value: str) -> None:
     manifest = f"name: x\nframework: {{name: n, version: v, command: c}}\n{text.format(v=value)}\n"
     accepted = jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(manifest))
     assert accepted == (parse(manifest).spec is not None)
@@ -60,7 +60,7 @@ def test_schema_and_parser_agree_value_by_value(text: str, value: str) -> None:
 @pytest.mark.parametrize(
     "name", ["digits", "yes", "a: b", "#1", "it's", 'a "b"', "Größe", "null", "0123", "- x", "a # b"]
 )
-def test_the_starter_runs_as_it_is(name: str) -> None:
+def test_starter_manifest_parses_without_findings_for_any_name(name: str) -> None:
     text = starter_manifest(name)
     job = read(text)
     assert job.name == name
@@ -71,12 +71,12 @@ def test_the_starter_runs_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\0b"])
-def test_a_name_that_no_manifest_may_have(name: str) -> None:
+def test_starter_manifest_rejects_unusable_name(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be a name"):
         starter_manifest(name)
 
 
-def test_its_commented_parts_are_right_too() -> None:
+def test_starter_manifest_commented_parts_parse() -> None:
     lines = starter_manifest("x").splitlines()
     store = [line.removeprefix("# ") for line in lines if line.startswith(("# data_stores:", "#   "))]
     options = [
@@ -89,7 +89,7 @@ def test_its_commented_parts_are_right_too() -> None:
     )
 
 
-def test_it_names_every_level_of_the_network_as_it_is_written() -> None:
+def test_starter_manifest_lists_every_network_level() -> None:
     (line,) = [line for line in starter_manifest("x").splitlines() if "network:" in line]
     _, offered, _ = re.split(r"network: | *;", line.replace("HOST:PORT", "data.example.org:443"))
     words = re.split(r" +# or |, (?![^{]*})", offered)
@@ -98,7 +98,7 @@ def test_it_names_every_level_of_the_network_as_it_is_written() -> None:
     assert "default (auto)" in line
 
 
-def test_naming_the_package_imports_no_pydantic() -> None:
+def test_manifest_package_import_does_not_load_pydantic_or_yaml() -> None:
     code = "import sys, ffdl_batch.manifest; sys.exit(any(m in sys.modules for m in ('pydantic', 'yaml')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -112,11 +112,11 @@ def test_naming_the_package_imports_no_pydantic() -> None:
         ("ls /mnt/database /mnt/data-old", ()),
     ],
 )
-def test_literal_paths(command: str, found: tuple[str, ...]) -> None:
+def test_literal_paths_finds_job_directories_in_command(command: str, found: tuple[str, ...]) -> None:
     job = read(f"name: x\nframework: {{name: n, version: v, command: {json.dumps(command)}}}\n")
     assert literal_paths(job) == found
 
 
-def test_literal_paths_in_the_environment_and_in_roles() -> None:
+def test_literal_paths_searches_environment_and_roles() -> None:
     job = read(MINIMAL + "batch: {env: {P: 'x:/job/lib'}, roles: {worker: {command: ls /mnt/data}}}\n")
     assert literal_paths(job) == ("/job", "/mnt/data")

@@ -15,11 +15,11 @@ def store(text: str) -> str:
 HOST = "{id: a, type: mount_volume, training_data: {container: in}, training_results: {container: out}, connection: %s}"
 
 
-def test_none_at_all() -> None:
+def test_data_stores_may_be_absent_or_empty() -> None:
     assert read(MINIMAL).data_stores == read(MINIMAL + "data_stores: []\n").data_stores == ()
 
 
-def test_host_mount() -> None:
+def test_host_mount_store_reads_containers_and_path() -> None:
     (one,) = read(store(HOST % "{type: host_mount, name: n, path: /data/x/}")).data_stores
     assert (one.type, one.effective_type) == (StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT)
     assert (one.training_data, one.training_results, one.connection["path"]) == ("in", "out", "/data/x")
@@ -30,36 +30,36 @@ def test_host_mount() -> None:
     ("path", "absolute"),
     [("data", "/base/data"), ("./a/../b", "/base/b"), ("../c", "/c"), (".", "/base"), ("/x", "/x")],
 )
-def test_relative_paths_start_where_the_manifest_lies(path: str, absolute: str) -> None:
+def test_store_path_is_resolved_relative_to_manifest(path: str, absolute: str) -> None:
     (one,) = read(store(HOST % f"{{type: host_mount, path: {path}}}")).data_stores
     assert one.connection["path"] == absolute
 
 
-def test_a_relative_path_from_nowhere_is_refused() -> None:
+def test_store_path_rejects_relative_path_without_base_directory() -> None:
     assert errors(parse(store(HOST % "{type: host_mount, path: data}"), base_dir=""))
 
 
 @pytest.mark.parametrize(
     "connection", ["{type: host_mount}", "{type: host_mount, path: ~}", "{type: host_mount, path: ''}"]
 )
-def test_a_host_mount_needs_a_path(connection: str) -> None:
+def test_host_mount_store_requires_path(connection: str) -> None:
     (line,) = errors(parse(store(HOST % connection)))
     assert "data_stores[0].connection.path: a host_mount store needs a path" in line
 
 
-def test_a_home_directory_is_not_guessed() -> None:
+def test_store_path_rejects_home_directory_tilde() -> None:
     (line,) = errors(parse(store(HOST % "{type: host_mount, path: ~/data}")))
     assert "~ means nothing here" in line
 
 
-def test_mount_volume_alone_mounts_nothing_and_says_so() -> None:
+def test_mount_volume_store_warns_without_host_mount() -> None:
     (line,) = warnings(parse(store(HOST % "{path: /data}")))
     assert "FfDL mounts nothing for mount_volume alone" in line
     assert "connection: {type: host_mount, path: /a/directory}" in line
 
 
 @pytest.mark.parametrize("mode", ["mount", "copy"])
-def test_directory(mode: str) -> None:
+def test_directory_store_supports_mount_and_copy_modes(mode: str) -> None:
     text = f"{{id: d, type: directory, training_data: {{container: in}}, connection: {{path: x, mode: {mode}}}}}"
     (one,) = read(store(text)).data_stores
     assert (one.effective_type, one.connection["path"], one.is_copied) == (
@@ -69,7 +69,7 @@ def test_directory(mode: str) -> None:
     )
 
 
-def test_a_directory_that_copies_no_training_data_says_so() -> None:
+def test_directory_store_warns_about_copy_mode_without_training_data() -> None:
     results = "{id: d, type: directory, training_results: {}, connection: {path: /x%s}}"
     (line,) = warnings(parse(store(results % ", mode: copy")))
     assert "connection.mode: mode copy is for training_data, and there is none: nothing is copied" in line
@@ -78,7 +78,7 @@ def test_a_directory_that_copies_no_training_data_says_so() -> None:
     assert not warnings(parse(store(results % "")))
 
 
-def test_directory_with_another_mode() -> None:
+def test_directory_store_rejects_unknown_mode() -> None:
     text = "{id: d, type: directory, training_data: {container: in}, connection: {path: x, mode: link}}"
     (line,) = errors(parse(store(text)))
     assert "connection.mode: 'link' is not a mode (write mount or copy)" in line
@@ -93,7 +93,7 @@ def test_directory_with_another_mode() -> None:
         "type: mount_volume, connection: {type: host_mount, path: /x}",
     ],
 )
-def test_a_job_that_reads_nothing_may_name_a_store_for_its_results_alone(words: str) -> None:
+def test_data_store_accepts_results_without_training_data(words: str) -> None:
     parsed = parse(store(f"{{id: a, {words}, training_results: {{container: out}}}}"))
     assert [str(found) for found in parsed.findings if "data_stores" in str(found)] == []
     assert parsed.spec is not None
@@ -101,7 +101,7 @@ def test_a_job_that_reads_nothing_may_name_a_store_for_its_results_alone(words: 
     assert (one.training_data, one.training_results) == ("", "out")
 
 
-def test_a_directory_may_hold_results_only_and_a_block_without_container_is_the_path_itself() -> None:
+def test_directory_store_uses_its_path_for_results_without_container() -> None:
     (one,) = read(store("{id: d, type: directory, training_results: {}, connection: {path: /x}}")).data_stores
     assert (one.training_data, one.training_results) == ("", ".")
 
@@ -131,14 +131,14 @@ def test_a_directory_may_hold_results_only_and_a_block_without_container_is_the_
         (HOST.replace("container: in", "container: /x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
     ],
 )
-def test_what_is_missing_or_wrong(text: str, parts: list[str]) -> None:
+def test_data_stores_reject_missing_or_wrong_field_at_its_line(text: str, parts: list[str]) -> None:
     lines = errors(parse(store(text)))
     assert len(lines) == len(parts)
     for line, part in zip(lines, parts, strict=True):
         assert part in line and line.startswith("m.yml:5:")
 
 
-def test_two_stores_may_share_the_work() -> None:
+def test_data_stores_accept_several_stores_and_reject_duplicate_id() -> None:
     text = (
         f"{MINIMAL}data_stores:\n"
         "  - {id: a, type: directory, training_data: {container: c}, connection: {path: /x}}\n"
@@ -149,12 +149,12 @@ def test_two_stores_may_share_the_work() -> None:
     assert "data_stores[1].id: 'a' is also the id of data_stores[0] (give each its own id)" in line
 
 
-def test_a_store_without_id_gets_one() -> None:
+def test_data_store_gets_numbered_id_if_none_is_given() -> None:
     (one,) = read(store("{type: inmem_datastore, training_data: {container: c}}")).data_stores
     assert one.id == "store-1"
 
 
-def test_connection_type_wins_with_a_warning_where_they_differ() -> None:
+def test_connection_type_overrides_store_type_with_warning() -> None:
     text = (
         "{id: a, type: mount_cos, training_data: {container: c}, connection: {type: s3_datastore, auth_url: http://u}}"
     )
@@ -165,7 +165,7 @@ def test_connection_type_wins_with_a_warning_where_they_differ() -> None:
     assert warnings(parse(store(text.replace("mount_cos", "s3_datastore")))) == []
 
 
-def test_what_fsspec_needs_is_told_at_its_line_and_its_librarys_options_are_let_pass() -> None:
+def test_fsspec_store_warns_about_protocol_and_accepts_library_options() -> None:
     text = "{{type: fsspec_datastore, training_data: {{container: c}}, connection: {{{}}}}}"
     lines = warnings(parse(store(text.format("protocol: s3, account_name: x"))))
     assert any(
@@ -175,24 +175,24 @@ def test_what_fsspec_needs_is_told_at_its_line_and_its_librarys_options_are_let_
     assert (warnings(parsed), [line for line in notes(parsed) if "account" in line]) == ([], [])
 
 
-def test_connection_values_are_text() -> None:
+def test_connection_values_keep_raw_text() -> None:
     connection = "{auth_url: u, region: 0123, project_id: yes}"
     text = f"{{id: a, type: mount_cos, training_data: {{container: c}}, connection: {connection}}}"
     (one,) = read(store(text)).data_stores
     assert (one.connection["region"], one.connection["project_id"]) == ("0123", "yes")
 
 
-def test_results_without_a_place_are_noted() -> None:
+def test_data_store_notes_missing_result_container() -> None:
     lines = notes(parse(store("{id: a, type: inmem_datastore, training_data: {container: c}}")))
     assert any("data_stores[0].training_results: no place for results is named" in line for line in lines)
 
 
-def test_store_errors_show_beside_other_errors() -> None:
+def test_data_store_errors_are_reported_with_other_errors() -> None:
     lines = errors(parse(store("{id: a, type: mount_cos}") + "cpus: -1\n"))
     assert len(lines) == 3
 
 
-def test_an_empty_bucket_is_a_warning_where_ffdl_lets_it_pass() -> None:
+def test_s3_store_warns_about_empty_bucket() -> None:
     parsed = parse(store("{id: a, type: s3_datastore, training_data: {container: }, connection: {auth_url: u}}"))
     assert parsed.spec is not None and parsed.spec.data_stores[0].training_data == ""
     assert "[0].training_data.container: Data store bucket is not set; FfDL lets this pass" in warnings(parsed)[0]
@@ -223,7 +223,7 @@ RIGHT = {"name": "x", "container": "c", "url": "http://s3", "user": "me", "passw
         ({"image": "'{{image}}'"}, "framework.version"),
     ],
 )
-def test_placeholders_are_pointed_out(changed: dict[str, str], path: str) -> None:
+def test_manifest_warns_about_unfilled_placeholder(changed: dict[str, str], path: str) -> None:
     parsed = parse("# how to\n" + PLACEHOLDERS.format(**(RIGHT | changed)))
     assert parsed.spec is not None
     (line,) = [w for w in warnings(parsed) if "placeholder" in w]
@@ -231,23 +231,23 @@ def test_placeholders_are_pointed_out(changed: dict[str, str], path: str) -> Non
 
 
 @pytest.mark.parametrize("written", ["$BUCKET", "${BUCKET}"])
-def test_variables_are_not_replaced_and_that_is_said(written: str) -> None:
+def test_manifest_warns_that_variables_are_not_expanded_in_stores(written: str) -> None:
     (line, _) = warnings(parse(PLACEHOLDERS.format(**(RIGHT | {"container": f"'{written}'"}))))
     assert line.startswith("m.yml:6:32: warning: data_stores[0].training_data.container: ")
     assert "is taken as it is written: variables are replaced in commands only (write the real value)" in line
 
 
-def test_placeholders_are_not_called_credentials() -> None:
+def test_manifest_does_not_report_placeholder_as_credential() -> None:
     parsed = parse(PLACEHOLDERS.format(**(RIGHT | {"user": "<user>", "password": "<password>"})))
     assert len(warnings(parsed)) == 2 and "credentials stand" not in "".join(warnings(parsed))
 
 
-def test_values_that_only_resemble_placeholders_are_not_pointed_out() -> None:
+def test_manifest_does_not_warn_about_text_resembling_placeholder() -> None:
     right = RIGHT | {"name": "a <b> c", "password": "${env:MINE}", "user": "${secret:me}", "image": "'a<b'"}
     assert warnings(parse(PLACEHOLDERS.format(**right))) == []
 
 
-def test_what_no_store_can_be_reached_by_is_said_at_its_line() -> None:
+def test_data_store_warns_about_invalid_address_at_its_line() -> None:
     text = (
         f"{MINIMAL}data_stores:\n  - type: mount_cos\n    training_data: {{container: c}}\n    connection:\n"
         "      auth_url: s3.example.org\n"
@@ -259,7 +259,7 @@ def test_what_no_store_can_be_reached_by_is_said_at_its_line() -> None:
     assert sources["data_stores[0].connection.auth_url"] == "manifest:8"
 
 
-def test_results_on_a_web_server() -> None:
+def test_http_store_rejects_training_results() -> None:
     web = "{type: http_datastore, training_data: {container: a}, training_results: {container: b}, connection: %s}"
     (line,) = errors(parse(store(web % "{auth_url: http://w}")))
     assert "data_stores[0].training_results: results cannot be stored on a web server" in line
@@ -276,7 +276,9 @@ def test_results_on_a_web_server() -> None:
         ("fsspec_datastore", "unheard_of", "", ""),
     ],
 )  # fmt: skip
-def test_keys_that_nobody_reads(kind: str, key: str, severity: str, text: str) -> None:
+def test_data_store_reports_connection_key_only_if_it_is_not_used(
+    kind: str, key: str, severity: str, text: str
+) -> None:
     """What FfDL's manifests hold for no purpose is no fault, so all of it is told and nothing refused."""
     connection = f"{{auth_url: 'https://s3', protocol: sftp, host: h, {key}: 'true'}}"
     found = parse(store(f"{{id: a, type: {kind}, training_data: {{container: in}}, connection: {connection}}}"))

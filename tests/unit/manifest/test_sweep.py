@@ -17,7 +17,7 @@ def sweep_of(text: str) -> list[dict[str, str]]:
     return [dict(values) for values in read(manifest(text)).batch.sweep]
 
 
-def test_of_a_grid_the_last_variable_changes_fastest_and_values_keep_their_text() -> None:
+def test_sweep_grid_varies_last_variable_fastest_and_keeps_raw_text() -> None:
     assert sweep_of("sweep: {lr: [0.10, 1e-3], depth: [2, yes]}") == [
         {"lr": "0.10", "depth": "2"},
         {"lr": "0.10", "depth": "yes"},
@@ -26,22 +26,22 @@ def test_of_a_grid_the_last_variable_changes_fastest_and_values_keep_their_text(
     ]
 
 
-def test_a_list_is_its_elements() -> None:
+def test_sweep_list_gives_one_element_per_entry() -> None:
     text = "sweep:\n- {lr: 0.1, depth: 2}\n- lr: 0.01\n  depth:\n"
     assert sweep_of(text) == [{"lr": "0.1", "depth": "2"}, {"lr": "0.01", "depth": ""}]
 
 
-def test_no_sweep_is_none() -> None:
+def test_sweep_is_empty_if_absent_or_null() -> None:
     assert sweep_of("sweep:\nenv: {A: 1}") == []
     assert read(MINIMAL).batch.sweep == ()
 
 
-def test_an_array_beside_a_sweep_chooses_elements() -> None:
+def test_sweep_and_array_are_both_kept() -> None:
     batch = read(manifest("array: 1,3%1\nsweep: {a: [1, 2, 3, 4]}")).batch
     assert (batch.array, len(batch.sweep)) == ("1,3%1", 4)
 
 
-def test_an_option_wins_over_the_manifests_array() -> None:
+def test_array_option_overrides_manifest_array() -> None:
     parsed = parse(manifest("array: 0-3"), options={"array": "5"})
     assert parsed.spec is not None and parsed.spec.batch.array == "5"
     assert parsed.spec.sources["batch.array"] == "command line"
@@ -75,19 +75,19 @@ FIRST = len(MINIMAL.splitlines()) + 2
         ("array: 0,4\nsweep:\n- {lr: 1}", 0, "batch.array: the sweep has no element 4; its elements are 0 to 0"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_line(text: str, line: int, why: str) -> None:
+def test_sweep_and_array_errors_name_the_line(text: str, line: int, why: str) -> None:
     (found,) = errors(parse(manifest(text)))
     assert found.startswith(f"m.yml:{FIRST + line}:") and why in found
 
 
-def test_a_grid_that_is_too_large_is_one_error() -> None:
+def test_sweep_rejects_oversized_grid_with_one_error() -> None:
     numbers = ", ".join(map(str, range(30)))
     found = errors(parse(manifest(f"sweep: {{a: [{numbers}], b: [{numbers}], c: [{numbers}]}}")))
     assert len(found) == 1
     assert "the grid has 30 x 30 x 30 = 27000 elements; an array has 10000 at most" in found[0]
 
 
-def test_ten_thousand_listed_elements_are_read_and_one_more_is_not() -> None:
+def test_sweep_list_accepts_10000_elements_and_rejects_one_more() -> None:
     lines = "".join(f"  - {{a: {n}, b: x}}\n" for n in range(10_000))
     spec = read(f"{MINIMAL}batch:\n  sweep:\n{lines}")
     assert len(spec.batch.sweep) == 10_000
@@ -95,7 +95,7 @@ def test_ten_thousand_listed_elements_are_read_and_one_more_is_not() -> None:
     assert "the list has 10001 elements; an array has 10000 at most" in found
 
 
-def test_an_element_that_lacks_a_variable_and_a_variable_that_is_set_twice_are_warned_of() -> None:
+def test_sweep_warns_about_missing_and_duplicate_variables() -> None:
     parsed = parse(manifest("env: {lr: 1}\nsweep:\n- {lr: 1, depth: 2}\n- {lr: 2}"))
     warnings = [str(finding) for finding in parsed.findings if finding.severity is Severity.WARNING]
     assert parsed.spec is not None and len(warnings) == 2
@@ -103,7 +103,7 @@ def test_an_element_that_lacks_a_variable_and_a_variable_that_is_set_twice_are_w
     assert "batch.sweep[1]: depth is not set here" in warnings[1]
 
 
-def test_a_credential_in_a_sweep_is_warned_of() -> None:
+def test_sweep_warns_about_credential_like_variable() -> None:
     parsed = parse(manifest("sweep: {API_TOKEN: [a, b]}"))
     assert any("looks like a credential" in str(finding) for finding in parsed.findings)
 
@@ -115,25 +115,25 @@ def warned(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ["sweep:\n  PATH: [a, b]", "env:\n  PATH: a", "sweep:\n- {PATH: a}\n- {PATH: b}"])
-def test_a_path_is_warned_of_once_with_what_comes_of_it(text: str) -> None:
+def test_path_variable_warns_once_in_env_or_sweep(text: str) -> None:
     (found,) = warned(manifest(text))
     assert found.startswith(f"m.yml:{FIRST + 1}:") and "PATH: the learner's shell and programs are looked for" in found
 
 
 @pytest.mark.parametrize("name", ["HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME"])
-def test_what_programs_are_started_by_is_warned_of(name: str) -> None:
+def test_loader_variable_warns_in_env_and_sweep(name: str) -> None:
     assert [name in found for found in warned(manifest(f"env: {{{name}: /x}}"))] == [True]
     assert [name in found for found in warned(manifest(f"sweep: {{{name}: [/x]}}"))] == [True]
 
 
-def test_every_protected_name_in_the_environment_is_warned_of() -> None:
+def test_env_warns_about_every_protected_variable() -> None:
     names = "".join(f"  {name}: x\n" for name in PROTECTED)
     found = warned(manifest(f"env:\n{names}"))
     assert len(found) == len(PROTECTED)
     assert all(f"the platform sets {name} itself" in text for name, text in zip(PROTECTED, found, strict=True))
 
 
-def test_an_arrays_own_names_are_the_platforms_in_arrays_alone() -> None:
+def test_env_warns_about_array_variable_only_in_arrays() -> None:
     assert warned(manifest("env: {FFDL_ARRAY_INDEX: 3}")) == []
     (found,) = warned(manifest("env: {FFDL_ARRAY_INDEX: 3}\narray: 0-3"))
     assert "batch.env.FFDL_ARRAY_INDEX: the platform sets FFDL_ARRAY_INDEX itself" in found

@@ -7,13 +7,13 @@ import pytest
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read, warnings
 
 
-def test_crlf_bom_and_missing_newline() -> None:
+def test_parser_accepts_crlf_bom_and_missing_final_newline() -> None:
     job = read(b"\xef\xbb\xbf" + MINIMAL.replace("\n", "\r\n").rstrip().encode())
     assert job.framework.command == "run"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf16_is_named(encoding: str) -> None:
+def test_parser_rejects_utf16_by_name(encoding: str) -> None:
     (line,) = errors(parse(MINIMAL.encode(encoding)))
     assert "UTF-16" in line and "save it as UTF-8" in line
 
@@ -51,22 +51,22 @@ def test_utf16_is_named(encoding: str) -> None:
         ("- a\n", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is a list"),
     ],
 )
-def test_what_is_no_manifest(raw: str | bytes, line: str) -> None:
+def test_parser_rejects_input_that_is_no_manifest(raw: str | bytes, line: str) -> None:
     assert errors(parse(raw)) == [line]
 
 
 @pytest.mark.parametrize("raw", ["a" * 50_000_000, b"a: b\n" * 300_000, "é" * 600_000])
-def test_a_large_text_is_refused_unread(raw: str | bytes) -> None:
+def test_parser_rejects_text_over_1_mib_unread(raw: str | bytes) -> None:
     (line,) = errors(parse(raw))
     assert "larger than 1 MiB and was not read" in line
 
 
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "a:\n "])
-def test_depth_is_limited(opening: str) -> None:
+def test_parser_limits_nesting_depth(opening: str) -> None:
     assert parse(opening * 100_000).spec is None
 
 
-def test_expansion_of_aliases_is_limited() -> None:
+def test_parser_limits_alias_expansion() -> None:
     lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
     for name, before in zip("bcdefgh", "abcdefg", strict=True):
         lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]")
@@ -74,7 +74,7 @@ def test_expansion_of_aliases_is_limited() -> None:
     assert "more than 60000 values once its aliases are expanded" in line
 
 
-def test_aliases_that_nest_are_limited() -> None:
+def test_parser_limits_nesting_through_aliases() -> None:
     lines = ["x0: &x0 {a: 1}", *(f"x{i}: &x{i} {{k: *x{i - 1}}}" for i in range(1, 100))]
     (line,) = errors(parse("\n".join(lines)))
     assert "nests deeper than 40 levels" in line
@@ -137,12 +137,12 @@ def test_aliases_that_nest_are_limited() -> None:
         ("a: {{{{x}}}}\n", "1:4: error: {{ starts a placeholder"),
     ],
 )
-def test_yaml_errors_in_human_words(text: str, part: str) -> None:
+def test_parser_explains_yaml_error_with_its_position(text: str, part: str) -> None:
     (line,) = errors(parse(text))
     assert line.startswith("m.yml:") and part in line
 
 
-def test_only_the_first_document_counts() -> None:
+def test_parser_reads_only_first_document_with_warning() -> None:
     parsed = parse(f"---\n{MINIMAL}---\nname: second\n")
     assert parsed.spec is not None and parsed.spec.name == "job"
     assert warnings(parsed) == [
@@ -151,11 +151,11 @@ def test_only_the_first_document_counts() -> None:
     ]
 
 
-def test_nothing_after_the_end_of_the_document_is_read() -> None:
+def test_parser_ignores_text_after_document_end() -> None:
     assert warnings(parse(f"{MINIMAL}...\n{{[broken\n")) == []
 
 
-def test_the_last_of_two_keys_wins_with_both_lines_in_the_warning() -> None:
+def test_parser_takes_last_of_duplicate_keys_with_warning() -> None:
     parsed = parse("name: a\nname: b\nmemory: 1GB\n" + FRAMEWORK)
     assert parsed.spec is not None and parsed.spec.name == "b"
     assert warnings(parsed) == [
@@ -163,7 +163,7 @@ def test_the_last_of_two_keys_wins_with_both_lines_in_the_warning() -> None:
     ]
 
 
-def test_anchors_and_merges() -> None:
+def test_parser_supports_anchors_and_merge_keys() -> None:
     job = read(
         "x-d: &d {cpus: 2, learners: 3}\nx-e: &e {cpus: 7, gpus: 1}\n<<: [*d, *e]\nlearners: 4\nname: &n job\n"
         "description: *n\n" + FRAMEWORK
@@ -172,7 +172,7 @@ def test_anchors_and_merges() -> None:
     assert job.description == "job"
 
 
-def test_a_quoted_merge_key_is_an_ordinary_key() -> None:
+def test_parser_treats_quoted_merge_key_as_unknown_key() -> None:
     (line,) = warnings(parse(MINIMAL + '"<<": {cpus: 2}\n'))
     assert "<<: this key is not known and is ignored" in line
 
@@ -197,27 +197,27 @@ def test_a_quoted_merge_key_is_an_ordinary_key() -> None:
         ),
     ],
 )
-def test_unknown_keys_are_warnings_and_errors_when_strict(text: str, line: str) -> None:
+def test_unknown_key_is_warning_and_error_in_strict_mode(text: str, line: str) -> None:
     assert warnings(parse(MINIMAL + text)) == [line]
     assert errors(parse(MINIMAL + text, strict=True)) == [line.replace("warning", "error")]
 
 
-def test_keys_of_ones_own_may_start_with_x() -> None:
+def test_parser_accepts_x_and_dot_keys_in_strict_mode() -> None:
     assert warnings(parse(MINIMAL + "x-mine: 1\n.hidden: 2\n", strict=True)) == []
 
 
-def test_findings_are_limited() -> None:
+def test_parser_limits_number_of_findings() -> None:
     parsed = parse(MINIMAL + "".join(f"key{i}: v\n" for i in range(500)))
     assert len(parsed.findings) == 101
     assert "more findings are not shown" in str(parsed.findings[-1])
 
 
-def test_an_error_is_never_crowded_out_by_warnings() -> None:
+def test_parser_reports_error_despite_many_warnings() -> None:
     assert errors(parse("name: x\n" + "".join(f"key{i}: v\n" for i in range(500))))
 
 
 @pytest.mark.parametrize("key", ["model_definition", "training_data_reference", "training_results_reference"])
-def test_manifests_of_watson_machine_learning_are_sent_to_convert(key: str) -> None:
+def test_parser_refers_wml_manifest_to_convert(key: str) -> None:
     (line,) = errors(parse(f"# WML\n{key}: {{name: x}}\n"))
     assert line == (
         f"m.yml:2:1: error: {key}: this is a manifest of Watson Machine Learning, not of FfDL "
@@ -241,11 +241,11 @@ def test_manifests_of_watson_machine_learning_are_sent_to_convert(key: str) -> N
         ),
     ],
 )
-def test_other_well_known_documents_are_named_in_one_line(text: str, line: str) -> None:
+def test_parser_names_foreign_document_in_one_line(text: str, line: str) -> None:
     parsed = parse(text)
     assert [str(f) for f in parsed.findings] == [line]
 
 
-def test_foreign_keys_beside_a_command_are_unknown_keys_only() -> None:
+def test_parser_treats_foreign_keys_as_unknown_if_command_is_present() -> None:
     parsed = parse(MINIMAL + "apiVersion: v1\nkind: Job\nmodel_identifier: y\ntrain: {}\n")
     assert parsed.spec is not None and len(warnings(parsed)) == 4

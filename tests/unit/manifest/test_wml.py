@@ -55,7 +55,7 @@ def told(found: Conversion, text: str) -> Judged:
     return one
 
 
-def test_it_becomes_a_manifest_that_is_taken_as_it_is() -> None:
+def test_wml_convert_produces_a_valid_manifest() -> None:
     found = convert(WML)
     assert found.manifest == {
         "name": "mnist", "description": "digits", "learners": 2, "gpus": 2, "cpus": 52, "memory": "48Gb",
@@ -77,7 +77,7 @@ def test_it_becomes_a_manifest_that_is_taken_as_it_is() -> None:
     assert (parsed.spec.framework.version, dict(parsed.inline_secrets)) == ("1.10", {})
 
 
-def test_each_value_is_told_with_its_line() -> None:
+def test_wml_convert_judges_each_value_with_its_line() -> None:
     found = convert(WML)
     assert [one.line for one in found.judged] == sorted(one.line for one in found.judged)
     assert told(found, "model_definition.framework.name").fate is Fate.MAPPED
@@ -90,7 +90,7 @@ def test_each_value_is_told_with_its_line() -> None:
     assert len(found.judged) > leaves
 
 
-def test_credentials_leave_with_the_command_that_sets_them() -> None:
+def test_wml_convert_hides_credentials_and_names_secret_set_command() -> None:
     found = convert(WML)
     everything = write_manifest(found.manifest) + repr(found.judged)
     assert "s3cr3t-value" not in everything and "AKIA-IN-CLEAR" not in everything
@@ -100,7 +100,7 @@ def test_credentials_leave_with_the_command_that_sets_them() -> None:
     assert same.reason.endswith("ffdl secret set wml-data-password")
 
 
-def test_results_elsewhere_are_a_store_of_their_own() -> None:
+def test_wml_convert_makes_separate_store_for_results_in_other_location() -> None:
     head, _, tail = WML.partition("training_results_reference")
     found = convert(f"{head}training_results_reference{tail.replace('s3cr3t-value', 'another')}")
     stores = found.manifest["data_stores"]
@@ -112,37 +112,37 @@ def test_results_elsewhere_are_a_store_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("size", [*SIZES, "small"])
-def test_every_size_is_ffdl_s(size: str) -> None:
+def test_wml_convert_maps_every_size_to_gpus_cpus_and_memory(size: str) -> None:
     manifest = convert(WML.replace("v100x2", size)).manifest
     expected = SIZES.get(size, (0, 1, 1))
     assert (manifest["gpus"], manifest["cpus"], manifest["memory"]) == (*expected[:2], f"{expected[2]}Gb")
 
 
-def test_what_is_no_number_of_nodes_is_one() -> None:
+def test_wml_convert_uses_one_learner_if_nodes_is_no_number() -> None:
     found = convert(WML.replace("nodes: 2", "nodes: two"))
     assert found.manifest["learners"] == 1
     assert told(found, "model_definition.execution.compute_configuration.nodes").fate is Fate.APPROXIMATED
 
 
-def test_unknown_keys_are_dropped_and_told() -> None:
+def test_wml_convert_drops_unknown_keys_and_hides_their_secrets() -> None:
     found = convert(WML + "extra:\n  deep: [1, {secret_key: hidden-one}]\n")
     assert told(found, "extra.deep[0]: 1").fate is Fate.DROPPED
     assert "hidden-one" not in repr(found.judged)
 
 
 @pytest.mark.parametrize("text", ["name: x\nframework: {name: a, command: b}\n", "#!/bin/sh\n", "a: [\n", "- 1\n", ""])
-def test_others_are_not_taken(text: str) -> None:
+def test_wml_reader_does_not_recognise_other_documents(text: str) -> None:
     assert not WmlReader().recognises(text)
 
 
-def test_a_training_without_a_command_is_refused() -> None:
+def test_wml_convert_rejects_missing_command_and_check() -> None:
     with pytest.raises(CannotConvert, match=r"model_definition\.execution\.command is missing"):
         convert("model_definition: {framework: {name: tensorflow}}\n")
     with pytest.raises(CannotConvert, match="leave --check out"):
         WmlReader().differences(Source("", "x"), "")
 
 
-def test_of_a_list_of_inputs_the_first_counts_and_the_others_are_told() -> None:
+def test_wml_convert_uses_first_of_several_inputs() -> None:
     before, mark, after = WML.partition("training_data_reference:\n")
     block, _, rest = after.partition("training_results_reference:")
     lines = [f"  {line}" for line in block.splitlines()]

@@ -20,14 +20,14 @@ def good(index: int) -> Outcome:
     return Outcome(task, f"training-{index:09d}", "COMPLETED", executions, frozenset({native}), expected(task))
 
 
-def test_a_faultless_run_holds() -> None:
+def test_proof_checker_accepts_faultless_jobs() -> None:
     tally = judge([good(index) for index in range(4)])
     assert tally.holds
     assert tally.line(0.84) == "jobs 4 COMPLETED 4 lost 0 doubled 0 wrong 0 slowest state seen late by 0.8 s"
     assert tally.troubles == ()
 
 
-def test_the_value_is_what_a_person_would_compute() -> None:
+def test_proof_checker_computes_expected_value_per_learner() -> None:
     task = replace(TASKS[3], numbers="1\n2\n3\n-4\n")
     assert task.learners == 2
     assert [expected(task)[learner]["squares"] for learner in (1, 2)] == [1 + 9, 4 + 16]
@@ -50,24 +50,24 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize("mutant, counts", MUTATIONS.values(), ids=MUTATIONS.keys())
-def test_each_fault_is_found(mutant: Outcome, counts: tuple[int, int, int, int]) -> None:
+def test_proof_checker_detects_each_planted_fault(mutant: Outcome, counts: tuple[int, int, int, int]) -> None:
     tally = judge([good(0), good(1), good(2), mutant])
     assert (tally.completed, tally.lost, tally.doubled, tally.wrong) == counts
     assert not tally.holds
     assert any(mutant.task.name in trouble for trouble in tally.troubles)
 
 
-def test_nothing_submitted_proves_nothing() -> None:
+def test_proof_checker_rejects_empty_run() -> None:
     assert not judge([]).holds
 
 
-def test_the_slowest_state_is_named_and_unseen_ones_do_not_count() -> None:
+def test_proof_checker_names_slowest_seen_state() -> None:
     happened = {("a", "PROCESSING"): 10.0, ("a", "COMPLETED"): 12.0, ("b", "STORING"): 1.0}
     assert slowest(happened, {("a", "PROCESSING"): 10.5, ("a", "COMPLETED"): 14.0}) == Late(2.0, "a", "COMPLETED")
     assert slowest({}, {}) == Late(0.0)
 
 
-def test_tasks_differ_and_cover_one_to_four_gpus_and_several_learners() -> None:
+def test_proof_workload_varies_inputs_gpus_and_learners() -> None:
     tasks = make_tasks(20, seed=3, prefix="p")
     assert len({task.numbers for task in tasks}) == 20
     assert {task.gpus for task in tasks} == {1, 2, 3, 4}

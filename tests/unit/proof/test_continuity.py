@@ -41,7 +41,7 @@ GOOD = Remains(
 )
 
 
-def test_a_training_without_a_fault_holds() -> None:
+def test_resume_proof_accepts_faultless_training_and_reports_it() -> None:
     verdict = judge(GOOD)
     assert verdict.troubles == []
     assert [(cut.kind, cut.lost, cut.took_s, cut.gap_s) for cut in verdict.interruptions] == [
@@ -98,30 +98,30 @@ FAULTS: dict[str, tuple[Callable[[Remains], Remains], str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "words"), FAULTS.values(), ids=FAULTS.keys())
-def test_each_fault_is_found(spoil: Callable[[Remains], Remains], words: str) -> None:
+def test_resume_proof_detects_each_planted_fault(spoil: Callable[[Remains], Remains], words: str) -> None:
     verdict = judge(spoil(GOOD))
     assert not verdict.holds
     assert any(re.search(words, trouble) for trouble in verdict.troubles), verdict.troubles
 
 
-def test_two_allocations_prove_nothing() -> None:
+def test_resume_proof_rejects_fewer_than_three_allocations() -> None:
     few = replace(GOOD, sessions=SESSIONS[:2], records=RECORDS[:2])
     assert any("three are needed" in trouble for trouble in judge(few).troubles)
 
 
-def test_an_attempt_that_the_scheduler_started_anew_counts_as_two() -> None:
+def test_resume_proof_accepts_attempt_restarted_by_scheduler() -> None:
     sessions = [SESSIONS[0], replace(SESSIONS[1], attempt=1), SESSIONS[2]]
     records = [RECORDS[0], replace(RECORDS[1], attempt=1, native_id="101"), RECORDS[2]]
     again = replace(GOOD, sessions=sessions, records=records, natives=["101", "103"])
     assert judge(replace(again, allocations=frozenset({"101", "103"}))).troubles == []
 
 
-def test_a_log_is_read_by_sessions_and_a_torn_line_is_left_out() -> None:
+def test_resume_proof_reads_sessions_from_log_and_drops_torn_line() -> None:
     log = 'session {"after": 0, "RESUME": "0"}\nstep 1\nstep 2\nsaved 2\nnoise 3\nsession {"after": 2}\nstep 3\nstep 4'
     assert sessions_in(4, log) == [Session(4, 0, (1, 2), (2,)), Session(4, 2, (3,), ())]
 
 
-def test_both_forms_force_three_allocations_and_cannot_end_before() -> None:
+def test_resume_proof_scripts_force_interruptions_before_the_end() -> None:
     assert [blow.kind for blow in FULL.blows] == ["preemption", "node_failure", "timeout"]
     for script in (FULL, SHORT):
         assert len(script.blows) >= 2

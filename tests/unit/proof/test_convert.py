@@ -20,7 +20,7 @@ def _only(*names: str) -> list[str]:
     return [word for name in names for word in ("--only", name)]
 
 
-def test_what_is_converted_starts_what_the_script_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_proof_accepts_correct_conversions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_only(*SHORT)) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -29,7 +29,7 @@ def test_what_is_converted_starts_what_the_script_starts(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-def test_a_conversion_that_was_made_wrong_is_found(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_proof_detects_each_broken_conversion(broken: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*_only("pyxis"), "--break", broken]) == 1
     said = capsys.readouterr()
     assert said.out.splitlines()[1].endswith(", 1 wrong")
@@ -55,7 +55,7 @@ def _ran(*calls: tuple[str, str], place: str = "/a") -> Ran:
 STEPS = [(word, node) for word in "123" for node in "01"]
 
 
-def test_what_runs_at_the_same_time_may_begin_in_any_order() -> None:
+def test_convert_proof_ignores_order_of_background_steps() -> None:
     first = _ran(*STEPS)
     for again in (STEPS[::-1], STEPS[3:] + STEPS[:3]):
         assert compare(first, _ran(*again, place="/b"), WHOLE, beside=True) == []
@@ -71,13 +71,13 @@ def test_what_runs_at_the_same_time_may_begin_in_any_order() -> None:
         ([*STEPS[:-1], ("3", "0")], "environment of python: SLURM_NODEID='1' became '0'"),
     ],
 )
-def test_a_missing_or_another_call_in_the_background_is_wrong(again: list[tuple[str, str]], said: str) -> None:
+def test_convert_proof_detects_missing_or_changed_background_call(again: list[tuple[str, str]], said: str) -> None:
     first, third = _ran(*STEPS), _ran(*STEPS[::-1], place="/c")
     (told,) = compare(first, _ran(*again[::-1], place="/b"), WHOLE, third, beside=True)
     assert told.startswith(said)
 
 
-def test_a_random_word_in_the_background_is_no_difference_and_a_lost_status_is() -> None:
+def test_convert_proof_ignores_random_argument_but_detects_changed_exit_status() -> None:
     first, third = _ran(("seed=17", "0"), ("x", "0")), _ran(("x", "0"), ("seed=93", "0"), place="/c")
     again = _ran(("x", "0"), ("seed=5", "0"), place="/b")
     assert compare(first, again, WHOLE, third, beside=True) == []
@@ -85,15 +85,13 @@ def test_a_random_word_in_the_background_is_no_difference_and_a_lost_status_is()
     assert compare(first, replace(again, status=1), WHOLE, third, beside=True) != []
 
 
-def test_steps_in_the_background_on_two_nodes_are_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_proof_accepts_background_steps_on_two_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(_only("background-nodes", "background-steps")) == 0
     assert main([*_only("background-nodes"), "--break", "environment"]) == 1
     assert ", 1 wrong" in capsys.readouterr().out
 
 
-def test_a_directory_that_is_not_there_or_has_no_script_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_convert_proof_reports_missing_corpus_or_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--corpus", "/nope"]) == 2
     assert main(["--corpus", str(tmp_path)]) == 2
     assert main(["--only", "nope"]) == 2

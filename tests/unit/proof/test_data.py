@@ -63,7 +63,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def test_a_faultless_run_holds() -> None:
+def test_data_proof_accepts_faultless_run() -> None:
     assert GOOD.troubles() == []
     assert GOOD.holds
     assert "quick_s3, which checks no keys; all else is of moto's): 100 in 2.5 s, 10 out 0.5 s\n" in GOOD.report()
@@ -73,23 +73,23 @@ def test_a_faultless_run_holds() -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_does_not_hold(name: str) -> None:
+def test_data_proof_detects_each_planted_fault(name: str) -> None:
     changes, said = BROKEN[name]
     broken = replace(GOOD, **changes)
     assert broken.troubles() == [said]
     assert not broken.holds
 
 
-def test_mismatches_of_all_kinds_are_counted() -> None:
+def test_data_proof_counts_mismatches_of_all_kinds() -> None:
     broken = replace(GOOD, came=Moved(1, 1, ["x"]), went=Moved(1, 1, ["y", "z"]), strange=["r"], secrets=["s"])
     assert broken.report().endswith("mismatches 4 secrets found 1")
 
 
-def test_nothing_at_all_does_not_hold() -> None:
+def test_data_proof_rejects_empty_run() -> None:
     assert not Found().holds
 
 
-def test_a_learners_word_counts_only_if_it_saw_all() -> None:
+def test_data_proof_requires_one_complete_learner_report() -> None:
     files = {"a": b"12", "b": b""}
     good = 'ffdl: loaded\nreport {"files": 2, "bytes": 2, "wrong": []}\n'
     assert comparing.told("j", good, files) == Moved(2, 2, [])
@@ -101,7 +101,7 @@ def test_a_learners_word_counts_only_if_it_saw_all() -> None:
     assert comparing.told("j", wrong, files).wrong == ["j: data: a: missing"]
 
 
-def test_results_are_exactly_those_that_are_wanted() -> None:
+def test_data_proof_requires_exact_results_in_store() -> None:
     wanted = {"a": b"1", "b": b"2"}
     assert comparing.compare("r", wanted, wanted) == Moved(2, 2, [])
     assert comparing.compare("r", wanted, {"a": b"1"}).wrong == ["r: b is not in the store"]
@@ -109,12 +109,12 @@ def test_results_are_exactly_those_that_are_wanted() -> None:
     assert comparing.compare("r", wanted, {**wanted, "b": b"3"}).wrong == ["r: b has other bytes"]
 
 
-def test_each_learner_makes_a_share_and_together_they_make_all() -> None:
+def test_data_proof_copies_split_files_among_learners() -> None:
     made = comparing.copies({"a": b"\x00", "b": b"\x5a", "c": b""}, 2)
     assert made == {"copy-1/a": b"\x5a", "copy-1/c": b"", "copy-2/b": b"\x00"}
 
 
-def test_the_model_is_what_was_submitted() -> None:
+def test_data_proof_detects_changed_or_missing_model() -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("learner.py", b"x")
@@ -133,7 +133,7 @@ def record(step: int, value: float, learner: int = 1) -> dict[str, Any]:
     return {"metrics": {"learner": learner, "record": plain}}
 
 
-def test_records_come_once_in_order_and_with_their_values() -> None:
+def test_data_proof_detects_missing_duplicate_or_changed_metric_record() -> None:
     planted = [0.5, 0.25]
     good = [record(1, 0.5), record(2, 0.25)]
     for lines, right in (
@@ -150,7 +150,7 @@ def test_records_come_once_in_order_and_with_their_values() -> None:
 
 
 @pytest.mark.parametrize("scale", [SHORT, FULL], ids=["short", "full"])
-def test_data_sets_have_what_the_proof_is_about(scale: Any) -> None:
+def test_data_proof_sets_contain_empty_sparse_and_small_files(scale: Any) -> None:
     sets = data_sets(scale, 1)
     main = sets[MAIN]
     assert main["empty"] == b""
@@ -162,7 +162,7 @@ def test_data_sets_have_what_the_proof_is_about(scale: Any) -> None:
     assert len(losses(scale, 1)) == scale.records
 
 
-def test_of_many_files_each_tenth_becomes_a_result_and_nothing_else() -> None:
+def test_data_proof_expects_every_tenth_small_file_as_result() -> None:
     files = data_sets(SHORT, 1)[MANY]
     code, log = b"print()", b"report\n"
     stored = {f"j/{name}": data for name, data in comparing.copies(files, 1, EACH).items()}
@@ -180,6 +180,6 @@ def test_of_many_files_each_tenth_becomes_a_result_and_nothing_else() -> None:
     assert wrong == f"results of many: {first} has other bytes"
 
 
-def test_seconds_of_many_files_are_those_of_the_jobs_states() -> None:
+def test_data_proof_times_small_files_by_job_states() -> None:
     at = {"DOWNLOADING": 10.0, "PROCESSING": 12.5, "STORING": 20.0, "COMPLETED": 20.5}
     assert many.figures(101, at) == Many(101, 2.5, 11, 0.5)

@@ -15,7 +15,7 @@ GOOD = Found(
 )
 
 
-def test_what_was_planted_and_nothing_else_holds() -> None:
+def test_fault_proof_accepts_exactly_the_planted_incidents() -> None:
     assert GOOD.holds
     assert GOOD.troubles() == []
     assert "kinds planted 2" in GOOD.report()
@@ -33,28 +33,28 @@ def test_what_was_planted_and_nothing_else_holds() -> None:
         ([*GOOD.told, Told("a", "user.signal", ("n2",), 1)], "told user.signal, which was not planted"),
     ],
 )
-def test_each_mistake_is_told(told: list[Told], said: str) -> None:
+def test_fault_proof_detects_missing_wrong_or_extra_incident(told: list[Told], said: str) -> None:
     found = replace(GOOD, told=told)
     assert not found.holds
     assert any(said in trouble for trouble in found.troubles()), found.troubles()
 
 
-def test_a_healthy_job_that_failed_is_no_success() -> None:
+def test_fault_proof_rejects_failed_healthy_job() -> None:
     found = replace(GOOD, states={**GOOD.states, "c": "FAILED"})
     assert not found.holds
     assert found.healthy == (1, 0)
 
 
-def test_two_incidents_for_one_fault_are_one_too_many() -> None:
+def test_fault_proof_rejects_duplicate_incident() -> None:
     assert not replace(GOOD, told=[*GOOD.told, GOOD.told[0]]).holds
 
 
-def test_nothing_planted_proves_nothing() -> None:
+def test_fault_proof_rejects_run_without_planted_faults() -> None:
     assert not Found({}, [], {}).holds
     assert not Found({"c": GOOD.planted["c"]}, [], {"c": "COMPLETED"}).holds
 
 
-def test_precision_and_recall() -> None:
+def test_fault_proof_computes_precision_and_recall_per_kind() -> None:
     found = replace(GOOD, told=[*GOOD.told, Told("c", "user.exit", (), 1)])
     [gpu, exited] = found.rows()
     assert (gpu.kind, gpu.precision, gpu.recall) == ("node.gpu", 1.0, 1.0)

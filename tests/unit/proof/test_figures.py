@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.figures import Figure, shown, table
 
 
-def test_a_figure_knows_its_percentiles_and_keeps_its_samples() -> None:
+def test_figure_computes_percentiles_and_keeps_samples() -> None:
     figure = Figure("submit", "whole", "ffdl", "ms", [float(n) for n in range(1, 201)], "<= 150")
     assert (figure.percentile(99), figure.percentile(50), figure.percentile(100)) == (198.0, 100.0, 200.0)
     assert figure.plain()["n"] == 200
@@ -16,11 +16,11 @@ def test_a_figure_knows_its_percentiles_and_keeps_its_samples() -> None:
 
 
 @pytest.mark.parametrize("value, text", [(0.01234, "0.0123"), (12.34, "12.3"), (123.4, "123"), (-0.5, "-0.5")])
-def test_three_digits_are_shown(value: float, text: str) -> None:
+def test_figure_value_is_printed_with_three_digits(value: float, text: str) -> None:
     assert shown(value) == text
 
 
-def test_the_table_is_aligned() -> None:
+def test_figure_table_aligns_its_columns() -> None:
     lines = table([Figure("a", "b", "ffdl", "s", [1.0]), Figure("a", "b", "sbatch", "s", [10.0], "x")]).splitlines()
     assert len(lines) == 3
     assert lines[2].endswith("x")

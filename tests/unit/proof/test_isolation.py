@@ -76,7 +76,7 @@ def through(facts: Facts) -> set[str]:
 
 
 @each_round
-def test_every_refusal_has_a_control_of_its_own_kind_and_goal_from_elsewhere(facts: Facts) -> None:
+def test_isolation_probes_have_a_matching_control_for_every_refusal(facts: Facts) -> None:
     for one in probes(facts):
         assert one.control or not one.refuse, one.name
         if one.control and one.refuse:
@@ -88,7 +88,7 @@ def test_every_refusal_has_a_control_of_its_own_kind_and_goal_from_elsewhere(fac
 
 
 @each_round
-def test_a_way_that_the_control_does_without_is_shown_to_be_open(facts: Facts) -> None:
+def test_isolation_probes_verify_the_starter_program_of_every_refusal(facts: Facts) -> None:
     """A program that starts the prober elsewhere, and is not there or may not run, refuses everything."""
     starters = {one.attempt.args["argv"][0] for one in probes(facts) if one.way}
     own = {"sh", "python3"} if facts.tunnel and facts.tunnel.mechanism == "wireguard" else set()
@@ -108,7 +108,7 @@ def test_a_way_that_the_control_does_without_is_shown_to_be_open(facts: Facts) -
 
 
 @each_round
-def test_no_control_of_a_learner_hears_itself(facts: Facts) -> None:
+def test_isolation_controls_do_not_target_their_own_learner(facts: Facts) -> None:
     names = ("learner on ", "inner end of")
     aimed = [one for one in probes(facts) if one.name.startswith(names) and one.control]
     assert {one.attempt.args["expect"] for one in aimed} == {"bob-1-2", "bob-1-4"}
@@ -116,37 +116,37 @@ def test_no_control_of_a_learner_hears_itself(facts: Facts) -> None:
 
 
 @each_round
-def test_no_name_stands_for_two_probes(facts: Facts) -> None:
+def test_isolation_probe_names_are_unique(facts: Facts) -> None:
     assert [name for name, count in Counter(one.name for one in probes(facts)).items() if count > 1] == []
 
 
 @each_round
-def test_what_is_let_through_is_said_why(facts: Facts) -> None:
+def test_isolation_probes_explain_every_allowed_access(facts: Facts) -> None:
     unsaid = {one.name for one in probes(facts) if not one.refuse and not one.note}
     if facts.level != "host":
         assert all(name.startswith("own job") for name in unsaid)
 
 
 @pytest.mark.parametrize("level", ["none", "job"])
-def test_no_network_but_the_own_job_s_is_let_through(level: str) -> None:
+def test_isolation_allows_only_network_of_own_job_at_levels_none_and_job(level: str) -> None:
     assert through(ROUNDS[level]) == ALWAYS_THROUGH
 
 
-def test_with_wireguard_who_has_no_key_forges_nothing() -> None:
+def test_isolation_rejects_forged_frames_without_wireguard_key() -> None:
     assert through(ROUNDS["wireguard"]) == ALWAYS_THROUGH - {FORGED_FRAME}
     outside = [one for one in probes(ROUNDS["wireguard"]) if one.name.startswith("WireGuard")]
     assert {one.attempt.place for one in outside} == {"root@n3", PLAIN}
     assert any("10.77.0.12" in str(one.attempt.args) for one in outside), "the address of the job's node"
 
 
-def test_egress_lets_what_is_named_through_and_no_more() -> None:
+def test_isolation_egress_allows_only_named_destinations() -> None:
     named = {f"{name}: {kind}" for name in ("address of login2", "login2 by name") for kind in ("tcp", "udp")}
     assert through(ROUNDS["egress"]) == ALWAYS_THROUGH | named
     goals = {one.attempt.args.get("host") for one in probes(ROUNDS["egress"])}
     assert {"10.201.1.2", "10.201.2.1"} <= goals, "both ends of ways out are tried"
 
 
-def test_host_reaches_the_nodes_and_not_a_job_at_level_job() -> None:
+def test_isolation_host_level_reaches_nodes_but_not_learners_at_level_job() -> None:
     loosest, open_to_all = through(ROUNDS["host"]), through(ROUNDS["host/host"])
     assert {"slurmctld: tcp", "address of n2: udp", "gateway: tcp", "IPv6 all-nodes multicast: udp"} <= loosest
     assert not any(name.startswith(("learner", "munge", "daemon", "/tmp")) for name in loosest)
@@ -154,7 +154,7 @@ def test_host_reaches_the_nodes_and_not_a_job_at_level_job() -> None:
     assert not any(name.startswith(("munge", "daemon", "/tmp", "ARP", "static")) for name in open_to_all)
 
 
-def test_learners_of_the_other_job_are_tried_with_tcp_and_udp_from_both_nodes() -> None:
+def test_isolation_probes_try_other_learners_by_tcp_and_udp_from_both_nodes() -> None:
     for place in (LEARNER, LEARNER_2):
         tried = {(one.attempt.kind, str(one.attempt.args)) for one in probes(JOB) if one.attempt.place == place}
         for address in JOB.addresses:
@@ -162,7 +162,7 @@ def test_learners_of_the_other_job_are_tried_with_tcp_and_udp_from_both_nodes() 
     assert not any(one.attempt.place == LEARNER_2 for one in probes(ROUNDS["none"])), "it has one learner"
 
 
-def test_no_two_learners_of_a_node_listen_on_one_port() -> None:
+def test_isolation_learner_ports_are_distinct() -> None:
     ports = [learner_port(user, number) for user in (ATTACKER, OTHER) for number in range(1, 5)]
     assert len({*ports, HOST_PORT, SPARE_PORT}) == 10
 
@@ -179,7 +179,7 @@ def judged(*outcomes: Outcome) -> Sequence[str]:
     return Round("job", "job", outcomes).troubles
 
 
-def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
+def test_isolation_verdict_accepts_refusal_with_working_controls() -> None:
     assert judged(*GOOD) == []
     assert holds([Round("job", "job", GOOD)])
     lines = report([Round("job", "job", GOOD), Round("host", "job", GOOD[1:])]).splitlines()
@@ -205,14 +205,14 @@ def test_a_refusal_beside_controls_that_came_through_is_as_it_must_be() -> None:
         (Outcome(CLOSED, NOT), "closed: the control failed: it was not made"),
     ],
 )
-def test_each_fault_is_found(outcome: Outcome, said: str) -> None:
+def test_isolation_verdict_detects_each_planted_fault(outcome: Outcome, said: str) -> None:
     assert judged(*GOOD, outcome) == [f"job/job: {said}"]
     found = Round("job", "job", (*GOOD, outcome))
     assert not holds([Round("none", "job", GOOD), found])
     assert report([found]).splitlines()[-1].endswith("not as it must be 1")
 
 
-def test_a_way_that_is_not_open_proves_nothing() -> None:
+def test_isolation_verdict_rejects_refusal_if_its_way_is_not_open() -> None:
     through_it = replace(CLOSED, way=Shot(LEARNER, "inside"))
     assert judged(Outcome(through_it, NOT, (CAME, CAME, UNANSWERED, CAME))) == []
     for told in ((CAME, NOT, CAME, CAME), (CAME, CAME, CAME, NOT)):
@@ -220,10 +220,10 @@ def test_a_way_that_is_not_open_proves_nothing() -> None:
     assert judged(Outcome(through_it, NOT, (CAME, CAME))) == ["job/job: closed: the control failed: it was not made"]
 
 
-def test_what_nobody_can_answer_need_only_arrive() -> None:
+def test_isolation_verdict_accepts_one_way_probe_without_answer() -> None:
     assert judged(Outcome(replace(OPEN, one_way=True), UNANSWERED)) == []
 
 
-def test_a_proof_that_tried_nothing_does_not_hold() -> None:
+def test_isolation_verdict_rejects_empty_proof() -> None:
     assert not holds([])
     assert judged() == ["job/job: nothing was tried"]

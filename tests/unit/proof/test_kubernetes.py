@@ -16,7 +16,7 @@ from tests.proof.kubernetes.values import Failed, Impossible, Options, Result, W
 PASSED, FAILED, IMPOSSIBLE = (Result("x", word, "seen", 1.25) for word in Word)
 
 
-def test_no_cluster_is_told(
+def test_kubernetes_proof_reports_missing_kubeconfig(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -27,7 +27,7 @@ def test_no_cluster_is_told(
     assert "none, which is no file; " in capsys.readouterr().err
 
 
-def test_whoever_interrupts_it_sees_no_traceback(
+def test_kubernetes_proof_exits_130_without_traceback_when_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -50,11 +50,13 @@ def test_whoever_interrupts_it_sees_no_traceback(
         ([], False, False),
     ],
 )
-def test_the_verdict(results: list[Result], loosely: bool, strictly: bool) -> None:
+def test_kubernetes_proof_verdict_depends_on_failures_and_strict_mode(
+    results: list[Result], loosely: bool, strictly: bool
+) -> None:
     assert (holds(results, strict=False), holds(results, strict=True)) == (loosely, strictly)
 
 
-def test_the_counts_and_a_line() -> None:
+def test_kubernetes_proof_summary_counts_results_and_formats_line() -> None:
     assert summary([PASSED, PASSED, IMPOSSIBLE]) == "points 3 passed 2 failed 0 not possible here 1"
     assert IMPOSSIBLE.line() == "not possible here     1.2 s  x: seen"
 
@@ -67,7 +69,7 @@ def test_the_counts_and_a_line() -> None:
         (OSError("refused"), Word.FAILED, "OSError: refused"),
     ],
 )
-def test_a_point_that_raises(error: Exception, word: Word, text: str) -> None:
+def test_kubernetes_proof_point_that_raises_is_failed_or_impossible(error: Exception, word: Word, text: str) -> None:
     def point() -> str:
         raise error
 
@@ -75,17 +77,17 @@ def test_a_point_that_raises(error: Exception, word: Word, text: str) -> None:
     assert (found.word, found.text) == (word, text)
 
 
-def test_a_point_that_returns() -> None:
+def test_kubernetes_proof_point_that_returns_is_passed() -> None:
     assert try_point("x", lambda: "seen").word is Word.PASSED
 
 
-def test_points_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kubernetes_proof_rejects_unknown_point_name(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--only", "nothing like it"])
     assert "no point has it in its name" in capsys.readouterr().err
 
 
-def test_a_point_that_needs_a_claim_is_not_possible_without_a_class() -> None:
+def test_kubernetes_proof_volume_claim_point_is_impossible_without_storage_class() -> None:
     desk = SimpleNamespace(options=Options("controller", "learner"))
     found = try_point("x", lambda: by_a_claim(cast("Desk", desk)))
     assert (found.word, found.text) == (Word.IMPOSSIBLE, "no StorageClass was named: --claim-class NAME")

@@ -14,7 +14,7 @@ from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.load import Moment, compare, side_by_side
 
 
-def test_two_moments_are_compared_by_the_minute_and_by_the_core() -> None:
+def test_load_benchmark_compares_two_moments_per_minute_and_core() -> None:
     before = Moment(100.0, 5.0, 1.0, 10, 2, 1000, Counter(squeue=3, sbatch=7))
     after = Moment(130.0, 5.6, 1.3, 70, 12, 4000, Counter(squeue=18, sbatch=7, others=1))
     figures = compare("10 live", before, after)
@@ -29,7 +29,7 @@ def test_two_moments_are_compared_by_the_minute_and_by_the_core() -> None:
     }
 
 
-def test_figures_of_several_crowds_stand_below_each_other() -> None:
+def test_load_benchmark_groups_figures_by_measure() -> None:
     figures = [Figure(what, measure, "ffdl", "s", [1.0]) for what in ("1000", "10000") for measure in ("b", "a")]
     assert [(one.measure, one.benchmark) for one in side_by_side(figures)] == [
         ("b", "1000"),
@@ -39,7 +39,7 @@ def test_figures_of_several_crowds_stand_below_each_other() -> None:
     ]
 
 
-def test_counts_are_read_while_they_grow(tmp_path: Path) -> None:
+def test_counted_daemon_counts_are_readable_while_they_grow(tmp_path: Path) -> None:
     counts = Counts(tmp_path / "counts")
     assert read_counts(tmp_path / "counts") == (0, 0)
     counts.add(statements=2**33)
@@ -47,7 +47,7 @@ def test_counts_are_read_while_they_grow(tmp_path: Path) -> None:
     assert read_counts(tmp_path / "counts") == (2**33 + 1, 3)
 
 
-def test_options_become_knobs() -> None:
+def test_benchmark_options_set_knobs() -> None:
     names, knobs, output = _read(["load", "--load", "10,20", "--database", "both", "--output", "here.json", "--real"])
     assert (names, output) == (["load"], Path("here.json"))
     assert knobs == Knobs(load=(10, 20), databases=("sqlite", "postgres"), real=True)
@@ -66,7 +66,9 @@ def test_options_become_knobs() -> None:
         ("--in-arrays=101", "percentage"),
     ],
 )
-def test_options_that_measure_nothing_are_refused(argument: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_options_reject_value_that_measures_nothing(
+    argument: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         _read([argument])
     assert said in capsys.readouterr().err

@@ -29,7 +29,7 @@ MOUNTS = """\
 """
 
 
-def test_the_moment_of_an_allocation_is_the_log_s_by_the_clock_of_its_node() -> None:
+def test_network_benchmark_reads_allocation_times_in_node_time_zone() -> None:
     found = read_allocations(LOG, "+0100")
     assert set(found) == {"2", "3", "21"}
     assert found["21"] == pytest.approx(1795388133.003 - 3600)
@@ -37,7 +37,7 @@ def test_the_moment_of_an_allocation_is_the_log_s_by_the_clock_of_its_node() -> 
     assert found["3"] == pytest.approx(1795388135.5 - 3600)
 
 
-def test_the_moments_of_our_jobs_are_the_last_node_s() -> None:
+def test_network_benchmark_takes_job_moments_from_the_last_node() -> None:
     events = [
         Event(1, 10.0, "head", EventKind.CLAIMED, {}),
         Event(1, 11.0, "node-1", EventKind.READY, {}),
@@ -47,7 +47,7 @@ def test_the_moments_of_our_jobs_are_the_last_node_s() -> None:
     assert beginning.moments_of(events) == {beginning.HEAD: 10.0, beginning.READY: 11.0}
 
 
-def test_figures_count_from_the_allocation() -> None:
+def test_network_benchmark_figures_count_from_allocation() -> None:
     known = {beginning.ALLOCATION: 100.0, beginning.FIRST: 101.5, beginning.PROLOG: 0.07}
     runs = {"plain": [known, {**known, beginning.FIRST: 102.0}], "ours": [{**known, beginning.HEAD: 100.25}]}
     found = {(one.measure, one.who): list(one.samples) for one in beginning.figures_of(4, runs)}
@@ -61,12 +61,12 @@ def test_figures_count_from_the_allocation() -> None:
     }
 
 
-def test_the_probes_samples_are_put_together() -> None:
+def test_network_benchmark_concatenates_probe_samples() -> None:
     one = {"stream_mb_s": [1.0], "tcp_us": [2.0, 3.0], "udp_us": [4.0], "udp_lost": [1.0]}
     assert gather([json.dumps(one), json.dumps(one)]) == {name: samples * 2 for name, samples in one.items()}
 
 
-def test_what_a_node_prints_is_read() -> None:
+def test_leftovers_parse_mounts_links_addresses_tables_and_sockets() -> None:
     assert leftovers.namespaces_of_mounts(MOUNTS) == {"net:[4026532999]": "/run/ffdl/3/net"}
     assert leftovers.mounts_below(MOUNTS, Path("/run/ffdl")) == ["/run/ffdl/3/net"]
     links = "1: lo: <LOOPBACK> mtu 65536\n2: eth0@if5: <BROADCAST> mtu 1500\n3: vx: <UP> mtu 1450\n"
@@ -82,7 +82,7 @@ def count(**names: str) -> Count:
     return named("n1", {kind: found.split() for kind, found in names.items()})
 
 
-def test_left_behind_is_what_was_not_there_before_on_any_node() -> None:
+def test_leftovers_table_reports_objects_new_on_any_node() -> None:
     before = together([count(slots="1", tables=""), named("n2", {"slots": ["2"], "tables": []})])
     after = together([count(slots="", tables="a"), named("n2", {"slots": ["1"], "tables": []})])
     coming = Coming("sbatch, overlay", 20, 19, 3.5, before, more({"slots": 7, "tables": 0}, before), after)
@@ -98,5 +98,5 @@ def test_left_behind_is_what_was_not_there_before_on_any_node() -> None:
     assert (clean.left, list(clean.figures()[-1].samples)) == ({}, [0.0])
 
 
-def test_the_most_is_kept() -> None:
+def test_leftovers_keep_the_highest_count() -> None:
     assert more({"slots": 3, "tables": 0}, count(slots="1 2", tables="a")) == {"slots": 3, "tables": 1}

@@ -9,7 +9,7 @@ def recovery(stands_for: str, part: str, *seconds: float) -> Recovery:
     return Recovery(stands_for, part, "it goes on", "here", seconds)
 
 
-def test_the_parts_stand_in_the_published_order_whatever_was_measured_first() -> None:
+def test_recovery_table_lists_parts_in_published_order() -> None:
     text = recovery_table([recovery("learner", "learner", 1.0), recovery("API", "daemon", 3.0, 1.0, 2.5)])
     header, first, second = text.splitlines()
     assert header.split()[-4:] == ["min", "median", "max", "unit"]
@@ -18,7 +18,7 @@ def test_the_parts_stand_in_the_published_order_whatever_was_measured_first() ->
     assert list(PUBLISHED) == ["API", "LCM", "Guardian", "helper", "learner"]
 
 
-def test_two_rows_of_one_part_keep_their_order() -> None:
+def test_recovery_table_keeps_order_of_rows_of_one_part() -> None:
     rows = [
         recovery("LCM", "deployer here", 2.0),
         recovery("API", "daemon", 1.0),
@@ -31,7 +31,7 @@ def test_two_rows_of_one_part_keep_their_order() -> None:
     ]
 
 
-def test_the_samples_are_in_the_json_with_what_they_stand_for() -> None:
+def test_recovery_figure_keeps_samples_and_published_reference() -> None:
     plain = recovery("helper", "node controller", 0.5, 0.7).figure().plain()
     assert (plain["samples"], plain["stands_for"], plain["published"], plain["where"]) == (
         [0.5, 0.7],

@@ -124,7 +124,7 @@ class Node:
         ("CPU12: Package temperature above threshold, cpu clock throttled", "thermal", "CPU12"),
     ],
 )
-def test_a_line_of_the_kernel_is_a_finding(tmp_path: Path, line: str, kind: str, device: str) -> None:
+def test_node_health_classifies_kernel_log_line(tmp_path: Path, line: str, kind: str, device: str) -> None:
     node, logged_at = Node(tmp_path), time.time()
     node.logs(line, at=logged_at)
     node.look()
@@ -147,14 +147,14 @@ def test_a_line_of_the_kernel_is_a_finding(tmp_path: Path, line: str, kind: str,
         "python3[77]: segfault at 0 ip 0 sp 0 error 4",
     ],
 )
-def test_ordinary_lines_are_none(tmp_path: Path, line: str) -> None:
+def test_node_health_ignores_ordinary_kernel_log_line(tmp_path: Path, line: str) -> None:
     node = Node(tmp_path)
     node.logs(line)
     node.look()
     assert node.kinds() == []
 
 
-def test_each_line_is_told_once_also_over_rotations(tmp_path: Path) -> None:
+def test_node_health_reports_each_line_once_across_log_rotation(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS)
     node.look()
@@ -172,7 +172,7 @@ def test_each_line_is_told_once_also_over_rotations(tmp_path: Path) -> None:
     assert [one["device"] for one in node.found()][3:] == ["c"]
 
 
-def test_a_line_that_is_still_being_written_waits(tmp_path: Path) -> None:
+def test_node_health_waits_for_end_of_incomplete_line(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.look()
     node.log.write_text("nfs: server a not resp")
@@ -184,7 +184,7 @@ def test_a_line_that_is_still_being_written_waits(tmp_path: Path) -> None:
     assert [one["device"] for one in node.found()] == ["a"]
 
 
-def test_what_was_logged_before_the_boot_is_not_of_this_node_any_more(tmp_path: Path) -> None:
+def test_node_health_ignores_lines_logged_before_boot(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS, at=time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) - 60)
     with node.log.open("a") as file:
@@ -193,7 +193,7 @@ def test_what_was_logged_before_the_boot_is_not_of_this_node_any_more(tmp_path: 
     assert node.kinds() == []
 
 
-def test_a_flood_is_bounded_and_counted(tmp_path: Path) -> None:
+def test_node_health_limits_and_counts_repeated_findings(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(*[f"blk_update_request: I/O error, dev sdb, sector {number}" for number in range(1000)])
     node.look()
@@ -202,7 +202,7 @@ def test_a_flood_is_bounded_and_counted(tmp_path: Path) -> None:
     assert str(found[-1]["text"]).endswith("(and 990 more until now)")
 
 
-def test_the_files_stay_small_and_everybody_reads_them(tmp_path: Path) -> None:
+def test_node_health_rotates_incident_file_and_makes_it_readable(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.incidents.parent.mkdir(parents=True)
     node.incidents.write_text("x" * (256 << 10))
@@ -218,7 +218,7 @@ def test_the_files_stay_small_and_everybody_reads_them(tmp_path: Path) -> None:
     assert (node.incidents.parent / "state.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_a_killed_look_had_still_to_write_is_written_once(tmp_path: Path) -> None:
+def test_node_health_writes_pending_incidents_once_after_kill(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS)
     node.look()
@@ -232,7 +232,7 @@ def test_what_a_killed_look_had_still_to_write_is_written_once(tmp_path: Path) -
         assert node.incidents.read_text() == whole
 
 
-def test_a_state_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
+def test_node_health_starts_over_after_unreadable_state_file(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.look()
     (node.incidents.parent / "state.json").write_text("{")
@@ -241,7 +241,7 @@ def test_a_state_that_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
     assert node.kinds() == ["gpu"]
 
 
-def test_slurmds_own_trouble_is_read_from_its_log(tmp_path: Path) -> None:
+def test_node_health_reads_slurmd_errors_from_its_log(tmp_path: Path) -> None:
     slurmd = tmp_path / "slurmd.log"
     node = Node(tmp_path, HEALTH_SLURMD_LOG=str(slurmd))
     when = datetime.now().isoformat(timespec="milliseconds")
@@ -252,7 +252,7 @@ def test_slurmds_own_trouble_is_read_from_its_log(tmp_path: Path) -> None:
     ]
 
 
-def test_a_log_that_is_not_there_is_said_and_keeps_nothing_else(tmp_path: Path) -> None:
+def test_node_health_reports_missing_log_and_reads_the_others(tmp_path: Path) -> None:
     slurmd = tmp_path / "slurmd.log"
     slurmd.write_text(f"[{datetime.now().isoformat()}] fatal: cannot go on\n")
     node = Node(tmp_path, HEALTH_SLURMD_LOG=str(slurmd))
@@ -262,7 +262,7 @@ def test_a_log_that_is_not_there_is_said_and_keeps_nothing_else(tmp_path: Path) 
     assert node.kinds() == ["slurmd"]
 
 
-def test_a_disk_that_is_full_is_told_once_until_there_was_room(tmp_path: Path) -> None:
+def test_node_health_reports_full_disk_once_until_space_is_freed(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_DISKS="/data")
     node.program("stat", 'cat "$HERE/disk"')
     for told, count in (
@@ -279,7 +279,7 @@ def test_a_disk_that_is_full_is_told_once_until_there_was_room(tmp_path: Path) -
     assert node.found()[1]["text"] == "/data is full: 100 % of its files"
 
 
-def test_only_logs_are_read_at_each_look(tmp_path: Path) -> None:
+def test_node_health_checks_disks_once_a_minute_and_logs_every_time(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_DISKS="/data")
     node.program("stat", 'echo asked >>"$HERE/asked"; echo "100 50 100 50"')
     node.look()
@@ -291,7 +291,7 @@ def test_only_logs_are_read_at_each_look(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text() == "asked\n" * 2
 
 
-def test_a_stale_mount_is_told_and_one_that_is_not_there_is_not(tmp_path: Path) -> None:
+def test_node_health_reports_stale_mount_but_not_missing_mount(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_MOUNTS="/shared:/gone")
     node.program(
         "stat", 'case "$*" in */shared) echo "stat: Stale file handle"; exit 1;; esac; echo "No such file"; exit 1'
@@ -300,7 +300,7 @@ def test_a_stale_mount_is_told_and_one_that_is_not_there_is_not(tmp_path: Path) 
     assert [(one["kind"], one["device"]) for one in node.found()] == [("mount", "/shared")]
 
 
-def test_a_mount_that_hangs_is_given_up_and_has_one_child(tmp_path: Path) -> None:
+def test_node_health_abandons_hanging_mount_check_and_keeps_one_child(tmp_path: Path) -> None:
     """What hangs in the kernel cannot be killed: here it is a process in the place of the first one."""
     node = Node(tmp_path, HEALTH_MOUNTS="/shared")
     programs = tmp_path / "etc" / "libexec" / "ffdl_health"
@@ -331,7 +331,7 @@ def test_a_mount_that_hangs_is_given_up_and_has_one_child(tmp_path: Path) -> Non
     assert len(node.found()) == 1
 
 
-def test_gpus_are_asked_for_what_they_count(tmp_path: Path) -> None:
+def test_node_health_reports_increased_gpu_error_counters(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_GPUS="yes")
     node.program("nvidia-smi", SMI)
     node.write("gpus", "0000:3B:00.0, 7, No\n0000:5E:00.0, [N/A], No\n")
@@ -355,7 +355,7 @@ def test_gpus_are_asked_for_what_they_count(tmp_path: Path) -> None:
     assert node.found()[-1]["text"] == "nvidia-smi saw 2 GPUs before, now: 1 answer"
 
 
-def test_a_clock_that_is_off_is_told_by_chrony(tmp_path: Path) -> None:
+def test_node_health_reports_clock_offset_from_chrony(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_CLOCK_S="5")
     fields = ["C0A80101", "192.168.1.1", "3", "1700000000.0", "-7.25", *["0.0"] * 8, "Normal"]
     node.program("chronyc", f"echo {','.join(fields)}")
@@ -363,7 +363,7 @@ def test_a_clock_that_is_off_is_told_by_chrony(tmp_path: Path) -> None:
     assert [(one["kind"], one["text"]) for one in node.found()] == [("clock", "the clock is 7.250 s off, says chrony")]
 
 
-def test_the_journal_goes_on_after_its_cursor(tmp_path: Path) -> None:
+def test_node_health_continues_journal_after_cursor(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_KERNEL_LOG="journal")
     line = "echo '1700000000.25 n1 kernel: nfs: server a not responding'; echo '-- cursor: s=77;i=1'"
     node.program("journalctl", f'echo "$*" >>"$HERE/asked"; {line}')
@@ -375,7 +375,7 @@ def test_the_journal_goes_on_after_its_cursor(tmp_path: Path) -> None:
     assert [(one["at"], one["device"]) for one in node.found()] == [(1700000000.25, "a")] * 2
 
 
-def test_a_site_that_says_nothing_has_no_node_drained(tmp_path: Path) -> None:
+def test_node_health_does_not_drain_node_by_default(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.program("scontrol", SCONTROL)
     node.write("node", f"NodeName={NODE} State=IDLE")
@@ -393,7 +393,7 @@ def test_a_site_that_says_nothing_has_no_node_drained(tmp_path: Path) -> None:
         ("State=DOWN* Reason=Not responding [slurm@2026-11-01T10:00:00]", False),
     ],
 )
-def test_a_sick_node_is_drained_where_the_site_allows_it_and_nobody_else_has(
+def test_node_health_drains_failing_node_only_if_it_is_not_drained_or_down(
     tmp_path: Path, state: str, drained: bool
 ) -> None:
     node = Node(tmp_path, HEALTH_DRAIN="yes")
@@ -418,7 +418,7 @@ def test_a_sick_node_is_drained_where_the_site_allows_it_and_nobody_else_has(
         ("waits for ffdl: [alice@2026-11-01T10:00:00]", "yes", False),
     ],
 )
-def test_only_its_own_drain_is_undone(tmp_path: Path, reason: str, resume: str, resumed: bool) -> None:
+def test_node_health_resumes_only_node_that_it_drained(tmp_path: Path, reason: str, resume: str, resumed: bool) -> None:
     node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_RESUME=resume)
     node.program("scontrol", SCONTROL)
     node.write("node", f"NodeName={NODE} State=IDLE+DRAIN Reason={reason}\n")
@@ -428,7 +428,7 @@ def test_only_its_own_drain_is_undone(tmp_path: Path, reason: str, resume: str, 
         assert (tmp_path / "told").read_text() == f"update nodename={NODE} state=resume\n"
 
 
-def test_what_happened_once_holds_until_a_reboot(tmp_path: Path) -> None:
+def test_node_health_keeps_finding_of_single_event_until_reboot(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_RESUME="yes")
     node.program("scontrol", SCONTROL)
     node.write("node", f"NodeName={NODE} State=IDLE+DRAIN Reason=ffdl: gpu 0000:3b:00\n")
@@ -443,7 +443,7 @@ def test_what_happened_once_holds_until_a_reboot(tmp_path: Path) -> None:
     assert (tmp_path / "told").read_text() == f"update nodename={NODE} state=resume\n"
 
 
-def test_two_looks_at_once_are_one(tmp_path: Path) -> None:
+def test_node_health_skips_check_while_another_check_runs(tmp_path: Path) -> None:
     import fcntl
 
     node = Node(tmp_path)
@@ -457,14 +457,14 @@ def test_two_looks_at_once_are_one(tmp_path: Path) -> None:
     assert node.kinds() == ["gpu"]
 
 
-def test_printing_touches_nothing(tmp_path: Path) -> None:
+def test_node_health_print_option_changes_no_file(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS)
     assert OFF_THE_BUS in node.look("--print").stdout
     assert not (tmp_path / "run").exists()
 
 
-def test_a_copy_without_a_sites_values_says_so_in_one_sentence() -> None:
+def test_node_health_reports_missing_site_values_in_one_line() -> None:
     argv = [str(CONFIGS / "libexec" / "health"), "--print"]
     done = subprocess.run([sys.executable, "-IS", *argv], capture_output=True, text=True, check=False)
     assert done.stderr.endswith("has no values of a site: run what render.py has made of it (docs/node-health.md)\n")
@@ -481,7 +481,7 @@ def test_a_copy_without_a_sites_values_says_so_in_one_sentence() -> None:
         ("HEALTH_DISKS=tmp", "it must be absolute paths"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_place(tmp_path: Path, line: str, message: str) -> None:
+def test_render_rejects_invalid_health_value_with_its_line(tmp_path: Path, line: str, message: str) -> None:
     site = tmp_path / "site.env"
     site.write_text(f"{line}\nACCOUNTING_STORAGE_HOST=db\n")
     argv = [sys.executable, str(CONFIGS / "render.py"), "--values", str(CONFIGS / "values.env"), "--values", str(site)]

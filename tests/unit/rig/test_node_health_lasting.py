@@ -21,7 +21,7 @@ def devices(node: Node) -> list[str]:
     return [str(one["device"]) for one in lasting(node)]
 
 
-def test_a_state_is_there_while_it_lasts_with_its_beginning(tmp_path: Path) -> None:
+def test_lasting_file_lists_condition_with_its_start_while_it_lasts(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_MOUNTS="/shared", HEALTH_DISKS="/data")
     node.program("stat", STALE)
     node.write("answer", "stat: Stale file handle\n")
@@ -42,7 +42,7 @@ def test_a_state_is_there_while_it_lasts_with_its_beginning(tmp_path: Path) -> N
     assert node.incidents.with_name("lasting").read_text() == ""
 
 
-def test_what_makes_a_node_unfit_lasts_until_a_reboot_and_no_other_event_does(tmp_path: Path) -> None:
+def test_lasting_file_keeps_draining_event_until_reboot(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS, "EXT4-fs error (device sda1): bad block")
     node.look()
@@ -55,7 +55,7 @@ def test_what_makes_a_node_unfit_lasts_until_a_reboot_and_no_other_event_does(tm
     assert lasting(node) == []
 
 
-def test_everybody_reads_it_and_it_is_bounded(tmp_path: Path) -> None:
+def test_lasting_file_is_readable_by_all_and_bounded(tmp_path: Path) -> None:
     places = [f"/m{number}" for number in range(60)]
     node = Node(tmp_path, HEALTH_MOUNTS=":".join(places))
     node.program("stat", 'echo "Stale file handle"; exit 1')
@@ -66,7 +66,7 @@ def test_everybody_reads_it_and_it_is_bounded(tmp_path: Path) -> None:
     assert len(lasting(node)) == 64
 
 
-def test_it_is_made_anew_where_a_look_was_killed_before_it_was_written(tmp_path: Path) -> None:
+def test_lasting_file_is_written_again_if_it_is_missing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(OFF_THE_BUS)
     node.look()
@@ -75,7 +75,7 @@ def test_it_is_made_anew_where_a_look_was_killed_before_it_was_written(tmp_path:
     assert devices(node) == ["0000:3b:00"]
 
 
-def test_what_an_earlier_release_remembered_as_lasting_is_told_from_the_next_look_on(tmp_path: Path) -> None:
+def test_lasting_file_includes_condition_remembered_by_earlier_release(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_MOUNTS="/shared")
     node.program("stat", 'echo "Stale file handle"; exit 1')
     node.look()

@@ -44,13 +44,13 @@ Components: main
 """
 
 
-def test_deb822_sources_are_read_with_continued_lines_and_comments() -> None:
+def test_deb822_parser_reads_continued_lines_and_comments() -> None:
     found = list(parse_deb822(DEB822))
     assert [source.uri for source in found] == ["http://mirror.example/debian", "http://mirror.example/debian-security"]
     assert found[0].suites == ("bookworm", "bookworm-updates")
 
 
-def test_one_line_sources_are_read_with_options() -> None:
+def test_one_line_source_parser_reads_options_and_skips_comments() -> None:
     text = "# deb http://no.example x main\ndeb [arch=amd64 trusted=yes] http://yes.example/debian sid main # why\n"
     (source,) = parse_one_line(text)
     assert (source.uri, source.suites, source.components, source.trusted) == (
@@ -61,7 +61,7 @@ def test_one_line_sources_are_read_with_options() -> None:
     )
 
 
-def test_the_mirror_is_the_main_archive_not_the_security_one() -> None:
+def test_choose_mirror_prefers_main_archive_over_security_archive() -> None:
     security_first = list(reversed(list(parse_deb822(DEB822))))
     chosen = choose_mirror(security_first)
     assert chosen is not None
@@ -69,16 +69,16 @@ def test_the_mirror_is_the_main_archive_not_the_security_one() -> None:
     assert choose_mirror(list(parse_one_line("deb file:/srv/mirror sid main\n"))) is None
 
 
-def test_the_recipes_key_depends_on_suite_and_apptainer() -> None:
+def test_recipe_key_depends_on_suite_and_apptainer() -> None:
     keys = {Recipe(suite, apptainer).key for suite in ("sid", "trixie") for apptainer in (None, "sid")}
     assert len(keys) == 4
 
 
-def test_digests_tell_apart_where_lists_are_split() -> None:
+def test_layer_digest_depends_on_boundaries_between_list_items() -> None:
     assert layers.digest(["ab", "c"]) != layers.digest(["a", "bc"])
 
 
-def test_an_interrupted_build_is_not_taken_for_a_finished_one(tmp_path: Path) -> None:
+def test_layer_cache_discards_interrupted_build(tmp_path: Path) -> None:
     def fail(directory: Path, _log: Path) -> None:
         (directory / "half").touch()
         raise RigError("the network went away")
@@ -94,7 +94,7 @@ def test_an_interrupted_build_is_not_taken_for_a_finished_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("spec", NODES, ids=lambda spec: spec.name)
-def test_the_boot_script_is_valid_shell_whatever_the_paths(tmp_path: Path, spec: object) -> None:
+def test_boot_script_is_valid_shell_for_paths_with_special_characters(tmp_path: Path, spec: object) -> None:
     odd = tmp_path / "a b$(id)'\""
     node = next(node for node in NODES if node == spec)
     binds = (Bind(odd, "/home"), Bind(odd, "/opt/ffdl/src", read_only=True))
@@ -104,7 +104,7 @@ def test_the_boot_script_is_valid_shell_whatever_the_paths(tmp_path: Path, spec:
     assert shlex.quote(str(odd)) in script
 
 
-def test_a_users_command_gets_a_bare_login_environment() -> None:
+def test_enter_argv_gives_user_a_clean_login_environment() -> None:
     argv = enter_argv(42, ["true"], user="alice", env={"X": "1"})
     bare = argv[argv.index("env") :]
     assert bare == [
@@ -121,20 +121,18 @@ def test_a_users_command_gets_a_bare_login_environment() -> None:
     ]
 
 
-def test_an_unknown_user_is_refused() -> None:
+def test_enter_argv_rejects_unknown_user() -> None:
     with pytest.raises(KeyError, match="alice, bob"):
         enter_argv(42, ["true"], user="mallory")
 
 
-def test_a_process_is_itself_and_not_another_one_under_its_number() -> None:
+def test_process_alive_requires_recorded_start_time() -> None:
     me = Process.current()
     assert me.alive()
     assert not replace(me, start_ticks=me.start_ticks + 1).alive()
 
 
-def test_a_record_survives_writing_and_tells_whether_its_owner_lives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_survives_round_trip_and_detects_dead_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "RUN_DIR", tmp_path)
     plan = Blueprint("sid", ("/a", "/b"), "/src", "26.05.5", True, True, {"KILL_WAIT_S": "1"})
     mine = Record("one", tmp_path / "state", Process.current(), True, plan)
@@ -145,13 +143,13 @@ def test_a_record_survives_writing_and_tells_whether_its_owner_lives(
     assert not replace(mine, owner=None).abandoned()
 
 
-def test_files_are_removed_only_from_a_directory_of_the_rig(tmp_path: Path) -> None:
+def test_remove_state_keeps_directory_that_rig_did_not_create(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     record.remove_state(tmp_path)
     assert (tmp_path / "precious").exists()
 
 
-def test_the_project_layer_has_live_paths_scripts_and_entry_points(tmp_path: Path) -> None:
+def test_project_layer_contains_live_paths_scripts_and_entry_points(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "a-b"\nversion = "1.2"\ndependencies = ["click>=8"]\n'
         '[project.scripts]\ndo = "a_b.cli:main"\n[project.entry-points."a_b.adapters"]\nlocal = "x:create"\n'

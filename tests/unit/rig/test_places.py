@@ -27,14 +27,14 @@ def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("other", [KEPT, OWNED])
-def test_there_is_a_place_beside_one_other_cluster(other: Record) -> None:
+def test_place_on_host_admits_second_cluster_and_returns_abandoned_ones(other: Record) -> None:
     record.write(other)
     record.write(LEFT)
     with record.place_on_host("new", 0) as abandoned:
         assert abandoned == [LEFT]
 
 
-def test_a_third_cluster_waits_for_an_owner_and_not_for_kept_ones() -> None:
+def test_place_on_host_rejects_third_cluster_without_waiting_for_retained_ones() -> None:
     record.write(KEPT)
     record.write(replace(KEPT, cluster_id="second"))
     told = r"'kept' .*--id kept down.*'second' .*room for 2"
@@ -45,27 +45,27 @@ def test_a_third_cluster_waits_for_an_owner_and_not_for_kept_ones() -> None:
         pass
 
 
-def test_an_id_is_used_once() -> None:
+def test_place_on_host_rejects_cluster_id_in_use() -> None:
     record.write(KEPT)
     with pytest.raises(RigError, match=r"'kept' .* must end"), record.place_on_host("kept", 600):
         pass
 
 
-def test_the_only_cluster_is_meant_and_of_several_one_must_be_named() -> None:
+def test_only_one_returns_single_cluster_or_asks_for_an_id() -> None:
     assert record.only_one([]) == "ffdl"
     assert record.only_one([KEPT]) == "kept"
     with pytest.raises(RigError, match=r"kept, owned; name one: .*--id"):
         record.only_one([KEPT, OWNED])
 
 
-def test_the_environment_names_a_sessions_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_options_take_cluster_id_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FFDL_TEST_CLUSTER", raising=False)
     assert ClusterOptions().cluster_id == "ffdl"
     monkeypatch.setenv("FFDL_TEST_CLUSTER", "ffdl2")
     assert ClusterOptions().cluster_id == "ffdl2"
 
 
-def test_the_same_node_of_two_clusters_is_confined_in_two_places() -> None:
+def test_boot_script_binds_confined_node_to_cgroup_of_its_cluster() -> None:
     assert cgroups.own_name("a", "n1") != cgroups.own_name("b", "n1")
     ctl, node = NODES[0], NODES[-1]
     layout = NodeLayout(node, (), Path("/e"), Path("/p"), (), "a", confined=True)
@@ -76,9 +76,7 @@ def test_the_same_node_of_two_clusters_is_confined_in_two_places() -> None:
         assert "ffdl-a" not in boot_script(other)
 
 
-def test_the_cgroups_of_one_cluster_are_removed_and_the_others_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cgroup_removal_keeps_cgroups_of_other_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "CGROUP_ROOT", tmp_path)
     for name in ("ffdl-a-n1", "ffdl-b-n1", "slurm_n1"):
         (tmp_path / "memory" / name / "uid_1").mkdir(parents=True)

@@ -54,20 +54,20 @@ def run(folder: Path, *names: str, options: tuple[str, ...] = ()) -> subprocess.
     )
 
 
-def test_files_are_taken_in_the_order_given_and_fixtures_end_in_time(folder: Path) -> None:
+def test_sharing_plugin_runs_files_in_given_order_and_ends_fixtures_in_time(folder: Path) -> None:
     done = run(folder, "c", "a", "b")
     assert (done.returncode, "6 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     assert (folder / "told").read_text() == "1 2 test_c 1 2 test_a 1 2 test_b end "
     assert sorted(path.name for path in (folder / "shares").iterdir()) == ["test_a.py", "test_b.py", "test_c.py"]
 
 
-def test_what_was_compiled_for_one_run_is_there_for_the_next(folder: Path) -> None:
+def test_sharing_plugin_keeps_compiled_tests_for_next_run(folder: Path) -> None:
     run(folder, "a", "b")
     compiled = {path.name.partition(".")[0] for path in folder.rglob("*-pytest-*.pyc")}
     assert compiled >= {"test_a", "test_b"}
 
 
-def test_what_takes_long_on_the_cluster_comes_first_and_is_there() -> None:
+def test_cluster_suite_runs_existing_long_files_first() -> None:
     names = sorted(path.name for path in (ROOT / "tests" / "cluster").glob("test_*.py"))
     assert tuple(sorted(names, key=turn)[: len(LONG)]) == LONG
 
@@ -94,25 +94,25 @@ def test_files_that_an_interrupted_run_had_begun_have_no_result(folder: Path) ->
     assert (results["test_b.py"], results["test_c.py"]) == (None, None), "begun, and taken in advance"
 
 
-def test_what_another_run_took_is_left_to_it(folder: Path) -> None:
+def test_sharing_plugin_skips_file_taken_by_another_run(folder: Path) -> None:
     (folder / "shares" / "test_a.py").touch()
     assert "4 passed" in run(folder, "a", "b", "c").stdout
     assert (folder / "told").read_text() == "1 2 test_b 1 2 test_c end "
 
 
-def test_a_run_that_comes_too_late_has_nothing_to_do_and_nothing_to_complain_of(folder: Path) -> None:
+def test_sharing_plugin_exits_0_when_every_file_is_taken(folder: Path) -> None:
     run(folder, "a", "b", "c")
     late = run(folder, "a", "b", "c")
     assert (late.returncode, "passed" in late.stdout) == (0, False), late.stdout + late.stderr
 
 
-def test_tests_that_are_only_listed_are_neither_run_nor_taken(folder: Path) -> None:
+def test_sharing_plugin_takes_no_file_when_only_collecting(folder: Path) -> None:
     listed = run(folder, "a", "b", options=("--collect-only",))
     assert (listed.returncode, "test_b.py::test_two" in listed.stdout) == (0, True), listed.stdout + listed.stderr
     assert list((folder / "shares").iterdir()) == [] and not (folder / "told").exists()
 
 
-def test_tests_that_cannot_be_read_fail_the_run(folder: Path) -> None:
+def test_sharing_plugin_fails_on_import_error_and_takes_no_file(folder: Path) -> None:
     (folder / "test_b.py").write_text("import nonesuch_module\n")
     done = run(folder, "a", "b")
     assert done.returncode not in (0, 5), done.stdout

@@ -62,7 +62,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_a_wrong_value_is_not_rendered_and_its_line_is_named(tmp_path: Path, name: str, value: str, said: str) -> None:
+def test_render_rejects_invalid_network_value_with_its_line(tmp_path: Path, name: str, value: str, said: str) -> None:
     done = render(tmp_path / "out", *site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", **{name: value}))
     assert done.returncode == 78
     assert done.stderr.startswith(f"render.py: {tmp_path}/site.env:2: {name} is {value!r}: "), done.stderr
@@ -70,21 +70,21 @@ def test_a_wrong_value_is_not_rendered_and_its_line_is_named(tmp_path: Path, nam
     assert not (tmp_path / "out").exists()
 
 
-def test_all_wrong_values_are_named_at_once(tmp_path: Path) -> None:
+def test_render_reports_all_invalid_values_at_once(tmp_path: Path) -> None:
     values = {"NETWORK_SLOTS": "0", "NETWORK_PREFIX": "ten", "NETWORK_TIMEOUT_S": "60"}
     done = render(tmp_path / "out", *site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", **values))
     named = re.findall(r"site\.env:(\d): (\w+) is", done.stderr)
     assert sorted(named) == [("2", "NETWORK_SLOTS"), ("3", "NETWORK_PREFIX"), ("4", "NETWORK_TIMEOUT_S")]
 
 
-def test_level_egress_has_fewer_slots(tmp_path: Path) -> None:
+def test_render_allows_fewer_slots_with_egress_level(tmp_path: Path) -> None:
     site = {"ACCOUNTING_STORAGE_HOST": "db", "NETWORK_SLOTS": "255"}
     assert render(tmp_path / "out", *site_values(tmp_path / "a.env", **site)).returncode == 0
     done = render(tmp_path / "out", *site_values(tmp_path / "b.env", **site, NETWORK_EGRESS_TO="192.0.2.0/24"))
     assert (done.returncode, "b.env:2: NETWORK_SLOTS is '255': level egress" in done.stderr) == (78, True)
 
 
-def test_values_that_are_right_are_taken(tmp_path: Path) -> None:
+def test_render_accepts_valid_network_values(tmp_path: Path) -> None:
     site = {
         "FFDL_RUN": "/run/ffdl-2_x.y",
         "NETWORK_GROUPS": "domain users,a_b-c,S-1",
@@ -100,7 +100,7 @@ def test_values_that_are_right_are_taken(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_rendering_leaves_nothing_beside_the_fragments(tmp_path: Path) -> None:
+def test_render_leaves_no_bytecode_in_config_directory(tmp_path: Path) -> None:
     copy = tmp_path / "configs"
     shutil.copytree(CONFIGS, copy, ignore=shutil.ignore_patterns("__pycache__"))
     argv = [sys.executable, str(copy / "render.py"), "--values", str(copy / "values.env")]
@@ -109,7 +109,7 @@ def test_rendering_leaves_nothing_beside_the_fragments(tmp_path: Path) -> None:
     assert not list(copy.rglob("__pycache__"))
 
 
-def test_every_value_that_a_hook_or_program_reads_is_checked() -> None:
+def test_value_rules_cover_every_value_used_by_hooks_and_programs() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import ffdl_network.values as one, ffdl_health.values as other"
     )
@@ -160,13 +160,13 @@ def node(tmp_path: Path) -> ChangedNode:
 
 
 @pytest.mark.parametrize("argv", [["check"], ["check", "--quiet"], ["check", "--apptainer-conf"], ["boot"]])
-def test_programs_on_a_node_name_every_wrong_value_and_its_line(node: ChangedNode, argv: list[str]) -> None:
+def test_node_programs_report_every_invalid_value_with_its_line(node: ChangedNode, argv: list[str]) -> None:
     done = node.call(f"libexec/{argv[0]}", *argv[1:])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"{argv[0]}: {node.sentence}\n"
 
 
-def test_the_platform_is_told_that_the_node_has_wrong_values(node: ChangedNode) -> None:
+def test_boot_reports_invalid_values_in_node_capabilities(node: ChangedNode) -> None:
     node.run_dir.mkdir()
     (node.run_dir / "capabilities").write_text("network=yes\negress=yes\n")
     node.call("libexec/boot")
@@ -176,7 +176,7 @@ def test_the_platform_is_told_that_the_node_has_wrong_values(node: ChangedNode) 
     assert told["programs"] == str(node.out / "libexec")
 
 
-def test_the_prolog_says_the_same_to_the_job_and_the_node_is_not_drained(node: ChangedNode) -> None:
+def test_prolog_and_epilog_report_invalid_values_without_draining_node(node: ChangedNode) -> None:
     done = node.call("prolog.d/50-ffdl", SLURM_JOB_ID="41", SLURM_JOB_COMMENT="ffdl-batch:job/2")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (node.run_dir / "job-41/error").read_text() == f"no network for this job: {node.sentence}\n"
@@ -194,7 +194,7 @@ def test_the_prolog_says_the_same_to_the_job_and_the_node_is_not_drained(node: C
         (None, "games", True),
     ],
 )
-def test_lines_for_apptainer_that_would_let_nobody_in_are_not_printed(
+def test_check_prints_apptainer_lines_only_if_a_user_or_group_is_allowed(
     tmp_path: Path, conf: str | None, groups: str, printed: bool
 ) -> None:
     """They go to apptainer.conf by a pipe, whose status is that of its last program."""
@@ -215,7 +215,7 @@ def test_lines_for_apptainer_that_would_let_nobody_in_are_not_printed(
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_network_and_health_units(tmp_path: Path) -> None:
     places = {"FFDL_LIBEXEC": str(tmp_path / "out/libexec"), "FFDL_BIN": str(tmp_path / "bin")}
     render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", **places))
     (tmp_path / "bin").mkdir()
@@ -235,7 +235,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here")
-def test_systemd_takes_the_units_of_the_report(tmp_path: Path) -> None:
+def test_systemd_accepts_report_units(tmp_path: Path) -> None:
     render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db", FFDL_BIN=str(tmp_path / "bin")))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/ffdl").symlink_to("/bin/true")

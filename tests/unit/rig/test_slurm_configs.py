@@ -31,7 +31,7 @@ def _is_rendered(path: Path) -> bool:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_every_overlay_renders_without_a_placeholder_left(tmp_path: Path, overlay: str) -> None:
+def test_render_leaves_no_placeholder_in_any_overlay(tmp_path: Path, overlay: str) -> None:
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
     done = render(tmp_path / "out", "--overlay", overlay, *site)
     assert (done.returncode, done.stderr) == (0, "")
@@ -42,7 +42,7 @@ def test_every_overlay_renders_without_a_placeholder_left(tmp_path: Path, overla
     assert done.stdout == f"{len(files)} files written below {tmp_path / 'out'}\n"
 
 
-def test_only_new_slurm_is_told_a_requeue_delay(tmp_path: Path) -> None:
+def test_render_sets_requeue_delay_only_for_slurm_25_11(tmp_path: Path) -> None:
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", REQUEUE_DELAY_S="7")
     texts = {}
     for overlay in OVERLAYS:
@@ -51,7 +51,7 @@ def test_only_new_slurm_is_told_a_requeue_delay(tmp_path: Path) -> None:
     assert [name for name, text in texts.items() if "requeue_delay=7" in text] == ["slurm-25.11"]
 
 
-def test_the_signal_at_preemption_is_asked_for_where_the_release_reads_it(tmp_path: Path) -> None:
+def test_render_sets_preemption_signal_in_option_of_slurm_release(tmp_path: Path) -> None:
     """Until 24.05 by SlurmctldParameters; slurmctld takes the same word in SchedulerParameters and ignores it there."""
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
     found = {}
@@ -64,7 +64,7 @@ def test_the_signal_at_preemption_is_asked_for_where_the_release_reads_it(tmp_pa
     assert found == {**{name: [old] for name in older}, **{name: [new] for name in newer}}
 
 
-def test_only_slurm_that_does_not_tell_prologs_the_comment_is_asked_for_it(tmp_path: Path) -> None:
+def test_render_makes_prolog_query_comment_only_for_slurm_20_11(tmp_path: Path) -> None:
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db")
     found = []
     for overlay in OVERLAYS:
@@ -73,7 +73,7 @@ def test_only_slurm_that_does_not_tell_prologs_the_comment_is_asked_for_it(tmp_p
     assert found == ["slurm-20.11"]
 
 
-def test_a_failed_starts_repeats_can_be_told_since_23_02(tmp_path: Path) -> None:
+def test_render_sets_max_batch_requeue_since_slurm_23_02(tmp_path: Path) -> None:
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", MAX_BATCH_REQUEUE="7")
     found = []
     for overlay in OVERLAYS:
@@ -83,7 +83,7 @@ def test_a_failed_starts_repeats_can_be_told_since_23_02(tmp_path: Path) -> None
     assert found == ["slurm-23.02", "slurm-24.11", "slurm-25.11"]
 
 
-def test_a_value_that_the_site_must_set_is_named_with_its_place(tmp_path: Path) -> None:
+def test_render_rejects_missing_site_value_with_its_place(tmp_path: Path) -> None:
     done = render(tmp_path / "out")
     assert done.returncode == 78
     assert "ffdl-accounting.conf:4: ACCOUNTING_STORAGE_HOST has no value yet" in done.stderr
@@ -100,7 +100,7 @@ def test_a_value_that_the_site_must_set_is_named_with_its_place(tmp_path: Path) 
         ("KILL_WAIT_S=@NOWHERE@", ":1: unknown placeholder @NOWHERE@"),
     ],
 )
-def test_a_mistake_in_a_values_file_is_status_78_with_file_and_line(tmp_path: Path, line: str, message: str) -> None:
+def test_render_exits_78_with_file_and_line_of_values_mistake(tmp_path: Path, line: str, message: str) -> None:
     site = tmp_path / "site.env"
     site.write_text(f"{line}\nACCOUNTING_STORAGE_HOST=db\n")
     done = render(tmp_path / "out", "--values", str(site))
@@ -108,13 +108,13 @@ def test_a_mistake_in_a_values_file_is_status_78_with_file_and_line(tmp_path: Pa
     assert f"{site}{message}" in done.stderr
 
 
-def test_a_later_values_file_wins_over_the_overlay(tmp_path: Path) -> None:
+def test_render_prefers_later_values_file_over_overlay(tmp_path: Path) -> None:
     site = site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", JOB_MARK_SOURCE="env")
     render(tmp_path / "out", "--overlay", "slurm-20.11", *site)
     assert 'case "env" in' in (tmp_path / "out" / "prolog.d" / "50-ffdl").read_text()
 
 
-def test_an_unknown_overlay_lists_the_known_ones(tmp_path: Path) -> None:
+def test_render_lists_known_overlays_if_overlay_is_unknown(tmp_path: Path) -> None:
     done = render(tmp_path / "out", "--overlay", "slurm-19.05")
     assert done.returncode == 78
     assert all(name in done.stderr for name in OVERLAYS)
@@ -133,7 +133,7 @@ def test_an_unknown_overlay_lists_the_known_ones(tmp_path: Path) -> None:
         ("19.05.1", "slurm-20.11"),
     ],
 )
-def test_the_newest_overlay_that_is_not_newer_is_chosen(version: str, overlay: str) -> None:
+def test_overlay_for_selects_overlay_for_slurm_version(version: str, overlay: str) -> None:
     assert overlay_for(version) == overlay
 
 
@@ -161,7 +161,7 @@ TIME_IS_OVER = 'until grep -q "^State:.S" "/proc/$PPID/status"; do sleep 0.01; d
 
 
 @pytest.mark.parametrize("comment", [None, "", "my run", "not ffdl-batch:x"])
-def test_the_prolog_leaves_other_jobs_alone(tmp_path: Path, comment: str | None) -> None:
+def test_prolog_ignores_job_without_mark(tmp_path: Path, comment: str | None) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", f"touch {tmp_path}/ran")
     assert hooks.call("prolog", comment) == 0
@@ -169,7 +169,7 @@ def test_the_prolog_leaves_other_jobs_alone(tmp_path: Path, comment: str | None)
     assert not hooks.run_dir.exists()
 
 
-def test_a_failing_prolog_exits_0_and_leaves_the_error_until_the_epilog(tmp_path: Path) -> None:
+def test_prolog_failure_exits_0_and_keeps_error_until_epilog(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "echo no slot is free; exit 3")
     hooks.install("epilog", f"rm -r {hooks.run_dir}/job-41")
@@ -179,7 +179,7 @@ def test_a_failing_prolog_exits_0_and_leaves_the_error_until_the_epilog(tmp_path
     assert not (hooks.run_dir / "job-41").exists()
 
 
-def test_what_a_failing_epilog_leaves_is_marked_for_the_next_prolog(tmp_path: Path) -> None:
+def test_epilog_failure_marks_leftover_files_for_next_prolog(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "exit 0")
     hooks.install("epilog", "exit 4")
@@ -190,7 +190,7 @@ def test_what_a_failing_epilog_leaves_is_marked_for_the_next_prolog(tmp_path: Pa
     assert left == {"ended", "epilog.log", "prolog.log"}
 
 
-def test_a_prolog_that_takes_too_long_is_ended_and_that_is_said(tmp_path: Path) -> None:
+def test_prolog_is_terminated_on_timeout_and_reports_it(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path, NETWORK_TIMEOUT_S="42")
     hooks.install("prolog", f'echo began; touch "$FFDL_TEST_DIR/network"; {TIME_IS_OVER}; exec sleep 30')
     assert hooks.call("prolog", "ffdl-batch:token", FFDL_TEST_DIR=str(hooks.run_dir / "job-41")) == 0
@@ -199,7 +199,7 @@ def test_a_prolog_that_takes_too_long_is_ended_and_that_is_said(tmp_path: Path) 
     assert not (hooks.run_dir / "job-41" / "network").exists()
 
 
-def test_the_prolog_is_given_the_whole_comment_and_nothing_that_an_earlier_start_left(tmp_path: Path) -> None:
+def test_prolog_passes_full_comment_and_removes_files_of_earlier_start(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", f'printf "%s" "$1" >{tmp_path}/told')
     (hooks.run_dir / "job-41").mkdir(parents=True)
@@ -229,7 +229,7 @@ JobId=411 ArrayJobId=41 ArrayTaskId=2 JobName=x Comment=ffdl-batch:job/7 StdErr=
     ("comment", "told"),
     [("Comment=ffdl-batch:job/2 my run ", "ffdl-batch:job/2"), ("Comment=mine ", None), ("", None)],
 )
-def test_the_last_task_of_an_array_is_asked_for_its_own_comment(tmp_path: Path, comment: str, told: str | None) -> None:
+def test_prolog_takes_own_comment_from_listing_of_array_tasks(tmp_path: Path, comment: str, told: str | None) -> None:
     """Its number is the array's, by which scontrol shows every task."""
     listed = TASKS.format(comment=comment)
     hooks = _asking_hooks(tmp_path, f'[ "$*" = "-o show job 41" ] && cat <<EOF\n{listed}\nEOF')
@@ -239,7 +239,7 @@ def test_the_last_task_of_an_array_is_asked_for_its_own_comment(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("scontrol", ["echo no contact >&2; exit 1", "echo JobId=411 Comment=ffdl-batch:job/2"])
-def test_a_comment_that_is_not_told_is_an_error(tmp_path: Path, scontrol: str) -> None:
+def test_prolog_reports_error_if_scontrol_returns_no_comment(tmp_path: Path, scontrol: str) -> None:
     hooks = _asking_hooks(tmp_path, scontrol)
     (hooks.run_dir / "job-41").mkdir(parents=True)
     for name in ("network", "ended", "rules"):  # of an earlier start
@@ -250,7 +250,7 @@ def test_a_comment_that_is_not_told_is_an_error(tmp_path: Path, scontrol: str) -
     assert not (tmp_path / "told").exists()
 
 
-def test_a_question_to_slurmctld_that_no_signal_but_kill_ends_is_an_error_in_time(tmp_path: Path) -> None:
+def test_prolog_kills_hanging_scontrol_and_reports_error(tmp_path: Path) -> None:
     hooks = _asking_hooks(tmp_path, f"trap '' TERM; echo asked >>{tmp_path}/asked; {TIME_IS_OVER}; exec sleep 30")
     hook = hooks.out / "prolog.d" / "50-ffdl"
     assert "timeout -k 2 10 scontrol" in hook.read_text()
@@ -260,7 +260,7 @@ def test_a_question_to_slurmctld_that_no_signal_but_kill_ends_is_an_error_in_tim
     assert (tmp_path / "asked").read_text() == "asked\n" and not (tmp_path / "told").exists()
 
 
-def test_a_working_prolog_leaves_no_error(tmp_path: Path) -> None:
+def test_prolog_success_leaves_no_error_file(tmp_path: Path) -> None:
     hooks = Hooks(tmp_path)
     hooks.install("prolog", "exit 0")
     assert hooks.call("prolog", "ffdl-batch:token") == 0
@@ -288,7 +288,7 @@ print([(vxlan.vni(job), vxlan.mac(job, 249)) for job in jobs])
 """
 
 
-def test_values_of_a_network_come_from_the_list_of_nodes_and_the_jobs_number(tmp_path: Path) -> None:
+def test_network_values_are_derived_from_node_list_mark_and_job_number(tmp_path: Path) -> None:
     render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db"))
     good = {
         "n1": ["n1"],

@@ -20,7 +20,7 @@ def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(APPTAINER_VARIABLE, raising=False)
 
 
-def test_every_supported_release_has_one_suite() -> None:
+def test_suites_cover_each_supported_slurm_release_once() -> None:
     assert {name: suite.slurm for name, suite in SUITES.items()} == {
         "sid": "26.05",
         "trixie": "24.11",
@@ -29,16 +29,16 @@ def test_every_supported_release_has_one_suite() -> None:
     }
 
 
-def test_an_unknown_suite_is_refused_with_the_known_ones() -> None:
+def test_suite_named_rejects_unknown_suite_and_lists_known_ones() -> None:
     with pytest.raises(RigError, match="unknown suite 'buster'; known: sid, trixie, bookworm, bullseye"):
         suite_named("buster")
 
 
-def test_every_suite_has_a_root_file_system_of_its_own() -> None:
+def test_suites_have_distinct_root_file_systems() -> None:
     assert len({Recipe.of(name).key for name in SUITES}) == len(SUITES)
 
 
-def test_what_is_carried_is_not_installed_as_a_package() -> None:
+def test_suites_do_not_install_carried_apptainer_as_package() -> None:
     recipes = {name: Recipe.of(name).apptainer_suite for name in SUITES}
     assert recipes == {"sid": "sid", "trixie": "sid", "bookworm": None, "bullseye": None}
     assert [name for name in SUITES if suite_named(name).carries] == ["bookworm", "bullseye"]
@@ -47,7 +47,7 @@ def test_what_is_carried_is_not_installed_as_a_package() -> None:
 @pytest.mark.parametrize(
     ("named", "supply", "package"), [("none", Supply.NONE, None), ("forky", Supply.PACKAGE, "forky")]
 )
-def test_another_apptainer_can_be_asked_for(
+def test_suite_apptainer_can_be_overridden_by_environment(
     monkeypatch: pytest.MonkeyPatch, named: str, supply: Supply, package: str | None
 ) -> None:
     monkeypatch.setenv(APPTAINER_VARIABLE, named)
@@ -56,7 +56,7 @@ def test_another_apptainer_can_be_asked_for(
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_slurm_conf_has_the_lines_of_its_suite(tmp_path: Path, name: str) -> None:
+def test_slurm_conf_contains_requeue_lines_of_its_suite(tmp_path: Path, name: str) -> None:
     """Only 25.11 and newer have a delay after a requeue of its own; older ones take a credential's life."""
     suite = SUITES[name]
     options = site.SiteOptions(Path(__file__).resolve().parents[3], suite, f"{suite.slurm}.1", True, True, {})
@@ -65,7 +65,7 @@ def test_slurm_conf_has_the_lines_of_its_suite(tmp_path: Path, name: str) -> Non
     assert ("AuthInfo=cred_expire=20" in text, "requeue_delay=2" in text) == (name != "sid", name == "sid")
 
 
-def test_a_cluster_of_another_suite_is_not_taken_for_the_one_that_was_asked_for(
+def test_up_command_rejects_running_cluster_of_another_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(record, "RUN_DIR", tmp_path)

@@ -50,7 +50,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_each_node_of_each_job_has_a_key_that_others_find_too(told: dict[str, Any]) -> None:
+def test_wireguard_private_keys_are_reproducible_and_distinct(told: dict[str, Any]) -> None:
     keys = told["keys"]
     assert keys["plain"] == keys.pop("again")
     assert len(set(keys.values())) == len(keys) == 7
@@ -59,10 +59,10 @@ def test_each_node_of_each_job_has_a_key_that_others_find_too(told: dict[str, An
         assert (len(raw), raw[0] & 7, raw[31] & 0xC0) == (32, 0, 0x40)
 
 
-def test_a_fingerprint_tells_secrets_apart(told: dict[str, Any]) -> None:
+def test_wireguard_fingerprint_distinguishes_secrets(told: dict[str, Any]) -> None:
     assert len(set(told["prints"])) == 3
     assert all(len(text) == 16 and int(text, 16) >= 0 for text in told["prints"])
 
 
-def test_ports_come_round(told: dict[str, Any]) -> None:
+def test_wireguard_port_wraps_around_at_end_of_range(told: dict[str, Any]) -> None:
     assert told["ports"] == [301, 331, 300, 301, 331]

@@ -22,7 +22,7 @@ def composed(runtime: Runtime, *stores: object) -> Start:
     return compose_start(subject(*stores), runtime)  # type: ignore[arg-type]
 
 
-def test_an_image_of_a_registry_is_a_placeholder() -> None:
+def test_compose_start_serves_registry_image_from_node_cache() -> None:
     start = composed(CACHED)
     assert start.cache == NodeCache("/cache", 10, REFERENCE, "singularity")
     assert "{image}" in start.learner.argv
@@ -33,7 +33,7 @@ def test_an_image_of_a_registry_is_a_placeholder() -> None:
 @pytest.mark.parametrize(
     "change", [{"cache": None}, {"staging": ()}, {"image": "/i.sif"}, {"image": "library://a/b:c"}], ids=str
 )
-def test_other_images_are_as_they_are(change: dict[str, object]) -> None:
+def test_compose_start_uses_image_path_if_cache_or_registry_does_not_apply(change: dict[str, object]) -> None:
     start = composed(replace(CACHED, **change))  # type: ignore[arg-type]
     assert start.cache is None
     assert str(change.get("image", REFERENCE)) in start.learner.argv
@@ -47,7 +47,7 @@ def private(runtime: Runtime, *stores: object) -> Start:
     return compose_start(replace(plain, spec=replace(plain.spec, framework=framework)), runtime)
 
 
-def test_a_private_image_is_the_caches_or_of_a_directory_of_the_users() -> None:
+def test_compose_start_fetches_private_image_into_cache_or_user_directory() -> None:
     known = {"user_name": "me", "password": "word"}
     assert private(CACHED).cache == NodeCache("/cache", 10, REFERENCE, "singularity", known)
     without = replace(CACHED, cache=None, images="/jobs/images")
@@ -60,12 +60,12 @@ def test_a_private_image_is_the_caches_or_of_a_directory_of_the_users() -> None:
         private(replace(without, staging=()))
 
 
-def test_data_alone_are_reason_enough_for_the_cache() -> None:
+def test_compose_start_uses_cache_for_data_without_registry_image() -> None:
     assert composed(replace(CACHED, image="/i.sif"), COS).cache == NodeCache("/cache", 10, "", "singularity")
     assert composed(replace(CACHED, image="/i.sif", cache=None), COS).cache is None
 
 
-def test_what_one_node_only_reads_may_be_a_link() -> None:
+def test_place_data_links_only_read_only_data_on_one_node() -> None:
     assert [fetch.link for fetch in place_data(subject(COS, replace(COPIED, training_results=""))).fetches] == [
         True,
         False,

@@ -41,7 +41,7 @@ def sent(found: Data) -> list[tuple[str, str, str]]:
     return [(b, fill(prefix, values), fill(local, values)) for b, prefix, local in moved(found.uploads)]
 
 
-def test_a_bucket_has_ffdls_layout() -> None:
+def test_place_data_uses_ffdl_layout_in_bucket() -> None:
     found = place_data(subject(COS))
     assert moved(found.fetches) == [("in", "set", JOB.data(1))]
     assert sent(found) == [
@@ -53,13 +53,13 @@ def test_a_bucket_has_ffdls_layout() -> None:
     assert (found.stores.results, found.copies, found.needs_dirs, found.warnings) == ("", (), (), ())
 
 
-def test_results_may_go_below_a_directory_of_the_bucket() -> None:
+def test_place_data_stores_results_below_prefix_of_bucket() -> None:
     prefixes = [prefix for _, prefix, _ in sent(place_data(subject(replace(COS, training_results="out/a/b"))))]
     assert prefixes[0] == "a/b/training-0"
     assert prefixes[2] == "a/b/_wml_checkpoints/training-0"
 
 
-def test_checkpoints_of_all_jobs_come_to_the_first_attempt() -> None:
+def test_place_data_fetches_shared_checkpoints_only_for_first_attempt() -> None:
     first = place_data(subject(COS, shared=True))
     assert sent(first)[2] == ("out", "_wml_checkpoints", JOB.checkpoints)
     assert moved(first.fetches)[1] == ("out", "_wml_checkpoints", JOB.checkpoints)
@@ -68,13 +68,13 @@ def test_checkpoints_of_all_jobs_come_to_the_first_attempt() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_attempt_that_sees_no_files_of_the_one_before_gets_its_checkpoints_from_the_store(shared: bool) -> None:
+def test_place_data_fetches_checkpoints_from_store_if_attempts_share_no_files(shared: bool) -> None:
     following = place_data(replace(subject(COS, shared=shared, number=2), apart=True))
     assert moved(following.fetches)[1:] == [sent(following)[2]] and following.fetches[1].optional
     assert len(place_data(replace(subject(COS, number=1), apart=True)).fetches) == 1
 
 
-def test_what_is_staged_has_the_paths_of_what_is_mounted() -> None:
+def test_container_layout_gives_staged_store_the_paths_of_mounted_store() -> None:
     layout = container_layout(place_data(subject(COS)).places)
     assert (layout.data_dir, layout.result_dir) == ("/mnt/data/in/set", "/mnt/results/out/training-0")
     assert layout.checkpoint_dir == "/mnt/results/out/_wml_checkpoints"
@@ -85,13 +85,13 @@ def test_what_is_staged_has_the_paths_of_what_is_mounted() -> None:
     assert Bind(FIRST.results, "/mnt/results/out/training-0") in found
 
 
-def test_what_is_copied_may_be_written() -> None:
+def test_container_layout_makes_copied_data_writable() -> None:
     layout = container_layout(place_data(subject(COPIED)).places)
     assert (layout.data_dir, layout.result_dir) == ("/job/in/set", "/job/out")
     assert Bind(literal(JOB.data(1)), "/job/in/set") in layout.binds
 
 
-def test_the_whole_bucket_of_results_is_ffdls_path_and_this_jobs_part() -> None:
+def test_container_layout_sets_result_bucket_path_except_for_copied_store() -> None:
     """A directory is bound there as it is; a bucket is not mounted, and a copied one has no such path, as in FfDL."""
     bucket, copied = (container_layout(place_data(subject(one)).places) for one in (COS, COPIED))
     directory = container_layout(place_data(subject(replace(HERE, training_results="out"))).places)
@@ -102,7 +102,7 @@ def test_the_whole_bucket_of_results_is_ffdls_path_and_this_jobs_part() -> None:
     assert copied.result_bucket_dir == ""
 
 
-def test_several_stores() -> None:
+def test_compose_start_numbers_data_directories_of_several_stores() -> None:
     spec = subject(HERE, COPIED, WEB)
     found = place_data(spec)
     assert found.needs_dirs == ("/d/more",)
@@ -121,7 +121,7 @@ def test_several_stores() -> None:
     assert start.staging == RUNTIME.staging
 
 
-def test_data_and_results_in_stores_of_their_own() -> None:
+def test_place_data_separates_input_store_from_result_store() -> None:
     found = place_data(subject(replace(HERE, training_results=""), replace(COS, training_data="")))
     assert (found.fetches, len(found.uploads)) == ((), 4)
     layout = container_layout(found.places)
@@ -129,7 +129,7 @@ def test_data_and_results_in_stores_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("image", ["", "/i.sif"])
-def test_a_job_of_directories_needs_no_staging_program(image: str) -> None:
+def test_compose_start_needs_no_staging_for_directory_stores(image: str) -> None:
     start = compose_start(subject(HERE), Runtime(image, staging=RUNTIME.staging))
     assert (start.staging, start.data.fetches) == ((), ())
     assert "DATA_DIR_1" not in start.learner.env
@@ -148,7 +148,9 @@ def test_a_job_of_directories_needs_no_staging_program(image: str) -> None:
         ((replace(HERE, connection={"path": "/d", "mode": "link"}),), "data_stores[0].connection.mode", "no mode"),
     ],
 )
-def test_what_cannot_be(stores: tuple[DataStore, ...], path: str, words: str) -> None:
+def test_compose_start_rejects_unusable_stores_at_their_field(
+    stores: tuple[DataStore, ...], path: str, words: str
+) -> None:
     with pytest.raises(RequestRefused, match=words) as refused:
         compose_start(subject(*stores), RUNTIME)
     (finding,) = refused.value.findings

@@ -19,13 +19,13 @@ def spec(metrics: EvaluationMetrics) -> JobSpec:
     return JobSpec("a", Framework("custom", "1", "true"), metrics=metrics)
 
 
-def test_what_the_nodes_see_is_started_from_there() -> None:
+def test_plan_metrics_starts_installed_collectors_from_their_path() -> None:
     found = plan_metrics(spec(EvaluationMetrics("tensorboard_extractor")), "/opt/python", INSTALLED)
     assert found.collectors[:3] == ("/opt/python", "-I", "-c") and found.collectors[-1] == "/opt/site-packages"
     assert found.metrics is not None and found.metrics.kind == "tensorboard" and found.warnings == ()
 
 
-def test_an_archive_has_no_collectors_but_a_named_interpreter_may() -> None:
+def test_plan_metrics_needs_named_interpreter_for_archive_controller() -> None:
     metrics, archive = spec(EvaluationMetrics("file")), controller_arguments("/jobs/controller.pyz")
     assert plan_metrics(metrics, "/opt/python", archive).collectors == (
         "/opt/python",
@@ -50,11 +50,11 @@ def test_an_archive_has_no_collectors_but_a_named_interpreter_may() -> None:
         EvaluationMetrics("regex_extractor", groups={"g": MetricGroup("(", scalars={"n": MetricValue("INT", "1")})}),
     ],
 )
-def test_where_there_is_nothing_to_collect_or_no_way_to_nothing_is_planned(metrics: EvaluationMetrics) -> None:
+def test_plan_metrics_returns_empty_plan_if_nothing_can_be_collected(metrics: EvaluationMetrics) -> None:
     assert plan_metrics(spec(metrics), "python3", ("x.pyz",)) == Metering()
 
 
-def test_what_ffdls_extractor_does_not_look_at_keeps_nothing_from_being_collected() -> None:
+def test_plan_metrics_ignores_unknown_meta_group_and_metric_type() -> None:
     found = plan_metrics(spec(EvaluationMetrics("regex_extractor", groups={"g": GROUP})), "/opt/python", INSTALLED)
     measures = {"n": Measure("INT", "$n"), "x": Measure("", "$x")}
     assert found.metrics is not None

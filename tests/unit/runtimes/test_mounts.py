@@ -24,13 +24,13 @@ def mounts(site: Mounting, *stores: DataStore, cache: NodeCache | None = None, *
     return compose_start(replace(given, spec=spec), replace(RUNTIME, mounting=site, cache=cache)).mounts
 
 
-def test_a_store_that_ffdl_mounts_is_mounted() -> None:
+def test_compose_start_mounts_cos_store_unless_mounting_is_never() -> None:
     assert mounts(Mounting.AUTO, COS) == ONE
     assert mounts(Mounting.ALWAYS, COS) == replace(ONE, must=True)
     assert mounts(Mounting.NEVER, COS) is None
 
 
-def test_one_that_is_copied_never_is() -> None:
+def test_compose_start_never_mounts_copied_store() -> None:
     assert mounts(Mounting.ALWAYS, COPY) is None
     assert mounts(Mounting.AUTO, COPY, READ) == replace(ONE, transfers=(1,))
 
@@ -47,12 +47,12 @@ def of(kind: StoreType, **connection: str) -> DataStore:
         of(StoreType.FSSPEC_DATASTORE, protocol="sftp", host="a.example.org"),
     ],
 )
-def test_other_kinds_that_rclone_speaks_to_are_mounted(store: DataStore) -> None:
+def test_compose_start_mounts_other_store_types_that_rclone_supports(store: DataStore) -> None:
     assert mounts(Mounting.AUTO, store) == ONE
 
 
 @pytest.mark.parametrize("site", [Mounting.AUTO, Mounting.ALWAYS])
-def test_one_that_rclone_is_not_asked_for_is_brought_and_the_reason_goes_with_it(site: Mounting) -> None:
+def test_compose_start_stages_store_of_unsupported_protocol_with_reason(site: Mounting) -> None:
     other = of(StoreType.FSSPEC_DATASTORE, protocol="ftp", host="a.example.org")
     must = site is Mounting.ALWAYS
     brought = (Brought(0, "stores of the protocol ftp are not mounted"),)
@@ -72,14 +72,16 @@ def test_one_that_rclone_is_not_asked_for_is_brought_and_the_reason_goes_with_it
         (Mounting.ALWAYS, None, replace(ONE, must=True)),
     ],
 )
-def test_the_manifest_has_the_last_word(site: Mounting, own: Mounting | None, found: Mounts | None) -> None:
+def test_compose_start_prefers_mount_option_of_manifest_over_site(
+    site: Mounting, own: Mounting | None, found: Mounts | None
+) -> None:
     assert mounts(site, COS, mount=own) == found
 
 
-def test_a_cache_comes_first_unless_a_mount_was_asked_for() -> None:
+def test_compose_start_prefers_cache_over_automatic_mount() -> None:
     assert mounts(Mounting.AUTO, COS, cache=NodeCache("/cache")) is None
     assert mounts(Mounting.ALWAYS, COS, cache=NodeCache("/cache")) == replace(ONE, must=True)
 
 
-def test_what_is_staged_ahead_is_there_and_not_mounted() -> None:
+def test_compose_start_does_not_mount_store_staged_ahead() -> None:
     assert mounts(Mounting.ALWAYS, COS, staging=Staging.AHEAD) is None

@@ -29,7 +29,7 @@ def mounts(learners: int = 1, named: bool = True, **places: str) -> dict[str, Po
     return {one.target: one for one in learner_mounts(layout, JOB.path, ATTEMPT, learners, named)}
 
 
-def test_one_learner_has_the_directories_of_the_contract() -> None:
+def test_learner_mounts_follow_directory_contract_for_one_learner() -> None:
     found = mounts()
     assert {target: (one.volume, one.sub_path) for target, one in found.items()} == {
         "/job": ("work", "attempt-2/state"),
@@ -44,26 +44,26 @@ def test_one_learner_has_the_directories_of_the_contract() -> None:
     assert not any(one.per_pod for one in found.values())
 
 
-def test_of_several_learners_each_pod_has_its_own_logs() -> None:
+def test_learner_mounts_give_each_pod_its_own_logs() -> None:
     logs = mounts(learners=3)["/job/logs"]
     assert (logs.sub_path, logs.per_pod) == ("attempt-2/logs/pod-$(JOB_COMPLETION_INDEX)", True)
 
 
-def test_a_directory_of_the_cluster_keeps_its_path() -> None:
+def test_learner_mounts_keep_path_of_cluster_directory() -> None:
     data = mounts(data="/data/{nice}", data_container="set")["/mnt/data/set"]
     assert (data.volume, data.sub_path, data.read_only) == ("", "/data/{nice}", True)
 
 
-def test_outer_mounts_come_first() -> None:
+def test_learner_mounts_list_outer_mounts_first() -> None:
     targets = list(mounts())
     assert targets.index("/job") < targets.index("/job/logs")
 
 
-def test_without_names_the_hosts_file_is_the_image_s() -> None:
+def test_learner_mounts_omit_hosts_file_without_names() -> None:
     assert "/etc/hosts" not in mounts(named=False)
 
 
-def test_the_stand_in_ends_with_the_learner_s_shell() -> None:
+def test_stand_in_argv_ends_with_learner_shell() -> None:
     argv = stand_in_argv(("{python}", "-c", "x"))
     values = {"python": "/p", "pod": "/ffdl-pod", "env_file": "/e"}
     filled = tuple(fill(word, values) for word in argv)
@@ -73,7 +73,7 @@ def test_the_stand_in_ends_with_the_learner_s_shell() -> None:
     )  # fmt: skip
 
 
-def test_kubelet_replaces_nothing_in_what_it_starts() -> None:
+def test_pod_commands_contain_no_kubelet_variable_reference() -> None:
     """It expands $(NAME), and makes $$ one dollar, in commands of containers, hooks and probes."""
     for argv in (shim_argv(), pre_stop_argv()):
         assert not any("$(" in word or "$$" in word for word in argv)
@@ -81,7 +81,7 @@ def test_kubelet_replaces_nothing_in_what_it_starts() -> None:
 
 
 @pytest.mark.parametrize("text", [SHIM_TEXT, PRE_STOP_TEXT])
-def test_the_texts_are_those_of_a_posix_shell(text: str) -> None:
+def test_pod_scripts_are_valid_posix_shell(text: str) -> None:
     subprocess.run(["dash", "-n"], input=text.encode(), check=True)
     for word in ("[[", "function ", "local ", "<(", "mkfifo", "mv ", "rm ", "cat "):
         assert word not in text

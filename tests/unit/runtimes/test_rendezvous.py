@@ -41,7 +41,7 @@ def variables(spec: JobSpec, image: str = "/i.sif", apart: bool = True) -> dict[
     return {k: fill(v, TOLD) for k, v in env.items() if not any(f"{{{name}}}" in v for name in skipped)}
 
 
-def test_each_learner_knows_its_place_for_every_framework() -> None:
+def test_rendezvous_sets_variables_of_every_framework_for_each_learner() -> None:
     found = variables(FOUR)
     expected = {
         "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": PORT, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1",
@@ -55,14 +55,14 @@ def test_each_learner_knows_its_place_for_every_framework() -> None:
     assert "FFDL_ROLE" not in found
 
 
-def test_torchrun_starts_a_process_for_each_gpu() -> None:
+def test_rendezvous_starts_one_torchrun_process_per_gpu() -> None:
     assert variables(GPUS)["PET_NPROC_PER_NODE"] == "2"
     few = replace(GPUS, batch=BatchOptions(roles={"ps": Role(gpus=4, service=True), "worker": Role(3)}))
     assert variables(few)["PET_NPROC_PER_NODE"] == "2"
 
 
 @pytest.mark.parametrize(("image", "state"), [("/i.sif", "/job"), ("", f"{JOB.attempt(1).state}")])
-def test_mpi_launchers_find_host_file_and_agent(image: str, state: str) -> None:
+def test_rendezvous_sets_mpi_host_files_and_launch_agents(image: str, state: str) -> None:
     found = variables(GPUS, image)
     hosts = {name for name, value in found.items() if value == f"{state}/.hostfile"}
     agents = {name for name, value in found.items() if value == f"{state}/.launch-agent"}
@@ -75,14 +75,14 @@ def test_mpi_launchers_find_host_file_and_agent(image: str, state: str) -> None:
     assert (found["HYDRA_LAUNCHER"], found["I_MPI_HYDRA_BOOTSTRAP"], found["I_MPI_PERHOST"]) == ("ssh", "ssh", "2")
 
 
-def test_a_single_learner_is_told_nothing_of_others() -> None:
+def test_rendezvous_sets_only_basic_variables_for_single_learner() -> None:
     found = variables(ALONE)
     shown = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "NNODES": "1", "NODE_RANK": "1", "MASTER_PORT": PORT}
     assert {name: found[name] for name in shown} == shown
     assert not [name for name in found if name.startswith(("PET_", "JAX_", "TF_", "OMPI_", "PRTE_", "HYDRA_", "I_MPI"))]
 
 
-def test_roles_are_told() -> None:
+def test_rendezvous_sets_role_variables() -> None:
     spec = replace(FOUR, batch=BatchOptions(roles={"ps": Role(1, gpus=1, service=True), "worker": Role(3)}))
     found = start(spec).learner.env
     assert (found["FFDL_ROLE"], found["FFDL_ROLE_INDEX"]) == ("{role}", "{role_index}")
@@ -91,7 +91,7 @@ def test_roles_are_told() -> None:
     assert found["TRAINING_COMMAND"] == "python x.py"
 
 
-def test_a_role_may_have_its_own_command() -> None:
+def test_rendezvous_uses_own_command_of_role() -> None:
     roles = {"ps": Role(1, command="python ps.py {x}\n--now", service=True), "worker": Role(3)}
     made = start(replace(FOUR, batch=BatchOptions(roles=roles)))
     assert made.rendezvous.command == "python x.py"
@@ -99,7 +99,7 @@ def test_a_role_may_have_its_own_command() -> None:
     assert made.learner.env["TRAINING_COMMAND"] == "{command}"
 
 
-def test_ffdls_mpi_frameworks_start_mpirun_in_the_first_learner() -> None:
+def test_rendezvous_starts_mpirun_in_first_learner_of_mpi_framework() -> None:
     made = start(HOROVOD)
     assert made.rendezvous.commands == {"launcher": "mpirun -np 8 python x.py", "worker": WAITING}
     assert "TF_CONFIG" not in made.learner.env
@@ -109,20 +109,20 @@ def test_ffdls_mpi_frameworks_start_mpirun_in_the_first_learner() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "command"), [(0, "python x.py"), (1, "python x.py"), (2, "mpirun -np 2 python x.py")])
-def test_a_single_mpi_learner_needs_mpirun_for_several_processes_only(gpus: int, command: str) -> None:
+def test_rendezvous_uses_mpirun_for_single_learner_only_with_several_gpus(gpus: int, command: str) -> None:
     made = start(replace(HOROVOD, resources=Resources(cpus=1, gpus=gpus)))
     assert (made.learner.env["TRAINING_COMMAND"], made.rendezvous.commands) == (command, {})
     assert ("OMPI_MCA_rmaps_base_oversubscribe" in made.learner.env) is (gpus > 1)
 
 
-def test_mpi_learners_with_gpus_do_not_share_nodes() -> None:
+def test_compose_start_rejects_mpi_learners_with_gpus_on_shared_node() -> None:
     with pytest.raises(RequestRefused, match="takes learners that share a node for one machine") as error:
         start(HOROVOD, apart=False)
     assert [finding.path for finding in error.value.findings] == ["learners"]
 
 
 @pytest.mark.parametrize(("spec", "named"), [(ALONE, False), (FOUR, True)])
-def test_containers_of_several_learners_have_names_that_resolve(spec: JobSpec, named: bool) -> None:
+def test_compose_start_sets_container_name_only_for_several_learners(spec: JobSpec, named: bool) -> None:
     made = start(spec)
     assert made.rendezvous.names == (f"learner-{ID}" if named else "")
     argv = list(made.learner.argv)
@@ -133,7 +133,7 @@ def test_containers_of_several_learners_have_names_that_resolve(spec: JobSpec, n
         assert argv.index("--hostname") < argv.index("/i.sif")
 
 
-def test_jobs_draw_ports_that_are_free_for_them_and_keep_them() -> None:
+def test_first_port_is_stable_aligned_and_within_its_range() -> None:
     drawn = {first_port(f"training-{number:09}") for number in range(3000)}
     assert min(drawn) >= 10_000 and max(drawn) + 63 < 32_768
     assert all((port - 10_000) % 64 == 0 for port in drawn) and len(drawn) > 250
@@ -150,7 +150,7 @@ def test_jobs_draw_ports_that_are_free_for_them_and_keep_them() -> None:
         (Restart.LEARNER, None, 0, ("learner", 3)),
     ],
 )
-def test_how_often_a_learner_is_started_again(
+def test_rendezvous_limits_learner_restarts_by_retry_or_site_setting(
     restart: Restart, failures: int | None, site: int, expected: tuple[str, int]
 ) -> None:
     spec = replace(FOUR, batch=BatchOptions(restart=restart, retry=Retry(failures=failures)))
@@ -158,11 +158,11 @@ def test_how_often_a_learner_is_started_again(
     assert (made.restart, made.restarts_max) == expected
 
 
-def test_a_plain_job_says_little() -> None:
+def test_arrange_returns_minimal_rendezvous_for_plain_job() -> None:
     assert arrange(ID, ALONE, lay_on_one(members_of(ALONE)), 0) == Rendezvous("", int(PORT), "python x.py")
 
 
-def test_roles_and_placements_are_offered_and_wrong_roles_name_their_field() -> None:
+def test_refuse_unsupported_accepts_roles_and_rejects_conflicting_learner_count() -> None:
     refuse_unsupported(replace(FOUR, batch=BatchOptions(placement=Placement.PACK, roles={"worker": Role(4)})))
     with pytest.raises(RequestRefused, match="the roles have 3 together") as error:
         refuse_unsupported(replace(FOUR, batch=BatchOptions(roles={"worker": Role(3)})))

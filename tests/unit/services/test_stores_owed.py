@@ -63,7 +63,7 @@ def is_paid(site: Site, job: Job, **record: object) -> None:
 
 @pytest.mark.parametrize("cause", [EndCause.FAILURE, EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.TIMEOUT])
 @pytest.mark.parametrize("status", [0, 3])
-def test_it_stays_in_storing_and_nothing_is_run_again(
+def test_watcher_keeps_job_storing_without_rerun_when_controllers_are_killed(
     site: Site, watcher: Watcher, status: int, cause: EndCause
 ) -> None:
     job = killed(site, watcher, status, cause)
@@ -78,7 +78,7 @@ def test_it_stays_in_storing_and_nothing_is_run_again(
     assert site.job(job.id).revision == before, "nothing new is nothing to write"
 
 
-def test_it_is_completed_when_it_was_paid(site: Site, watcher: Watcher) -> None:
+def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site, watcher: Watcher) -> None:
     job, till = killed(site, watcher), Till()
     ended = site.clock.now() - SETTLE_S - 1
     payer = DebtPayer(site.platform, till.start)
@@ -96,7 +96,7 @@ def test_it_is_completed_when_it_was_paid(site: Site, watcher: Watcher) -> None:
     assert site.states(job)[-2:] == ["STORING", "COMPLETED"]
 
 
-def test_a_failure_of_the_learner_is_one_when_it_was_paid(site: Site, watcher: Watcher) -> None:
+def test_watcher_fails_storing_job_with_learner_error_after_upload(site: Site, watcher: Watcher) -> None:
     job = killed(site, watcher, status=3)
     message = "learner 1 ended with exit code 3"
     is_paid(site, job, outcome=Outcome.FAILED, exit_code=3, error_code="C201", message=message)
@@ -106,13 +106,13 @@ def test_a_failure_of_the_learner_is_one_when_it_was_paid(site: Site, watcher: W
 
 
 @pytest.mark.parametrize("status", [130, 137, 143])
-def test_what_may_have_been_killed_with_its_controllers_is_no_failure_of_its_own(
+def test_watcher_requeues_job_if_learner_was_killed_together_with_controllers(
     site: Site, watcher: Watcher, status: int
 ) -> None:
     assert killed(site, watcher, status).state is JobState.PENDING
 
 
-def test_an_end_that_no_controller_saw_counts(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_job_storing_when_only_end_marker_of_learner_exists(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head_of(site, job).starts()
     Path(site.attempt(job).state, ".ended-1").write_text("0\n")
@@ -120,7 +120,7 @@ def test_an_end_that_no_controller_saw_counts(site: Site, watcher: Watcher) -> N
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.STORING, OWED)
 
 
-def test_a_head_that_was_told_to_end_over_it_leaves_a_debt_too(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head_of(site, job).starts()
     head_of(site, job).is_killed_storing()
@@ -132,19 +132,19 @@ def test_a_head_that_was_told_to_end_over_it_leaves_a_debt_too(site: Site, watch
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_what_somebody_cancelled_in_the_scheduler_stays_cancelled(site: Site, watcher: Watcher) -> None:
+def test_watcher_cancels_job_with_pending_upload_when_cancelled_in_scheduler(site: Site, watcher: Watcher) -> None:
     job = killed(site, watcher, cause=EndCause.CANCELLED)
     assert (job.state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
 
 
-def test_its_owner_can_give_it_up(site: Site, watcher: Watcher) -> None:
+def test_cancel_ends_storing_job_and_keeps_its_pending_upload(site: Site, watcher: Watcher) -> None:
     job = killed(site, watcher)
     cancel_job(site.platform, site.caller, job.id)
     watcher.step(full=True)
     assert (site.job(job.id).state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
 
 
-def test_a_halt_has_nothing_left_to_halt(site: Site, watcher: Watcher) -> None:
+def test_halt_keeps_storing_job_which_completes_after_upload(site: Site, watcher: Watcher) -> None:
     job = killed(site, watcher)
     halt_job(site.platform, site.caller, job.id)
     watcher.step(full=True)
@@ -154,7 +154,7 @@ def test_a_halt_has_nothing_left_to_halt(site: Site, watcher: Watcher) -> None:
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_the_schedulers_own_requeue_stores_it(site: Site, watcher: Watcher) -> None:
+def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site, watcher: Watcher) -> None:
     job, till = killed(site, watcher), Till()
     native = NativeId(job.native_id)
     site.clock.tick(QUIET_S)
@@ -177,7 +177,7 @@ def test_the_schedulers_own_requeue_stores_it(site: Site, watcher: Watcher) -> N
     assert len(site.scheduler.submitted) == 1
 
 
-def test_a_store_that_refuses_it_again_and_again_ends_the_job(site: Site, watcher: Watcher) -> None:
+def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(site: Site, watcher: Watcher) -> None:
     job, till = killed(site, watcher), Till()
     site.clock.tick(STILL_ALIVE_S)
     payer = DebtPayer(site.platform, till.start)

@@ -19,7 +19,7 @@ from ffdl_batch.store import NewJob, Store, StoreUnavailable
 from tests.unit.services.conftest import MANIFEST, Site
 
 
-def test_an_accepted_job_is_in_the_store_and_nothing_was_sent(site: Site) -> None:
+def test_submit_stores_pending_job_without_calling_scheduler(site: Site) -> None:
     job = site.accept()
     assert site.states(job) == ["PENDING"]
     assert job.backend == "fake"
@@ -27,17 +27,17 @@ def test_an_accepted_job_is_in_the_store_and_nothing_was_sent(site: Site) -> Non
     assert site.scheduler.submitted == []
 
 
-def test_an_accepted_job_says_where_it_runs(site: Site) -> None:
+def test_submit_result_names_backend_of_accepted_job(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("a")])
     assert result.backend == "fake"
 
 
-def test_the_same_key_gives_the_same_job(site: Site) -> None:
+def test_submit_returns_same_job_for_same_key(site: Site) -> None:
     assert site.accept("k").id == site.accept("k").id
     assert site.platform.store.count_live() == 1
 
 
-def test_each_submission_is_accepted_or_refused_on_its_own(site: Site) -> None:
+def test_submit_accepts_or_rejects_each_submission_separately(site: Site) -> None:
     bad = MANIFEST.replace("gpus: 1", "gpus: many")
     results = submit(
         site.platform, site.caller, [site.submission("a"), site.submission("b", bad), site.submission("c")]
@@ -49,7 +49,7 @@ def test_each_submission_is_accepted_or_refused_on_its_own(site: Site) -> None:
     assert "manifest.yml:2" in problem.message
 
 
-def test_a_warning_of_the_backend_names_the_line_of_its_field(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(request: LaunchRequest) -> LaunchPlan:
         return replace(made(request), warnings=("batch.signal: no", "batch.comment: no", "http: no", "just so"))
 
@@ -65,7 +65,7 @@ def test_a_warning_of_the_backend_names_the_line_of_its_field(site: Site, monkey
     assert site.job(result.id).warnings[-4:] == ("batch.signal: no", "batch.comment: no", "http: no", "just so")
 
 
-def test_impossible_resources_are_refused_and_leave_nothing(site: Site) -> None:
+def test_submit_rejects_impossible_gpu_count_and_leaves_no_job_directory(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("a", MANIFEST.replace("gpus: 1", "gpus: 64"))])
     assert result.problem is not None
     assert (result.problem.exit_code, "no node has 64 GPUs" in result.problem.message) == (78, True)
@@ -73,7 +73,9 @@ def test_impossible_resources_are_refused_and_leave_nothing(site: Site) -> None:
     assert site.platform.store.count_live() == 0
 
 
-def test_a_refusal_of_the_backend_names_the_line_of_its_field(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_rejection_by_backend_names_manifest_line_of_each_field(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = "data_stores:\n  - {type: directory, training_data: {container: c}, connection: {path: /d}}\n"
     asked = {"data_stores[0].type": 8, "framework.command": 6, "gpus": 2, "batch.roles": None}
 
@@ -96,7 +98,7 @@ def reads(directory: Path) -> str:
     )
 
 
-def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(site: Site, tmp_path: Path) -> None:
+def test_submit_rejects_missing_data_directory_only_if_its_parent_is_visible(site: Site, tmp_path: Path) -> None:
     manifest = reads(tmp_path)
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
     (result,) = submit(site.platform, site.caller, [site.submission("a", manifest)])
@@ -110,14 +112,14 @@ def test_data_that_are_surely_missing_are_refused_and_data_out_of_sight_are_not(
     assert result.problem is None
 
 
-def test_nothing_is_out_of_sight_of_a_backend_that_is_this_machine(site: Site, tmp_path: Path) -> None:
+def test_submit_rejects_any_missing_data_directory_for_local_backend(site: Site, tmp_path: Path) -> None:
     site.scheduler.is_this_machine, site.scheduler.needs_dirs = True, ("/nobody/sees/this",)
     (result,) = submit(site.platform, site.caller, [site.submission("a", reads(tmp_path))])
     assert result.problem is not None
     assert "data directory /nobody/sees/this does not exist" in result.problem.message
 
 
-def test_data_that_the_job_before_makes_are_a_warning(site: Site, tmp_path: Path) -> None:
+def test_submit_warns_about_missing_data_directory_of_dependent_job(site: Site, tmp_path: Path) -> None:
     (first,) = submit(site.platform, site.caller, [site.submission("a")])
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
     waits = reads(tmp_path) + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
@@ -127,28 +129,28 @@ def test_data_that_the_job_before_makes_are_a_warning(site: Site, tmp_path: Path
     assert [warning for warning in result.warnings if said in warning and "manifest.yml:10" in warning]
 
 
-def test_no_scheduler_is_try_again(site: Site) -> None:
+def test_submit_reports_status_75_when_scheduler_is_unreachable(site: Site) -> None:
     site.scheduler.down = True
     (result,) = submit(site.platform, site.caller, [site.submission("a")])
     assert result.problem is not None
     assert result.problem.exit_code == 75
 
 
-def test_a_scheduler_that_was_seen_once_may_be_away(site: Site) -> None:
+def test_submit_accepts_job_while_known_scheduler_is_unreachable(site: Site) -> None:
     site.accept("first")
     site.scheduler.down = True
     site.clock.tick(3600)
     assert site.accept("second").state == "PENDING"
 
 
-def test_an_unknown_backend_lists_the_known(site: Site) -> None:
+def test_submit_rejects_unknown_backend_and_lists_known_backends(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("a", backend="pbs")])
     assert result.problem is not None
     assert "known: " in result.problem.message
     assert result.problem.exit_code == 78
 
 
-def test_a_machine_without_the_scheduler_is_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_reports_status_69_if_host_has_no_scheduler(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here() -> BackendFacts:
         raise InvalidRequest("sinfo is not on the PATH: there is no Slurm here")
 
@@ -158,7 +160,7 @@ def test_a_machine_without_the_scheduler_is_unavailable(site: Site, monkeypatch:
     assert result.problem.exit_code == 69
 
 
-def test_a_machine_without_the_schedulers_programs_says_the_same_each_time(
+def test_submit_plan_reports_same_missing_scheduler_error_when_breaker_is_open(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_here() -> BackendFacts:
@@ -173,7 +175,7 @@ def test_a_machine_without_the_schedulers_programs_says_the_same_each_time(
     assert not site.platform.adapters.may_ask("fake")
 
 
-def test_a_trial_without_the_schedulers_programs_is_unavailable(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_trial_reports_status_69_if_sbatch_is_missing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here(_plan: LaunchPlan) -> str:
         raise SchedulerMissing("sbatch cannot be run")
 
@@ -184,13 +186,13 @@ def test_a_trial_without_the_schedulers_programs_is_unavailable(site: Site, monk
         assert (refusal.value.problem.exit_code, refusal.value.problem.message) == (69, "sbatch cannot be run")
 
 
-def test_a_missing_archive_is_refused(site: Site) -> None:
+def test_submit_rejects_missing_model_archive(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("a", archive="0" * 64)])
     assert result.problem is not None
     assert result.problem.code == "C102"
 
 
-def test_exported_variables_and_credentials_are_private_files_and_not_in_the_record(site: Site) -> None:
+def test_submit_keeps_exported_variables_and_credentials_only_in_private_files(site: Site) -> None:
     manifest = MANIFEST + (
         "data_stores:\n- id: s\n  type: s3_datastore\n  training_data: {container: in}\n"
         "  connection: {auth_url: 'http://x', user_name: me, password: hunter2}\n"
@@ -214,7 +216,7 @@ def test_exported_variables_and_credentials_are_private_files_and_not_in_the_rec
         assert b"s3cr3t" not in file.read_bytes()
 
 
-def test_a_commit_whose_reply_was_lost_keeps_its_private_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_keeps_private_files_when_commit_reply_is_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client submits again with the same key, and gets the job of the first time, whole."""
     submission = site.submission("a", environ={"TOKEN": "s3cr3t"})
     add = Store.add_jobs
@@ -235,7 +237,9 @@ def test_a_commit_whose_reply_was_lost_keeps_its_private_files(site: Site, monke
 
 
 @pytest.mark.parametrize("array", ["", "0-1"], ids=["job", "array"])
-def test_what_a_full_disk_refuses_leaves_nothing(site: Site, monkeypatch: pytest.MonkeyPatch, array: str) -> None:
+def test_submit_removes_job_directory_when_database_disk_is_full(
+    site: Site, monkeypatch: pytest.MonkeyPatch, array: str
+) -> None:
     """The private files found room, and the record does not."""
     submission = site.submission("a", environ={"TOKEN": "s3cr3t"}, options={"array": array} if array else {})
     kept: list[Path] = []
@@ -251,7 +255,7 @@ def test_what_a_full_disk_refuses_leaves_nothing(site: Site, monkeypatch: pytest
     assert len(kept) == 1 and not kept[0].parent.exists()
 
 
-def test_a_dry_run_sends_and_keeps_nothing(site: Site) -> None:
+def test_submit_dry_run_stores_no_job_and_no_directory(site: Site) -> None:
     view = plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
     assert view.backend == "fake"
     assert view.network == "none"

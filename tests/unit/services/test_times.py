@@ -36,7 +36,7 @@ def history(site: Site, job: Job) -> list[HistoryEntry]:
     return rows
 
 
-def test_a_chain_that_passed_while_no_daemon_ran_has_the_times_of_its_heads(site: Site, watcher: Watcher) -> None:
+def test_watcher_dates_continuation_by_head_controllers_after_daemon_outage(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     start = site.clock.now()
     head_at(site, job, start + 10).starts()
@@ -63,7 +63,7 @@ def test_a_chain_that_passed_while_no_daemon_ran_has_the_times_of_its_heads(site
     ]
 
 
-def test_a_submission_whose_reply_was_lost_is_dated_when_it_was_sent(site: Site) -> None:
+def test_deployer_dates_submission_by_submit_marker_when_reply_is_lost(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     sent = site.clock.now() + 1
@@ -75,7 +75,7 @@ def test_a_submission_whose_reply_was_lost_is_dated_when_it_was_sent(site: Site)
     assert site.platform.store.attempts(job.id)[0].submitted_at == sent
 
 
-def test_an_attempt_that_the_platform_tries_again_ended_when_the_scheduler_says(site: Site, watcher: Watcher) -> None:
+def test_watcher_dates_preempted_attempt_by_scheduler_end_time(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     start = site.clock.now()
     head_at(site, job, start + 10).starts()
@@ -89,7 +89,9 @@ def test_an_attempt_that_the_platform_tries_again_ended_when_the_scheduler_says(
 
 
 @pytest.mark.parametrize("has_final", [True, False])
-def test_an_end_that_the_scheduler_has_forgotten(site: Site, watcher: Watcher, has_final: bool) -> None:
+def test_watcher_dates_end_of_forgotten_job_by_final_record_or_heartbeat(
+    site: Site, watcher: Watcher, has_final: bool
+) -> None:
     """It is the head's, else the last sign of life that its controllers left."""
     job = site.deployed()
     start = site.clock.now()
@@ -114,7 +116,7 @@ def test_an_end_that_the_scheduler_has_forgotten(site: Site, watcher: Watcher, h
 
 
 @pytest.mark.parametrize(("said_s", "dated_s"), [(40.0, 40.0), (5.0, 20.0), (7200.0, 51.0)])
-def test_a_learner_that_outlived_its_controllers_ended_when_its_shell_said_so(
+def test_watcher_dates_storing_by_learner_end_marker_within_known_bounds(
     site: Site, watcher: Watcher, said_s: float, dated_s: float
 ) -> None:
     """Not before its controllers were heard of last, and not after the scheduler's end, whatever the file's clock."""
@@ -139,7 +141,7 @@ def test_a_learner_that_outlived_its_controllers_ended_when_its_shell_said_so(
     assert site.platform.store.attempts(job.id)[0].ended_at == start + 50
 
 
-def test_a_run_that_the_scheduler_started_anew_is_dated_by_its_second_submission(site: Site, watcher: Watcher) -> None:
+def test_watcher_dates_requeued_job_by_its_second_submission(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     start, native = site.clock.now(), NativeId(job.native_id)
     head_at(site, job, start + 10).starts()
@@ -160,7 +162,7 @@ def test_a_run_that_the_scheduler_started_anew_is_dated_by_its_second_submission
 
 
 @pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
-def test_a_node_with_a_wrong_clock_tells_no_time_outside_of_what_others_saw(
+def test_watcher_limits_times_of_skewed_node_clock_to_observed_bounds(
     site: Site, watcher: Watcher, skew_s: float
 ) -> None:
     job = site.deployed()
@@ -179,7 +181,7 @@ def test_a_node_with_a_wrong_clock_tells_no_time_outside_of_what_others_saw(
     assert all(start <= row.at <= start + 102 for row in rows)
 
 
-def test_a_node_with_a_clock_ahead_does_not_date_its_successor_ahead(site: Site, watcher: Watcher) -> None:
+def test_watcher_dates_continuation_no_later_than_now_when_node_clock_is_ahead(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head_at(site, job, site.clock.now() + 3600).starts()
     head_at(site, job, site.clock.now() + 3700).goes_on(Spent(timeouts=1))
@@ -188,7 +190,7 @@ def test_a_node_with_a_clock_ahead_does_not_date_its_successor_ahead(site: Site,
     assert history(site, job)[-1].at == site.clock.now()
 
 
-def test_what_is_no_number_breaks_no_history(site: Site, watcher: Watcher) -> None:
+def test_watcher_ignores_nan_and_infinite_times_in_job_files(site: Site, watcher: Watcher) -> None:
     """Files are the user's: json reads NaN and Infinity."""
     job = site.deployed()
     start = site.clock.now()

@@ -29,7 +29,9 @@ def root(tmp_path: Path) -> Root:
     return made
 
 
-def test_a_tree_that_hangs_holds_up_nobody_and_one_thread_alone(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_check_times_out_and_blocks_one_thread_when_file_system_hangs(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held, asked = threading.Event(), []
     listdir = os.listdir
 
@@ -53,9 +55,7 @@ def test_a_tree_that_hangs_holds_up_nobody_and_one_thread_alone(root: Root, monk
         tree.check(60.0)
 
 
-def test_a_thread_that_cannot_be_started_is_no_file_system_that_hangs(
-    root: Root, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tree_check_reports_process_limit_when_thread_cannot_start(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -70,7 +70,7 @@ def test_a_thread_that_cannot_be_started_is_no_file_system_that_hangs(
     tree.check()
 
 
-def test_an_answer_stands_for_a_moment(root: Root) -> None:
+def test_tree_check_reuses_answer_until_it_expires(root: Root) -> None:
     now = [100.0]
     tree = Tree(root, lambda: now[0])
     tree.check()
@@ -98,13 +98,13 @@ def test_an_answer_stands_for_a_moment(root: Root) -> None:
         (errno.ENOMEM, "no memory", "end something"),
     ],
 )
-def test_troubles_say_what_to_do(number: int, said: str, cure: str) -> None:
+def test_explain_names_message_and_cure_for_file_system_error(number: int, said: str, cure: str) -> None:
     trouble = explain(OSError(number, os.strerror(number)), "/jobs")
     assert trouble is not None
     assert said in trouble.message and cure in trouble.cure
 
 
-def test_what_no_trouble_explains_is_none() -> None:
+def test_explain_returns_none_for_missing_file_or_denied_permission() -> None:
     assert explain(FileNotFoundError(errno.ENOENT, "missing", "/jobs/jobs/x"), "/jobs") is None
     assert explain(PermissionError(errno.EACCES, "denied"), "/jobs") is None
 
@@ -116,7 +116,7 @@ def move_tree(source: Path, target: Path) -> None:
             path.rename(target / path.name)
 
 
-def test_a_job_whose_tree_is_gone_has_not_ended_without_a_word(site: Site) -> None:
+def test_watcher_keeps_job_queued_while_jobs_directory_is_not_mounted(site: Site) -> None:
     """The scheduler says that it ended, and nothing of what it left can be seen."""
     job = site.deployed()
     site.scheduler.run(NativeId.parse(job.native_id))
@@ -137,9 +137,7 @@ def test_a_job_whose_tree_is_gone_has_not_ended_without_a_word(site: Site) -> No
     assert (str(site.job(job.id).state), site.job(job.id).error_code) == ("FAILED", "S106")
 
 
-def test_a_checkpoint_that_a_file_server_does_not_give_is_not_taken_for_none(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_checkpoint_raises_if_file_server_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = site.attempt(site.deployed())
     Path(attempt.state, ".began-1").write_text("7\n")
     checkpoints = Path(attempt.path).parent / "checkpoints"
@@ -155,7 +153,7 @@ def test_a_checkpoint_that_a_file_server_does_not_give_is_not_taken_for_none(
             saved_checkpoint(attempt, str(checkpoints))
 
 
-def test_a_daemon_does_not_begin_anew_in_the_place_of_a_tree_that_is_not_mounted(tmp_path: Path) -> None:
+def test_open_platform_rejects_missing_jobs_directory_if_jobs_are_live(tmp_path: Path) -> None:
     environ = {
         "HOME": str(tmp_path),
         "FFDL_STATE_DIR": str(tmp_path / "state"),

@@ -38,7 +38,7 @@ def lease_ends(site: Site) -> None:
 # ------------------------------------------------------------------------------------------------- turns
 
 
-def test_one_has_its_turn_until_it_ends_it_or_its_lease_is_over(site: Site) -> None:
+def test_leader_lease_passes_to_other_daemon_when_released_or_expired(site: Site) -> None:
     taken: list[str] = []
     one = Turn(site.platform, "loop", lambda: taken.append("one"))
     two = Turn(other(site), "loop", lambda: taken.append("two"))
@@ -54,7 +54,7 @@ def test_one_has_its_turn_until_it_ends_it_or_its_lease_is_over(site: Site) -> N
     assert taken == ["one", "two", "one"]
 
 
-def test_a_turn_that_was_let_run_out_and_nobody_took_goes_on(site: Site) -> None:
+def test_leader_lease_continues_after_expiry_if_not_taken_by_other_daemon(site: Site) -> None:
     taken: list[str] = []
     turn = Turn(site.platform, "loop", lambda: taken.append("here"))
     assert turn.take()
@@ -66,7 +66,7 @@ def test_a_turn_that_was_let_run_out_and_nobody_took_goes_on(site: Site) -> None
 # --------------------------------------------------------------------------------------------- the watcher
 
 
-def test_a_watcher_that_watches_again_remembers_nothing_of_its_last_turn(site: Site) -> None:
+def test_watcher_counts_no_restart_twice_when_it_resumes_after_other_daemon(site: Site) -> None:
     """Else the scheduler's second start of a job, which the other daemon noted, would be counted once more."""
     job = site.deployed()
     native, head = NativeId.parse(job.native_id), FakeHead(site.platform.root, job, site.clock.now())
@@ -87,7 +87,7 @@ def test_a_watcher_that_watches_again_remembers_nothing_of_its_last_turn(site: S
     one.close()
 
 
-def test_a_bell_that_a_dead_watcher_took_down_is_not_missed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_reads_doorbell_entry_removed_by_killed_watcher(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = site.deployed()
     one, two = Watcher(site.platform), Watcher(other(site))
     two.step(full=True)
@@ -112,7 +112,7 @@ def test_a_bell_that_a_dead_watcher_took_down_is_not_missed(site: Site, monkeypa
     two.close()
 
 
-def test_news_that_came_second_are_rung_for_again(site: Site) -> None:
+def test_watcher_reads_events_again_when_row_changed_meanwhile(site: Site) -> None:
     """The row changed between reading and writing: another daemon watches, or the owner wished something."""
     job = site.deployed()
     wishes: list[Wish] = []
@@ -130,7 +130,7 @@ def test_news_that_came_second_are_rung_for_again(site: Site) -> None:
     assert site.job(job.id).state is JobState.PROCESSING
 
 
-def test_news_that_the_database_could_not_take_are_rung_for_again(
+def test_watcher_reads_events_again_when_database_write_failed(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = site.deployed()
@@ -199,7 +199,7 @@ def _marks(site: Site) -> list[float]:
     return [at for job in jobs if (at := begun_at(site.attempt(job))) is not None]
 
 
-def test_a_submission_by_a_daemon_that_wakes_up_is_dropped_and_taken_out_of_the_queue(site: Site) -> None:
+def test_deployer_withdraws_own_late_submission_when_other_daemon_deployed_job(site: Site) -> None:
     job = site.accept()
     StoppedInSubmit(site, lambda: deploy_by_other(site))
     assert Deployer(site.platform).step() == 0
@@ -210,7 +210,7 @@ def test_a_submission_by_a_daemon_that_wakes_up_is_dropped_and_taken_out_of_the_
     assert site.platform.store.claim_deployable("third", limit=9, lease_s=1) == []
 
 
-def test_a_late_submission_that_the_other_daemon_has_found_is_the_job(site: Site) -> None:
+def test_deployer_keeps_late_submission_that_other_daemon_adopted(site: Site) -> None:
     job = site.accept()
 
     def adopt() -> None:
@@ -229,7 +229,7 @@ def test_a_late_submission_that_the_other_daemon_has_found_is_the_job(site: Site
     assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([], [])
 
 
-def test_a_late_submission_of_a_job_that_has_ended_is_withdrawn(site: Site) -> None:
+def test_deployer_withdraws_late_submission_of_cancelled_job(site: Site) -> None:
     job = site.accept()
 
     def cancel() -> None:
@@ -243,7 +243,7 @@ def test_a_late_submission_of_a_job_that_has_ended_is_withdrawn(site: Site) -> N
     assert site.scheduler.withdrawn == [late]
 
 
-def test_a_late_refusal_leaves_the_mark_of_the_other_daemons_submission(site: Site) -> None:
+def test_deployer_keeps_submit_marker_of_other_daemon_after_late_refusal(site: Site) -> None:
     """Else, should that one die before it wrote the id, nobody would look for what it submitted."""
     job = site.accept()
 
@@ -275,7 +275,7 @@ def test_a_late_refusal_leaves_the_mark_of_the_other_daemons_submission(site: Si
 # ------------------------------------------------------------------------------------------------- debts
 
 
-def test_one_daemon_pays_and_another_takes_over_when_it_is_gone(site: Site) -> None:
+def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) -> None:
     job = owing(site)
     site.clock.tick(3600)
     till, other_till = Till(), Till()
@@ -300,7 +300,7 @@ def test_one_daemon_pays_and_another_takes_over_when_it_is_gone(site: Site) -> N
     assert not site.platform.store.attempts(job.id)[0].owed
 
 
-def test_who_ends_lets_the_other_pay_at_once(site: Site) -> None:
+def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -> None:
     owing(site)
     site.clock.tick(3600)
     till, other_till = Till(), Till()
@@ -321,7 +321,7 @@ def orphan(site: Site, name: str) -> Path:
     return path
 
 
-def test_the_janitor_judges_by_the_file_systems_clock(site: Site) -> None:
+def test_janitor_measures_age_by_file_system_clock(site: Site) -> None:
     """A host whose clock is hours ahead must not sweep what another daemon is just about to commit."""
     stamped = [0.0]
     platform = replace(site.platform, file_time=lambda _: stamped[0])
@@ -337,7 +337,7 @@ def test_the_janitor_judges_by_the_file_systems_clock(site: Site) -> None:
     assert sweep(platform) == 2, "this one, and the one of the fixture"
 
 
-def test_two_janitors_at_once_come_to_no_harm(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_janitor_tolerates_concurrent_sweep_of_same_directories(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [orphan(site, f"training-0000000a{letter}") for letter in "abc"]
     later = paths[0].stat().st_mtime + ORPHAN_AGE_S + 60
     platform = replace(site.platform, file_time=lambda _: later)
@@ -354,7 +354,7 @@ def test_two_janitors_at_once_come_to_no_harm(site: Site, monkeypatch: pytest.Mo
     assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
 
 
-def test_a_janitor_goes_on_where_one_died(site: Site) -> None:
+def test_janitor_removes_directory_left_by_interrupted_sweep(site: Site) -> None:
     left = Path(site.platform.root.path, "jobs", ".removing-training-0000000aa-0123abcd")
     left.mkdir()
     (left / "environment.json").write_text("{}")

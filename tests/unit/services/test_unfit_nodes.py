@@ -29,7 +29,7 @@ def refuse(site: Site, watcher: Watcher, job: Job, nodes: dict[str, bool], code:
     return site.job(job.id)
 
 
-def test_a_node_without_its_network_is_left_for_others(site: Site, watcher: Watcher) -> None:
+def test_node_without_job_network_is_excluded_from_next_attempt(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     after = refuse(site, watcher, job, {"n1": True, "n2": False, "n3": True})
     assert (after.state, after.overrides.exclude, after.spent.node_failures) == (JobState.PENDING, ("n2",), 1)
@@ -40,7 +40,7 @@ def test_a_node_without_its_network_is_left_for_others(site: Site, watcher: Watc
     assert (attempt.outcome_code, attempt.interruption) == ("S107", "node_failure")
 
 
-def test_a_site_without_networks_ends_the_job_soon_and_all_its_words_are_told(site: Site, watcher: Watcher) -> None:
+def test_job_fails_with_messages_of_all_attempts_when_no_node_has_network(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     for number, nodes in enumerate(({"n1": False, "n2": False}, {"n3": False, "n4": True}), 1):
         assert (refuse(site, watcher, job, nodes).state, site.job(job.id).attempt) == (JobState.PENDING, number)
@@ -52,7 +52,7 @@ def test_a_site_without_networks_ends_the_job_soon_and_all_its_words_are_told(si
     assert after.overrides.exclude == ("n1", "n2", "n3", "n4")
 
 
-def test_what_another_kind_of_node_failure_said_is_not_repeated(site: Site, watcher: Watcher) -> None:
+def test_job_failure_message_omits_node_failures_of_other_kind(site: Site, watcher: Watcher) -> None:
     job = accept(site, "node_failures: 1")
     assert refuse(site, watcher, job, {"n1": False}, "S106").state is JobState.PENDING
     Deployer(site.platform).step()
@@ -61,7 +61,7 @@ def test_what_another_kind_of_node_failure_said_is_not_repeated(site: Site, watc
 
 
 @pytest.mark.parametrize("code", ["S107", "S108"])
-def test_who_names_the_nodes_gets_no_others(site: Site, watcher: Watcher, code: str) -> None:
+def test_job_with_nodelist_fails_after_first_attempt_on_unfit_node(site: Site, watcher: Watcher, code: str) -> None:
     job = site.accept(manifest=MANIFEST + "batch: {nodelist: n1}\n")
     Deployer(site.platform).step()
     after = refuse(site, watcher, job, {"n1": False}, code)
@@ -69,7 +69,7 @@ def test_who_names_the_nodes_gets_no_others(site: Site, watcher: Watcher, code: 
     assert after.message.endswith("; the job names its nodes, so no other is tried")
 
 
-def test_where_there_is_one_node_alone_a_job_that_it_is_not_fit_for_ends(site: Site, watcher: Watcher) -> None:
+def test_job_fails_on_unfit_node_if_backend_cannot_exclude_nodes(site: Site, watcher: Watcher) -> None:
     class Alone(FakeScheduler):
         avoid = None  # type: ignore[assignment]
 

@@ -50,7 +50,7 @@ def accept(settings: Settings, *names: str) -> list[str]:
     return ids
 
 
-def test_an_older_copy_is_refused_where_it_lacks_a_job_that_was_executed(settings: Settings) -> None:
+def test_open_platform_rejects_database_that_lacks_executed_job(settings: Settings) -> None:
     _, late = accept(settings, "known", "late")
     directory = jobs_of(settings) / late / "attempt-1"
     directory.rename(directory.with_name("attempt-next"))
@@ -72,7 +72,7 @@ def test_an_older_copy_is_refused_where_it_lacks_a_job_that_was_executed(setting
     opened(settings)
 
 
-def test_what_is_no_job_s_directory_is_nobody_s(settings: Settings) -> None:
+def test_open_platform_ignores_entries_that_are_no_executed_job_directory(settings: Settings) -> None:
     accept(settings, "known")
     for name in ("training-short", "training-0000late0.bak", ".removing-training-0000late0-1234abcd"):
         (jobs_of(settings) / name / "attempt-1").mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_what_is_no_job_s_directory_is_nobody_s(settings: Settings) -> None:
     opened(settings)
 
 
-def test_directories_of_known_jobs_are_not_looked_into(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_platform_scans_no_directory_of_known_jobs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be a hundred thousand."""
     accept(settings, *(f"k{number}" for number in range(20)))
     seen: list[str] = []
@@ -97,7 +97,7 @@ def test_directories_of_known_jobs_are_not_looked_into(settings: Settings, monke
     assert not [path for path in seen if "training-" in path]
 
 
-def test_the_jobs_that_it_lacks_are_named(settings: Settings) -> None:
+def test_open_platform_error_names_jobs_missing_from_database(settings: Settings) -> None:
     accept(settings, "known")
     lost = ["training-00000lat1", "training-00000lat2"]
     for job in lost:
@@ -110,7 +110,7 @@ def test_the_jobs_that_it_lacks_are_named(settings: Settings) -> None:
 
 
 @on_sqlite
-def test_copies_beside_the_database_are_named(settings: Settings, database_url: str) -> None:
+def test_open_platform_error_names_rescued_copy_to_restore(settings: Settings, database_url: str) -> None:
     file = Path(database_url.removeprefix("sqlite:///"))
     accept(settings, "known")
     (late,) = accept(settings, "late")
@@ -139,7 +139,7 @@ def forget_by_hand(file: Path, job_id: str) -> None:
 
 @on_sqlite
 @pytest.mark.parametrize("lacks", ["a job", "its tree"])
-def test_an_older_database_is_refused_before_it_is_brought_up_to_date(
+def test_open_platform_rejects_older_database_before_migrating_it(
     settings: Settings, database_url: str, lacks: str
 ) -> None:
     file = Path(database_url.removeprefix("sqlite:///"))
@@ -157,7 +157,7 @@ def test_an_older_database_is_refused_before_it_is_brought_up_to_date(
 
 
 @pytest.mark.parametrize("database_url", [POSTGRES], indirect=True)
-def test_whoever_goes_over_to_postgresql_brings_the_tree_along(
+def test_open_platform_accepts_older_jobs_directory_with_new_postgresql_database(
     settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = jobs_of(settings) / "training-00000old0" / "attempt-1"

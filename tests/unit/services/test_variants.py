@@ -34,7 +34,7 @@ def options(one: JobSpec, known: Explanation | None = None) -> list[str]:
     return [variant.options for variant in variants_of(one, FACTS, known)]
 
 
-def test_one_thing_differs_in_each() -> None:
+def test_variants_change_one_option_each() -> None:
     found = options(spec(4, "v100", 2, time_s=1800))
     assert found == [
         "--partition=quick",
@@ -47,16 +47,16 @@ def test_one_thing_differs_in_each() -> None:
     assert len(found) <= MOST
 
 
-def test_partitions_that_cannot_hold_it_are_not_tried() -> None:
+def test_variants_skip_partitions_that_cannot_run_job() -> None:
     assert options(spec(4, "", time_s=7200)) == ["--partition=big", "--time=01:00:00", "--time=00:30:00", "--gpus=2"]
     assert "--partition=cpu" in options(spec(0))
 
 
-def test_without_a_time_limit_a_limit_is_tried() -> None:
+def test_variants_try_time_limits_for_job_without_one() -> None:
     assert options(spec(1, "", partition="cpu,quick,big")) == ["--partition=main", "--time=04:00:00", "--time=01:00:00"]
 
 
-def test_over_a_limit_of_a_job_s_time_what_it_gives_is_tried() -> None:
+def test_variants_shorten_time_to_per_job_time_limit() -> None:
     def with_limit(most: str, per: Per = Per.JOB) -> Explanation:
         return Explanation(0.0, Reason(WaitKind.LIMIT, limit=Limit("QOS", "time", per, most=most)))
 
@@ -66,13 +66,13 @@ def test_over_a_limit_of_a_job_s_time_what_it_gives_is_tried() -> None:
     assert options(spec(1, time_s=7200), with_limit("60", Per.ALL)) == []
 
 
-def test_roles_are_left_as_they_are() -> None:
+def test_variants_keep_gpus_and_learners_of_job_with_roles() -> None:
     assert not [
         one for one in options(spec(4, "", 2, roles={"ps": Role()})) if one.startswith(("--gpus", "--learners"))
     ]
 
 
-def test_what_it_waits_for_beside_room_is_taken_off() -> None:
+def test_variants_remove_hold_begin_and_dependency() -> None:
     waiting = spec(4, hold=True, begin="now+1hour", dependency="afterok:1")
     for variant in variants_of(waiting, FACTS):
         batch = variant.spec.batch
@@ -91,14 +91,14 @@ def test_what_it_waits_for_beside_room_is_taken_off() -> None:
         (Limit("QOS", "GPUs", Per.USER), []),
     ],
 )
-def test_within_a_limit(limit: Limit, found: list[str]) -> None:
+def test_variants_offer_only_gpu_requests_within_known_limit(limit: Limit, found: list[str]) -> None:
     known = Explanation(0.0, Reason(WaitKind.LIMIT, "x", limit=limit))
     expected = found if "--gpus=v100:1" not in found else ["--gpus=v100:1"]  # a learner of 4 GPUs would be over it
     asked = spec(4, "v100", 2)
     assert options(asked, known) == expected
 
 
-def test_a_like_shape() -> None:
+def test_are_alike_compares_total_gpus_type_partition_and_time_within_factor() -> None:
     one = spec(4, "v100", 2, time_s=3600)
     assert are_alike(one, spec(8, "V100", 1, time_s=7200))
     assert not are_alike(one, spec(4, "a100", 2, time_s=3600))
@@ -109,7 +109,7 @@ def test_a_like_shape() -> None:
     assert shape_of(spec(1)) == "1 GPU and a like time limit"
 
 
-def test_what_waits_for_something_else_tells_nothing_of_room() -> None:
+def test_waits_for_capacity_is_false_for_begin_hold_or_dependency() -> None:
     assert waits_for_room(spec(4))
     for batch in ({"begin": "now+8hours"}, {"hold": True}, {"dependency": "afterok:1"}):
         assert not waits_for_room(spec(4, **batch))
@@ -119,7 +119,7 @@ def history(*rows: tuple[JobState, float]) -> list[HistoryEntry]:
     return [HistoryEntry(JobId("training-000000000"), number, at, state, 1) for number, (state, at) in enumerate(rows)]
 
 
-def test_waits_are_from_queued_to_the_begin() -> None:
+def test_wait_history_measures_time_from_queued_to_start() -> None:
     q, p, d = JobState.QUEUED, JobState.PROCESSING, JobState.DOWNLOADING
     assert waits_of(history((JobState.DEPLOYING, 0), (q, 10), (d, 40), (p, 50))) == [30]
     assert waits_of(history((q, 10), (p, 20), (q, 100), (p, 160))) == [10, 60]  # it was requeued
@@ -127,7 +127,7 @@ def test_waits_are_from_queued_to_the_begin() -> None:
     assert waits_of(history((q, 10), (JobState.PENDING, 20), (q, 30), (p, 35))) == [5]
 
 
-def test_quantiles_of_enough_waits() -> None:
+def test_wait_summary_needs_minimum_number_of_waits() -> None:
     assert summarise([1.0] * (FEWEST - 1), "x") is None
     found = summarise([float(n) for n in range(11)], "x")
     assert found is not None

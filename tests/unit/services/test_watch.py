@@ -19,7 +19,7 @@ from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, Wa
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
-def test_a_rung_bell_is_read_without_asking_the_scheduler(site: Site, watcher: Watcher) -> None:
+def test_watcher_reads_events_after_doorbell_without_scheduler_query(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_events(site, job, [("load-model", site.clock.now() + 1), ("learner", site.clock.now() + 2)])
     assert watcher.step(full=False) == 1
@@ -29,7 +29,7 @@ def test_a_rung_bell_is_read_without_asking_the_scheduler(site: Site, watcher: W
     assert watcher.step(full=False) == 0
 
 
-def test_one_question_for_any_number_of_jobs(site: Site, watcher: Watcher) -> None:
+def test_watcher_observes_all_jobs_in_one_scheduler_query(site: Site, watcher: Watcher) -> None:
     for key in range(40):
         site.accept(str(key))
     while Deployer(site.platform).step():
@@ -38,7 +38,7 @@ def test_one_question_for_any_number_of_jobs(site: Site, watcher: Watcher) -> No
     assert site.scheduler.observe_calls == 1
 
 
-def test_the_whole_life_with_a_time_for_every_state(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_ordered_time_for_every_job_state(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     start = site.clock.now()
     write_events(site, job, [("load-model", start + 1), ("learner", start + 2), ("store-results", start + 3)])
@@ -61,7 +61,7 @@ def test_the_whole_life_with_a_time_for_every_state(site: Site, watcher: Watcher
     assert view.ended_at is not None
 
 
-def test_a_failed_learner(site: Site, watcher: Watcher) -> None:
+def test_watcher_fails_job_with_error_exit_status_and_log_of_learner(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_final(
         site, job, Outcome.FAILED, exit_code=3, error_code="C201", message="learner 1 ended with 3", log_tail=("boom",)
@@ -73,7 +73,7 @@ def test_a_failed_learner(site: Site, watcher: Watcher) -> None:
     assert view.cure
 
 
-def test_an_end_without_final_record_waits_for_the_file_system(site: Site, watcher: Watcher) -> None:
+def test_watcher_waits_for_final_record_after_scheduler_end(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
@@ -85,7 +85,7 @@ def test_an_end_without_final_record_waits_for_the_file_system(site: Site, watch
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_and_not_for_ever(site: Site, watcher: Watcher) -> None:
+def test_watcher_requeues_job_if_final_record_is_missing_after_settle_time(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
@@ -96,7 +96,7 @@ def test_and_not_for_ever(site: Site, watcher: Watcher) -> None:
     assert (site.platform.store.history(job.id)[-1].error_code, site.job(job.id).attempt) == ("S110", 1)
 
 
-def test_a_job_left_out_is_unknown_and_not_ended(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_job_missing_from_listing_until_scheduler_forgets_it(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     watcher.step(full=True)
     site.scheduler.seen.clear()
@@ -110,7 +110,9 @@ def test_a_job_left_out_is_unknown_and_not_ended(site: Site, watcher: Watcher) -
 
 
 @pytest.mark.parametrize("given_away", [False, True], ids=["lost", "its id is another job's"])
-def test_a_job_that_the_scheduler_lost_is_submitted_again(site: Site, watcher: Watcher, given_away: bool) -> None:
+def test_watcher_requeues_job_lost_by_scheduler_for_new_submission(
+    site: Site, watcher: Watcher, given_away: bool
+) -> None:
     job = site.deployed()
     watcher.step(full=True)
     native = NativeId(job.native_id)
@@ -132,7 +134,7 @@ def test_a_job_that_the_scheduler_lost_is_submitted_again(site: Site, watcher: W
     assert native not in site.scheduler.cancelled
 
 
-def test_a_forgotten_job_with_proof_is_completed(site: Site, watcher: Watcher) -> None:
+def test_watcher_completes_forgotten_job_that_has_final_record(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_final(site, job)
     site.scheduler.seen.clear()
@@ -142,9 +144,7 @@ def test_a_forgotten_job_with_proof_is_completed(site: Site, watcher: Watcher) -
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_a_scheduler_that_does_not_answer_ends_nothing_and_is_left_alone_for_a_while(
-    site: Site, watcher: Watcher
-) -> None:
+def test_watcher_ends_no_job_and_opens_breaker_when_scheduler_is_unreachable(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     site.scheduler.down = True
     for _ in range(20):
@@ -156,7 +156,7 @@ def test_a_scheduler_that_does_not_answer_ends_nothing_and_is_left_alone_for_a_w
     assert site.job(job.id).state is JobState.PROCESSING
 
 
-def test_a_cancel_is_passed_on_and_repeated_only_after_a_while(site: Site, watcher: Watcher) -> None:
+def test_watcher_repeats_cancel_request_only_after_interval(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     cancel_job(site.platform, site.caller, job.id)
     for _ in range(5):
@@ -170,7 +170,7 @@ def test_a_cancel_is_passed_on_and_repeated_only_after_a_while(site: Site, watch
     assert site.job(job.id).state is JobState.CANCELLED
 
 
-def test_the_reason_for_waiting_is_shown_and_goes(site: Site, watcher: Watcher) -> None:
+def test_watcher_clears_pending_reason_when_job_starts(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     watcher.step(full=True)
     assert site.job(job.id).pending_reason == "Resources"
@@ -179,7 +179,7 @@ def test_the_reason_for_waiting_is_shown_and_goes(site: Site, watcher: Watcher) 
     assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == ("", "n1")
 
 
-def test_what_a_part_of_a_running_job_lacks_is_shown_and_goes(site: Site, watcher: Watcher) -> None:
+def test_watcher_shows_missing_image_before_reason_of_head_controller(site: Site, watcher: Watcher) -> None:
     """Its controller loads data, and its learner's image cannot be had: that is nothing that the head knows of."""
     job = site.deployed()
     native, why = NativeId(job.native_id), "the image x cannot be had; correct its name"
@@ -200,7 +200,7 @@ def tell_from_head(site: Site, job: Job, *messages: str) -> None:
     Path(site.platform.root.doorbell, job.id).touch()
 
 
-def test_what_an_attempt_that_has_its_nodes_waits_for_is_shown_and_goes(site: Site, watcher: Watcher) -> None:
+def test_watcher_shows_and_clears_pending_reason_of_head_controller(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     watcher.step(full=True)
@@ -224,7 +224,7 @@ def test_what_an_attempt_that_has_its_nodes_waits_for_is_shown_and_goes(site: Si
     assert (site.job(job.id).state.is_terminal, site.job(job.id).pending_reason) == (True, "")
 
 
-def test_nothing_new_writes_nothing(site: Site, watcher: Watcher) -> None:
+def test_watcher_writes_nothing_when_nothing_changed(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     watcher.step(full=True)
     revision = site.job(job.id).revision
@@ -233,7 +233,7 @@ def test_nothing_new_writes_nothing(site: Site, watcher: Watcher) -> None:
     assert site.job(job.id).revision == revision
 
 
-def test_only_one_watcher_works_at_a_time(site: Site, watcher: Watcher) -> None:
+def test_second_watcher_does_nothing_until_first_closes(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     watcher.step(full=True)
     other = Watcher(site.platform)
@@ -243,7 +243,7 @@ def test_only_one_watcher_works_at_a_time(site: Site, watcher: Watcher) -> None:
     assert other.step(full=True) >= 1
 
 
-def test_a_requeued_job_goes_back_and_on(site: Site, watcher: Watcher) -> None:
+def test_watcher_returns_requeued_job_to_queued(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING")
@@ -254,7 +254,7 @@ def test_a_requeued_job_goes_back_and_on(site: Site, watcher: Watcher) -> None:
     assert site.platform.store.history(job.id)[-1].cause == "requeued"
 
 
-def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for(site: Site, watcher: Watcher) -> None:
+def test_watcher_cancels_queued_job_without_waiting_for_final_record(site: Site, watcher: Watcher) -> None:
     """Slurm reports such a job as started and ended at the moment of the cancellation, on no node."""
     job = site.deployed()
     cancel_job(site.platform, site.caller, job.id)
@@ -265,7 +265,7 @@ def test_a_job_that_was_cancelled_in_the_queue_is_not_waited_for(site: Site, wat
     assert site.job(job.id).state is JobState.CANCELLED
 
 
-def test_a_delivery_that_claimed_first_becomes_the_job_and_the_other_is_cancelled(site: Site, watcher: Watcher) -> None:
+def test_watcher_adopts_native_job_that_holds_claim_and_cancels_the_other(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     late = site.scheduler.accept(job.token)
     claim = Path(site.attempt(job).claim)
@@ -281,9 +281,7 @@ def test_a_delivery_that_claimed_first_becomes_the_job_and_the_other_is_cancelle
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_an_id_that_the_scheduler_gave_to_another_attempt_says_nothing_about_the_first(
-    site: Site, watcher: Watcher
-) -> None:
+def test_watcher_ignores_native_id_reused_for_another_attempt(site: Site, watcher: Watcher) -> None:
     """A controller that lost its last seconds in a crash forgets jobs and uses their numbers again."""
     job = site.deployed()
     native = NativeId(job.native_id)
@@ -300,7 +298,7 @@ def test_an_id_that_the_scheduler_gave_to_another_attempt_says_nothing_about_the
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_a_cancellation_that_is_refused_keeps_nobody_from_being_watched(site: Site, watcher: Watcher) -> None:
+def test_watcher_observes_other_jobs_when_cancel_request_is_refused(site: Site, watcher: Watcher) -> None:
     job, other = site.deployed("one"), site.deployed("two")
     cancel_job(site.platform, site.caller, job.id)
     site.scheduler.refuse_cancel = "Access/permission denied"
@@ -310,7 +308,7 @@ def test_a_cancellation_that_is_refused_keeps_nobody_from_being_watched(site: Si
     assert site.job(other.id).state is JobState.COMPLETED
 
 
-def test_a_final_record_has_the_scheduler_asked_soon_and_not_at_once(site: Site, watcher: Watcher) -> None:
+def test_watcher_queries_scheduler_once_soon_after_final_record(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_final(site, job)
     write_events(site, job, [("store-results", site.clock.now())])
@@ -326,9 +324,7 @@ def test_a_final_record_has_the_scheduler_asked_soon_and_not_at_once(site: Site,
     assert site.scheduler.observe_calls == 1
 
 
-def test_a_job_whose_controllers_live_is_not_forgotten_whatever_listings_leave_out(
-    site: Site, watcher: Watcher
-) -> None:
+def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     heartbeat = Path(site.attempt(job).heartbeat(0))
@@ -347,7 +343,7 @@ def test_a_job_whose_controllers_live_is_not_forgotten_whatever_listings_leave_o
     assert "forgotten the job" in last.message
 
 
-def test_an_answer_from_before_the_start_is_no_requeue(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_no_requeue_from_observation_before_start(site: Site, watcher: Watcher) -> None:
     """The scheduler was asked while the job waited; all that follows comes from files until it is asked again."""
     job = site.deployed()
     start = site.clock.now()

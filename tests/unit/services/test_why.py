@@ -100,7 +100,7 @@ def queued(site: Site, manifest: str = TYPED, key: str = "k1") -> Job:
     return written
 
 
-def test_reason_evidence_and_what_starts_sooner(site: Site, seer: Seer) -> None:
+def test_why_reports_reason_evidence_and_sooner_alternatives(site: Site, seer: Seer) -> None:
     now = site.clock.now()
     seer.expected_start = now + 3600
     seer.starts = {
@@ -120,7 +120,7 @@ def test_reason_evidence_and_what_starts_sooner(site: Site, seer: Seer) -> None:
     assert not seer.submitted
 
 
-def test_what_waits_in_the_queue_is_in_every_trial_there(site: Site, seer: Seer) -> None:
+def test_why_subtracts_own_queued_job_from_trials_in_same_queue(site: Site, seer: Seer) -> None:
     """A trial counts the job itself as before it: what that costs is taken off where the same queue is tried."""
     now = site.clock.now()
     seer.expected_start = now + 600
@@ -129,7 +129,7 @@ def test_what_waits_in_the_queue_is_in_every_trial_there(site: Site, seer: Seer)
     assert [(one.options, one.at, one.sooner_s) for one in view.alternatives] == [("--gpus=a100:4", now, 600.0)]
 
 
-def test_trials_are_few_two_at_a_time_and_remembered_for_a_minute(site: Site, seer: Seer) -> None:
+def test_why_limits_number_and_concurrency_of_trials_and_caches_them(site: Site, seer: Seer) -> None:
     seer.starts = {"": site.clock.now() + 60}
     job = queued(site)
     explain_job(site.platform, site.caller, job.id)
@@ -142,19 +142,19 @@ def test_trials_are_few_two_at_a_time_and_remembered_for_a_minute(site: Site, se
     assert len(seer.trials) == 2 * first
 
 
-def test_without_alternatives_nothing_is_tried(site: Site, seer: Seer) -> None:
+def test_why_runs_no_trial_without_alternatives(site: Site, seer: Seer) -> None:
     view = explain_job(site.platform, site.caller, queued(site).id, alternatives=False)
     assert not seer.trials and view.sentence and seer.explained == 1
 
 
 @pytest.mark.parametrize("kind", [WaitKind.HELD_BY_USER, WaitKind.DEPENDENCY, WaitKind.BEGIN_TIME])
-def test_where_room_is_not_what_lacks_nothing_is_tried(site: Site, seer: Seer, kind: WaitKind) -> None:
+def test_why_runs_no_trial_if_job_does_not_wait_for_capacity(site: Site, seer: Seer, kind: WaitKind) -> None:
     seer.reason, seer.starts = Reason(kind, "Word"), {"": 0.0}
     view = explain_job(site.platform, site.caller, queued(site).id)
     assert not seer.trials and not view.alternatives and view.trial is None
 
 
-def test_of_a_limit_only_what_keeps_to_it_is_tried(site: Site, seer: Seer) -> None:
+def test_why_tries_only_alternatives_within_limit(site: Site, seer: Seer) -> None:
     limit = Limit("QOS", "GPUs", Per.USER, name="high", most="3", used="1", asked="4")
     seer.reason, seer.starts = Reason(WaitKind.LIMIT, "QOSMaxGRESPerUser", limit=limit), {"": 0.0}
     seer.expected_start = site.clock.now() + 5
@@ -163,7 +163,7 @@ def test_of_a_limit_only_what_keeps_to_it_is_tried(site: Site, seer: Seer) -> No
     assert seer.trials == ["2 v100 main 3600 "]
 
 
-def test_a_scheduler_that_is_away_is_told_with_the_age_of_what_is_known(site: Site, seer: Seer) -> None:
+def test_why_shows_cached_explanation_with_age_when_scheduler_is_unreachable(site: Site, seer: Seer) -> None:
     job = queued(site)
     explain_job(site.platform, site.caller, job.id)
     asked = len(seer.trials)
@@ -178,7 +178,7 @@ def test_a_scheduler_that_is_away_is_told_with_the_age_of_what_is_known(site: Si
     assert seer.explained == explained
 
 
-def test_of_what_nothing_is_remembered_the_last_word_is_told(site: Site, seer: Seer) -> None:
+def test_why_shows_last_pending_reason_when_unreachable_scheduler_left_no_cache(site: Site, seer: Seer) -> None:
     seer.silence = SchedulerUnreachable("the controller is away")
     view = explain_job(site.platform, site.caller, queued(site).id)
     assert view.explanation is None and view.sentence.startswith("it is in fake's queue; fake has not answered for 0 s")
@@ -186,7 +186,7 @@ def test_of_what_nothing_is_remembered_the_last_word_is_told(site: Site, seer: S
     assert view.actions == ("nothing: ask again when fake answers; it keeps its place meanwhile",)
 
 
-def test_what_somebody_has_to_mend_is_told_of_a_job_that_the_scheduler_has(site: Site, seer: Seer) -> None:
+def test_why_reports_missing_scheduler_for_queued_job(site: Site, seer: Seer) -> None:
     job = queued(site)
     seer.silence = SchedulerMissing("there is no kubeconfig")
     view = explain_job(site.platform, site.caller, job.id)
@@ -195,7 +195,7 @@ def test_what_somebody_has_to_mend_is_told_of_a_job_that_the_scheduler_has(site:
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_a_cancel_that_the_scheduler_cannot_be_told_is_told(site: Site, seer: Seer, runs: bool) -> None:
+def test_why_reports_cancel_request_that_scheduler_cannot_receive(site: Site, seer: Seer, runs: bool) -> None:
     job = queued(site)
     steps = ((JobState.PROCESSING, 3.0),) if runs else ()
     written = site.platform.store.apply(job, Change(steps, columns={"wish": Wish.CANCEL}))
@@ -210,7 +210,7 @@ def test_a_cancel_that_the_scheduler_cannot_be_told_is_told(site: Site, seer: Se
     assert view.actions == ("have that mended: it is told as soon as it answers",)
 
 
-def test_a_job_that_nobody_has_handed_over_waits_here(site: Site, seer: Seer) -> None:
+def test_why_reports_job_not_yet_submitted_without_scheduler_query(site: Site, seer: Seer) -> None:
     job = site.accept("k1", TYPED)
     assert "about to be handed over" in explain_job(site.platform, site.caller, job.id).sentence
     reason = "Dependency: training-0a1b2c3d4 has not ended"
@@ -221,7 +221,7 @@ def test_a_job_that_nobody_has_handed_over_waits_here(site: Site, seer: Seer) ->
     assert not seer.explained and not seer.trials
 
 
-def test_a_job_that_was_turned_away_says_when_it_is_tried_again(site: Site, seer: Seer) -> None:
+def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, seer: Seer) -> None:
     job, rooms = site.accept("k1", TYPED), site.platform.adapters.rooms
     reason = "the quota of Jobs is used up"
     written = site.platform.store.apply(job, Change(columns={"pending_reason": reason}))
@@ -249,7 +249,7 @@ def test_a_job_that_was_turned_away_says_when_it_is_tried_again(site: Site, seer
         ([JobState.PROCESSING, JobState.HALTED], {}, "it was halted"),
     ],
 )
-def test_jobs_that_do_not_wait_say_what_they_do(
+def test_why_reports_state_of_job_that_does_not_wait(
     site: Site, seer: Seer, steps: list[JobState], columns: dict[str, object], said: str
 ) -> None:
     moves = tuple((state, 3.0 + number) for number, state in enumerate(steps))
@@ -270,7 +270,7 @@ def test_jobs_that_do_not_wait_say_what_they_do(
         ("learners: 1", False),
     ],
 )
-def test_a_job_of_which_some_learners_have_their_nodes_waits(
+def test_why_reports_waiting_learners_of_started_job_with_several_learners(
     site: Site, seer: Seer, learners: str, waits: bool
 ) -> None:
     job = queued(site, f"{MANIFEST}\n{learners}\n")
@@ -282,7 +282,7 @@ def test_a_job_of_which_some_learners_have_their_nodes_waits(
 
 
 @pytest.mark.parametrize("learners", [1, 2])
-def test_a_learner_whose_image_cannot_be_had_while_data_are_brought(site: Site, seer: Seer, learners: int) -> None:
+def test_why_reports_missing_image_of_learner_while_data_downloads(site: Site, seer: Seer, learners: int) -> None:
     """Another request would wait for the same image, of however many learners it is."""
     job = queued(site, f"{MANIFEST}\nlearners: {learners}\n")
     lacks = Change(((JobState.DOWNLOADING, 3.0),), columns={"pending_reason": "the image x cannot be had"})
@@ -296,7 +296,7 @@ def test_a_learner_whose_image_cannot_be_had_while_data_are_brought(site: Site, 
     assert explain_job(site.platform, site.caller, job.id).sentence.startswith("it does not wait: it has its nodes")
 
 
-def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
+def test_why_reports_job_that_scheduler_does_not_list_as_waiting(
     site: Site, seer: Seer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seer, "explain_waiting", lambda requests: [None for _ in requests])
@@ -315,7 +315,7 @@ def test_a_job_that_the_scheduler_lists_no_more_as_waiting(
     assert not seer.trials
 
 
-def test_what_a_closed_queue_keeps_is_not_said_to_start_soon(site: Site, seer: Seer) -> None:
+def test_why_predicts_no_start_while_queue_is_closed(site: Site, seer: Seer) -> None:
     """Trials look at room alone."""
     job = queued(site)
     seer.reason = Reason(WaitKind.QUEUE_CLOSED, "gpus", "LocalQueue gpus is inactive")
@@ -323,7 +323,7 @@ def test_what_a_closed_queue_keeps_is_not_said_to_start_soon(site: Site, seer: S
     assert view.waits and view.trial is None and not view.alternatives and not seer.trials
 
 
-def test_what_awaits_a_submission(site: Site, seer: Seer) -> None:
+def test_why_predicts_start_and_alternatives_for_unsubmitted_manifest(site: Site, seer: Seer) -> None:
     now = site.clock.now()
     seer.starts = {"": now + 900, "4 v100 quick 3600 ": now}
     outlook = look_ahead(site.platform, site.caller, site.submission("k", TYPED))
@@ -333,12 +333,12 @@ def test_what_awaits_a_submission(site: Site, seer: Seer) -> None:
     assert not seer.submitted and not site.platform.store.list_jobs(uid=site.caller.uid)
 
 
-def test_a_submission_that_would_be_refused_is(site: Site, seer: Seer) -> None:
+def test_why_rejects_invalid_manifest(site: Site, seer: Seer) -> None:
     with pytest.raises(Refused):
         look_ahead(site.platform, site.caller, site.submission("k", "name: [\n"))
 
 
-def test_a_backend_that_explains_nothing_gives_its_own_word(site: Site) -> None:
+def test_why_shows_scheduler_reason_if_backend_cannot_explain(site: Site) -> None:
     job = queued(site)
     site.scheduler.seen[job_native(job)] = Observation(Phase.PENDING, "PENDING", reason="Resources")
     view = explain_job(site.platform, site.caller, job.id)

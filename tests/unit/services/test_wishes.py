@@ -38,7 +38,7 @@ def end(site: Site, watcher: Watcher, job: Job, cause: EndCause, started: float 
     watcher.step(full=True)
 
 
-def test_a_queued_job_is_withdrawn_and_halted(site: Site, watcher: Watcher) -> None:
+def test_halt_withdraws_queued_job(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     wish(site, job)
     watcher.step(full=True)
@@ -50,7 +50,7 @@ def test_a_queued_job_is_withdrawn_and_halted(site: Site, watcher: Watcher) -> N
     assert (after.state, after.message, after.wish) == (JobState.HALTED, "halted before it started", Wish.NONE)
 
 
-def test_a_running_job_is_asked_again_until_it_has_halted(site: Site, watcher: Watcher) -> None:
+def test_halt_repeats_signal_to_running_job_until_it_halts(site: Site, watcher: Watcher) -> None:
     head = running(site, watcher)
     job, native = head.job, NativeId(head.job.native_id)
     wish(site, job)
@@ -67,7 +67,7 @@ def test_a_running_job_is_asked_again_until_it_has_halted(site: Site, watcher: W
     assert len(site.scheduler.signalled) == 2
 
 
-def test_a_job_that_starts_while_it_is_withdrawn_is_asked_at_once(site: Site, watcher: Watcher) -> None:
+def test_halt_signals_job_at_once_if_it_starts_during_withdrawal(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     wish(site, job)
     watcher.step(full=True)
@@ -92,7 +92,7 @@ def test_a_job_that_starts_while_it_is_withdrawn_is_asked_at_once(site: Site, wa
         (Outcome.FAILED, {"error_code": "C201", "message": "boom"}, JobState.FAILED, "boom"),
     ],
 )
-def test_what_a_wish_to_halt_makes_of_each_end(
+def test_halt_request_decides_final_state_for_each_outcome(
     site: Site, watcher: Watcher, outcome: Outcome, values: dict[str, object], state: JobState, words: str
 ) -> None:
     head = running(site, watcher)
@@ -103,7 +103,7 @@ def test_what_a_wish_to_halt_makes_of_each_end(
     assert words in site.job(head.job.id).message
 
 
-def test_a_halt_after_the_head_went_on_halts_the_successor(site: Site, watcher: Watcher) -> None:
+def test_halt_applies_to_next_attempt_after_continuation(site: Site, watcher: Watcher) -> None:
     head = running(site, watcher)
     wish(site, head.job)
     head.goes_on()
@@ -119,7 +119,7 @@ def test_a_halt_after_the_head_went_on_halts_the_successor(site: Site, watcher: 
     assert site.job(after.id).state is JobState.HALTED
 
 
-def test_a_halt_while_nobody_knows_whether_it_was_submitted(site: Site) -> None:
+def test_halt_request_is_kept_when_submission_reply_was_lost(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     assert job.state is JobState.DEPLOYING
@@ -130,7 +130,7 @@ def test_a_halt_while_nobody_knows_whether_it_was_submitted(site: Site) -> None:
     assert read_control(site.attempt(job)).wish == "halt"
 
 
-def test_a_halt_of_what_was_surely_not_submitted_ends_it(site: Site) -> None:
+def test_halt_ends_job_that_was_not_submitted(site: Site) -> None:
     job = site.accept()
     site.scheduler.down = True
     Deployer(site.platform).step()
@@ -149,7 +149,9 @@ def test_a_halt_of_what_was_surely_not_submitted_ends_it(site: Site) -> None:
         (Wish.CANCEL, JobState.CANCELLED, "cancelled by its owner before attempt 2 was deployed"),
     ],
 )
-def test_what_ends_before_a_later_attempt_says_which(site: Site, wished: Wish, state: JobState, message: str) -> None:
+def test_halt_or_cancel_message_names_attempt_that_did_not_start(
+    site: Site, wished: Wish, state: JobState, message: str
+) -> None:
     change = Change(((JobState.PENDING, site.clock.now()),), Cause.REQUEUED)
     job = site.platform.store.apply(site.deployed(), change)
     assert job is not None
@@ -162,7 +164,7 @@ def test_what_ends_before_a_later_attempt_says_which(site: Site, wished: Wish, s
     assert (site.job(job.id).state, site.job(job.id).message) == (state, message)
 
 
-def test_a_halted_job_that_the_scheduler_requeues_is_withdrawn(site: Site, watcher: Watcher) -> None:
+def test_halt_withdraws_running_job_that_scheduler_requeued(site: Site, watcher: Watcher) -> None:
     head = running(site, watcher)
     wish(site, head.job)
     watcher.step(full=True)
@@ -173,7 +175,7 @@ def test_a_halted_job_that_the_scheduler_requeues_is_withdrawn(site: Site, watch
     assert site.job(head.job.id).state is JobState.HALTED
 
 
-def test_a_wish_whose_cell_cannot_be_written_is_signalled_all_the_same(
+def test_halt_signals_job_if_control_file_cannot_be_written(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_args: object, **_values: object) -> bool:
@@ -186,7 +188,7 @@ def test_a_wish_whose_cell_cannot_be_written_is_signalled_all_the_same(
     assert len(site.scheduler.signalled) == 1
 
 
-def test_a_node_that_a_signal_does_not_reach_is_no_outage_and_the_log_hears_of_it_once(
+def test_halt_logs_undelivered_signal_once_per_period_and_records_no_outage(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     head = running(site, watcher)

@@ -21,7 +21,7 @@ def runs(text: str, **attempts: str) -> dict[str, list[AccountedRun]]:
     return {str(native): one for native, one in found.items()}
 
 
-def test_a_requeued_job_has_a_run_for_each_start() -> None:
+def test_sacct_run_parser_returns_one_run_per_start_of_requeued_job() -> None:
     text = f"7|REQUEUED|100|{GPU2}|training-a-1\n7|COMPLETED|50|{GPU2}|training-a-1\n"
     assert runs(text, n7="training-a-1")["7"] == [
         AccountedRun(100.0, 2.0, 4.0, is_over=False),
@@ -29,22 +29,22 @@ def test_a_requeued_job_has_a_run_for_each_start() -> None:
     ]
 
 
-def test_an_id_that_was_given_twice_is_told_apart_by_its_name() -> None:
+def test_sacct_run_parser_ignores_job_of_other_name_with_same_id() -> None:
     text = f"7|COMPLETED|100|{GPU2}|somebody's\n7|COMPLETED|50|{GPU2}|training-a-1\n"
     assert [run.elapsed_s for run in runs(text, n7="training-a-1")["7"]] == [50.0]
     assert runs(f"7|COMPLETED|100|{GPU2}|somebody's\n", n7="training-a-1") == {}
 
 
-def test_tasks_are_told_by_the_table_of_their_array() -> None:
+def test_sacct_run_parser_identifies_array_task_by_task_table() -> None:
     text = f"7_3|COMPLETED|9|{GPU2}|array-a\n7_[4-9]|PENDING|0||array-a\n"
     assert [run.gpus for run in runs(text, n7_3="array-a-of-3")["7_3"]] == [2.0]
 
 
-def test_what_never_started_is_known_without_a_run() -> None:
+def test_sacct_run_parser_returns_no_run_for_job_that_never_started() -> None:
     assert runs("7|CANCELLED by 0|0||training-a-1\n", n7="training-a-1") == {"7": []}
 
 
-def test_an_accounting_that_counts_no_gpus_says_none() -> None:
+def test_sacct_run_parser_returns_no_gpu_count_if_accounting_counts_no_gpus() -> None:
     (run,) = runs("7|COMPLETED|9|cpu=4,mem=1G|training-a-1\n", n7="training-a-1")["7"]
     assert run.gpus is None
     both = runs(f"7|COMPLETED|9|cpu=4|training-a-1\n8|COMPLETED|9|{GPU2}|x\n", n7="training-a-1")
@@ -59,11 +59,11 @@ def test_an_accounting_that_counts_no_gpus_says_none() -> None:
         ("gres/gpu:a=b=1,nonsense,x=y", {"gres/gpu:a=b": 1.0}),
     ],
 )
-def test_tres(text: str, found: dict[str, float]) -> None:
+def test_parse_tres_reads_amounts_and_ignores_unreadable_entries(text: str, found: dict[str, float]) -> None:
     assert parse_tres(text) == found
 
 
-def test_gpus_that_are_named_by_their_types_alone_are_added() -> None:
+def test_sacct_run_parser_adds_gpus_listed_only_by_type() -> None:
     (record,) = parse_runs(HEADER + "7|COMPLETED|9|gres/gpu:a=2,gres/gpu:b=1|x\n")
     assert record.gpus == 3.0
 
@@ -83,7 +83,7 @@ GOOD = f"6|COMPLETED|50|{GPU2}|training-b-1\n"
         f"7|REQUEUED|100|{GPU2}|training-a-1\n7|COMPLETED|soon|{GPU2}|training-a-1\n",
     ],
 )
-def test_an_attempt_with_a_row_that_is_odd_is_unknown_and_no_other_one(row: str) -> None:
+def test_sacct_run_parser_marks_only_attempt_of_malformed_row_unread(row: str) -> None:
     found = runs(row + GOOD, n6="training-b-1", n7="training-a-1")
     (odd,) = found.pop("7")
     assert odd.unread.startswith("sacct printed ") and (odd.elapsed_s, odd.gpus, odd.is_over) == (0.0, None, False)
@@ -91,7 +91,7 @@ def test_an_attempt_with_a_row_that_is_odd_is_unknown_and_no_other_one(row: str)
     assert [record.native for record in parse_runs(HEADER + row + GOOD) if record.unread] == [NativeId("7")]
 
 
-def test_odd_rows_of_somebody_elses_job_by_the_same_id_are_nobodys() -> None:
+def test_sacct_run_parser_ignores_malformed_rows_of_other_job_with_same_id() -> None:
     text = f"7|COMPLETED|soon||somebody's\n7|COMPLETED|50|{GPU2}|training-a-1\n"
     assert [run.elapsed_s for run in runs(text, n7="training-a-1")["7"]] == [50.0]
     text = f"7|COMPLETED|9|{GPU2}|some\nbody|s|a|b|c|d\n7|COMPLETED|50|{GPU2}|training-a-1\n"
@@ -109,18 +109,18 @@ def test_odd_rows_of_somebody_elses_job_by_the_same_id_are_nobodys() -> None:
         f"9|COMPLETED|5|{GPU2}|\n",
     ],
 )
-def test_rows_that_are_merely_unusual_keep_nothing(row: str) -> None:
+def test_sacct_run_parser_accepts_unusual_rows(row: str) -> None:
     assert [run.elapsed_s for run in runs(row + GOOD, n6="training-b-1")["6"]] == [50.0]
     assert not [record for record in parse_runs(HEADER + row + GOOD) if record.unread]
 
 
 @pytest.mark.parametrize("text", ["", "no header\n", HEADER + "7|COMPLETED|soon||x\n", HEADER + "7|COMPL"])
-def test_what_is_no_answer_is_garbled(text: str) -> None:
+def test_sacct_run_parser_rejects_output_without_header_or_readable_row(text: str) -> None:
     with pytest.raises(Garbled):
         parse_runs(text)
 
 
-def test_every_start_is_asked_for_and_nobodys_alone() -> None:
+def test_sacct_run_command_requests_duplicates_without_user_filter() -> None:
     argv = sacct_runs_argv(["7", "8"])
     assert "--duplicates" in argv
     assert "--jobs=7,8" in argv

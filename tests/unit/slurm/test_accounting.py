@@ -23,7 +23,7 @@ def fail(accounting: Accounting, why: str = "connection refused") -> None:
         raise SchedulerUnreachable(why)
 
 
-def test_it_is_asked_again_after_a_while_by_one() -> None:
+def test_accounting_is_queried_again_by_one_caller_after_pause() -> None:
     clock = Clock()
     accounting = Accounting(clock)
     fail(accounting)
@@ -38,7 +38,7 @@ def test_it_is_asked_again_after_a_while_by_one() -> None:
         pass
 
 
-def test_a_defect_of_ours_is_no_outage() -> None:
+def test_accounting_records_no_outage_for_internal_error() -> None:
     accounting = Accounting(Clock())
     with pytest.raises(ZeroDivisionError), accounting.asking():
         raise ZeroDivisionError
@@ -46,7 +46,7 @@ def test_a_defect_of_ours_is_no_outage() -> None:
         pass
 
 
-def test_its_outage_is_told_while_somebody_wants_to_ask_it() -> None:
+def test_accounting_reports_outage_only_while_queries_are_recent() -> None:
     clock = Clock()
     accounting = Accounting(clock)
     clock.at = 1000.0
@@ -70,7 +70,7 @@ def test_its_outage_is_told_while_somebody_wants_to_ask_it() -> None:
     assert accounting.outage() is None
 
 
-def test_the_log_has_few_lines_about_an_outage_and_one_about_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_accounting_logs_few_outage_warnings_and_one_recovery(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     accounting = Accounting(clock)
     for _ in range(240):  # four minutes, somebody asks each second

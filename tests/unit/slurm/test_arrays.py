@@ -56,37 +56,37 @@ def read_records(*rows: tuple[str, str, str]) -> list[JobRecord]:
 # ------------------------------------------------------------------------------------------------ planning
 
 
-def test_elements_of_an_array_have_one_script(tmp_path: Path) -> None:
+def test_array_elements_share_one_batch_script(tmp_path: Path) -> None:
     batch = BatchOptions(array="0-3", time_s=600, checkpoint=Checkpoint(lead_s=60), dependency="afterok:4711")
     scripts = {plan.array_script for plan in plan_elements(tmp_path, batch)}
     assert len(scripts) == 1 and "" not in scripts
 
 
-def test_tasks_have_the_elements_numbers_where_the_site_allows_them(tmp_path: Path) -> None:
+def test_array_tasks_use_element_indexes_if_max_array_size_allows(tmp_path: Path) -> None:
     planned = plan_chunk(tmp_path, BatchOptions(array="7,998-1000"))
     assert planned is not None
     assert list(planned.tasks.values()) == ["7", "998", "999", "1000"]
     assert ("array", "7,998-1000") in [(option.name, option.value) for option in parse_options(planned.script)]
 
 
-def test_larger_numbers_become_places_in_the_table(tmp_path: Path) -> None:
+def test_array_tasks_use_table_positions_if_indexes_exceed_max_array_size(tmp_path: Path) -> None:
     planned = plan_chunk(tmp_path, BatchOptions(array="5,1001"))
     assert planned is not None and list(planned.tasks.values()) == ["0", "1"]
 
 
-def test_a_file_name_with_the_index_keeps_its_number(tmp_path: Path) -> None:
+def test_array_plan_rejects_renumbering_if_output_name_contains_index(tmp_path: Path) -> None:
     """Tasks whose numbers are others than the elements' cannot write to files that are named by the index."""
     assert plan_chunk(tmp_path, BatchOptions(array="5,1001", output="out-%a.txt")) is None
     assert plan_chunk(tmp_path, BatchOptions(array="5,1000", output="out-%a.txt")) is not None
 
 
-def test_more_elements_than_an_array_may_have_are_no_array(tmp_path: Path) -> None:
+def test_array_plan_returns_none_for_more_elements_than_max_array_size(tmp_path: Path) -> None:
     assert plan_chunk(tmp_path, BatchOptions(array="0-3"), max_array_size=4) is not None
     assert plan_chunk(tmp_path, BatchOptions(array="0-4"), max_array_size=4) is None
 
 
 @pytest.mark.parametrize("output", ["", "told.txt"])
-def test_each_task_executes_its_own_attempt(tmp_path: Path, output: str) -> None:
+def test_array_script_executes_attempt_of_each_task(tmp_path: Path, output: str) -> None:
     """By the script itself, as slurmd would start it: `echo` stands for the controller."""
     planned = plan_chunk(root := tmp_path / "it's a root", BatchOptions(array="1,11,111", output=output))
     assert planned is not None
@@ -104,7 +104,7 @@ def test_each_task_executes_its_own_attempt(tmp_path: Path, output: str) -> None
         assert done.stderr == ""
 
 
-def test_a_task_without_a_line_in_the_table_says_so_and_ends(tmp_path: Path) -> None:
+def test_array_script_exits_66_if_task_is_not_in_table(tmp_path: Path) -> None:
     planned = plan_chunk(tmp_path, BatchOptions(array="1,11"))
     assert planned is not None
     chunk = Path(planned.chunk.directory.path)
@@ -126,11 +126,11 @@ def test_a_task_without_a_line_in_the_table_says_so_and_ends(tmp_path: Path) -> 
         ("back\\slash-%a", "back\\slash-%a"),
     ],
 )
-def test_the_index_in_a_file_name(pattern: str, filled: str) -> None:
+def test_fill_index_replaces_only_index_pattern_in_file_name(pattern: str, filled: str) -> None:
     assert fill_index(pattern, 12) == filled
 
 
-def test_a_table_gives_each_task_its_attempt() -> None:
+def test_read_table_maps_tasks_to_attempts_and_ignores_other_lines() -> None:
     text = (
         "0 /a b/jobs/training-0a1b2c3d4/attempt-1\n7 /a b/jobs/training-0a1b2c3d5/attempt-12\ngarbage\n8 /elsewhere\n"
     )
@@ -140,7 +140,7 @@ def test_a_table_gives_each_task_its_attempt() -> None:
 # ------------------------------------------------------------------------------------------------ listings
 
 
-def test_a_waiting_range_and_a_running_task_are_about_their_own() -> None:
+def test_pick_matches_pending_range_and_running_task_to_their_ids() -> None:
     records = read_records(("20_[1-3,7-9:2%4]", "PENDING", "c"), ("20_5", "RUNNING", "c"), ("21", "RUNNING", "x"))
     ids = [NativeId("20", n) for n in ("1", "5", "8", "9")] + [NativeId("21"), NativeId("22")]
     found = pick(records, ids)
@@ -153,7 +153,7 @@ def test_a_waiting_range_and_a_running_task_are_about_their_own() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_is_said_of_one_task_goes_before_what_is_said_of_a_range(order: int) -> None:
+def test_pick_prefers_record_of_task_over_record_of_range(order: int) -> None:
     records = read_records(("20_[1-3]", "PENDING", "c"), ("20_2", "RUNNING", "c"))[::order]
     found = pick(records, [NativeId("20", n) for n in ("1", "2", "4")])
     assert {str(native): str(record.observation.phase) for native, record in found.items()} == {
@@ -162,7 +162,7 @@ def test_what_is_said_of_one_task_goes_before_what_is_said_of_a_range(order: int
     }
 
 
-def test_a_record_of_the_whole_array_is_about_the_tasks_that_no_other_names_once_it_ended() -> None:
+def test_pick_applies_array_record_to_unlisted_tasks_only_after_array_ended() -> None:
     ended, waiting = (read_records(("20", state, "c"), ("20_5", "RUNNING", "c")) for state in ("CANCELLED", "PENDING"))
     ids = [NativeId("20", "1"), NativeId("20", "5")]
     assert {str(native): record.observation.phase.value for native, record in pick(ended, ids).items()} == {
@@ -172,7 +172,7 @@ def test_a_record_of_the_whole_array_is_about_the_tasks_that_no_other_names_once
     assert list(pick(waiting, ids)) == [NativeId("20", "5")]
 
 
-def test_a_range_that_was_cut_off_is_about_what_can_be_read() -> None:
+def test_pick_uses_readable_part_of_truncated_range() -> None:
     records = read_records(("20_[1-3,5,...]", "PENDING", "c"))
     assert set(pick(records, [NativeId("20", n) for n in ("1", "3", "5", "6")])) == {
         NativeId("20", n) for n in ("1", "3", "5")
@@ -197,7 +197,7 @@ def name_of(name: str, task: str | None) -> str:
     ],
     ids=["the list", "each of the list", "one that started", "one that ended"],
 )
-def test_a_task_that_is_left_out_where_its_array_is_listed_was_dropped(rows: list[tuple[str, str, str]]) -> None:
+def test_dropped_tasks_finds_task_missing_from_listing_of_its_array(rows: list[tuple[str, str, str]]) -> None:
     wanted = [NativeId("20", "2"), NativeId("20"), NativeId("22"), NativeId("22", "2")]
     assert dropped_tasks(read_records(*rows), wanted, name_of) == {NativeId("20", "2"): "two"}
 
@@ -219,11 +219,11 @@ def test_a_task_that_is_left_out_where_its_array_is_listed_was_dropped(rows: lis
     ids=["nothing", "another array", "requeued or running", "it waits", "cut off", "cut off without an end",
          "two names", "the list was cancelled", "no array", "a task without a number"],
 )  # fmt: skip
-def test_and_nowhere_else(rows: list[tuple[str, str, str]]) -> None:
+def test_dropped_tasks_finds_nothing_if_listing_does_not_prove_absence(rows: list[tuple[str, str, str]]) -> None:
     assert dropped_tasks(read_records(*rows), [NativeId("20", "2")], name_of) == {}
 
 
-def test_a_dropped_task_of_an_array_that_has_the_id_now_is_that_ones() -> None:
+def test_dropped_tasks_names_tasks_by_array_that_now_has_the_id() -> None:
     wanted = [NativeId("20", "1"), NativeId("20", "2")]
     assert dropped_tasks(read_records(("20_3", "RUNNING", "d")), wanted, name_of) == {
         NativeId("20", "1"): "d",
@@ -231,7 +231,7 @@ def test_a_dropped_task_of_an_array_that_has_the_id_now_is_that_ones() -> None:
     }
 
 
-def test_jobs_and_tasks_are_found_by_name() -> None:
+def test_listing_finds_jobs_and_tasks_by_name() -> None:
     one, two, job = chunk_name(ARRAY, 1), chunk_name(ARRAY, 2), "training-0a1b2c3d4-1"
     listing = Listing(
         read_records(
@@ -245,7 +245,7 @@ def test_jobs_and_tasks_are_found_by_name() -> None:
     assert listing.jobs_named(job) == {NativeId("22")} and listing.jobs_named(one) == set()
 
 
-def test_a_task_is_called_by_its_attempts_token(tmp_path: Path) -> None:
+def test_task_tables_map_task_to_attempt_token_or_keep_job_name(tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     chunk = root.array(ARRAY).chunk(1)
     Path(chunk.path).mkdir(parents=True)
@@ -258,7 +258,7 @@ def test_a_task_is_called_by_its_attempts_token(tmp_path: Path) -> None:
     assert tables.token_of(chunk_name(ARRAY, 2), "4") == chunk_name(ARRAY, 2)  # no table
 
 
-def test_ids_in_few_words() -> None:
+def test_scancel_arguments_group_tasks_of_one_array_into_ranges() -> None:
     ids = [NativeId("20", n) for n in ("3", "0", "1", "9")] + [NativeId("21"), NativeId("22", "5")]
     assert job_words(ids) == ["21", "20_[0-1,3,9]", "22_5"]
 
@@ -266,7 +266,7 @@ def test_ids_in_few_words() -> None:
 # ------------------------------------------------------------------------------------------------ the site
 
 
-def test_the_site_says_how_large_an_array_may_be() -> None:
+def test_config_parser_reads_max_array_size_or_raises() -> None:
     text = "Configuration data as of 2026-01-01T00:00:00\nMaxArraySize            = 1001\nMaxBatchRequeue = 5\n"
     assert parse_config(text).max_array_size == 1001
     with pytest.raises(Garbled, match="MaxArraySize"):

@@ -26,46 +26,46 @@ def captured(release: str) -> Path:
     return expected.directory(release)
 
 
-def test_every_release_that_can_be_tested_has_its_captures() -> None:
+def test_captures_cover_every_slurm_release_of_suites() -> None:
     assert sorted(expected.RELEASES) == sorted(suite.slurm for suite in SUITES.values())
 
 
-def test_every_release_has_every_file(captured: Path) -> None:
+def test_captures_have_every_expected_file_per_release(captured: Path) -> None:
     assert sorted(path.name for path in captured.iterdir()) == sorted(expected.FILES)
 
 
-def test_all_scenes_in_one_listing(captured: Path) -> None:
+def test_squeue_parser_reads_all_captured_job_scenes(captured: Path) -> None:
     expected.check_squeue((captured / "squeue.txt").read_text())
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_ends(captured: Path, command: str) -> None:
+def test_squeue_and_sacct_parsers_read_captured_job_ends(captured: Path, command: str) -> None:
     name = "squeue-ended.txt" if command == "squeue" else "sacct.txt"
     expected.check_ended((captured / name).read_text(), command)
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_jobs_of_one_name(captured: Path, command: str) -> None:
+def test_squeue_and_sacct_parsers_read_captured_jobs_of_one_name(captured: Path, command: str) -> None:
     expected.check_named((captured / f"{command}-named.txt").read_text(), command)
 
 
-def test_excluded_nodes(captured: Path) -> None:
+def test_squeue_parser_reads_captured_node_exclusions(captured: Path) -> None:
     expected.check_excluded((captured / "squeue-excluded.txt").read_text())
 
 
-def test_the_site(captured: Path) -> None:
+def test_sinfo_parser_reads_captured_site(captured: Path) -> None:
     expected.check_site((captured / "sinfo.txt").read_text())
 
 
-def test_the_version(captured: Path, release: str) -> None:
+def test_version_parser_reads_captured_version(captured: Path, release: str) -> None:
     expected.check_version((captured / "version.txt").read_text(), release)
 
 
-def test_what_refusals_and_outages_mean(captured: Path) -> None:
+def test_captured_refusals_and_outages_map_to_expected_errors(captured: Path) -> None:
     answers.check_answers(answers.load(captured / answers.FILE))
 
 
-def test_nothing_of_the_machine_that_captured_is_in_the_files(captured: Path) -> None:
+def test_captures_contain_no_paths_of_capturing_host(captured: Path) -> None:
     """Paths and names are those of the test cluster."""
     for path in captured.iterdir():
         text = path.read_text()

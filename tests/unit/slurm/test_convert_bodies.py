@@ -38,7 +38,9 @@ def part(conversion: Conversion, name: str) -> Mapping[str, object]:
         ("-N2", "srun bash -c 'echo $SLURM_PROCID'", "bash -c 'echo $SLURM_PROCID'", "base"),
     ],
 )
-def test_a_command_that_is_understood(options: str, line: str, command: str, image: str) -> None:
+def test_convert_maps_simple_command_and_its_image_without_wrapping(
+    options: str, line: str, command: str, image: str
+) -> None:
     found = convert(f"#SBATCH {options}", line)
     assert found.wrapped == ""
     assert part(found, "framework") == {"name": "custom", "version": image, "command": command}
@@ -84,19 +86,19 @@ def test_a_command_that_is_understood(options: str, line: str, command: str, ima
         ("", [], "it has no command"),
     ],
 )  # fmt: skip
-def test_what_is_not_understood_runs_whole(options: str, lines: list[str], why: str) -> None:
+def test_convert_wraps_script_with_reason_if_body_is_not_convertible(options: str, lines: list[str], why: str) -> None:
     found = convert(f"#SBATCH {options}", *lines)
     assert why in found.wrapped
     assert part(found, "framework")["command"] == "bash job.sh"
 
 
-def test_what_a_substitution_quotes_is_no_argument_of_the_script() -> None:
+def test_convert_ignores_quoted_dollar_fields_in_command_substitution() -> None:
     found = convert("#SBATCH --array=1-9", "rate=$(echo 1 2 | awk '{print $1}')", "python x --lr $rate")
     assert found.wrapped == ""
     assert part(found, "framework")["command"] == "rate=$(echo 1 2 | awk '{print $1}'); python x --lr $rate"
 
 
-def test_the_first_learner_alone_runs_a_wrapped_script_and_the_others_take_its_steps() -> None:
+def test_convert_runs_wrapped_script_on_first_learner_and_steps_on_others() -> None:
     body = ("prepare", "A=1", "if [ $A ]; then", "B=$(date)", "fi", "scontrol requeue $SLURM_JOB_ID", "srun x")
     alone, several = convert("#SBATCH -N1", *body), convert("#SBATCH -N2", *body)
     assert alone.wrapped and several.wrapped
@@ -111,7 +113,7 @@ def test_the_first_learner_alone_runs_a_wrapped_script_and_the_others_take_its_s
     }  # fmt: skip
 
 
-def test_pyxis_as_a_directive_names_the_image() -> None:
+def test_convert_takes_image_from_pyxis_directive() -> None:
     found = convert("#SBATCH --container-image=nvcr.io/a/b:1 --container-mounts=/d:/d", "python x")
     assert part(found, "framework")["version"] == "docker://nvcr.io/a/b:1"
     assert [(one.fate, one.to) for one in found.judged[:2]] == [
@@ -122,7 +124,7 @@ def test_pyxis_as_a_directive_names_the_image() -> None:
     assert (squashed.judged[0].fate, "--image" in squashed.judged[0].reason) == (Fate.DROPPED, True)
 
 
-def test_a_wrapped_script_gets_its_arguments_quoted() -> None:
+def test_convert_quotes_arguments_of_wrapped_script() -> None:
     assert part(convert("python $1", arguments=("a b", "$x")), "framework")["command"] == "bash job.sh 'a b' '$x'"
 
 
@@ -135,18 +137,18 @@ def test_a_wrapped_script_gets_its_arguments_quoted() -> None:
         ("#! /bin/sh", "sh j.sh"),
     ],
 )
-def test_a_wrapped_script_keeps_its_interpreter(shebang: str, command: str) -> None:
+def test_convert_keeps_interpreter_of_wrapped_script(shebang: str, command: str) -> None:
     found = create().convert(Source(f"{shebang}\n#SBATCH -t 1\nx | y\n", "j.sh"))
     assert part(found, "framework")["command"] == command
 
 
-def test_variables_go_to_the_manifest_until_something_else_is_done() -> None:
+def test_convert_moves_only_leading_exports_to_manifest_env() -> None:
     found = convert("export A=1 B='x y'", "export C=$A", "module load cuda", "export D=4", "python x")
     assert part(found, "batch")["env"] == {"A": "1", "B": "x y", "C": "1"}
     assert part(found, "framework")["command"] == "module load cuda; export D=4; python x"
 
 
-def test_a_default_counts_and_is_told_as_what_the_submitting_shell_may_not_change() -> None:
+def test_convert_applies_variable_defaults_and_reports_submitting_shell_variables() -> None:
     found = convert(
         "#SBATCH --export=ALL,GIVEN=5",
         "IMAGE=${IMAGE:-a/b:1}",
@@ -166,37 +168,37 @@ def test_a_default_counts_and_is_told_as_what_the_submitting_shell_may_not_chang
     assert all(one.fate is Fate.APPROXIMATED for one in found.judged if one.line in told)
 
 
-def test_a_default_of_what_the_script_sets_is_no_default() -> None:
+def test_convert_ignores_default_of_variable_set_by_script() -> None:
     found = convert("IMAGE=a/b:1", "IMAGE=${IMAGE:-c/d:1}", "srun --container-image=$IMAGE python x")
     assert part(found, "framework")["version"] == "docker://a/b:1"
     assert [one.fate for one in found.judged] == [Fate.MAPPED] * 3
 
 
-def test_what_a_script_that_runs_whole_takes_from_this_place_is_told() -> None:
+def test_convert_reports_host_dependencies_of_wrapped_script() -> None:
     found = convert("cd /lustre/work", 'eval "$(conda shell.bash hook)"', "A=${A:-1}", "python x | cat")
     assert [one.fate is Fate.APPROXIMATED for one in found.judged] == [True, True, True, False]
 
 
-def test_of_one_node_the_name_of_the_host_is_asked_as_the_script_does() -> None:
+def test_convert_keeps_hostname_substitution_for_one_node() -> None:
     found = convert("export MASTER_ADDR=$(hostname)", "/usr/bin/nvidia-smi", "srun python x")
     command = part(found, "framework")["command"]
     assert command == "export MASTER_ADDR=$(hostname); /usr/bin/nvidia-smi; python x"
 
 
 @pytest.mark.parametrize("text", ["0", "0-00:00:00", "UNLIMITED", "infinite"])
-def test_no_time_limit_is_the_sites(text: str) -> None:
+def test_convert_drops_unlimited_time_limit(text: str) -> None:
     found = convert(f"#SBATCH --time={text}", "python x")
     assert "time" not in part(found, "batch")
     assert found.judged[0].fate is Fate.DROPPED
 
 
-def test_an_empty_name_is_the_scripts() -> None:
+def test_convert_uses_script_name_for_empty_job_name() -> None:
     found = convert("#SBATCH --job-name=   # enter it here", "python x")
     assert found.manifest["name"] == "job.sh"
     assert found.judged[0].fate is Fate.APPROXIMATED
 
 
-def test_learners_are_nodes_and_each_has_what_its_node_has() -> None:
+def test_convert_makes_one_learner_per_node_with_resources_of_node() -> None:
     found = convert("#SBATCH -N 2 --ntasks-per-node=4 -c 6 --gres=gpu:a100:4 --mem-per-cpu=2G", "srun python x | cat")
     keys = ("learners", "cpus", "gpus", "gpu_type", "memory")
     assert {key: found.manifest[key] for key in keys} == {
@@ -217,7 +219,7 @@ def test_learners_are_nodes_and_each_has_what_its_node_has() -> None:
         ("-N4 -n2 --gres=gpu:1", 2, 1, 1, "-N4"),
     ],
 )
-def test_what_follows_from_counts_of_gpus_and_tasks(
+def test_convert_derives_learners_cpus_and_gpus_from_gpu_and_task_counts(
     options: str, learners: int, cpus: int, gpus: int, near: str
 ) -> None:
     found = convert(f"#SBATCH {options}", "python x")
@@ -225,7 +227,7 @@ def test_what_follows_from_counts_of_gpus_and_tasks(
     assert [one.text for one in found.judged if one.fate is Fate.APPROXIMATED] == ([near] if near else [])
 
 
-def test_a_command_of_the_first_node_alone_leaves_the_others_idle() -> None:
+def test_convert_keeps_other_nodes_idle_for_mpirun_command() -> None:
     found = convert("#SBATCH -N 3 --ntasks-per-node=4", "mpirun -np 12 ./x")
     roles = part(found, "batch")["roles"]
     assert roles == {
@@ -233,7 +235,7 @@ def test_a_command_of_the_first_node_alone_leaves_the_others_idle() -> None:
     }  # fmt: skip
 
 
-def test_each_line_is_judged_once_with_its_number() -> None:
+def test_convert_reports_each_script_line_once_with_its_number() -> None:
     found = convert("#SBATCH -t 1", "module load x", "cd $SLURM_SUBMIT_DIR", "python x")
     assert [(one.origin, one.line, one.fate) for one in found.judged] == [
         (Origin.SCRIPT, 2, Fate.MAPPED),
@@ -243,7 +245,7 @@ def test_each_line_is_judged_once_with_its_number() -> None:
     ]
 
 
-def test_a_name_to_be_exported_is_read_when_the_job_is_submitted() -> None:
+def test_convert_turns_exported_name_into_env_reference_without_value() -> None:
     found = convert("#SBATCH --export=ALL,TOKEN,A=1", "python x", environ={"TOKEN": "xyzzy"})
     assert part(found, "batch")["secrets"] == {"TOKEN": "${env:TOKEN}"}
     assert part(found, "batch")["env"] == {"A": "1"}
@@ -261,19 +263,19 @@ def test_a_name_to_be_exported_is_read_when_the_job_is_submitted() -> None:
         ("--signal=@", "is no signal"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_line(line: str, why: str) -> None:
+def test_convert_rejects_invalid_option_value_with_line_number(line: str, why: str) -> None:
     with pytest.raises(CannotConvert, match=why) as caught:
         convert("# comment", f"#SBATCH {line}", "python x")
     assert caught.value.line == 3
 
 
-def test_lines_that_end_as_on_dos_are_refused_as_by_sbatch() -> None:
+def test_convert_rejects_dos_line_endings() -> None:
     with pytest.raises(CannotConvert, match="DOS") as caught:
         create().convert(Source("#!/bin/bash\npython x\r\n", "j"))
     assert caught.value.line == 2
 
 
-def test_variables_that_the_platform_sets_are_set_by_the_command() -> None:
+def test_convert_keeps_exports_of_platform_variables_in_command() -> None:
     found = convert("export DATA_DIR=/data LR=1", "export CHECKPOINT_DIR=ckpt", "python x")
     assert part(found, "framework")["command"] == "export DATA_DIR=/data LR=1; export CHECKPOINT_DIR=ckpt; python x"
     assert "env" not in part(found, "batch")
@@ -291,19 +293,19 @@ def test_variables_that_the_platform_sets_are_set_by_the_command() -> None:
         ("", "SLURM_ARRAY_TASK_ID:-0", False),
     ],
 )
-def test_a_default_that_never_counts_is_told(options: str, default: str, told: bool) -> None:
+def test_convert_reports_default_of_variable_that_platform_always_sets(options: str, default: str, told: bool) -> None:
     found = convert(f"#SBATCH -t 1 {options}", f"python x ${{{default}}}").judged[-1]
     assert ("the default does not count" in found.reason) == told
     assert found.fate is (Fate.APPROXIMATED if told else Fate.MAPPED)
 
 
-def test_a_job_that_a_script_submits_is_dropped() -> None:
+def test_convert_drops_nested_sbatch_and_suggests_dependency() -> None:
     found = convert("cp $0 old.sbatch", "next=$(sbatch --parsable next.sh) && echo sbatch", "squeue --me | cat")
     assert [one.fate for one in found.judged] == [Fate.MAPPED, Fate.DROPPED, Fate.APPROXIMATED]
     assert "batch.dependency" in found.judged[1].reason
 
 
-def test_lengths_are_no_arguments() -> None:
+def test_convert_distinguishes_variable_length_from_argument_count() -> None:
     assert convert("NAME=abc", "LENGTH=${#NAME}", "python x $LENGTH").wrapped == ""
     assert convert("python x ${#}").wrapped == convert("python x $#").wrapped == "it reads the script's arguments"
 
@@ -318,7 +320,7 @@ def test_lengths_are_no_arguments() -> None:
         ("-N2", "torchrun x", "custom", "torchrun x"),
     ],
 )
-def test_who_leaves_has_a_container_where_one_was_named_and_no_step_is_started_in_it(
+def test_convert_export_uses_container_only_for_script_without_own_steps(
     options: str, line: str, image: str, written: str
 ) -> None:
     converter = create()

@@ -32,7 +32,7 @@ def options(conversion: Conversion) -> list[tuple[int, Fate, str]]:
     ]
 
 
-def test_the_image_of_all_steps_is_the_manifests_and_mounts_are_dropped() -> None:
+def test_convert_uses_step_image_for_manifest_and_drops_container_mounts() -> None:
     found = convert(
         f"srun --container-image={_NGC} --container-mounts=/data:/data python3 x --container-name=y | tee log"
     )
@@ -67,7 +67,7 @@ def test_the_image_of_all_steps_is_the_manifests_and_mounts_are_dropped() -> Non
         ["srun --container-image=${1:-a/b:1} x | y"],
     ],
 )
-def test_ways_to_name_the_same_image(lines: list[str]) -> None:
+def test_convert_finds_step_image_behind_variables_arrays_and_defaults(lines: list[str]) -> None:
     found = convert(*lines)
     assert found.wrapped
     assert image_of(found) == "docker://a/b:1"
@@ -88,27 +88,27 @@ def test_ways_to_name_the_same_image(lines: list[str]) -> None:
         (["#SBATCH --export=A", "srun --container-image=${A:-z} x | y"], "custom", "not known before"),
     ],
 )
-def test_an_image_that_no_learner_has_is_dropped(lines: list[str], version: str, reason: str) -> None:
+def test_convert_drops_ambiguous_unknown_or_enroot_step_image(lines: list[str], version: str, reason: str) -> None:
     found = convert(*lines)
     assert image_of(found) == version
     lost = [one for one in found.judged if one.fate is Fate.DROPPED]
     assert lost and all(reason in one.reason for one in lost)
 
 
-def test_the_command_line_names_one_for_all() -> None:
+def test_convert_image_option_replaces_all_step_images() -> None:
     found = convert("srun --container-image=a x | y", "srun --container-image=$B x", image="docker://c")
     assert image_of(found) == "docker://c"
     assert [one[1] for one in options(found)] == [Fate.APPROXIMATED] * 2
 
 
-def test_an_image_of_the_directives_that_the_command_overrides_is_told() -> None:
+def test_convert_reports_directive_image_overridden_by_step_image() -> None:
     found = convert("#SBATCH --container-image=a", "srun --container-image=b python x")
     assert (found.wrapped, image_of(found)) == ("", "docker://b")
     assert options(found) == [(2, Fate.DROPPED, "--container-image=a")]
 
 
 @pytest.mark.parametrize("program", ["apptainer", "singularity"])
-def test_binds_of_a_container_within_the_learners_are_dropped(program: str) -> None:
+def test_convert_drops_binds_of_apptainer_in_wrapped_step(program: str) -> None:
     found = convert(f"srun {program} exec --nv -B /a:/b --bind=/c x.sif python -B y | tee log")
     assert options(found) == [(2, Fate.DROPPED, "-B /a:/b"), (2, Fate.DROPPED, "--bind=/c")]
     assert "likely does not start: name the image by --image" in found.judged[0].reason
@@ -131,12 +131,12 @@ def test_binds_of_a_container_within_the_learners_are_dropped(program: str) -> N
         ("echo apptainer exec -B /a:/b x.sif", []),
     ],
 )
-def test_what_a_script_starts_and_mounts_itself_is_dropped(line: str, told: list[str]) -> None:
+def test_convert_drops_containers_and_mounts_that_script_starts(line: str, told: list[str]) -> None:
     found = convert(f"{line} | cat")
     assert [one.text for one in found.judged if one.fate is Fate.DROPPED] == told
 
 
-def test_an_image_of_the_command_line_stands_for_the_containers_that_a_script_starts() -> None:
+def test_convert_image_option_replaces_containers_that_script_starts() -> None:
     found = convert("apptainer exec x.sif python y | cat", image="docker://c")
     assert found.judged[-1].fate is Fate.APPROXIMATED
     assert "runs in docker://c: take what starts a container out" in found.judged[-1].reason
@@ -144,27 +144,27 @@ def test_an_image_of_the_command_line_stands_for_the_containers_that_a_script_st
 
 @pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"])
 @pytest.mark.parametrize("last", ["apptainer exec /x.sif python y", "python x | cat"])
-def test_what_apptainer_would_bind_by_a_variable_is_told(name: str, last: str) -> None:
+def test_convert_reports_apptainer_bind_variable(name: str, last: str) -> None:
     found = convert(f'export {name}="/scratch,/data:/mnt"', last)
     lost = [(one.line, one.text) for one in found.judged if "data_stores" in one.reason]
     assert lost == [(2, f'{name}="/scratch,/data:/mnt"')]
 
 
-def test_a_variable_for_the_container_alone_is_told() -> None:
+def test_convert_drops_apptainerenv_variable_and_suggests_batch_env() -> None:
     found = convert("export APPTAINERENV_DEBUG=1", "apptainer exec /x.sif python y")
     assert [one.reason for one in found.judged if one.fate is Fate.DROPPED] == [
         "learners do not have it as DEBUG: write that into batch.env"
     ]
 
 
-def test_a_script_of_another_shell_names_its_image_too() -> None:
+def test_convert_reads_step_image_of_zsh_script() -> None:
     assert image_of(convert("srun --container-image=a/b:1 x", shebang="#!/bin/zsh")) == "docker://a/b:1"
 
 
 @pytest.mark.parametrize(
     "option", ["--cpu-bind=none", "--cpu-bind none", "--distribution=block", "-m block", "-mblock:cyclic"]
 )
-def test_binding_is_no_reason_to_run_whole(option: str) -> None:
+def test_convert_approximates_cpu_binding_without_wrapping_script(option: str) -> None:
     found = convert(f"srun {option} python x")
     assert found.wrapped == ""
     assert (found.judged[0].fate, "binds nothing" in found.judged[0].reason) == (Fate.APPROXIMATED, True)

@@ -36,7 +36,7 @@ def given(*lines: str) -> dict[str, str]:
         ("#SBATCH", {}),
     ],
 )
-def test_a_line(line: str, found: dict[str, str] | None) -> None:
+def test_directive_reader_parses_sbatch_line_like_sbatch(line: str, found: dict[str, str] | None) -> None:
     if found is None:
         with pytest.raises(CannotConvert, match="no option 'user'"):
             given(line)
@@ -62,17 +62,17 @@ def test_a_line(line: str, found: dict[str, str] | None) -> None:
         ("#SBATCH  packjob # x", "heterogeneous"),
     ],
 )
-def test_what_sbatch_refuses_is_refused_with_its_line(line: str, why: str) -> None:
+def test_directive_reader_rejects_lines_that_sbatch_rejects_with_line_number(line: str, why: str) -> None:
     with pytest.raises(CannotConvert, match=why) as caught:
         given("# a comment", "", line)
     assert caught.value.line == 4
 
 
-def test_blank_lines_and_comments_end_nothing_and_the_first_command_does() -> None:
+def test_directive_reader_stops_at_first_command_not_at_comments() -> None:
     assert given("", "  # indented", "#SBATCH -p a", "", "#SBATCH -q b") == {"partition": "a", "qos": "b"}
 
 
-def test_the_command_wins_over_the_environment_and_that_over_the_script() -> None:
+def test_directive_reader_prefers_command_line_then_environment_then_script() -> None:
     text = "#!/bin/sh\n#SBATCH -p script -q script\n#SBATCH -A script\n"
     found = read_directives(text, ("-p", "command"), {"SBATCH_PARTITION": "env", "SBATCH_QOS": "env"})
     assert {name: (one.value, one.origin) for name, one in found.given.items()} == {
@@ -85,13 +85,13 @@ def test_the_command_wins_over_the_environment_and_that_over_the_script() -> Non
     assert ("SBATCH_PARTITION=env", Fate.DROPPED, "the command line says -p command, which counts") in reasons
 
 
-def test_of_the_script_the_last_word_counts_also_by_another_name() -> None:
+def test_directive_reader_uses_last_occurrence_of_option_and_its_aliases() -> None:
     assert given("#SBATCH --no-requeue -N 4", "#SBATCH --requeue --nodes=1") == {"requeue": "", "nodes": "1"}
     assert given("#SBATCH --ntasks-per-node=4", "#SBATCH --tasks-per-node=2") == {"tasks-per-node": "2"}
 
 
 @pytest.mark.parametrize(("value", "counts"), [("", True), ("yes", True), ("1", True), ("0", False), ("no", False)])
-def test_a_flag_of_the_environment(value: str, counts: bool) -> None:
+def test_directive_reader_reads_flag_from_environment_value(value: str, counts: bool) -> None:
     found = read_directives("#!/bin/sh\n", (), {"SBATCH_SPREAD_JOB": value}).given
     assert ("spread-job" in found) == counts
 
@@ -104,12 +104,12 @@ def test_a_flag_of_the_environment(value: str, counts: bool) -> None:
         ("--container-image='nvcr.io#nvidia/pytorch' # comment", []),
     ],
 )
-def test_what_a_comment_within_a_word_cuts_off_is_told(line: str, cut: list[str]) -> None:
+def test_directive_reader_reports_text_cut_off_by_hash_in_value(line: str, cut: list[str]) -> None:
     found = read_directives(f"#!/bin/sh\n#SBATCH {line}\n")
     assert [one.text for one in found.judged] == cut
     assert all((one.line, one.fate) == (2, Fate.DROPPED) and r"write \#" in one.reason for one in found.judged)
 
 
-def test_lines_of_other_systems_are_told() -> None:
+def test_directive_reader_reports_pbs_lines_as_dropped() -> None:
     found = read_directives("#!/bin/sh\n#PBS -l nodes=2\n#SBATCH -p a\n")
     assert [(one.line, one.fate) for one in found.judged] == [(2, Fate.DROPPED)]

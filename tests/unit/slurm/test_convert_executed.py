@@ -32,7 +32,7 @@ def convert(*lines: str) -> Conversion:
         'echo "$(date) \\"srun\\""',
     ],
 )
-def test_what_is_said_does_not_run(text: str) -> None:
+def test_executed_ignores_text_of_echo_comments_and_here_documents(text: str) -> None:
     assert not any("srun" in one.replace("which srun", "") for one in executed(list(lines_of(text))))
 
 
@@ -55,11 +55,11 @@ def test_what_is_said_does_not_run(text: str) -> None:
         "echo $((1 << 2)); srun a",
     ],
 )
-def test_what_may_run_counts_as_run(text: str) -> None:
+def test_executed_finds_commands_in_substitutions_pipes_and_generated_scripts(text: str) -> None:
     assert any("srun" in one for one in executed(list(lines_of(text))))
 
 
-def test_a_step_that_is_only_said_is_none() -> None:
+def test_convert_ignores_srun_in_printed_text() -> None:
     found = convert("cat <<EOF", "usage: srun --container-image=a/b python x", "EOF", "echo srun --container-image=c")
     assert {one.fate for one in found.judged} == {Fate.MAPPED}
     batch, framework = found.manifest["batch"], found.manifest["framework"]

@@ -31,7 +31,7 @@ def told(*lines: str) -> dict[int, str]:
         ("bash <<EOF\npython $SEED\nEOF", "SEED"),
     ],
 )
-def test_a_variable_that_the_submitting_shell_would_give_is_told(line: str, names: str) -> None:
+def test_convert_reports_variables_expected_from_submitting_shell(line: str, names: str) -> None:
     assert list(told(line).values()) == [names]
 
 
@@ -52,9 +52,9 @@ def test_a_variable_that_the_submitting_shell_would_give_is_told(line: str, name
         "#SBATCH --export=ALL,GIVEN\npython x $GIVEN",
     ],
 )
-def test_what_the_script_or_the_platform_sets_is_not(line: str) -> None:
+def test_convert_reports_no_variable_that_script_or_platform_sets(line: str) -> None:
     assert told(line) == {}
 
 
-def test_it_is_told_once_where_it_is_read_first() -> None:
+def test_convert_reports_missing_variable_once_at_first_use() -> None:
     assert told("A=$WORK/a", "B=$WORK/b", "python x $A $B") == {2: "WORK"}

@@ -20,11 +20,11 @@ PAGE = Path("docs/convert.md").read_text().splitlines()
 _KINDS = {"": Takes.NONE, "=": Takes.NEEDED, "?": Takes.OPTIONAL}
 
 
-def test_every_option_that_sbatch_tells_is_in_the_table_with_its_kind_of_argument() -> None:
+def test_option_table_has_every_sbatch_option_with_argument_kind() -> None:
     assert {row.name: row.takes for row in TABLE} == {name: _KINDS[kind] for name, kind in option_names().items()}
 
 
-def test_letters_and_variables_are_those_of_the_manual() -> None:
+def test_option_table_letters_and_variables_match_sbatch_manual() -> None:
     assert {letter: row.name for letter, row in BY_LETTER.items()} == LETTERS
     assert {letter: name for name, letter in OPTIONS.items() if letter} == LETTERS
     assert {variable: row.name for variable, row in BY_VARIABLE.items()} == variables()
@@ -32,20 +32,20 @@ def test_letters_and_variables_are_those_of_the_manual() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_what_is_not_simply_mapped_has_a_reason(row: SbatchName) -> None:
+def test_option_table_row_has_reason_unless_mapped(row: SbatchName) -> None:
     assert bool(row.reason) == (row.fate is not Fate.MAPPED)
     assert row.fate is not Fate.MAPPED or row.to
     assert row.fate is not Fate.DROPPED or not row.to
 
 
-def test_what_is_passed_on_is_passed_on_by_manifest_and_adapter() -> None:
+def test_option_table_passthrough_options_are_allowed_by_manifest_and_adapter() -> None:
     passed = {row.name for row in TABLE if row.to == ARGS}
     assert passed == SLURM_ARGS & passed
     assert passed <= ALLOWED_ARGS
     assert passed >= SLURM_ARGS - {"power"}
 
 
-def test_the_corpus_of_the_proof_has_every_option_every_letter_and_every_variable() -> None:
+def test_convert_proof_corpus_covers_every_option_letter_and_variable() -> None:
     names: set[str] = set()
     given: set[str] = set()
     letters: set[str] = set()
@@ -61,7 +61,7 @@ def test_the_corpus_of_the_proof_has_every_option_every_letter_and_every_variabl
     assert given | {"SBATCH_NO_REQUEUE", "SBATCH_MEM_PER_GPU"} == set(BY_VARIABLE)
 
 
-def test_options_of_plugins_are_none_of_sbatchs_and_are_documented() -> None:
+def test_plugin_options_are_documented_and_distinct_from_sbatch_options() -> None:
     assert not PLUGINS.keys() & BY_NAME.keys() and not FORMER.keys() & BY_NAME.keys()
     assert {*FORMER.values()} <= BY_NAME.keys()
     assert {name for name in PLUGINS if not any(f"`--{name}`" in line for line in PAGE)} == set()
@@ -69,7 +69,7 @@ def test_options_of_plugins_are_none_of_sbatchs_and_are_documented() -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_the_documentation_has_its_row(row: SbatchName) -> None:
+def test_convert_document_has_row_for_each_option(row: SbatchName) -> None:
     option = f"`--{row.name}`" + (f", `-{row.letter}`" if row.letter else "")
     variables = ", ".join(f"`{variable}`" for variable in row.variables)
     to = f"`{row.to}`" if row.to else ""

@@ -19,14 +19,14 @@ MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
 """
 
 
-def test_file_systems_by_their_longest_mount_point() -> None:
+def test_file_system_uses_longest_matching_mount_point() -> None:
     assert file_system("/home/alice/x", MOUNTS) == "nfs4"
     assert file_system("/homework", MOUNTS) == "ext4"
     assert file_system("/with blank/y", MOUNTS) == "lustre"
     assert file_system("/x", "") == ""
 
 
-def test_a_configured_interpreter_gets_one_file_that_it_can_run(tmp_path: Path) -> None:
+def test_deliver_controller_writes_one_executable_zipapp_for_configured_python(tmp_path: Path) -> None:
     first = deliver_controller(str(tmp_path), "/opt/python3")
     assert first == deliver_controller(str(tmp_path), "/opt/python3")
     assert first.python == "/opt/python3"
@@ -36,34 +36,34 @@ def test_a_configured_interpreter_gets_one_file_that_it_can_run(tmp_path: Path) 
     assert "execute an attempt" in ran.stdout
 
 
-def test_what_is_delivered_is_not_built_again(tmp_path: Path) -> None:
+def test_deliver_controller_keeps_existing_zipapp_unchanged(tmp_path: Path) -> None:
     path = Path(deliver_controller(str(tmp_path), "/opt/python3").controller[-1])
     before = path.stat()
     deliver_controller(str(tmp_path), "/opt/python3")
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_the_file_has_bytecode_of_the_interpreter_that_built_it(tmp_path: Path) -> None:
+def test_controller_zipapp_imports_bytecode_of_building_interpreter(tmp_path: Path) -> None:
     path = deliver_controller(str(tmp_path), "/opt/python3").controller[-1]
     says = "import sys; sys.path.insert(0, sys.argv[1]); from ffdl_batch.controller import node; print(node.__file__)"
     ran = subprocess.run([sys.executable, "-I", "-S", "-c", says, path], capture_output=True, text=True, check=True)
     assert ran.stdout == f"{path}/ffdl_batch/controller/node/__init__.pyc\n"
 
 
-def test_threads_of_one_process_may_deliver_at_once(tmp_path: Path) -> None:
+def test_deliver_controller_writes_one_file_from_concurrent_threads(tmp_path: Path) -> None:
     with ThreadPoolExecutor(max_workers=4) as pool:
         delivered = set(pool.map(lambda _: deliver_controller(str(tmp_path), "/opt/python3"), range(4)))
     assert len(delivered) == 1
     assert len(list((tmp_path / "controller").iterdir())) == 1
 
 
-def test_a_tree_that_cannot_be_written_is_tried_again_and_ends_no_job(tmp_path: Path) -> None:
+def test_deliver_controller_raises_retryable_error_if_directory_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "controller").write_text("in the way")
     with pytest.raises(SchedulerUnreachable, match="controller cannot be written below"):
         deliver_controller(str(tmp_path), "/opt/python3")
 
 
-def test_the_staging_program_needs_an_installation_that_the_nodes_see(tmp_path: Path) -> None:
+def test_deliver_controller_returns_staging_command_of_configured_python(tmp_path: Path) -> None:
     assert deliver_controller(str(tmp_path), "/opt/python3").staging in ((), staging_arguments(sys.executable))
     named = deliver_controller(str(tmp_path), "/opt/python3", "/opt/ffdl/bin/python3")
     assert named.staging == ("/opt/ffdl/bin/python3", "-I", "-m", "ffdl_batch.staging")

@@ -52,24 +52,24 @@ def made(partition: str, batch: BatchOptions | None = None, facts: BackendFacts 
         ("main", {"gpus": 2, "gpu_type": "v100"}, "gpu:v100:2"),
     ],
 )
-def test_each_is_asked_for_by_its_name(partition: str, wanted: dict[str, Any], gres: str) -> None:
+def test_plan_requests_gpu_share_mig_and_gres_by_slurm_name(partition: str, wanted: dict[str, Any], gres: str) -> None:
     plan = make_plan(made(partition, **wanted), SlurmSettings())
     assert options(made(partition, **wanted))["gres"] == gres
     assert f"--gres={gres}" in plan.launch.step
 
 
-def test_a_share_that_is_rounded_up_is_said() -> None:
+def test_plan_warns_if_gpu_share_is_rounded_up() -> None:
     warnings = make_plan(made("main", gpus=0.3, gpu_type="a100"), SlurmSettings()).warnings
     assert "gpus: 0.3 is rounded up to 2 of the 4 shard of a GPU" in warnings
     assert not [w for w in make_plan(made("mps", gpus=0.5), SlurmSettings()).warnings if w.startswith("gpus")]
 
 
-def test_gpu_hours_count_shares() -> None:
+def test_plan_counts_gpu_shares_for_gpu_hours() -> None:
     succession = make_plan(made("mps", gpus=0.25, learners=2, batch=PACK), SlurmSettings()).launch.succession
     assert succession is not None and succession.gpus == 0.5
 
 
-def test_learners_of_a_node_have_shares_of_one_gpu() -> None:
+def test_plan_packs_only_learners_that_share_one_gpu_of_node() -> None:
     """Slurm gives a job the shares of one GPU on each node: no more learners are laid on a node than that has."""
     four = make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=4), SlurmSettings()).launch
     assert (four.nodes, four.devices.gpus, four.devices.shared) == (1, 1, True)
@@ -80,14 +80,14 @@ def test_learners_of_a_node_have_shares_of_one_gpu() -> None:
         make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=9), SlurmSettings())
 
 
-def test_other_resources_are_counted_per_learner() -> None:
+def test_plan_multiplies_gres_by_learners_on_node() -> None:
     two = make_plan(made("npu", PACK, gres={"npu": 2, "nic": 1}, learners=3), SlurmSettings()).launch
     assert (two.nodes, "--gres=nic:3,npu:6" in two.step) == (1, True)
     with pytest.raises(InvalidRequest, match="4 learners need more nodes"):
         make_plan(made("npu", PACK, gres={"npu": 2}, learners=4), SlurmSettings())
 
 
-def test_without_facts_the_names_are_slurms_to_judge() -> None:
+def test_plan_passes_gres_unchecked_but_rejects_gpu_shares_without_node_facts() -> None:
     unknown = replace(SHOP, nodes=())
     assert options(made("", facts=unknown, gres={"npu": 1}, gpus=1, learners=2))["gres"] == "gpu:1,npu:1"
     with pytest.raises(InvalidRequest, match="no node here offers shares"):
@@ -108,14 +108,16 @@ def test_without_facts_the_names_are_slurms_to_judge() -> None:
         ("npu", {"gres": {"npu": 1}, "cpus": 9}, "cpus", "no node here has more than 8"),
     ],
 )
-def test_what_no_node_offers_is_refused_by_name(partition: str, wanted: dict[str, Any], field: str, words: str) -> None:
+def test_plan_rejects_generic_resource_that_no_node_offers(
+    partition: str, wanted: dict[str, Any], field: str, words: str
+) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
         make_plan(made(partition, **wanted), SlurmSettings())
     assert [(finding.path, finding.code) for finding in error.value.findings] == [(field, "C104")]
     assert not isinstance(error.value, NotYet)
 
 
-def test_roles_have_shares_or_whole_gpus() -> None:
+def test_plan_rejects_roles_that_mix_gpu_shares_and_whole_gpus() -> None:
     roles = {"a": Role(1, gpus=1), "b": Role(1, gpus=0.5)}
     with pytest.raises(InvalidRequest, match=r"batch\.roles\.b\.gpus: shares of a GPU and whole GPUs"):
         make_plan(made("mps", replace(PACK, roles=roles), learners=2), SlurmSettings())
@@ -125,7 +127,7 @@ def test_roles_have_shares_or_whole_gpus() -> None:
     assert "--gres=mps:50" in launch.step
 
 
-def test_a_constraint_tells_shares_of_a_type_from_others() -> None:
+def test_plan_accepts_gpu_share_of_type_if_constraint_selects_that_type() -> None:
     old, new = (replace(NODES[0], name=name, features=(name,)) for name in ("old", "new"))
     mixed = replace(SHOP, nodes=(replace(old, gpus={"v100": 4}), new))
     with pytest.raises(InvalidRequest, match="cannot be told"):
@@ -134,7 +136,7 @@ def test_a_constraint_tells_shares_of_a_type_from_others() -> None:
     assert options(wanted)["gres"] == "shard:2"
 
 
-def test_shares_of_a_type_that_cannot_be_told_are_refused() -> None:
+def test_plan_rejects_gpu_share_of_type_if_nodes_mix_gpu_types() -> None:
     mixed = replace(SHOP, nodes=(*NODES, NodeShape("n9", 8, 64 * GIB, {"v100": 4}, ("main",), gres={"shard": 8})))
     with pytest.raises(InvalidRequest, match="shard of a100 cannot be told from shard of other GPUs here"):
         make_plan(made("main", facts=mixed, gpus=0.5, gpu_type="a100"), SlurmSettings())
@@ -155,7 +157,7 @@ NV, ROCM = ("--nv",), ("--rocm",)
         ({}, 0, (), {}),
     ],
 )
-def test_the_containers_gpu_option_is_the_nodes_to_choose(
+def test_plan_leaves_container_gpu_option_to_node_unless_configured(
     raw: dict[str, object], gpus: int, words: tuple[str, ...], chosen: dict[str, tuple[str, ...]]
 ) -> None:
     """The setting wins over it; without device files to look at, the name of the type says whose GPUs they are."""
@@ -165,7 +167,7 @@ def test_the_containers_gpu_option_is_the_nodes_to_choose(
     assert set(launch.devices.gpu_files) == (set(read_settings(raw).gpu_devices) if gpus else set())
 
 
-def test_device_files_of_other_resources_are_in_the_launch_file() -> None:
+def test_launch_file_lists_device_files_of_other_resources() -> None:
     settings = read_settings({"gres_devices": {"npu": ["/dev/npu[0-9]*"], "tpu": ["/dev/accel*"]}, "gpu_flag": "none"})
     launch = make_plan(made("npu", PACK, gres={"npu:910b": 1, "npu:310": 1, "nic": 1}, learners=2), settings).launch
     assert launch.devices == Devices(each={"npu": 2, "nic": 1}, learners=2, gres_files={"npu": ("/dev/npu[0-9]*",)})
@@ -175,7 +177,7 @@ def test_device_files_of_other_resources_are_in_the_launch_file() -> None:
 @pytest.mark.parametrize(
     ("files", "told"), [({}, ["nic", "npu"]), ({"npu": ["/dev/npu[0-9]*"]}, ["nic"]), ({"npu": [], "nic": []}, [])]
 )
-def test_a_resource_of_which_no_device_file_is_known_is_warned_of(files: dict[str, list[str]], told: list[str]) -> None:
+def test_plan_warns_about_gres_without_known_device_file(files: dict[str, list[str]], told: list[str]) -> None:
     settings = read_settings({"gres_devices": files})
     plan = make_plan(made("npu", PACK, gres={"npu:910b": 1, "nic": 1}, learners=2), settings)
     found = [text for text in plan.warnings if "no device file of it gets into containers" in text]

@@ -35,7 +35,7 @@ def jobs_of(text: str) -> list[PastJob]:
     return list(past.jobs)
 
 
-def test_what_a_real_cluster_printed_is_read() -> None:
+def test_sacct_history_parser_reads_captured_output() -> None:
     found = {job.id: job for job in parse_history(CAPTURED).jobs}
     assert list(found) == ["1", "2_0", "2_1", "4", "5+0", "5+1", "8"]
     first = found["1"]
@@ -47,7 +47,7 @@ def test_what_a_real_cluster_printed_is_read() -> None:
     assert found["8"].state == "FAILED"
 
 
-def test_odd_answers_are_read() -> None:
+def test_sacct_history_parser_reads_banner_typed_gpus_and_multiline_commands() -> None:
     (job,) = jobs_of(f"Welcome to the cluster\n\n{printed({})}")
     assert (job.state, job.partition, job.limit_s, job.memory_mib) == ("CANCELLED", "gpu", None, 2048)
     assert job.started == "2026-11-24T00:21:11+00:00"
@@ -68,7 +68,7 @@ def test_odd_answers_are_read() -> None:
         printed({"JobID": "x"}),
     ],
 )
-def test_what_is_no_answer_is_none(text: str) -> None:
+def test_sacct_history_parser_rejects_output_without_readable_row(text: str) -> None:
     with pytest.raises(Garbled):
         parse_history(text)
 
@@ -87,7 +87,7 @@ def test_what_is_no_answer_is_none(text: str) -> None:
         ({"Start": "9" * 30}, "where the time of its start stands"),
     ],
 )
-def test_a_row_that_is_odd_is_told_and_hides_no_other(row: dict[str, str], why: str) -> None:
+def test_sacct_history_parser_reports_malformed_row_and_keeps_others(row: dict[str, str], why: str) -> None:
     past = parse_history(printed({"JobID": "6"}, {"JobID": "7", **row}, {"JobID": "8"}))
     assert [job.id for job in past.jobs] == ["6", "8"]
     (unread,) = past.unread
@@ -117,13 +117,13 @@ def test_a_row_that_is_odd_is_told_and_hides_no_other(row: dict[str, str], why: 
         {"Start": "2026-11-24T00:21:11"},
     ],
 )
-def test_what_is_merely_unusual_is_read(row: dict[str, str]) -> None:
+def test_sacct_history_parser_reads_unusual_field_values(row: dict[str, str]) -> None:
     first, job, last = jobs_of(printed({"JobID": "6"}, {"JobID": "7", **row}, {"JobID": "8"}))
     assert (first.id, job.id, last.id) == ("6", row.get("JobID", "7"), "8")
     assert job.name == row.get("JobName", "x")
 
 
-def test_rows_that_are_torn_end_where_the_next_one_begins() -> None:
+def test_sacct_history_parser_reports_truncated_row_and_resumes_at_next_row() -> None:
     head, *rows = printed({"JobID": "6"}, {"JobID": "7"}, {"JobID": "8"}).splitlines()
     torn = PARTED.join(rows[1].split(PARTED)[:5])
     past = parse_history("\n".join([head, rows[0], torn, rows[2], ""]))
@@ -135,7 +135,7 @@ def test_rows_that_are_torn_end_where_the_next_one_begins() -> None:
     assert [one.why for one in past.unread][1] == "'x' is no job of Slurm"
 
 
-def test_it_is_asked_for_whose_jobs_they_are() -> None:
+def test_sacct_history_command_requests_own_jobs_or_account_of_all_users() -> None:
     own = history_argv(Period("2026-11-01"), with_line=False)
     assert LINE not in " ".join(own) and not [word for word in own if word.startswith(("--user", "--acc", "--allu"))]
     assert history_argv(Period("2026-11-01", account="vision"), with_line=True)[-2:] == [
@@ -143,7 +143,9 @@ def test_it_is_asked_for_whose_jobs_they_are() -> None:
     ]  # fmt: skip
 
 
-def test_partitions_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_history_returns_partitions_as_places_with_default_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sinfo = tmp_path / "sinfo"
     sinfo.write_text(
         "#!/bin/sh\ncat <<'X'\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
@@ -161,7 +163,7 @@ def test_partitions_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (judge(job, gpu).verdict, judge(job, cpu).verdict) == (Verdict.NOT, Verdict.RUNS)
 
 
-def test_a_configuration_that_cannot_be_is_told() -> None:
+def test_open_history_rejects_unknown_setting_and_unknown_backend() -> None:
     with pytest.raises(InvalidRequest, match="unknown key 'nonsense'"):
         open_history("slurm", {"nonsense": 1})
     with pytest.raises(HistoryUnknown, match="keeps no history"):

@@ -23,18 +23,18 @@ from tests.unit.slurm.test_plan import FACTS, options, request
         ("n[098-101]", {"n098", "n099", "n100", "n101"}),
     ],
 )
-def test_lists_that_are_understood(text: str, names: set[str]) -> None:
+def test_expand_reads_ranges_and_padding_of_node_list(text: str, names: set[str]) -> None:
     assert expand(text) == frozenset(names)
 
 
 @pytest.mark.parametrize(
     "text", ["./nodes", "n[1-8/2]", "n[3-1]", "n[a-c]", "n[1", "n1,,n2", "n[]", "n*", "n[0-99999]", "n[1-999]m[1-999]"]
 )
-def test_what_is_not_surely_understood_is_left_to_slurm(text: str) -> None:
+def test_expand_returns_none_for_unsupported_or_malformed_node_list(text: str) -> None:
     assert expand(text) is None
 
 
-def test_a_node_that_is_not_there_is_refused() -> None:
+def test_plan_rejects_nodelist_with_unknown_node() -> None:
     with pytest.raises(InvalidRequest, match=r"batch.nodelist: there is no node 'n9' here; known: n\[1-2\], m1, c1"):
         options(request(batch=BatchOptions(nodelist="n1,n9")))
     with pytest.raises(InvalidRequest, match=r"no node 'n3' and 2 more"):
@@ -42,16 +42,16 @@ def test_a_node_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize("nodelist", ["n[1-2]", "n2,c1", "/home/alice/nodes", "n[1-9/2]"])
-def test_a_list_of_known_nodes_and_one_that_slurm_reads_go_on(nodelist: str) -> None:
+def test_plan_passes_nodelist_of_known_nodes_or_unreadable_syntax(nodelist: str) -> None:
     assert options(request(batch=BatchOptions(nodelist=nodelist)))["nodelist"] == nodelist
 
 
-def test_nodes_are_not_judged_where_the_cluster_cannot_be_read() -> None:
+def test_plan_accepts_any_nodelist_if_node_facts_are_unreadable() -> None:
     facts = replace(FACTS, nodes=(*FACTS.nodes, NodeShape("x[1-9/2]", 1, 1, {}, ())))
     assert options(request(batch=BatchOptions(nodelist="n9"), facts=facts))["nodelist"] == "n9"
 
 
-def test_a_default_that_no_node_has_is_called_one() -> None:
+def test_plan_rejection_names_site_default_memory_if_manifest_sets_none() -> None:
     asked = request(Resources(cpus=1, memory_bytes=80 * 10**9))
     with pytest.raises(InvalidRequest, match=r"memory: 80GB per learner, but no node here has more than 64000MiB$"):
         options(asked)

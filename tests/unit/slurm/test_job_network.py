@@ -33,7 +33,7 @@ def comment(made: LaunchPlan) -> str | None:
     return {option.name: option.value for option in parse_options(made.script)}.get("comment")
 
 
-def test_several_learners_get_their_own_network_where_all_nodes_make_them() -> None:
+def test_plan_uses_job_network_for_several_learners_if_all_nodes_support_it() -> None:
     made = plan(ALL, comment="my run")
     assert (made.network.requested, made.network.level, made.network.mechanism) == ("auto", "job", "overlay")
     assert made.network.directory == "/run/ffdl" and made.launch.host.allocation == "SLURM_JOB_ID"
@@ -42,13 +42,13 @@ def test_several_learners_get_their_own_network_where_all_nodes_make_them() -> N
     assert "--netns-path" in made.launch.learner.argv
 
 
-def test_one_learner_gets_none_and_asks_for_none() -> None:
+def test_plan_uses_no_network_for_one_learner_unless_requested() -> None:
     made = plan(ALL, ONE, comment="my run")
     assert (made.network.level, made.network.directory, comment(made)) == ("none", "", "my run")
     assert plan(ALL, ONE, network=NetworkLevel.JOB).network.level == "job"
 
 
-def test_the_mark_has_the_learners_of_the_fullest_node() -> None:
+def test_job_network_mark_contains_learner_count_of_fullest_node() -> None:
     made = plan(ALL, replace(TWO, learners=5, cpus=4), placement=Placement.PACK, partition="main")
     fullest = max(len(made.launch.learners_on(rank)) for rank in range(made.launch.nodes))
     assert fullest > 1 and comment(made) == f"ffdl-batch:job/{fullest}"
@@ -72,7 +72,9 @@ def test_the_mark_has_the_learners_of_the_fullest_node() -> None:
         (ALL, {"network": NetworkLevel.HOST}, "host"),
     ],
 )
-def test_auto_is_proved_or_the_nodes_network(facts: BackendFacts, batch: dict[str, Any], level: str) -> None:
+def test_plan_auto_network_is_job_only_if_every_eligible_node_has_feature(
+    facts: BackendFacts, batch: dict[str, Any], level: str
+) -> None:
     made = plan(facts, **batch)
     assert made.network.level == level
     assert (comment(made) is None) is (level == "host")
@@ -80,7 +82,7 @@ def test_auto_is_proved_or_the_nodes_network(facts: BackendFacts, batch: dict[st
     assert any(one.startswith(said) for one in made.warnings) is (facts is SOME and level == "host")
 
 
-def test_one_learner_and_a_site_without_networks_are_told_of_no_fall() -> None:
+def test_plan_omits_network_warning_for_one_learner_host_level_or_unsupported_site() -> None:
     assert plan(SOME, ONE).warnings == plan(FACTS).warnings == plan(SOME, settings={"network_feature": ""}).warnings
     assert plan(SOME, network=NetworkLevel.HOST).warnings == plan(FACTS).warnings == ()
 
@@ -93,7 +95,7 @@ def test_one_learner_and_a_site_without_networks_are_told_of_no_fall() -> None:
         ("apart", "ffdl-network&ffdl-egress", "egress", "none of x1, x2, x3 has all of ffdl-network, ffdl-egress"),
     ],
 )
-def test_a_constraint_that_leaves_no_node_is_named_with_what_is_missing(
+def test_plan_rejects_constraint_without_eligible_node_and_names_missing_feature(
     facts: BackendFacts | str, constraint: str, level: str, said: str
 ) -> None:
     if isinstance(facts, str):
@@ -111,7 +113,7 @@ def test_a_constraint_that_leaves_no_node_is_named_with_what_is_missing(
     assert error.value.findings[0].path == "batch.constraint" and "--constraint=" not in str(error.value)
 
 
-def test_only_the_jobs_own_partitions_count() -> None:
+def test_plan_checks_network_feature_only_in_partitions_of_job() -> None:
     facts = replace(SOME, partitions=(*SOME.partitions, PartitionShape("new")),
                     nodes=(*SOME.nodes, NodeShape("x[1-4]", 8, 4000 * 1024**2, {}, ("new",), ABLE)))  # fmt: skip
     assert plan(facts, partition="new").network.level == "job"
@@ -128,7 +130,7 @@ def test_only_the_jobs_own_partitions_count() -> None:
         (replace(FACTS, nodes=()), {}, "every node of the partition has not the feature"),
     ],
 )
-def test_a_named_level_is_refused_with_what_is_missing(
+def test_plan_rejects_job_network_and_names_missing_feature(
     facts: BackendFacts, settings: dict[str, object], said: str
 ) -> None:
     with pytest.raises(InvalidRequest) as error:
@@ -137,7 +139,7 @@ def test_a_named_level_is_refused_with_what_is_missing(
     assert error.value.findings[0].path == "batch.network"
 
 
-def test_egress_needs_its_own_feature() -> None:
+def test_plan_egress_network_requires_egress_feature() -> None:
     network_only = replace(ALL, nodes=tuple(replace(node, features=ABLE[:1]) for node in ALL.nodes))
     with pytest.raises(InvalidRequest, match="n\\[1-2\\], c1 has not the feature 'ffdl-egress'"):
         plan(network_only, network=NetworkLevel.EGRESS, egress=EGRESS)
@@ -155,13 +157,15 @@ def test_egress_needs_its_own_feature() -> None:
         ((*EGRESS, Egress("300.1.1.1", 80)), "it is no IPv4 address", "batch.network.allow[2]"),
     ],
 )
-def test_destinations_that_no_prolog_takes(egress: tuple[Egress, ...], said: str, path: str) -> None:
+def test_plan_rejects_missing_surplus_or_invalid_egress_destinations(
+    egress: tuple[Egress, ...], said: str, path: str
+) -> None:
     with pytest.raises(InvalidRequest) as error:
         plan(ALL, network=NetworkLevel.EGRESS, egress=egress)
     assert said in str(error.value) and error.value.findings[0].path == path
 
 
-def test_more_learners_or_nodes_than_a_network_takes() -> None:
+def test_plan_limits_job_network_to_62_learners_per_node_and_250_nodes() -> None:
     large = NodeShape("x[001-300]", 128, 2**40, {}, ("main",), ABLE)
     facts = replace(ALL, nodes=(large,))
     crowd = Resources(learners=63, cpus=1, memory_bytes=10**9)
@@ -180,7 +184,7 @@ def test_more_learners_or_nodes_than_a_network_takes() -> None:
     assert plan(facts, replace(many, learners=1)).warnings == ()
 
 
-def test_the_sites_words_go_into_mark_and_launch_file() -> None:
+def test_plan_uses_configured_network_directory_and_job_mark() -> None:
     made = plan(ALL, settings={"network_dir": "/var/run/ffdl", "job_mark": "site:"})
     assert (made.network.directory, comment(made)) == ("/var/run/ffdl", "site:job/1")
 
@@ -193,19 +197,21 @@ def test_the_sites_words_go_into_mark_and_launch_file() -> None:
         ({"job_mark": "a b"}, "job_mark"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, object], said: str) -> None:
+def test_slurm_settings_reject_relative_network_dir_and_invalid_job_mark(
+    settings: dict[str, object], said: str
+) -> None:
     with pytest.raises(InvalidRequest, match=said):
         read_settings(settings)
 
 
-def test_a_site_that_asks_for_more_refuses_what_cannot_have_it() -> None:
+def test_plan_rejects_job_below_minimum_network_level() -> None:
     wanted = request(TWO, facts=SOME, minimum_network=NetworkLevel.JOB)
     with pytest.raises(InvalidRequest, match=r"asks for network level job or tighter.*c1 has not the feature"):
         make_plan(wanted, read_settings({}))
     assert make_plan(replace(wanted, facts=ALL), read_settings({})).network.level == "job"
 
 
-def test_tasks_of_an_array_have_the_mark() -> None:
+def test_array_script_contains_job_network_mark() -> None:
     from ffdl_batch.domain.array import ArrayId, expand
 
     array = ArrayId("array-0a1b2c3d4")

@@ -29,7 +29,7 @@ def asked(made: LaunchRequest) -> dict[str, str | None]:
     return {name: found.get(name) for name in ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "gres")}
 
 
-def test_pack_takes_the_fewest_nodes_that_hold_all() -> None:
+def test_pack_placement_uses_fewest_nodes() -> None:
     made = request(SMALL, PACK)
     assert asked(made) == {
         "nodes": "1", "ntasks": "1", "ntasks-per-node": "1", "cpus-per-task": "4", "mem": "3816M", "gres": None,
@@ -42,7 +42,7 @@ def test_pack_takes_the_fewest_nodes_that_hold_all() -> None:
     assert {"--nodes=2", "--ntasks=2", "--cpus-per-task=3", "--gres=gpu:3"} <= set(step)
 
 
-def test_spread_takes_the_most() -> None:
+def test_spread_placement_uses_most_nodes() -> None:
     launch = launch_of(request(SMALL, SPREAD))
     assert (launch.nodes, [seat.node for seat in launch.seats]) == (3, [0, 0, 1, 2])
     assert asked(request(GPU, SPREAD))["nodes"] == "2"
@@ -66,18 +66,18 @@ def test_spread_takes_the_most() -> None:
         (request(SMALL, SPREAD), 0.0, ""),
     ],
 )  # fmt: skip
-def test_gpus_are_counted_as_they_are_allocated(made: LaunchRequest, gpus: float, idle: str) -> None:
+def test_plan_counts_allocated_gpus_and_warns_about_idle_gpus(made: LaunchRequest, gpus: float, idle: str) -> None:
     plan = make_plan(made, SlurmSettings())
     assert plan.launch.succession is not None and plan.launch.succession.gpus == gpus
     assert [line for line in plan.warnings if "idle" in line] == ([idle] if idle else [])
 
 
-def test_one_learner_on_each_node_is_the_rule() -> None:
+def test_plan_places_one_learner_per_node_by_default() -> None:
     launch = launch_of(request(replace(SMALL, learners=3)))
     assert (launch.nodes, launch.seats, launch.names) == (3, (), "learner-training-0a1b2c3d4")
 
 
-def test_roles_share_one_homogeneous_allocation() -> None:
+def test_plan_places_roles_in_one_homogeneous_allocation() -> None:
     roles = {
         "ps": Role(1, cpus=2, gpus=0, memory_bytes=2000 * 1024**2, service=True),
         "worker": Role(2, gpus=2, command="python3 worker.py"),
@@ -96,7 +96,7 @@ def test_roles_share_one_homogeneous_allocation() -> None:
     )
 
 
-def test_ffdls_manifests_have_their_roles() -> None:
+def test_plan_assigns_ps_and_mpi_roles_to_ffdl_manifests() -> None:
     servers = launch_of(with_framework("tensorflow", "PS_HOSTS_COUNT=1 ./launcher.py python m.py"))
     assert [(seat.role, seat.service) for seat in servers.seats] == [("ps", True), *[("worker", False)] * 2]
     assert servers.commands == {}
@@ -126,7 +126,7 @@ def with_framework(name: str, command: str) -> LaunchRequest:
         (GPU, BatchOptions(roles={"a": Role(4, service=True)}), "batch.roles", "every role is a service"),
     ],
 )
-def test_layouts_that_the_cluster_does_not_have(
+def test_plan_rejects_layout_that_no_partition_can_hold(
     resources: Resources, batch: BatchOptions, field: str, words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
@@ -135,20 +135,20 @@ def test_layouts_that_the_cluster_does_not_have(
     assert not isinstance(error.value, NotYet)
 
 
-def test_a_sites_default_is_said_where_no_role_has_its_own() -> None:
+def test_plan_rejection_names_site_default_cpus_of_role() -> None:
     made = request(replace(SMALL, cpus=99), BatchOptions(roles={"a": Role(3), "b": Role(1, cpus=1)}))
     made = replace(made, spec=replace(made.spec, sources={"cpus": SITE_DEFAULT}))
     with pytest.raises(InvalidRequest, match="the site's default_cpus"):
         make_plan(made, SlurmSettings())
 
 
-def test_mpi_with_gpus_keeps_a_node_for_each_learner() -> None:
+def test_plan_rejects_packed_mpi_learners_with_gpus() -> None:
     made = request(GPU, PACK)
     made = replace(made, spec=replace(made.spec, framework=Framework("horovod", "1", "python m.py")))
     with pytest.raises(InvalidRequest, match="one machine"):
         make_plan(made, SlurmSettings())
 
 
-def test_without_facts_each_learner_has_its_own_node() -> None:
+def test_plan_places_one_learner_per_node_without_node_facts() -> None:
     launch = launch_of(request(SMALL, PACK, facts=replace(FACTS, nodes=())))
     assert (launch.nodes, launch.seats) == (4, ())

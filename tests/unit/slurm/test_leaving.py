@@ -125,7 +125,7 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_the_contract_is_the_same_without_us(site: Site) -> None:
+def test_slurm_export_sets_learner_variables_and_binds_without_ffdl(site: Site) -> None:
     made = leave(manifest())
     done = site.run(made.text)
     assert (done.returncode, done.stderr) == (0, "")
@@ -144,7 +144,7 @@ def test_the_contract_is_the_same_without_us(site: Site) -> None:
     assert not list((site.home / "training-77" / "state").glob(".said*")), "variables were left behind"
 
 
-def test_values_pass_as_they_are(site: Site) -> None:
+def test_slurm_export_passes_env_values_and_secrets_unchanged(site: Site) -> None:
     lines = "".join(f"    {name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in NASTY.items())
     made = leave(manifest() + "batch:\n  secrets: {TOKEN: '${secret:hub}'}\n  env:\n" + lines)
     assert site.run(made.text).returncode != 0, "a secret that is not set was not missed"
@@ -155,7 +155,7 @@ def test_values_pass_as_they_are(site: Site) -> None:
     assert "a 'b'" not in repr(site.calls())
 
 
-def test_learners_know_each_other(site: Site) -> None:
+def test_slurm_export_sets_tf_config_ranks_and_hosts_of_learners(site: Site) -> None:
     roles = """
     batch:
       roles:
@@ -173,14 +173,14 @@ def test_learners_know_each_other(site: Site) -> None:
     assert "10.0.0.2 learner-training-77-2\n" in hosts
 
 
-def test_a_learner_s_status_is_the_job_s(site: Site) -> None:
+def test_slurm_export_exits_with_status_of_learner_and_keeps_log(site: Site) -> None:
     done = site.run(leave(manifest("echo said; exit 3")).text)
     assert (done.returncode, done.stdout) == (3, "said\n")
     log = site.home / "training-77" / "logs" / "learner-1" / "training-log.txt"
     assert log.read_text() == "said\n"
 
 
-def test_directories_are_bound_and_results_go_where_they_belong(site: Site, tmp_path: Path) -> None:
+def test_slurm_export_binds_data_directory_and_copies_results(site: Site, tmp_path: Path) -> None:
     data = tmp_path / "shared"
     (data / "in").mkdir(parents=True)
     (data / "in" / "x").write_text("input")
@@ -198,7 +198,7 @@ def test_directories_are_bound_and_results_go_where_they_belong(site: Site, tmp_
     assert f"{data}/in:/mnt/data/in:ro" in site.calls()[0]["binds"]
 
 
-def test_stores_with_credentials_are_comments(site: Site) -> None:
+def test_slurm_export_writes_s3_transfers_as_comments_without_credentials(site: Site) -> None:
     stores = """
     data_stores:
       - id: s
@@ -214,7 +214,7 @@ def test_stores_with_credentials_are_comments(site: Site) -> None:
     assert site.run(text).returncode == 0
 
 
-def test_elements_of_a_sweep_have_their_variables(site: Site) -> None:
+def test_slurm_export_sets_sweep_variables_of_array_task(site: Site) -> None:
     made = leave(manifest(more="batch: {sweep: [{LR: 0.1}, {LR: 'a b'}]}\n"))
     assert ("array", "0-1") in [(one.name, one.value) for one in parse_options(made.text)]
     done = site.run(made.text, SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="1")
@@ -224,7 +224,7 @@ def test_elements_of_a_sweep_have_their_variables(site: Site) -> None:
     )  # fmt: skip
 
 
-def test_what_sbatch_is_told() -> None:
+def test_slurm_export_writes_sbatch_options_of_manifest() -> None:
     more = """
     gpus: 2
     gpu_type: a100
@@ -241,7 +241,7 @@ def test_what_sbatch_is_told() -> None:
     assert 'exec --containall --no-home --workdir "$TMP" --nv' in made.text
 
 
-def test_each_key_is_told() -> None:
+def test_slurm_export_reports_fate_of_each_manifest_key() -> None:
     more = "batch: {time: 2h, retry: {failures: 2}, placement: pack, sweep: [{A: 1}]}\n"
     judged = {one.text: one for one in leave(manifest(more=more)).judged}
     assert judged["name"].fate is Fate.MAPPED and judged["name"].line == 1
@@ -250,14 +250,14 @@ def test_each_key_is_told() -> None:
     assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
 
 
-def test_every_key_of_the_schema_has_its_word() -> None:
+def test_slurm_export_describes_every_manifest_key() -> None:
     from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
 
     keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
     assert sorted(keys - set(WORDS)) == []
 
 
-def test_what_cannot_be_expressed_is_refused() -> None:
+def test_slurm_export_rejects_two_data_stores_with_same_target() -> None:
     with pytest.raises(CannotConvert, match="two data stores would both"):
         store = "{id: %s, type: mount_volume, connection: {type: host_mount, path: /d}, training_data: {container: x}}"
         leave(manifest(more=f"data_stores: [{store % 'a'}, {store % 'b'}]\n"))
@@ -279,7 +279,7 @@ batch:
 """
 
 
-def test_a_script_that_starts_its_own_steps_runs_once_on_the_first_node(site: Site) -> None:
+def test_slurm_export_runs_script_with_own_steps_once_on_first_node(site: Site) -> None:
     made = leave(STEPS, settings={"partition": "gpu", "account": "vision"})
     found = {one.name: one.value for one in parse_options(made.text)}
     assert found == {
@@ -296,7 +296,7 @@ def test_a_script_that_starts_its_own_steps_runs_once_on_the_first_node(site: Si
     assert (fates["framework.version"], fates["framework.command"]) == (Fate.DROPPED, Fate.MAPPED)
 
 
-def test_the_signals_of_the_batch_script_reach_a_script_that_starts_its_own_steps(site: Site) -> None:
+def test_slurm_export_forwards_signals_to_script_with_own_steps(site: Site) -> None:
     (site.home / "job.sh").write_text(
         "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 120 >/dev/null 2>&1 & wait\n"
     )
@@ -313,5 +313,7 @@ def test_the_signals_of_the_batch_script_reach_a_script_that_starts_its_own_step
         (("slurm_environment: true", "slurm_environment: false"), True),
     ],
 )
-def test_images_are_of_those_that_start_no_steps(changed: tuple[str, str], contained: bool) -> None:
+def test_slurm_export_uses_container_only_for_script_without_own_steps(
+    changed: tuple[str, str], contained: bool
+) -> None:
     assert ("$APPTAINER" in leave(STEPS.replace(*changed)).text) == contained

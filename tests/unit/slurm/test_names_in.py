@@ -14,12 +14,12 @@ FACTS = BackendFacts(
 )
 
 
-def test_those_of_the_partition_and_of_the_default_one() -> None:
+def test_names_in_returns_nodes_of_partition_or_default_partition() -> None:
     assert names_in(FACTS, "short") == {"n1", "n2", "n3"}
     assert names_in(FACTS, "") == names_in(FACTS, "main") == {"n1", "n2", "n3", "big1"}
 
 
-def test_none_where_that_is_not_known() -> None:
+def test_names_in_returns_empty_set_if_partition_or_nodes_are_unknown() -> None:
     assert names_in(FACTS, "elsewhere") == frozenset()
     odd = BackendFacts(nodes=(*FACTS.nodes, NodeShape("n[1-", 1, 1, partitions=("main",))), partitions=FACTS.partitions)
     assert names_in(odd, "main") == frozenset()

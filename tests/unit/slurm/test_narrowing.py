@@ -49,14 +49,16 @@ def count_nodes(placement: Placement, resources: Resources = EIGHT, **batch: str
         ({"constraint": "old", "exclude": "n4"}, 2, 3),
     ],
 )
-def test_pack_and_spread_count_the_nodes_that_are_left(batch: dict[str, str], packed: int, spread: int) -> None:
+def test_plan_places_learners_only_on_nodes_left_by_node_options(
+    batch: dict[str, str], packed: int, spread: int
+) -> None:
     assert (count_nodes(Placement.PACK, EIGHT, **batch), count_nodes(Placement.SPREAD, EIGHT, **batch)) == (
         packed,
         spread,
     )
 
 
-def test_learners_with_a_node_each_have_others_beside_those_that_are_named() -> None:
+def test_plan_adds_nodes_beside_nodelist_for_one_learner_per_node() -> None:
     assert count_nodes(Placement.NODE, replace(EIGHT, learners=6), nodelist="m1") == 6
 
 
@@ -78,7 +80,7 @@ def test_learners_with_a_node_each_have_others_beside_those_that_are_named() -> 
         (replace(EIGHT, cpus=3), {"constraint": "old"}, "learners", "main has 4 nodes that hold one"),
     ],
 )  # fmt: skip
-def test_what_the_nodes_that_are_left_cannot_hold(
+def test_plan_rejects_request_that_nodes_left_by_node_options_cannot_hold(
     resources: Resources, batch: dict[str, str], field: str, words: str
 ) -> None:
     made = request(resources, BatchOptions(placement=Placement.PACK, **batch), facts=HERE)  # type: ignore[arg-type]
@@ -87,7 +89,7 @@ def test_what_the_nodes_that_are_left_cannot_hold(
     assert [finding.path for finding in error.value.findings] == [field]
 
 
-def test_what_is_not_understood_rules_nothing_out() -> None:
+def test_narrow_excludes_no_node_with_unreadable_name_and_features() -> None:
     strange = replace(SMALL, name="n[1-9/2]", features=())
     assert narrow(BatchOptions(exclude="n1", nodelist="n1", constraint="new"), [strange]) == [Group(strange, 1)]
 
@@ -118,5 +120,5 @@ def test_what_is_not_understood_rules_nothing_out() -> None:
         ("a&", "d", True),
     ],
 )
-def test_constraints(constraint: str, features: str, may: bool) -> None:
+def test_may_have_rejects_only_features_that_cannot_meet_constraint(constraint: str, features: str, may: bool) -> None:
     assert may_have(constraint, features.split()) is may

@@ -29,7 +29,7 @@ QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NOD
 ACCOUNT = "JobID|State|ExitCode|Submit|Start|End|NodeList|Reason|JobName\n"
 
 
-def test_jobs_in_several_phases() -> None:
+def test_squeue_parser_reads_phases_end_causes_and_times() -> None:
     records = parse_squeue(
         QUEUE
         + "12|PENDING|0:0|0|1700000000|1700009999|N/A||Resources|a|b\n"
@@ -48,7 +48,7 @@ def test_jobs_in_several_phases() -> None:
     assert (late.end, late.exit_code, late.ended_at) == (EndCause.TIMEOUT, 0, 1700000002.0)
 
 
-def test_banners_and_clusters_before_the_header_are_read_over() -> None:
+def test_squeue_parser_skips_banners_and_cluster_lines_before_header() -> None:
     text = "Welcome | to | us\n12 jobs are fine\nCLUSTER: one\n" + QUEUE + "\nCLUSTER: two\n" + QUEUE
     assert parse_squeue(text + "7|RUNNING|0:0|0|1|1|1|n1|None|x\n")[0].job == "7"
 
@@ -57,18 +57,18 @@ def test_banners_and_clusters_before_the_header_are_read_over() -> None:
     "text",
     ["", "garbage\n", "<html>502</html>", QUEUE + "half a li", QUEUE + "x|RUNNING|0:0|0|||||r|n\n", "7|RUNNING|n\n"],
 )
-def test_half_answers_are_no_answers(text: str) -> None:
+def test_squeue_parser_rejects_truncated_or_foreign_output(text: str) -> None:
     with pytest.raises(Garbled):
         parse_squeue(text)
 
 
 @given(st.text(max_size=200))
-def test_no_text_without_header_lists_nothing_quietly(text: str) -> None:
+def test_squeue_parser_rejects_any_text_without_header(text: str) -> None:
     with pytest.raises(Garbled):
         parse_squeue(text)
 
 
-def test_an_odd_row_hides_no_other_and_is_no_whole_answer() -> None:
+def test_squeue_and_sacct_parsers_raise_odd_rows_with_readable_records() -> None:
     good = "7|RUNNING|0:0|0|1|1|1|n1|None|x\n"
     for odd in ("8|RUNNING|0:0|0|1\n", "x|RUNNING|0:0|0|1|1|1|n1|None|x\n", "of a name with line breaks\n"):
         with pytest.raises(OddRows, match="1 row among 2 cannot be read") as raised:
@@ -79,20 +79,20 @@ def test_an_odd_row_hides_no_other_and_is_no_whole_answer() -> None:
     assert [record.job for record in raised.value.records] == ["9"]
 
 
-def test_a_name_may_hold_what_python_takes_for_a_line_break() -> None:
+def test_squeue_parser_keeps_control_characters_in_job_name() -> None:
     assert parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|a\x0cb\x85c\n")[0].name == "a\x0cb\x85c"
 
 
-def test_a_job_that_is_called_like_a_title_is_a_job() -> None:
+def test_squeue_parser_reads_job_named_like_header() -> None:
     (record,) = parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|JOBID|STATE\n")
     assert (record.job, record.name) == ("7", "JOBID|STATE")
 
 
-def test_an_empty_listing_is_an_answer() -> None:
+def test_squeue_parser_returns_no_record_for_header_only() -> None:
     assert parse_squeue(QUEUE) == []
 
 
-def test_arrays() -> None:
+def test_squeue_parser_reads_array_ranges_and_heterogeneous_jobs() -> None:
     records = parse_squeue(
         QUEUE
         + "20_[1-3,7-9:2%4]|PENDING|0:0|0|1|1|1||Resources|x\n20_5|RUNNING|0:0|0|1|1|1|n1|None|x\n"
@@ -105,7 +105,7 @@ def test_arrays() -> None:
     assert hetero.job == "30"
 
 
-def test_accounting() -> None:
+def test_sacct_parser_reads_cancelled_job() -> None:
     text = ACCOUNT + "9|CANCELLED by 1000|0:15|2026-11-19T10:00:00|Unknown|2026-11-19T10:00:05|None assigned|None|t\n"
     record = parse_sacct(text)[0]
     seen = record.observation
@@ -115,19 +115,19 @@ def test_accounting() -> None:
     assert seen.ended_at - seen.submitted_at == 5
 
 
-def test_success_with_an_exit_code_is_a_failure() -> None:
+def test_sacct_parser_reads_completed_with_exit_code_as_failure() -> None:
     assert parse_sacct(ACCOUNT + "9|COMPLETED|1:0||||n1|None|t\n")[0].observation.end is EndCause.FAILURE
 
 
 @pytest.mark.parametrize(("exit_code", "reason"), [("0:53", "RaisedSignal:53(Real-time_signal_19)"), ("0:53", "None")])
-def test_an_output_file_that_cannot_be_opened_is_a_failed_launch(exit_code: str, reason: str) -> None:
+def test_sacct_parser_reads_signal_53_as_failed_launch(exit_code: str, reason: str) -> None:
     (record,) = parse_sacct(ACCOUNT + f"9|FAILED|{exit_code}||||n1|{reason}|t\n")
     assert record.observation.end is EndCause.LAUNCH_FAILED
     assert record.observation.reason == "the batch script's output file could not be opened; check --output"
 
 
 @pytest.mark.parametrize(("state", "exit_code"), [("CANCELLED", "0:53"), ("FAILED", "0:9"), ("FAILED", "53:0")])
-def test_other_ends_keep_their_cause_and_reason(state: str, exit_code: str) -> None:
+def test_sacct_parser_keeps_reason_if_failure_is_no_failed_launch(state: str, exit_code: str) -> None:
     (record,) = parse_sacct(ACCOUNT + f"9|{state}|{exit_code}||||n1|said|t\n")
     assert record.observation.end is not EndCause.LAUNCH_FAILED
     assert record.observation.reason == "said"
@@ -137,16 +137,16 @@ def test_other_ends_keep_their_cause_and_reason(state: str, exit_code: str) -> N
     ("text", "expected"),
     [("0:9", (0, 9)), ("3:0", (3, 0)), ("256", (1, 0)), ("9", (0, 9)), ("0", (0, 0)), ("", (None, None))],
 )
-def test_exit_codes(text: str, expected: tuple[int | None, int | None]) -> None:
+def test_parse_exit_splits_exit_code_and_signal(text: str, expected: tuple[int | None, int | None]) -> None:
     assert parse_exit(text) == expected
 
 
 @pytest.mark.parametrize("text", ["Unknown", "None", "N/A", "", "(null)", "tomorrow"])
-def test_no_time(text: str) -> None:
+def test_parse_time_returns_none_without_valid_time(text: str) -> None:
     assert parse_time(text) is None
 
 
-def test_times() -> None:
+def test_parse_time_reads_epoch_and_local_iso_time() -> None:
     assert parse_time("1700000000") == 1700000000.0
     assert parse_time(time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1700000000))) == 1700000000.0
 
@@ -174,11 +174,11 @@ def test_times() -> None:
         ("20261122164512\n123\n", "123"),
     ],
 )
-def test_submissions(text: str, job: str | None) -> None:
+def test_parse_submission_finds_only_unambiguous_job_id(text: str, job: str | None) -> None:
     assert parse_submission(text) == job
 
 
-def test_sites() -> None:
+def test_sinfo_parser_merges_partitions_and_node_shapes() -> None:
     nodes, partitions = parse_sinfo(
         "motd\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
         "main*|1-00:00:00|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|ffdl-network,avx|n[1-2]\n"
@@ -194,7 +194,7 @@ def test_sites() -> None:
     ]
 
 
-def test_an_odd_row_of_nodes_hides_no_other_from_who_only_looks() -> None:
+def test_sinfo_row_parser_keeps_readable_rows_that_strict_parser_rejects() -> None:
     header = "PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
     good = "main*|infinite|8|4000|(null)|(null)|n1\n"
     for odd in ("main*|infinite|8|n2\n", "main*|infinite|many|4000|(null)|(null)|n2\n"):
@@ -209,7 +209,7 @@ def test_an_odd_row_of_nodes_hides_no_other_from_who_only_looks() -> None:
     ("names", "count"),
     [("n1", 1), ("n[1-3]", 3), ("n[01-16,20],m1", 18), ("r[1-2]n[1-4]", 8), ("a,b[7]-ib,c[1,3]", 4), ("n[x-y]", 1)],
 )
-def test_nodes_of_a_list_are_counted(names: str, count: int) -> None:
+def test_count_nodes_counts_nodes_of_host_list(names: str, count: int) -> None:
     assert count_nodes(names) == count
 
 
@@ -225,7 +225,7 @@ def test_nodes_of_a_list_are_counted(names: str, count: int) -> None:
         ("gpu:1g.10gb:7(S:0),gpu:3g.20gb", {"1g.10gb": 7, "3g.20gb": 1}),
     ],
 )
-def test_gres(text: str, gpus: dict[str, int]) -> None:
+def test_parse_gpus_counts_gpus_by_type(text: str, gpus: dict[str, int]) -> None:
     assert parse_gpus(text) == gpus
 
 
@@ -238,22 +238,22 @@ def test_gres(text: str, gpus: dict[str, int]) -> None:
         ("(null)", {}),
     ],
 )
-def test_gres_beside_gpus(text: str, others: dict[str, int]) -> None:
+def test_parse_other_gres_counts_resources_except_gpus(text: str, others: dict[str, int]) -> None:
     assert parse_other_gres(text) == others
 
 
-def test_versions() -> None:
+def test_parse_version_reads_slurm_release_or_returns_empty_text() -> None:
     assert parse_version("slurm 26.05.5\n") == "26.05.5"
     assert parse_version("slurm-wlm 20.11.4\n") == "20.11.4"
     assert parse_version("nothing") == ""
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("", ""), ("(null)", ""), ("n[1-2]", "n[1-2]"), ("n1,m|2", "n1,m|2")])
-def test_excluded_nodes(text: str, nodes: str) -> None:
+def test_parse_excluded_returns_node_list_after_banner(text: str, nodes: str) -> None:
     assert parse_excluded(f"motd\nJOBID|EXC_NODES\n7|{text}\n") == nodes
 
 
-def test_the_excluded_nodes_of_a_job_that_is_not_there() -> None:
+def test_parse_excluded_returns_none_for_unknown_job_and_rejects_missing_header() -> None:
     assert parse_excluded("JOBID|EXC_NODES\n") is None
     with pytest.raises(Garbled):
         parse_excluded("7|n1\n")
@@ -275,7 +275,7 @@ def test_the_excluded_nodes_of_a_job_that_is_not_there() -> None:
         ("RUNNING", "JobHoldMaxRequeue", False),
     ],
 )
-def test_jobs_that_slurm_will_never_start_again(state: str, reason: str, held: bool) -> None:
+def test_squeue_parser_marks_job_held_for_good_by_pending_reason(state: str, reason: str, held: bool) -> None:
     seen = parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation
     assert (seen.held_for_good, seen.reason) == (held, reason)
 
@@ -289,5 +289,5 @@ def test_jobs_that_slurm_will_never_start_again(state: str, reason: str, held: b
         ("RUNNING", "BadConstraints", False),
     ],
 )
-def test_jobs_that_no_node_fits(state: str, reason: str, nowhere: bool) -> None:
+def test_squeue_parser_marks_pending_job_with_bad_constraints(state: str, reason: str, nowhere: bool) -> None:
     assert parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation.nowhere == nowhere

@@ -64,7 +64,7 @@ def options(made: LaunchRequest, settings: SlurmSettings | None = None) -> dict[
     return {option.name: option.value for option in parse_options(make_plan(made, settings or SlurmSettings()).script)}
 
 
-def test_the_plain_job() -> None:
+def test_plan_writes_sbatch_options_of_plain_job() -> None:
     found = options(request(Resources(learners=2, cpus=2.5, gpus=1, gpu_type="a100", memory_bytes=10**9)))
     assert found == {
         "job-name": f"{JOB}-1",
@@ -82,7 +82,7 @@ def test_the_plain_job() -> None:
     }
 
 
-def test_every_option_is_said_to_sbatch() -> None:
+def test_plan_passes_every_batch_option_to_sbatch() -> None:
     batch = BatchOptions(
         time_s=90, partition="cpu", account="a", qos="q", constraint="x&y", reservation="r", priority="TOP",
         nodelist="n1", exclude="n2", dependency="afterok:41,afterany:7", begin="now+1hour", hold=True,
@@ -102,19 +102,19 @@ def test_every_option_is_said_to_sbatch() -> None:
     assert make_plan(made, SlurmSettings()).launch.echo_output
 
 
-def test_site_defaults_fill_what_the_job_leaves_open() -> None:
+def test_plan_uses_site_defaults_for_unset_options() -> None:
     settings = read_settings({"partition": "cpu", "account": "dflt", "qos": "low"})
     found = options(request(batch=BatchOptions(account="mine")), settings)
     assert (found["partition"], found["account"], found["qos"]) == ("cpu", "mine", "low")
 
 
-def test_the_lead_is_a_harmless_signal_to_the_steps() -> None:
+def test_plan_requests_urg_signal_with_lead_limited_to_65535() -> None:
     assert options(request(lead_s=300))["signal"] == "URG@300"
     assert options(request(lead_s=100_000))["signal"] == "URG@65535"
     assert "signal" not in options(request(batch=BatchOptions(checkpoint=Checkpoint(lead_s=300))))
 
 
-def test_the_lead_is_known_to_head_and_node_controllers() -> None:
+def test_launch_file_contains_lead_for_head_and_node_controllers() -> None:
     launch = make_plan(request(lead_s=300, lead_from=LeadFrom.MEASURED), SlurmSettings()).launch
     assert launch.succession is not None
     assert (launch.limits.lead_s, launch.succession.lead_s) == (300, 300)
@@ -122,7 +122,7 @@ def test_the_lead_is_known_to_head_and_node_controllers() -> None:
     assert launch.succession.submit[2:] == ("--dependency=afterany:{native_id}", "--signal=URG@{lead_s}", "{script}")
 
 
-def test_the_users_signal_takes_the_leads_place() -> None:
+def test_plan_replaces_lead_signal_with_user_signal_and_warns() -> None:
     batch = BatchOptions(signal="USR1@60", checkpoint=Checkpoint(lead_s=300))
     plan = make_plan(request(batch=batch, lead_s=300), SlurmSettings())
     assert {o.name: o.value for o in parse_options(plan.script)}["signal"] == "USR1@60"
@@ -140,14 +140,14 @@ def template(made: LaunchRequest) -> LaunchRequest:
     return replace(made, attempt=2, token=Token(f"{JOB}-{TEMPLATE}"), attempt_dir=made.job_dir.template)
 
 
-def test_a_successor_does_not_wait_again_for_what_was_waited_for() -> None:
+def test_template_plan_omits_dependency_begin_and_hold() -> None:
     first, later = options(request(batch=WAITS)), options(template(request(batch=WAITS)))
     assert {"dependency", "begin", "hold"} == set(first) - set(later)
     assert (later["exclude"], later["nodelist"], later["job-name"]) == ("n2", "n1", f"{JOB}-next")
 
 
 @pytest.mark.parametrize("settings", [SlurmSettings(), SlurmSettings(continue_in_place=True)])
-def test_the_template_becomes_any_later_attempt(settings: SlurmSettings) -> None:
+def test_template_plan_equals_plan_of_later_attempt_when_filled(settings: SlurmSettings) -> None:
     """Filled in, it is the plan of that attempt but for what the head sets itself: the number, and where the template
     of the attempt after it lies."""
     resources = Resources(learners=2, cpus=1, gpus=1, memory_bytes=10**9)
@@ -163,7 +163,7 @@ def test_the_template_becomes_any_later_attempt(settings: SlurmSettings) -> None
     assert replace(filled, attempt=3, succession=numbered) == third.launch
 
 
-def test_a_chain_is_described_to_its_head() -> None:
+def test_launch_file_contains_budget_environment_and_checkpoints_for_continuation() -> None:
     budget, spent = Budget(timeouts=3, gpu_seconds=7200.0), Spent(timeouts=1, gpu_seconds=60.5)
     made = request(
         Resources(learners=2, cpus=1, gpus=2, memory_bytes=1), budget=budget, spent=spent, carry="/old/results"
@@ -178,7 +178,7 @@ def test_a_chain_is_described_to_its_head() -> None:
     assert chain.requeue == ()
 
 
-def test_the_site_may_go_on_in_place() -> None:
+def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
     settings = read_settings({"continue_in_place": True})
     plan = make_plan(request(), settings)
     assert plan.launch.succession is not None
@@ -190,7 +190,7 @@ def test_the_site_may_go_on_in_place() -> None:
     assert "no-requeue" in options(owner, settings) and "requeue" not in options(owner, settings)
 
 
-def test_the_sites_times_reach_the_controllers() -> None:
+def test_launch_file_contains_configured_fence_and_kill_wait() -> None:
     limits = make_plan(request(), read_settings({"fence_s": 20, "kill_wait_s": 5})).launch.limits
     assert (limits.fence_s, limits.kill_wait_s) == (20.0, 5)
     assert make_plan(request(), SlurmSettings()).launch.limits.fence_s == 120.0
@@ -206,7 +206,7 @@ def test_the_sites_times_reach_the_controllers() -> None:
         (Resources(gpus=4, cpus=60, memory_bytes=10**6), "", "at once"),
     ],
 )
-def test_impossible_resources_name_their_field(resources: Resources, field: str, words: str) -> None:
+def test_plan_rejects_impossible_resources_with_field_name(resources: Resources, field: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
         make_plan(request(resources), SlurmSettings())
     assert [finding.path for finding in error.value.findings] == [field]
@@ -226,18 +226,18 @@ def test_impossible_resources_name_their_field(resources: Resources, field: str,
         (BatchOptions(slurm_args=("-p", "x")), "batch.slurm.args", "long options"),
     ],
 )
-def test_impossible_options_name_their_field(batch: BatchOptions, field: str, words: str) -> None:
+def test_plan_rejects_invalid_batch_option_with_field_name(batch: BatchOptions, field: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
         make_plan(request(batch=batch), SlurmSettings())
     assert [finding.path for finding in error.value.findings] == [field]
 
 
-def test_one_of_several_partitions_is_enough() -> None:
+def test_plan_accepts_job_that_fits_one_of_its_partitions() -> None:
     batch = BatchOptions(partition="amd,cpu", time_s=7200)
     assert options(request(Resources(cpus=60, memory_bytes=10**6), batch))["partition"] == "amd,cpu"
 
 
-def test_no_image_is_named() -> None:
+def test_plan_rejects_job_without_image() -> None:
     with pytest.raises(InvalidRequest, match="no image for custom img"):
         make_plan(request(image=""), SlurmSettings())
 
@@ -261,12 +261,12 @@ def test_no_image_is_named() -> None:
         ({"gres_devices": {"npu": ["npu0"]}}, "absolute patterns"),
     ],
 )
-def test_settings_are_checked(raw: dict[str, object], words: str) -> None:
+def test_slurm_settings_reject_unknown_key_or_invalid_value(raw: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         read_settings(raw)
 
 
-def test_what_the_site_could_not_prove_is_said_with_the_plan() -> None:
+def test_plan_includes_warnings_of_site_probe() -> None:
     """A job that gets a looser network than it could have must not get it in silence."""
     facts = replace(FACTS, network_levels=frozenset({NetworkLevel.HOST}), warnings=("isolation is not proved",))
     plan = make_plan(request(facts=facts), SlurmSettings())
@@ -288,13 +288,15 @@ def test_what_the_site_could_not_prove_is_said_with_the_plan() -> None:
         ),
     ],
 )
-def test_more_learners_than_nodes_that_could_hold_one(resources: Resources, batch: BatchOptions, words: str) -> None:
+def test_plan_rejects_more_learners_than_nodes_that_can_hold_one(
+    resources: Resources, batch: BatchOptions, words: str
+) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
         make_plan(request(resources, batch), SlurmSettings())
     assert [(finding.path, finding.code) for finding in error.value.findings] == [("learners", "C104")]
 
 
-def test_as_many_learners_as_nodes_are_planned() -> None:
+def test_plan_accepts_as_many_learners_as_nodes_or_any_number_without_node_facts() -> None:
     assert options(request(Resources(learners=3, cpus=1, memory_bytes=10**6)))["nodes"] == "3"
     unknown = replace(FACTS, nodes=())
     assert options(request(Resources(learners=40, cpus=1, memory_bytes=10**6), facts=unknown))["nodes"] == "40"

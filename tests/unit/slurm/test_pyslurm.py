@@ -45,7 +45,7 @@ def attempt(tmp_path: Path) -> AttemptDir:
     return directory
 
 
-def test_a_submission_sends_the_scripts_options_and_a_clean_environment(
+def test_pyslurm_gateway_submits_script_options_without_daemon_environment(
     make: Make, attempt: AttemptDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_DAEMON", "x")
@@ -58,13 +58,13 @@ def test_a_submission_sends_the_scripts_options_and_a_clean_environment(
     assert recover_reply(attempt) == {"4711"}
 
 
-def test_an_id_that_is_none_leaves_a_submission_open(make: Make, attempt: AttemptDir) -> None:
+def test_pyslurm_gateway_reports_uncertain_submission_for_id_zero(make: Make, attempt: AttemptDir) -> None:
     with pytest.raises(SubmissionUncertain, match="'0'"):
         make("zero").submit(attempt)
     assert recover_reply(attempt) == set()
 
 
-def test_own_jobs_are_listed(make: Make) -> None:
+def test_pyslurm_gateway_lists_own_jobs(make: Make) -> None:
     gateway = make("noise")
     records = gateway.list_own_jobs()
     assert [(r.job, r.name, r.observation.restarts, r.observation.nodes) for r in records] == [
@@ -73,7 +73,7 @@ def test_own_jobs_are_listed(make: Make) -> None:
     assert gateway.list_named("other") == []
 
 
-def test_tasks_of_arrays_are_listed_by_the_arrays_number(make: Make) -> None:
+def test_pyslurm_gateway_lists_array_tasks_by_array_id(make: Make) -> None:
     """Tasks that started (pyslurm has no number for the first), the tasks that wait, and what is left of tasks that
     were cancelled while they waited."""
     records = make("array").list_own_jobs()
@@ -82,7 +82,7 @@ def test_tasks_of_arrays_are_listed_by_the_arrays_number(make: Make) -> None:
     assert [(record.job, record.tasks) for record in records] == [("9", "0"), ("9", None)]
 
 
-def test_slurms_words_mean_the_same_as_with_the_commands(make: Make, attempt: AttemptDir) -> None:
+def test_pyslurm_gateway_maps_slurm_errors_like_cli_gateway(make: Make, attempt: AttemptDir) -> None:
     with pytest.raises(InvalidRequest, match="Invalid qos"):
         make("refuse").submit(attempt)
     with pytest.raises(SchedulerUnreachable, match="connect failure"):
@@ -90,12 +90,12 @@ def test_slurms_words_mean_the_same_as_with_the_commands(make: Make, attempt: At
     make("").cancel("404")
 
 
-def test_a_cancellation_is_asked_of_libslurm(make: Make, tmp_path: Path) -> None:
+def test_pyslurm_gateway_cancels_single_job_by_libslurm(make: Make, tmp_path: Path) -> None:
     make("").cancel("7")
     assert (tmp_path / "cancelled").read_text() == "7"
 
 
-def test_tasks_and_many_jobs_are_cancelled_by_the_command(make: Make, scancel: Path, tmp_path: Path) -> None:
+def test_pyslurm_gateway_cancels_tasks_and_several_jobs_by_scancel(make: Make, scancel: Path, tmp_path: Path) -> None:
     """pyslurm takes the number of one job."""
     gateway = make("")
     gateway.cancel("9_4")
@@ -118,36 +118,36 @@ def scancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_signals_go_to_the_heads_step_by_the_command(make: Make, scancel: Path) -> None:
+def test_pyslurm_gateway_signals_first_step_by_scancel(make: Make, scancel: Path) -> None:
     make("").signal("KILL", "7")
     assert scancel.read_text().splitlines() == ["--signal=KILL 7.0"]
 
 
-def test_a_release_without_the_atomic_filter_withdraws_too(make: Make, scancel: Path) -> None:
+def test_pyslurm_gateway_withdraws_without_ctld_option_if_scancel_lacks_it(make: Make, scancel: Path) -> None:
     make("").withdraw("7")
     assert scancel.read_text().splitlines() == ["--ctld --state=PENDING 7", "--state=PENDING 7"]
 
 
-def test_a_worker_that_dies_while_it_submits_leaves_it_open(make: Make, attempt: AttemptDir) -> None:
+def test_pyslurm_gateway_reports_uncertain_submission_when_worker_dies(make: Make, attempt: AttemptDir) -> None:
     gateway = make("die")
     with pytest.raises(SubmissionUncertain, match="it died"):
         gateway.submit(attempt)
     assert [record.job for record in gateway.list_own_jobs()] == ["7"]
 
 
-def test_a_fatal_libslurm_ends_the_worker_only(make: Make) -> None:
+def test_pyslurm_gateway_restarts_worker_after_fatal_libslurm_error(make: Make) -> None:
     gateway = make("fatal")
     with pytest.raises(SchedulerUnreachable, match="libslurm gave up"):
         gateway.cancel("7")
     assert gateway.list_own_jobs()
 
 
-def test_a_missing_pyslurm_is_said(make: Make) -> None:
+def test_pyslurm_gateway_suggests_cli_gateway_if_pyslurm_is_missing(make: Make) -> None:
     with pytest.raises(InvalidRequest, match='gateway = "cli"'):
         make("absent").list_own_jobs()
 
 
-def test_options_without_a_field_are_refused_by_name() -> None:
+def test_describe_fields_rejects_option_without_pyslurm_field() -> None:
     with pytest.raises(Unmapped, match="--switches"):
         describe_fields([SbatchOption("switches", "1")])
     with pytest.raises(Unmapped, match="--export"):
@@ -167,11 +167,11 @@ def test_options_without_a_field_are_refused_by_name() -> None:
         (SbatchOption("mem", "954M"), "memory_per_node", "954M"),
     ],
 )
-def test_fields(option: SbatchOption, field: str, value: object) -> None:
+def test_describe_fields_maps_sbatch_option_to_pyslurm_field(option: SbatchOption, field: str, value: object) -> None:
     assert describe_fields([option]) == {field: value}
 
 
-def test_no_mail_is_said_by_leaving_it_out() -> None:
+def test_describe_fields_omits_mail_type_none() -> None:
     """pyslurm 25.11 refuses sbatch's word for it: ``Invalid Mail type``."""
     assert describe_fields([SbatchOption("mail-type", "NONE")]) == {}
     assert describe_fields([SbatchOption("mail-type", "END,FAIL")]) == {"mail_types": "END,FAIL"}

@@ -68,7 +68,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ("Resource temporarily unavailable", SchedulerUnreachable),
     ],
 )
-def test_messages(said: str, kind: type[SchedulerError]) -> None:
+def test_explain_refusal_maps_sbatch_message_to_error_type(said: str, kind: type[SchedulerError]) -> None:
     for text in (said, f"sbatch: error: Batch job submission failed: {said}" if said else ""):
         error = explain_refusal(text, "sbatch")
         assert type(error) is kind
@@ -86,7 +86,7 @@ def test_messages(said: str, kind: type[SchedulerError]) -> None:
         ("PartitionTimeLimit", InvalidRequest),
     ],
 )
-def test_a_limit_that_is_named_tells_whether_waiting_helps(limit: str, kind: type[SchedulerError]) -> None:
+def test_explain_refusal_distinguishes_temporary_from_permanent_limit(limit: str, kind: type[SchedulerError]) -> None:
     error = explain_refusal(f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {POLICY}\n", "sbatch")
     assert type(error) is kind
     assert limit in str(error)
@@ -116,7 +116,7 @@ def test_a_limit_that_is_named_tells_whether_waiting_helps(limit: str, kind: typ
         ("x" * 100_000, "Invalid account", InvalidRequest),
     ],
 )
-def test_the_last_word_counts_and_what_was_said_of_a_reply_before(
+def test_explain_refusal_uses_last_error_and_earlier_reply_errors(
     before: str, last: str, kind: type[SchedulerError]
 ) -> None:
     text = f"sbatch: error: {before}\nsbatch: error: Batch job submission failed: {last}\n"
@@ -129,7 +129,7 @@ def test_the_last_word_counts_and_what_was_said_of_a_reply_before(
 @pytest.mark.parametrize(
     ("code", "out"), [(0, ""), (0, "Submitted?"), (-9, ""), (-9, "12\n"), (1, "12\n")], ids=str
 )  # fmt: skip
-def test_ends_that_prove_nothing(code: int, out: str) -> None:
+def test_read_submission_reports_uncertain_submission_without_proof(code: int, out: str) -> None:
     with pytest.raises(SubmissionUncertain):
         read_submission(CommandResult(("sbatch",), code, out, "Invalid qos specification"))
 
@@ -168,7 +168,9 @@ NO_LIBRARY = (
         (1, "", SubmissionUncertain),
     ],
 )
-def test_only_slurm_refuses_a_job_and_no_login_node(code: int, said: str, kind: type[SchedulerError]) -> None:
+def test_read_submission_rejects_job_only_for_errors_printed_by_slurm(
+    code: int, said: str, kind: type[SchedulerError]
+) -> None:
     result = CommandResult(("sbatch",), code, "", said)
     with pytest.raises(SchedulerError) as error:
         read_submission(result)
@@ -180,7 +182,7 @@ def test_only_slurm_refuses_a_job_and_no_login_node(code: int, said: str, kind: 
     assert isinstance(error.value, InvalidRequest) == (kind is InvalidRequest)
 
 
-def test_an_id_is_an_id() -> None:
+def test_read_submission_returns_id_without_cluster_name() -> None:
     assert read_submission(CommandResult(("sbatch",), 0, "12;c\n", "sbatch: warning: x")) == "12"
 
 
@@ -193,7 +195,7 @@ def test_an_id_is_an_id() -> None:
         "job 3 does not exist",
     ],
 )
-def test_a_job_that_is_gone_is_no_error(said: str) -> None:
+def test_check_request_accepts_scancel_error_for_ended_job(said: str) -> None:
     check_request(CommandResult(("scancel",), 1, "", f"scancel: error: Kill job error on job id 3: {said}"), "x")
 
 
@@ -214,27 +216,27 @@ STEP = "scancel: error: Kill job error on job step id 76: "
         ("slurm_load_jobs error: Socket timed out on send/recv operation", True),
     ],
 )
-def test_a_node_that_does_not_answer_is_no_outage_of_the_scheduler(said: str, is_outage: bool) -> None:
+def test_check_request_separates_unreachable_node_from_scheduler_outage(said: str, is_outage: bool) -> None:
     for check in (check_request, check_requests):
         with pytest.raises(SchedulerUnreachable, match="the signal URG for job 76") as error:
             check(CommandResult(("scancel",), 140, "", said), "the signal URG for job 76")
         assert isinstance(error.value, NotNow) != is_outage
 
 
-def test_steps_that_have_ended_are_no_error_where_scancel_only_ends_with_their_number() -> None:
+def test_check_requests_accepts_ended_steps_by_exit_status_or_message() -> None:
     """ESLURM_ALREADY_DONE is 2021, of which the exit code has eight bits."""
     check_requests(CommandResult(("scancel",), 2021 % 256, "", ""), "the signal")
     check_requests(CommandResult(("scancel",), 1, "", f"{STEP}Job step not running"), "the signal")
 
 
-def test_other_refusals_of_scancel() -> None:
+def test_check_request_raises_for_denied_or_killed_scancel() -> None:
     with pytest.raises(InvalidRequest, match="Access/permission denied"):
         check_request(CommandResult(("scancel",), 1, "", "Access/permission denied"), "the cancellation of job 3")
     with pytest.raises(SchedulerUnreachable):
         check_request(CommandResult(("scancel",), -9, "", ""), "x")
 
 
-def test_what_is_gone_is_known_however_much_else_was_said() -> None:
+def test_check_request_accepts_ended_job_before_long_banner() -> None:
     check_request(CommandResult(("scancel",), 1, "", "Invalid job id specified\n" + "welcome\n" * 100), "it")
 
 
@@ -249,9 +251,7 @@ def test_what_is_gone_is_known_however_much_else_was_said() -> None:
         ("invalid partition specified: nonsense", InvalidRequest),
     ],
 )
-def test_a_trial_submission_leaves_nothing_to_look_for_and_is_tried_by_nobody(
-    said: str, kind: type[SchedulerError]
-) -> None:
+def test_check_trial_error_mentions_no_retry_or_search_for_job(said: str, kind: type[SchedulerError]) -> None:
     complaint = f"sbatch: error: Batch job submission failed: {said}" if said else ""
     with pytest.raises(kind) as raised:
         check_trial(CommandResult(("sbatch",), 1, "", complaint))
@@ -260,7 +260,7 @@ def test_a_trial_submission_leaves_nothing_to_look_for_and_is_tried_by_nobody(
     assert kind is InvalidRequest or "nothing was submitted" in str(raised.value)
 
 
-def test_queries() -> None:
+def test_check_answer_ignores_warnings_and_rejects_failed_query() -> None:
     check_answer(CommandResult(("squeue",), 0, "", "squeue: error: Ignoring obsolete CacheGroups option"))
     with pytest.raises(SchedulerUnreachable):
         check_answer(CommandResult(("squeue",), 1, "JOBID\n", ""))
@@ -269,6 +269,6 @@ def test_queries() -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "4294967999"])
-def test_a_number_that_is_no_jobs_leaves_a_submission_open(number: str) -> None:
+def test_read_submission_reports_uncertain_submission_for_invalid_id(number: str) -> None:
     with pytest.raises(SubmissionUncertain, match=number):
         read_submission(CommandResult(("sbatch",), 0, f"Welcome to the cluster\n{number}\n", ""))

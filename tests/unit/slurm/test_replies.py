@@ -31,32 +31,32 @@ def submit(attempt: AttemptDir, said: str, *, failed: bool = False) -> str:
     return out
 
 
-def test_each_submission_reads_its_own_reply_and_a_later_process_reads_all(attempt: AttemptDir) -> None:
+def test_submit_reply_contains_own_output_and_recovery_reads_all_ids(attempt: AttemptDir) -> None:
     assert recover_reply(attempt) == set()
     assert submit(attempt, "*** welcome ***\n101\n") == "*** welcome ***\n101\n"
     assert submit(attempt, "102;cluster\n*** thanks ***\n") == "102;cluster\n*** thanks ***\n"
     assert recover_reply(attempt) == {"101", "102"}
 
 
-def test_a_reply_that_was_cut_off_does_not_run_into_the_next(attempt: AttemptDir) -> None:
+def test_submit_reply_cut_off_is_not_joined_with_next_reply(attempt: AttemptDir) -> None:
     submit(attempt, "10")
     submit(attempt, "102\n")
     assert recover_reply(attempt) == {"10", "102"}
 
 
-def test_a_number_in_a_greeting_is_taken_for_nobodys_job(attempt: AttemptDir) -> None:
+def test_recover_reply_ignores_ambiguous_ids_in_banner(attempt: AttemptDir) -> None:
     submit(attempt, "nodes that are up:\n17\n101\n")
     assert recover_reply(attempt) == set()
 
 
-def test_a_number_that_a_failed_sbatch_printed_is_no_job(attempt: AttemptDir) -> None:
+def test_recover_reply_ignores_id_printed_by_failed_sbatch(attempt: AttemptDir) -> None:
     submit(attempt, "42\n", failed=True)
     assert recover_reply(attempt) == set()
     submit(attempt, "101\n")
     assert recover_reply(attempt) == {"101"}
 
 
-def test_a_reply_without_end_is_read_no_further(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_reply_is_read_up_to_maximum_size(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "MAX_REPLY_BYTES", 1000)
     assert len(submit(attempt, "101\n" + "#" * 5000)) == 1000
     assert recover_reply(attempt) == {"101"}

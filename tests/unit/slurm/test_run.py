@@ -28,7 +28,7 @@ def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_kernel")
-def test_the_answer_is_in_the_files_and_the_status_is_the_commands(tmp_path: Path) -> None:
+def test_run_command_writes_output_to_files_and_returns_exit_status(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         result = run_command(ANSWER, 60, files=(out.fileno(), err.fileno()))
     assert (result.returncode, result.stdout, result.stderr) == (3, "", "")
@@ -36,7 +36,7 @@ def test_the_answer_is_in_the_files_and_the_status_is_the_commands(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("_kernel")
-def test_a_command_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+def test_run_command_kills_command_after_timeout(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"]
     with (tmp_path / "out").open("wb") as out, pytest.raises(CommandTimeout):
         run_command(argv, 0.1, files=(out.fileno(), out.fileno()))
@@ -44,7 +44,7 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     assert not pid or not Path(f"/proc/{pid}").exists()
 
 
-def test_the_lock_on_a_submission_is_the_commands_and_not_ours(tmp_path: Path) -> None:
+def test_submission_lock_is_held_by_command_and_not_by_daemon(tmp_path: Path) -> None:
     """A daemon that is stopped while it waits for sbatch holds up no other."""
     attempt = AttemptDir(str(tmp_path))
     taken = (
@@ -60,7 +60,7 @@ def test_the_lock_on_a_submission_is_the_commands_and_not_ours(tmp_path: Path) -
             pass
 
 
-def test_a_step_beside_the_controllers_counts_nothing_of_the_jobs() -> None:
+def test_beside_step_command_overlaps_and_requests_no_memory_or_gres() -> None:
     argv = beside_argv("77", 2, ["/opt/python", "attach"])
     assert argv[0] == "srun"
     assert {"--jobid=77", "--relative=2", "--overlap", "--mem=0", "--gres=none"} < set(argv)

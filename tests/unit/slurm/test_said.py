@@ -22,11 +22,11 @@ GARBAGE = "\x1b[31m\x07\x00\ufffd\x9b" * 60 + "x" * 300 + "\r\n\t\x08the end"
         ("Grüße, Ünïcode", "Grüße, Ünïcode"),
     ],
 )
-def test_it_is_one_line_that_steers_no_terminal(text: str, line: str) -> None:
+def test_clean_removes_line_breaks_and_terminal_control_sequences(text: str, line: str) -> None:
     assert clean(text) == line
 
 
-def test_of_a_long_one_the_end_or_the_beginning_is_kept() -> None:
+def test_shorten_keeps_end_and_begin_keeps_start_of_long_text() -> None:
     text = " ".join(str(number) for number in range(1000))
     assert shorten(text) == "... " + text[-SHORT:].lstrip()
     assert begin(text) == text[:SHORT] + " ..."
@@ -41,13 +41,13 @@ SACCT = (
 FATAL = "sbatch: fatal: Unable to process configuration file"
 
 
-def test_a_long_one_is_cut_between_lines_and_words() -> None:
+def test_shorten_cuts_between_lines_and_between_terms() -> None:
     assert shorten(SACCT) == "... sacct: error: Problem talking to the database: Connection refused"
     rest = shorten("sbatch: error: " + " ".join(f"rule{number}" for number in range(100)))
     assert rest.startswith("... rule") and rest.endswith(" rule99") and len(rest) <= SHORT + len("... ")
 
 
-def test_the_cause_is_kept_before_what_was_said_after_it() -> None:
+def test_shorten_keeps_fatal_error_before_trailing_banner() -> None:
     welcome = "* for help, write to support and say which node you are on *\n" * 3
     assert shorten(f"{welcome}{FATAL}\n{welcome}") == (
         f"... * for help, write to support and say which node you are on * {FATAL}"
@@ -67,13 +67,13 @@ def messages() -> list[str]:
     return found
 
 
-def test_garbage_is_not_relayed() -> None:
+def test_error_messages_contain_no_unprintable_output() -> None:
     for message in messages():
         assert message.isprintable() and "\\x" not in message and "\ufffd" not in message, message
         assert len(message) < SHORT + 130, message
 
 
-def test_what_a_site_says_to_a_refusal_is_told_at_length() -> None:
+def test_submission_error_keeps_long_message_of_submit_plugin() -> None:
     """Of job_submit plugins, before sbatch's own last word."""
     rules = "sbatch: error: " + "Trainings of more than a day belong into the partition long. " * 4
     complaint = f"{rules}\nsbatch: error: Batch job submission failed: Invalid partition name specified\n"

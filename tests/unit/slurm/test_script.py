@@ -16,7 +16,7 @@ LINE = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["C
 
 
 @given(LINE)
-def test_a_value_is_read_back_as_it_was(value: str) -> None:
+def test_script_option_value_survives_render_and_parse(value: str) -> None:
     """By an independent reading of sbatch's rules, the fake's, and by our own."""
     script = render_script([SbatchOption("comment", value), SbatchOption("hold")], ["true"])
     assert read_options(script) == {"comment": value, "hold": ""}
@@ -24,35 +24,35 @@ def test_a_value_is_read_back_as_it_was(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["packjob", "a HetJob b", "x hetjob", "PACKJOB"])
-def test_words_that_old_releases_blank_out_are_hidden(value: str) -> None:
+def test_render_option_hides_packjob_and_hetjob_in_values(value: str) -> None:
     line = render_option(SbatchOption("comment", value))
     assert "packjob" not in line.lower() and "hetjob" not in line.lower()
     assert read_options(line) == {"comment": value}
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\0b"])
-def test_what_no_line_can_carry_is_refused(value: str) -> None:
+def test_quote_value_rejects_line_break_and_null_character(value: str) -> None:
     with pytest.raises(InvalidRequest, match="--comment"):
         quote_value("comment", value)
 
 
-def test_a_leading_dash_stays_a_value() -> None:
+def test_render_option_keeps_leading_dash_of_value() -> None:
     assert render_option(SbatchOption("comment", "--wrap=x")) == "#SBATCH --comment=--wrap=x"
 
 
-def test_percent_signs_of_a_path_are_no_patterns() -> None:
+def test_escape_pattern_doubles_percent_signs_and_rejects_backslash() -> None:
     assert escape_pattern("/a/%j/%%", "x") == "/a/%%j/%%%%"
     with pytest.raises(InvalidRequest, match="backslash"):
         escape_pattern("/a\\b", "x")
 
 
 @given(st.lists(LINE.filter(bool), min_size=1, max_size=4))
-def test_the_command_is_quoted_once(words: list[str]) -> None:
+def test_render_script_quotes_command_arguments_once(words: list[str]) -> None:
     script = render_script([], ["printf", "%s\\0", *words])
     said = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
     assert said.decode().split("\0")[:-1] == words
 
 
-def test_a_newline_in_the_command_is_refused() -> None:
+def test_render_script_rejects_line_break_in_command() -> None:
     with pytest.raises(InvalidRequest):
         render_script([], ["python3", "/a\nb"])

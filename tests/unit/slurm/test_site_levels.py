@@ -23,7 +23,9 @@ class Site(CommandLineGateway):
 
 
 @pytest.mark.parametrize("has_apptainer", [True, False])
-def test_level_none_is_the_nodes_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_apptainer: bool) -> None:
+def test_slurm_probe_offers_network_level_none_without_local_apptainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_apptainer: bool
+) -> None:
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     if has_apptainer:

@@ -20,7 +20,7 @@ CONFIG = (
 )
 
 
-def test_they_are_read_from_what_scontrol_prints() -> None:
+def test_config_parser_reads_slurmd_timeout_and_kill_wait() -> None:
     assert parse_config(CONFIG) == SiteConfig(1001, slurmd_timeout_s=300, kill_wait_s=30)
     unsaid = CONFIG.replace("SlurmdTimeout", "XSlurmdTimeout").replace("30 sec", "soon")
     assert parse_config(unsaid) == SiteConfig(1001, slurmd_timeout_s=None, kill_wait_s=None)
@@ -37,7 +37,9 @@ def test_they_are_read_from_what_scontrol_prints() -> None:
         (30, 5, ["SlurmdTimeout (30 s)", "KillWait (5 s)"]),
     ],
 )
-def test_which_do_not_fit(slurmd_timeout_s: int | None, kill_wait_s: int | None, doubted: list[str]) -> None:
+def test_doubt_times_reports_slurm_times_that_conflict_with_settings(
+    slurmd_timeout_s: int | None, kill_wait_s: int | None, doubted: list[str]
+) -> None:
     found = doubt_times(SlurmSettings(), slurmd_timeout_s, kill_wait_s)
     assert [part in text for part, text in zip(doubted, found, strict=True)] == [True] * len(doubted)
 
@@ -51,7 +53,7 @@ class Site(CommandLineGateway):
         return self.shape
 
 
-def test_the_log_is_told_once_and_no_submitter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_slurm_probe_logs_conflicting_times_once_per_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     site = Site(1.0)
     scheduler = SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path), "alice", 1000), site)
     for _ in range(3):

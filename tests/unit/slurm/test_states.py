@@ -15,7 +15,7 @@ POWER_UP_NODE REVOKED REQUEUE_FED RESV_DEL_HOLD SIGNALING STAGE_OUT EXPEDITING""
 
 
 @pytest.mark.parametrize("word", WORDS.split())
-def test_all_words_are_in_the_table(word: str) -> None:
+def test_state_table_has_meaning_for_every_slurm_state(word: str) -> None:
     assert interpret_state(word) == (word, STATES[word])
     assert (STATES[word].phase is Phase.ENDED) == (STATES[word].end is not None)
 
@@ -35,21 +35,23 @@ def test_all_words_are_in_the_table(word: str) -> None:
         ("running", "RUNNING", Phase.RUNNING, None),
     ],
 )
-def test_spellings(text: str, word: str, phase: Phase, end: EndCause | None) -> None:
+def test_interpret_state_reads_compact_truncated_and_combined_states(
+    text: str, word: str, phase: Phase, end: EndCause | None
+) -> None:
     found, meaning = interpret_state(text)
     assert (found, meaning.phase, meaning.end) == (word, phase, end)
 
 
-def test_compact_words_are_long_words() -> None:
+def test_compact_states_map_to_known_states() -> None:
     assert set(COMPACT.values()) <= set(STATES)
 
 
 @pytest.mark.parametrize("text", ["", "?", "HIBERNATING", "COMPLETED,HIBERNATING", "CO+"])
-def test_anything_new_is_unknown(text: str) -> None:
+def test_interpret_state_returns_unknown_for_new_state(text: str) -> None:
     assert interpret_state(text)[1] is UNKNOWN
 
 
-def test_a_new_word_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_interpret_state_warns_once_about_new_state(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         interpret_state("BRAND_NEW_WORD")
         interpret_state("BRAND_NEW_WORD")

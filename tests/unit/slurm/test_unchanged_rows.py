@@ -60,7 +60,7 @@ def write_table(tmp_path: Path) -> None:
     Path(chunk.tasks).write_text(f"4 {root.job(ELEMENT).attempt(1).path}\n")
 
 
-def test_only_lines_that_changed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squeue_parser_parses_only_changed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[JobRow] = []
     parse_row = parsers.parse_row
 
@@ -80,7 +80,9 @@ def test_only_lines_that_changed_are_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert changed[50].observation.reason == "Priority"
 
 
-def test_the_same_rows_give_the_same_observations(scheduler: SlurmScheduler, squeue: Squeue, tmp_path: Path) -> None:
+def test_observe_returns_same_object_for_unchanged_row(
+    scheduler: SlurmScheduler, squeue: Squeue, tmp_path: Path
+) -> None:
     write_table(tmp_path)
     first = scheduler.observe([SINGLE, TASK])
     assert {native: seen.name for native, seen in first.items()} == {SINGLE: f"{JOB}-1", TASK: f"{ELEMENT}-1"}
@@ -92,15 +94,13 @@ def test_the_same_rows_give_the_same_observations(scheduler: SlurmScheduler, squ
     assert (then[TASK].phase, then[TASK].name) == (Phase.RUNNING, f"{ELEMENT}-1")
 
 
-def test_a_task_gets_its_name_as_soon_as_its_table_can_be_read(scheduler: SlurmScheduler, tmp_path: Path) -> None:
+def test_observe_names_array_task_once_its_table_is_readable(scheduler: SlurmScheduler, tmp_path: Path) -> None:
     assert scheduler.observe([TASK])[TASK].name == CHUNK
     write_table(tmp_path)
     assert scheduler.observe([TASK])[TASK].name == f"{ELEMENT}-1"
 
 
-def test_a_row_that_is_gone_is_left_out_and_one_that_comes_back_is_there(
-    scheduler: SlurmScheduler, squeue: Squeue
-) -> None:
+def test_observe_omits_missing_row_and_returns_it_when_listed_again(scheduler: SlurmScheduler, squeue: Squeue) -> None:
     full = squeue.text
     assert SINGLE in scheduler.observe([SINGLE])
     squeue.text = HEADER

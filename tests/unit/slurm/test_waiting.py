@@ -83,7 +83,7 @@ def one(waiting: WaitingJobs, asked: WaitingRequest) -> Explanation:
     return found
 
 
-def test_any_number_of_jobs_costs_one_look(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_queries_slurm_once_for_several_jobs(waiting: WaitingJobs, office: Office) -> None:
     names = ("next", "behind", "array", "held", "later")
     found = waiting.explain([request(name) for name in names])
     kinds = [known.reason.kind for known in found if known is not None and known.reason is not None]
@@ -97,7 +97,7 @@ def test_any_number_of_jobs_costs_one_look(waiting: WaitingJobs, office: Office)
     assert [argv[0] for argv in office.asked] == ["squeue", "scontrol", "scontrol", "sprio"]
 
 
-def test_a_look_serves_others_for_a_while(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_reuses_queue_listing_until_it_expires(waiting: WaitingJobs, office: Office) -> None:
     waiting.explain([request("next")])
     office.now = PICTURE_LIFE_S - 1
     waiting.explain([request("next")])
@@ -107,11 +107,11 @@ def test_a_look_serves_others_for_a_while(waiting: WaitingJobs, office: Office) 
     assert sum(argv[0] == "squeue" for argv in office.asked) == 2
 
 
-def test_no_job_asks_nobody(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_queries_nothing_without_jobs(waiting: WaitingJobs, office: Office) -> None:
     assert waiting.explain([]) == [] and not office.asked
 
 
-def test_resources_with_room_and_those_before_it(waiting: WaitingJobs) -> None:
+def test_slurm_explain_reports_capacity_and_jobs_ahead(waiting: WaitingJobs) -> None:
     known = one(waiting, request("next"))
     (room,), (ahead,) = known.rooms, known.ahead
     assert (room.partition, room.gpu_type, room.gpus, room.gpus_free, room.fitting, room.wanted) == (
@@ -120,14 +120,14 @@ def test_resources_with_room_and_those_before_it(waiting: WaitingJobs) -> None:
     assert known.known_at == NOW and not known.blockers
 
 
-def test_nodes_that_would_do_and_take_none_are_named(waiting: WaitingJobs) -> None:
+def test_slurm_explain_names_unavailable_nodes_and_reservation(waiting: WaitingJobs) -> None:
     known = one(waiting, request("away", "a100", 1, nodelist="n3"))
     assert known.reason is not None and known.reason.kind is WaitKind.NODES_AWAY
     assert [(away.name, away.why) for away in known.rooms[0].away] == [("n3", "fan: two words")]
     assert [(one.kind, one.name) for one in known.blockers] == [(BlockerKind.RESERVATION, "maint")]
 
 
-def test_a_limit_has_its_figures(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_explain_reports_figures_of_limit(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_slurm.waiting.os.getuid", lambda: 2001)
     monkeypatch.setattr("ffdl_slurm.waiting._user", lambda: "alice")
     known = one(waiting, request("limited"))
@@ -136,26 +136,26 @@ def test_a_limit_has_its_figures(waiting: WaitingJobs, monkeypatch: pytest.Monke
     assert (limit.name, limit.most, limit.used, limit.asked) == ("high", "1", "0", "2")
 
 
-def test_a_dependency_is_named(waiting: WaitingJobs) -> None:
+def test_slurm_explain_names_dependency(waiting: WaitingJobs) -> None:
     known = one(waiting, request("depends"))
     (blocker,) = known.blockers
     assert blocker.kind is BlockerKind.DEPENDENCY and blocker.name.startswith(f"afterok:{number_of('next')}")
 
 
-def test_a_job_in_two_partitions_has_the_room_of_both(waiting: WaitingJobs) -> None:
+def test_slurm_explain_reports_capacity_of_both_partitions(waiting: WaitingJobs) -> None:
     known = one(waiting, request("wide", gpus=1))
     assert [room.partition for room in known.rooms] == ["main", "short"]
     assert known.figures["longest time in short"] == "00:02:00"
 
 
-def test_a_request_that_is_not_submitted_has_no_reason(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_returns_capacity_without_reason_before_submission(waiting: WaitingJobs, office: Office) -> None:
     known = one(waiting, request())
     assert known.reason is None and known.partitions == ("main",)  # the default one
     assert known.ahead[0].jobs >= 3
     assert "sprio" not in [argv[0] for argv in office.asked]
 
 
-def test_an_odd_row_is_told_and_counts_nowhere(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_reports_and_ignores_malformed_squeue_row(waiting: WaitingJobs, office: Office) -> None:
     office.more = "999|PENDING|main\nmore of a name\n"
     known = one(waiting, request("next"))
     assert known.reason is not None and known.reason.kind is WaitKind.RESOURCES
@@ -164,18 +164,18 @@ def test_an_odd_row_is_told_and_counts_nowhere(waiting: WaitingJobs, office: Off
         waiting.explain([WaitingRequest(request().spec, facts(), NativeId("999"))])
 
 
-def test_a_name_with_line_breaks_is_no_odd_row(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_accepts_job_name_with_line_breaks(waiting: WaitingJobs, office: Office) -> None:
     office.more = "of a name\nwith|line breaks\n"
     assert one(waiting, request("next")).lacks == ()
 
 
 @pytest.mark.parametrize("name", ["taken-n1", ""])
-def test_a_job_that_does_not_wait_is_none(waiting: WaitingJobs, name: str) -> None:
+def test_slurm_explain_returns_none_for_running_or_unknown_job(waiting: WaitingJobs, name: str) -> None:
     native = NativeId(number_of(name)) if name else NativeId("999999")
     assert waiting.explain([WaitingRequest(request().spec, facts(), native)]) == [None]
 
 
-def test_what_cannot_be_had_beside_is_told_and_hides_nothing(waiting: WaitingJobs, office: Office) -> None:
+def test_slurm_explain_reports_failed_optional_query_and_keeps_reason(waiting: WaitingJobs, office: Office) -> None:
     office.silent = {"reservation", "sprio"}
     known = one(waiting, request("away", "a100", 1))
     assert known.reason is not None
@@ -183,13 +183,13 @@ def test_what_cannot_be_had_beside_is_told_and_hides_nothing(waiting: WaitingJob
 
 
 @pytest.mark.parametrize("what", ["squeue", "node", "partition"])
-def test_no_answer_is_none(waiting: WaitingJobs, office: Office, what: str) -> None:
+def test_slurm_explain_raises_if_required_query_fails(waiting: WaitingJobs, office: Office, what: str) -> None:
     office.silent = {what}
     with pytest.raises(SchedulerUnreachable):
         waiting.explain([request("next")])
 
 
-def test_commands_only_ask() -> None:
+def test_slurm_explain_uses_only_read_commands() -> None:
     argvs = (commands.live_argv(), commands.nodes_argv(), commands.partitions_argv(), commands.reservations_argv(),
              commands.limits_argv(), commands.factors_argv(["1"]))  # fmt: skip
     for argv in argvs:
@@ -199,7 +199,7 @@ def test_commands_only_ask() -> None:
         )
 
 
-def test_gpus_without_a_type_are_in_use_too() -> None:
+def test_node_parser_counts_used_gpus_without_type() -> None:
     """`scontrol --details show node` gives them the type `(null)`, or types that the node's own line leaves out."""
     line = "NodeName=n1 CPUTot=8 Gres=gpu:4(S:0-1) GresUsed={} RealMemory=4000 State=MIXED Partitions=main\n"
     for used in ("gpu:(null):3(IDX:0-2)", "gpu:3(IDX:0-2)", "gpu:a100:3(IDX:0-2)"):
@@ -226,7 +226,7 @@ NO_GPUS = {"tres-per-node": "N/A", "tres-alloc": "cpu=4,mem=8G,node=2", "tres-pe
         ({"tres-alloc": "cpu=4,node=2,gres/gpu:a100=2,gres/gpu:v100=1"}, 3, ("a100", "v100")),
     ],
 )
-def test_gpus_are_counted_by_whatever_option_they_were_asked_for(
+def test_squeue_parser_counts_gpus_of_every_request_option(
     said: dict[str, str], gpus: int, types: tuple[str, ...]
 ) -> None:
     header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
@@ -236,7 +236,7 @@ def test_gpus_are_counted_by_whatever_option_they_were_asked_for(
     assert (job.gpus, job.gpu_types) == (gpus, types)
 
 
-def test_parts_of_heterogeneous_jobs_are_before_or_behind_as_others() -> None:
+def test_ahead_in_orders_parts_of_heterogeneous_jobs_by_job_id() -> None:
     header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
     row = "{}|PENDING|main|1|bob|Priority|N/A|N/A|1|5:00|normal|ffdl|(null)|(null)|1|N/A|(null)|N/A|N/A|N/A|N/A|1|*|x\n"
     jobs = parse_live(header + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0"))).jobs
@@ -246,7 +246,7 @@ def test_parts_of_heterogeneous_jobs_are_before_or_behind_as_others() -> None:
 @pytest.mark.parametrize(
     ("reservation", "told", "room"), [("", "ours", 0), ("others", "ours", 0), ("ours,x", "ours", 4), ("ours", "", 4)]
 )
-def test_nodes_that_are_reserved_have_room_for_their_reservation_alone(reservation: str, told: str, room: int) -> None:
+def test_capacity_of_reserved_node_counts_only_for_its_reservation(reservation: str, told: str, room: int) -> None:
     name = f" ReservationName={told}" if told else ""
     (node,) = parsers.parse_nodes(
         f"NodeName=n1 CPUTot=8 Gres=gpu:a100:4 RealMemory=4000 State=IDLE+RESERVED Partitions=main{name}\n"
@@ -257,20 +257,22 @@ def test_nodes_that_are_reserved_have_room_for_their_reservation_alone(reservati
     assert [one.why for one in found.away] == ([] if room else ["reservation ours"])
 
 
-def test_of_many_nodes_that_are_away_the_number_is_told() -> None:
+def test_capacity_lists_eight_unavailable_nodes_and_counts_the_rest() -> None:
     lines = (f"NodeName=n{number} CPUTot=8 RealMemory=4000 State=DOWN Partitions=main\n" for number in range(50))
     found = room_in("main", Share(1, 0, "", 1, 100), request("", "", 0).spec, parsers.parse_nodes("".join(lines)))
     assert (len(found.away), found.away_more) == (8, 42)
 
 
-def test_own_jobs_are_told_by_the_jobs_own_user(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_explain_identifies_own_jobs_by_user_of_queued_job(
+    waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever works from outside may have another name there."""
     monkeypatch.setattr("ffdl_slurm.waiting._user", lambda: "somebody")
     (ahead,) = one(waiting, request("behind")).ahead
     assert (ahead.jobs, ahead.own) == (1, 1)
 
 
-def test_only_reservations_of_nodes_that_it_could_have_are_told(
+def test_slurm_explain_names_only_reservations_of_eligible_nodes(
     waiting: WaitingJobs, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = (CAPTURED / "reservations.txt").read_text().splitlines()[0]

@@ -47,13 +47,13 @@ def jobs_of(captured: Path) -> dict[str, LiveJob]:
     return dict(zip(names, parse_live(text).jobs, strict=True))
 
 
-def test_the_reasons(captured: Path) -> None:
+def test_read_reason_classifies_captured_pending_reasons(captured: Path) -> None:
     jobs = jobs_of(captured)
     assert {name: read_reason(jobs[name].reason).kind for name in KINDS} == KINDS
     assert read_reason(jobs["wide"].reason).kind in (WaitKind.NODES_AWAY, WaitKind.RESOURCES, WaitKind.PRIORITY)
 
 
-def test_jobs_with_all_that_counts(captured: Path) -> None:
+def test_live_job_parser_reads_captured_queue_fields(captured: Path) -> None:
     jobs = jobs_of(captured)
     taken, first, array, wide = jobs["taken-n1"], jobs["next"], jobs["array"], jobs["wide"]
     assert (taken.pending, taken.gpus, taken.gpu_types, taken.user) == (False, 4, ("v100",), "bob")
@@ -66,7 +66,7 @@ def test_jobs_with_all_that_counts(captured: Path) -> None:
     assert jobs["limited"].qos == "high" and jobs["held"].priority == 0
 
 
-def test_who_is_before_whom(captured: Path) -> None:
+def test_ahead_in_counts_captured_jobs_before_own_job(captured: Path) -> None:
     jobs = jobs_of(captured)
     listed = list(jobs.values())
     assert ahead_in("main", jobs["next"], "alice", listed).jobs == 0
@@ -74,7 +74,7 @@ def test_who_is_before_whom(captured: Path) -> None:
     assert behind.jobs >= 1 and behind.own == behind.jobs and behind.running == 2
 
 
-def test_nodes(captured: Path) -> None:
+def test_node_parser_reads_captured_capacity_and_drain_reason(captured: Path) -> None:
     nodes = {node.name: node for node in parsers.parse_nodes((captured / "nodes.txt").read_text())}
     assert sorted(nodes) == ["n1", "n2", "n3"]
     assert [nodes[name].takes_jobs for name in ("n1", "n2", "n3")] == [True, True, False]
@@ -83,7 +83,7 @@ def test_nodes(captured: Path) -> None:
     assert nodes["n1"].cpus_free == 7 and nodes["n1"].memory_free_mib == 3900
 
 
-def test_partitions_and_reservations(captured: Path) -> None:
+def test_partition_and_reservation_parsers_read_captured_output(captured: Path) -> None:
     found = {one.name: one for one in parsers.parse_partitions((captured / "partitions.txt").read_text())}
     assert (found["main"].is_default, found["main"].max_time, found["main"].state) == (True, "", "UP")
     assert found["short"].max_time == "00:02:00" and not found["short"].is_default
@@ -92,7 +92,7 @@ def test_partitions_and_reservations(captured: Path) -> None:
     assert one.as_blocker().detail == "maintenance of n3 (1 nodes)"
 
 
-def test_the_figures_of_a_limit(captured: Path) -> None:
+def test_limit_parser_adds_figures_to_captured_limit(captured: Path) -> None:
     records = parsers.parse_limits((captured / "limits.txt").read_text())
     limit = read_limit("QOSMaxGRESPerUser")
     assert limit is not None
@@ -102,7 +102,7 @@ def test_the_figures_of_a_limit(captured: Path) -> None:
     assert without.name == "high"  # the only QOS with such a limit
 
 
-def test_factors_where_the_site_weighs() -> None:
+def test_factor_parser_reads_multifactor_priority_and_sums_tres() -> None:
     """What sprio of a site with priority/multifactor prints; the values of TRES are summed."""
     header = "JOBID|PRIORITY|SITE|AGE|ASSOC|FAIRSHARE|JOBSIZE|PARTITION|QOS|NICE|TRES\n"
     found = parsers.parse_factors(header + "7|1850|0|250|0|500|0|1000|0|0|cpu=20,gres/gpu=80\n")
@@ -111,7 +111,7 @@ def test_factors_where_the_site_weighs() -> None:
     assert {part.name: part.value for part in parts} == {"age": 250, "fairshare": 500, "partition": 1000, "tres": 100}
 
 
-def test_factors_of_the_test_cluster() -> None:
+def test_factor_parser_reads_nice_and_rejects_output_without_header() -> None:
     """Priorities go by age alone there: sprio has nothing to say, up to 24.11 not even a header."""
     factors = parsers.parse_factors((PLACE / "waiting-26.05" / "factors.txt").read_text())
     assert any([part.name for part in parts] == ["nice"] for _, parts in factors.values())
@@ -120,7 +120,7 @@ def test_factors_of_the_test_cluster() -> None:
             parsers.parse_factors((PLACE / f"waiting-{release}" / "factors.txt").read_text())
 
 
-def test_answers_to_trials(captured: Path) -> None:
+def test_trial_parser_reads_start_preemption_and_refusal(captured: Path) -> None:
     same = parse_trial((captured / "trial-same.txt").read_text())
     assert same.at is not None and same.nodes and not same.ends_others
     urgent = parse_trial((captured / "trial-urgent.txt").read_text())
@@ -130,7 +130,7 @@ def test_answers_to_trials(captured: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["queue", "nodes", "partitions", "reservations", "limits", "factors"])
-def test_half_answers_are_no_answers(name: str) -> None:
+def test_pending_job_parsers_reject_empty_or_foreign_output(name: str) -> None:
     parse = {
         "queue": parse_live, "nodes": parsers.parse_nodes, "partitions": parsers.parse_partitions,
         "reservations": parsers.parse_reservations, "limits": parsers.parse_limits, "factors": parsers.parse_factors,
@@ -151,12 +151,12 @@ def test_half_answers_are_no_answers(name: str) -> None:
         ("SUSPENDED", False, "Resources"),
     ],
 )
-def test_states_of_jobs_that_live(state: str, pending: bool, reason: str) -> None:
+def test_live_job_parser_reads_pending_and_reason_of_each_state(state: str, pending: bool, reason: str) -> None:
     text = queue_text(PLACE / "waiting-26.05")
     header, line = text.splitlines()[0], next(one for one in text.splitlines() if one.endswith("|next"))
     (job,) = parse_live(f"{header}\n{line.replace('|PENDING|', f'|{state}|')}\n").jobs
     assert (job.pending, job.reason) == (pending, reason)
 
 
-def test_no_reservations_are_an_answer() -> None:
+def test_reservation_parser_returns_empty_list_without_reservations() -> None:
     assert parsers.parse_reservations("No reservations in the system\n") == []

@@ -19,7 +19,7 @@ OLDER = ("FrontEndDown", "PowerNotAvail", "PowerReserved", "FeatureNotAvailable"
 
 
 @pytest.mark.parametrize("word", [*WORDS, *OLDER])
-def test_every_word_is_known_and_has_a_sentence_and_an_action(word: str) -> None:
+def test_read_reason_knows_every_slurm_reason_with_sentence_and_action(word: str) -> None:
     reason = read_reason(word)
     assert reason.kind is not WaitKind.OTHER
     assert reason.word == word
@@ -29,7 +29,7 @@ def test_every_word_is_known_and_has_a_sentence_and_an_action(word: str) -> None
     assert actions and all(len(action) >= 4 for action in actions)
 
 
-def test_the_list_is_that_of_the_release() -> None:
+def test_captured_reason_list_has_all_reasons_of_release() -> None:
     assert len(set(WORDS)) == len(WORDS) == 216 and {"Resources", "QOSMaxGRESPerUser", "MpiPortsBusy"} <= set(WORDS)
 
 
@@ -54,12 +54,12 @@ def test_the_list_is_that_of_the_release() -> None:
         ("AssociationJobLimit", Limit("association", "jobs")),
     ],
 )
-def test_words_of_limits_are_read_by_their_grammar(word: str, limit: Limit) -> None:
+def test_read_limit_parses_limit_reason_by_its_grammar(word: str, limit: Limit) -> None:
     assert read_limit(word) == limit
 
 
 @pytest.mark.parametrize("word", ["Resources", "MaxPoweredUpNodes", "", "QOS", "Max", "QOSMaxGRESPerPlanet"])
-def test_other_words_are_no_limits(word: str) -> None:
+def test_read_limit_returns_none_for_other_reason(word: str) -> None:
     assert read_limit(word) is None
 
 
@@ -83,11 +83,11 @@ def test_other_words_are_no_limits(word: str) -> None:
         ("", WaitKind.UNCONSIDERED, "None", ""),
     ],
 )
-def test_descriptions_and_details(text: str, kind: WaitKind, word: str, detail: str) -> None:
+def test_read_reason_splits_reason_and_detail(text: str, kind: WaitKind, word: str, detail: str) -> None:
     reason = read_reason(text)
     assert (reason.kind, reason.word, reason.detail) == (kind, word, detail)
 
 
-def test_nodes_that_are_kept_for_others() -> None:
+def test_read_reason_classifies_down_or_reserved_nodes_as_unavailable() -> None:
     text = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
     assert read_reason(text).kind is WaitKind.NODES_AWAY

@@ -31,7 +31,7 @@ CONFIG = HostConfig("login", "login.example.org", "ada", known_hosts=("/home/ada
         ("ada@site.org@login", Destination("login", "ada@site.org")),
     ],
 )
-def test_destinations(text: str, found: Destination) -> None:
+def test_read_destination_parses_user_host_and_port(text: str, found: Destination) -> None:
     assert read_destination(text) == found
 
 
@@ -54,13 +54,13 @@ def test_destinations(text: str, found: Destination) -> None:
         "a\\@login",
     ],
 )
-def test_what_is_no_destination(text: str) -> None:
+def test_read_destination_rejects_unsafe_or_invalid_text_with_status_2(text: str) -> None:
     with pytest.raises(SshFailed) as raised:
         read_destination(text)
     assert raised.value.exit_code == 2
 
 
-def test_the_configuration_is_read_as_ssh_prints_it() -> None:
+def test_ssh_config_reader_interprets_output_of_ssh() -> None:
     options = parse_options(
         "hostname login3.example.org\nuser ada\nport 2222\nidentityfile ~/.ssh/%r-key\nidentityfile ${KEYS}/two\n"
         "identitiesonly yes\nproxyjump gate,bob@inner:23\nproxycommand nc %h %p\nuserknownhostsfile /k/one /k/two\n"
@@ -74,7 +74,7 @@ def test_the_configuration_is_read_as_ssh_prints_it() -> None:
     assert found.batch_mode and found.agent == "" and found.alive_interval_s == 15
 
 
-def test_a_token_that_is_not_known_is_refused() -> None:
+def test_ssh_config_reader_rejects_unknown_token() -> None:
     with pytest.raises(SshFailed, match="%C"):
         interpret(Destination("login"), {"identityfile": ["~/%C"]}, {"HOME": "/h"})
 
@@ -92,17 +92,17 @@ def test_a_token_that_is_not_known_is_refused() -> None:
         ("|1|bm90|aGFzaA==", False),
     ],
 )
-def test_lines_of_known_hosts(names: str, is_about: bool) -> None:
+def test_known_hosts_reader_matches_names_and_patterns_of_host(names: str, is_about: bool) -> None:
     found = list(read_lines(f"# a comment\n\n{names} ssh-ed25519 {BLOB} ada\nbroken\n", "/k", "login.example.org"))
     assert found == ([KnownKey(KEY, "/k", 3)] if is_about else [])
 
 
-def test_a_port_is_part_of_a_name() -> None:
+def test_known_hosts_reader_matches_host_with_port() -> None:
     (found,) = read_lines(f"[login]:2222 ssh-ed25519 {BLOB}\n", "/k", "[login]:2222")
     assert found.key == KEY
 
 
-def test_keys_are_held_against_the_known_ones() -> None:
+def test_check_host_key_rejects_changed_unknown_or_revoked_key() -> None:
     check_host_key(CONFIG, KEY, [KnownKey(KEY, "/k", 1)])
     other = KnownKey(HostKey("ssh-rsa", b"another"), "/k", 7)
     with pytest.raises(SshFailed, match="HAS CHANGED") as changed:
@@ -116,17 +116,17 @@ def test_keys_are_held_against_the_known_ones() -> None:
     assert {unknown.value.exit_code, changed.value.exit_code} == {77}
 
 
-def test_a_command_is_quoted_for_any_shell() -> None:
+def test_at_login_quotes_command_for_any_shell() -> None:
     words = ["ffdl", "exec", "it's", "$(id)", "a b"]
     outer = shlex.split(at_login(words))
     assert outer[:3] == ["exec", "/bin/sh", "-c"] and shlex.split(outer[4]) == ["exec", *words]
 
 
-def test_a_hosts_text_steers_no_terminal() -> None:
+def test_printable_replaces_terminal_control_characters() -> None:
     assert printable("Code\x1b[2J:\n") == "Code?[2J:\n"
 
 
-def test_without_a_configuration_the_usual_places_count(tmp_path: Path) -> None:
+def test_ssh_config_reader_uses_default_paths_without_configuration(tmp_path: Path) -> None:
     found = interpret(Destination("login"), {}, {"HOME": str(tmp_path)})
     assert found.known_hosts == (f"{tmp_path}/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
     assert f"{tmp_path}/.ssh/id_ed25519" in found.identity_files and found.port == 22
@@ -140,10 +140,10 @@ def test_without_a_configuration_the_usual_places_count(tmp_path: Path) -> None:
         (replace(CONFIG, port=2222, config_file="/tmp/my site"), "ssh -F '/tmp/my site' -p 2222 ada@login"),
     ],
 )
-def test_what_a_person_is_told_to_try_goes_to_the_same_place(config: HostConfig, command: str) -> None:
+def test_host_config_command_includes_port_and_config_file(config: HostConfig, command: str) -> None:
     assert config.command == command
 
 
-def test_the_configuration_that_was_named_is_known() -> None:
+def test_ssh_config_reader_keeps_config_file_from_environment() -> None:
     environ = {"HOME": "/home/ada", "FFDL_SSH_CONFIG": "/tmp/site"}
     assert interpret(Destination("login", "ada"), {}, environ).config_file == "/tmp/site"

@@ -16,7 +16,7 @@ FILES = (Planned("a", Item("p/a", 1, "e1")), Planned("b", Item("p/b", 2, "e2")))
 KEY = key_of(STORE, "p", (), FILES)
 
 
-def test_the_same_listing_has_the_same_key() -> None:
+def test_cache_key_is_equal_for_same_listing_with_other_credentials() -> None:
     assert KEY is not None
     assert len(KEY) == 64
     same = replace(STORE, endpoint="http://store/", credentials={"password": "another"}, options={"timeout_s": "1"})
@@ -29,11 +29,11 @@ def test_the_same_listing_has_the_same_key() -> None:
     [{"endpoint": "http://other"}, {"container": "other"}, {"kind": StoreKind.GCS}, {"region": "other"}],
     ids=lambda change: next(iter(change)),
 )
-def test_who_forges_a_listing_gets_an_entry_of_its_own(change: dict[str, str]) -> None:
+def test_cache_key_depends_on_store_address(change: dict[str, str]) -> None:
     assert key_of(replace(STORE, **change), "p", (), FILES) != KEY  # type: ignore[arg-type]
 
 
-def test_another_listing_has_another_key() -> None:
+def test_cache_key_depends_on_every_part_of_listing() -> None:
     others = {
         key_of(STORE, "q", (), FILES),
         key_of(STORE, "p", ("empty",), FILES),
@@ -46,5 +46,5 @@ def test_another_listing_has_another_key() -> None:
 
 
 @pytest.mark.parametrize("item", [Item("x", 1, ""), Item("x", 1, 'W/"1"'), Item("x", UNKNOWN, "e")])
-def test_what_has_no_known_version_has_no_key(item: Item) -> None:
+def test_cache_key_is_none_for_object_without_known_version(item: Item) -> None:
     assert key_of(STORE, "p", (), (*FILES, Planned("x", item))) is None

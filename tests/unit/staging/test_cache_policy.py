@@ -34,7 +34,7 @@ def holdings(usage: list[Held], need: Need) -> Counter[str]:
 
 
 @given(st.lists(HELD, max_size=12), NEED)
-def test_only_what_is_free_goes_and_only_as_much_as_is_needed(usage: list[Held], need: Need) -> None:
+def test_cache_policy_evicts_only_unused_entries_and_no_more_than_needed(usage: list[Held], need: Need) -> None:
     choice = choose(usage, need)
     assert set(choice.victims) <= {held for held in usage if held.free}
     assert len(set(choice.victims)) == len(choice.victims)
@@ -47,7 +47,7 @@ def test_only_what_is_free_goes_and_only_as_much_as_is_needed(usage: list[Held],
 
 
 @given(st.lists(HELD, max_size=12), NEED)
-def test_nobody_below_an_equal_share_gives_to_another(usage: list[Held], need: Need) -> None:
+def test_cache_policy_evicts_no_other_tenant_below_equal_share(usage: list[Held], need: Need) -> None:
     holds = holdings(usage, need)
     share = need.limit_bytes / max(1, len(holds))
     for held in choose(usage, need).victims:
@@ -55,16 +55,14 @@ def test_nobody_below_an_equal_share_gives_to_another(usage: list[Held], need: N
 
 
 @given(st.lists(HELD, max_size=12), NEED)
-def test_who_asks_for_no_more_than_an_equal_share_gets_it_where_nothing_is_in_use(
-    usage: list[Held], need: Need
-) -> None:
+def test_cache_policy_grants_equal_share_if_no_entry_is_in_use(usage: list[Held], need: Need) -> None:
     usage = [Held(held.tenant, held.key, held.bytes, held.used_at) for held in usage]
     holds = holdings(usage, need)
     assert choose(usage, need).enough or holds[need.tenant] > need.limit_bytes / len(holds)
 
 
 @given(st.lists(entries(st.just(10)), max_size=12), NEED)
-def test_who_asks_gives_itself_before_it_takes_from_one_that_has_less(usage: list[Held], need: Need) -> None:
+def test_cache_policy_evicts_own_entries_before_those_of_smaller_tenant(usage: list[Held], need: Need) -> None:
     """Of one size, because a larger entry that goes later may make room for one that was to go before it."""
     holds = holdings(usage, need)
     victims = choose(usage, need).victims
@@ -75,12 +73,12 @@ def test_who_asks_gives_itself_before_it_takes_from_one_that_has_less(usage: lis
             assert not kept or holds[need.tenant] - given_up <= holds[held.tenant]
 
 
-def test_what_was_not_used_for_longest_goes_first() -> None:
+def test_cache_policy_evicts_least_recently_used_entry_first() -> None:
     usage = [Held("a", "old", 30, 1), Held("a", "new", 30, 3), Held("a", "used", 30, 0, False), Held("b", "b", 10, 0)]
     assert [held.key for held in choose(usage, Need(100, "a", 20)).victims] == ["old"]
 
 
-def test_one_tenant_cannot_flush_anothers() -> None:
+def test_cache_policy_evicts_largest_tenant_and_keeps_smaller_tenant() -> None:
     usage = [Held("a", f"a{n}", 10, float(n)) for n in range(8)] + [Held("b", "b", 20, 0)]
     for _ in range(10):
         choice = choose(usage, Need(100, "a", 40))
@@ -89,5 +87,5 @@ def test_one_tenant_cannot_flush_anothers() -> None:
     assert choose(usage, Need(100, "b", 30)).victims == (usage[0], usage[1], usage[2])
 
 
-def test_more_than_there_is_room_for_takes_nothing() -> None:
+def test_cache_policy_evicts_nothing_for_request_above_limit() -> None:
     assert choose([Held("a", "a", 10, 0)], Need(100, "a", 101)) == Choice((), False)

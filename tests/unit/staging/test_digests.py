@@ -18,13 +18,13 @@ MIB = 1 << 20
 ETAG = "0" * 32
 
 
-def test_forms_of_etags() -> None:
+def test_etag_functions_distinguish_md5_and_multipart_etags() -> None:
     assert is_md5(ETAG)
     assert not is_md5(f"{ETAG}-2")
     assert (count_of_parts(ETAG), count_of_parts(f"{ETAG}-12"), count_of_parts("W/abc-3")) == (0, 12, 0)
 
 
-def test_the_etag_of_parts_is_the_digest_of_their_digests() -> None:
+def test_parts_etag_is_md5_of_part_digests_with_part_count() -> None:
     parts = [b"one", b"two"]
     joined = b"".join(hashlib.md5(part).digest() for part in parts)
     assert parts_etag([hashlib.md5(part).hexdigest() for part in parts]) == f"{hashlib.md5(joined).hexdigest()}-2"
@@ -41,18 +41,20 @@ def test_the_etag_of_parts_is_the_digest_of_their_digests() -> None:
         (0, 1, 0, []),
     ],
 )
-def test_sizes_of_parts(size: int, count: int, told: int, wanted: list[int]) -> None:
+def test_part_sizes_lists_possible_sizes_of_multipart_object(
+    size: int, count: int, told: int, wanted: list[int]
+) -> None:
     assert part_sizes(Item("k", size, f"{ETAG}-{count}", part_bytes=told)) == wanted
 
 
-def test_ranges_are_the_whole() -> None:
+def test_ranges_cover_whole_size_without_overlap() -> None:
     assert ranges(0, 5) == []
     assert ranges(10, 5) == [(0, 5), (5, 10)]
     assert ranges(11, 5) == [(0, 5), (5, 10), (10, 11)]
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("crc32", "352441c2"), ("sha1", hashlib.sha1(b"abc").hexdigest())])
-def test_digests_of_files(tmp_path: Path, name: str, wanted: str) -> None:
+def test_digest_of_hashes_byte_range_and_rejects_short_file(tmp_path: Path, name: str, wanted: str) -> None:
     (tmp_path / "file").write_bytes(b"xabcx")
     file = os.open(tmp_path / "file", os.O_RDONLY)
     try:
@@ -63,7 +65,7 @@ def test_digests_of_files(tmp_path: Path, name: str, wanted: str) -> None:
         os.close(file)
 
 
-def test_a_digest_that_runs_takes_parts_in_any_order_and_reads_each_once(
+def test_running_digest_accepts_parts_in_any_order_and_reads_each_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = os.urandom(10)
@@ -90,7 +92,7 @@ def test_a_digest_that_runs_takes_parts_in_any_order_and_reads_each_once(
         os.close(file)
 
 
-def test_a_digest_that_runs_is_the_same_by_many_threads(tmp_path: Path) -> None:
+def test_running_digest_is_correct_with_many_threads(tmp_path: Path) -> None:
     data = os.urandom(100_000)
     (tmp_path / "file").write_bytes(data)
     file = os.open(tmp_path / "file", os.O_RDONLY)

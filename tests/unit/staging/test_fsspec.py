@@ -24,20 +24,20 @@ MD5 = hashlib.md5(b"1").digest()
         {"content_settings": {"content_md5": bytearray(MD5)}},
     ],
 )
-def test_a_checksum_that_the_protocol_has(more: dict[str, object]) -> None:
+def test_fsspec_item_takes_md5_from_protocol_fields(more: dict[str, object]) -> None:
     item = _item("a", {"type": "file", "size": 1, "ETag": '"0x8D"', **more})
     assert item is not None
     assert (item.etag, item.opaque, item.digests) == ("0x8D", True, {"md5": MD5.hex()})
 
 
 @pytest.mark.parametrize("value", ["", "no digest", b"short", None, 7, base64.b64encode(b"short").decode()])
-def test_what_is_no_checksum(value: object) -> None:
+def test_fsspec_item_ignores_invalid_checksum(value: object) -> None:
     item = _item("a", {"type": "file", "size": 1, "md5": value})
     assert item is not None
     assert item.digests == {}
 
 
-def test_without_an_etag_it_is_size_and_time() -> None:
+def test_fsspec_item_derives_etag_from_size_and_time_and_skips_links() -> None:
     then = datetime(2026, 1, 2, tzinfo=UTC)
     made = [_item("a", {"type": "file", "size": size, "mtime": at}) for size in (1, 2) for at in (then, 5.5)]
     assert len({item.etag for item in made if item}) == 4
@@ -68,7 +68,7 @@ class ClientAuthenticationError(Exception):
         (ImportError("smbprotocol"), FaultClass.LIBRARY),
     ],
 )
-def test_failures_that_no_other_try_ends(error: Exception, kind: FaultClass) -> None:
+def test_fsspec_fault_classifies_permanent_failure(error: Exception, kind: FaultClass) -> None:
     fault = _fault(error, "key")
     assert fault is not None
     assert fault.kind is kind
@@ -81,5 +81,5 @@ class ServiceBusy(Exception):
 @pytest.mark.parametrize(
     "error", [ConnectionResetError(), TimeoutError(), EOFError(), OSError("Failure"), ServiceBusy()]
 )
-def test_failures_that_may_pass(error: Exception) -> None:
+def test_fsspec_fault_returns_none_for_temporary_failure(error: Exception) -> None:
     assert _fault(error, "key") is None

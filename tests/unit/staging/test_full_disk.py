@@ -34,7 +34,7 @@ def _full(_path: Path) -> sqlite3.Connection:
     return data
 
 
-def test_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_keeps_entries_when_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Journal(str(tmp_path), Direction.OUT)
     first.settle("p", "a", Settled("v", "e"))
     first.close()
@@ -47,7 +47,9 @@ def test_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     again.close()
 
 
-def test_a_full_disk_is_not_the_platforms_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_program_reports_s302_when_journal_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "from").mkdir()
     store = StoreAddress(StoreKind.FILE, container=str(tmp_path / "from"))
     state = tmp_path / "state"
@@ -65,7 +67,7 @@ def test_a_full_disk_is_not_the_platforms_fault(tmp_path: Path, monkeypatch: pyt
     assert status != 0
 
 
-def test_what_is_missing_is_said_in_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_free_reports_needed_and_free_size_in_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = os.statvfs_result((1000, 1000, 200_000, 100_000, 100_000, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _path: room)
     with pytest.raises(Fault) as raised:

@@ -26,7 +26,7 @@ DIGEST = "sha256:" + "0a" * 32
         (f"docker://quay.io/a/b:x@{DIGEST}", Reference("docker", "quay.io", "a/b", "x", DIGEST)),
     ],
 )
-def test_a_reference_is_read_as_docker_reads_it(text: str, meant: Reference) -> None:
+def test_parse_reference_reads_image_like_docker(text: str, meant: Reference) -> None:
     assert parse_reference(text) == meant
 
 
@@ -45,7 +45,7 @@ def test_a_reference_is_read_as_docker_reads_it(text: str, meant: Reference) -> 
         "docker://-rf/a",
     ],
 )
-def test_what_is_no_reference_is_refused(text: str) -> None:
+def test_parse_reference_rejects_invalid_image_reference(text: str) -> None:
     with pytest.raises(Fault, match="no reference to an image"):
         parse_reference(text)
 
@@ -61,11 +61,11 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
         ("10.0.0.1:5000", "https://10.0.0.1:5000"),
     ],
 )
-def test_only_this_machine_is_spoken_to_without_tls(host: str, endpoint: str) -> None:
+def test_image_endpoint_uses_http_only_for_loopback_host(host: str, endpoint: str) -> None:
     assert Reference("docker", host, "a").endpoint == endpoint
 
 
-def test_the_key_is_of_digest_name_and_maker() -> None:
+def test_image_key_depends_on_digest_name_and_builder_but_not_tag() -> None:
     reference, maker = parse_reference("docker://quay.io/a/b:x"), "apptainer 1 x86_64"
     key = key_of(reference, DIGEST, maker)
     assert key_of(parse_reference("docker://quay.io/a/b:y"), DIGEST, maker) == key
@@ -79,5 +79,5 @@ def test_the_key_is_of_digest_name_and_maker() -> None:
     assert len(others | {key}) == 6
 
 
-def test_what_is_fetched_is_what_was_looked_up() -> None:
+def test_image_reference_pinned_uses_resolved_digest() -> None:
     assert parse_reference("docker://ubuntu").pinned(DIGEST) == f"docker://docker.io/library/ubuntu@{DIGEST}"

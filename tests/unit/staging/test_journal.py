@@ -24,7 +24,7 @@ def _digests(number: int) -> dict[str, str]:
     return {"md5": "00"} if number % 2 else {}
 
 
-def test_plans_are_read_in_pages_and_in_order(journal: Journal) -> None:
+def test_journal_returns_planned_items_in_order_across_pages(journal: Journal) -> None:
     items = [Planned(f"{n:05}", Item(f"k{n}", n, "e", 1.5, n % 2 == 0, n % 3 == 0, _digests(n))) for n in range(1201)]
     journal.plan("p", items[::-1])
     journal.plan("other", [Planned("x", Item("x", UNKNOWN, ""))])
@@ -32,13 +32,13 @@ def test_plans_are_read_in_pages_and_in_order(journal: Journal) -> None:
     assert journal.totals() == (1202, sum(range(1201)))
 
 
-def test_a_name_that_is_a_directory_too(journal: Journal) -> None:
+def test_journal_finds_planned_names_that_are_also_directories(journal: Journal) -> None:
     journal.plan("p", [Planned(name, Item(name, 1, "e")) for name in ("a", "a-b", "a/b", "c", "c.d", "c0")])
     assert journal.directories("p") == {"a"}
     assert journal.directories("q") == frozenset()
 
 
-def test_what_is_to_come(journal: Journal) -> None:
+def test_journal_counts_remaining_bytes_of_plan(journal: Journal) -> None:
     journal.plan("p", [Planned(name, Item(name, 100, "e")) for name in ("there", "other", "half")])
     journal.settle("p", "there", Settled("v", "e"))
     journal.settle("p", "other", Settled("v", "before"))
@@ -47,7 +47,7 @@ def test_what_is_to_come(journal: Journal) -> None:
     assert journal.to_come("p") == 170
 
 
-def test_starting_anew_forgets_parts(journal: Journal) -> None:
+def test_journal_forgets_parts_when_transfer_restarts_or_settles(journal: Journal) -> None:
     journal.start("p", "n", Started("1", "up", 5))
     journal.part("p", "n", 3, "d")
     assert (journal.started("p", "n"), journal.parts("p", "n")) == (Started("1", "up", 5), {3: "d"})
@@ -59,7 +59,7 @@ def test_starting_anew_forgets_parts(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize(("direction", "known"), [(Direction.IN, None), (Direction.OUT, Settled("v", "e"))])
-def test_after_another_boot_local_files_are_not_believed(
+def test_journal_forgets_downloads_but_not_uploads_after_reboot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: Direction, known: Settled | None
 ) -> None:
     boot = tmp_path / "boot_id"
@@ -77,7 +77,7 @@ def test_after_another_boot_local_files_are_not_believed(
     later.close()
 
 
-def test_a_spoiled_journal_is_begun_anew(tmp_path: Path) -> None:
+def test_journal_replaces_corrupt_database_file(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite").write_bytes(b"is no database" * 100)
     made = Journal(str(tmp_path), Direction.IN)
     made.settle("p", "n", Settled("v", "e"))
@@ -85,7 +85,7 @@ def test_a_spoiled_journal_is_begun_anew(tmp_path: Path) -> None:
     made.close()
 
 
-def test_places_are_told_apart() -> None:
+def test_place_of_distinguishes_transfers_by_store_prefix_and_directory() -> None:
     store = StoreAddress(StoreKind.S3, "http://s", container="b")
     transfers = [Transfer(store, "p", "/a"), Transfer(store, "q", "/a"), Transfer(store, "p", "/b")]
     assert len({place_of(transfer) for transfer in transfers}) == 3

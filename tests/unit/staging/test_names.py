@@ -17,7 +17,7 @@ from ffdl_batch.staging.names import is_wanted, key_of, parts_of
         "a/" + "é" * 128, "\udcff", ".ffdl-0123456789abcdef01234567.part",
     ],
 )  # fmt: skip
-def test_names_that_no_file_has(name: str) -> None:
+def test_parts_of_rejects_invalid_file_name(name: str) -> None:
     with pytest.raises(Skip):
         parts_of(name)
 
@@ -25,12 +25,12 @@ def test_names_that_no_file_has(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a", "...", "..a", "a..", "new\nline", "\x01", "x" * 255, "a/b/c", ".hidden", "C:\\a"]
 )
-def test_names_that_files_have(name: str) -> None:
+def test_parts_of_accepts_valid_file_name(name: str) -> None:
     assert "/".join(parts_of(name)) == name
 
 
 @given(st.text(alphabet=st.sampled_from("ab./\0\n\udcff"), max_size=12))
-def test_no_name_leads_out(name: str) -> None:
+def test_parts_of_never_returns_empty_or_parent_parts(name: str) -> None:
     try:
         parts = parts_of(name)
     except Skip:
@@ -39,7 +39,7 @@ def test_no_name_leads_out(name: str) -> None:
     assert not {"", ".", ".."} & set(parts)
 
 
-def test_keys_of_files() -> None:
+def test_key_of_joins_prefix_and_name_and_rejects_invalid_keys() -> None:
     assert key_of("", "a/b") == "a/b"
     assert key_of("job", "a") == key_of("job/", "a") == "job/a"
     with pytest.raises(Skip, match="UTF-8"):
@@ -48,7 +48,7 @@ def test_keys_of_files() -> None:
         key_of("job", "x" * 1021)
 
 
-def test_patterns() -> None:
+def test_is_wanted_matches_name_against_patterns() -> None:
     assert is_wanted("deep/a.txt", ())
     assert is_wanted("deep/a.txt", ("*.bin", "*.txt"))
     assert not is_wanted("deep/a.TXT", ("*.txt",))

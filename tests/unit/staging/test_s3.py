@@ -11,7 +11,7 @@ from ffdl_batch.domain.staging import StoreAddress, StoreKind
 from ffdl_batch.staging.stores.s3 import S3Store
 
 
-def test_no_file_of_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_store_reads_no_local_aws_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the user's own, nor what root has made of /dev/null by mistake."""
     wrong = tmp_path / ".aws" / "config"
     wrong.parent.mkdir()

@@ -25,13 +25,13 @@ from ffdl_batch.staging.stores.s3 import moment_of
         1767322000,
     ],
 )
-def test_a_moment_is_the_one_that_botocore_reads(value: Any) -> None:
+def test_moment_of_reads_time_like_botocore(value: Any) -> None:
     wanted = parse_timestamp(value)
     found = moment_of(value)
     assert found.tzinfo is not None
     assert found.timestamp() == pytest.approx(wanted.timestamp(), abs=1e-6)
 
 
-def test_what_is_no_time_is_refused() -> None:
+def test_moment_of_rejects_invalid_time() -> None:
     with pytest.raises(ValueError, match="never"):
         moment_of("never, at no time GMT")

@@ -17,7 +17,7 @@ VALUE = "planted-value"
 STORE = StoreAddress(StoreKind.S3, credentials={"password": "name"})
 
 
-def test_values_are_found_by_name_and_scrubbed(tmp_path: Path) -> None:
+def test_secrets_are_found_by_name_and_scrubbed_from_text(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
     path.write_text(json.dumps({"name": VALUE, "long": f"{VALUE}-longer", "short": "a"}))
     secrets = read_secrets(str(path))
@@ -26,7 +26,7 @@ def test_values_are_found_by_name_and_scrubbed(tmp_path: Path) -> None:
     assert VALUE not in repr(secrets)
 
 
-def test_a_secret_that_is_not_there_is_named() -> None:
+def test_secrets_report_name_of_missing_secret() -> None:
     with pytest.raises(Fault, match="no secret name for its password") as raised:
         Secrets({}).of(STORE)
     assert raised.value.kind is FaultClass.CREDENTIALS
@@ -34,7 +34,7 @@ def test_a_secret_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", [VALUE, f'["{VALUE}"]', f'{{"name": ["{VALUE}"]}}'])
-def test_a_file_that_is_none_is_not_shown(tmp_path: Path, text: str) -> None:
+def test_read_secrets_hides_content_of_invalid_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "secrets.json"
     path.write_text(text)
     for place in (path, tmp_path / "missing"):
@@ -44,7 +44,9 @@ def test_a_file_that_is_none_is_not_shown(tmp_path: Path, text: str) -> None:
         assert VALUE not in str(raised.value)
 
 
-def test_a_program_that_has_them_leaves_no_memory_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_program_limits_core_dump_before_reading_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its limit is set before it reads them."""
     limits: list[object] = []
     monkeypatch.setattr(resource, "setrlimit", lambda what, values: limits.append((what, values[0])))

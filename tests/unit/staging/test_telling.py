@@ -51,24 +51,24 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     os.close(write)
 
 
-def test_parts_that_come_at_once_are_a_steady_rate(watched: Watched) -> None:
+def test_progress_rate_is_steady_when_parts_arrive_in_bursts(watched: Watched) -> None:
     """A bar is drawn four times in a second, and a part of 8 MB comes each two."""
     rates = [watched.rate_after(0.25, 8 * MB if n % 8 == 7 else 0) for n in range(160)]
     assert min(rates[40:]) >= 3.0 * MB
     assert max(rates[40:]) <= 5.0 * MB
 
 
-def test_lines_each_ten_seconds_have_what_moved_since_the_one_before(watched: Watched) -> None:
+def test_progress_rate_covers_bytes_since_previous_line(watched: Watched) -> None:
     assert [watched.rate_after(10.0, moved) for moved in (50 * MB, 0, 20 * MB)] == [5.0 * MB, 0.0, 2.0 * MB]
 
 
-def test_what_stands_still_says_so(watched: Watched) -> None:
+def test_progress_rate_falls_to_zero_when_transfer_stalls(watched: Watched) -> None:
     watched.rate_after(1.0, MB)
     assert watched.rate_after(9.0, 0) == 0.1 * MB
     assert watched.rate_after(11.0, 0) == 0.0
 
 
-def test_what_is_copied_out_of_the_cache_that_it_filled_counts_once(watched: Watched) -> None:
+def test_progress_total_counts_bytes_copied_from_filled_cache_once(watched: Watched) -> None:
     """The rate is of all that moves; the end has each byte once, those of other transfers among them."""
     before = watched.teller.counted()
     assert watched.rate_after(10.0, 80 * MB) == 8.0 * MB
@@ -78,14 +78,14 @@ def test_what_is_copied_out_of_the_cache_that_it_filled_counts_once(watched: Wat
     assert watched.moved_in_all() == 85 * MB
 
 
-def test_what_came_in_an_earlier_run_counts_when_it_is_copied(watched: Watched) -> None:
+def test_progress_total_counts_bytes_of_earlier_run_when_copied(watched: Watched) -> None:
     watched.rate_after(1.0, 30 * MB)
     watched.teller.once_more(30 * MB)
     watched.rate_after(1.0, 80 * MB)
     assert watched.moved_in_all() == 80 * MB
 
 
-def test_what_another_process_brings_for_this_one_has_the_rate_at_which_it_comes(watched: Watched) -> None:
+def test_progress_rate_follows_transfer_of_other_process(watched: Watched) -> None:
     def rate_when(bytes_there: int) -> float:
         watched.teller.follow(Progress(0, 4, bytes_there, 500 * MB, 0.0))
         return watched.rate_after(10.0, 0)
@@ -96,7 +96,7 @@ def test_what_another_process_brings_for_this_one_has_the_rate_at_which_it_comes
 
 
 @pytest.mark.parametrize(("total", "enough"), [(40 * MB, 2 * MB), (150_000 * MB, 8 << 20), (100, 5)])
-def test_few_small_files_do_not_say_how_long_a_large_one_takes(watched: Watched, total: int, enough: int) -> None:
+def test_progress_estimates_remaining_time_only_after_enough_bytes(watched: Watched, total: int, enough: int) -> None:
     """What was there before says nothing of it, either."""
     watched.teller.expect(4, total)
     watched.teller.had(total // 2)
@@ -105,11 +105,11 @@ def test_few_small_files_do_not_say_how_long_a_large_one_takes(watched: Watched,
     assert line.left_s == pytest.approx((total - total // 2 - enough) / line.rate, rel=0.1)
 
 
-def test_a_total_that_is_not_known_yet_has_no_time_left(watched: Watched) -> None:
+def test_progress_has_no_remaining_time_if_total_is_unknown(watched: Watched) -> None:
     assert watched.line_after(1.0, MB).left_s is None
 
 
-def test_files_that_come_into_their_place_have_a_rate_of_their_own(watched: Watched) -> None:
+def test_progress_estimates_remaining_time_by_file_rate_for_many_files(watched: Watched) -> None:
     watched.teller.expect(1000, 1000)
     watched.teller.kept_all(500, 500)
     for _ in range(20):

@@ -11,7 +11,7 @@ from ffdl_batch.staging.faults import Skip
 from ffdl_batch.staging.tree import Gone, Tree, open_own
 
 
-def test_what_is_in_the_way_of_a_directory_is_replaced(tmp_path: Path) -> None:
+def test_tree_replaces_link_or_file_that_blocks_directory(tmp_path: Path) -> None:
     outside, root = tmp_path / "outside", tmp_path / "root"
     outside.mkdir()
     root.mkdir()
@@ -25,7 +25,7 @@ def test_what_is_in_the_way_of_a_directory_is_replaced(tmp_path: Path) -> None:
     assert list(outside.iterdir()) == []
 
 
-def test_links_are_not_entered(tmp_path: Path) -> None:
+def test_tree_follows_no_links_and_skips_special_files(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("1")
     (tmp_path / "link").symlink_to("there")
@@ -42,14 +42,14 @@ def test_links_are_not_entered(tmp_path: Path) -> None:
     assert (names, left_out) == (["there/file"], ["file", "link", "pipe"])
 
 
-def test_a_root_may_be_a_link(tmp_path: Path) -> None:
+def test_tree_accepts_link_in_root_path(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
     with Tree(str(tmp_path / "link" / "new"), make=True):
         assert (tmp_path / "there" / "new").is_dir()
 
 
-def test_a_half_made_file_is_its_own(tmp_path: Path) -> None:
+def test_open_own_replaces_links_and_special_files_with_own_file(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("theirs")
     (tmp_path / "link").symlink_to("theirs")
     os.link(tmp_path / "theirs", tmp_path / "name")
@@ -66,7 +66,7 @@ def test_a_half_made_file_is_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "theirs").read_text() == "theirs"
 
 
-def test_a_directory_keeps_its_name(tmp_path: Path) -> None:
+def test_tree_place_skips_name_of_existing_directory(tmp_path: Path) -> None:
     (tmp_path / "name").mkdir()
     (tmp_path / "half").write_text("1")
     with Tree(str(tmp_path)) as tree, tree.directory(()) as here, pytest.raises(Skip):

@@ -24,7 +24,7 @@ def add_array(
     return store.add_jobs([replace(new_job(at=at + n / 1e6), spec=spec) for n, spec in enumerate(specs)])
 
 
-def test_elements_are_found_by_their_array_and_index(store: Store) -> None:
+def test_store_finds_array_elements_by_array_and_index(store: Store) -> None:
     elements = add_array(store, indexes="4,2,10")
     add_array(store, OTHER)
     add_job(store)
@@ -35,7 +35,7 @@ def test_elements_are_found_by_their_array_and_index(store: Store) -> None:
     assert store.elements_of("") == [], "jobs of no array are not the elements of one"
 
 
-def test_elements_are_listed_by_their_arrays_id_and_by_its_name(store: Store) -> None:
+def test_store_lists_array_elements_by_array_id_or_name(store: Store) -> None:
     elements = add_array(store)
     add_array(store, OTHER, name="sweep_")
     single = add_job(store, name="sweep", at=SUBMITTED_AT - 1)
@@ -47,12 +47,12 @@ def test_elements_are_listed_by_their_arrays_id_and_by_its_name(store: Store) ->
     assert store.list_jobs(uid=1000, array=ARRAY, limit=3, after=first[-1].id) == [elements[0]]
 
 
-def test_a_job_whose_name_looks_like_an_elements_is_none(store: Store) -> None:
+def test_store_does_not_list_job_named_like_array_element(store: Store) -> None:
     add_job(store, name="sweep[1]")
     assert store.list_jobs(uid=1000, name="sweep") == []
 
 
-def test_elements_are_counted_by_state(store: Store) -> None:
+def test_store_counts_array_elements_by_state(store: Store) -> None:
     elements = add_array(store)
     add_array(store, OTHER, indexes="7")
     applied(store, elements[0], steps(JobState.CANCELLED))
@@ -63,7 +63,7 @@ def test_elements_are_counted_by_state(store: Store) -> None:
     }
 
 
-def test_what_a_scheduler_has_or_may_have_is_counted(store: Store) -> None:
+def test_store_counts_array_elements_that_scheduler_may_hold(store: Store) -> None:
     elements = add_array(store, indexes="0-4")
     add_array(store, OTHER)
     leased = {taken.job.id: taken for taken in store.claim_deployable("one", limit=99, lease_s=60)}
@@ -80,7 +80,7 @@ def test_what_a_scheduler_has_or_may_have_is_counted(store: Store) -> None:
     assert store.count_handed_over([ARRAY, OTHER, ""]) == {ARRAY: 2}
 
 
-def test_an_array_is_taken_as_a_whole_while_others_wait_their_turn(store: Store) -> None:
+def test_store_claims_whole_array_beyond_job_limit(store: Store) -> None:
     """Beyond the limit, so that its elements are submitted together."""
     single = add_job(store, at=SUBMITTED_AT - 1)
     elements = add_array(store, indexes="0-9")
@@ -95,7 +95,7 @@ def test_an_array_is_taken_as_a_whole_while_others_wait_their_turn(store: Store)
     }
 
 
-def test_no_more_elements_are_taken_than_asked_for(store: Store) -> None:
+def test_store_claims_no_more_array_elements_than_requested(store: Store) -> None:
     elements = add_array(store, indexes="0-9")
     taken = store.claim_deployable("one", limit=1, lease_s=60, elements=4)
     assert [leased.job for leased in taken] == elements[:5]
@@ -103,7 +103,7 @@ def test_no_more_elements_are_taken_than_asked_for(store: Store) -> None:
     assert [leased.job for leased in rest] == elements[5:]
 
 
-def test_elements_that_were_put_off_are_made_due_together(store: Store) -> None:
+def test_store_makes_postponed_array_elements_due_together(store: Store) -> None:
     elements = add_array(store, indexes="0-1")
     single = add_job(store)
     taken = store.claim_deployable("one", limit=9, lease_s=60)
@@ -113,7 +113,7 @@ def test_elements_that_were_put_off_are_made_due_together(store: Store) -> None:
     assert store.get(single.id) == single
 
 
-def test_leases_are_renewed_together_where_they_are_held(store: Store) -> None:
+def test_store_renews_only_held_leases_in_one_call(store: Store) -> None:
     elements = add_array(store)
     taken = store.claim_deployable("one", limit=3, lease_s=60)
     token = taken[0].lease_token

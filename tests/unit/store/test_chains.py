@@ -27,7 +27,7 @@ def succession(*before: tuple[JobState, float], at: float = 1010.0, **changes: o
     return Change(steps=(*before, (S.DEPLOYING, at)), **values)  # type: ignore[arg-type]
 
 
-def test_a_job_whose_head_went_on_is_in_the_next_attempt(store: Store) -> None:
+def test_store_starts_next_attempt_and_ends_previous_on_continuation(store: Store) -> None:
     job = processing(store)
     change = succession(
         (S.STORING, 1009.0), message="the time limit was reached", error_code="C203", columns={"spent": SPENT}
@@ -51,7 +51,7 @@ def test_a_job_whose_head_went_on_is_in_the_next_attempt(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_the_next_attempt_can_be_claimed_at_once_and_adopted(store: Store) -> None:
+def test_store_claims_and_adopts_next_attempt_at_once_after_continuation(store: Store) -> None:
     after = applied(store, processing(store), succession())
     (leased,) = store.claim_deployable("deployer", limit=5, lease_s=60)
     assert (leased.job, leased.deploy_tries) == (after, 0)
@@ -62,7 +62,7 @@ def test_the_next_attempt_can_be_claimed_at_once_and_adopted(store: Store) -> No
     assert_consistent(store, queued.id)
 
 
-def test_several_attempts_may_have_passed(store: Store) -> None:
+def test_store_accepts_several_continuations_in_order(store: Store) -> None:
     job = processing(store)
     for number in (2, 3, 4):
         job = applied(store, job, succession(at=1000.0 + 10 * number, columns={"spent": Spent(timeouts=number)}))
@@ -71,14 +71,14 @@ def test_several_attempts_may_have_passed(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_a_deployment_that_was_put_off_is_due_when_the_head_went_on(store: Store) -> None:
+def test_store_makes_postponed_deployment_due_on_continuation(store: Store) -> None:
     job, token = deploying(store)
     store.release(job.id, token, 5000.0)
     applied(store, job, succession())
     assert len(store.claim_deployable("deployer", limit=1, lease_s=60)) == 1
 
 
-def test_who_deployed_the_attempt_before_may_write_nothing_over_the_next(store: Store) -> None:
+def test_store_rejects_writes_with_lease_of_previous_attempt(store: Store) -> None:
     job, token = deploying(store)
     after = applied(store, job, succession())
     assert store.apply(job, steps(S.QUEUED, native_id="1"), lease_token=token) is None
@@ -94,7 +94,7 @@ def test_who_deployed_the_attempt_before_may_write_nothing_over_the_next(store: 
         Change(cause=Cause.REQUEUED, succeeded=True),
     ],
 )
-def test_what_is_no_succession_is_refused(store: Store, change: Change) -> None:
+def test_store_rejects_invalid_continuation_change(store: Store, change: Change) -> None:
     job = processing(store)
     with pytest.raises((ValueError, IllegalTransition)):
         store.apply(job, change)
@@ -102,7 +102,7 @@ def test_what_is_no_succession_is_refused(store: Store, change: Change) -> None:
     assert len(store.attempts(job.id)) == 1
 
 
-def test_nothing_succeeds_a_job_that_never_had_an_attempt_or_has_ended(store: Store) -> None:
+def test_store_rejects_continuation_of_job_without_attempt_or_after_end(store: Store) -> None:
     fresh = applied(store, add_job(store), steps(S.QUEUED))
     with pytest.raises(ValueError, match="follows one before"):
         store.apply(fresh, succession())
@@ -111,7 +111,7 @@ def test_nothing_succeeds_a_job_that_never_had_an_attempt_or_has_ended(store: St
         store.apply(ended, succession())
 
 
-def test_a_job_that_goes_back_to_pending_waits_for_a_new_attempt(store: Store) -> None:
+def test_store_begins_second_attempt_after_job_returns_to_pending(store: Store) -> None:
     job = processing(store)
     end = AttemptEnd("node_failure", Checkpoint(saved_at=5.0), 60.0, owed=True)
     columns = {"nodes": "n7", "spent": Spent(node_failures=1), "overrides": Overrides(exclude=("n7",))}
@@ -131,7 +131,7 @@ def test_a_job_that_goes_back_to_pending_waits_for_a_new_attempt(store: Store) -
     assert_consistent(store, job.id)
 
 
-def test_an_end_between_two_attempts_is_no_end_of_the_one_before(store: Store) -> None:
+def test_store_keeps_end_of_attempt_when_pending_job_ends(store: Store) -> None:
     job = applied(store, processing(store), Change(((S.PENDING, 1010.0),), Cause.REQUEUED, attempt_end=END))
     applied(store, job, Change(((S.HALTED, 1020.0),), error_code="C201", attempt_end=AttemptEnd("halt")))
     (attempt,) = store.attempts(job.id)
@@ -139,14 +139,14 @@ def test_an_end_between_two_attempts_is_no_end_of_the_one_before(store: Store) -
     assert_consistent(store, job.id)
 
 
-def test_the_end_of_an_attempt_is_noted_with_the_end_of_the_job(store: Store) -> None:
+def test_store_records_end_of_attempt_with_end_of_job(store: Store) -> None:
     job = processing(store)
     applied(store, job, Change(((S.HALTED, 1010.0),), attempt_end=AttemptEnd("halt", Checkpoint(asked=True), 1.5)))
     (attempt,) = store.attempts(job.id)
     assert (attempt.interruption, attempt.checkpoint, attempt.gpu_seconds) == ("halt", Checkpoint(asked=True), 1.5)
 
 
-def test_a_resume_begins_with_full_budgets_and_what_it_alters(store: Store) -> None:
+def test_store_resets_retry_budget_and_applies_overrides_on_resume(store: Store) -> None:
     job = applied(store, processing(store), Change(((S.HALTED, 1010.0),), columns={"spent": SPENT}, attempt_end=END))
     assert job.spent == SPENT
     columns: dict[str, object] = {"overrides": Overrides(2.0, 3600)}
@@ -158,14 +158,14 @@ def test_a_resume_begins_with_full_budgets_and_what_it_alters(store: Store) -> N
     assert_consistent(store, job.id)
 
 
-def test_what_is_altered_and_spent_is_read_back_by_another_process(store: Store) -> None:
+def test_store_reads_overrides_and_spent_budget_from_database(store: Store) -> None:
     overrides, spent = Overrides(0.5, None, ("n1", "n\u00e4")), Spent(1, 2, 3, 4, 0.1, 2)
     job = applied(store, add_job(store), Change(columns={"overrides": overrides, "spent": spent}))
     store._reader._jobs.clear()  # as a daemon that has just started
     assert store.get(job.id) == job
 
 
-def test_attempts_of_several_jobs_are_one_question(store: Store) -> None:
+def test_store_returns_attempts_of_several_jobs_by_job_id(store: Store) -> None:
     one, two, none = processing(store), processing(store), add_job(store)
     applied(store, two, succession())
     found = store.attempts_of([two.id, one.id, none.id, "training-000000000"])
@@ -177,7 +177,7 @@ def test_attempts_of_several_jobs_are_one_question(store: Store) -> None:
     }
 
 
-def test_debts_are_known_until_they_are_paid(store: Store) -> None:
+def test_store_lists_pending_uploads_until_completed(store: Store) -> None:
     jobs = [processing(store) for _ in range(3)]
     for number, job in enumerate(jobs):
         end = AttemptEnd("preemption", owed=number != 1)
@@ -194,7 +194,7 @@ def test_debts_are_known_until_they_are_paid(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("paid", "noted"), [(2000.0, 2000.0), (900.0, 1010.0)])
-def test_a_payment_is_in_the_history_of_a_job_that_has_ended(store: Store, paid: float, noted: float) -> None:
+def test_store_adds_completed_upload_to_history_of_ended_job(store: Store, paid: float, noted: float) -> None:
     """It is no earlier than the end; a wrong clock may say so."""
     job = processing(store)
     ended = applied(store, job, Change(((S.FAILED, 1010.0),), error_code="S303", attempt_end=AttemptEnd(owed=True)))
@@ -206,7 +206,7 @@ def test_a_payment_is_in_the_history_of_a_job_that_has_ended(store: Store, paid:
     assert not store.note_paid(job.id, 1, paid) and store.history(job.id)[-1] == last
 
 
-def test_a_payment_that_the_jobs_end_waits_for_is_no_event(store: Store) -> None:
+def test_store_adds_no_history_for_upload_that_storing_job_waits_for(store: Store) -> None:
     job = processing(store)
     storing = applied(store, job, Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(owed=True)))
     before = store.history(job.id)
@@ -214,14 +214,14 @@ def test_a_payment_that_the_jobs_end_waits_for_is_no_event(store: Store) -> None
     assert store.history(job.id) == before
 
 
-def test_an_attempts_end_alone_is_a_change(store: Store) -> None:
+def test_store_increments_revision_for_end_of_attempt_alone(store: Store) -> None:
     job = processing(store)
     after = applied(store, job, Change(attempt_end=END))
     assert (after.revision, after.state) == (job.revision + 1, job.state)
     assert store.attempts(job.id)[0].interruption == "timeout"
 
 
-def test_an_attempt_that_ends_before_its_job_keeps_its_own_end(store: Store) -> None:
+def test_store_keeps_own_end_time_of_attempt_that_ends_before_job(store: Store) -> None:
     job = processing(store)
     owing = Change(((S.STORING, 1010.0),), attempt_end=AttemptEnd(owed=True, at=1011.0))
     job = applied(store, job, owing)

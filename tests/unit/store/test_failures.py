@@ -66,7 +66,7 @@ def small_store(tmp_path: Path) -> Iterator[Store]:
         subprocess.run(["umount", directory], check=True)
 
 
-def test_a_full_disk_is_said_and_what_was_acknowledged_stays(small_store: Store) -> None:
+def test_store_reports_full_disk_and_keeps_acknowledged_jobs(small_store: Store) -> None:
     added = []
     with pytest.raises(StoreUnavailable, match=r"disk .*is full: free some space"):
         for _ in range(5000):
@@ -77,7 +77,7 @@ def test_a_full_disk_is_said_and_what_was_acknowledged_stays(small_store: Store)
         assert_consistent(small_store, job_id)
 
 
-def test_a_full_database_goes_on_when_there_is_space_again(tmp_path: Path) -> None:
+def test_store_accepts_jobs_again_after_full_database_gets_space(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     with store.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are
@@ -92,7 +92,7 @@ def test_a_full_database_goes_on_when_there_is_space_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("network_fs", [False, True])
-def test_a_read_only_file_is_said(open_directory: Path, network_fs: bool) -> None:
+def test_store_reports_read_only_database_file(open_directory: Path, network_fs: bool) -> None:
     path = open_directory / "jobs.db"
     open_store(f"sqlite:///{path}", network_fs=network_fs).close()
     path.chmod(0o444)
@@ -101,7 +101,7 @@ def test_a_read_only_file_is_said(open_directory: Path, network_fs: bool) -> Non
         add_job(open_store(f"sqlite:///{path}", network_fs=network_fs))
 
 
-def test_a_directory_that_is_missing_or_closed_is_said(open_directory: Path) -> None:
+def test_open_store_reports_missing_or_unwritable_directory(open_directory: Path) -> None:
     with pytest.raises(StoreUnavailable, match="directory must exist"):
         open_store(f"sqlite:///{open_directory}/nothing/jobs.db")
     open_directory.chmod(0o555)
@@ -109,7 +109,7 @@ def test_a_directory_that_is_missing_or_closed_is_said(open_directory: Path) -> 
         open_store(f"sqlite:///{open_directory}/jobs.db")
 
 
-def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+def test_store_creates_database_files_readable_by_owner_only(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
     add_job(store)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
@@ -117,13 +117,13 @@ def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     store.close()
 
 
-def test_local_files_use_a_synced_log(tmp_path: Path) -> None:
+def test_open_store_uses_synced_wal_for_local_file(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
     assert pragmas(store) == {"journal_mode": "wal", "locking_mode": "normal", "synchronous": 2, "foreign_keys": 1}
     store.close()
 
 
-def test_network_files_use_a_journal_and_are_held_by_one_process(
+def test_open_store_uses_exclusive_journal_on_network_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
@@ -152,7 +152,7 @@ def pragmas(store: Store) -> dict[str, object]:
         return {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names}
 
 
-def test_a_locked_file_is_said_and_free_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_reports_locked_file_and_works_after_unlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=False)
     holder = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
@@ -165,7 +165,7 @@ def test_a_locked_file_is_said_and_free_again_later(tmp_path: Path, monkeypatch:
     store.close()
 
 
-def test_what_is_no_database_is_said(tmp_path: Path) -> None:
+def test_open_store_reports_file_that_is_no_database_as_damaged(tmp_path: Path) -> None:
     (tmp_path / "jobs.db").write_text("certainly no database\n" * 100)
     with pytest.raises(DatabaseDamaged, match="damaged or no SQLite database") as caught:
         open_store(f"sqlite:///{tmp_path}/jobs.db")
@@ -188,14 +188,14 @@ def test_what_is_no_database_is_said(tmp_path: Path) -> None:
         "postgresql://ada:ge@he:im@h/d",
     ],
 )
-def test_a_url_that_is_none_of_ours_is_refused(url: str) -> None:
+def test_open_store_rejects_unsupported_url_without_printing_password(url: str) -> None:
     with pytest.raises(StoreError, match="write sqlite:////directory") as caught:
         open_store(url)
     assert not any(part in str(caught.value) for part in ("geheim", "he:im", "im@"))
 
 
 @pytest.mark.parametrize("url", ["ada:geheim@/jobs?host={}", "ada@/jobs?password=geheim&host={}"])
-def test_a_server_that_is_not_there_is_said_without_its_password(tmp_path: Path, url: str) -> None:
+def test_open_store_reports_unreachable_server_without_password(tmp_path: Path, url: str) -> None:
     with pytest.raises(StoreUnavailable, match="server cannot be reached") as caught:
         open_store(f"postgresql+psycopg://{url.format(tmp_path)}")
     assert "geheim" not in str(caught.value)
@@ -210,7 +210,7 @@ def guarded() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.postgres
-def test_the_password_comes_from_a_file(
+def test_open_store_reads_postgresql_password_from_passfile(
     guarded: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = guarded.url(guarded.create_database(owner="ada"), user="ada")
@@ -230,7 +230,7 @@ def test_the_password_comes_from_a_file(
 
 
 @pytest.mark.postgres
-def test_what_refuses_a_connection_is_said(guarded: PostgresServer) -> None:
+def test_open_store_reports_unknown_database_user_or_connection_limit(guarded: PostgresServer) -> None:
     name = guarded.create_database()
     for url in (guarded.url("nothing"), guarded.url(name, user="nobody")):
         with pytest.raises(StoreUnavailable, match="no such user or database"):
@@ -243,7 +243,9 @@ def test_what_refuses_a_connection_is_said(guarded: PostgresServer) -> None:
 
 
 @pytest.mark.postgres
-def test_a_pool_that_is_used_up_is_said_and_works_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_reports_exhausted_pool_and_works_after_release(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "POOL_TIMEOUT_S", 0.1)
     store = open_store(postgres_url)
     taken = [store.engine.connect() for _ in range(10)]
@@ -256,7 +258,7 @@ def test_a_pool_that_is_used_up_is_said_and_works_again(postgres_url: str, monke
 
 
 @pytest.mark.postgres
-def test_a_statement_that_takes_too_long_is_said(postgres_url: str) -> None:
+def test_store_reports_statement_timeout_and_works_afterwards(postgres_url: str) -> None:
     store, other = open_store(postgres_url), open_store(postgres_url)
     job = add_job(store)
     with other._database.writing() as connection:
@@ -278,7 +280,7 @@ def limit_statements(store: Store, limit_ms: int) -> None:
 
 
 @pytest.mark.postgres
-def test_the_pool_reconnects_after_a_restart_of_the_server() -> None:
+def test_store_reconnects_after_postgresql_restart_and_crash() -> None:
     with running_postgres() as server:
         store = open_store(server.url(server.create_database()))
         job = add_job(store)
@@ -299,7 +301,7 @@ def crash(server: PostgresServer) -> None:
 
 
 @pytest.mark.postgres
-def test_a_connection_that_is_cut_within_a_transaction_writes_nothing(postgres_url: str) -> None:
+def test_store_writes_nothing_when_connection_is_cut_in_transaction(postgres_url: str) -> None:
     store, other = open_store(postgres_url), open_store(postgres_url)
     job = add_job(store)
 
@@ -323,7 +325,7 @@ def test_a_connection_that_is_cut_within_a_transaction_writes_nothing(postgres_u
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("rows", [1, 3])
-def test_a_daemon_that_stands_still_in_a_transaction_gives_its_locks_back(
+def test_store_releases_locks_when_transaction_is_idle_too_long(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Whatever its last statement was: psycopg sends several rows in another way than one."""
@@ -341,7 +343,7 @@ def test_a_daemon_that_stands_still_in_a_transaction_gives_its_locks_back(
 
 
 @pytest.mark.postgres
-def test_a_read_only_server_is_said(postgres_url: str) -> None:
+def test_store_reports_read_only_server(postgres_url: str) -> None:
     store = open_store(f"{postgres_url}&options=-c%20default_transaction_read_only%3Don")
     with pytest.raises(StoreUnavailable, match="server is read-only"):
         add_job(store)
@@ -349,7 +351,7 @@ def test_a_read_only_server_is_said(postgres_url: str) -> None:
 
 
 @pytest.mark.postgres
-def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresServer) -> None:
+def test_open_store_rejects_database_with_latin1_encoding(postgres: PostgresServer) -> None:
     name = postgres.create_database("template0 ENCODING 'LATIN1'")
     with pytest.raises(StoreError, match="encoding LATIN1"):
         open_store(postgres.url(name))
@@ -368,18 +370,18 @@ def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresSer
         (psycopg.OperationalError("connection refused"), "cannot be reached"),
     ],
 )
-def test_what_may_pass_is_unavailable(error: psycopg.Error, advice: str) -> None:
+def test_translate_returns_unavailable_with_cure_for_temporary_error(error: psycopg.Error, advice: str) -> None:
     translated = translate(OperationalError("INSERT", None, error), "postgresql://h/d")
     assert isinstance(translated, StoreUnavailable)
     assert advice in str(translated)
 
 
-def test_a_busy_pool_is_unavailable_and_an_error_of_ours_is_not() -> None:
+def test_translate_returns_unavailable_for_busy_pool_but_not_for_missing_table() -> None:
     assert isinstance(translate(PoolTimeout("30 s"), "x"), StoreUnavailable)
     assert not isinstance(translate(psycopg.errors.UndefinedTable("jobs"), "x"), StoreUnavailable)
     assert not isinstance(translate(sqlite3.OperationalError("no such table"), "x"), StoreUnavailable)
 
 
-def test_a_machine_without_a_server_is_told_so(tmp_path: Path) -> None:
+def test_postgres_test_helper_reports_missing_server_binaries(tmp_path: Path) -> None:
     with pytest.raises(PostgresMissing, match="apt-get install postgresql"):
         find_binaries(tmp_path)

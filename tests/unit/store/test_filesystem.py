@@ -32,11 +32,11 @@ TABLE = """\
         ("/tmp/x", "tmpfs"),
     ],
 )
-def test_the_deepest_and_last_mount_counts(path: str, kind: str) -> None:
+def test_filesystem_type_uses_deepest_and_last_mount(path: str, kind: str) -> None:
     assert filesystem_type(TABLE, path) == kind
 
 
-def test_a_broken_table_names_no_type() -> None:
+def test_filesystem_type_returns_empty_text_for_broken_mount_table() -> None:
     assert filesystem_type("", "/x") == ""
     assert filesystem_type("nonsense\n1 2 3 - ext4\n", "/x") == ""
 
@@ -59,7 +59,7 @@ def test_a_broken_table_names_no_type() -> None:
         "unheardof",
     ],
 )
-def test_everything_not_known_to_be_local_is_network(
+def test_is_network_is_true_for_any_type_not_known_as_local(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "mountinfo"
@@ -70,7 +70,9 @@ def test_everything_not_known_to_be_local_is_network(
     assert not is_network(tmp_path)
 
 
-def test_a_link_is_followed_and_no_table_means_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_network_follows_links_and_is_true_without_mount_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "server"
     target.mkdir()
     link = tmp_path / "link"

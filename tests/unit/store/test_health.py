@@ -26,7 +26,7 @@ __all__ = ["open_directory"]  # a fixture
 
 
 @pytest.mark.parametrize("network_fs", [False, True])
-def test_a_database_that_is_damaged_while_it_is_open_is_said(tmp_path: Path, network_fs: bool) -> None:
+def test_store_reports_database_damaged_while_open(tmp_path: Path, network_fs: bool) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=network_fs)
     add_job(store)
     for file in tmp_path.iterdir():
@@ -54,7 +54,7 @@ READ_ONLY = "its file system is read-only: have it mounted for writing again; th
         (None, "the file system reports an I/O error: check quota, space and the file server (disk I/O error)"),
     ],
 )
-def test_what_is_no_more_than_an_error_to_sqlite_is_asked_of_the_file_system(
+def test_translate_takes_cause_of_sqlite_io_error_from_file_system(
     monkeypatch: pytest.MonkeyPatch, refusal: int | None, told: str
 ) -> None:
     answer = None if refusal is None else OSError(refusal, os.strerror(refusal))
@@ -66,7 +66,7 @@ def test_what_is_no_more_than_an_error_to_sqlite_is_asked_of_the_file_system(
     assert str(said) == f"the database /home/ada/jobs.db cannot be used: {told}"
 
 
-def test_what_cannot_be_mapped_is_no_error_of_a_disk(tmp_path: Path) -> None:
+def test_translate_reports_memory_limit_if_shared_memory_cannot_be_mapped(tmp_path: Path) -> None:
     """SQLite calls it an I/O error, and a process that may have no more memory has it."""
     script = """
 import resource, sqlite3, sys
@@ -88,7 +88,7 @@ except sqlite3.OperationalError as error:
     assert said.startswith(f"the database {file} cannot be used: ") and "(ulimit -v)" in said
 
 
-def test_what_a_directory_refuses_is_found_out_and_nothing_is_left_in_it(open_directory: Path) -> None:
+def test_why_unwritable_finds_permission_error_and_leaves_no_file(open_directory: Path) -> None:
     file = open_directory / "jobs.db"
     file.touch(mode=0o666)
     file.chmod(0o666)
@@ -108,7 +108,7 @@ def since(store: Store) -> float | None:
     return store.trouble.since if store.trouble is not None else None
 
 
-def test_a_trouble_lasts_until_rows_are_written_again(tmp_path: Path) -> None:
+def test_store_health_reports_full_disk_until_rows_are_written(tmp_path: Path) -> None:
     """A transaction without rows says nothing: a full disk takes it, too. So do answers to readers."""
     clock = FakeClock()
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
@@ -127,7 +127,7 @@ def test_a_trouble_lasts_until_rows_are_written_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_another_trouble_begins_when_it_begins() -> None:
+def test_store_health_dates_new_kind_of_failure_from_its_start() -> None:
     now = [1000.0]
     health = Health(lambda: now[0])
     full = translate(OperationalError("INSERT", None, full_disk()), "/jobs.db")
@@ -145,7 +145,7 @@ def test_another_trouble_begins_when_it_begins() -> None:
         assert (health.trouble.since, health.trouble.sentence) == (since, str(error))
 
 
-def test_only_a_refusal_of_the_transaction_itself_proves_that_it_is_undone() -> None:
+def test_translate_marks_error_undone_only_if_transaction_was_refused() -> None:
     """What is done to the files after a commit may find no room either, and the commit counts."""
     error = full_disk()
     assert undone(OperationalError("COMMIT", None, error)) and not undone(error)
@@ -165,7 +165,7 @@ def full_disk() -> sqlite3.Error:
     return cause
 
 
-def test_what_is_wrong_with_rows_is_no_trouble_of_the_database(store: Store) -> None:
+def test_store_health_reports_no_failure_for_duplicate_id(store: Store) -> None:
     job = add_job(store)
     with pytest.raises(DuplicateId):
         store.add_jobs([replace(new_job("another"), id=job.id)])
@@ -173,7 +173,7 @@ def test_what_is_wrong_with_rows_is_no_trouble_of_the_database(store: Store) -> 
 
 
 @pytest.mark.postgres
-def test_a_server_that_answers_again_is_no_trouble_of_a_daemon_that_has_nothing_to_write(postgres_url: str) -> None:
+def test_store_health_recovers_when_server_answers_daemon_without_writes(postgres_url: str) -> None:
     """Another daemon holds all leases: this one changes no row for hours."""
     holder, waiter = open_store(postgres_url), open_store(postgres_url)
     assert holder.acquire_lease("watcher", "holder", 600.0)
@@ -196,7 +196,7 @@ class ServerSaid(Exception):
 @pytest.mark.parametrize(
     ("state", "needs_rows"), [("53100", True), ("58030", True), ("57P03", False), ("55P03", False)]
 )
-def test_of_a_servers_disk_only_rows_prove_the_contrary(state: str, needs_rows: bool) -> None:
+def test_store_health_keeps_server_disk_failure_until_rows_are_written(state: str, needs_rows: bool) -> None:
     told = translate(OperationalError("INSERT", None, ServerSaid(state)), "postgresql://server")
     assert isinstance(told, StoreUnavailable)
     health = Health(lambda: 1.0)

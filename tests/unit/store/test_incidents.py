@@ -19,7 +19,7 @@ def incident(job: Job, episode: str = "end-0", **changes: object) -> Incident:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def test_an_end_and_its_incident_are_written_together_and_read_as_they_were(store: Store) -> None:
+def test_store_writes_end_and_incident_together(store: Store) -> None:
     job = add_job(store)
     happened = incident(job)
     ended = applied(store, job, replace(steps(JobState.CANCELLED), incidents=(happened,)))
@@ -28,7 +28,7 @@ def test_an_end_and_its_incident_are_written_together_and_read_as_they_were(stor
     assert noticed.incident == happened
 
 
-def test_the_same_episode_is_written_once(store: Store) -> None:
+def test_store_writes_incident_of_same_episode_once(store: Store) -> None:
     job = add_job(store)
     twice = Change(incidents=(incident(job), incident(job, message="again")))
     job = applied(store, job, twice)
@@ -37,14 +37,14 @@ def test_the_same_episode_is_written_once(store: Store) -> None:
     assert found == [("hang-1", ODD), ("end-0", ODD)]
 
 
-def test_an_incident_of_a_change_that_came_too_late_is_not_written(store: Store) -> None:
+def test_store_writes_no_incident_of_stale_change(store: Store) -> None:
     job = add_job(store)
     applied(store, job, Change(columns={"pending_reason": "first"}))
     assert store.apply(job, Change(incidents=(incident(job),))) is None
     assert store.incidents_of([job.id]) == {}
 
 
-def test_a_report_asks_for_what_was_noticed_since_the_last_one(store: Store, clock: FakeClock) -> None:
+def test_store_filters_incidents_by_time_user_and_origin(store: Store, clock: FakeClock) -> None:
     first, second = add_job(store), add_job(store)
     applied(store, first, Change(incidents=(incident(first),)))
     between = store.incidents_noticed(0.0)[-1].noticed_at
@@ -59,7 +59,7 @@ def test_a_report_asks_for_what_was_noticed_since_the_last_one(store: Store, clo
     assert [one.incident.kind for one in store.incidents_noticed(0.0, origin=Origin.NODE)] == ["node.gpu"]
 
 
-def test_evidence_is_bounded(store: Store) -> None:
+def test_store_limits_lines_and_length_of_incident_evidence(store: Store) -> None:
     job = add_job(store)
     many = tuple(Evidence("learner-1", "x" * (LINE_CHARS + 1), float(number)) for number in range(LINES + 1))
     applied(store, job, Change(incidents=(incident(job, evidence=many),)))

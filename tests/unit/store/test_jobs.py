@@ -85,7 +85,7 @@ def statements(store: Store) -> Iterator[list[str]]:
         event.remove(store.engine, "before_cursor_execute", note)
 
 
-def test_every_field_comes_back_as_it_was_given(store: Store) -> None:
+def test_store_returns_every_job_field_unchanged(store: Store) -> None:
     new = NewJob(new_job_id(), 2**32 - 2, NASTY, nasty_spec(), NASTY, NASTY, NASTY, 1234.56789, (NASTY, ""))
     (added,) = store.add_jobs([new])
     forgetful = Store(store._database)
@@ -144,7 +144,7 @@ def test_every_field_comes_back_as_it_was_given(store: Store) -> None:
     assert again.list_jobs(uid=2**32 - 2, name=NASTY) == [expected]
 
 
-def test_a_new_job_is_pending_with_one_entry(store: Store) -> None:
+def test_store_adds_new_job_as_pending_with_one_history_entry(store: Store) -> None:
     job = add_job(store)
     assert (job.state, job.attempt, job.wish, job.native_id, job.revision) == (JobState.PENDING, 0, Wish.NONE, "", 1)
     (entry,) = store.history(job.id)
@@ -153,7 +153,7 @@ def test_a_new_job_is_pending_with_one_entry(store: Store) -> None:
     assert store.get("training-000000000") is None
 
 
-def test_a_key_that_was_used_returns_the_job_of_then(store: Store) -> None:
+def test_store_returns_existing_job_for_used_key(store: Store) -> None:
     first = add_job(store, "key")
     again, other, twin = store.add_jobs([new_job("key"), new_job("other"), new_job("other")])
     assert again == first
@@ -163,17 +163,17 @@ def test_a_key_that_was_used_returns_the_job_of_then(store: Store) -> None:
     assert [len(entries) for entries in store.histories([first.id, other.id]).values()] == [1, 1]
 
 
-def test_a_request_repeated_with_the_same_ids_is_harmless(store: Store) -> None:
+def test_store_returns_same_jobs_for_repeated_request(store: Store) -> None:
     request = [new_job("a"), new_job("b")]
     assert store.add_jobs(request) == store.add_jobs(request)
     assert len(store.list_jobs(uid=None)) == 2
 
 
-def test_jobs_without_a_key_are_always_new(store: Store) -> None:
+def test_store_adds_new_job_each_time_without_key(store: Store) -> None:
     assert add_job(store).id != add_job(store).id
 
 
-def test_an_id_that_is_taken_is_refused_and_nothing_is_added(store: Store) -> None:
+def test_store_rejects_duplicate_id_and_adds_nothing(store: Store) -> None:
     taken = add_job(store, "first").id
     with pytest.raises(DuplicateId, match=taken):
         store.add_jobs([new_job("good"), new_job("bad", job_id=taken)])
@@ -183,7 +183,7 @@ def test_an_id_that_is_taken_is_refused_and_nothing_is_added(store: Store) -> No
     assert [job.id for job in store.list_jobs(uid=None)] == [taken]
 
 
-def test_the_same_keys_added_at_once_make_one_job_each(store: Store) -> None:
+def test_store_adds_one_job_per_key_for_concurrent_requests(store: Store) -> None:
     keys = [f"key-{number}" for number in range(10)]
     barrier = Barrier(4)
     answers: list[dict[str, str]] = []
@@ -203,7 +203,7 @@ def test_the_same_keys_added_at_once_make_one_job_each(store: Store) -> None:
     assert len(store.list_jobs(uid=None)) == 10
 
 
-def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
+def test_store_lists_jobs_newest_first_with_filters_and_pages(store: Store) -> None:
     jobs = [add_job(store, at=SUBMITTED_AT + n // 2, name=f"job-{n % 3}", uid=1000 + n % 2) for n in range(12)]
     ordered = sorted(jobs, key=lambda job: (job.submitted_at, job.id), reverse=True)
     assert store.list_jobs(uid=None) == ordered
@@ -220,13 +220,13 @@ def test_lists_are_newest_first_filtered_and_paged(store: Store) -> None:
     assert store.count_live() == 11
 
 
-def test_get_many_keeps_the_order_and_leaves_out_what_is_not_there(store: Store) -> None:
+def test_store_get_many_keeps_order_and_omits_unknown_ids(store: Store) -> None:
     one, two = add_job(store), add_job(store)
     assert store.get_many([two.id, "training-000000000", one.id, two.id]) == [two, one]
     assert store.get_many([]) == []
 
 
-def test_live_deployed_is_two_statements_at_ten_thousand_jobs_and_then_one(empty_url: str) -> None:
+def test_store_live_deployed_needs_two_statements_for_ten_thousand_jobs_then_one(empty_url: str) -> None:
     store = open_store(empty_url)
     jobs = store.add_jobs([new_job(at=SUBMITTED_AT + n) for n in range(10_000)])
     with store.engine.begin() as connection:
@@ -250,7 +250,7 @@ def test_live_deployed_is_two_statements_at_ten_thousand_jobs_and_then_one(empty
     store.close()
 
 
-def test_what_is_live_is_told_by_backend_and_archive(store: Store) -> None:
+def test_store_lists_live_jobs_by_backend_and_archive_digest(store: Store) -> None:
     def put(backend: str, digest: str) -> Job:
         return store.add_jobs([dataclasses.replace(new_job(), backend=backend, model_digest=digest)])[0]
 
@@ -265,7 +265,7 @@ def test_what_is_live_is_told_by_backend_and_archive(store: Store) -> None:
     assert store.live_digests() == {"d1", "d2"}
 
 
-def test_history_can_be_read_from_an_entry_on(store: Store) -> None:
+def test_store_reads_history_after_given_entry(store: Store) -> None:
     job = applied(store, add_job(store), steps(JobState.DEPLOYING, JobState.QUEUED, JobState.PROCESSING))
     assert [entry.seq for entry in store.history(job.id, after_seq=2)] == [3, 4]
     assert store.history("training-000000000") == []
@@ -273,7 +273,7 @@ def test_history_can_be_read_from_an_entry_on(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_the_stores_time_is_the_given_clock_or_the_servers(store: Store, clock: FakeClock) -> None:
+def test_store_time_comes_from_given_clock_or_database_server(store: Store, clock: FakeClock) -> None:
     if store.engine.dialect.name == "sqlite":
         clock.time = 77.0
         assert store.now() == 77.0

@@ -87,7 +87,7 @@ def await_end_of_connections(url: str) -> None:
 
 # 1-7 lie in add_jobs, then come the claim, the attempt's beginning, and the changes.
 @pytest.mark.parametrize("kill_at", [4, 11, 13, 18, 24, 29])
-def test_a_process_killed_between_two_steps_leaves_whole_jobs(empty_url: str, kill_at: int) -> None:
+def test_store_keeps_acknowledged_consistent_jobs_when_process_is_killed(empty_url: str, kill_at: int) -> None:
     open_store(empty_url).close()
     status, said = run_victim(empty_url, kill_at)
     assert status == -9
@@ -108,7 +108,7 @@ def test_a_process_killed_between_two_steps_leaves_whole_jobs(empty_url: str, ki
     store.close()
 
 
-def test_the_kill_points_lie_within_the_work(empty_url: str) -> None:
+def test_kill_points_are_within_statements_of_store_process(empty_url: str) -> None:
     status, said = run_victim(empty_url, 0)
     assert status == 0
     assert int(said[-1].split()[1]) >= 29

@@ -12,7 +12,7 @@ from ffdl_batch.store import Store, open_store
 from tests.unit.store.jobs import SUBMITTED_AT, FakeClock, add_job, applied, new_job, steps
 
 
-def test_a_claimed_job_is_nobody_elses(store: Store) -> None:
+def test_store_claims_each_job_for_one_owner_until_release(store: Store) -> None:
     jobs = [add_job(store, at=SUBMITTED_AT + n) for n in range(3)]
     first = store.claim_deployable("one", limit=2, lease_s=60)
     assert [leased.job for leased in first] == jobs[:2]
@@ -22,7 +22,7 @@ def test_a_claimed_job_is_nobody_elses(store: Store) -> None:
     assert [leased.job for leased in store.claim_deployable("three", limit=9, lease_s=60)] == [jobs[1]]
 
 
-def test_what_can_be_deployed_is_pending_or_deploying_with_any_wish(store: Store) -> None:
+def test_store_claims_pending_and_deploying_jobs_with_any_request(store: Store) -> None:
     cancelled = store.set_wish(add_job(store).id, Wish.CANCEL)
     half_done = applied(store, add_job(store), steps(JobState.DEPLOYING))
     applied(store, add_job(store), steps(JobState.QUEUED))
@@ -32,7 +32,7 @@ def test_what_can_be_deployed_is_pending_or_deploying_with_any_wish(store: Store
     assert claimed == {cancelled.id, half_done.id}
 
 
-def test_a_try_that_is_put_off_is_counted_and_due_later(store: Store) -> None:
+def test_store_counts_postponed_deployment_and_claims_it_when_due(store: Store) -> None:
     job = add_job(store)
     (leased,) = store.claim_deployable("one", limit=1, lease_s=60)
     assert leased.deploy_tries == 0
@@ -46,7 +46,7 @@ def test_a_try_that_is_put_off_is_counted_and_due_later(store: Store) -> None:
     assert (third.job, third.deploy_tries) == (other, 1)
 
 
-def test_many_are_put_off_together_and_made_due_again(store: Store) -> None:
+def test_store_postpones_several_jobs_and_makes_them_due(store: Store) -> None:
     jobs = [add_job(store, at=SUBMITTED_AT + n) for n in range(3)]
     leased = store.claim_deployable("one", limit=2, lease_s=60)
     store.put_off([job.id for job in jobs], leased[0].lease_token, store.now() + 3600)
@@ -57,7 +57,7 @@ def test_many_are_put_off_together_and_made_due_again(store: Store) -> None:
     assert (due.job, due.deploy_tries) == (jobs[1], 1)
 
 
-def test_putting_off_with_a_dead_token_changes_nothing(store: Store) -> None:
+def test_store_postpones_nothing_with_invalid_lease_token(store: Store) -> None:
     job = add_job(store)
     (leased,) = store.claim_deployable("one", limit=1, lease_s=60)
     store.put_off([job.id], "", store.now())
@@ -66,7 +66,7 @@ def test_putting_off_with_a_dead_token_changes_nothing(store: Store) -> None:
     assert store.renew(job.id, leased.lease_token, 60)
 
 
-def test_a_lease_that_ran_out_may_be_taken_and_its_token_is_dead(store: Store) -> None:
+def test_store_invalidates_token_of_expired_lease_when_taken_over(store: Store) -> None:
     job = add_job(store)
     (old,) = store.claim_deployable("one", limit=1, lease_s=0)
     assert store.renew(job.id, old.lease_token, 0) is True  # nobody took it yet
@@ -79,7 +79,7 @@ def test_a_lease_that_ran_out_may_be_taken_and_its_token_is_dead(store: Store) -
     assert store.begin_attempt(job, new.lease_token, 1001.0) is not None
 
 
-def test_leases_end_by_the_clock(tmp_path: Path, clock: FakeClock) -> None:
+def test_store_leases_expire_by_store_clock(tmp_path: Path, clock: FakeClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     job = add_job(store)
     (leased,) = store.claim_deployable("one", limit=1, lease_s=30)
@@ -98,7 +98,7 @@ def test_leases_end_by_the_clock(tmp_path: Path, clock: FakeClock) -> None:
     store.close()
 
 
-def test_claimers_at_once_never_get_the_same_job(store: Store) -> None:
+def test_store_claims_each_job_once_for_concurrent_owners(store: Store) -> None:
     store.add_jobs([new_job() for _ in range(60)])
     barrier = Barrier(4)
     claimed: list[str] = []
@@ -117,7 +117,7 @@ def test_claimers_at_once_never_get_the_same_job(store: Store) -> None:
     assert len(claimed) == len(set(claimed)) == 60
 
 
-def test_a_named_lease_has_one_holder(store: Store) -> None:
+def test_store_named_lease_has_one_holder_until_release_or_expiry(store: Store) -> None:
     token = store.acquire_lease("watcher", "one", 60)
     assert token is not None
     assert store.acquire_lease("watcher", "two", 60) is None
@@ -134,7 +134,7 @@ def test_a_named_lease_has_one_holder(store: Store) -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_a_named_lease_asked_for_at_once_goes_to_one(store: Store, held: bool) -> None:
+def test_store_grants_named_lease_to_one_of_concurrent_owners(store: Store, held: bool) -> None:
     if held:  # and has run out
         assert store.acquire_lease("watcher", "gone", 0) is not None
     barrier = Barrier(4)
@@ -155,7 +155,7 @@ def test_a_named_lease_asked_for_at_once_goes_to_one(store: Store, held: bool) -
     assert store.renew_lease("watcher", winners[0], 60)
 
 
-def test_a_restarted_daemon_ends_the_leases_of_its_earlier_life_and_nobody_elses(store: Store) -> None:
+def test_store_ends_only_leases_of_restarted_daemon(store: Store) -> None:
     mine, other = add_job(store, at=SUBMITTED_AT), add_job(store, at=SUBMITTED_AT + 1)
     (old,) = store.claim_deployable("host:state", limit=1, lease_s=60)
     (foreign,) = store.claim_deployable("host:other", limit=1, lease_s=60)

@@ -33,7 +33,7 @@ def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=120)
 
 
-def test_the_migrations_make_exactly_the_tables_of_the_code(empty_url: str) -> None:
+def test_migrations_create_exactly_the_schema_of_code(empty_url: str) -> None:
     store = open_store(empty_url)
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
@@ -42,7 +42,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_code(empty_url: str) -> N
     store.close()
 
 
-def test_the_code_knows_every_revision(empty_url: str) -> None:
+def test_revision_list_matches_migration_scripts(empty_url: str) -> None:
     database = connect(empty_url, None, SystemClock())
     with database.reading() as connection:
         script = ScriptDirectory.from_config(alembic_config(connection))
@@ -51,7 +51,7 @@ def test_the_code_knows_every_revision(empty_url: str) -> None:
     assert script.get_heads() == [HEAD]
 
 
-def test_a_database_of_a_newer_release_is_refused_and_left_alone(empty_url: str) -> None:
+def test_open_store_rejects_newer_revision_and_leaves_database_unchanged(empty_url: str) -> None:
     store = open_store(empty_url)
     with store.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -64,7 +64,7 @@ def test_a_database_of_a_newer_release_is_refused_and_left_alone(empty_url: str)
     database.close()
 
 
-def test_rows_of_the_first_revision_stay_readable_and_go_on(empty_url: str) -> None:
+def test_migration_keeps_rows_of_first_revision_usable(empty_url: str) -> None:
     database = connect(empty_url, None, SystemClock())
     with database.writing(begin="EXCLUSIVE") as connection:
         command.upgrade(alembic_config(connection), "0001")
@@ -109,7 +109,7 @@ def test_rows_of_the_first_revision_stay_readable_and_go_on(empty_url: str) -> N
     store.close()
 
 
-def test_a_migration_of_a_database_with_rows_that_is_killed_can_be_repeated(empty_url: str) -> None:
+def test_killed_upgrade_from_first_revision_leaves_it_unchanged_and_can_be_repeated(empty_url: str) -> None:
     database = connect(empty_url, None, SystemClock())
     with database.writing(begin="EXCLUSIVE") as connection:
         command.upgrade(alembic_config(connection), "0001")
@@ -140,7 +140,7 @@ def test_a_migration_of_a_database_with_rows_that_is_killed_can_be_repeated(empt
     store.close()
 
 
-def test_an_up_to_date_store_opens_without_alembic(empty_url: str) -> None:
+def test_open_store_imports_no_alembic_if_database_is_up_to_date(empty_url: str) -> None:
     open_store(empty_url).close()
     done = run_python(
         """
@@ -154,7 +154,7 @@ def test_an_up_to_date_store_opens_without_alembic(empty_url: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_migration_that_is_killed_leaves_nothing_and_can_be_repeated(empty_url: str) -> None:
+def test_killed_migration_of_empty_database_leaves_no_table_and_can_be_repeated(empty_url: str) -> None:
     killed = run_python(
         """
         import os, signal, sys
@@ -180,7 +180,7 @@ def test_a_migration_that_is_killed_leaves_nothing_and_can_be_repeated(empty_url
     store.close()
 
 
-def test_processes_that_open_an_empty_database_at_once_all_succeed(empty_url: str) -> None:
+def test_open_store_succeeds_in_concurrent_processes_on_empty_database(empty_url: str) -> None:
     source = """
         import sys
         from ffdl_batch.store import database, open_store

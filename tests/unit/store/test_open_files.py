@@ -64,7 +64,7 @@ def refused(store: Store, key: str = "late") -> str:
     return str(caught.value)
 
 
-def test_a_deleted_database_takes_nothing_more_and_what_it_held_is_saved(opened: Store, path: Path) -> None:
+def test_store_rejects_jobs_and_saves_copy_when_database_is_deleted(opened: Store, path: Path) -> None:
     kept = {str(add_job(opened, f"k{number}").id) for number in range(3)}
     path.unlink()
     said = refused(opened)
@@ -78,14 +78,14 @@ def test_a_deleted_database_takes_nothing_more_and_what_it_held_is_saved(opened:
     assert not path.exists()
 
 
-def test_what_was_committed_last_before_the_deletion_is_noticed_is_not_acknowledged(opened: Store, path: Path) -> None:
+def test_store_acknowledges_no_commit_made_during_deletion(opened: Store, path: Path) -> None:
     """It is deleted between the look before the commit and the commit."""
     add_job(opened)
     event.listen(opened.engine, "commit", lambda _: path.unlink(missing_ok=True))
     refused(opened)
 
 
-def test_a_database_that_was_moved_away_goes_on_when_it_is_back(opened: Store, path: Path, tmp_path: Path) -> None:
+def test_store_accepts_jobs_again_when_moved_database_is_back(opened: Store, path: Path, tmp_path: Path) -> None:
     kept = {str(add_job(opened).id)}
     elsewhere = tmp_path / "elsewhere.db"
     path.rename(elsewhere)
@@ -99,7 +99,9 @@ def test_a_database_that_was_moved_away_goes_on_when_it_is_back(opened: Store, p
     assert ids_in(path) == kept
 
 
-def test_a_database_in_whose_place_another_lies_is_not_mixed_with_it(opened: Store, path: Path, tmp_path: Path) -> None:
+def test_store_saves_copy_and_keeps_foreign_file_when_database_is_replaced(
+    opened: Store, path: Path, tmp_path: Path
+) -> None:
     kept = {str(add_job(opened).id)}
     copy = tmp_path / "copy"
     with closing(sqlite3.connect(copy)) as other:
@@ -114,7 +116,7 @@ def test_a_database_in_whose_place_another_lies_is_not_mixed_with_it(opened: Sto
     assert path.read_bytes() == before
 
 
-def test_where_the_copy_finds_no_place_it_is_tried_again(
+def test_store_retries_rescue_copy_after_interval_if_it_failed(
     opened: Store, tmp_path: Path, path: Path, clock: FakeClock
 ) -> None:
     kept = {str(add_job(opened).id)}
@@ -132,7 +134,7 @@ def test_where_the_copy_finds_no_place_it_is_tried_again(
     assert not opened.trouble.holds_last_copy
 
 
-def test_who_ends_tries_the_copy_once_more(
+def test_store_retries_rescue_copy_at_close(
     path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, network_fs: bool
 ) -> None:
     store = open_store(f"sqlite:///{path}", network_fs=network_fs, clock=clock)
@@ -150,7 +152,7 @@ def _no_room(_source: sqlite3.Connection, _target: Path) -> None:
     raise CopyFailed("No space left on device")
 
 
-def test_a_linked_database_is_judged_by_where_it_lies(
+def test_open_store_checks_file_system_of_link_target(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -164,7 +166,7 @@ def test_a_linked_database_is_judged_by_where_it_lies(
     assert "kept.db-journal" in names and "kept.db-wal" not in names
 
 
-def test_a_database_that_an_nfs_client_keeps_for_us_is_deleted(opened: Store, path: Path) -> None:
+def test_store_treats_nfs_silly_renamed_database_as_deleted(opened: Store, path: Path) -> None:
     """The client renames what is deleted while it is open, and removes it with the process (sillyrename)."""
     kept = {str(add_job(opened).id)}
     path.rename(path.with_name(".nfs000000000012ab3400000001"))
@@ -174,7 +176,7 @@ def test_a_database_that_an_nfs_client_keeps_for_us_is_deleted(opened: Store, pa
     assert ids_in(Path(found[1])) == kept
 
 
-def test_where_nothing_can_be_opened_a_missing_database_is_refused_all_the_same(
+def test_store_rejects_jobs_on_deleted_database_without_free_descriptors(
     opened: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: Path) -> Iterator[Path]:
@@ -189,7 +191,7 @@ def test_where_nothing_can_be_opened_a_missing_database_is_refused_all_the_same(
     assert found is not None and ids_in(Path(found[1])) == kept
 
 
-def test_the_log_of_a_database_behind_a_symbolic_link_lies_beside_the_file(tmp_path: Path, clock: FakeClock) -> None:
+def test_store_finds_wal_beside_target_of_linked_database(tmp_path: Path, clock: FakeClock) -> None:
     file, link = tmp_path / "real" / "file", tmp_path / "jobs.db"
     file.parent.mkdir()
     file.touch()
@@ -205,7 +207,7 @@ def test_the_log_of_a_database_behind_a_symbolic_link_lies_beside_the_file(tmp_p
     store.close()
 
 
-def test_a_log_that_is_deleted_is_made_anew_and_loses_nothing(opened: Store, path: Path) -> None:
+def test_store_recreates_deleted_log_without_losing_jobs(opened: Store, path: Path) -> None:
     """The deleted log holds what was committed before, and what is committed now."""
     kept = {str(add_job(opened).id)}
     for beside in companions(path):
@@ -217,7 +219,7 @@ def test_a_log_that_is_deleted_is_made_anew_and_loses_nothing(opened: Store, pat
 
 
 @pytest.mark.parametrize("network_fs", [False], indirect=True)
-def test_a_log_that_cannot_be_saved_now_keeps_requests_from_being_acknowledged(opened: Store, path: Path) -> None:
+def test_store_rejects_jobs_while_deleted_log_cannot_be_saved(opened: Store, path: Path) -> None:
     add_job(opened)
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -233,7 +235,7 @@ def test_a_log_that_cannot_be_saved_now_keeps_requests_from_being_acknowledged(o
     assert opened.trouble is None
 
 
-def test_it_is_seen_though_nobody_writes(opened: Store, path: Path) -> None:
+def test_store_file_check_detects_deleted_files_without_writes(opened: Store, path: Path) -> None:
     kept = {str(add_job(opened).id)}
     opened.look_after_files()
     for beside in companions(path):
@@ -248,7 +250,7 @@ def test_it_is_seen_though_nobody_writes(opened: Store, path: Path) -> None:
     assert ids_in(rescued) == kept
 
 
-def test_a_batch_that_is_refused_is_not_in_the_database_when_it_is_back(opened: Store, path: Path) -> None:
+def test_rejected_batch_is_not_in_moved_database_when_it_is_back(opened: Store, path: Path) -> None:
     """Refused before the commit: nothing that was not acknowledged is executed later."""
     opened.add_jobs([new_job("first")])
     elsewhere = path.with_name("elsewhere")

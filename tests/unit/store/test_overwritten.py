@@ -81,7 +81,7 @@ def refused(store: Store, key: str = "late") -> str:
 
 
 @pytest.mark.parametrize("copied", [backup, plain, newer, nothing, junk])
-def test_a_database_that_was_overwritten_takes_nothing_more_and_is_mixed_with_nothing(
+def test_store_rejects_jobs_and_keeps_foreign_content_when_overwritten(
     opened: Store, path: Path, copied: Callable[[Store, Path], bytes], network_fs: bool
 ) -> None:
     add_job(opened, "before")
@@ -109,7 +109,7 @@ def test_a_database_that_was_overwritten_takes_nothing_more_and_is_mixed_with_no
     assert list(path.parent.glob("*.replaced-*")) == []
 
 
-def test_a_database_that_was_cut_off_takes_nothing_more(opened: Store, path: Path) -> None:
+def test_store_rejects_jobs_when_database_is_truncated(opened: Store, path: Path) -> None:
     add_job(opened)
     fold(opened)
     opened.look_after_files()
@@ -117,7 +117,7 @@ def test_a_database_that_was_cut_off_takes_nothing_more(opened: Store, path: Pat
     assert "another program wrote into it" in refused(opened)
 
 
-def test_it_is_seen_though_nobody_writes(opened: Store, path: Path) -> None:
+def test_store_file_check_detects_overwritten_database_without_writes(opened: Store, path: Path) -> None:
     foreign = backup(opened, path)
     kept = str(add_job(opened).id)
     opened.look_after_files()
@@ -128,7 +128,7 @@ def test_it_is_seen_though_nobody_writes(opened: Store, path: Path) -> None:
     assert kept not in ids_in(path), "what was put there is as it was put there, if the daemon is killed now"
 
 
-def test_copies_that_lie_beside_it_are_named(opened: Store, path: Path) -> None:
+def test_store_error_names_copies_beside_overwritten_database(opened: Store, path: Path) -> None:
     rescued = path.with_name("jobs.db.rescued-20261122T000000Z")
     upgrade = path.with_name("jobs.db.revision-0001-20261121T000000Z")
     for copy in (rescued, upgrade):
@@ -138,7 +138,7 @@ def test_copies_that_lie_beside_it_are_named(opened: Store, path: Path) -> None:
 
 
 @LOCAL
-def test_what_was_committed_while_it_was_overwritten_is_not_acknowledged(opened: Store, path: Path) -> None:
+def test_store_acknowledges_no_commit_made_during_overwrite(opened: Store, path: Path) -> None:
     """Between the last look and the commit, which goes into the log."""
     foreign = backup(opened, path)
     add_job(opened, "first")
@@ -146,7 +146,7 @@ def test_what_was_committed_while_it_was_overwritten_is_not_acknowledged(opened:
     refused(opened)
 
 
-def test_who_begins_a_transaction_before_commits_nothing_into_the_other_file(opened: Store, path: Path) -> None:
+def test_store_commits_nothing_into_file_overwritten_in_transaction(opened: Store, path: Path) -> None:
     foreign = backup(opened, path)
     add_job(opened, "first")
 
@@ -167,7 +167,7 @@ def copy_over_itself(file: Path) -> None:
     file.write_bytes(file.read_bytes())
 
 
-def test_a_file_that_was_touched_or_copied_over_itself_is_ours(opened: Store, path: Path) -> None:
+def test_store_accepts_database_touched_or_rewritten_with_same_content(opened: Store, path: Path) -> None:
     kept = {str(add_job(opened, "first").id)}
     for number, disturb in enumerate((touch, copy_over_itself)):
         disturb(path)
@@ -181,7 +181,7 @@ def test_a_file_that_was_touched_or_copied_over_itself_is_ours(opened: Store, pa
 
 @LOCAL
 @pytest.mark.parametrize("mode", ["PASSIVE", "TRUNCATE"])
-def test_another_program_of_sqlite_may_move_the_log_into_the_file(opened: Store, path: Path, mode: str) -> None:
+def test_store_accepts_wal_checkpoint_by_other_sqlite_program(opened: Store, path: Path, mode: str) -> None:
     kept = {str(add_job(opened, "first").id)}
     for number in range(3):
         with closing(sqlite3.connect(path)) as other:
@@ -194,7 +194,7 @@ def test_another_program_of_sqlite_may_move_the_log_into_the_file(opened: Store,
 
 
 @LOCAL
-def test_another_program_may_read_an_older_state_while_the_log_is_moved(opened: Store, path: Path) -> None:
+def test_store_accepts_partial_checkpoint_while_reader_holds_older_state(opened: Store, path: Path) -> None:
     """The file is between two commits then."""
     add_job(opened, "first")
     with closing(sqlite3.connect(path, isolation_level=None)) as reader, closing(sqlite3.connect(path)) as other:
@@ -209,7 +209,7 @@ def test_another_program_may_read_an_older_state_while_the_log_is_moved(opened: 
     assert opened.trouble is None and len(ids_in(path)) == 3
 
 
-def test_commits_that_move_the_log_are_ours(opened: Store, path: Path) -> None:
+def test_store_accepts_checkpoints_by_own_commits(opened: Store, path: Path) -> None:
     with opened.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA wal_autocheckpoint = 1")
     kept = {str(add_job(opened, f"k{number}").id) for number in range(20)}
@@ -217,7 +217,7 @@ def test_commits_that_move_the_log_are_ours(opened: Store, path: Path) -> None:
     assert opened.trouble is None and ids_in(path) == kept
 
 
-def test_who_opens_it_again_goes_on_counting(path: Path, clock: FakeClock, network_fs: bool) -> None:
+def test_store_continues_write_count_after_reopening(path: Path, clock: FakeClock, network_fs: bool) -> None:
     for number in range(3):
         store = open_store(f"sqlite:///{path}", network_fs=network_fs, clock=clock)
         add_job(store, f"k{number}")
@@ -246,12 +246,12 @@ def header(count: int, modes: bytes = b"\2\2", rest: bytes = b"") -> bytes:
         (b"", 7, False),
     ],
 )
-def test_what_the_header_tells(found: bytes, committed: int, ours: bool) -> None:
+def test_is_own_recognizes_own_writes_by_header_count(found: bytes, committed: int, ours: bool) -> None:
     before = Left(8192, 1, header(5))
     assert is_own(Left(8192, 2, found), before, committed) is ours
 
 
-def test_the_count_begins_anew() -> None:
+def test_is_own_accepts_wrapped_write_count() -> None:
     before = Left(8192, 1, header(COUNTS - 2))
     assert is_own(Left(8192, 2, header(1)), before, 1)
     assert not is_own(Left(8192, 2, header(2)), before, 1)

@@ -17,7 +17,7 @@ JOBS, PAGES = 1500, 1500
 
 
 @pytest.mark.parametrize("network_fs", [False, True])
-def test_what_is_listed_again_and_again_stays_in_memory(tmp_path: Path, network_fs: bool) -> None:
+def test_store_second_listing_of_live_jobs_reads_no_database_pages(tmp_path: Path, network_fs: bool) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=network_fs)
     store.add_jobs([new_job(f"key-{n}", name="n" * 2000) for n in range(JOBS)])
     with store.engine.begin() as connection:

@@ -10,7 +10,7 @@ from ffdl_batch.store.transitions import LockedJob, decide
 from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, deploying, steps
 
 
-def test_a_change_is_seen_after_the_job_was_read_before(store: Store) -> None:
+def test_live_deployed_returns_changed_job_after_earlier_read(store: Store) -> None:
     job, token = deploying(store)
     queued = applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
     assert store.live_deployed("local") == [queued]
@@ -20,7 +20,7 @@ def test_a_change_is_seen_after_the_job_was_read_before(store: Store) -> None:
     assert store.live_deployed("local") == []
 
 
-def test_jobs_that_did_not_change_are_asked_for_their_revision_only(store: Store) -> None:
+def test_live_deployed_selects_no_spec_of_unchanged_job(store: Store) -> None:
     job, token = deploying(store)
     queued = applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
     store.live_deployed("local")
@@ -38,7 +38,7 @@ def test_jobs_that_did_not_change_are_asked_for_their_revision_only(store: Store
     assert "spec" not in statement
 
 
-def test_a_job_that_left_its_deployment_is_nobodys(store: Store) -> None:
+def test_store_clears_deployment_lease_when_job_is_queued(store: Store) -> None:
     job, token = deploying(store)
     applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
     assert not store.renew(job.id, token, 60)
@@ -46,7 +46,7 @@ def test_a_job_that_left_its_deployment_is_nobodys(store: Store) -> None:
     assert step.beside["lease_token"] == ""
 
 
-def test_an_attempt_may_begin_with_a_longer_lease(store: Store) -> None:
+def test_begin_attempt_extends_lease_if_given_longer_time(store: Store) -> None:
     job = add_job(store)
     (leased,) = store.claim_deployable("deployer", limit=1, lease_s=0.0)
     assert store.begin_attempt(job, leased.lease_token, SUBMITTED_AT + 1, 600.0) is not None

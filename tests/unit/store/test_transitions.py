@@ -21,7 +21,7 @@ from tests.unit.store.jobs import (
 S = JobState
 
 
-def test_an_attempt_begins_with_its_token(store: Store) -> None:
+def test_begin_attempt_creates_first_attempt_with_token(store: Store) -> None:
     job, _ = deploying(store)
     assert (job.state, job.attempt, job.token) == (S.DEPLOYING, 1, f"{job.id}-1")
     assert store.get(job.id) == job
@@ -30,7 +30,7 @@ def test_an_attempt_begins_with_its_token(store: Store) -> None:
     assert [(entry.state, entry.attempt) for entry in store.history(job.id)] == [(S.PENDING, 0), (S.DEPLOYING, 1)]
 
 
-def test_a_job_that_is_not_pending_begins_no_attempt(store: Store) -> None:
+def test_begin_attempt_rejects_job_that_is_not_pending(store: Store) -> None:
     job, token = deploying(store)
     with pytest.raises(IllegalTransition):
         store.begin_attempt(job, token, SUBMITTED_AT + 2)
@@ -38,7 +38,7 @@ def test_a_job_that_is_not_pending_begins_no_attempt(store: Store) -> None:
     assert len(store.attempts(job.id)) == 1
 
 
-def test_a_walk_to_the_end_is_recorded_step_by_step(store: Store) -> None:
+def test_store_records_every_step_of_job_until_end(store: Store) -> None:
     job, token = deploying(store)
     queued = Change(((S.QUEUED, 1002.0),), columns={"native_id": "4711", "network": "none"})
     job = applied(store, job, queued, lease_token=token)
@@ -57,7 +57,7 @@ def test_a_walk_to_the_end_is_recorded_step_by_step(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_times_within_a_job_never_go_backwards(store: Store) -> None:
+def test_store_never_records_decreasing_times_for_job(store: Store) -> None:
     job = add_job(store)
     job = applied(store, job, Change(((S.QUEUED, 2000.0), (S.PROCESSING, 1500.0))))
     job = applied(store, job, Change(((S.COMPLETED, 10.0),)))
@@ -65,7 +65,7 @@ def test_times_within_a_job_never_go_backwards(store: Store) -> None:
     assert job.ended_at == 2000.0
 
 
-def test_an_illegal_step_raises_and_nothing_of_the_change_is_written(store: Store) -> None:
+def test_apply_rejects_illegal_change_and_writes_nothing(store: Store) -> None:
     job = applied(store, add_job(store), steps(S.PROCESSING))
     with pytest.raises(IllegalTransition):
         store.apply(job, steps(S.STORING, S.QUEUED, nodes="n1"))
@@ -75,7 +75,7 @@ def test_an_illegal_step_raises_and_nothing_of_the_change_is_written(store: Stor
     assert_consistent(store, job.id)
 
 
-def test_one_illegal_change_undoes_all_of_apply_many(store: Store) -> None:
+def test_apply_many_writes_nothing_if_one_change_is_illegal(store: Store) -> None:
     good, bad = add_job(store), applied(store, add_job(store), steps(S.STORING))
     with pytest.raises(IllegalTransition):
         store.apply_many([(good, steps(S.QUEUED)), (bad, steps(S.QUEUED))])
@@ -83,7 +83,7 @@ def test_one_illegal_change_undoes_all_of_apply_many(store: Store) -> None:
 
 
 @pytest.mark.parametrize("end", sorted(TERMINAL))
-def test_an_end_is_final(store: Store, end: JobState) -> None:
+def test_apply_rejects_any_step_after_terminal_state(store: Store, end: JobState) -> None:
     job = applied(store, add_job(store), steps(end))
     for cause in (Cause.PROGRESS, Cause.REQUEUED):
         for target in S:
@@ -94,7 +94,7 @@ def test_an_end_is_final(store: Store, end: JobState) -> None:
     assert store.count_live() == 0
 
 
-def test_a_stale_revision_changes_nothing(store: Store) -> None:
+def test_apply_changes_nothing_for_stale_revision(store: Store) -> None:
     seen = add_job(store)
     now = applied(store, seen, steps(S.QUEUED))
     assert store.apply(seen, steps(S.FAILED)) is None
@@ -104,7 +104,7 @@ def test_a_stale_revision_changes_nothing(store: Store) -> None:
     assert_consistent(store, seen.id)
 
 
-def test_a_stale_or_empty_lease_token_changes_nothing(store: Store) -> None:
+def test_store_changes_nothing_for_stale_or_empty_lease_token(store: Store) -> None:
     job = add_job(store)
     (old,) = store.claim_deployable("one", limit=1, lease_s=0)
     (new,) = store.claim_deployable("two", limit=1, lease_s=60)
@@ -122,7 +122,7 @@ def test_a_stale_or_empty_lease_token_changes_nothing(store: Store) -> None:
     assert store.apply(begun, steps(S.QUEUED), lease_token=new.lease_token) is None
 
 
-def test_an_unknown_job_is_no_error(store: Store) -> None:
+def test_store_returns_none_or_false_for_unknown_job(store: Store) -> None:
     job = add_job(store)
     unknown = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"id": "training-000000000"})
     assert store.apply(unknown, steps(S.QUEUED)) is None
@@ -131,14 +131,14 @@ def test_an_unknown_job_is_no_error(store: Store) -> None:
     assert store.renew(unknown.id, "t", 1) is False
 
 
-def test_a_change_that_changes_nothing_keeps_the_revision(store: Store) -> None:
+def test_apply_keeps_revision_if_nothing_changes(store: Store) -> None:
     job = applied(store, add_job(store), steps(S.QUEUED, nodes="n1"))
     assert store.apply(job, Change(columns={"nodes": "n1", "pending_reason": ""})) == job
     assert store.apply_many([(job, Change())]) == [job]
     assert store.get(job.id) == job
 
 
-def test_apply_many_drops_what_others_changed_and_keeps_the_rest(store: Store) -> None:
+def test_apply_many_skips_stale_jobs_and_writes_the_rest(store: Store) -> None:
     one, two, three = (add_job(store) for _ in range(3))
     applied(store, two, steps(S.CANCELLED))
     updated = store.apply_many([(job, steps(S.QUEUED, native_id=f"n-{job.id}")) for job in (three, two, one, one)])
@@ -148,7 +148,7 @@ def test_apply_many_drops_what_others_changed_and_keeps_the_rest(store: Store) -
         assert_consistent(store, job.id)
 
 
-def test_a_wish_is_noted_beside_the_state(store: Store) -> None:
+def test_store_records_request_without_changing_state(store: Store) -> None:
     job = applied(store, add_job(store), steps(S.PROCESSING))
     halting = store.set_wish(job.id, Wish.HALT)
     assert halting is not None
@@ -161,7 +161,7 @@ def test_a_wish_is_noted_beside_the_state(store: Store) -> None:
     assert applied(store, cancelling, steps(S.CANCELLED)).wish is Wish.NONE
 
 
-def test_a_resumed_job_starts_clean_with_the_next_attempt(store: Store) -> None:
+def test_resumed_job_starts_next_attempt_without_old_error(store: Store) -> None:
     job, token = deploying(store)
     change = Change(((S.FAILED, 1005.0),), message="no", error_code="C201", columns={"exit_code": 3, "native_id": "1"})
     job = applied(store, job, change)
@@ -176,7 +176,7 @@ def test_a_resumed_job_starts_clean_with_the_next_attempt(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_a_requeued_job_goes_back_within_its_attempt(store: Store) -> None:
+def test_requeued_job_returns_to_queued_in_same_attempt(store: Store) -> None:
     job, _ = deploying(store)
     job = applied(store, job, steps(S.PROCESSING, native_id="5"))
     job = applied(store, job, Change(((S.QUEUED, 1010.0),), cause=Cause.REQUEUED, message="requeued"))
@@ -185,7 +185,7 @@ def test_a_requeued_job_goes_back_within_its_attempt(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_appliers_at_once_leave_a_gapless_history(store: Store) -> None:
+def test_apply_many_keeps_gapless_history_with_concurrent_writers(store: Store) -> None:
     jobs = [applied(store, add_job(store), steps(S.PROCESSING)) for _ in range(3)]
     won: list[int] = []
 
@@ -212,7 +212,7 @@ def test_appliers_at_once_leave_a_gapless_history(store: Store) -> None:
         assert after.revision == len(store.history(job.id))
 
 
-def test_an_attempt_that_was_none_gives_its_number_to_the_next(store: Store) -> None:
+def test_store_reuses_number_of_unsent_first_attempt(store: Store) -> None:
     job, token = deploying(store)
     back = Change(((S.PENDING, 1002.0),), Cause.REQUEUED, "no room", columns={"pending_reason": "no room"}, unsent=True)
     job = applied(store, job, back, lease_token=token)
@@ -227,7 +227,7 @@ def test_an_attempt_that_was_none_gives_its_number_to_the_next(store: Store) -> 
     assert_consistent(store, job.id)
 
 
-def test_a_later_attempt_that_was_none_leaves_the_one_before(store: Store) -> None:
+def test_store_removes_unsent_second_attempt_and_keeps_first(store: Store) -> None:
     job, token = deploying(store)
     job = applied(store, job, steps(S.QUEUED, native_id="4711"), lease_token=token)
     job = applied(store, job, Change(((S.PENDING, 1002.0),), Cause.REQUEUED))
@@ -240,7 +240,7 @@ def test_a_later_attempt_that_was_none_leaves_the_one_before(store: Store) -> No
 
 
 @pytest.mark.parametrize("target", [S.QUEUED, S.FAILED])
-def test_only_an_attempt_that_nobody_has_can_be_none(store: Store, target: JobState) -> None:
+def test_apply_rejects_unsent_change_for_submitted_attempt_or_other_state(store: Store, target: JobState) -> None:
     job, _ = deploying(store)
     with pytest.raises((ValueError, IllegalTransition)):
         store.apply(job, Change(((target, 1002.0),), Cause.REQUEUED, unsent=True))

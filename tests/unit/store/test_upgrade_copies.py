@@ -48,7 +48,7 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("network_fs", [False, True])
-def test_the_database_of_before_is_kept_beside(old: Path, network_fs: bool) -> None:
+def test_upgrade_keeps_private_copy_of_previous_database(old: Path, network_fs: bool) -> None:
     store = open_store(f"sqlite:///{old}", network_fs=network_fs)
     store.close()
     ((revision, copy),) = upgrade_copies(old)
@@ -59,7 +59,7 @@ def test_the_database_of_before_is_kept_beside(old: Path, network_fs: bool) -> N
     assert {path.name for path in old.parent.iterdir()} - {journal} == {old.name, copy.name}
 
 
-def test_only_the_newest_copies_stay(old: Path) -> None:
+def test_upgrade_keeps_only_newest_copies(old: Path) -> None:
     for day in range(1, 9):
         old.with_name(f"{old.name}.revision-0001-2020010{day}T000000Z").touch()
     other = old.with_name(f"{old.name}.revision-notes")
@@ -83,7 +83,7 @@ FILE_LIMIT = """
     """
 
 
-def test_without_room_for_the_copy_nothing_is_changed(old: Path) -> None:
+def test_upgrade_changes_nothing_without_space_for_copy(old: Path) -> None:
     before = old.read_bytes()
     argv = [sys.executable, "-c", textwrap.dedent(FILE_LIMIT), f"sqlite:///{old}", str(len(before) // 2)]
     root = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_without_room_for_the_copy_nothing_is_changed(old: Path) -> None:
     assert_usable(old)
 
 
-def test_without_room_for_the_upgrade_the_revision_before_stays(old: Path) -> None:
+def test_upgrade_keeps_previous_revision_when_database_is_full(old: Path) -> None:
     database = connect(f"sqlite:///{old}", False, SystemClock())
     with database.reading() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -121,7 +121,7 @@ def make_newer(url: str, release: str) -> None:
 
 
 @pytest.mark.parametrize("release", ["7.3.1", ""])
-def test_a_newer_schema_is_refused_with_the_release_that_made_it_and_the_way_out(empty_url: str, release: str) -> None:
+def test_open_store_rejects_newer_schema_and_names_release_and_copy(empty_url: str, release: str) -> None:
     put_schema(RELEASED[0], empty_url)
     make_newer(empty_url, release)
     who = f"ffdl-batch {release}" if release else "a newer release"
@@ -139,7 +139,7 @@ def test_a_newer_schema_is_refused_with_the_release_that_made_it_and_the_way_out
 
 @pytest.mark.parametrize("journal", ["WAL", "TRUNCATE"])
 @pytest.mark.parametrize("network_fs", [False, True])
-def test_a_newer_file_stays_as_it_is_to_the_byte(tmp_path: Path, journal: str, network_fs: bool) -> None:
+def test_open_store_leaves_newer_database_file_unchanged(tmp_path: Path, journal: str, network_fs: bool) -> None:
     file = tmp_path / "jobs.db"
     make_newer(f"sqlite:///{file}", "7.3.1")
     with sqlite3.connect(file) as connection:

@@ -18,7 +18,7 @@ from tests.unit.store.jobs import SUBMITTED_AT, add_job, assert_consistent, depl
 S = JobState
 
 
-def test_attempts_that_begin_together(store: Store) -> None:
+def test_begin_attempts_starts_several_attempts_in_one_call(store: Store) -> None:
     jobs = [add_job(store, key) for key in "abc"]
     leased = store.claim_deployable("deployer", limit=3, lease_s=60)
     (token,) = {one.lease_token for one in leased}
@@ -31,7 +31,7 @@ def test_attempts_that_begin_together(store: Store) -> None:
         assert_consistent(store, job.id)
 
 
-def test_what_is_anothers_by_now_begins_nothing_and_keeps_nobody_from_beginning(store: Store) -> None:
+def test_begin_attempts_skips_changed_or_unleased_jobs(store: Store) -> None:
     changed, unleased, kept = (add_job(store, key) for key in "abc")
     (first, *_) = store.claim_deployable("deployer", limit=3, lease_s=60)
     store.set_wish(changed.id, Wish.HALT)
@@ -43,7 +43,7 @@ def test_what_is_anothers_by_now_begins_nothing_and_keeps_nobody_from_beginning(
         assert_consistent(store, job.id)
 
 
-def test_one_that_is_not_pending_begins_none(store: Store) -> None:
+def test_begin_attempts_starts_none_if_one_job_is_not_pending(store: Store) -> None:
     deployed, token = deploying(store, "a")
     pending = add_job(store, "b")
     with store.engine.begin() as connection:
@@ -54,11 +54,11 @@ def test_one_that_is_not_pending_begins_none(store: Store) -> None:
     assert store.attempts(pending.id) == []
 
 
-def test_no_attempts_are_no_statement(store: Store) -> None:
+def test_begin_attempts_returns_nothing_without_jobs(store: Store) -> None:
     assert store.begin_attempts([], "token", 1.0) == {}
 
 
-def test_changes_of_different_columns_in_one_transaction(store: Store) -> None:
+def test_apply_many_writes_different_columns_in_one_call(store: Store) -> None:
     one, two, three = (add_job(store, key) for key in "abc")
     changes = [steps(S.QUEUED, native_id="1"), steps(S.FAILED), steps(S.QUEUED, native_id="3")]
     updated = store.apply_many(list(zip((one, two, three), changes, strict=True)))
@@ -67,7 +67,7 @@ def test_changes_of_different_columns_in_one_transaction(store: Store) -> None:
     assert [len(store.history(job.id)) for job in updated] == [2, 2, 2]
 
 
-def test_two_changes_of_one_job_follow_each_other(store: Store) -> None:
+def test_apply_many_applies_two_changes_of_one_job_in_order(store: Store) -> None:
     job = add_job(store)
     then = replace(job, revision=job.revision + 1)
     updated = store.apply_many([(job, steps(S.QUEUED)), (then, Change(columns={"nodes": "n1"}))])
@@ -75,7 +75,7 @@ def test_two_changes_of_one_job_follow_each_other(store: Store) -> None:
     assert store.get(job.id) == updated[-1]
 
 
-def test_a_row_that_is_not_the_one_that_was_locked_is_an_error_and_nothing_is_written(store: Store) -> None:
+def test_writes_flush_raises_and_writes_nothing_for_row_changed_under_lock(store: Store) -> None:
     job, other = add_job(store, "a"), add_job(store, "b")
     stale = replace(other, revision=7)
     database: Database = store._database

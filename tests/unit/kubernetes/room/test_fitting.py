@@ -50,7 +50,9 @@ def wish(pods: int = 1, gpus: int = 2, **selector: str) -> Wish:
         (wish(), (holder("", 9), holder("elsewhere", 9)), Found(NOW, ("a",), 4)),
     ],
 )
-def test_when_there_is_room(asked: Wish, holders: tuple[Holder, ...], found: Found) -> None:
+def test_capacity_fitting_returns_earliest_time_and_fitting_nodes(
+    asked: Wish, holders: tuple[Holder, ...], found: Found
+) -> None:
     assert find_room(opening_for(asked, ClusterNow(NOW, (node("a"), node("b")), holders)), NOW) == found
 
 
@@ -67,18 +69,20 @@ KEPT: dict[str, Any] = {"taints": ({"key": "pool", "value": "x", "effect": "NoSc
         ((), False),
     ],
 )
-def test_whether_nodes_are_closed_to_all_or_kept_for_others(nodes: tuple[Node, ...], closed: bool) -> None:
+def test_capacity_evidence_reports_closed_only_if_every_excluded_node_is_closed(
+    nodes: tuple[Node, ...], closed: bool
+) -> None:
     there = ClusterNow(NOW, nodes)
     assert are_closed(opening_for(wish(), there), there) == closed
 
 
-def test_what_the_job_itself_holds_is_free_for_another_request_in_its_place() -> None:
+def test_capacity_fitting_counts_resources_of_replaced_job_as_free() -> None:
     there = ClusterNow(NOW, (node("a"),), (holder("a", 4, token="training-1-1"),))
     assert find_room(opening_for(wish(), there), NOW).at is None
     assert find_room(opening_for(wish(), there, "training-1-1"), NOW) == Found(NOW, ("a",), 2)
 
 
-def test_nodes_with_other_labels_taints_or_none_that_are_open_are_none() -> None:
+def test_capacity_fitting_skips_nodes_with_wrong_labels_taints_or_cordon() -> None:
     nodes = (
         node("other", labels={"gpu": "v100"}), node("closed", labels={"gpu": "a100"}, closed="cordoned"),
         node("kept", labels={"gpu": "a100"}, taints=({"key": "team", "value": "x", "effect": "NoSchedule"},)),
@@ -98,7 +102,7 @@ def test_nodes_with_other_labels_taints_or_none_that_are_open_are_none() -> None
         ({"key": "a", "operator": "Exists", "effect": "NoSchedule"}, True),
     ],
 )  # fmt: skip
-def test_what_is_tolerated(toleration: Mapping[str, str], is_one: bool) -> None:
+def test_is_tolerated_matches_key_value_operator_and_effect(toleration: Mapping[str, str], is_one: bool) -> None:
     assert is_tolerated({"key": "a", "value": "1", "effect": "NoSchedule"}, [toleration]) is is_one
 
 
@@ -107,7 +111,7 @@ HELD = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.none() | st.i
 
 
 @given(sizes=NODES, held=HELD, pods=st.integers(1, 4), gpus=st.integers(0, 4))
-def test_it_is_what_one_finds_who_waits_and_places_pod_after_pod(
+def test_capacity_fitting_time_matches_placing_pods_one_by_one(
     sizes: list[int], held: list[tuple[int, int, int | None]], pods: int, gpus: int
 ) -> None:
     nodes = tuple(node(f"n{at}", size) for at, size in enumerate(sizes))
@@ -133,7 +137,7 @@ def test_it_is_what_one_finds_who_waits_and_places_pod_after_pod(
     assert find_room(opening_for(wish(pods, gpus), ClusterNow(NOW, nodes, holders)), NOW).at == expected
 
 
-def test_a_node_and_a_pod_of_the_api() -> None:
+def test_cluster_reader_parses_nodes_and_pods_of_the_api() -> None:
     ready = {"type": "Ready", "status": "True"}
     thing: dict[str, Any] = {
         "metadata": {"name": "n", "labels": {"gpu": "a100"}},
@@ -178,11 +182,11 @@ def container(cpu: str, **more: Any) -> dict[str, Any]:
         ({"containers": [{}]}, None),
     ],
 )  # fmt: skip
-def test_what_a_pod_asks_for(spec: dict[str, Any], cpu: str | None) -> None:
+def test_pod_request_sums_containers_init_containers_and_overhead(spec: dict[str, Any], cpu: str | None) -> None:
     assert asked_of(spec).get("cpu") == (None if cpu is None else Decimal(cpu))
 
 
-def test_where_nodes_are_not_known_nobody_foretells() -> None:
+def test_foretell_returns_none_without_known_nodes_and_explains_missing_capacity() -> None:
     there = There(ClusterNow(NOW, lacks="may not"))
     assert foretell([], wish(), there, NOW, "") is None
     known = There(ClusterNow(NOW, (node("a"),)))

@@ -26,7 +26,7 @@ def quota(hard: dict[str, str], used: dict[str, str] | None = None, **spec: Any)
     return {"metadata": {"name": "q"}, "spec": {"hard": hard, **spec}, "status": {"hard": hard, "used": used or {}}}
 
 
-def test_what_a_request_counts_for() -> None:
+def test_quota_needs_count_pods_resources_and_objects_of_request() -> None:
     need = needs_of(objects())
     assert need["pods"] == need["count/pods"] == 2 and need["cpu"] == need["requests.cpu"] == 4
     assert need[f"requests.{GPU}"] == need[f"limits.{GPU}"] == 2 and need["limits.memory"] == 2 * 1024**3
@@ -46,11 +46,13 @@ def test_what_a_request_counts_for() -> None:
         ({"count/cronjobs.batch": "0"}, {}, {}, ""),
     ],
 )  # fmt: skip
-def test_what_a_quota_leaves(hard: dict[str, str], used: dict[str, str], freed: dict[str, Decimal], said: str) -> None:
+def test_quota_check_reports_shortage_and_whether_request_can_ever_start(
+    hard: dict[str, str], used: dict[str, str], freed: dict[str, Decimal], said: str
+) -> None:
     assert lacking(objects(), [quota(hard, used)], freed) == said
 
 
-def test_what_all_pods_together_never_get_is_told_of_the_job() -> None:
+def test_quota_check_reports_resource_that_all_pods_together_never_get() -> None:
     quotas = [quota({"pods": "1"}) | {"metadata": {"name": "other"}}, quota({"requests.cpu": "3", "pods": "9"})]
     (job, *_) = objects(2)
     assert never(job, "q", quotas) == ("requests.cpu", "3", "4")
@@ -62,12 +64,12 @@ def test_what_all_pods_together_never_get_is_told_of_the_job() -> None:
     [("Terminating", None, False), ("Terminating", 60, True), ("NotTerminating", None, True),
      ("NotTerminating", 60, False), ("BestEffort", None, False), ("NotBestEffort", None, True)],
 )  # fmt: skip
-def test_quotas_of_other_pods_do_not_count(scope: str, limit: int | None, counts: bool) -> None:
+def test_quota_check_counts_only_quotas_with_matching_scope(scope: str, limit: int | None, counts: bool) -> None:
     more = {} if limit is None else {"activeDeadlineSeconds": limit}
     assert bool(lacking(objects(**more), [quota({"pods": "0"}, scopes=[scope])], {})) is counts
 
 
-def test_the_pods_in_whose_place_it_would_be_give_their_share_back() -> None:
+def test_foretell_counts_quota_of_replaced_pods_as_free() -> None:
     own = {"spec": POD, "status": {"phase": "Pending"}}
     asked, hard, used = objects(1), {f"requests.{GPU}": "2"}, {f"requests.{GPU}": "2"}
     plain = There(ClusterNow(0.0, lacks="may not"), [quota(hard, used)])
@@ -109,11 +111,11 @@ FLAVORS: dict[str, dict[str, Any]] = {
         (cluster_queue({"a100": 4}, queueingStrategy="StrictFIFO", pending=1), ""),
     ],
 )  # fmt: skip
-def test_whether_a_queue_lets_it_in(queue: dict[str, Any], obstacle: str) -> None:
+def test_queue_admission_reports_obstacle_from_capacity_policy_and_order(queue: dict[str, Any], obstacle: str) -> None:
     assert admit(WISH, QueueNow(queue, FLAVORS), waits_itself=True).obstacle == obstacle
 
 
-def test_the_flavor_that_has_room_says_which_nodes() -> None:
+def test_queue_admission_returns_labels_and_tolerations_of_free_flavor() -> None:
     there = QueueNow(cluster_queue({"a100": 4, "v100": 8}, {"a100": 1}), FLAVORS)
     assert admit(WISH, there, waits_itself=False).labels == {"gpu": "v100"}
     asked = WISH.beside({"gpu": "a100"})
@@ -122,7 +124,7 @@ def test_the_flavor_that_has_room_says_which_nodes() -> None:
     assert (free.labels, len(free.tolerations)) == ({"gpu": "a100"}, 1)
 
 
-def test_what_the_queue_does_not_give_or_nobody_sees() -> None:
+def test_queue_admission_reports_uncovered_resource_and_unreadable_queue() -> None:
     fpga = Wish(1, {"xilinx.com/fpga": Decimal(1)}, {})
     assert admit(fpga, QueueNow(cluster_queue({"a": 1})), waits_itself=False).obstacle == (
         "the queue gives no xilinx.com/fpga"
@@ -132,7 +134,7 @@ def test_what_the_queue_does_not_give_or_nobody_sees() -> None:
     assert foretell([], WISH, There(ClusterNow(0.0), queue=hidden), 0.0, "") is None
 
 
-def test_what_is_taken_of_it() -> None:
+def test_queue_figures_report_use_per_flavor_and_waiting_jobs() -> None:
     assert figures_of(QueueNow(cluster_queue({"a100": 8}, {"a100": 6}, pending=1))) == {
         "ClusterQueue cq, cpu of flavor a100": "0 of 64 in use",
         f"ClusterQueue cq, {GPU} of flavor a100": "6 of 8 in use",
