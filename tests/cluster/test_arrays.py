@@ -97,6 +97,7 @@ def test_array_element_failure_leaves_other_elements_completed(alice: Person) ->
     }
 
 
+@pytest.mark.full
 def test_array_limit_is_enforced_by_native_array_throttle(alice: Person) -> None:
     array, ids = submit_array(alice, "limited", counted(4), "--array=0-5%2", "--time=5")
     natives = {job["id"]: job["native_id"] for job in until_queued(alice, array)}
@@ -125,6 +126,7 @@ def test_array_uses_positions_as_task_ids_for_indexes_above_max_array_size(alice
     assert [alice.logs(job["id"]).split()[:2] for job in jobs] == [[str(n)] * 2 for n in (3, size, size + 5)]
 
 
+@pytest.mark.full
 def test_cancel_ends_one_or_all_queued_array_elements_after_daemon_kill(alice: Person) -> None:
     """squeue has all of them in one line, ``123_[0-99]``."""
     array, ids = submit_array(alice, "held", "true", "--array=0-99", "--hold")
@@ -139,6 +141,7 @@ def test_cancel_ends_one_or_all_queued_array_elements_after_daemon_kill(alice: P
     assert not native_jobs(jobs) & alice.queue()
 
 
+@pytest.mark.full
 def test_array_element_becomes_cancelled_after_scancel_of_its_queued_task(alice: Person) -> None:
     """``scancel 123_2``: Slurm has no record of that task any more, only of others of its array."""
     array, ids = submit_array(alice, "scancelled", counted(600), "--array=0-3%1", "--time=10")
@@ -159,6 +162,7 @@ def test_array_element_becomes_cancelled_after_scancel_of_its_queued_task(alice:
     assert [one["state"] for one in finish(alice, array)] == ["CANCELLED"] * 4
 
 
+@pytest.mark.full
 def test_array_elements_run_once_when_daemon_dies_during_submission(alice: Person) -> None:
     """Where it dies while it marks them, those without a mark go first, as a native array of their own."""
     model = alice.model("empty", {"README": "nothing here\n"})
@@ -194,6 +198,7 @@ def interrupted(alice: Person) -> list[dict[str, Any]]:
     return [alice.show(job_id) for job_id in ids]
 
 
+@pytest.mark.full
 def test_array_element_continues_in_same_attempt_after_scontrol_requeue(
     alice: Person, interrupted: Sequence[dict[str, Any]]
 ) -> None:

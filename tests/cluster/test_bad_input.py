@@ -60,16 +60,19 @@ def archive(alice: Person, name: str, fill: Callable[[zipfile.ZipFile], None]) -
     return path
 
 
+@pytest.mark.full
 def test_submit_rejects_missing_model(alice: Person, good: str) -> None:
     done = submit(alice, good, "no-such-model")
     assert (done.returncode, "no-such-model" in done.stderr) == (66, True)
 
 
+@pytest.mark.full
 def test_submit_rejects_missing_manifest(alice: Person, model: str) -> None:
     done = submit(alice, "no-such.yml", model)
     assert (done.returncode, "no-such.yml" in done.stderr) == (66, True)
 
 
+@pytest.mark.full
 def test_submit_rejects_unreadable_model(alice: Person, good: str) -> None:
     alice.run("rm", "-f", "locked.zip")
     alice.write("~/locked.zip", "x")
@@ -78,6 +81,7 @@ def test_submit_rejects_unreadable_model(alice: Person, good: str) -> None:
     assert done.returncode == 66 and "locked.zip" in done.stderr and "ermission" in done.stderr
 
 
+@pytest.mark.full
 def test_submit_rejects_model_that_is_not_a_zip_archive(alice: Person, good: str) -> None:
     alice.write("~/broken.zip", "PK this is no archive\n")
     done = submit(alice, good, "broken.zip")
@@ -85,12 +89,14 @@ def test_submit_rejects_model_that_is_not_a_zip_archive(alice: Person, good: str
 
 
 @pytest.mark.parametrize("name", ["../evil.py", "/etc/evil.py", "a/../../evil.py"])
+@pytest.mark.full
 def test_submit_rejects_zip_entry_outside_model_directory(alice: Person, good: str, name: str) -> None:
     path = archive(alice, "slip.zip", lambda opened: opened.writestr(name, "x"))
     done = submit(alice, good, path)
     assert done.returncode == 78 and name in done.stderr
 
 
+@pytest.mark.full
 def test_submit_rejects_zip_with_symbolic_link(alice: Person, good: str) -> None:
     link = zipfile.ZipInfo("passwords")
     link.external_attr = 0o120777 << 16
@@ -99,6 +105,7 @@ def test_submit_rejects_zip_with_symbolic_link(alice: Person, good: str) -> None
     assert done.returncode == 78 and "passwords" in done.stderr
 
 
+@pytest.mark.full
 def test_submit_rejects_zip_that_would_unpack_to_gigabytes(alice: Person, good: str) -> None:
     """Entries that share one compressed body would need terabytes; here one that says so is enough."""
     path = archive(alice, "bomb.zip", lambda opened: opened.writestr("zeros", b""))
@@ -141,11 +148,13 @@ def test_submit_exits_78_for_impossible_resources_or_options(
         ("--network=egress", "--network: level egress needs destinations"),
     ],
 )
+@pytest.mark.full
 def test_submit_exits_2_for_invalid_option_value(alice: Person, model: str, option: str, said: str) -> None:
     done = submit(alice, alice.manifest("usage", "true"), model, option)
     assert (done.returncode, said in done.stderr) == (2, True), done
 
 
+@pytest.mark.full
 def test_submit_rejects_unknown_framework_with_manifest_line(alice: Person, model: str) -> None:
     text = "name: x\nframework:\n  name: theano\n  version: 1.0\n  command: 'true'\n"
     done = submit(alice, alice.write("~/manifests/theano.yml", text), model)
@@ -153,6 +162,7 @@ def test_submit_rejects_unknown_framework_with_manifest_line(alice: Person, mode
     assert "theano.yml:3" in done.stderr and "pytorch" in done.stderr
 
 
+@pytest.mark.full
 def test_submit_rejects_missing_image_with_manifest_line(alice: Person, model: str) -> None:
     text = "name: x\nframework:\n  name: custom\n  version: /shared/images/none.sif\n  command: 'true'\n"
     done = submit(alice, alice.write("~/manifests/none.yml", text), model)
@@ -160,6 +170,7 @@ def test_submit_rejects_missing_image_with_manifest_line(alice: Person, model: s
     assert "none.yml:4" in done.stderr and "/shared/images/none.sif" in done.stderr
 
 
+@pytest.mark.full
 def test_submit_rejects_manifest_over_1_mib(alice: Person, model: str) -> None:
     path = f"{alice.home}/manifests/huge.yml"
     alice.run("sh", "-c", 'mkdir -p manifests; (echo "name: x"; yes "# padding" | head -c 52428800) > "$0"', path)
@@ -168,6 +179,7 @@ def test_submit_rejects_manifest_over_1_mib(alice: Person, model: str) -> None:
     alice.run("rm", path)
 
 
+@pytest.mark.full
 def test_submit_rejects_manifest_with_nested_yaml_aliases(alice: Person, model: str) -> None:
     lines = ["name: x", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
@@ -175,6 +187,7 @@ def test_submit_rejects_manifest_with_nested_yaml_aliases(alice: Person, model: 
     assert done.returncode == 78 and "laughs.yml" in done.stderr and "alias" in done.stderr
 
 
+@pytest.mark.full
 def test_submit_rejects_deeply_nested_manifest_with_line(alice: Person, model: str) -> None:
     text = "name: x\ndeep: " + "[" * 5000 + "]" * 5000 + "\n"
     done = submit(alice, alice.write("~/manifests/deep.yml", text), model)
@@ -182,6 +195,7 @@ def test_submit_rejects_deeply_nested_manifest_with_line(alice: Person, model: s
 
 
 @pytest.mark.parametrize("name", ["binary.yml", "broken.yml", "empty.yml"])
+@pytest.mark.full
 def test_submit_rejects_binary_malformed_or_empty_manifest(alice: Person, model: str, name: str) -> None:
     texts = {"binary.yml": "\x00\x01\x02", "broken.yml": "name: [x\ncpus: 1\n", "empty.yml": ""}
     done = submit(alice, alice.write(f"~/manifests/{name}", texts[name]), model)
@@ -208,6 +222,7 @@ def test_submit_reports_missing_slurm_command_and_creates_no_job(alice: Person, 
     assert other.run("ls", f"{other.state}/jobs").stdout == ""
 
 
+@pytest.mark.full
 def test_submit_rejects_misspelled_configuration_key_with_suggestion(alice: Person, good: str, model: str) -> None:
     other = alice.at("wrong", "[backend.slurm]\ngatway = 'cli'\n")
     try:

@@ -13,6 +13,8 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.test_data import KEY, PYTHON, SECRET
 
+pytestmark = pytest.mark.full
+
 ADDRESS, PORT, NODE = "10.77.0.1", 5134, "n1"
 URL = f"http://{ADDRESS}:{PORT}"
 CACHE = "/var/cache/ffdl"

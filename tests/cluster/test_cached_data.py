@@ -13,6 +13,8 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.test_data import FILL, KEY, PYTHON, SECRET
 
+pytestmark = pytest.mark.full
+
 ADDRESS, PORT = "10.77.0.1", 5124
 URL = f"http://{ADDRESS}:{PORT}"
 CACHE = "/tmp/ffdl-cache-of-alice"

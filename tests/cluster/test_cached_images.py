@@ -25,6 +25,8 @@ from tests.fakes.registry import Pusher
 from tests.fakes.s3_server import free_port
 from tests.staging_rig import lines_of
 
+pytestmark = pytest.mark.full
+
 PACKAGE = "docker-registry"
 
 

@@ -109,6 +109,7 @@ def jobs(alice: Person, place: str) -> Mapping[str, str]:
 # --------------------------------------------------------------------------------------------- halts
 
 
+@pytest.mark.full
 def test_halt_while_storing_completes_job_with_all_results(alice: Person, jobs: Mapping[str, str], place: str) -> None:
     job_id = jobs["storing"]
     until_logged(alice, job_id, "written")
@@ -120,6 +121,7 @@ def test_halt_while_storing_completes_job_with_all_results(alice: Person, jobs: 
     assert count_stored(alice, job) == FILES
 
 
+@pytest.mark.full
 def test_halt_while_downloading_halts_job_that_a_resume_completes(alice: Person, place: str) -> None:
     copied = STORE.format(type="directory", connection=f'{{path: "{place}", mode: copy}}')
     job_id = alice.start("loading", "ls $DATA_DIR/many | wc -l", extra=copied + LONG)
@@ -134,6 +136,7 @@ def test_halt_while_downloading_halts_job_that_a_resume_completes(alice: Person,
     assert alice.logs(job_id) == f"{FILES}\n"
 
 
+@pytest.mark.full
 def test_resume_refills_exhausted_retry_budget_of_failed_job(alice: Person) -> None:
     limited = alice.start("limited", PATIENT, extra=retry("timeouts: 1"))
     capped = alice.start("capped", PATIENT, extra=retry("gpu_hours: 0.0001"))
@@ -155,6 +158,7 @@ def test_resume_refills_exhausted_retry_budget_of_failed_job(alice: Person) -> N
     assert [attempt["interruption"] for attempt in job["attempts"]] == ["timeout"] * 3 + [""]
 
 
+@pytest.mark.full
 def test_retry_budget_for_failures_restarts_job_until_exhausted(alice: Person, jobs: Mapping[str, str]) -> None:
     failing, healing = alice.finish_all([jobs["failing"], jobs["healing"]])
     assert (failing["state"], failing["error_code"], failing["exit_code"]) == ("FAILED", "C201", 3), failing
@@ -188,6 +192,7 @@ def count_stored(alice: Person, job: Mapping[str, Any]) -> int:
     return int(alice.run("sh", "-c", 'find "$1/many" -type f -size 1c | wc -l', "sh", job["results"]).stdout)
 
 
+@pytest.mark.full
 def test_daemon_completes_pending_upload_of_cancelled_job(alice: Person, jobs: Mapping[str, str]) -> None:
     job_id = jobs["cancelled"]
     until_logged(alice, job_id, "begin")
@@ -201,6 +206,7 @@ def test_daemon_completes_pending_upload_of_cancelled_job(alice: Person, jobs: M
     assert "Results owed" not in alice.run("ffdl", "show", job_id).stdout
 
 
+@pytest.mark.full
 def test_next_attempt_completes_pending_upload_of_preempted_attempt(alice: Person, jobs: Mapping[str, str]) -> None:
     job_id = jobs["preempted"]
     until_logged(alice, job_id, "begin")
@@ -293,6 +299,7 @@ def preempt(bob: Person, *options: str) -> None:
     assert bob.finish(job_id)["state"] == "COMPLETED"
 
 
+@pytest.mark.full
 def test_preempted_job_continues_when_daemon_starts_again(alice: Person, bob: Person) -> None:
     other = alice.at("alone", "[backend.slurm]\nkill_wait_s = 15\n")  # within the partition's GraceTime
     try:
@@ -325,6 +332,7 @@ def preempting_qos(cluster: Cluster) -> Iterator[None]:
         cluster.reconfigure(values)
 
 
+@pytest.mark.full
 def test_job_continues_from_checkpoint_after_qos_preemption(preempting_qos: None, alice: Person, bob: Person) -> None:
     job_id = alice.start("by-qos", PATIENT, "--nodelist=n3", "--gres=gpu:4", "--qos=normal", extra=NO_LIMIT)
     until_logged(alice, job_id, "begin 1")

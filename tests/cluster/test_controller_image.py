@@ -15,6 +15,8 @@ from tests.cluster.rig.python_layers import pip_environment
 from tests.contract.controller_rig import ROOT
 from tests.unit.docs.dockerfile import Instruction, read_dockerfile
 
+pytestmark = pytest.mark.full
+
 SUITE = "trixie"
 MOST_MB = 100
 PACKAGE = "--no-deps /src"

@@ -6,8 +6,12 @@ import csv
 import io
 import time
 
+import pytest
+
 from tests.cluster.people import Person
 from tests.cluster.trainings import attempt_log
+
+pytestmark = pytest.mark.full
 
 WRAPPED = """\
 #!/bin/bash

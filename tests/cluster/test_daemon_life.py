@@ -38,6 +38,7 @@ def test_daemon_starts_from_cron_environment_and_runs_submitted_job(stopped: Per
     assert (stopped.finish(job_id)["state"], executions(stopped, job_id)) == ("COMPLETED", 1)
 
 
+@pytest.mark.full
 def test_ten_concurrent_commands_start_one_daemon(stopped: Person) -> None:
     before = _starts(stopped)
     commands = 'for n in 1 2 3 4 5 6 7 8 9 10; do ffdl list >/dev/null & pids="$pids $!"; done; '
@@ -61,6 +62,7 @@ def test_commands_on_second_login_node_use_daemon_of_first(bob: Person) -> None:
     assert bob.daemon() == holder
 
 
+@pytest.mark.full
 def test_client_names_daemon_host_when_ssh_fails(bob: Person) -> None:
     bob.run("ffdl", "list")
     refused = bob.run("ffdl", "list", node="login2", env={"FFDL_SSH": "/bin/false"}, check=False)
@@ -68,6 +70,7 @@ def test_client_names_daemon_host_when_ssh_fails(bob: Person) -> None:
     assert "your daemon runs on ctl" in refused.stderr and "run this command on ctl" in refused.stderr
 
 
+@pytest.mark.full
 def test_client_on_other_login_node_restarts_dead_daemon_on_its_host(bob: Person) -> None:
     """From the other node: nobody but ctl can prove that ctl's daemon is dead."""
     bob.run("ffdl", "list")
@@ -100,6 +103,7 @@ def test_daemon_takes_over_dead_daemon_of_other_host_only_with_force(cluster: Cl
     assert (bob.daemon() or {})["host"] == "ctl"
 
 
+@pytest.mark.full
 def test_job_and_daemon_survive_end_of_submitting_session(cluster: Cluster, stopped: Person) -> None:
     model = stopped.model("empty", {"README": "nothing here\n"})
     manifest = stopped.manifest("logged-out", counted(2))
@@ -112,6 +116,7 @@ def test_job_and_daemon_survive_end_of_submitting_session(cluster: Cluster, stop
     assert before is not None and stopped.daemon() == before
 
 
+@pytest.mark.full
 def test_daemon_exits_when_idle_after_recording_last_job(bob: Person) -> None:
     brief = bob.at("brief", CONFIG.replace("idle_exit_s = 60", "idle_exit_s = 1"))
     brief.run("sh", "-c", f"rm -f {brief.state}/daemon.log")
@@ -144,6 +149,7 @@ def on_network(cluster: Cluster, bob: Person) -> Iterator[Person]:
     cluster.run("ctl", ["sh", "-c", f"umount -l {base}/mnt && rm -rf {base}"])
 
 
+@pytest.mark.full
 def test_daemon_locks_database_without_wal_when_state_is_on_network_file_system(on_network: Person) -> None:
     """SQLite without shared memory: rollback journal, one process. The whole life, a kill in the middle of it."""
     first = on_network.start("netfs-first", "true")

@@ -135,6 +135,7 @@ def test_exec_runs_command_inside_learner_container(
     assert rest[5] == "import os, time"
 
 
+@pytest.mark.full
 def test_top_lists_processes_of_every_learner(alice: Person, jobs: dict[str, Hanging]) -> None:
     said = json.loads(alice.run("ffdl", "top", "--once", "--json", jobs["job"].id, node="login2").stdout)
     assert [one["learner"] for one in said["learners"]] == [1, 2]
@@ -146,11 +147,13 @@ def test_top_lists_processes_of_every_learner(alice: Person, jobs: dict[str, Han
     assert (shells, shown.count("python3 hang.py") - shells, shown.count("learner 2 on ")) == (2, 2, 1)
 
 
+@pytest.mark.full
 def test_stack_shows_function_and_line_of_hanging_learner(alice: Person, jobs: dict[str, Hanging]) -> None:
     said = alice.run("ffdl", "stack", "--learner=2", jobs["job"].id).stdout
     assert re.search(r"learner 2 on n\d:\n(.*\n)*.*stuck_in_the_barrier \(hang.py:6\)", said), said
 
 
+@pytest.mark.full
 def test_shell_forwards_terminal_size_ctrl_c_and_exit_status(alice: Person, jobs: dict[str, Hanging]) -> None:
     script = alice.write("~/drive.py", textwrap.dedent(DRIVER))
     assert alice.run("python3", script, jobs["none"].id, node="login2").stdout == "ended with 9\n"
@@ -185,6 +188,7 @@ def test_exec_rejects_job_of_another_user(bob: Person, jobs: dict[str, Hanging])
     assert (done.returncode, "there is no job" in done.stderr) == (1, True)
 
 
+@pytest.mark.full
 def test_exec_command_ends_when_job_is_cancelled(cluster: Cluster, alice: Person, jobs: dict[str, Hanging]) -> None:
     job = jobs["host"].id
     with alice.popen("ffdl", "exec", job, "--", "bash", "-c", "trap '' HUP; echo up; exec sleep 8400") as started:

@@ -134,6 +134,7 @@ def test_job_without_gpus_sees_no_device_files(alice: Person, jobs: Jobs) -> Non
         ({"gpus": 0, "learners": 2}, {"npu": 1}, "n3"),
     ],
 )
+@pytest.mark.full
 def test_submit_rejects_gpu_or_gres_request_that_no_node_offers(
     alice: Person, model: str, fields: dict[str, object], gres: dict[str, int], words: str
 ) -> None:

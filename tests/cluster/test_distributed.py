@@ -112,9 +112,8 @@ def _example(alice: Person, manifest: str, name: str, changes: Mapping[str, str]
 
 
 @pytest.fixture(scope="module")
-def runner(cluster: Cluster, alice: Person) -> Iterator[Person]:
-    """alice, whose site has an image for FfDL's pytorchmpi."""
-    provide_image(cluster, "pytorch")
+def runner(alice: Person) -> Iterator[Person]:
+    """alice, whose site names an image for FfDL's pytorchmpi."""
     alice.run("ffdl", "daemon", "stop", check=False)
     alice.write("~/.config/ffdl/config.toml", CONFIG + FFDL_MPI)
     yield alice
@@ -123,8 +122,9 @@ def runner(cluster: Cluster, alice: Person) -> Iterator[Person]:
 
 
 @pytest.fixture(scope="module")
-def trained(runner: Person) -> Mapping[str, Mapping[str, Any]]:
+def trained(cluster: Cluster, runner: Person) -> Mapping[str, Mapping[str, Any]]:
     """The example for several learners, in every way in which it can be started, and on one learner."""
+    provide_image(cluster, "pytorch")
     ffdl_mpi = {"name: pytorch\n": "name: pytorchmpi\n"}
     ways: dict[str, tuple[str, Mapping[str, str]]] = {
         "alone": ("distributed/manifest.yml", ALONE),
@@ -206,6 +206,7 @@ def _losses(person: Person, job: Mapping[str, Any]) -> tuple[int, list[float]]:
     ("way", "processes"),
     [("learners", 4), (ON_HOSTS, 4), ("torchrun", 8), ("torchrun's own", 8), ("mpirun", 4), ("pytorchmpi", 4)],
 )
+@pytest.mark.full
 def test_distributed_job_on_two_nodes_matches_losses_of_single_process(
     runner: Person, trained: Mapping[str, Mapping[str, Any]], way: str, processes: int
 ) -> None:
@@ -324,6 +325,7 @@ def test_submit_rejects_more_learners_than_nodes_and_suggests_pack_placement(run
     assert "4 learners need a node each" in result.stderr and "placement: pack" in result.stderr
 
 
+@pytest.mark.full
 def test_halt_ends_job_when_service_role_ignores_checkpoint_request(runner: Person) -> None:
     """All are asked; the job halts though a service never saves anything."""
     command = "trap 'exit 0' USR2; echo begun; while :; do sleep 0.2; done"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
@@ -49,6 +51,7 @@ def test_doctor_passes_every_check_on_healthy_cluster(cluster: Cluster, alice: P
     assert doctor(alice)[1] == lines[:7]
 
 
+@pytest.mark.full
 def test_doctor_checks_own_node_when_run_on_compute_node(cluster: Cluster, alice: Person) -> None:
     tried = [
         f"ok     this node: {name}" for name in ("vxlan", "filter", "acl", "ports", "hooks", "apptainer", "egress")
@@ -75,6 +78,7 @@ def test_doctor_names_node_and_file_when_apptainer_network_slot_is_missing(clust
     nothing_left(cluster, "n3")
 
 
+@pytest.mark.full
 def test_doctor_reports_node_when_its_apptainer_creates_no_network(cluster: Cluster, alice: Person) -> None:
     """Level none; the control beside it, a container without a network of its own, starts."""
     program = "/usr/bin/apptainer"
@@ -89,6 +93,7 @@ def test_doctor_reports_node_when_its_apptainer_creates_no_network(cluster: Clus
         cluster.run("n3", ["sh", "-ec", f"umount {program}; rm {program}.real /run/stub"])
 
 
+@pytest.mark.full
 def test_doctor_notes_nodes_without_rclone_or_mount_epilog(cluster: Cluster, alice: Person) -> None:
     hooks = "/etc/slurm/epilog.d"
     made = f"mkdir /run/epilogs; cp -p {hooks}/00-keep {hooks}/50-ffdl /run/epilogs/; mount --bind /run/epilogs {hooks}"
@@ -116,6 +121,7 @@ def other_prologs(cluster: Cluster, node: str, keep: str) -> Iterator[None]:
         cluster.run(node, ["sh", "-ec", f"umount {HOOKS}; rm -r /run/hooks"])
 
 
+@pytest.mark.full
 def test_doctor_reports_node_without_prolog_hook_and_does_not_drain_it(cluster: Cluster, alice: Person) -> None:
     with other_prologs(cluster, "n3", "00-keep"):
         code, lines = doctor(alice, "--nodes=n3")
@@ -132,6 +138,7 @@ def test_doctor_reports_node_without_prolog_hook_and_does_not_drain_it(cluster: 
     nothing_left(cluster, "n3")
 
 
+@pytest.mark.full
 def test_doctor_stops_after_first_node_when_prolog_drains_it(cluster: Cluster, alice: Person) -> None:
     cluster.wait_idle()  # a node that is not is no first one to be asked
     try:
@@ -147,6 +154,7 @@ def test_doctor_stops_after_first_node_when_prolog_drains_it(cluster: Cluster, a
     cluster.wait_idle()
 
 
+@pytest.mark.full
 def test_doctor_skips_busy_node_with_note_and_exits_75(cluster: Cluster, alice: Person) -> None:
     options = ("-w", "n2", "--exclusive", "--mem=0", "-o", "/dev/null", "--wrap", "sleep 300")
     job = alice.run("sbatch", "--parsable", *options).stdout.strip()
@@ -162,6 +170,7 @@ def test_doctor_skips_busy_node_with_note_and_exits_75(cluster: Cluster, alice: 
     cluster.wait_idle()
 
 
+@pytest.mark.full
 def test_doctor_exits_2_for_malformed_or_unknown_node_list(alice: Person) -> None:
     for nodes, said in (
         ("n[1-", "which is no list of nodes"),

@@ -15,6 +15,8 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.trainings import attempt_log, begins, history, is_gapless, let_go, saver_model, steps, training
 
+pytestmark = pytest.mark.full
+
 # Far enough from the limit that a warning in earnest would be taken for one of a preemption. Who listens has time to,
 # also where all of these start at once on a busy machine.
 GRACE_S, DEAF_GRACE_S = 20, 4

@@ -27,6 +27,8 @@ from tests.cluster.trainings import (
     until_logged,
 )
 
+pytestmark = pytest.mark.full
+
 LONG = (
     "batch: {checkpoint: {grace_s: 4}, env: {SAVE_EVERY: '2', STEPS: '100', PACE: '0.2', HOLD: '50'},"
     " retry: {timeouts: 0, preemptions: 0, failures: 0, node_failures: 1}}"

@@ -21,6 +21,8 @@ from tests.cluster.rig import Cluster
 from tests.cluster.rig.python_layers import SOURCE
 from tests.cluster.trainings import attempt_log
 
+pytestmark = pytest.mark.full
+
 
 @dataclass(frozen=True, slots=True)
 class Example:

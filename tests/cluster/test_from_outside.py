@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from tests.cluster.contract_runs import AT_LEAST, count_passed, start_contract
 from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
@@ -53,6 +55,7 @@ def test_remote_client_runs_and_cancels_jobs_on_login_node_without_ffdl(bob: Per
     assert bob.run("ls", "/tmp/laptop", node="login2", check=False).returncode != 0, "a daemon was begun here"
 
 
+@pytest.mark.full
 def test_slurm_ssh_gateway_passes_scheduler_contract(cluster: Cluster, alice: Person) -> None:
     """Every command of Slurm goes to the other login node."""
     process = start_contract(alice, "slurm-ssh", "/opt/ffdl/venv/bin/python")

@@ -12,6 +12,8 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.test_options import SAME
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def suites(cluster: Cluster, alice: Person) -> dict[str, subprocess.CompletedProcess[str]]:

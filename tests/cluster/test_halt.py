@@ -38,6 +38,8 @@ ANSWERING = {
     "torchrun": "USE_LIBUV=0 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nproc_per_node 2 --rdzv_backend c10d "
     "--rdzv_conf store_type=file train.py",
 }
+IN_PYTORCH = ("mpirun", "torchrun")
+"""Those that need the image with PyTorch and Open MPI, which only `make test-full` builds."""
 GRACE_S = 120
 PATIENT = f"batch: {{checkpoint: {{grace_s: {GRACE_S}}}}}"
 """Of those that answer: many learners with PyTorch at once are slow on two cores."""
@@ -46,22 +48,31 @@ Jobs = Mapping[str, Mapping[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def halted(cluster: Cluster, alice: Person) -> Jobs:
-    """All of them: submitted together, halted together, as they are then."""
+def halted(alice: Person) -> Jobs:
+    """Those that need no PyTorch: submitted together, halted together, as they are then."""
+    return halt_all(alice, {**{name: ANSWERING[name] for name in ANSWERING if name not in IN_PYTORCH}, **REFUSING})
+
+
+@pytest.fixture(scope="module")
+def halted_in_pytorch(cluster: Cluster, alice: Person) -> Jobs:
+    """The others."""
     provide_image(cluster, "pytorch")
+    return halt_all(alice, {name: ANSWERING[name] for name in IN_PYTORCH})
+
+
+def halt_all(alice: Person, commands: Mapping[str, str]) -> Jobs:
+    """The jobs of these commands, halted."""
     model = saver_model(alice)
     manifests = []
-    for name, command in {**ANSWERING, **REFUSING}.items():
+    for name, command in commands.items():
         grace = PATIENT if name in ANSWERING else QUICK
         fields = {"memory": "700MiB", "framework": f"{{name: pytorch, version: debian, command: {command!r}}}"}
-        if name in ("mpirun", "torchrun"):
+        if name in IN_PYTORCH:
             text = "".join(f"{key}: {value}\n" for key, value in {"name": name, "cpus": 1, "gpus": 1, **fields}.items())
             manifests.append(alice.write(f"~/manifests/halt-{name}.yml", f"{text}{grace}\n"))
         else:
             manifests.append(training(alice, f"halt-{name}", command, grace))
-    ids = dict(
-        zip({**ANSWERING, **REFUSING}, alice.submit_all(manifests, model, "--time=30", "--export=HOLD=20"), strict=True)
-    )
+    ids = dict(zip(commands, alice.submit_all(manifests, model, "--time=30", "--export=HOLD=20"), strict=True))
     for name, job_id in ids.items():
         until_logged(alice, job_id, "begin" if name in REFUSING else "step 3")
     said = alice.run("ffdl", "halt", *ids.values())
@@ -70,9 +81,13 @@ def halted(cluster: Cluster, alice: Person) -> Jobs:
     return dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
 
 
-@pytest.mark.parametrize("name", ANSWERING)
-def test_halt_confirms_checkpoint_of_learner_that_handles_the_request(alice: Person, halted: Jobs, name: str) -> None:
-    job = halted[name]
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name in IN_PYTORCH else []) for name in ANSWERING]
+)
+def test_halt_confirms_checkpoint_of_learner_that_handles_the_request(
+    alice: Person, request: pytest.FixtureRequest, name: str
+) -> None:
+    job = request.getfixturevalue("halted_in_pytorch" if name in IN_PYTORCH else "halted")[name]
     assert job["state"] == "HALTED", job
     (attempt,) = job["attempts"]
     assert (attempt["interruption"], attempt["checkpoint_asked"]) == ("halt", True), attempt

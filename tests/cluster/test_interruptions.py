@@ -120,6 +120,7 @@ def test_warned_job_continues_from_checkpoint_in_new_native_job(alice: Person) -
     assert begins(attempt_log(alice, job, 2))[0]["RESUME"] == "1"
 
 
+@pytest.mark.full
 def test_job_continues_twice_while_daemon_is_down(alice: Person) -> None:
     extra = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '150', HOLD: '20'}}"
     job_id = begin(alice, "alone", "--time=30", extra=extra)
@@ -170,7 +171,7 @@ def test_preempted_job_with_warning_continues_without_losing_steps(alice: Person
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
-@pytest.mark.parametrize("name", ["term", "deaf"])
+@pytest.mark.parametrize("name", ["term", pytest.param("deaf", marks=pytest.mark.full)])
 def test_preempted_job_requeued_by_slurm_keeps_attempt_and_native_id(
     alice: Person, preempted: Mapping[str, Any], name: str
 ) -> None:
@@ -194,6 +195,7 @@ def test_preempted_job_continues_in_next_attempt_when_slurm_cancels_it(
     assert all_steps(alice, job) == list(range(1, LAST + 1))
 
 
+@pytest.mark.full
 def test_job_survives_scontrol_suspend_requeue_and_time_limit_update(cluster: Cluster, alice: Person) -> None:
     held, asked, limited = (submit(alice, f"verb-{n}", "--time=10", extra=SHORT) for n in range(3))
     for job_id in (held, asked, limited):
@@ -214,6 +216,7 @@ def test_job_survives_scontrol_suspend_requeue_and_time_limit_update(cluster: Cl
     assert [len(begins(alice.logs(job["id"]))) for job in jobs] == [1, 2, 1]
 
 
+@pytest.mark.full
 def test_interruption_is_timeout_when_time_limit_was_shortened(alice: Person) -> None:
     job_id = begin(alice, "shortened", "--time=60", extra=SHORT)
     native = native_id(alice, job_id)
@@ -226,6 +229,7 @@ def test_interruption_is_timeout_when_time_limit_was_shortened(alice: Person) ->
     assert all_steps(alice, job) == list(range(1, 151))
 
 
+@pytest.mark.full
 def test_requeue_of_slow_checkpoint_is_not_classified_as_node_failure(alice: Person) -> None:
     """While it saves, Slurm has put the job back into its queue already."""
     command = (
@@ -249,6 +253,7 @@ def until_pending(alice: Person, job_id: str, reason: str) -> None:
     assert reason in known["pending_reason"], known
 
 
+@pytest.mark.full
 def test_job_reports_hold_as_pending_reason_and_becomes_cancelled_after_scancel(alice: Person) -> None:
     job_id = submit(alice, "held", "--begin=now+1hour")
     native = alice.until(job_id, {"QUEUED"})["native_id"]
@@ -262,6 +267,7 @@ def test_job_reports_hold_as_pending_reason_and_becomes_cancelled_after_scancel(
     assert (job["state"], len(job["attempts"])) == ("CANCELLED", 1), job
 
 
+@pytest.mark.full
 def test_job_continues_and_frees_gpus_after_controllers_are_killed(cluster: Cluster, alice: Person) -> None:
     """The node's alone, the head alone, both: the training goes on from its checkpoint, and no GPU stays held."""
     victims = {"node": ["node"], "head": ["head"], "both": ["head", "node"]}

@@ -46,7 +46,7 @@ def left(cluster: Cluster) -> list[tuple[str, str]]:
     return [(node, line) for node, table in tables for line in table if f" {SIGN}:" in line]
 
 
-@pytest.mark.parametrize("level", ["none", "job"])
+@pytest.mark.parametrize("level", ["none", pytest.param("job", marks=pytest.mark.full)])
 def test_learners_on_two_nodes_read_mounted_bucket_and_leave_no_mount(
     cluster: Cluster, alice: Person, bucket: str, level: str
 ) -> None:

@@ -18,6 +18,8 @@ from tests.benchmarks.traffic import ROUND_TRIPS, measure_traffic
 from tests.cluster.rig import Cluster
 from tests.proof.desk import Desk
 
+pytestmark = pytest.mark.full
+
 JOBS = int(os.environ.get("NETWORKS", "20"))
 OF_NETWORKS = ("namespaces", "mounts", "slots", "claims", "jobs' directories", "filter tables", "UDP sockets")
 

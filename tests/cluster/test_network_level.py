@@ -91,6 +91,7 @@ def test_job_network_connects_learners_and_blocks_cluster_hosts(cluster: Cluster
     assert "Network achieved:    job (vxlan)\n" in shown
 
 
+@pytest.mark.full
 def test_job_network_gives_learners_on_same_node_separate_addresses(alice: Person) -> None:
     job = talk(alice, "packed", "batch: {placement: pack}", 3, memory="1700MiB")
     assert (job["network_requested"], job["network"], job["network_by"]) == ("auto", "job", "vxlan")
@@ -109,6 +110,7 @@ def test_auto_network_gives_single_learner_no_network(alice: Person) -> None:
     assert re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE) == ["lo"]
 
 
+@pytest.mark.full
 def test_single_learner_without_network_resolves_its_names_to_loopback(alice: Person) -> None:
     """By the name of its host, as mpirun and gloo do, and by the names that it is told."""
     asked = "socket.gethostname(), os.environ['MASTER_ADDR'], 'localhost', prefix + '-0', f'{prefix}-0.{prefix}'"
@@ -131,6 +133,7 @@ def test_single_learner_without_network_resolves_its_names_to_loopback(alice: Pe
     assert said == [[one, "127.0.0.1"] for one in names]
 
 
+@pytest.mark.full
 def test_auto_network_is_none_when_daemon_host_has_no_apptainer(cluster: Cluster, alice: Person) -> None:
     with changed(cluster, "ctl", "mount --bind /dev/null /usr/bin/apptainer", "umount /usr/bin/apptainer"):
         lone = alice.at("bare", CONFIG)
@@ -146,6 +149,7 @@ def test_network_host_gives_learner_the_node_network(alice: Person) -> None:
     assert len(re.findall(r"^ *(\w+): ", attempt_log(alice, job, 1), re.MULTILINE)) > 1
 
 
+@pytest.mark.full
 def test_array_elements_each_have_a_job_network(alice: Person) -> None:
     model = alice.model("talk", {"talk.py": TALK})
     extra = "batch: {placement: spread, network: job, array: '0-1'}"
@@ -160,6 +164,7 @@ def test_array_elements_each_have_a_job_network(alice: Person) -> None:
         assert said["tcp"] == [f"tcp {i} to 10.200.1.1" for i in (0, 1)]
 
 
+@pytest.mark.full
 def test_resumed_job_has_job_network_after_halt(alice: Person) -> None:
     """Halted and resumed: another allocation, another network of the same addresses."""
     extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
@@ -175,6 +180,7 @@ def test_resumed_job_has_job_network_after_halt(alice: Person) -> None:
     assert begins(log)[0]["RESUME"] == "1" and steps(log)[-1] == 300
 
 
+@pytest.mark.full
 def test_requeued_job_completes_with_job_network(alice: Person) -> None:
     extra = "batch: {placement: spread, network: job, checkpoint: {grace_s: 4}}"
     job_id = alice.submit(training(alice, "anew", extra=extra, gpus=0, learners=2), saver_model(alice), "--requeue")
@@ -233,6 +239,7 @@ def test_network_egress_reaches_only_allowed_destinations(cluster: Cluster, alic
         ),
     ],
 )
+@pytest.mark.full
 def test_job_fails_without_starting_learners_when_node_has_no_network(
     cluster: Cluster, alice: Person, change: str, back: str, said: str
 ) -> None:
@@ -247,6 +254,7 @@ def test_job_fails_without_starting_learners_when_node_has_no_network(
         wait_until(lambda node=node: is_idle(cluster, node), f"{node} to be idle")  # type: ignore[misc]
 
 
+@pytest.mark.full
 def test_job_continues_on_other_nodes_when_node_lacks_network_prolog(cluster: Cluster, alice: Person) -> None:
     """Slurm takes the first nodes first. The one that lacks the programs is not drained, and the job keeps off it."""
     with changed(cluster, "n1", f"mount -t tmpfs none {LIBEXEC}", f"umount {LIBEXEC}"):
@@ -262,6 +270,7 @@ def test_job_continues_on_other_nodes_when_node_lacks_network_prolog(cluster: Cl
     wait_until(lambda: is_idle(cluster, "n1"), "n1 to be idle")
 
 
+@pytest.mark.full
 def test_job_fails_with_s107_when_apptainer_rejects_job_network(cluster: Cluster, alice: Person) -> None:
     """The prolog looks at apptainer.conf before; here the line goes away when it has looked."""
     hide, sign = f"sed '/allow netns paths/d' {CONF} >/run/hidden.conf", "/shared/line-is-gone"

@@ -91,6 +91,7 @@ def test_gpu_incident_is_attributed_to_node(careful: Person, sick: dict[str, Any
     assert any(OFF_THE_BUS in line["text"] for line in row["evidence"])
 
 
+@pytest.mark.full
 def test_node_exclusion_keeps_next_job_off_failed_node_unless_named(careful: Person, sick: dict[str, Any]) -> None:
     (node,) = report(careful, "nodes")["nodes"]
     assert (node["node"], node["kinds"]) == ("n1", {"node.gpu": 1})
@@ -103,6 +104,7 @@ def test_node_exclusion_keeps_next_job_off_failed_node_unless_named(careful: Per
     assert (named["state"], named["nodes"]) == ("COMPLETED", "n1")
 
 
+@pytest.mark.full
 def test_fault_policy_stops_retries_of_matching_failure(careful: Person, sick: dict[str, Any]) -> None:
     del sick
     job = careful.finish(careful.start("unlicensed", "echo no licence; exit 1", extra="batch: {retry: {failures: 3}}"))

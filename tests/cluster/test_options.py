@@ -137,6 +137,7 @@ def test_submit_short_options_match_sbatch_job_fields(alice: Person, parent: tup
     assert fields["Dependency"] == f"after:{native}(unfulfilled)"
 
 
+@pytest.mark.full
 def test_dependent_job_waits_for_continuation_of_its_parent(alice: Person) -> None:
     slow = "batch: {checkpoint: {grace_s: 60}, env: {PACE: '0.2', STEPS: '120', HOLD: '20'}}"
     first = alice.submit(training(alice, "goes-on", extra=slow), saver_model(alice), "--time=10")
@@ -154,6 +155,7 @@ def test_dependent_job_waits_for_continuation_of_its_parent(alice: Person) -> No
     assert two["timestamps"]["DEPLOYING"] >= one["timestamps"]["COMPLETED"]
 
 
+@pytest.mark.full
 def test_dependency_afterok_fails_and_afternotok_runs_when_parent_fails(alice: Person) -> None:
     first = alice.start("fails", "sleep 2; exit 3")
     never, instead = (
@@ -165,6 +167,7 @@ def test_dependency_afterok_fails_and_afternotok_runs_when_parent_fails(alice: P
     assert f"afterok:{first} cannot come true, {first} is FAILED (C201)" in refused["message"]
 
 
+@pytest.mark.full
 def test_submit_job_name_option_overrides_manifest_name(alice: Person) -> None:
     job_id = alice.start("in the manifest", "true", "--hold", "-J", "on the command line")
     assert alice.show(job_id)["name"] == "on the command line"
@@ -195,6 +198,7 @@ def test_submit_applies_sbatch_variables_below_manifest_and_options(alice: Perso
         (["--uid=0"], "--uid"),
     ],
 )
+@pytest.mark.full
 def test_submit_rejects_unsupported_sbatch_option_by_name(alice: Person, given: list[str], named: str) -> None:
     before = alice.job_ids()
     model, manifest = alice.model("empty", {"README": "nothing here\n"}), alice.manifest("refused", "true")

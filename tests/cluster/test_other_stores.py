@@ -20,6 +20,8 @@ from tests.cluster.rig.python_layers import SOURCE
 from tests.cluster.test_data import FILL, LIST, PYTHON
 from tests.contract.certificates import certificate_for
 
+pytestmark = pytest.mark.full
+
 ADDRESS, SWIFT_PORT, GOOGLE_PORT, WEB_PORT = "10.77.0.1", 5131, 5132, 5133
 SWIFT, GOOGLE, WEB = (f"http://{ADDRESS}:{SWIFT_PORT}/auth/v1.0", f"http://{ADDRESS}:{GOOGLE_PORT}",
                       f"https://{ADDRESS}:{WEB_PORT}")  # fmt: skip

@@ -20,6 +20,8 @@ from tests.cluster.rig.python_layers import SOURCE
 from tests.cluster.test_cached_images import registry_program
 from tests.cluster.test_data import PYTHON
 
+pytestmark = pytest.mark.full
+
 NODE, PORT, OPEN_PORT = "n1", 5141, 5142
 HOST, OPEN_HOST = f"127.0.0.1:{PORT}", f"127.0.0.1:{OPEN_PORT}"
 USER, PASSWORD = "planted-registry-user", "planted-Registry-Word-0123456789"

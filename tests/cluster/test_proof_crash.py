@@ -9,6 +9,8 @@ import pytest
 from tests.cluster.rig import Cluster
 from tests.proof.crash import WITH_SLURM, prove_real
 
+pytestmark = pytest.mark.full
+
 KILLS = 10
 
 

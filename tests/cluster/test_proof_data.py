@@ -11,6 +11,8 @@ from tests.proof.data.breaks import AFTER
 from tests.proof.data.scene import Scene
 from tests.proof.data.values import SHORT
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster) -> Iterator[Scene]:

@@ -13,6 +13,8 @@ from tests.proof.isolation.stage import Job, Stage
 from tests.proof.isolation.values import ATTACKER, OTHER
 from tests.proof.isolation.verdict import holds, report
 
+pytestmark = pytest.mark.full
+
 SHOWN_BY = {
     "bridge": "learner on n2: ",
     "vni": "learner on n2: udp",

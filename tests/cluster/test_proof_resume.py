@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.rig import Cluster
 from tests.proof.continuity import judge
 from tests.proof.resume import SHORT, report, run
+
+pytestmark = pytest.mark.full
 
 
 def test_resume_proof_matches_uninterrupted_run_after_warning_and_controller_kill(cluster: Cluster) -> None:

@@ -101,6 +101,7 @@ def test_list_and_daemon_status_report_outage_while_slurmctld_is_down(outage: Ou
     assert re.search(r"^Backend: +slurm .*unreachable since .*asked again at", outage.status, re.MULTILINE)
 
 
+@pytest.mark.full
 def test_cancel_stops_learners_during_outage_and_ends_job_afterwards(bob: Person, outage: Outage) -> None:
     assert outage.obeyed
     assert bob.finish(outage.cancelled)["state"] == "CANCELLED"
@@ -130,6 +131,7 @@ def test_running_job_keeps_native_id_and_completes_after_slurmctld_crash(cluster
     assert (done["state"], done["native_id"], executions(bob, job_id)) == ("COMPLETED", before["native_id"], 1)
 
 
+@pytest.mark.full
 def test_daemon_resubmits_job_that_slurmctld_lost(cluster: Cluster, bob: Person) -> None:
     """slurmctld comes back with what it knew before it accepted the job; the accounting has it waiting, for ever."""
     kept = f"{STATE}-before"
@@ -155,6 +157,7 @@ def test_daemon_resubmits_job_that_slurmctld_lost(cluster: Cluster, bob: Person)
     assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
+@pytest.mark.full
 def test_job_completes_while_slurmdbd_is_down(cluster: Cluster, bob: Person) -> None:
     cluster.stop_slurmdbd()
     try:
@@ -181,6 +184,7 @@ def test_submission_waits_while_munge_is_stopped_and_succeeds_later(cluster: Clu
     assert (bob.finish(job_id)["state"], executions(bob, job_id)) == ("COMPLETED", 1)
 
 
+@pytest.mark.full
 def test_job_stays_pending_at_max_submit_jobs_and_runs_later(cluster: Cluster, bob: Person, outage: Outage) -> None:
     """The association's MaxSubmitJobs leaves room for one more job."""
     # Slurm may hear of its end only now, and then there would be room for two.
@@ -227,6 +231,7 @@ def forgetful(cluster: Cluster, bob: Person) -> Iterator[Person]:
     person.kill_daemon("TERM")
 
 
+@pytest.mark.full
 def test_job_stays_processing_when_squeue_omits_it(forgetful: Person) -> None:
     job_id = forgetful.start("vanishing", HELD)
     native = forgetful.until(job_id, {"PROCESSING"})["native_id"]
@@ -239,6 +244,7 @@ def test_job_stays_processing_when_squeue_omits_it(forgetful: Person) -> None:
     assert (done["state"], executions(forgetful, job_id)) == ("COMPLETED", 1)
 
 
+@pytest.mark.full
 def test_job_completes_from_final_record_when_squeue_and_sacct_omit_it(forgetful: Person, bob: Person) -> None:
     """Both listings answer in full and leave the job out; what the controllers stored decides."""
     job_id = forgetful.start("forgotten", HELD)
@@ -259,6 +265,7 @@ def greeted(cluster: Cluster, bob: Person) -> Iterator[Person]:
     person.kill_daemon("TERM")
 
 
+@pytest.mark.full
 def test_submit_ignores_invalid_native_id_printed_by_sbatch_wrapper(greeted: Person) -> None:
     job_id = greeted.start("greeted", counted(1))
     done = greeted.finish(job_id)
@@ -267,7 +274,9 @@ def test_submit_ignores_invalid_native_id_printed_by_sbatch_wrapper(greeted: Per
     assert _outages(greeted) == []
 
 
-@pytest.mark.parametrize("number", ["0", "4294967293", "4294967999"])
+@pytest.mark.parametrize(
+    "number", ["0", *(pytest.param(number, marks=pytest.mark.full) for number in ("4294967293", "4294967999"))]
+)
 def test_sacct_rejects_list_with_invalid_job_id(greeted: Person, number: str) -> None:
     """sacct refuses all of them together, which is why none is put into its list; 4294967292 might be a job's."""
     native = greeted.finish(greeted.start("accounted", counted(0)))["native_id"]

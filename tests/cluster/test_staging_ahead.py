@@ -80,6 +80,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_staging_is_retried_and_learner_gets_all_data_after_controllers_are_killed(
     cluster: Cluster, alice: Person
 ) -> None:

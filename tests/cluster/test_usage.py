@@ -67,6 +67,7 @@ def test_usage_check_reports_both_values_of_differing_job(alice: Person, jobs: d
     assert two["ours_gpu_s"] == pytest.approx(2 * two["ours_s"], abs=16)
 
 
+@pytest.mark.full
 def test_usage_report_counts_both_starts_of_requeued_job(alice: Person, jobs: dict[str, str]) -> None:
     native_id = alice.show(jobs["requeued"])["native_id"]
     argv = ("sacct", "-n", "-X", "-D", "-P", "-j", native_id, "-o", "ElapsedRaw")

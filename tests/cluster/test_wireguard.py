@@ -87,6 +87,7 @@ def test_doctor_names_node_with_different_wireguard_secret(cluster: Cluster, ali
         cluster.run("n3", [f"{LIBEXEC}/check"])
 
 
+@pytest.mark.full
 def test_isolation_proof_holds_for_wireguard_network(cluster: Cluster, site: None) -> None:
     with Stage(cluster) as stage:
         rounds = prove(stage, [("job", "job")])
@@ -97,6 +98,7 @@ def test_isolation_proof_holds_for_wireguard_network(cluster: Cluster, site: Non
 
 
 @pytest.mark.parametrize("broken", BREAKS_OF_WIREGUARD)
+@pytest.mark.full
 def test_isolation_proof_detects_broken_wireguard_network(cluster: Cluster, site: None, broken: str) -> None:
     with Stage(cluster) as stage:
         (found,) = prove(stage, [("job", "job")], broken, only="own job")
