@@ -87,10 +87,14 @@ def slow(cluster: Cluster, alice: Person) -> Iterator[Mapping[str, str]]:
     # Who answers has half of the grace period, which is more than what is left of the lead for that.
     answers = "batch: {checkpoint: {lead_s: 14, grace_s: 24}, env: {STEPS: '400'}}"
     long = "batch: {env: {SAVE_EVERY: '2', STEPS: '1200'}}"
+    idle = ["n1 idle", "n2 idle", "n3 idle"]
+    wait_until(lambda: sorted(set(alice.run("sinfo", "-hNo", "%N %T").stdout.splitlines())) == idle, "idle nodes")
     cut = alice.submit(
         training(alice, "cut-off", extra=long, gpus=0), saver_model(alice), "--exclude=n1", "--no-requeue"
     )
-    lost = alice.submit(training(alice, "lost", extra=SAVING, gpus=0), saver_model(alice), "--no-requeue")
+    lost = alice.submit(
+        training(alice, "lost", extra=SAVING, gpus=0), saver_model(alice), "--exclude=n2", "--no-requeue"
+    )
     ids = {
         "deaf": submit(alice, "limit-deaf", "--time=1", extra=endless, command=deaf),
         "limit": submit(alice, "limit", "--time=1", extra=answers),

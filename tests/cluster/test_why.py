@@ -71,7 +71,6 @@ def test_why_explains_resources_with_free_gpus_and_expected_start(alice: Person,
     assert "0 of 8 GPUs of type v100 in main are free" in shown and "May start:" in shown
 
 
-@pytest.mark.full
 def test_why_suggests_alternative_that_starts_sooner(alice: Person, next_one: str) -> None:
     found = why(alice, next_one, "Resources")
     options = {one["options"]: one for one in found["alternatives"]}
@@ -118,7 +117,6 @@ def test_why_explains_dependency_begin_time_and_hold(alice: Person, crowd: list[
     alice.run("scancel", native)  # without a time limit: whoever asks when it is over hears of the next century
 
 
-@pytest.mark.full
 def test_why_names_drained_node_with_drain_reason(cluster: Cluster, alice: Person) -> None:
     cluster.scontrol("update", "NodeName=n3", "State=DRAIN", "Reason=fan is broken")
     try:

@@ -214,6 +214,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.full
 def test_remote_client_uses_one_connection_for_many_channels(laptop: Laptop, node: LoginNode, job: str) -> None:
     wire = BreakingWire(node.server.port, breaks=0, after_bytes=0)
     try:
@@ -313,6 +314,7 @@ def test_cli_suggests_host_program_setting_when_remote_ffdl_is_missing(laptop: L
         assert done.returncode == 69 and "FFDL_HOST_PROGRAM" in done.stderr and 'gateway = "ssh"' in done.stderr
 
 
+@pytest.mark.full
 def test_cli_warns_and_continues_when_remote_release_differs(laptop: Laptop, node: LoginNode) -> None:
     relay = f'{sys.executable} -c "from ffdl_batch.entry import ffdl; ffdl()" "$@" | sed -u "s/{__version__} /0.0.9 /"'
     with Pretend(node, relay):
@@ -329,6 +331,7 @@ def test_cli_ignores_login_shell_output_of_the_host(laptop: Laptop, node: LoginN
         node.write_profile("")
 
 
+@pytest.mark.full
 def test_remote_logs_exit_75_when_connection_becomes_silent(laptop: Laptop, node: LoginNode, job: str) -> None:
     """Nothing is closed: bytes just stop, as in a tunnel."""
     wire = _Tap(node.server.port)

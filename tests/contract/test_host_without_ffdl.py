@@ -138,6 +138,7 @@ def test_submit_to_slurm_only_host_keeps_secrets_private(world: World) -> None:
     assert "planted" not in (directory / "job.sbatch").read_text() + str(world.calls("sbatch"))
 
 
+@pytest.mark.full
 def test_wait_on_slurm_only_host_returns_exit_status_until_slurm_forgets_job(world: World) -> None:
     world.write("batch: {env: {CODE: '7'}}\n")
     job_id = world.submit()
@@ -152,6 +153,7 @@ def test_wait_on_slurm_only_host_returns_exit_status_until_slurm_forgets_job(wor
     assert done.returncode == 75 and "knows nothing more" in done.stderr
 
 
+@pytest.mark.full
 def test_cancel_on_slurm_only_host_cancels_pending_job(world: World) -> None:
     (world.state / "hold").touch()
     world.base = world.node.home / "it's a place"
@@ -174,6 +176,7 @@ def test_logs_on_slurm_only_host_cover_all_array_tasks(world: World) -> None:
     assert world.laptop.run("logs", f"{job_id}_1").stdout == "hello from 1 \ngoodbye\n"
 
 
+@pytest.mark.full
 def test_logs_on_slurm_only_host_follow_until_job_ends(world: World, tmp_path: Path) -> None:
     command = f"echo begun; until [ -e {tmp_path}/go ]; do sleep 0.1; done; echo over"
     text = MANIFEST.replace("python3 train.py $RESULT_DIR", f'"{command}"')
@@ -187,6 +190,7 @@ def test_logs_on_slurm_only_host_follow_until_job_ends(world: World, tmp_path: P
         assert process.communicate(timeout=LIMIT_S)[0] == "over\n" and process.returncode == 0
 
 
+@pytest.mark.full
 def test_logs_on_slurm_only_host_show_batch_output_when_no_learner_started(world: World) -> None:
     world.node.write_program("srun", "echo 'srun: error: no apptainer' >&2; exit 3")
     job_id = world.submit()
@@ -218,6 +222,7 @@ def test_submit_to_slurm_only_host_rejects_unusable_manifest_before_transfer(
     assert not world.base.exists() and not world.calls("sbatch")
 
 
+@pytest.mark.full
 def test_submit_to_slurm_only_host_rejects_missing_image(world: World) -> None:
     for version, said in (("/images/none.sif", "is not on login"), ("nothing", "Nothing tells which images login has")):
         text = MANIFEST.replace("registry.example.org/a/b:1", version)
@@ -227,6 +232,7 @@ def test_submit_to_slurm_only_host_rejects_missing_image(world: World) -> None:
     assert not world.calls("sbatch")
 
 
+@pytest.mark.full
 def test_submit_to_slurm_only_host_reports_unknown_configuration_key(world: World) -> None:
     config = world.laptop.directory / "site.toml"
     config.write_text("[backend.slurm]\npartitoin = 'a'\n")
@@ -236,6 +242,7 @@ def test_submit_to_slurm_only_host_reports_unknown_configuration_key(world: Worl
     assert f"{config}: [backend.slurm]: unknown key 'partitoin'; did you mean partition?" in done.stderr, done.stderr
 
 
+@pytest.mark.full
 def test_list_on_slurm_only_host_rejects_option_that_needs_ffdl(world: World) -> None:
     done = world.laptop.run("list", "--state", "FAILED")
     assert done.returncode == 2 and "--state needs ffdl_batch on login" in done.stderr, done.stderr
@@ -253,6 +260,7 @@ def test_submit_dry_run_for_slurm_only_host_prints_script_without_transfer(world
     assert not world.base.exists()
 
 
+@pytest.mark.full
 def test_commands_on_slurm_only_host_report_sbatch_and_squeue_errors(world: World) -> None:
     world.spoil(sbatch=["refuse"])
     done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
@@ -277,6 +285,7 @@ def test_submit_to_slurm_only_host_finds_job_when_sbatch_answer_is_lost(world: W
     assert done.stdout.strip() == "101" and len(world.calls("sbatch")) == 1
 
 
+@pytest.mark.full
 def test_submit_to_slurm_only_host_reports_unusable_host_dir(world: World) -> None:
     world.base.write_text("a file")
     done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
@@ -291,6 +300,7 @@ def test_submit_to_slurm_only_host_rejects_archive_with_outside_path(world: Worl
     assert not world.calls("sbatch")
 
 
+@pytest.mark.full
 def test_list_exits_69_when_host_has_neither_ffdl_nor_slurm(world: World) -> None:
     world.node.known["PATH"] = f"{world.node.bin}:/usr/bin:/bin"
     world.node.write_profile("")

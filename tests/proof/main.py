@@ -13,7 +13,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if tally.holds else 1
 
 
-def prove(cluster: Cluster, jobs: int, seed: int) -> tuple[Tally, Late]:
-    """Submit `jobs` jobs as two users at once, wait for their ends, and judge what is left of them."""
+def prove(cluster: Cluster, jobs: int, seed: int, gateways: Mapping[str, str] = GATEWAYS) -> tuple[Tally, Late]:
+    """Submit `jobs` jobs as two users at once, wait for their ends, and judge what is left of them. `gateways`: user ->
+    the gateway of their daemon."""
     with ExitStack() as stack:
-        desks = [stack.enter_context(Desk(cluster, user, "proof", way)) for user, way in GATEWAYS.items()]
+        desks = [stack.enter_context(Desk(cluster, user, "proof", way)) for user, way in gateways.items()]
         shares = [jobs // 2, jobs - jobs // 2]
         tasks = [
             make_tasks(share, seed + n, desk.user) for n, (desk, share) in enumerate(zip(desks, shares, strict=True))
