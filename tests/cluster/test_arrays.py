@@ -198,7 +198,6 @@ def interrupted(alice: Person) -> list[dict[str, Any]]:
     return [alice.show(job_id) for job_id in ids]
 
 
-@pytest.mark.full
 def test_array_element_continues_in_same_attempt_after_scontrol_requeue(
     alice: Person, interrupted: Sequence[dict[str, Any]]
 ) -> None:

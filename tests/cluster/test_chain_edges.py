@@ -90,7 +90,7 @@ def place(alice: Person) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def jobs(alice: Person, place: str) -> Mapping[str, str]:
-    """All jobs of this file that need no daemon of their own."""
+    """Jobs of the tests with the mark `full`, which end them; nobody else does."""
     mounted = STORE.format(type="mount_volume", connection=f'{{type: host_mount, path: "{place}"}}')
     author = f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}; echo written; '
     author += f"until [ -e $CHECKPOINT_DIR/{ENOUGH} ]; do sleep 0.1; done"
@@ -98,7 +98,6 @@ def jobs(alice: Person, place: str) -> Mapping[str, str]:
         "storing": alice.manifest("storing", author, mounted + LONG),
         "cancelled": alice.manifest("cancelled", STUBBORN_AUTHOR, mounted + LONG),
         "preempted": alice.manifest("preempted", STUBBORN_AUTHOR, mounted + LONG),
-        "suspended": alice.manifest("suspended", PATIENT, f"batch: {{checkpoint: {{grace_s: {GRACE_S}}}}}"),
         "failing": alice.manifest("failing", "echo begin; exit 3", retry("failures: 1")),
         "healing": alice.manifest("healing", "echo begin; [ $RESUME = 1 ] || exit 3", retry("failures: 1")),
     }
@@ -167,10 +166,8 @@ def test_retry_budget_for_failures_restarts_job_until_exhausted(alice: Person, j
     assert healing["attempts"][0]["interruption"] == "failure"
 
 
-def test_halt_of_suspended_job_saves_checkpoint_after_scheduler_resume(
-    cluster: Cluster, alice: Person, jobs: Mapping[str, str]
-) -> None:
-    job_id = jobs["suspended"]
+def test_halt_of_suspended_job_saves_checkpoint_after_scheduler_resume(cluster: Cluster, alice: Person) -> None:
+    job_id = alice.start("suspended", PATIENT, extra=f"batch: {{checkpoint: {{grace_s: {GRACE_S}}}}}")
     until_logged(alice, job_id, "begin")
     native = native_id(alice, job_id)
     cluster.scontrol("suspend", native)
