@@ -5,9 +5,10 @@ What holds of the local backend holds here, by the same tests.
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ffdl_kubernetes.objects.tenant import role
 from ffdl_kubernetes.settings import read_settings
 from tests import preloaded
 from tests.command_lines import command_lines
+from tests.contract import test_debugging as local
 from tests.contract.daemon_rig import PLAIN, site_in
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, until
 from tests.contract.test_daemon_logs import Desk, end_jobs
@@ -25,21 +27,40 @@ from tests.contract.test_debugging import (  # noqa: F401 - they run with this m
     lone,
     pair,
     start,
-    test_exec_ends_when_command_does_not_read_stdin,
     test_exec_ends_when_learner_ends,
     test_exec_enters_selected_learner_and_rejects_unknown_one,
     test_exec_forwards_interrupt_to_command,
-    test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt,
-    test_exec_leaves_no_process_when_helper_is_killed,
     test_exec_passes_large_stdin_and_stdout_unchanged,
-    test_shell_ends_when_terminal_is_closed,
     test_shell_provides_resizable_terminal_with_interrupt_key,
     test_stack_prints_function_in_which_learner_hangs,
-    test_top_lists_processes_of_every_learner,
-    test_top_prints_tables_repeatedly_until_interrupt,
 )
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 from tests.preloaded import FFDL
+
+
+def only_in_full(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test of the local backend, for this module alone."""
+
+    @functools.wraps(test)
+    def here(**fixtures: object) -> None:
+        test(**fixtures)
+
+    marked: Callable[..., None] = pytest.mark.full(here)
+    return marked
+
+
+test_exec_ends_when_command_does_not_read_stdin = only_in_full(local.test_exec_ends_when_command_does_not_read_stdin)
+test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt = only_in_full(
+    local.test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt
+)
+test_exec_leaves_no_process_when_helper_is_killed = only_in_full(
+    local.test_exec_leaves_no_process_when_helper_is_killed
+)
+test_shell_ends_when_terminal_is_closed = only_in_full(local.test_shell_ends_when_terminal_is_closed)
+test_top_lists_processes_of_every_learner = only_in_full(local.test_top_lists_processes_of_every_learner)
+test_top_prints_tables_repeatedly_until_interrupt = only_in_full(
+    local.test_top_prints_tables_repeatedly_until_interrupt
+)
 
 CONFIG = """\
 [frameworks.custom]

@@ -120,7 +120,7 @@ def test_pod_gang_starts_no_learner_before_all_pods_are_ready(gang: list[PodRig]
         assert [pod.end() for pod in gang] == [(0, 0), (0, 0)]
 
 
-@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_pod_gang_ends_other_learner_when_one_fails(gang: list[PodRig], failing: int) -> None:
     with Courier(gang).at_work():
         fails = "until [ -e /job/go ]; do sleep 0.1; done; exit 5"

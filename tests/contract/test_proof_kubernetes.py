@@ -46,6 +46,7 @@ def namespaces(k8s: FakeCluster) -> list[str]:
     return [name for name in found if name.startswith("ffdl-proof")]
 
 
+@pytest.mark.full
 def test_proof_runs_selected_points_and_removes_its_namespaces(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,11 +64,13 @@ def test_proof_runs_selected_points_and_removes_its_namespaces(
     assert not namespaces(k8s)
 
 
+@pytest.mark.full
 def test_proof_passes_data_by_volume_claim(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*GIVEN, "--only", "by a claim", "--strict", "--claim-class", "any"]) == 0
     assert words(capsys.readouterr().out)["data by a claim"] == "passed"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("debugging", [True, False])
 def test_proof_passes_exec_commands_only_with_debugging_permission(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], debugging: bool
@@ -104,6 +107,7 @@ def test_proof_reports_whether_network_policies_are_enforced(
     assert words(said)["policies"] == "passed" and found in said, said
 
 
+@pytest.mark.full
 def test_proof_resolves_pod_names_when_cluster_has_dns(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     k8s.ask("POST", "api/v1/namespaces/kube-system/pods", DNS)
     assert main([*GIVEN, "--only", "names"]) == 0
@@ -111,6 +115,7 @@ def test_proof_resolves_pod_names_when_cluster_has_dns(k8s: FakeCluster, capsys:
     assert words(said)["names of pods"] == "passed" and "its Service has both pods" in said, said
 
 
+@pytest.mark.full
 def test_proof_fails_and_cleans_up_when_no_pod_runs(k8s: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
     k8s.do("pause", controller="scheduler")
     assert main([*GIVEN, "--only", "a job completes", "--patience", "8"]) == 1
@@ -123,10 +128,10 @@ def test_proof_fails_and_cleans_up_when_no_pod_runs(k8s: FakeCluster, capsys: py
 @pytest.mark.parametrize(
     ("broken", "only", "point"),
     [
-        ("role", "permissions", "permissions"),
-        ("security", "permissions", "tenant"),
-        ("bytes", "results", "results are copied"),
-        ("image", "a job completes", "a job completes"),
+        pytest.param("role", "permissions", "permissions"),
+        pytest.param("security", "permissions", "tenant"),
+        pytest.param("bytes", "results", "results are copied", marks=pytest.mark.full),
+        pytest.param("image", "a job completes", "a job completes", marks=pytest.mark.full),
     ],
 )
 def test_proof_detects_deliberate_break(
@@ -140,4 +145,4 @@ def test_proof_detects_deliberate_break(
 
 def test_proof_break_cases_cover_all_breaks() -> None:
     (mark,) = test_proof_detects_deliberate_break.pytestmark  # type: ignore[attr-defined]
-    assert {one[0] for one in mark.args[1]} == set(BREAKS)
+    assert {one.values[0] for one in mark.args[1]} == set(BREAKS)

@@ -49,11 +49,6 @@ class Authorizer:
             name, groups = self.tokens[token]
             more = ("system:serviceaccounts",) if name.startswith(_SERVICE_ACCOUNT) else ()
             return User(name, (*groups, *more, "system:authenticated"))
-        if kind:
-            raise unauthorized()
-        if "commonName" in request.subject:
-            groups = request.subject.get("organizationName", [])
-            return User(request.subject["commonName"][0], (*groups, "system:authenticated"))
         raise unauthorized()
 
     def may(self, user: User, wanted: Wanted) -> bool:

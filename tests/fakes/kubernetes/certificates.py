@@ -47,10 +47,6 @@ class Authority:
         ]
         return self._pair("server", [], ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def client(self, name: str, groups: list[str]) -> Pair:
-        """For a user in groups."""
-        return self._pair(name, groups, ExtendedKeyUsageOID.CLIENT_AUTH, [])
-
     def _pair(self, name: str, groups: list[str], use: x509.ObjectIdentifier, names: list[x509.GeneralName]) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
@@ -93,24 +89,15 @@ def server_context(pair: Pair, authority: Path) -> ssl.SSLContext:
     return context
 
 
-def write_kubeconfig(
-    file: Path, server: str, authority: Path, *, namespace: str, token: str = "", pair: Pair | None = None
-) -> Path:
-    """A kubeconfig (JSON is YAML) with a token or a client's certificate."""
-
-    def encoded(path: Path) -> str:
-        return base64.b64encode(path.read_bytes()).decode()
-
-    user: dict[str, str] = {"token": token} if token else {}
-    if pair is not None:
-        user = {"client-certificate-data": encoded(pair.certificate), "client-key-data": encoded(pair.key)}
-    cluster = {"server": server, "certificate-authority-data": encoded(authority)}
+def write_kubeconfig(file: Path, server: str, authority: Path, *, namespace: str, token: str) -> Path:
+    """A kubeconfig (JSON is YAML) with a token."""
+    cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority.read_bytes()).decode()}
     context = {"cluster": "fake", "user": "test", "namespace": namespace}
     file.touch(0o600)
     file.write_text(
         json.dumps({
             "apiVersion": "v1", "kind": "Config", "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": cluster}], "users": [{"name": "test", "user": user}],
+            "clusters": [{"name": "fake", "cluster": cluster}], "users": [{"name": "test", "user": {"token": token}}],
             "contexts": [{"name": "fake", "context": context}],
         }, indent=1)
     )  # fmt: skip

@@ -61,7 +61,6 @@ class Cluster:
         self.faults = Faults()
         self.authorizer = Authorizer(self.store, dict(knobs.tokens))
         self.api = ApiServer(self.registry, self.authorizer, self.routes, self.lists, self.watches, self.faults)
-        self.api.evict = self.evict
         self.jobs = JobController(self.registry, knobs.create_retry_s)
         self.collector = Collector(self.registry, self.routes.kinds, knobs.collect_s)
         self.scheduler = Scheduler(self.registry)
@@ -95,12 +94,6 @@ class Cluster:
             await self.kubelets.stop()
         for task in self._tasks:
             task.cancel()
-
-    async def restart(self, seconds: float) -> None:
-        """The API server is away for so long; what it stores stays."""
-        await self.web.stop()
-        await asyncio.sleep(seconds)
-        await self.web.start()
 
     def evict(self, pod: Obj, reason: str = "EvictionByEvictionAPI", message: str = "Eviction API: evicting") -> None:
         """End a pod for the cluster's sake."""

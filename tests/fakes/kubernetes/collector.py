@@ -25,7 +25,7 @@ from tests.fakes.kubernetes.kinds import (
     namespace_of,
 )
 from tests.fakes.kubernetes.loops import WorkQueue
-from tests.fakes.kubernetes.registry import FOREGROUND_FINALIZER, ORPHAN_FINALIZER, Deletion, Registry
+from tests.fakes.kubernetes.registry import FOREGROUND_FINALIZER, Deletion, Registry
 from tests.fakes.kubernetes.store import Change
 
 Found = tuple[str, str, str]
@@ -107,8 +107,6 @@ class Collector:
         finalizers = obj["metadata"].get("finalizers") or []
         if FOREGROUND_FINALIZER in finalizers:
             self._foreground(kind, obj)
-        if ORPHAN_FINALIZER in finalizers:
-            self._orphan(kind, obj)
 
     def _ownerless(self, obj: Obj) -> bool:
         owners = obj["metadata"].get("ownerReferences") or []
@@ -141,13 +139,6 @@ class Collector:
         """Whether another owner keeps it."""
         owners = dependent["metadata"].get("ownerReferences") or []
         return any(owner["uid"] != uid and owner["uid"] in self._uids for owner in owners)
-
-    def _orphan(self, kind: Kind, obj: Obj) -> None:
-        uid = obj["metadata"]["uid"]
-        for resource, namespace, name in list(self._owned.get(uid, ())):
-            self._registry.change(self._kinds[resource], namespace, name, lambda one: _disown(one, uid))
-        self._owned.pop(uid, None)
-        self._finalized(kind, obj, ORPHAN_FINALIZER)
 
     def _finalized(self, kind: Kind, obj: Obj, finalizer: str) -> None:
         self._registry.change(kind, *key_of(obj), lambda one: one["metadata"]["finalizers"].remove(finalizer))

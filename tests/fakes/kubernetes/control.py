@@ -56,9 +56,6 @@ class Control:
     async def do_close_watches(self, given: Given) -> int:
         return self._cluster.watches.close(given.get("plural", ""))
 
-    async def do_restart(self, given: Given) -> None:
-        await self._cluster.restart(float(given.get("seconds", 0.0)))
-
     async def do_webhook(self, given: Given) -> None:
         """Refuse creations of a kind in a webhook's name; without a message no longer."""
         webhooks = self._cluster.registry.admission.webhooks

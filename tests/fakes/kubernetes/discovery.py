@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, Kind, Obj
 from tests.fakes.kubernetes.routes import Routes, subresources
 
-_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
 def discover(path: str, routes: Routes, release: str, address: str) -> Obj | str | None:
@@ -84,7 +84,7 @@ def _resources(routes: Routes, group: str, version: str) -> Obj | None:
         listed.append(one)
         for part in subresources(kind):
             verbs = {
-                "log": ["get"], "eviction": ["create"], "token": ["create"], "exec": ["create", "get"],
+                "log": ["get"], "token": ["create"], "exec": ["create", "get"],
             }.get(part, ["get", "patch", "update"])  # fmt: skip
             listed.append({
                 "name": f"{kind.plural}/{part}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.kind,

@@ -48,27 +48,7 @@ def failure_rule(job: Obj, pod: Obj) -> tuple[str, str]:
             for condition in pod["status"].get("conditions") or []:
                 if condition["type"] == pattern["type"] and condition["status"] == pattern.get("status", "True"):
                     return rule["action"], f"Pod {where} has condition {condition['type']} {behind}"
-        if "onExitCodes" in rule:
-            for name, code in _exit_codes(pod):
-                if _matches(rule["onExitCodes"], name, code):
-                    return rule["action"], f"Container {name} for pod {where} failed with exit code {code} {behind}"
     return "Count", ""
-
-
-def _matches(rule: Obj, name: str, code: int) -> bool:
-    if code == 0 or rule.get("containerName", name) != name:
-        return False
-    return (code in rule["values"]) is (rule["operator"] == "In")
-
-
-def _exit_codes(pod: Obj) -> list[tuple[str, int]]:
-    status = pod["status"]
-    found = []
-    for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-        ended = one.get("state", {}).get("terminated")
-        if ended is not None:
-            found.append((one["name"], int(ended["exitCode"])))
-    return found
 
 
 def packed(indexes: set[int]) -> str:

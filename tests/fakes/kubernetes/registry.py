@@ -27,8 +27,8 @@ from tests.fakes.kubernetes.store import Store, now, now_micro
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _SERVER_SIDE = ("uid", "resourceVersion", "creationTimestamp", "generation", "deletionTimestamp", "selfLink",
                 "deletionGracePeriodSeconds")  # fmt: skip
-BACKGROUND, FOREGROUND, ORPHAN = "Background", "Foreground", "Orphan"
-FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
+BACKGROUND, FOREGROUND = "Background", "Foreground"
+FOREGROUND_FINALIZER = "foregroundDeletion"
 
 
 def random_suffix() -> str:
@@ -194,8 +194,6 @@ class Registry:
             grace = wished if known is None else min(known, wished)
         if how.propagation == FOREGROUND:
             _add_finalizer(metadata, FOREGROUND_FINALIZER)
-        elif how.propagation == ORPHAN:
-            _add_finalizer(metadata, ORPHAN_FINALIZER)
         if kind is NAMESPACES:
             obj["status"]["phase"] = "Terminating"
         if "deletionTimestamp" not in metadata or metadata.get("deletionGracePeriodSeconds", 0) != grace:

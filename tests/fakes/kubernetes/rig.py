@@ -23,6 +23,7 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
+from tests import preloaded
 from tests.fakes.kubernetes.certificates import Authority, write_kubeconfig
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -61,7 +62,7 @@ class FakeCluster:
         file = place / "knobs.json"
         file.write_text(json.dumps(plain))
         with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process = preloaded.Popen(
                 [sys.executable, "-m", "tests.fakes.kubernetes", str(file)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=ROOT,
             )  # fmt: skip
@@ -72,12 +73,9 @@ class FakeCluster:
         self.url, self._control = f"https://127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['control']}"
         self.kubeconfig = self.kubeconfig_of("admin")
 
-    def kubeconfig_of(self, user: str, groups: Sequence[str] = (), *, by_certificate: bool = False) -> Path:
+    def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig for a user, new ones included; what they may do is up to roles."""
-        file = self.place / f"{user.replace(':', '-').replace('/', '-')}{'-cert' if by_certificate else ''}.kubeconfig"
-        if by_certificate:
-            pair = self._authority.client(user, [MASTERS] if user == "admin" else list(groups))
-            return write_kubeconfig(file, self.url, self.authority, namespace=self.namespace, pair=pair)
+        file = self.place / f"{user.replace(':', '-').replace('/', '-')}.kubeconfig"
         token = self._token
         if user != "admin":
             token = secrets.token_hex(16)

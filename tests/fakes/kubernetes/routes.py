@@ -9,7 +9,7 @@ from tests.fakes.kubernetes.refusals import no_such_path, not_allowed
 from tests.fakes.kubernetes.web import Request
 
 _SUBRESOURCES = {
-    "pods": ("log", "status", "eviction", "exec"),
+    "pods": ("log", "status", "exec"),
     "namespaces": ("status", "finalize"),
     "serviceaccounts": ("token",),
 }
@@ -72,9 +72,8 @@ def _verb(request: Request, name: str, part: str) -> str:
     table = {
         ("GET", True): "get", ("HEAD", True): "get", ("GET", False): "watch" if watching else "list",
         ("POST", False): "create", ("PUT", True): "update", ("PATCH", True): "patch", ("DELETE", True): "delete",
-        ("DELETE", False): "deletecollection",
     }  # fmt: skip
-    if part in ("eviction", "token"):
+    if part == "token":
         table = {("POST", True): "create"}
     if part == "exec":
         table = {("POST", True): "create", ("GET", True): "get"}

@@ -1,11 +1,11 @@
-"""The scheduler: pods to nodes, by what fits; and who has to make room."""
+"""The scheduler: pods to nodes, by what fits. Nothing is preempted."""
 
 from __future__ import annotations
 
 from collections import Counter
 from decimal import Decimal
 
-from tests.fakes.kubernetes.conditions import disrupt, set_condition
+from tests.fakes.kubernetes.conditions import set_condition
 from tests.fakes.kubernetes.kinds import (
     CLAIMS,
     NODES,
@@ -111,7 +111,6 @@ class Scheduler:
     def _bind(self, pod: Obj, node: Obj) -> None:
         def bind(one: Obj) -> None:
             one["spec"]["nodeName"] = name_of(node)
-            one["status"].pop("nominatedNodeName", None)
             set_condition(one, "PodScheduled", "True")
 
         self._registry.change(PODS, *key_of(pod), bind)
@@ -122,7 +121,7 @@ class Scheduler:
         if missing:
             message = f'0/{nodes} nodes are available: persistentvolumeclaim "{missing}" not found. not found'
         else:
-            message = f"0/{nodes} nodes are available: {_counted(reasons)}. {self._preempt(pod, nodes, reasons)}"
+            message = f"0/{nodes} nodes are available: {_counted(reasons)}. {_preemption(nodes, reasons)}"
         if not nodes:
             message = "no nodes available to schedule pods"
         self._say(pod, "Unschedulable", message)
@@ -135,47 +134,14 @@ class Scheduler:
                 PODS, *key_of(pod), lambda one: set_condition(one, "PodScheduled", "False", reason, message)
             )
 
-    def _preempt(self, pod: Obj, nodes: int, reasons: dict[str, list[str]]) -> str:
-        """Make room where less important pods are in the way; the sentence about it."""
-        lacking = {
-            name for name, found in reasons.items() if found and all(one.startswith("Insufficient") for one in found)
-        }
-        if pod["spec"].get("preemptionPolicy") != "Never" and not pod["status"].get("nominatedNodeName"):
-            for name in sorted(lacking):
-                victims = self._victims(pod, self._registry.get(NODES, "", name))
-                if victims:
-                    self._evict(pod, name, victims)
-                    break
-        parts = Counter({"No preemption victims found for incoming pod": len(lacking),
-                         "Preemption is not helpful for scheduling": nodes - len(lacking)})  # fmt: skip
-        said = ", ".join(sorted(f"{count} {text}" for text, count in parts.items() if count))
-        return f"preemption: 0/{nodes} nodes are available: {said}."
 
-    def _victims(self, pod: Obj, node: Obj) -> list[Obj]:
-        free, asked, found = self._free(node), _asked(pod), []
-        lower = [
-            other for key in self._used.get(name_of(node), {})
-            if (other := self._registry.store.get(PODS, *key)) is not None
-            and other["spec"].get("priority", 0) < pod["spec"].get("priority", 0)
-        ]  # fmt: skip
-        for other in sorted(lower, key=lambda one: one["spec"].get("priority", 0)):
-            if all(value <= free.get(name, Decimal(0)) for name, value in asked.items()):
-                break
-            found.append(other)
-            for name, value in _asked(other).items():
-                free[name] = free.get(name, Decimal(0)) + value
-        return found if all(value <= free.get(name, Decimal(0)) for name, value in asked.items()) else []
-
-    def _evict(self, pod: Obj, node: str, victims: list[Obj]) -> None:
-        self._registry.change(PODS, *key_of(pod), lambda one: one["status"].update(nominatedNodeName=node))
-        message = "default-scheduler: preempting to accommodate a higher priority pod"
-        for victim in victims:
-            if victim["metadata"].get("deletionTimestamp"):
-                continue
-            self._registry.change(PODS, *key_of(victim), lambda one: disrupt(one, "PreemptionByScheduler", message))
-            uid = pod["metadata"]["uid"]
-            self._registry.tell(PODS, victim, "Preempted", f"Preempted by pod {uid} on node {node}", _SOURCE)
-            self._registry.delete(PODS, *key_of(victim))
+def _preemption(nodes: int, reasons: dict[str, list[str]]) -> str:
+    """The scheduler's sentence about lower priorities, which these pods do not have."""
+    lacking = [found for found in reasons.values() if found and all(one.startswith("Insufficient") for one in found)]
+    parts = Counter({"No preemption victims found for incoming pod": len(lacking),
+                     "Preemption is not helpful for scheduling": nodes - len(lacking)})  # fmt: skip
+    said = ", ".join(sorted(f"{count} {text}" for text, count in parts.items() if count))
+    return f"preemption: 0/{nodes} nodes are available: {said}."
 
 
 def _asked(pod: Obj) -> dict[str, Decimal]:

@@ -18,13 +18,13 @@ from tests.fakes.kubernetes.discovery import discover
 from tests.fakes.kubernetes.escalation import Escalation
 from tests.fakes.kubernetes.executing import Begin, check, execute
 from tests.fakes.kubernetes.faults import Faults
-from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, PODS, SERVICE_ACCOUNTS, Obj, clone, name_of, namespace_of
+from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, PODS, SERVICE_ACCOUNTS, Obj
 from tests.fakes.kubernetes.patches import APPLY_PATCH, patched
 from tests.fakes.kubernetes.refusals import Refusal, bad_request, no_such_path, not_found
 from tests.fakes.kubernetes.registry import Asked, Deletion, Registry
 from tests.fakes.kubernetes.routes import Route, Routes
 from tests.fakes.kubernetes.store import in_json
-from tests.fakes.kubernetes.watching import Lists, Watches, checks_of
+from tests.fakes.kubernetes.watching import Lists, Watches
 from tests.fakes.kubernetes.web import Request, Response
 
 ExecuteIn = Callable[[Obj, Request], Begin]
@@ -32,8 +32,7 @@ LogOf = Callable[[Obj, Request], AsyncIterator[bytes]]
 
 
 class ApiServer:
-    """Answers requests. `log_of` and `execute_in` are the kubelets' part, `evict` is that of the eviction API;
-    `counts` are requests by verb and resource."""
+    """Answers requests. `log_of` and `execute_in` are the kubelets' part; `counts` has requests by verb and kind."""
 
     def __init__(
         self, registry: Registry, authorizer: Authorizer, routes: Routes, lists: Lists, watches: Watches, faults: Faults
@@ -43,7 +42,6 @@ class ApiServer:
         self._escalation = Escalation(registry.store, authorizer)
         self.log_of: LogOf | None = None
         self.execute_in: ExecuteIn | None = None
-        self.evict: Callable[[Obj], None] | None = None
         self.counts: dict[str, int] = {}
         self.address = ""
 
@@ -86,8 +84,6 @@ class ApiServer:
             return self._log(route, request)
         if route.part == "exec":
             return await self._exec(route, request)
-        if route.part == "eviction":
-            return self._eviction(route)
         if route.part == "token":
             return self._token(route)
         if route.verb == "watch":
@@ -97,7 +93,6 @@ class ApiServer:
             "get": lambda route, _: (200, self._registry.get(route.kind, _place(route), route.name)),
             "list": lambda route, request: (200, self._lists.answer(route.kind, _of_list(route), request)),
             "create": self._create, "update": self._update, "patch": self._patch, "delete": self._delete,
-            "deletecollection": self._delete_all,
         }  # fmt: skip
         status, found = how[route.verb](route, request)
         return Response(status, in_json(found))
@@ -149,20 +144,6 @@ class ApiServer:
             "details": {key: value for key, value in details.items() if value},
         }  # fmt: skip
 
-    def _delete_all(self, route: Route, request: Request) -> tuple[int, Obj]:
-        check, deletion = checks_of(route.kind, request), _deletion(request)
-        gone = [obj for obj in self._registry.store.list(route.kind, _of_list(route) or None) if check(obj)]
-        for obj in gone:
-            self._registry.delete(route.kind, namespace_of(obj), name_of(obj), deletion)
-        metadata = {"resourceVersion": str(self._registry.store.version)}
-        items = [clone(obj) for obj in gone]
-        return 200, {
-            "kind": f"{route.kind.kind}List",
-            "apiVersion": route.kind.api_version,
-            "metadata": metadata,
-            "items": items,
-        }
-
     def _asked(self, request: Request) -> Asked:
         dry = request.query.get("dryRun", "")
         if dry not in ("", "All"):
@@ -191,14 +172,6 @@ class ApiServer:
         if self.execute_in is None:
             raise no_such_path()
         return await execute(request, self._registry.release, command, self.execute_in(pod, request))
-
-    def _eviction(self, route: Route) -> Response:
-        pod = self._registry.get(PODS, route.namespace, route.name)
-        if self.evict is not None:
-            self.evict(pod)
-        return Response(
-            201, in_json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
-        )
 
     def _token(self, route: Route) -> Response:
         """TokenRequest: a token of a service account, which does not expire here."""
@@ -241,10 +214,9 @@ def _deletion(request: Request) -> Deletion:
     body = _decoded(request) if request.body else {}
     conditions = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
-    orphan = body.get("orphanDependents")
-    propagation = (
-        body.get("propagationPolicy") or request.query.get("propagationPolicy") or ("Orphan" if orphan else "")
-    )
+    propagation = body.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
+    if propagation == "Orphan" or body.get("orphanDependents"):
+        raise bad_request("the tests' cluster orphans no objects")
     return Deletion(
         propagation, None if grace is None else int(grace), conditions.get("uid") or "",
         conditions.get("resourceVersion") or "",

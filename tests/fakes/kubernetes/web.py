@@ -20,15 +20,14 @@ BODY_BYTES = 3 * 1024 * 1024
 
 @dataclass
 class Request:
-    """What was asked; `pairs` is the query with what is in it several times. `subject` is that of the client's
-    certificate, `user` who that is to the server, `drop` whether the answer is to be thrown away."""
+    """What was asked; `pairs` is the query with what is in it several times, `user` who asks, `drop` whether the answer
+    is to be thrown away."""
 
     method: str
     path: str
     query: dict[str, str]
     headers: dict[str, str]
     body: bytes
-    subject: dict[str, list[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     drop: bool = False
     reset: bool = False
@@ -113,7 +112,7 @@ class WebServer:
         parts = urlsplit(target)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         request = Request(
-            method, unquote(parts.path), dict(pairs), headers, body, _subject(writer), pairs=pairs
+            method, unquote(parts.path), dict(pairs), headers, body, pairs=pairs
         )  # fmt: skip
         response = await self._answer(request)
         if request.drop or request.reset:
@@ -189,16 +188,6 @@ async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
         close = getattr(stream, "aclose", None)
         if close is not None:
             await close()
-
-
-def _subject(writer: asyncio.StreamWriter) -> dict[str, list[str]]:
-    session = writer.get_extra_info("ssl_object")
-    certificate = session.getpeercert() if session is not None else None
-    found: dict[str, list[str]] = {}
-    for part in (certificate or {}).get("subject", ()):
-        for name, value in part:
-            found.setdefault(name, []).append(value)
-    return found
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

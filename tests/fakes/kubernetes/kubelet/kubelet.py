@@ -20,8 +20,8 @@ from tests.fakes.kubernetes.registry import Registry
 from tests.fakes.kubernetes.store import Change
 from tests.fakes.kubernetes.web import Request
 
-_FIRST_ADDRESS = ipaddress.ip_address("127.16.0.2") + os.getpid() % 2048 * 4096
-"""Of the pods of this process: the nodes are one machine, and pods of another cluster on it listen at fixed ports."""
+_ADDRESSES = ipaddress.ip_address("127.16.0.2")
+"""The first address that a pod can have. Clusters on this machine must not share one: pods listen at fixed ports."""
 
 
 class Kubelets:
@@ -31,7 +31,7 @@ class Kubelets:
         self._registry, self.conduct, self._place = registry, conduct, place
         self._workers: dict[str, Worker] = {}
         self._silent: set[str] = set()
-        self._addresses = 0
+        self._next_address = _ADDRESSES + os.getpid() % 2048 * 4096
         registry.store.listeners.append(self._hear)
 
     def _hear(self, change: Change) -> None:
@@ -62,9 +62,8 @@ class Kubelets:
 
     def _begin(self, pod: Obj) -> None:
         uid = str(pod["metadata"]["uid"])
-        address = str(_FIRST_ADDRESS + self._addresses)
-        self._addresses += 1
-        worker = Worker(self._registry, self.conduct, self._place / "pods" / uid, pod, address)
+        worker = Worker(self._registry, self.conduct, self._place / "pods" / uid, pod, str(self._next_address))
+        self._next_address += 1
         self._workers[uid] = worker
         worker.begin()
         if pod["metadata"].get("deletionTimestamp"):

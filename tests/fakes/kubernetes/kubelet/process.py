@@ -7,16 +7,22 @@ import contextlib
 import json
 import os
 import shutil
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 _ROOT = Path(__file__).resolve().parents[4]
-_RUNTIME = (
-    f"import sys; sys.path.insert(0, {str(_ROOT)!r}); from tests.fakes.kubernetes.kubelet.runtime import main; main()"
-)
+_RUNTIME = f"""\
+import sys
+sys.path.insert(0, {str(_ROOT)!r})
+from tests.fakes.kubernetes.kubelet.runtime import serve_forks
+serve_forks()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,16 @@ class Attached:
         self.given.close()
 
 
+@cache
+def _forks() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The process that forks the parents of containers, and the connection to it. It ends with this process."""
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with other:
+        return own, subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _RUNTIME], stdin=other.fileno(), start_new_session=True
+        )
+
+
 class Process:
     """A container of real processes."""
 
@@ -73,29 +89,32 @@ class Process:
         self._executed: dict[int, asyncio.Future[tuple[int, str]]] = {}
         self._executing: dict[int, asyncio.Event] = {}
         self._number = 0
-        self._process: asyncio.subprocess.Process | None = None
+        self._given: asyncio.StreamWriter | None = None
+        self._said: asyncio.StreamReader | None = None
         self._listener: asyncio.Task[None] | None = None
 
     async def start(self, spec: dict[str, Any]) -> None:
         """Run; :class:`StartFailed`."""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", "-c", _RUNTIME,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        given, gives = os.pipe()
+        says, said = os.pipe()
+        socket.send_fds(_forks()[0], [b"+"], [given, said])
+        os.close(given)
+        os.close(said)
+        self._given, self._said = await _writer(gives), await _reader(says)
         try:
             self._send(spec)
-            said = await self._line()
+            answer = await self._line()
         except asyncio.CancelledError:
-            self._process.kill()
+            self._given.close()
             raise
-        if said.get("event") != "started":
-            raise StartFailed(said.get("message", "the container's parent ended"))
-        self.pid = said["pid"]
+        if answer.get("event") != "started":
+            raise StartFailed(answer.get("message", "the container's parent ended"))
+        self.pid = answer["pid"]
         self._listener = asyncio.create_task(self._listen())
 
     async def _line(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
-        line = await self._process.stdout.readline()
+        assert self._said is not None
+        line = await self._said.readline()
         return dict(json.loads(line)) if line else {}
 
     async def _listen(self) -> None:
@@ -111,8 +130,6 @@ class Process:
             elif said["event"] == "ended":
                 self._end(End(said["code"], said["oom"]))
         self._end(End(137))
-        assert self._process is not None
-        await self._process.wait()
 
     def _end(self, end: End) -> None:
         if not self.ended.done():
@@ -124,9 +141,9 @@ class Process:
         self._wake_readers()
 
     def _send(self, said: dict[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._given is not None
         with contextlib.suppress(OSError, RuntimeError):
-            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+            self._given.write(json.dumps(said).encode() + b"\n")
 
     def signal(self, number: int) -> None:
         """To the container's first process."""
@@ -181,9 +198,9 @@ class Process:
 
     async def release(self) -> None:
         """End the parent, and so everything."""
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-            await self._process.wait()
+        if self._given is not None and self._listener is not None:
+            self._given.close()
+            await asyncio.wait([self._listener])
 
 
 class Imagined:
