@@ -76,6 +76,8 @@ class PassThrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no t
                 continue
             time.sleep(fault.delay_s)
             if fault.error:
+                with open(f"{self._faults}.failed", "a", encoding="utf-8") as file:  # noqa: PTH123
+                    file.write(f"{operation} {path}\n")
                 raise OSError(fault.error, os.strerror(fault.error))
             break
         return self._behind + path
@@ -187,7 +189,8 @@ class FaultFs:
         """From here on, in place of what was before. The first one that meets an operation counts."""
         fresh = self._faults.with_suffix(".fresh")
         fresh.write_text(json.dumps([dataclasses.asdict(fault) for fault in faults]))
-        self._faults.with_name("faults.json.held").unlink(missing_ok=True)
+        for kind in ("held", "failed"):
+            self._faults.with_name(f"faults.json.{kind}").unlink(missing_ok=True)
         fresh.replace(self._faults)
 
     def clear(self) -> None:
@@ -196,7 +199,21 @@ class FaultFs:
 
     def held(self) -> list[str]:
         """The operations that began to hang since the last change, each with its path."""
-        path = self._faults.with_name("faults.json.held")
+        return self._met("held")
+
+    def failed(self) -> list[str]:
+        """Return the operations that failed with an error since the last change, each with its path."""
+        return self._met("failed")
+
+    def await_failures(self, count: int) -> None:
+        """Wait until `count` more operations have failed."""
+        end, enough = time.monotonic() + LIMIT_S, len(self.failed()) + count
+        while len(self.failed()) < enough:
+            assert time.monotonic() < end, f"fewer than {count} operations failed"
+            time.sleep(_LOOK_S)
+
+    def _met(self, kind: str) -> list[str]:
+        path = self._faults.with_name(f"faults.json.{kind}")
         return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
     def hide(self) -> None:

@@ -37,15 +37,18 @@ framework:
 """
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """The condition's first true value; fails the test when it does not come."""
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"waited {LIMIT_S:g} s for {what}")
+def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> Any:
+    """Return the condition's first true value; fail with `what` if it does not come.
+
+    A look at a job costs a daemon or an API server some milliseconds, so the pauses between looks grow.
+    """
+    deadline, pause_s = time.monotonic() + LIMIT_S, 0.02
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {LIMIT_S:g} s for {what if isinstance(what, str) else what()}")
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.2, 0.2)
+    return found
 
 
 class UnixHttp(http.client.HTTPConnection):

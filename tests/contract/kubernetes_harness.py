@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,30 +18,14 @@ from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import LaunchPlan, LaunchRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler
+from tests.contract.daemon_rig import until
 from tests.contract.scheduler_harness import Harness
 from tests.fakes.kubernetes.checkout import CONTROLLER_IMAGE, IMAGE, images
 from tests.fakes.kubernetes.rig import cluster, node
 
 __all__ = ["CONTROLLER_IMAGE", "IMAGE", "images"]
-WAIT_S = 120.0
-"""How long a test waits for something that must happen."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.3
 CLAIM, DATA = "jobs", ("store", "plain")
 """Claims: the jobs' own, and what manifests name below the test's directory."""
-
-
-def until(condition: Callable[[], Any], what: str | Callable[[], str]) -> Any:
-    """Return the condition's first true value; fail with `what` if it does not come.
-
-    A look at a job costs a request to a daemon or to the API server, so the pauses between looks grow.
-    """
-    deadline, pause = time.monotonic() + WAIT_S, FIRST_PAUSE_S
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {WAIT_S:g} s for {what if isinstance(what, str) else what()}")
-        time.sleep(pause)
-        pause = min(pause * 1.4, LONGEST_PAUSE_S)
-    return found
 
 
 def printed_in(place: Path, most: int) -> dict[str, str]:

@@ -281,7 +281,10 @@ def test_attempt_fails_with_s105_when_service_cannot_start(run: Rig) -> None:
 def test_attempt_succeeds_when_service_fails_just_before_worker_completes(run: Rig) -> None:
     gone = run.base / "gone"
     run.have_controllers_do(DOUBTS.format(seconds=60))
-    serve(run, f"while [ ! -e '{gone}' ]; do sleep 0.05; done; exit 9", f"touch '{gone}'; sleep 0.3")
+    pid = run.base / "pid"
+    service = f"echo $$ > '{pid}'; while [ ! -e '{gone}' ]; do sleep 0.05; done; exit 9"
+    worker = f"until [ -s '{pid}' ]; do sleep 0.05; done; touch '{gone}'; "
+    serve(run, service, worker + f"while kill -0 $(cat '{pid}') 2> /dev/null; do sleep 0.05; done")
     assert run.run() == 0, run.errors
     assert [fields["exit_code"] for fields in run.ended()] == [9]
     assert run.final().outcome is Outcome.COMPLETED
@@ -291,7 +294,7 @@ def test_learner_failure_stops_services_and_other_learners(run: Rig) -> None:
     seats = (Seat(0, "ps", 0, service=True), Seat(1, "worker", 0), Seat(0, "worker", 1))
     serve(run, "echo up; sleep 600", f"if [ $LEARNER_ID = 2 ]; then {when_up(run, 1, 3)}exit 6; fi; echo up; sleep 600",
           seats, learners=3)  # fmt: skip
-    assert run.run() == 6, run.errors
+    assert run.run() == run.final().exit_code == 6, run.errors
     assert last_ends(run) == {1: "stop", 2: "", 3: "stop"}
     assert run.final().error_code == "C201"
 

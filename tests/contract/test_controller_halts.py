@@ -348,7 +348,12 @@ def test_results_of_earlier_attempt_are_copied_and_left_unchanged(run: Rig) -> N
     assert run.run() == 0, run.errors
     assert (run.store / "deep" / "x").read_text() == "oldnew\n"
     assert (earlier / "deep" / "x").read_text() == "old"
-    run.write("true", carry=str(run.base / "never"))
+
+
+def test_attempt_runs_when_results_of_earlier_attempt_are_missing(run: Rig) -> None:
+    run.write("echo new > $RESULT_DIR/x", carry=str(run.base / "never"))
+    assert run.run() == 0, run.errors
+    assert (run.store / "x").read_text() == "new\n"
 
 
 def test_next_run_finds_exit_status_of_learner_that_ended_unobserved(run: Rig) -> None:

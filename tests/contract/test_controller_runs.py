@@ -185,12 +185,17 @@ def test_user_signal_reaches_learner_process_that_handles_it(run: Rig, number: s
 
 
 def test_user_signal_without_handler_leaves_learner_running(run: Rig) -> None:
-    run.write("echo up; sleep 1; echo done")
+    """Controllers take waiting signals in ascending order: after SIGALRM, SIGUSR1 has been handled."""
+    go = run.base / "go"
+    run.write(f"trap 'echo caught' ALRM; echo up; until [ -e '{go}' ]; do sleep 0.05; done; echo done")
     head = run.start()
     run.wait_for_log("up")
     head.send_signal(signal.SIGUSR1)
+    head.send_signal(signal.SIGALRM)
+    run.wait_for_log("caught")
+    go.touch()
     assert head.wait(timeout=240) == 0
-    assert run.log().splitlines() == ["up", "done"]
+    assert run.log().splitlines() == ["up", "caught", "done"]
 
 
 def test_sigterm_ends_learner_and_stores_partial_results(run: Rig) -> None:
@@ -245,7 +250,7 @@ def test_background_processes_end_with_learner(run: Rig) -> None:
 
 
 def test_attempt_times_out_with_c203_at_time_limit(run: Rig) -> None:
-    run.write("echo up; sleep 600", limits=Limits(grace_s=1, kill_wait_s=2, time_s=12))
+    run.write("echo up; sleep 600", limits=Limits(grace_s=1, kill_wait_s=2, time_s=24))
     assert run.run() == 124
     final = run.final()
     assert (final.outcome, final.error_code) == (Outcome.TIMED_OUT, "C203")
@@ -328,14 +333,6 @@ def test_two_node_attempt_stores_results_of_both_learners(run: Rig) -> None:
     assert run.final().stored
     assert (Path(run.attempt.state) / "learner.exit").read_text() == "0\n"
     assert len(run.ended("node-1")) == 1
-
-
-def test_learner_failure_on_second_node_stops_learner_on_first(run: Rig) -> None:
-    first_is_up = f"until grep -q up '{run.attempt.training_log(1)}'; do sleep 0.05; done"
-    two_nodes(run, f"if [ $NODE_RANK = 1 ]; then {first_is_up}; exit 9; fi; echo up; sleep 600")
-    assert run.run() == 9, run.errors
-    assert run.ended("node-0")[0]["ended_by"] == "stop"
-    assert run.final().exit_code == 9
 
 
 def test_invalid_model_fails_two_node_attempt_without_stored_results(run: Rig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,11 +160,18 @@ def test_submit_rejects_job_with_unusable_data_store(data: Data) -> None:
 
 
 def test_job_view_reports_transfer_while_data_is_downloading(data: Data) -> None:
-    rule = Rule("GET", "set/a", status=503, code="SlowDown", times=4)
+    """The first request fails, and the second one waits until the test has seen the message."""
+    rule, seen = Rule("GET", "set/a", status=503, code="SlowDown", times=1), threading.Event()
     data.proxy.rules.append(rule)
+
+    def hold(_method: str, path: str) -> None:
+        if "set/a" in path and rule.done:
+            seen.wait(600)
+
+    data.proxy.before = hold
     job_id, said = data.submit()["id"], "loading data: set/a: it answered 503 SlowDown"
     job = until(lambda: (found := data.job(job_id))["moving"].startswith(said) and found, "something that moves")
-    rule.times = 0
+    seen.set()
     assert job["state"] == "DOWNLOADING"
     assert job["submitted_at"] <= job["moving_at"]
     ended = data.ended(job_id)

@@ -32,7 +32,7 @@ WAYS = ("signal", "halt file", "kill")
 @dataclasses.dataclass(frozen=True, slots=True)
 class Example:
     """`command` takes the seconds of a step; `ask_at` is a step that lies behind the first checkpoint of its own. With
-    `pause_s` after each, the steps from there on take a quarter of a minute: so long may it take until it is asked."""
+    `pause_s` after each, the steps from there on take half a minute: so long may it take until it is asked."""
 
     name: str
     command: str
@@ -53,9 +53,9 @@ class Example:
 
 
 ALL = (
-    Example("loop", "python3 train.py --steps 600 --pause {pause}", "step", 600, "result.json", 55, 0.03),
-    Example("shell", "./train.sh 50 {pause}", "round", 50, "result.txt", 3, 0.3),
-    Example("restart-file", "./run.sh 300 {pause}", "step", 300, "result.txt", 25, 0.05),
+    Example("loop", "python3 train.py --steps 1200 --pause {pause}", "step", 1200, "result.json", 55, 0.03),
+    Example("shell", "./train.sh 100 {pause}", "round", 100, "result.txt", 3, 0.3),
+    Example("restart-file", "./run.sh 600 {pause}", "step", 600, "result.txt", 25, 0.05),
 )
 
 

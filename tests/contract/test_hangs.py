@@ -26,7 +26,7 @@ stuck_in_the_barrier()
 LAG = """\
 import os, time
 
-pause = {"1": 0.1, "2": 0.1, "3": 0.5}[os.environ["LEARNER_ID"]]
+pause = {"1": 0.1, "2": 0.1, "3": 2.0}[os.environ["LEARNER_ID"]]
 for step in range(10_000):
     time.sleep(pause)
     print(f"step {step} loss 0.5", flush=True)
@@ -89,7 +89,7 @@ def incidents(desk: Desk, job_id: str) -> list[Incident]:
 
 
 def test_daemon_records_hang_and_straggler_incidents_with_evidence(desk: Desk) -> None:
-    hung, lagging = start(desk, "hang", 1, 5), start(desk, "lag", 3, 600)
+    hung, lagging = start(desk, "hang", 1, 20), start(desk, "lag", 3, 600)
     [hang] = until(lambda: incidents(desk, hung), "the hang to be told")
     assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1", 1, "000")
     assert "and computes nothing" in hang.message

@@ -186,6 +186,7 @@ def test_remote_submit_creates_at_most_one_job_when_connection_breaks(
         new = {one["id"] for one in jobs(laptop)} - before
         if done.returncode == 0:
             assert new == {done.stdout.strip()}
+            assert wire.connections > 1, "the connection broke"
         else:
             assert done.returncode == 75 and not new, (done.stderr, new)
     finally:

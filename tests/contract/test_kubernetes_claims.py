@@ -17,8 +17,8 @@ import pytest
 
 from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.jobdir import Root
-from tests.contract.daemon_rig import PLAIN
-from tests.contract.kubernetes_harness import CLAIM, until
+from tests.contract.daemon_rig import PLAIN, until
+from tests.contract.kubernetes_harness import CLAIM
 from tests.contract.test_kubernetes_jobs import RESULTS, STORES, World, own_bucket, world_in
 from tests.fakes.s3_server import S3Server
 

@@ -19,8 +19,8 @@ from ffdl_kubernetes.settings import read_settings
 from tests import preloaded
 from tests.command_lines import command_lines
 from tests.contract import test_debugging as local
-from tests.contract.daemon_rig import PLAIN, site_in
-from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, until
+from tests.contract.daemon_rig import PLAIN, site_in, until
+from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images
 from tests.contract.test_daemon_logs import Desk, end_jobs
 from tests.contract.test_debugging import (  # noqa: F401 - they run with this module's fixtures
     HANG,

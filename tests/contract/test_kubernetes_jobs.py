@@ -23,8 +23,8 @@ import pytest
 
 from ffdl_batch.domain.pod import FINALIZER
 from tests.contract import daemon_rig
-from tests.contract.daemon_rig import PLAIN, Site, site_in
-from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, printed_in, until
+from tests.contract.daemon_rig import PLAIN, Site, site_in, until
+from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, printed_in
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 from tests.fakes.s3_server import S3Server
 from tests.staging_rig import KEY, SECRET

@@ -10,7 +10,8 @@ import pytest
 
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_batch.services.owed import OWED
-from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, IMAGE, KubernetesHarness, until
+from tests.contract.daemon_rig import until
+from tests.contract.kubernetes_harness import CLAIM, CONTROLLER_IMAGE, IMAGE, KubernetesHarness
 from tests.contract.test_kubernetes_claims import MERGE, attempts_of, claimed, ended, shared_claimed
 from tests.contract.test_kubernetes_jobs import RESULTS, World
 

@@ -117,10 +117,11 @@ def test_staging_cache_waits_for_remote_filler_until_its_heartbeats_stop(cached:
     Path(elsewhere).mkdir()
     owner = {"host": "elsewhere", "boot": "b", "pid": 17, "token": "there"}
     Path(cached.shelf.fill_lock(said.key)).write_text(json.dumps(owner))
-    waiting = cached.start(cached.task(cache={"stale_s": 5.5}))
+    waiting = cached.start(cached.task(cache={"stale_s": 10.0}))
     until(lambda: waiting.of(Note), "it waits")
-    for beat in range(1, 13):
-        Path(elsewhere, "signs").write_text(json.dumps({"beat": beat, "files": 1}))
+    for beat in range(1, 24):
+        Path(elsewhere, "fresh").write_text(json.dumps({"beat": beat, "files": 1}))
+        Path(elsewhere, "fresh").replace(f"{elsewhere}/signs")
         time.sleep(0.5)
     assert waiting.process.poll() is None
     waiting.done()

@@ -320,6 +320,11 @@ def test_stage_in_accepts_missing_prefix_if_transfer_is_optional(rig: StagingRig
     assert rig.run(task, check=True).status == 0
 
 
+def has_open(pid: int, path: Path) -> bool:
+    """Return whether the process has the file open."""
+    return any(link.exists() and link.samefile(path) for link in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def test_staging_program_waits_for_state_lock_or_refuses_without_wait(rig: StagingRig) -> None:
     rig.put("a", b"1")
     rig.state.mkdir()
@@ -327,6 +332,7 @@ def test_staging_program_waits_for_state_lock_or_refuses_without_wait(rig: Stagi
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert rig.run(rig.task()).failed.class_ is FaultClass.REFUSED
         waiting = rig.start(rig.task(wait_s=600.0))
+        until(lambda: has_open(waiting.pid, rig.state / "lock"), "the program to open the lock")
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(1.0)
     assert waiting.wait(180) == 0
@@ -374,7 +380,7 @@ def test_stage_in_error_mentions_kept_files_only_after_partial_transfer(rig: Sta
 def test_staging_program_sets_core_limit_that_suppresses_core_dumps(rig: StagingRig) -> None:
     """Neither a file nor for a program that the site has for them."""
     rig.put("a", b"1")
-    rig.proxy.rules = [Rule(hang_s=60.0)]
+    rig.proxy.rules = [Rule(hang_s=600.0)]
     process = rig.start(rig.task())
     try:
         wanted = "0" if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else "1"

@@ -280,7 +280,7 @@ def test_continuation_is_submitted_by_platform_when_local_supervisor_is_killed(w
 def test_local_scheduler_keeps_slots_of_running_job_after_supervisor_is_killed(world: LocalHarness) -> None:
     both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
     go = world.base / "go"
-    native, plan = world.submit(f"echo up; while [ ! -e '{go}' ]; do sleep 0.05; done", resources=both)
+    native, plan = world.submit(f"echo up; while [ ! -e '{go}' ]; do sleep 0.05; done; echo over", resources=both)
     world.await_log(plan, "up")
     await_head(world, plan)
     os.kill(record(plan, STARTED)["pid"], signal.SIGKILL)
@@ -290,6 +290,7 @@ def test_local_scheduler_keeps_slots_of_running_job_after_supervisor_is_killed(w
     assert seen is not None and seen.phase is Phase.RUNNING
     go.touch()
     assert world.await_end(native).end is EndCause.SUCCESS
+    assert "over" in world.log(plan)
     assert world.await_end(other).end is EndCause.SUCCESS
 
 
@@ -386,7 +387,7 @@ def test_continuation_by_requeue_restarts_same_attempt_from_checkpoint(run: Rig)
     asked = run.base / "asked"
     play = f"import os, signal; open({str(asked)!r}, 'w').write('{{native_id}}'); os.kill(os.getppid(), signal.SIGTERM)"
     # The training ends in the second run, where it finds a checkpoint.
-    body = TRAIN.replace("attempt == int(sys.argv[1])", "step")
+    body = TRAIN.replace("attempt == int(sys.argv[1])", "os.path.exists(path)")
     limits = Limits(grace_s=4, kill_wait_s=3, heartbeat_s=0.5, time_s=30, lead_s=26)
     succession = requeueing(run, sys.executable, "-c", play)
     run.write("python3 main.py", model={"main.py": body}, limits=limits, succession=succession)

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind
+from ffdl_batch.controller.machine.processes import all_processes
+from ffdl_batch.domain.events import Event, EventKind
+from ffdl_batch.domain.jobdir import JobDir
 from ffdl_batch.domain.launch import Stores
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions
@@ -42,7 +44,9 @@ def test_submit_is_refused_without_leftovers_when_state_directory_is_full(tmp_pa
         assert [path.name for path in (world.tree / "jobs").iterdir()] == [running]
 
         world.tell()  # this end cannot be written
-        time.sleep(2.5)
+        final = JobDir(str(world.tree / "jobs" / running)).attempt(1).final
+        world.wait(Path(final).exists, "the end of the job")
+        time.sleep(2.5)  # the daemon looks for it
         assert world.job(running).state in ("PROCESSING", "STORING")
         disk.free()
         world.await_ends(running, world.submit())
@@ -135,7 +139,7 @@ def test_queued_job_waits_to_start_while_its_directory_is_unwritable(tmp_path: P
         fs.befall(dataclasses.replace(fault, below=third))
         world.tell()
         world.await_ends(*running)
-        time.sleep(1.0)
+        fs.await_failures(3)
         assert (world.job(third).state, world.runs().total()) == ("QUEUED", 2)
         fs.clear()
         world.await_ends(third)
@@ -147,6 +151,11 @@ def spoiled(tmp_path: Path) -> Iterator[tuple[Rig, FaultFs]]:
     with fault_fs(tmp_path) as fs, rig(fs.point) as run:
         run.said_in = tmp_path
         yield run, fs
+
+
+def started(run: Rig) -> list[Event]:
+    """Return the events of learners' starts."""
+    return [event for event in run.events() if event.kind is EventKind.LEARNER_STARTED]
 
 
 def begin(run: Rig, code: int, fence_s: float = 120.0) -> None:
@@ -165,9 +174,12 @@ def test_controllers_wait_to_record_learner_end_until_disk_is_writable(
     """Not even what was held back for the last words helps: nothing is taken at all."""
     run, fs = spoiled
     begin(run, 7)
+    run.wait(lambda: bool(started(run)), "the event of the learner's start")
+    pid = int(started(run)[0].fields["pid"] or 0)
     fs.befall(fault)
     (fs.point.parent / "told").touch()
-    time.sleep(2.0)
+    run.wait(lambda: pid not in all_processes(), "the learner's end")
+    fs.await_failures(5)
     assert run.is_running()
     assert not [event for event in run.events() if event.kind is EventKind.LEARNER_ENDED]
     fs.clear()

@@ -73,18 +73,6 @@ def test_local_scheduler_cancels_pending_job_without_execution(world: LocalHarne
     assert world.executions(plan.attempt_dir) == 0
 
 
-def test_local_scheduler_keeps_job_running_after_supervisor_is_killed(world: LocalHarness) -> None:
-    enough = world.base / "enough"
-    native, plan = world.submit(f"echo up; until [ -e {enough} ]; do sleep 0.05; done; echo over")
-    world.await_log(plan, "up")
-    os.kill(pids(world, plan)[0], signal.SIGKILL)
-    seen = world.observe(native)
-    assert seen is not None and seen.phase is Phase.RUNNING
-    enough.touch()
-    assert world.await_end(native).end is EndCause.SUCCESS
-    assert "over" in world.log(plan)
-
-
 def test_local_scheduler_cancels_job_after_supervisor_is_killed(world: LocalHarness) -> None:
     native, plan = world.submit("trap 'exit 1' TERM; echo up; sleep 600 & wait")
     world.await_log(plan, "up")

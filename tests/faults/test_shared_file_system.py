@@ -159,7 +159,10 @@ def befall_a_learner(
     if fenced_for:
         run.wait(lambda: pid not in all_processes(), "the fence")
     else:
+        run.wait(lambda: bool(fs.held() or fs.failed()), "the fault to be met")
         time.sleep(spared_s)
+        if not fault.hang:
+            fs.await_failures(1)  # the controllers had the time, too
         assert pid in all_processes()
     told.touch()
     fs.clear()
@@ -221,9 +224,11 @@ def test_head_controller_records_learner_end_after_file_system_outage(shared: tu
     run.write(f"echo up; until [ -e {told} ]; do sleep 0.1; done; exit 5")
     run.start()
     run.wait_for_log("up")
+    pid = learner(run)
     fs.befall(STALE)
     told.touch()
-    time.sleep(2.5)
+    run.wait(lambda: pid not in all_processes(), "the learner's end")
+    fs.await_failures(10)
     assert run.is_running()
     fs.clear()
     assert run.await_end() == 5
@@ -235,7 +240,7 @@ def test_head_controller_waits_to_start_during_file_system_outage(shared: tuple[
     run.write("echo up")
     fs.befall(dataclasses.replace(BROKEN, below="attempt-1"))
     run.start()
-    time.sleep(2.0)
+    fs.await_failures(5)
     assert run.is_running()
     fs.clear()
     assert run.await_end() == 0

@@ -55,13 +55,15 @@ def test_slurm_submit_is_uncertain_and_finds_job_after_lost_reply(slurm: FakeSlu
     assert slurm.await_end(next(iter(found))).end is EndCause.SUCCESS
 
 
-@pytest.mark.parametrize("fault", ["silent", "garbage"])
+@pytest.mark.parametrize("fault", ["silent", "garbage", "binary", "big", "empty"])
 def test_slurm_submit_is_uncertain_when_sbatch_prints_no_id(slurm: FakeSlurmHarness, fault: str) -> None:
     slurm.spoil("sbatch", fault)
     plan = slurm.prepare("true")
-    with pytest.raises(SubmissionUncertain):
+    with pytest.raises(SubmissionUncertain) as error:
         slurm.scheduler.submit(plan)
+    assert len(str(error.value)) < 1000
     assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
+    assert not slurm.accepted()
 
 
 def test_slurm_submit_is_uncertain_when_sbatch_exceeds_timeout(slurm: FakeSlurmHarness) -> None:
@@ -96,9 +98,21 @@ def test_slurm_job_runs_once_when_submission_is_accepted_twice(slurm: FakeSlurmH
     assert slurm.log(plan).count("ran") == 1
 
 
-def test_slurm_submit_error_quotes_sbatch_refusal(slurm: FakeSlurmHarness) -> None:
-    slurm.spoil("sbatch", "refuse=Invalid qos specification")
-    with pytest.raises(InvalidRequest, match="Invalid qos specification"):
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        pytest.param("Invalid qos specification", "Invalid qos specification", id="unknown QOS"),
+        pytest.param(
+            "QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
+            "accounting/QOS policy (job submit limit, user's size and/or time limits)",
+            "QOSMaxWallDurationPerJobLimit",
+            id="limit of a single job",
+        ),
+    ],
+)
+def test_slurm_submit_is_invalid_and_quotes_sbatch_refusal(slurm: FakeSlurmHarness, said: str, quoted: str) -> None:
+    slurm.spoil("sbatch", f"refuse={said}")
+    with pytest.raises(InvalidRequest, match=quoted):
         slurm.submit("true")
 
 
@@ -202,17 +216,6 @@ def test_slurm_test_only_predicts_start_without_submission(slurm: FakeSlurmHarne
     assert not Path(plan.attempt_dir.path).exists()
 
 
-@pytest.mark.parametrize("fault", ["binary", "big", "empty"])
-def test_slurm_submit_is_uncertain_when_sbatch_prints_noise(slurm: FakeSlurmHarness, fault: str) -> None:
-    slurm.spoil("sbatch", fault)
-    plan = slurm.prepare("true")
-    with pytest.raises(SubmissionUncertain) as error:
-        slurm.scheduler.submit(plan)
-    assert len(str(error.value)) < 1000
-    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
-    assert not slurm.accepted()
-
-
 def test_slurm_submit_reads_id_between_banner_lines(slurm: FakeSlurmHarness) -> None:
     slurm.spoil("sbatch", "banner")
     native, plan = slurm.submit("true")
@@ -241,16 +244,6 @@ def test_slurm_submit_raises_too_many_when_queue_or_qos_is_full(slurm: FakeSlurm
     with pytest.raises(TooMany, match=r"QOSMaxSubmitJobPerUserLimit|temporarily unable"):
         slurm.submit("true")
     assert not slurm.accepted()
-
-
-def test_slurm_submit_rejects_job_that_exceeds_qos_job_limit(slurm: FakeSlurmHarness) -> None:
-    slurm.spoil(
-        "sbatch",
-        "refuse=QOSMaxWallDurationPerJobLimit\nsbatch: error: Batch job submission failed: Job violates "
-        "accounting/QOS policy (job submit limit, user's size and/or time limits)",
-    )
-    with pytest.raises(InvalidRequest, match="QOSMaxWallDurationPerJobLimit"):
-        slurm.submit("true")
 
 
 def test_slurm_submit_is_uncertain_and_finds_job_after_untrusted_reply(slurm: FakeSlurmHarness) -> None:

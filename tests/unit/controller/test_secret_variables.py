@@ -65,7 +65,7 @@ def undumped(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_seats_pass_secrets_in_process_environment(tmp_path: Path, undumped: list[bool]) -> None:
     start = seats(tmp_path, EnvDelivery.PROCESS).start(1)
     assert (start.env["TOKEN"], start.env["PLAIN"], start.env["LEARNER_ID"]) == ("it's\nsecret", "p", "1")
-    assert "secret" not in " ".join(start.argv) and undumped
+    assert "it's" not in " ".join(start.argv) and undumped
 
 
 def test_seats_pass_secrets_to_container_in_file_removed_after_reading(tmp_path: Path) -> None:
