@@ -32,7 +32,7 @@ def halt(site: Site, job: Job) -> JobView:
     return halt_job(site.platform, site.caller, job.id)
 
 
-def test_a_job_that_waits_for_its_deployment_is_halted_at_once(site: Site) -> None:
+def test_halt_ends_job_immediately_before_first_deployment(site: Site) -> None:
     job = site.accept()
     view = halt(site, job)
     assert (view.state, view.wish, view.message) == ("HALTED", "none", "halted before it was deployed")
@@ -40,7 +40,7 @@ def test_a_job_that_waits_for_its_deployment_is_halted_at_once(site: Site) -> No
     assert site.scheduler.submitted == []
 
 
-def test_a_job_between_two_attempts_is_halted_at_once(site: Site) -> None:
+def test_halt_ends_job_immediately_between_two_attempts(site: Site) -> None:
     job = moved(site, site.deployed(), JobState.PENDING, cause=Cause.REQUEUED)
     view = halt(site, job)
     assert (view.state, view.message) == ("HALTED", "halted before attempt 2 was deployed")
@@ -48,7 +48,7 @@ def test_a_job_between_two_attempts_is_halted_at_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_a_job_that_the_scheduler_has_gets_the_wish_and_its_controllers_too(site: Site, state: JobState) -> None:
+def test_halt_records_request_and_writes_control_file_when_job_is_on_scheduler(site: Site, state: JobState) -> None:
     job = site.deployed()
     job = job if state is JobState.QUEUED else moved(site, job, state)
     view = halt(site, job)
@@ -58,7 +58,7 @@ def test_a_job_that_the_scheduler_has_gets_the_wish_and_its_controllers_too(site
     assert site.scheduler.cancelled == []
 
 
-def test_a_job_in_deployment_without_a_directory_gets_the_wish(site: Site) -> None:
+def test_halt_records_request_when_deploying_job_has_no_directory(site: Site) -> None:
     job = site.accept()
     (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
     assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
@@ -69,7 +69,7 @@ def test_a_job_in_deployment_without_a_directory_gets_the_wish(site: Site) -> No
 
 @pytest.mark.parametrize("ask", [halt_job, cancel_job])
 @pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_a_job_that_has_ended_stays_as_it_is(site: Site, state: JobState, ask: Callable[..., JobView]) -> None:
+def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, ask: Callable[..., JobView]) -> None:
     job = moved(site, site.deployed(), state)
     if (ask, state) != (cancel_job, JobState.HALTED):
         assert ask(site.platform, site.caller, job.id).state == state
@@ -77,7 +77,7 @@ def test_a_job_that_has_ended_stays_as_it_is(site: Site, state: JobState, ask: C
     assert read_control(site.attempt(job)).wish is ControlWish.NONE
 
 
-def test_a_halted_job_is_given_up_by_a_cancel(site: Site) -> None:
+def test_cancel_marks_halted_job_as_cancelled(site: Site) -> None:
     job = moved(site, site.deployed(), JobState.HALTED)
     site.clock.tick(60)
     view = cancel_job(site.platform, site.caller, job.id)
@@ -92,7 +92,7 @@ def test_a_halted_job_is_given_up_by_a_cancel(site: Site) -> None:
     assert site.job(job.id) == before, "twice in a row is once"
 
 
-def test_a_job_that_was_halted_before_its_deployment_can_be_cancelled_too(site: Site) -> None:
+def test_cancel_prevents_deployment_of_job_halted_while_pending(site: Site) -> None:
     job = site.accept()
     halt(site, job)
     assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
@@ -100,7 +100,7 @@ def test_a_job_that_was_halted_before_its_deployment_can_be_cancelled_too(site: 
     assert site.scheduler.submitted == []
 
 
-def test_a_cancel_that_meets_a_resume_cancels_what_was_resumed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_applies_to_job_resumed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner's other shell resumes the job between our look and our write."""
     job = moved(site, site.deployed(), JobState.HALTED)
     real, looks = site.platform.store.apply, []
@@ -117,7 +117,7 @@ def test_a_cancel_that_meets_a_resume_cancels_what_was_resumed(site: Site, monke
     assert site.states(job)[-3:] == ["HALTED", "PENDING", "CANCELLED"]
 
 
-def test_a_cancel_is_harder_than_a_halt(site: Site) -> None:
+def test_cancel_overrides_halt_and_later_halt_does_not_replace_it(site: Site) -> None:
     job = site.deployed()
     halt(site, job)
     assert cancel_job(site.platform, site.caller, job.id).wish == "cancel"
@@ -126,7 +126,7 @@ def test_a_cancel_is_harder_than_a_halt(site: Site) -> None:
     assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
 
 
-def test_a_cell_that_cannot_be_written_does_not_refuse_the_wish(
+def test_halt_is_recorded_when_control_file_cannot_be_written(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_args: object, **_options: object) -> None:
@@ -138,7 +138,7 @@ def test_a_cell_that_cannot_be_written_does_not_refuse_the_wish(
     assert "could not be written now" in caplog.text
 
 
-def test_a_row_that_changes_under_our_hands_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halt_rereads_job_when_it_is_deployed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is deployed between our look and our write."""
     job = site.accept()
     real, looks = site.platform.store.apply, []
@@ -154,7 +154,7 @@ def test_a_row_that_changes_under_our_hands_is_read_again(site: Site, monkeypatc
     assert (view.state, view.wish, looks) == ("DEPLOYING", "halt", [JobState.PENDING])
 
 
-def test_a_wish_that_meets_a_job_on_its_way_back_ends_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halt_ends_job_that_is_requeued_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watcher puts the job back to PENDING between our look and our write."""
     job = site.deployed()
     real = site.platform.store.set_wish
@@ -167,7 +167,7 @@ def test_a_wish_that_meets_a_job_on_its_way_back_ends_it(site: Site, monkeypatch
     assert halt(site, job).state == "HALTED"
 
 
-def test_a_cancel_that_meets_the_end_of_a_halt_cancels_the_halted_job(
+def test_cancel_applies_to_job_when_its_halt_completes_concurrently(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watcher sees the halted attempt end between our look and our write."""
@@ -183,7 +183,9 @@ def test_a_cancel_that_meets_the_end_of_a_halt_cancels_the_halted_job(
     assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
 
 
-def test_a_wish_that_never_gets_through_is_said_to_be_none(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halt_is_refused_as_temporary_failure_when_job_cannot_be_updated(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = site.accept()
     monkeypatch.setattr(site.platform.store, "apply", lambda *_: None)
     with pytest.raises(Refused) as refusal:
@@ -191,7 +193,7 @@ def test_a_wish_that_never_gets_through_is_said_to_be_none(site: Site, monkeypat
     assert (refusal.value.status, refusal.value.problem.exit_code) == (503, 75)
 
 
-def test_another_users_job_is_unknown(site: Site) -> None:
+def test_halt_and_cancel_return_404_for_job_of_another_user(site: Site) -> None:
     job = site.deployed()
     for ask in (halt_job, cancel_job):
         with pytest.raises(Refused) as refusal:

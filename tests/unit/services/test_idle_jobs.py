@@ -70,7 +70,7 @@ def say_the_same_again(site: Site) -> None:
     site.scheduler.seen = {native: replace(seen) for native, seen in site.scheduler.seen.items()}
 
 
-def test_no_work_is_done_for_a_job_of_which_nothing_new_is_listed(site: Site, watcher: Watcher, work: Work) -> None:
+def test_watcher_skips_jobs_with_unchanged_observations(site: Site, watcher: Watcher, work: Work) -> None:
     jobs = [site.deployed(str(key)) for key in range(3)]
     look(site, watcher)
     assert work.take() == (3, 3, sorted(job.id for job in jobs))
@@ -84,7 +84,9 @@ def test_no_work_is_done_for_a_job_of_which_nothing_new_is_listed(site: Site, wa
     assert site.job(jobs[1].id).nodes == "n1"
 
 
-def test_the_time_of_an_end_comes_though_the_listing_stays_as_it_is(site: Site, watcher: Watcher, work: Work) -> None:
+def test_watcher_applies_settle_time_to_ended_job_when_listing_is_unchanged(
+    site: Site, watcher: Watcher, work: Work
+) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     site.scheduler.run(NativeId(job.native_id))
@@ -98,7 +100,9 @@ def test_the_time_of_an_end_comes_though_the_listing_stays_as_it_is(site: Site, 
     assert (site.job(job.id).state, site.platform.store.history(job.id)[-1].error_code) == (JobState.PENDING, "S110")
 
 
-def test_the_time_of_a_requeue_comes_when_its_controllers_have_fallen_silent(site: Site, watcher: Watcher) -> None:
+def test_watcher_accepts_requeue_after_controllers_stop_beating_when_listing_is_unchanged(
+    site: Site, watcher: Watcher
+) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     heartbeat = Path(site.attempt(job).heartbeat(0))
@@ -114,9 +118,7 @@ def test_the_time_of_a_requeue_comes_when_its_controllers_have_fallen_silent(sit
     assert site.job(job.id).state is JobState.QUEUED
 
 
-def test_a_job_whose_files_could_not_be_read_is_judged_at_each_look_until_they_can(
-    site: Site, watcher: Watcher, work: Work
-) -> None:
+def test_watcher_judges_job_at_each_step_until_its_files_are_readable(site: Site, watcher: Watcher, work: Work) -> None:
     job = site.deployed()
     look(site, watcher, 2)
     events = Path(site.attempt(job).events, "node-0.jsonl")
@@ -136,7 +138,7 @@ def test_a_job_whose_files_could_not_be_read_is_judged_at_each_look_until_they_c
     assert work.take() == (0, 0, [])
 
 
-def test_a_wish_is_passed_on_and_repeated_though_the_listing_stays_as_it_is(site: Site, watcher: Watcher) -> None:
+def test_watcher_sends_and_repeats_cancel_when_listing_is_unchanged(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     look(site, watcher, 3)
     cancel_job(site.platform, site.caller, job.id)
@@ -147,7 +149,7 @@ def test_a_wish_is_passed_on_and_repeated_though_the_listing_stays_as_it_is(site
     assert site.scheduler.cancelled == [NativeId(job.native_id)] * 2
 
 
-def test_a_job_that_is_left_out_after_many_equal_listings_is_counted_from_then_on(site: Site, watcher: Watcher) -> None:
+def test_watcher_counts_missing_listings_from_last_sighting_before_failing_job(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     look(site, watcher, 5)
     native = NativeId(job.native_id)
@@ -165,7 +167,7 @@ def test_a_job_that_is_left_out_after_many_equal_listings_is_counted_from_then_o
     assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
 
 
-def test_the_next_attempt_is_looked_at_though_the_scheduler_says_the_same_of_it(
+def test_watcher_judges_next_attempt_when_its_observation_equals_the_previous_one(
     site: Site, watcher: Watcher, work: Work
 ) -> None:
     job = site.deployed()
@@ -185,7 +187,7 @@ def test_the_next_attempt_is_looked_at_though_the_scheduler_says_the_same_of_it(
     assert work.take() == (0, 0, [])
 
 
-def test_whoever_takes_the_turn_over_looks_at_every_job(site: Site, watcher: Watcher, work: Work) -> None:
+def test_watcher_judges_every_job_after_taking_over_lease(site: Site, watcher: Watcher, work: Work) -> None:
     job = site.deployed()
     look(site, watcher, 3)
     watcher.close()

@@ -87,7 +87,9 @@ def reasons(site: Site, jobs: list[Job]) -> Counter[str]:
     return Counter(site.job(job.id).pending_reason for job in jobs)
 
 
-def test_the_jobs_say_what_they_wait_for_once_and_nothing_when_it_is_over(site: Site, slow: SlowScheduler) -> None:
+def test_deployer_sets_and_clears_pending_reasons_while_submission_is_unanswered(
+    site: Site, slow: SlowScheduler
+) -> None:
     jobs = [site.accept(f"k{number}") for number in range(WORKERS + 2)]
     with stepping(site, slow, WORKERS):
         site.clock.tick(4.0)
@@ -112,7 +114,9 @@ def test_the_jobs_say_what_they_wait_for_once_and_nothing_when_it_is_over(site: 
     assert slow.withdrawn == []
 
 
-def test_a_reply_that_is_lost_after_that_is_noted(site: Site, slow: SlowScheduler) -> None:
+def test_deployer_finds_submission_when_reply_is_lost_after_pending_reason_is_set(
+    site: Site, slow: SlowScheduler
+) -> None:
     job = site.accept()
     slow.lose_reply = True
     with stepping(site, slow, 1):
@@ -127,7 +131,9 @@ def test_a_reply_that_is_lost_after_that_is_noted(site: Site, slow: SlowSchedule
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
-def test_the_elements_of_a_native_array_say_it_too(site: Site, slow: SlowScheduler, lost: bool) -> None:
+def test_deployer_sets_pending_reason_of_array_elements_while_submission_is_unanswered(
+    site: Site, slow: SlowScheduler, lost: bool
+) -> None:
     arrays = ArraySite(site, slow)
     array = arrays.accept("array: 0-9")
     slow.lose_reply = lost
@@ -146,7 +152,7 @@ def test_the_elements_of_a_native_array_say_it_too(site: Site, slow: SlowSchedul
     assert len(slow.submitted) == 10
 
 
-def test_what_is_told_in_the_moment_of_a_lost_reply_does_not_hide_it(
+def test_deployer_marks_elements_uncertain_when_pending_reason_changes_at_lost_reply(
     site: Site, slow: SlowScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Since then a request may still land; without that moment its elements would be submitted again too early."""

@@ -54,7 +54,7 @@ def fails(site: Site, watcher: Watcher, job: Job, text: bytes = BOOM, **values: 
     return site.job(job.id)
 
 
-def test_a_failure_is_one_incident_with_the_lines_that_say_so(site: Site, watcher: Watcher) -> None:
+def test_incident_records_failure_with_evidence_and_lost_gpu_time(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     site.clock.tick(90)
@@ -69,7 +69,7 @@ def test_a_failure_is_one_incident_with_the_lines_that_say_so(site: Site, watche
     assert found.lost_gpu_s == 90.0  # one GPU, from the learner's start
 
 
-def test_what_was_saved_is_not_lost(site: Site, watcher: Watcher) -> None:
+def test_incident_counts_lost_gpu_time_from_last_checkpoint(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     site.clock.tick(60)
@@ -79,7 +79,7 @@ def test_what_was_saved_is_not_lost(site: Site, watcher: Watcher) -> None:
     assert [one.lost_gpu_s for one in incidents(site, job)] == [30.0]
 
 
-def test_success_and_what_the_owner_wishes_are_no_incidents(site: Site, watcher: Watcher) -> None:
+def test_incident_is_not_recorded_for_success_or_owner_cancel(site: Site, watcher: Watcher) -> None:
     done, stopped = site.deployed("k1"), site.deployed("k2")
     running(site, watcher, done).ends(Outcome.COMPLETED)
     running(site, watcher, stopped)
@@ -92,14 +92,14 @@ def test_success_and_what_the_owner_wishes_are_no_incidents(site: Site, watcher:
     assert incidents(site, done) + incidents(site, stopped) == []
 
 
-def test_what_somebody_else_cancels_is_one(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_when_another_user_cancels_scheduler_job(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     end(site, watcher, job, EndCause.CANCELLED)
     assert (site.job(job.id).state, kinds(site, job)) == (JobState.CANCELLED, ["scheduler.cancelled_by_others"])
 
 
-def test_what_its_owner_cancels_in_the_scheduler_is_none(site: Site, watcher: Watcher) -> None:
+def test_incident_is_not_recorded_when_owner_cancels_in_scheduler(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     native = NativeId(job.native_id)
@@ -114,7 +114,9 @@ def test_what_its_owner_cancels_in_the_scheduler_is_none(site: Site, watcher: Wa
 @pytest.mark.parametrize(
     ("cause", "kind"), [(EndCause.NODE_FAIL, "node.failed"), (EndCause.PREEMPTED, "scheduler.preempted")]
 )
-def test_an_end_that_a_next_attempt_follows_is_one(site: Site, watcher: Watcher, cause: EndCause, kind: str) -> None:
+def test_incident_is_recorded_once_per_attempt_that_is_followed_by_another(
+    site: Site, watcher: Watcher, cause: EndCause, kind: str
+) -> None:
     job = site.deployed()
     running(site, watcher, job)
     end(site, watcher, job, cause)
@@ -127,7 +129,7 @@ def test_an_end_that_a_next_attempt_follows_is_one(site: Site, watcher: Watcher,
     assert [(one.kind, one.attempt) for one in incidents(site, job)] == [(kind, 1), (kind, 2)]
 
 
-def test_a_time_limit_after_which_the_head_goes_on_is_one(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_for_time_limit_when_head_controller_continues(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     site.clock.tick(600)
@@ -137,7 +139,7 @@ def test_a_time_limit_after_which_the_head_goes_on_is_one(site: Site, watcher: W
     assert (found.kind, found.code, found.attempt, found.lost_gpu_s) == ("scheduler.time_limit", "C203", 1, 0.0)
 
 
-def test_each_run_that_the_scheduler_starts_anew_is_one(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_for_each_scheduler_requeue(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     for restart in range(2):
         head = head_of(site, job)
@@ -156,7 +158,7 @@ def test_each_run_that_the_scheduler_starts_anew_is_one(site: Site, watcher: Wat
     ]
 
 
-def test_a_run_that_asked_to_be_started_anew_at_its_limit_says_so(site: Site, watcher: Watcher) -> None:
+def test_incident_records_time_limit_when_run_requeues_itself_at_its_limit(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.ends(Outcome.TIMED_OUT, interruption="timeout", goes_on=GoesOn.REQUEUE, error_code="C203", message="its limit")
@@ -167,7 +169,7 @@ def test_a_run_that_asked_to_be_started_anew_at_its_limit_says_so(site: Site, wa
     assert [(one.kind, one.code) for one in incidents(site, job)] == [("scheduler.time_limit", "C203")]
 
 
-def test_a_drill_is_none(site: Site, watcher: Watcher) -> None:
+def test_incident_is_not_recorded_for_drill(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.ends(Outcome.HALTED, interruption="timeout", played=True, goes_on=GoesOn.PLATFORM, message="a drill played it")
@@ -176,7 +178,7 @@ def test_a_drill_is_none(site: Site, watcher: Watcher) -> None:
     assert (site.job(job.id).state, kinds(site, job)) == (JobState.PENDING, [])
 
 
-def test_controllers_that_die_over_storing_are_one_and_success_after_it_is_none(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_once_when_controllers_die_while_storing(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).is_killed_storing()
     end(site, watcher, job, EndCause.NODE_FAIL)
@@ -193,7 +195,7 @@ def test_controllers_that_die_over_storing_are_one_and_success_after_it_is_none(
     assert (site.job(job.id).state, len(incidents(site, job))) == (JobState.COMPLETED, 1)
 
 
-def test_what_cannot_be_stored_in_the_end_is_one_of_its_own(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_separately_when_pending_upload_fails_for_good(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).is_killed_storing()
     end(site, watcher, job, EndCause.FAILURE)
@@ -213,7 +215,9 @@ def test_what_cannot_be_stored_in_the_end_is_one_of_its_own(site: Site, watcher:
         (InvalidRequest("Invalid account"), "user.request", "S101"),
     ],
 )
-def test_a_refusal_after_the_acceptance_is_one(site: Site, error: InvalidRequest, kind: str, code: str) -> None:
+def test_incident_is_recorded_when_scheduler_refuses_accepted_job(
+    site: Site, error: InvalidRequest, kind: str, code: str
+) -> None:
     job = site.accept()
     site.scheduler.submit = _raises(error)  # type: ignore[method-assign,assignment]
     Deployer(site.platform).step()
@@ -230,7 +234,7 @@ def _raises(error: Exception) -> object:
     return submit
 
 
-def test_a_dependency_that_can_never_be_satisfied_is_one(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_when_dependency_can_never_be_satisfied(site: Site, watcher: Watcher) -> None:
     first = site.deployed("k1")
     manifest = MANIFEST + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
     second = site.accept("k2", manifest=manifest)
@@ -240,7 +244,7 @@ def test_a_dependency_that_can_never_be_satisfied_is_one(site: Site, watcher: Wa
     assert (site.job(second.id).state, kinds(site, second)) == (JobState.FAILED, ["user.dependency"])
 
 
-def test_what_a_node_says_of_its_health_is_evidence(site: Site, watcher: Watcher) -> None:
+def test_incident_uses_node_health_event_as_evidence(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     line = json.dumps({"at": site.clock.now(), "kind": "node.gpu", "device": "0000:3b:00", "text": "Xid 79"})
@@ -250,7 +254,7 @@ def test_what_a_node_says_of_its_health_is_evidence(site: Site, watcher: Watcher
     assert (found.kind, found.nodes, found.message) == ("node.gpu", ("n1",), "n1 0000:3b:00: Xid 79")
 
 
-def test_what_lasts_on_a_node_since_yesterday_counts_against_it(site: Site, watcher: Watcher) -> None:
+def test_incident_uses_lasting_node_health_fault_from_previous_day(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     line = {"at": site.clock.now() - 86400.0, "kind": "gpu", "text": "Xid 79", "lasts": True, "drains": True}
@@ -263,7 +267,7 @@ def test_what_lasts_on_a_node_since_yesterday_counts_against_it(site: Site, watc
     assert (found.kind, found.nodes) == ("node.gpu", ("n1",))
 
 
-def test_where_data_could_not_be_had_the_class_decides(site: Site, watcher: Watcher) -> None:
+def test_incident_kind_follows_fault_class_when_data_transfer_fails(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.says("node-0", EventKind.FAULT, code="S302", message="nothing came", **{"class": "network"})
@@ -273,7 +277,7 @@ def test_where_data_could_not_be_had_the_class_decides(site: Site, watcher: Watc
     assert kinds(site, job) == ["data.network"]
 
 
-def test_the_second_writing_of_an_end_is_the_first_one(site: Site, watcher: Watcher) -> None:
+def test_incident_is_not_duplicated_when_new_watcher_judges_same_end(site: Site, watcher: Watcher) -> None:
     """A daemon that is killed after the write judges the end again from the same files, if it judges it at all."""
     job = site.deployed()
     running(site, watcher, job)
@@ -284,7 +288,7 @@ def test_the_second_writing_of_an_end_is_the_first_one(site: Site, watcher: Watc
     assert len(incidents(site, job)) == 1
 
 
-def test_of_several_failures_in_a_chain_each_is_one(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_for_each_failure_of_retried_job(site: Site, watcher: Watcher) -> None:
     job = accept(site, "failures: 1")
     running(site, watcher, job)
     fails(site, watcher, site.job(job.id))
@@ -294,7 +298,9 @@ def test_of_several_failures_in_a_chain_each_is_one(site: Site, watcher: Watcher
     assert [(one.kind, one.attempt) for one in incidents(site, job)] == [("user.traceback", 1), ("user.traceback", 2)]
 
 
-def test_an_idle_job_costs_no_look_at_a_log(site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_reads_no_log_and_observes_once_per_step_for_idle_job(
+    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = site.deployed()
     running(site, watcher, job)
     monkeypatch.setattr("ffdl_batch.services.incidents.read_tail", None)
@@ -304,7 +310,7 @@ def test_an_idle_job_costs_no_look_at_a_log(site: Site, watcher: Watcher, monkey
     assert site.scheduler.observe_calls == asked + 5
 
 
-def test_the_end_of_a_log_is_bounded_and_steers_nothing(site: Site) -> None:
+def test_read_tail_limits_lines_and_removes_control_sequences(site: Site) -> None:
     job = site.deployed()
     prints(site, job, b"".join(b"%d \x1b[31m%s\n" % (n, b"x" * 700) for n in range(2000)))
     lines = read_tail(site.attempt(job), 1, 1)
@@ -313,7 +319,7 @@ def test_the_end_of_a_log_is_bounded_and_steers_nothing(site: Site) -> None:
     assert all("\x1b" not in line.text and len(line.text) <= 400 for line in lines)
 
 
-def test_a_log_that_cannot_be_read_keeps_no_job_from_ending(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_when_log_cannot_be_read(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     Path(site.attempt(job).training_log(1)).mkdir(parents=True)
@@ -332,9 +338,7 @@ def test_a_log_that_cannot_be_read_keeps_no_job_from_ending(site: Site, watcher:
         ({"host": "n2.example.org"}, "n2"),
     ],
 )
-def test_a_node_is_called_as_the_scheduler_calls_it(
-    site: Site, watcher: Watcher, fields: dict[str, str], node: str
-) -> None:
+def test_incident_names_node_as_scheduler_does(site: Site, watcher: Watcher, fields: dict[str, str], node: str) -> None:
     """A pod's host has the pod's name."""
     job = site.deployed()
     head = running(site, watcher, job)
@@ -347,7 +351,7 @@ def test_a_node_is_called_as_the_scheduler_calls_it(
     assert found.nodes == (node,)
 
 
-def test_of_two_learners_the_one_that_lost_its_peer_is_not_the_cause(site: Site, watcher: Watcher) -> None:
+def test_incident_blames_failing_learner_and_not_the_one_that_lost_its_peer(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head: FakeHead = running(site, watcher, job)
     head.says("node-1", EventKind.STARTED, host="n2")

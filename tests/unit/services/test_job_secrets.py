@@ -61,7 +61,7 @@ def kept(site: Site) -> Site:
     return site
 
 
-def test_an_attempt_is_given_what_the_registry_of_its_image_wants(kept: Site) -> None:
+def test_attempt_receives_image_registry_credentials_as_secrets(kept: Site) -> None:
     located = "  image_location: {registry: r.example.org, user_name: '${env:KEY_ID}', access_token: planted-token}\n"
     job_id = _submit(kept, MANIFEST + located, references=BROUGHT)
     Deployer(kept.platform).step()
@@ -76,7 +76,7 @@ def test_an_attempt_is_given_what_the_registry_of_its_image_wants(kept: Site) ->
     assert problem.findings[0].line == 7
 
 
-def test_an_attempt_is_given_exactly_what_it_refers_to(kept: Site) -> None:
+def test_attempt_receives_only_secrets_that_its_manifest_references(kept: Site) -> None:
     root = kept.platform.root
     keep_secret(root, "another", "of-no-use-here")
     job_id = _submit(kept, MANIFEST + STORE + LEARNERS, references=BROUGHT)
@@ -96,13 +96,13 @@ def test_an_attempt_is_given_exactly_what_it_refers_to(kept: Site) -> None:
     assert "nobody-wants-it" not in Path(own).read_text()
 
 
-def test_a_job_without_references_has_no_file(site: Site) -> None:
+def test_attempt_has_no_secrets_file_without_references(site: Site) -> None:
     job = site.deployed()
     assert not Path(site.attempt(job).secrets).exists()
     assert not Path(site.platform.root.secrets).exists()
 
 
-def test_credentials_of_a_directory_are_read_by_nobody(site: Site) -> None:
+def test_attempt_has_no_secrets_file_for_host_mount_credentials(site: Site) -> None:
     store = (
         "data_stores:\n- id: s\n  type: host_mount\n  training_data: {container: in}\n"
         "  training_results: {container: o}\n  connection: {path: /data, password: '${secret:nobody-has-it}'}\n"
@@ -122,13 +122,13 @@ def test_credentials_of_a_directory_are_read_by_nobody(site: Site) -> None:
         ({"env:KEY_ID": "x" * 65537, "file:licence.txt": "x"}, "${env:KEY_ID}: the value has more than 65536 bytes"),
     ],
 )
-def test_what_cannot_be_brought_along_is_refused(kept: Site, references: dict[str, str], words: str) -> None:
+def test_submit_rejects_invalid_or_missing_reference_value(kept: Site, references: dict[str, str], words: str) -> None:
     problem = _problem(kept, MANIFEST + STORE + LEARNERS, references=references)
     assert problem.code == "C103" and words in problem.message
     assert "a\0b" not in problem.message
 
 
-def test_a_missing_secret_is_refused_with_what_makes_it(kept: Site) -> None:
+def test_submit_rejects_missing_secret_with_cure_and_location(kept: Site) -> None:
     drop_secret(kept.platform.root, "hub")
     problem = _problem(kept, MANIFEST + LEARNERS, references=BROUGHT)
     assert (problem.code, problem.exit_code) == ("C103", 78)
@@ -139,7 +139,7 @@ def test_a_missing_secret_is_refused_with_what_makes_it(kept: Site) -> None:
     assert finding.line is not None
 
 
-def test_a_secret_that_went_before_the_job_was_deployed_ends_it(kept: Site) -> None:
+def test_deployer_fails_job_when_secret_was_removed_and_resume_works_once_restored(kept: Site) -> None:
     job_id = _submit(kept, MANIFEST + LEARNERS, references=BROUGHT)
     drop_secret(kept.platform.root, "hub")
     Deployer(kept.platform).step()
@@ -155,7 +155,7 @@ def test_a_secret_that_went_before_the_job_was_deployed_ends_it(kept: Site) -> N
     assert _values(kept.platform.root.job(job.id).attempt(job.attempt))["hub"] == "again"
 
 
-def test_names_of_a_jobs_own_values_are_no_others(kept: Site) -> None:
+def test_attempt_keeps_own_values_apart_from_user_secrets_of_same_name(kept: Site) -> None:
     """A literal value and a variable are kept under names that the manifest uses for secrets of the user's."""
     root = kept.platform.root
     keep_secret(root, "env-A", "users-own-a")
@@ -169,7 +169,7 @@ def test_names_of_a_jobs_own_values_are_no_others(kept: Site) -> None:
     assert learner == {"A": "literal-a", "B": "variable-b", "C": "users-own-a", "D": "users-own-b"}
 
 
-def test_elements_of_an_array_are_given_what_was_brought_once(kept: Site) -> None:
+def test_array_elements_share_values_stored_once_at_submission(kept: Site) -> None:
     array = _submit(kept, MANIFEST + LEARNERS.replace("batch:\n", "batch:\n  array: 0-1\n"), references=BROUGHT)
     Deployer(kept.platform).step()
     elements = kept.platform.store.elements_of(array)
@@ -179,7 +179,7 @@ def test_elements_of_an_array_are_given_what_was_brought_once(kept: Site) -> Non
         assert not Path(kept.platform.root.job(job.id).secrets).exists()
 
 
-def test_a_value_that_is_set_while_it_is_placed_counts(kept: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_place_secrets_uses_value_set_during_placement(kept: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = kept.job(_submit(kept, MANIFEST + LEARNERS, references=BROUGHT))
     attempt = replace(kept.platform.root.job(job.id).attempt(1))
     Path(attempt.path).mkdir(parents=True)
@@ -196,7 +196,7 @@ def test_a_value_that_is_set_while_it_is_placed_counts(kept: Site, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", ["../etc", "a/b", ".hidden", "", "a b", "x" * 65, "ü"])
-def test_a_name_leads_nowhere_else(site: Site, name: str) -> None:
+def test_secret_functions_reject_invalid_names(site: Site, name: str) -> None:
     assert read_secret(site.platform.root, name) is None
     for act in (lambda: keep_secret(site.platform.root, name, "x"), lambda: drop_secret(site.platform.root, name)):
         with pytest.raises(ValueError, match="no secret's name"):

@@ -52,27 +52,29 @@ def took(seconds: float | None, *, confirmed: bool = True, answered: bool = True
         (spec(lead_s=10**6), (), MAX_LEAD_S, "manifest"),
     ],
 )
-def test_the_lead_and_what_decided_it(
+def test_lead_of_returns_seconds_and_origin(
     job: JobSpec, measured: tuple[Checkpoint, ...], lead: int | None, origin: str
 ) -> None:
     assert lead_of(job, measured) == Lead(lead, LeadFrom(origin))
 
 
 @given(st.none() | st.integers(1, 10**7), st.lists(st.floats(0, 1e6)), st.none() | st.integers(1, 10**7))
-def test_a_lead_fits_into_every_limit(time_s: int | None, measured: list[float], asked: int | None) -> None:
+def test_lead_of_stays_within_maximum_and_half_of_time_limit(
+    time_s: int | None, measured: list[float], asked: int | None
+) -> None:
     lead = lead_of(spec(time_s=time_s, lead_s=asked), [took(seconds) for seconds in measured]).seconds
     assert lead is not None and 1 <= lead <= MAX_LEAD_S
     assert time_s is None or lead <= max(1, time_s / 2)
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1), st.floats(0, 1e4))
-def test_a_slower_checkpoint_never_makes_the_lead_shorter(measured: list[float], slower: float) -> None:
+def test_lead_of_never_shortens_after_slower_checkpoint(measured: list[float], slower: float) -> None:
     before = lead_of(spec(), [took(seconds) for seconds in measured]).seconds
     after = lead_of(spec(), [took(seconds) for seconds in (*measured, slower)]).seconds
     assert before is not None and after is not None and after >= before
 
 
-def test_the_lead_of_a_next_attempt_is_what_the_ones_before_measured(site: Site) -> None:
+def test_plan_attempt_uses_checkpoint_time_measured_by_previous_attempt(site: Site) -> None:
     job = site.deployed()
     first = site.scheduler.planned[-1]
     assert (first.lead_s, first.lead_from) == (70, LeadFrom.DEFAULT)
@@ -97,11 +99,11 @@ def test_the_lead_of_a_next_attempt_is_what_the_ones_before_measured(site: Site)
         (Retry(gpu_hours=0.0), Budget(gpu_seconds=0.0)),
     ],
 )
-def test_the_budget_of_a_manifest(retry: Retry, budget: Budget) -> None:
+def test_budget_of_converts_manifest_retry_settings(retry: Retry, budget: Budget) -> None:
     assert budget_of(retry) == budget
 
 
-def test_a_first_plan_knows_lead_and_budget_as_the_manifest_has_them(site: Site) -> None:
+def test_first_plan_uses_lead_and_retry_budget_of_manifest(site: Site) -> None:
     extra = "batch: {time: 2h, checkpoint: {grace_s: 20}, retry: {timeouts: 4, gpu_hours: 2}}\n"
     site.accept("k", MANIFEST + extra)
     request = site.scheduler.planned[-1]

@@ -61,7 +61,9 @@ def told(site: Site, job: Job) -> list[tuple[str, str]]:
     return [(event.state, event.message) for event in events if event.cause == "restarted"]
 
 
-def test_a_restart_of_a_learner_is_an_event_of_the_job_once(site: Site, watcher: Watcher, job: Job) -> None:
+def test_watcher_records_learner_restart_event_once_after_learner_starts_again(
+    site: Site, watcher: Watcher, job: Job
+) -> None:
     node = Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True)
     watcher.step(full=False)
     assert told(site, job) == []  # it waits to be started
@@ -77,7 +79,7 @@ def test_a_restart_of_a_learner_is_an_event_of_the_job_once(site: Site, watcher:
     assert attempt.restarts == ()
 
 
-def test_restarts_that_nobody_saw_in_time_are_told_before_the_end(site: Site, watcher: Watcher, job: Job) -> None:
+def test_watcher_records_missed_learner_restarts_before_job_end(site: Site, watcher: Watcher, job: Job) -> None:
     node = Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True).begins(2).ends(2, 7, restarted=True).begins(2)
     node.ends(1, 0).ends(2, 0).says(K.PHASE, phase="store-results", status="started")
     write_final(site, job)
@@ -93,7 +95,7 @@ def test_restarts_that_nobody_saw_in_time_are_told_before_the_end(site: Site, wa
     assert site.job(job.id).state == "COMPLETED"
 
 
-def test_learners_are_listed_with_their_nodes_and_ends(site: Site, watcher: Watcher, job: Job) -> None:
+def test_learners_of_returns_state_node_and_restarts(site: Site, watcher: Watcher, job: Job) -> None:
     Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True).begins(2)
     watcher.step(full=True)
     one, two = learners_of(site.platform, get_job(site.platform, site.caller, job.id))
@@ -101,11 +103,11 @@ def test_learners_are_listed_with_their_nodes_and_ends(site: Site, watcher: Watc
     assert (two.state, two.node, two.restarts) == ("running", "n1", 1)
 
 
-def test_of_a_job_that_left_no_launch_file_no_learner_is_listed(site: Site, job: Job) -> None:
+def test_learners_of_is_empty_without_launch_file(site: Site, job: Job) -> None:
     Path(site.attempt(job).launch).unlink()
     assert learners_of(site.platform, get_job(site.platform, site.caller, job.id)) == ()
 
 
-def test_of_a_job_that_has_no_attempt_no_learner_is_listed(site: Site) -> None:
+def test_learners_of_is_empty_before_first_attempt(site: Site) -> None:
     waiting = site.accept(manifest=TWO)
     assert learners_of(site.platform, get_job(site.platform, site.caller, waiting.id)) == ()

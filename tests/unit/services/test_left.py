@@ -52,7 +52,7 @@ def find(site: Site, job: Job, kind: str = "results", attempt: int | None = None
     return find_left(site.platform, site.caller, job.id, LeftKind(kind), attempt)
 
 
-def test_results_are_in_the_store_once_they_are_stored(site: Site, job: Job) -> None:
+def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site, job: Job) -> None:
     with pytest.raises(Refused, match="none of its attempts got as far as its learners"):
         find(site, job)
     goes_to(site, job, JobState.PROCESSING)
@@ -72,14 +72,14 @@ def test_results_are_in_the_store_once_they_are_stored(site: Site, job: Job) -> 
     assert (named.store, named.directory) == (None, site.attempt(job).results)
 
 
-def test_results_that_are_owed_are_the_attempts_own(site: Site, job: Job) -> None:
+def test_find_left_returns_attempt_directory_while_upload_is_pending(site: Site, job: Job) -> None:
     goes_to(site, job, JobState.PROCESSING, JobState.FAILED, owed=True)
     found = find(site, job)
     assert (found.directory, found.store) == (site.attempt(job).results, None)
     assert "could not be stored yet" in found.note
 
 
-def test_the_model_is_there_from_the_beginning(site: Site, job: Job) -> None:
+def test_find_left_returns_model_archive_before_job_runs(site: Site, job: Job) -> None:
     found = find(site, job, "model")
     assert (found.directory, found.name) == (site.platform.root.job(job.id).path, "model.zip")
     Path(found.directory, found.name).unlink()
@@ -87,7 +87,7 @@ def test_the_model_is_there_from_the_beginning(site: Site, job: Job) -> None:
         find(site, job, "model")
 
 
-def test_logs_and_checkpoints(site: Site, job: Job) -> None:
+def test_find_left_returns_log_and_checkpoint_directories(site: Site, job: Job) -> None:
     goes_to(site, job, JobState.PROCESSING)
     Path(site.attempt(job).logs).mkdir(parents=True, exist_ok=True)
     assert find(site, job, "logs").directory == site.attempt(job).logs
@@ -112,7 +112,7 @@ def in_pods(site: Site, job: Job, *, stored: bool, apart: bool = True) -> None:
     path.write_text(encode(changed))
 
 
-def test_what_pods_stored_is_found_in_the_store(site: Site, job: Job) -> None:
+def test_find_left_returns_store_for_uploads_of_pods(site: Site, job: Job) -> None:
     in_pods(site, job, stored=True)
     goes_to(site, job, JobState.PROCESSING, JobState.STORING, JobState.COMPLETED, owed=False)
     assert (find(site, job).store, find(site, job).prefix) == (BUCKET, "mine")
@@ -123,7 +123,7 @@ def test_what_pods_stored_is_found_in_the_store(site: Site, job: Job) -> None:
 
 @pytest.mark.parametrize(("apart", "where"), [(True, "go with its pods"), (False, "are in the cluster's claim")])
 @pytest.mark.parametrize("kind", ["results", "checkpoint"])
-def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
+def test_find_left_refuses_files_that_exist_only_in_pods_or_cluster_claim(
     site: Site, job: Job, kind: str, apart: bool, where: str
 ) -> None:
     in_pods(site, job, stored=False, apart=apart)
@@ -142,7 +142,7 @@ def test_what_pods_kept_to_themselves_is_not_given_out_as_nothing(
         ),
     ],
 )
-def test_a_job_that_ran_in_pods_names_no_directory_of_this_machine(
+def test_job_view_replaces_results_directory_with_note_when_job_runs_in_pods(
     site: Site, job: Job, apart: bool, note: str
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
@@ -157,7 +157,9 @@ def test_a_job_that_ran_in_pods_names_no_directory_of_this_machine(
     assert shown.results_note.startswith(note.format(job.id)) and shown.logs == site.attempt(job).logs
 
 
-def test_what_pods_put_into_a_directory_of_theirs_is_told_by_its_claim(site: Site, job: Job, tmp_path: Path) -> None:
+def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
+    site: Site, job: Job, tmp_path: Path
+) -> None:
     goes_to(site, job, JobState.PROCESSING)
     stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
     site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
@@ -181,7 +183,7 @@ def test_what_pods_put_into_a_directory_of_theirs_is_told_by_its_claim(site: Sit
     assert find(site, job).directory == out
 
 
-def test_a_job_in_pods_whose_learners_never_began_names_no_directory_either(site: Site, job: Job) -> None:
+def test_job_view_has_no_results_directory_when_learners_in_pods_never_started(site: Site, job: Job) -> None:
     stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
     site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
     site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
@@ -192,12 +194,12 @@ def test_a_job_in_pods_whose_learners_never_began_names_no_directory_either(site
         assert shown.results == "" and shown.results_note.startswith("they go with its pods"), shown.state
 
 
-def test_an_attempt_that_there_is_not(site: Site, job: Job) -> None:
+def test_find_left_refuses_nonexistent_attempt(site: Site, job: Job) -> None:
     with pytest.raises(Refused, match="there is no attempt 2"):
         find(site, job, attempt=2)
 
 
-def test_an_archive_has_files_alone(tmp_path: Path) -> None:
+def test_archive_left_contains_regular_files_only(tmp_path: Path) -> None:
     names = {"empty": b"", "deep/ü [1]": b"1" * 513, "block": b"2" * 512, "x" * 200 + "/" + "y" * 200: b"3"}
     for name, data in names.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

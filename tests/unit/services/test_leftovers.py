@@ -25,7 +25,7 @@ EVENTS = [*at_work(0), *at_work(1), own_end(1, exit_code=4), PEER, over(0), over
 
 
 @pytest.mark.parametrize("final", [LOST, SAVED])
-def test_a_learner_that_failed_unheard_is_told(final: FinalRecord) -> None:
+def test_as_all_say_reports_failed_learner_that_head_controller_missed(final: FinalRecord) -> None:
     found = as_all_say(final, GANG, EVENTS)
     assert (found.outcome, found.error_code, found.exit_code) == (Outcome.FAILED, "C201", 4)
     assert found.interruption == "" and "learner 2" in found.message
@@ -40,5 +40,7 @@ def test_a_learner_that_failed_unheard_is_told(final: FinalRecord) -> None:
         (GANG, [*at_work(0), *at_work(1), PEER, over(0), over(1)]),  # no learner failed of itself
     ],
 )
-def test_else_the_head_has_the_last_word(gang: object, events: list[Event]) -> None:
+def test_as_all_say_keeps_head_controller_record_without_complete_contrary_evidence(
+    gang: object, events: list[Event]
+) -> None:
     assert as_all_say(LOST, gang, events) == LOST  # type: ignore[arg-type]

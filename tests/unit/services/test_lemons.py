@@ -55,44 +55,44 @@ def excluded(site: Site) -> str:
     return site.scheduler.planned[-1].spec.batch.exclude
 
 
-def test_a_job_is_kept_off_a_lemon_and_told(site: Site) -> None:
+def test_deployer_excludes_unreliable_node_and_warns_owner(site: Site) -> None:
     job = site.deployed()
     assert [request.spec.batch.exclude for request in site.scheduler.planned[-2:]] == ["n3", "n3"]  # its template, too
     assert job.warnings == ("kept off n3, which failed 3 jobs lately (score 6.0)",)
     assert job.overrides.exclude == ()
 
 
-def test_what_its_owner_excludes_stays_excluded(site: Site) -> None:
+def test_deployer_adds_unreliable_node_to_nodes_excluded_by_owner(site: Site) -> None:
     site.accept(manifest=MANIFEST + "batch: {exclude: n1}\n")
     Deployer(site.platform).step()
     assert excluded(site) == "n1,n3"
 
 
-def test_a_job_that_names_its_nodes_gets_them(site: Site) -> None:
+def test_deployer_ignores_node_exclusion_when_manifest_names_nodes(site: Site) -> None:
     site.accept(manifest=MANIFEST + "batch: {nodelist: n3}\n")
     Deployer(site.platform).step()
     assert excluded(site) == ""
 
 
-def test_the_last_node_of_a_partition_is_never_left_out(site: Site) -> None:
+def test_deployer_never_excludes_last_node_of_partition(site: Site) -> None:
     site.accept(manifest=MANIFEST + "batch: {partition: small}\n")
     Deployer(site.platform).step()
     assert excluded(site) == ""
 
 
-def test_a_day_later_the_node_is_used_again(site: Site) -> None:
+def test_deployer_stops_excluding_node_after_one_day(site: Site) -> None:
     site.clock.tick(24 * HOUR_S + 1)
     assert site.deployed().warnings == ()
     assert excluded(site) == ""
 
 
-def test_a_site_that_says_nothing_leaves_no_node_out(site: Site) -> None:
+def test_deployer_excludes_no_node_by_default(site: Site) -> None:
     site = with_rules(site, NodeRules())
     assert site.deployed().warnings == ()
     assert report_nodes(site.platform).threshold is None
 
 
-def test_where_nothing_else_fits_the_lemon_is_used(site: Site) -> None:
+def test_deployer_uses_unreliable_node_when_scheduler_rejects_exclusion(site: Site) -> None:
     class Picky(Named):
         def plan(self, request: LaunchRequest) -> LaunchPlan:
             if request.spec.batch.exclude:
@@ -105,7 +105,7 @@ def test_where_nothing_else_fits_the_lemon_is_used(site: Site) -> None:
     assert (job.state, job.warnings) == (JobState.QUEUED, ())
 
 
-def test_a_waiting_job_without_other_nodes_is_let_on_it_again(site: Site) -> None:
+def test_watcher_lifts_node_exclusion_when_pending_job_has_no_other_node(site: Site) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     site.scheduler.seen[native] = Observation(Phase.PENDING, "PENDING", reason="ReqNodeNotAvail", nowhere=True)
@@ -117,12 +117,12 @@ def test_a_waiting_job_without_other_nodes_is_let_on_it_again(site: Site) -> Non
     assert site.scheduler.excluded == [(native, "")]
 
 
-def test_a_plan_says_what_would_be_left_out(site: Site) -> None:
+def test_plan_submission_warns_about_node_exclusion(site: Site) -> None:
     view = plan_submission(site.platform, site.caller, site.submission("plan"), trial=False)
     assert "kept off n3, which failed 3 jobs lately (score 6.0)" in view.warnings
 
 
-def test_the_report_has_scores_and_until_when(site: Site) -> None:
+def test_report_nodes_returns_scores_and_end_of_exclusion(site: Site) -> None:
     report = report_nodes(site.platform)
     assert [(one.node, round(one.score), one.kinds) for one in report.nodes] == [
         ("n3", 6, {"node.gpu": 3}),

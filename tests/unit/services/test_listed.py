@@ -21,13 +21,15 @@ def standing(shown: Observation, own: Observation | None = None, claimed_at: flo
 
 @pytest.mark.parametrize("own", [None, RUNNING])
 @pytest.mark.parametrize("claimed_at", [None, 9000.0])
-def test_the_name_of_another_attempt_is_another_job(own: Observation | None, claimed_at: float | None) -> None:
+def test_standing_of_treats_token_of_another_attempt_as_another_job(
+    own: Observation | None, claimed_at: float | None
+) -> None:
     assert standing(replace(WAITING, name=OTHER), own, claimed_at) is Standing.ANOTHER
     assert standing(WAITING, own, claimed_at) is Standing.OWN
     assert standing(replace(WAITING, name=""), own, claimed_at) is Standing.OWN
 
 
-def test_a_job_that_its_owner_renamed_is_still_the_job() -> None:
+def test_standing_of_recognizes_job_renamed_by_its_owner() -> None:
     renamed = replace(RUNNING, name="my favourite")
     assert standing(renamed, RUNNING) is Standing.OWN
     assert standing(renamed, claimed_at=1010.0) is Standing.OWN
@@ -36,7 +38,7 @@ def test_a_job_that_its_owner_renamed_is_still_the_job() -> None:
     assert standing(requeued, RUNNING, claimed_at=2010.0) is Standing.OWN
 
 
-def test_a_new_name_and_a_new_submission_are_another_job_unless_the_attempt_was_claimed_since() -> None:
+def test_standing_of_rejects_renamed_and_resubmitted_job_without_later_claim() -> None:
     """slurmctld's state was wiped; the owner's own sbatch got the number, and its job was requeued."""
     requeued = replace(WAITING, name="wrap", submitted_at=2000.0, restarts=1)
     assert standing(requeued, RUNNING) is Standing.ANOTHER
@@ -48,21 +50,21 @@ def test_a_new_name_and_a_new_submission_are_another_job_unless_the_attempt_was_
 
 
 @pytest.mark.parametrize("claimed_at", [None, 999.0])
-def test_a_strange_name_proves_nothing_where_nothing_is_remembered(claimed_at: float | None) -> None:
+def test_standing_of_doubts_foreign_name_without_earlier_observation_or_submit_time(claimed_at: float | None) -> None:
     assert standing(replace(RUNNING, name="wrap"), None, claimed_at) is Standing.DOUBTFUL
     assert standing(replace(RUNNING, name="wrap", submitted_at=None), RUNNING, 9000.0) is Standing.DOUBTFUL
 
 
 @pytest.mark.parametrize("shown", [WAITING, RUNNING, replace(RUNNING, submitted_at=2000.0), ENDED])
 @pytest.mark.parametrize("name", ["", TOKEN])
-def test_what_was_the_job_once_is_the_job_as_long_as_it_is_listed_so(shown: Observation, name: str) -> None:
+def test_standing_of_accepts_unchanged_observation_of_same_job(shown: Observation, name: str) -> None:
     """The watcher relies on it: it passes over what is listed as it was the last time."""
     shown = replace(shown, name=name)
     assert standing(shown, shown) is Standing.OWN
     assert not is_older(shown, shown)
 
 
-def test_an_end_from_before_the_run_that_was_seen_is_older() -> None:
+def test_is_older_detects_end_before_start_of_newer_run() -> None:
     second_run = replace(RUNNING, started_at=1100.0, restarts=1)
     assert is_older(ENDED, second_run)
     assert not is_older(replace(ENDED, ended_at=1100.0), second_run)

@@ -34,7 +34,7 @@ def leave(state: Path, left: DaemonLock) -> None:
     (state / "daemon.lock").write_text(json.dumps(to_plain(left)))
 
 
-def test_held_announced_and_given_back(tmp_path: Path) -> None:
+def test_lock_is_acquired_announced_and_released(tmp_path: Path) -> None:
     hold = take(tmp_path)
     hold.announce(Path("/run/x.sock"))
     found = read_lock(tmp_path)
@@ -47,7 +47,7 @@ def test_held_announced_and_given_back(tmp_path: Path) -> None:
     take(tmp_path).release()
 
 
-def test_a_second_one_is_told_who_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acquire_refuses_second_daemon_while_first_holds_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold = take(tmp_path)
     with pytest.raises(HeldElsewhere, match=f"process {os.getpid()} holds"):
         take(tmp_path)  # alive, and not yet listening: it waited for nothing
@@ -63,7 +63,7 @@ def test_a_second_one_is_told_who_serves(tmp_path: Path, monkeypatch: pytest.Mon
     [record(boot_id="an earlier boot"), record(start_ticks=1), record(pid=2**22 + 1)],
     ids=["rebooted", "pid reused", "gone"],
 )
-def test_a_dead_holder_of_this_host_is_replaced(tmp_path: Path, left: DaemonLock) -> None:
+def test_acquire_replaces_dead_holder_on_same_host(tmp_path: Path, left: DaemonLock) -> None:
     leave(tmp_path, left)
     hold = take(tmp_path)
     assert hold.is_ours()
@@ -71,7 +71,7 @@ def test_a_dead_holder_of_this_host_is_replaced(tmp_path: Path, left: DaemonLock
 
 
 @pytest.mark.parametrize("daemon", ["serves", "has ended", "was killed by a reboot"])
-def test_a_copied_state_directory_has_no_daemon_before_a_person_says_so(tmp_path: Path, daemon: str) -> None:
+def test_acquire_refuses_copied_state_directory_until_its_lock_file_is_removed(tmp_path: Path, daemon: str) -> None:
     """Its jobs are those of the original, which may have run since."""
     original, copy = tmp_path / "state", tmp_path / "copy"
     original.mkdir()
@@ -96,7 +96,7 @@ def test_a_copied_state_directory_has_no_daemon_before_a_person_says_so(tmp_path
     other.release()
 
 
-def test_a_copy_may_be_taken_by_the_name_of_its_host(tmp_path: Path) -> None:
+def test_acquire_takes_copied_state_directory_when_its_host_is_named(tmp_path: Path) -> None:
     original, copy = tmp_path / "state", tmp_path / "copy"
     original.mkdir()
     hold = take(original)
@@ -107,7 +107,7 @@ def test_a_copy_may_be_taken_by_the_name_of_its_host(tmp_path: Path) -> None:
     hold.release()
 
 
-def test_a_state_directory_that_was_moved_is_no_copy(tmp_path: Path) -> None:
+def test_acquire_accepts_moved_state_directory(tmp_path: Path) -> None:
     original = tmp_path / "state"
     original.mkdir()
     hold = take(original)
@@ -121,14 +121,14 @@ def test_a_state_directory_that_was_moved_is_no_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", [HERE.host, "elsewhere"])
-def test_a_device_of_another_number_makes_no_copy(tmp_path: Path, host: str) -> None:
+def test_read_lock_does_not_report_copy_when_only_device_number_differs(tmp_path: Path, host: str) -> None:
     """Each host numbers its devices itself, and a file system that is mounted anew gets another number."""
     inode = tmp_path.stat().st_ino
     leave(tmp_path, record(host=host, directory=f"99999:{inode}"))
     assert read_lock(tmp_path) is not None
 
 
-def test_only_a_lock_of_this_host_is_taken_for_a_copy(tmp_path: Path) -> None:
+def test_read_lock_reports_copy_for_own_host_only(tmp_path: Path) -> None:
     """Elsewhere the same directory may have another inode number (sshfs, CIFS), and two daemons destroy a database."""
     inode = tmp_path.stat().st_ino
     leave(tmp_path, record(directory=f"99999:{inode + 1}"))
@@ -142,7 +142,7 @@ def test_only_a_lock_of_this_host_is_taken_for_a_copy(tmp_path: Path) -> None:
     assert read_lock(tmp_path) is not None
 
 
-def test_a_state_directory_that_was_deleted_and_made_anew_is_still_ours(tmp_path: Path) -> None:
+def test_hold_stays_valid_after_state_directory_is_deleted_and_recreated(tmp_path: Path) -> None:
     """The daemon is the last that has the database: it must not give way."""
     state = tmp_path / "state"
     state.mkdir()
@@ -157,7 +157,7 @@ def test_a_state_directory_that_was_deleted_and_made_anew_is_still_ours(tmp_path
 
 
 @pytest.mark.parametrize("writer", ["we", "an earlier daemon"])
-def test_a_state_directory_in_whose_place_a_copy_was_put_is_still_ours(tmp_path: Path, writer: str) -> None:
+def test_hold_stays_valid_after_state_directory_is_replaced_by_copy(tmp_path: Path, writer: str) -> None:
     """Nobody else can hold it. Whoever gives it to another host writes that one's name."""
     state, copy = tmp_path / "state", tmp_path / "copy"
     state.mkdir()
@@ -174,13 +174,13 @@ def test_a_state_directory_in_whose_place_a_copy_was_put_is_still_ours(tmp_path:
     assert not (state / "daemon.lock").exists()
 
 
-def test_a_living_holder_without_a_flock_is_not_replaced(tmp_path: Path) -> None:
+def test_acquire_refuses_to_replace_live_holder_without_flock(tmp_path: Path) -> None:
     leave(tmp_path, record(pid=os.getppid()))
     with pytest.raises(HeldElsewhere, match="which lives"):
         take(tmp_path, TakeOver(proven=True))
 
 
-def test_another_hosts_holder_stays_until_its_host_is_named(tmp_path: Path) -> None:
+def test_acquire_refuses_holder_on_another_host_until_that_host_is_named(tmp_path: Path) -> None:
     leave(tmp_path, record(host="login2"))
     for allowed in (None, TakeOver(proven=True), TakeOver(from_host="login3")):
         with pytest.raises(HeldElsewhere, match="login2"):
@@ -190,7 +190,7 @@ def test_another_hosts_holder_stays_until_its_host_is_named(tmp_path: Path) -> N
     hold.release()
 
 
-def test_a_lock_that_was_taken_over_is_noticed_and_left_alone(tmp_path: Path) -> None:
+def test_hold_detects_takeover_and_leaves_new_lock_in_place(tmp_path: Path) -> None:
     hold = take(tmp_path)
     leave(tmp_path, record(host="login2"))
     assert not hold.is_ours()
@@ -200,7 +200,7 @@ def test_a_lock_that_was_taken_over_is_noticed_and_left_alone(tmp_path: Path) ->
     assert found.host == "login2"
 
 
-def test_a_removed_lock_is_written_again(tmp_path: Path) -> None:
+def test_hold_rewrites_removed_lock_file(tmp_path: Path) -> None:
     hold = take(tmp_path)
     (tmp_path / "daemon.lock").unlink()
     assert hold.is_ours()
@@ -209,19 +209,19 @@ def test_a_removed_lock_is_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n"])
-def test_an_empty_lock_file_is_nobodys(tmp_path: Path, text: str) -> None:
+def test_acquire_ignores_empty_lock_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "daemon.lock").write_text(text)
     take(tmp_path).release()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"host": "x"}', '{"host": "-oProxyCommand=x", "pid": 1}'])
-def test_a_damaged_lock_file_is_not_guessed_at(tmp_path: Path, text: str) -> None:
+def test_acquire_refuses_damaged_lock_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "daemon.lock").write_text(text)
     with pytest.raises(HeldElsewhere, match="remove it"):
         take(tmp_path)
 
 
-def test_without_flock_on_the_file_system_the_hosts_own_tmp_holds(
+def test_acquire_uses_flock_in_tmp_when_file_system_lacks_flock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = fcntl.flock
@@ -241,7 +241,7 @@ def test_without_flock_on_the_file_system_the_hosts_own_tmp_holds(
     assert used.parent == Path(f"/tmp/ffdl-{os.getuid()}")
 
 
-def test_without_hard_links_the_lock_is_made_exclusively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acquire_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -251,7 +251,9 @@ def test_without_hard_links_the_lock_is_made_exclusively(tmp_path: Path, monkeyp
     hold.release()
 
 
-def test_a_lock_that_cannot_be_read_now_is_not_another_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hold_raises_instead_of_giving_way_when_lock_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without descriptors, or with a home directory that is gone for a moment, a daemon must not give way."""
     hold = take(tmp_path)
 

@@ -55,7 +55,7 @@ def shown(reader: LogReader, *, ended: bool = True) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_follower_gets_everything_once_however_files_turn_over(
+def test_log_reader_returns_every_line_once_across_file_rotation(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -76,7 +76,7 @@ def test_a_follower_gets_everything_once_however_files_turn_over(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_tail_and_a_time_begin_where_a_whole_reading_has_them(
+def test_log_reader_skip_matches_full_read_for_tail_since_and_after(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, clock: list[float], seed: int
 ) -> None:
     dice = random.Random(seed)
@@ -105,7 +105,9 @@ def test_a_tail_and_a_time_begin_where_a_whole_reading_has_them(
         assert list(reader.lines(ended=True)) == whole[place + 1 :]
 
 
-def test_a_tail_reads_the_end_alone(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+def test_log_reader_reads_only_end_of_log_for_tail(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
     learner = Printing(attempt, LogLimits())
     for _ in range(20):
         clock[0] += 1
@@ -142,7 +144,7 @@ def test_a_tail_reads_the_end_alone(attempt: AttemptDir, monkeypatch: pytest.Mon
     assert read < 2.5e6, "of 20 MB"
 
 
-def test_who_reads_too_slowly_goes_on_where_the_log_begins_now(attempt: AttemptDir) -> None:
+def test_log_reader_continues_at_oldest_kept_line_when_reader_is_too_slow(attempt: AttemptDir) -> None:
     learner, reader = Printing(attempt, LogLimits(500, 2, 10**9)), LogReader(attempt, 1, 1)
     learner.print(b"first\n")
     assert shown(reader) == [(1, "first")]
@@ -152,9 +154,7 @@ def test_who_reads_too_slowly_goes_on_where_the_log_begins_now(attempt: AttemptD
     assert found[0][0] > 2 and found == [(index, f"line {index}") for index, _ in found] and found[-1][0] == 999
 
 
-def test_a_file_that_has_the_inode_of_a_removed_one_is_another(
-    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_reader_detects_new_file_that_reuses_inode(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, reader = Printing(attempt, LogLimits(500, 2, 10**9)), LogReader(attempt, 1, 1)
     learner.print(b"first\n")
     assert shown(reader) == [(1, "first")]
@@ -167,7 +167,7 @@ def test_a_file_that_has_the_inode_of_a_removed_one_is_another(
     assert shown(reader)[-1][0] == learner.whole.count(b"\n")
 
 
-def test_no_character_lies_in_two_pieces_and_garbage_is_shown(
+def test_log_reader_keeps_characters_whole_and_replaces_invalid_bytes(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_file, "MAX_LINE", 5)
@@ -180,7 +180,7 @@ def test_no_character_lies_in_two_pieces_and_garbage_is_shown(
     assert [piece.partial for piece in pieces if piece.index == 2] == [True, False]
 
 
-def test_a_line_of_ten_megabytes_comes_in_pieces(attempt: AttemptDir) -> None:
+def test_log_reader_splits_ten_megabyte_line_into_pieces(attempt: AttemptDir) -> None:
     learner = Printing(attempt, LogLimits())
     learner.print(b"x" * 10_000_000 + b"\nnext\n")
     pieces = list(LogReader(attempt, 1, 1).lines(ended=False))
@@ -189,7 +189,7 @@ def test_a_line_of_ten_megabytes_comes_in_pieces(attempt: AttemptDir) -> None:
     assert (pieces[-1].index, pieces[-1].line) == (2, "next")
 
 
-def test_a_progress_bar_is_shown_as_it_grows(attempt: AttemptDir) -> None:
+def test_log_reader_returns_growing_progress_bar_when_flushed(attempt: AttemptDir) -> None:
     learner, reader = Printing(attempt, LogLimits()), LogReader(attempt, 1, 1)
     learner.print(b"\r 10%\r 2")
     assert list(reader.lines(ended=False)) == []
@@ -217,7 +217,7 @@ def job_id(site: Site, clock: list[float]) -> str:
     return job.id
 
 
-def test_lines_of_all_learners_come_in_the_order_of_their_times(site: Site, job_id: str) -> None:
+def test_read_logs_orders_lines_of_all_learners_by_time(site: Site, job_id: str) -> None:
     lines = [line for line in read_logs(site.platform, site.caller, job_id, LogQuery()) if line is not None]
     assert [line.at for line in lines] == [1001.0 + n for n in range(200)]
     assert [(line.learner, line.index) for line in lines[:3]] == [(1, 1), (2, 1), (1, 2)]
@@ -239,18 +239,18 @@ def test_lines_of_all_learners_come_in_the_order_of_their_times(site: Site, job_
         (Grep("1: step (50|52) ", after=1), [f"1: step {n} Loss={n / 10:.1f}" for n in range(50, 54)]),
     ],
 )
-def test_lines_are_searched(site: Site, job_id: str, grep: Grep, lines: list[str]) -> None:
+def test_read_logs_returns_lines_that_match_grep(site: Site, job_id: str, grep: Grep, lines: list[str]) -> None:
     assert search(site, job_id, grep) == lines
 
 
-def test_the_last_lines_that_match(site: Site, job_id: str) -> None:
+def test_read_logs_applies_tail_and_since_to_matching_lines(site: Site, job_id: str) -> None:
     assert search(site, job_id, Grep("step .5 "), tail=2, learner=1) == ["1: step 85 Loss=8.5", "1: step 95 Loss=9.5"]
     assert search(site, job_id, Grep("step 5"), tail=1) == ["1: step 59 Loss=5.9", "2: step 59 Loss=5.9"]
     assert search(site, job_id, Grep("step"), since=1199.0) == ["1: step 100 Loss=10.0", "2: step 100 Loss=10.0"]
 
 
 @pytest.mark.parametrize("near", [0, 10**6])
-def test_what_is_printed_while_the_last_lines_are_looked_for_makes_them_no_more(
+def test_read_logs_tail_with_grep_ignores_lines_written_during_search(
     site: Site, clock: list[float], monkeypatch: pytest.MonkeyPatch, near: int
 ) -> None:
     job = site.accept(manifest=MANIFEST)
@@ -271,7 +271,7 @@ def test_what_is_printed_while_the_last_lines_are_looked_for_makes_them_no_more(
     assert search(site, job.id, Grep("step", before=1), tail=1) == ["step 100", "step 101"]
 
 
-def test_what_was_read_before_is_passed_over(site: Site, job_id: str) -> None:
+def test_read_logs_skips_lines_before_given_position(site: Site, job_id: str) -> None:
     def lines(query: LogQuery) -> list[LogLine]:
         return [line for line in read_logs(site.platform, site.caller, job_id, query) if line is not None]
 
@@ -283,13 +283,13 @@ def test_what_was_read_before_is_passed_over(site: Site, job_id: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "[a", "(?P<", "x{2,1}", "(" * 500, "x" * (log_search.MAX_PATTERN + 1)])
-def test_what_is_no_pattern_is_refused_before_anything_is_read(site: Site, job_id: str, pattern: str) -> None:
+def test_read_logs_rejects_invalid_pattern_as_usage_error(site: Site, job_id: str, pattern: str) -> None:
     with pytest.raises(Refused) as caught:
         read_logs(site.platform, site.caller, job_id, LogQuery(grep=Grep(pattern)))
     assert caught.value.problem.exit_code == 2
 
 
-def test_a_pattern_that_takes_for_ever_is_given_up(
+def test_log_search_refuses_pattern_that_takes_too_long(
     site: Site, job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "log_matcher.py"

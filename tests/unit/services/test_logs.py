@@ -13,7 +13,7 @@ from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
 
-def test_a_tail_is_so_many_lines_of_each_learner_after_since(site: Site) -> None:
+def test_read_logs_limits_tail_per_learner_after_since(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "learners: 2\n")
     attempt = site.attempt(job)
     for learner, at in ((1, 100), (2, 200)):
@@ -38,7 +38,7 @@ def test_a_tail_is_so_many_lines_of_each_learner_after_since(site: Site) -> None
 @pytest.mark.parametrize(
     "text", ["", "\n", "a\n", "a\nb", "one\n\nthree\nfour", "x" * 50 + "\ny\n", "\n\n\n\n", "ä\nß\n"]
 )
-def test_a_tail_reads_the_end_alone_and_numbers_its_lines_as_a_whole_reading_does(
+def test_read_logs_tail_returns_same_lines_and_numbers_as_full_read(
     site: Site, monkeypatch: pytest.MonkeyPatch, text: str, chunk: int
 ) -> None:
     monkeypatch.setattr(log_file, "CHUNK", chunk)
@@ -57,7 +57,7 @@ def test_a_tail_reads_the_end_alone_and_numbers_its_lines_as_a_whole_reading_doe
         assert lines(LogQuery(tail=tail)) == (whole[-tail:] if tail else [])
 
 
-def test_since_starts_at_the_mark_before_it(site: Site) -> None:
+def test_read_logs_since_starts_at_preceding_mark(site: Site) -> None:
     job = site.accept()
     attempt = site.attempt(job)
     log = Path(attempt.training_log(1))
@@ -69,7 +69,7 @@ def test_since_starts_at_the_mark_before_it(site: Site) -> None:
     assert [(line.index, line.line) for line in found if line] == [(2, "older half"), (3, "new"), (4, "newer")]
 
 
-def test_pieces_of_a_long_line_share_its_number(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_logs_numbers_all_pieces_of_long_line_alike(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "MAX_LINE", 4)
     job = site.accept()
     log = Path(site.attempt(job).training_log(1))
@@ -79,7 +79,7 @@ def test_pieces_of_a_long_line_share_its_number(site: Site, monkeypatch: pytest.
     assert [(line.index, line.line) for line in found if line] == [(1, "abcd"), (1, "efgh"), (1, "ij"), (2, "k")]
 
 
-def test_a_learner_that_does_not_exist_is_wrong_usage(site: Site) -> None:
+def test_read_logs_rejects_unknown_learner_as_usage_error(site: Site) -> None:
     job = site.accept()
     with pytest.raises(Refused, match="no learner 7") as caught:
         read_logs(site.platform, site.caller, job.id, LogQuery(learner=7))
@@ -95,7 +95,7 @@ def test_a_learner_that_does_not_exist_is_wrong_usage(site: Site) -> None:
         ("lo\nwor", ["two", "hello"]),
     ],
 )
-def test_the_last_lines_of_a_log_that_grows_are_whole(
+def test_read_logs_tail_waits_once_for_incomplete_last_line(
     site: Site, monkeypatch: pytest.MonkeyPatch, added: str, shown: list[str], grep: Grep | None
 ) -> None:
     job = site.deployed()
@@ -118,7 +118,9 @@ def test_the_last_lines_of_a_log_that_grows_are_whole(
     assert list(read_logs(site.platform, site.caller, job.id, LogQuery(tail=1))) and len(slept) == 1
 
 
-def test_a_progress_bar_that_moves_is_shown_as_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_logs_tail_returns_current_state_of_moving_progress_bar(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = site.deployed()
     log = Path(site.attempt(job).training_log(1))
     log.parent.mkdir(parents=True)

@@ -84,7 +84,7 @@ def lines(site: Site, large: Job) -> Search:
     return asked
 
 
-def test_lines_of_one_time_come_at_once(site: Site, large: Job) -> None:
+def test_log_reader_groups_lines_of_same_time_into_few_texts(site: Site, large: Job) -> None:
     texts = list(LogReader(site.attempt(large), 1, 1).texts(ended=True))
     assert len(texts) < 500, "of 200,000 lines"
     assert max(len(text.text) for text in texts) <= log_file.MAX_LINE
@@ -94,7 +94,7 @@ def test_lines_of_one_time_come_at_once(site: Site, large: Job) -> None:
     assert [lines[10_000 * n].at for n in range(20)] == [1001.0 + n for n in range(20)]
 
 
-def test_the_last_lines_that_match_are_looked_for_from_the_end(lines: Search, read: list[int]) -> None:
+def test_read_logs_searches_backwards_for_last_matching_lines(lines: Search, read: list[int]) -> None:
     found = lines(grep=Grep("9"), tail=5)
     assert [line.index for line in found] == [199_995, 199_996, 199_997, 199_998, 199_999]
     assert read[0] < 4e6, "of 20 MB"
@@ -103,13 +103,13 @@ def test_the_last_lines_that_match_are_looked_for_from_the_end(lines: Search, re
     assert read[0] < 12e6, "of 20 MB"
 
 
-def test_what_lies_between_few_lines_that_match_is_read_once(lines: Search, read: list[int]) -> None:
+def test_read_logs_reads_gap_between_rare_matches_once(lines: Search, read: list[int]) -> None:
     found = lines(grep=Grep("rare"), tail=10)
     assert [line.index for line in found] == [50_000, 100_000, 150_000, 200_000]
     assert read[0] < 20e6 + 4 * 3e6
 
 
-def test_a_time_is_looked_for_and_what_was_before_is_not_read(lines: Search, read: list[int]) -> None:
+def test_read_logs_since_does_not_read_earlier_part_of_log(lines: Search, read: list[int]) -> None:
     assert lines(since=1020.0)[0].index == 190_001
     assert read[0] < 4e6, "of 20 MB"
     read[0] = 0
@@ -127,7 +127,7 @@ def expected(whole: Sequence[LogLine], grep: Grep, tail: int | None, since: floa
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_search_finds_what_a_look_at_every_line_finds(site: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_read_logs_grep_matches_line_by_line_search(site: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice, now = random.Random(seed), [1000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     monkeypatch.setattr(log_tail, "WINDOW", dice.choice([1, 30, 500]))
@@ -152,14 +152,14 @@ def test_a_search_finds_what_a_look_at_every_line_finds(site: Site, monkeypatch:
         assert shown(grep=grep, tail=tail, since=since) == expected(whole, grep, tail, since)
 
 
-def test_a_log_of_carriage_returns_is_read_in_time_that_grows_with_it(site: Site, read: list[int]) -> None:
+def test_read_logs_returns_lines_after_long_runs_of_carriage_returns(site: Site, read: list[int]) -> None:
     job = site.accept()
     log_of(site.attempt(job)).write((b"\r" * 60_000 + b"x\n") * 20)
     found = list(read_logs(site.platform, site.caller, job.id, LogQuery()))
     assert [line.line.strip("\r") for line in found if line is not None] == ["x"] * 20
 
 
-def test_rows_of_all_jobs_that_are_followed_are_read_with_one_statement(site: Site) -> None:
+def test_followed_jobs_are_read_with_one_query(site: Site) -> None:
     jobs = [site.accept(f"k{number}").id for number in range(5)]
     asked: list[list[str]] = []
 

@@ -97,7 +97,7 @@ def chain(site: Site, monkeypatch: pytest.MonkeyPatch) -> Chain:
     return made
 
 
-def test_the_newest_attempt_that_has_a_log_is_read(chain: Chain) -> None:
+def test_read_logs_reads_newest_attempt_that_has_output(chain: Chain) -> None:
     assert chain.shown() == []
     chain.write(1, "one\n")
     assert chain.shown() == [(1, "one")]
@@ -109,7 +109,7 @@ def test_the_newest_attempt_that_has_a_log_is_read(chain: Chain) -> None:
     assert chain.shown() == [(2, "two")]
 
 
-def test_output_of_any_learner_makes_an_attempt_the_newest(site: Site) -> None:
+def test_read_logs_counts_output_of_any_learner_when_choosing_newest_attempt(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "learners: 2\n")
     Deployer(site.platform).step()
     chain = Chain(site, job.id)
@@ -121,7 +121,7 @@ def test_output_of_any_learner_makes_an_attempt_the_newest(site: Site) -> None:
     assert chain.shown(learner=1, attempt="all") == [(1, "old")]
 
 
-def test_one_attempt_or_all_in_order(chain: Chain) -> None:
+def test_read_logs_returns_one_attempt_or_all_in_order(chain: Chain) -> None:
     chain.write(1, "first\nlast of one\n")
     chain.go_on()
     chain.go_on()
@@ -139,7 +139,7 @@ def test_one_attempt_or_all_in_order(chain: Chain) -> None:
     ]
 
 
-def test_attempts_are_in_order_whatever_their_clocks_say(chain: Chain) -> None:
+def test_read_logs_orders_attempts_by_number_despite_clock_differences(chain: Chain) -> None:
     chain.write(1, "one\n")
     chain.go_on()
     chain.write(2, "two\n")
@@ -151,7 +151,7 @@ def test_attempts_are_in_order_whatever_their_clocks_say(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_an_attempt_that_there_is_not_is_wrong_usage(chain: Chain, follow: bool) -> None:
+def test_read_logs_rejects_nonexistent_attempt_as_usage_error(chain: Chain, follow: bool) -> None:
     def sentence(number: int) -> str:
         with pytest.raises(Refused) as caught:
             chain.read(LogQuery(attempt=number, follow=follow))
@@ -169,7 +169,7 @@ def test_an_attempt_that_there_is_not_is_wrong_usage(chain: Chain, follow: bool)
     assert list(waiting.read(LogQuery(attempt="all"))) == []
 
 
-def test_a_reader_that_follows_goes_over_into_the_next_attempts(chain: Chain) -> None:
+def test_read_logs_follow_continues_with_later_attempts(chain: Chain) -> None:
     chain.write(1, "a\n")
     chain.acts = [
         lambda: chain.write(1, "b\n"),
@@ -193,7 +193,7 @@ def test_a_reader_that_follows_goes_over_into_the_next_attempts(chain: Chain) ->
     ]
 
 
-def test_following_ends_with_a_halt_and_a_resume_is_followed(chain: Chain) -> None:
+def test_read_logs_follow_ends_at_halt_and_continues_after_resume(chain: Chain) -> None:
     chain.write(1, "a\n")
     chain.halt()
     assert chain.shown(follow=True) == [(1, "a")]
@@ -211,7 +211,7 @@ def test_following_ends_with_a_halt_and_a_resume_is_followed(chain: Chain) -> No
     assert chain.shown(follow=True) == [(1, "a"), (2, "b"), (3, "c")]
 
 
-def test_a_reader_that_waits_says_so_now_and_then(chain: Chain) -> None:
+def test_read_logs_follow_yields_none_every_five_seconds_without_output(chain: Chain) -> None:
     chain.acts = [lambda: None] * 100
     chain.acts += [chain.halt, *chain.rest()]
     lines = list(read_logs(chain.site.platform, chain.site.caller, chain.job_id, LogQuery(follow=True)))
@@ -219,7 +219,7 @@ def test_a_reader_that_waits_says_so_now_and_then(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize(("others", "pause_s"), [(0, 0.25), (49, 0.25), (99, 0.5), (255, 1.0)])
-def test_many_followers_look_for_news_less_often_each(
+def test_read_logs_follow_polls_less_often_when_many_readers_follow(
     chain: Chain, monkeypatch: pytest.MonkeyPatch, others: int, pause_s: float
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -232,7 +232,7 @@ def test_many_followers_look_for_news_less_often_each(
     assert chain.site.platform.looks.followers == 0
 
 
-def test_a_job_without_an_attempt_is_waited_for(site: Site, chain: Chain) -> None:
+def test_read_logs_follow_waits_for_first_attempt(site: Site, chain: Chain) -> None:
     waiting = Chain(site, site.accept("k2").id)
     chain.acts = [
         lambda: None,
@@ -245,7 +245,7 @@ def test_a_job_without_an_attempt_is_waited_for(site: Site, chain: Chain) -> Non
     assert waiting.shown(follow=True, attempt="all") == [(1, "a")]
 
 
-def test_what_is_there_is_cut_and_what_comes_is_not(chain: Chain) -> None:
+def test_read_logs_follow_applies_tail_to_existing_lines_only(chain: Chain) -> None:
     chain.write(1, "a\nb\n")
     chain.go_on()
     chain.write(2, "c\nd\n")
@@ -266,7 +266,7 @@ def test_what_is_there_is_cut_and_what_comes_is_not(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_lost_and_nothing_comes_twice(
+def test_read_logs_follow_returns_all_output_exactly_once(
     site: Site, chain: Chain, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Whatever is written when, a follower gets every byte of every attempt that wrote, once and in order."""
@@ -306,7 +306,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(
         assert text[ends[-1] if ends else 0 :] in ("", "\n")
 
 
-def test_a_line_that_was_taken_for_the_last_goes_on_under_its_number(chain: Chain) -> None:
+def test_log_reader_continues_incomplete_last_line_under_same_number(chain: Chain) -> None:
     reader = log_file.LogReader(chain.site.platform.root.job(chain.job_id).attempt(1), 1, 1)
 
     def lines(*, ended: bool) -> list[tuple[int, int, str]]:
@@ -323,7 +323,7 @@ def test_a_line_that_was_taken_for_the_last_goes_on_under_its_number(chain: Chai
     assert lines(ended=False) == [(5, 9, "f")]
 
 
-def test_a_job_that_is_started_anew_within_its_attempt_writes_on(chain: Chain) -> None:
+def test_read_logs_follow_continues_after_requeue_within_attempt(chain: Chain) -> None:
     """The scheduler's own requeue keeps the attempt, and its learners append to the log."""
     chain.write(1, "run 1\n")
     chain.acts = [

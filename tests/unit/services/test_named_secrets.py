@@ -50,13 +50,13 @@ def _end(site: Site, job: Job, state: JobState, *, owed: bool = False) -> Job:
     return ended
 
 
-def test_what_is_listed(site: Site, used: Job) -> None:
+def test_list_secrets_counts_live_jobs_that_use_each_secret(site: Site, used: Job) -> None:
     assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
     _end(site, used, JobState.COMPLETED)
     assert [one.jobs for one in list_secrets(site.platform)] == [0, 0, 0]
 
 
-def test_one_that_is_of_use_is_removed_by_force_alone(site: Site, used: Job) -> None:
+def test_remove_secret_requires_force_while_job_needs_it(site: Site, used: Job) -> None:
     with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: ") as refused:
         remove_secret(site.platform, "one", force=False)
     assert refused.value.status == 409
@@ -66,7 +66,7 @@ def test_one_that_is_of_use_is_removed_by_force_alone(site: Site, used: Job) -> 
     assert "first" in Path(site.attempt(used).secrets).read_text(), "the attempt that has it keeps it"
 
 
-def test_one_that_a_job_needs_which_owes_a_store_is_of_use(site: Site, used: Job) -> None:
+def test_remove_secret_refuses_secret_needed_for_pending_upload(site: Site, used: Job) -> None:
     _end(site, used, JobState.FAILED, owed=True)
     assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
     with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: "):
@@ -78,14 +78,14 @@ def test_one_that_a_job_needs_which_owes_a_store_is_of_use(site: Site, used: Job
 @pytest.mark.parametrize(
     ("name", "value"), [("a/b", "x"), ("n", ""), ("n", "a\0"), ("n", "x" * 65537), ("n", "\ud800")]
 )
-def test_what_cannot_be_one_is_refused(site: Site, name: str, value: str) -> None:
+def test_set_secret_rejects_invalid_name_or_value(site: Site, name: str, value: str) -> None:
     with pytest.raises(Refused) as refused:
         set_secret(site.platform, name, value)
     assert refused.value.status == 400
     assert list_secrets(site.platform) == []
 
 
-def test_a_value_that_is_set_anew_is_the_attempts(site: Site, used: Job) -> None:
+def test_set_secret_updates_files_of_attempts_that_use_it(site: Site, used: Job) -> None:
     set_secret(site.platform, "one", "second")
     set_secret(site.platform, "spare", "others")
     values = json.loads(Path(site.attempt(used).secrets).read_text())
@@ -101,7 +101,7 @@ def test_a_value_that_is_set_anew_is_the_attempts(site: Site, used: Job) -> None
         (JobState.HALTED, {"secrets.json"}, True),
     ],
 )
-def test_what_is_left_of_a_job_that_has_ended(
+def test_forget_secrets_keeps_only_files_needed_to_resume_ended_job(
     site: Site, used: Job, state: JobState, left: set[str], held: bool
 ) -> None:
     assert forget_secrets(site.platform) == 0
@@ -112,7 +112,7 @@ def test_what_is_left_of_a_job_that_has_ended(
     assert _files(site, used) == left and _held(site) == ([used.id] if held else [])
 
 
-def test_a_job_that_is_given_up_keeps_nothing(site: Site, used: Job) -> None:
+def test_forget_secrets_removes_all_files_after_halted_job_is_cancelled(site: Site, used: Job) -> None:
     _end(site, used, JobState.HALTED)
     forget_secrets(site.platform)
     cancel_job(site.platform, site.caller, used.id)
@@ -120,7 +120,7 @@ def test_a_job_that_is_given_up_keeps_nothing(site: Site, used: Job) -> None:
     assert _files(site, used) == set() and _held(site) == []
 
 
-def test_stores_owed_are_paid_with_them(site: Site, used: Job) -> None:
+def test_forget_secrets_keeps_attempt_secrets_until_pending_upload_is_done(site: Site, used: Job) -> None:
     _end(site, used, JobState.COMPLETED, owed=True)
     forget_secrets(site.platform)
     assert _files(site, used) == {"attempt-1/secrets.json"} and _held(site) == [used.id]
@@ -129,7 +129,9 @@ def test_stores_owed_are_paid_with_them(site: Site, used: Job) -> None:
     assert _files(site, used) == set() and _held(site) == []
 
 
-def test_what_a_resume_wrote_meanwhile_is_there_again(site: Site, used: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forget_secrets_keeps_files_of_job_resumed_concurrently(
+    site: Site, used: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed = _end(site, used, JobState.FAILED)
     files: Callable[..., list[Path]] = job_secrets._files
 
@@ -150,7 +152,7 @@ def test_what_a_resume_wrote_meanwhile_is_there_again(site: Site, used: Job, mon
     assert "attempt-2/secrets.json" in _files(site, used) and _held(site) == [used.id]
 
 
-def test_an_array_keeps_what_it_brought_until_all_have_ended_for_good(site: Site) -> None:
+def test_forget_secrets_keeps_array_values_until_all_elements_have_ended(site: Site) -> None:
     manifest = MANIFEST + "batch: {array: 0-1, secrets: {C: literal-c}}\n"
     (result,) = submit(site.platform, site.caller, [site.submission("a", manifest)])
     assert result.problem is None
@@ -166,7 +168,7 @@ def test_an_array_keeps_what_it_brought_until_all_have_ended_for_good(site: Site
     assert not own.exists() and _held(site) == []
 
 
-def test_a_submission_that_was_never_acknowledged_holds_nothing(site: Site) -> None:
+def test_forget_secrets_releases_holders_of_unacknowledged_submissions_without_directory(site: Site) -> None:
     for name in ("training-0a1b2c3d4", "array-0a1b2c3d4"):
         job_secrets.hold(site.platform.root, name)
     Path(site.platform.root.job("training-0a1b2c3d4").path).mkdir()

@@ -29,7 +29,7 @@ def view(site: Site, watcher: Watcher, job: Job) -> JobView:
     return get_job(site.platform, site.caller, job.id)
 
 
-def test_a_plan_is_no_achievement(site: Site, watcher: Watcher) -> None:
+def test_job_view_reports_no_network_without_controller_event(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head_of(site, job).starts()
     site.scheduler.run(NativeId(job.native_id))
@@ -46,7 +46,7 @@ def test_a_plan_is_no_achievement(site: Site, watcher: Watcher) -> None:
         (({**FOUND, "mechanism": "wires (two)"},), "wires (two)"),
     ],
 )
-def test_what_was_found_is_told(
+def test_job_view_reports_network_and_mechanism_found_by_node_controller(
     site: Site, watcher: Watcher, told: tuple[Mapping[str, str | bool], ...], by: str
 ) -> None:
     job = site.deployed()
@@ -60,7 +60,7 @@ def test_what_was_found_is_told(
     assert view(site, watcher, job).updated_at == seen.updated_at  # and is not written again
 
 
-def test_each_attempt_has_its_own(site: Site, watcher: Watcher) -> None:
+def test_job_view_reports_network_of_each_attempt(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = head_of(site, job)
     head.starts()
@@ -76,7 +76,7 @@ def test_each_attempt_has_its_own(site: Site, watcher: Watcher) -> None:
     assert [(one.network, one.network_by) for one in seen.attempts] == [("job", "vxlan"), ("none", "")]
 
 
-def test_it_stays_when_the_job_has_ended(site: Site, watcher: Watcher) -> None:
+def test_job_view_keeps_network_after_job_has_ended(site: Site, watcher: Watcher) -> None:
     """Also where everything is read at once."""
     job = site.deployed()
     head = head_of(site, job)

@@ -46,9 +46,7 @@ def make_newer(file: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["final.json", "events/node-0.jsonl", "events/head.jsonl", "claim/owner.json"])
-def test_a_job_stays_as_it_is_and_says_why_until_a_release_comes_that_reads_it(
-    site: Site, watcher: Watcher, name: str
-) -> None:
+def test_watcher_keeps_job_state_and_warns_when_file_has_newer_format(site: Site, watcher: Watcher, name: str) -> None:
     job, _ = ended_job(site, watcher)
     file = Path(site.attempt(job).path, name)
     if not file.exists():
@@ -67,7 +65,7 @@ def test_a_job_stays_as_it_is_and_says_why_until_a_release_comes_that_reads_it(
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_other_jobs_are_watched_beside_it(site: Site, watcher: Watcher) -> None:
+def test_watcher_follows_other_jobs_when_one_has_file_of_newer_format(site: Site, watcher: Watcher) -> None:
     job, _ = ended_job(site, watcher)
     make_newer(Path(site.attempt(job).final))
     other = site.deployed("other")
@@ -77,7 +75,7 @@ def test_other_jobs_are_watched_beside_it(site: Site, watcher: Watcher) -> None:
     assert site.job(other.id).state is JobState.PROCESSING
 
 
-def test_a_cell_of_a_newer_daemon_is_not_written_over(site: Site, watcher: Watcher) -> None:
+def test_cancel_reaches_scheduler_without_overwriting_newer_control_file(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     FakeHead(site.platform.root, job, site.clock.now()).starts()
     site.scheduler.run(NativeId(job.native_id))
@@ -95,7 +93,7 @@ def test_a_cell_of_a_newer_daemon_is_not_written_over(site: Site, watcher: Watch
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 
-def test_a_debt_whose_events_cannot_be_read_keeps_no_other_from_being_paid(site: Site, watcher: Watcher) -> None:
+def test_pending_upload_is_not_started_when_events_have_newer_format(site: Site, watcher: Watcher) -> None:
     job, head = ended_job(site, watcher)
     Path(site.attempt(job).final).unlink()
     head.ends(Outcome.FAILED, exit_code=1, stored=False)

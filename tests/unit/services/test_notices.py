@@ -85,7 +85,7 @@ def happened(site: Site, job: Job, episode: str = "end-0", kind: str = "user.tra
     return after
 
 
-def test_an_incident_is_mailed_and_posted_once_each(site: Site, hook: Hook, relay: Relay) -> None:
+def test_notifier_sends_each_incident_once_by_mail_and_webhook(site: Site, hook: Hook, relay: Relay) -> None:
     telling = notifier(
         site,
         mail=("ops@example.org",),
@@ -113,7 +113,7 @@ def test_an_incident_is_mailed_and_posted_once_each(site: Site, hook: Hook, rela
     assert "X-Ffdl-Signature" not in headers
 
 
-def test_a_key_signs_what_webhooks_get(site: Site, hook: Hook, tmp_path: Path) -> None:
+def test_notifier_signs_webhook_body_with_key(site: Site, hook: Hook, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("a key\n")
     telling = notifier(site, webhooks=(hook.address,), webhook_key_file=str(key))
@@ -123,14 +123,14 @@ def test_a_key_signs_what_webhooks_get(site: Site, hook: Hook, tmp_path: Path) -
     assert headers["X-Ffdl-Signature"] == "sha256=" + hmac.new(b"a key", body, hashlib.sha256).hexdigest()
 
 
-def test_only_incidents_of_the_origins_that_were_asked_for_are_told(site: Site, hook: Hook) -> None:
+def test_notifier_sends_only_incidents_of_configured_origins(site: Site, hook: Hook) -> None:
     telling = notifier(site, webhooks=(hook.address,), origins=(Origin.NODE,))
     happened(site, happened(site, site.accept()), "end-1", "node.gpu")
     telling.step()
     assert [json.loads(body)["incident"]["kind"] for _, _, body in hook.posts] == ["node.gpu"]
 
 
-def test_the_owner_is_told_where_the_manifest_says(site: Site, hook: Hook, relay: Relay) -> None:
+def test_notifier_sends_to_addresses_of_manifest(site: Site, hook: Hook, relay: Relay) -> None:
     manifest = MANIFEST + f"batch:\n  notify: {{mail: me@example.org, webhook: '{hook.address}'}}\n"
     job = site.accept(manifest=manifest)
     happened(site, job)
@@ -139,7 +139,7 @@ def test_the_owner_is_told_where_the_manifest_says(site: Site, hook: Hook, relay
     assert len(hook.posts) == 1
 
 
-def test_a_policy_has_addresses_of_its_own(site: Site, hook: Hook) -> None:
+def test_notifier_sends_to_addresses_of_fault_policy(site: Site, hook: Hook) -> None:
     policies = (
         FaultPolicy("licence", "no licence", notify=(hook.address,)),
         FaultPolicy("other", "x", notify=("a@b",)),
@@ -156,7 +156,7 @@ def test_a_policy_has_addresses_of_its_own(site: Site, hook: Hook) -> None:
     assert site.platform.store.notices.next_due() is None
 
 
-def test_a_policys_mail_that_no_relay_takes_is_told_in_the_log(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_notifier_logs_error_when_policy_mail_has_no_relay(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     telling = notifier(site)
     settings = replace(telling._platform.settings, fault_policies=(FaultPolicy("licence", "x", notify=("a@b.org",)),))
     telling._platform = replace(telling._platform, settings=settings)
@@ -167,14 +167,14 @@ def test_a_policys_mail_that_no_relay_takes_is_told_in_the_log(site: Site, caplo
     assert f"a@b.org is not told of {job.id}: notices.smtp names no mail relay" in caplog.text
 
 
-def test_without_a_relay_an_owners_mail_is_the_schedulers(site: Site) -> None:
+def test_notifier_leaves_owner_mail_to_scheduler_without_relay(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "batch:\n  notify: {mail: me@example.org}\n")
     happened(site, job)
     notifier(site).step()
     assert site.platform.store.notices.next_due() is None
 
 
-def test_what_was_not_taken_is_tried_again_with_the_same_id(site: Site, hook: Hook) -> None:
+def test_notifier_retries_webhook_with_same_id_after_temporary_failure(site: Site, hook: Hook) -> None:
     telling = notifier(site, webhooks=(hook.address,))
     happened(site, site.accept())
     hook.status = 503
@@ -193,7 +193,7 @@ def test_what_was_not_taken_is_tried_again_with_the_same_id(site: Site, hook: Ho
     assert not telling.is_busy()
 
 
-def test_a_refusal_is_given_up_and_the_log_says_so_without_the_token(
+def test_notifier_stops_after_webhook_refusal_and_hides_token_in_log(
     site: Site, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook.status = 403
@@ -208,7 +208,7 @@ def test_a_refusal_is_given_up_and_the_log_says_so_without_the_token(
     assert "s3cret" not in caplog.text
 
 
-def test_what_a_dead_relay_did_not_take_in_a_day_is_given_up(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_notifier_abandons_mail_after_one_day_without_relay(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     telling = notifier(site, mail=("ops@example.org",), smtp="127.0.0.1:9")
     happened(site, site.accept())
     tries = 0
@@ -222,7 +222,7 @@ def test_what_a_dead_relay_did_not_take_in_a_day_is_given_up(site: Site, caplog:
     assert "is not told" in caplog.text
 
 
-def test_a_daemon_that_was_down_tells_of_the_last_day_alone(site: Site, hook: Hook) -> None:
+def test_notifier_sends_only_incidents_of_last_day_after_downtime(site: Site, hook: Hook) -> None:
     job = happened(site, site.accept())
     site.clock.tick(GIVEN_UP_S + 1)
     happened(site, job, "end-1")
@@ -230,7 +230,7 @@ def test_a_daemon_that_was_down_tells_of_the_last_day_alone(site: Site, hook: Ho
     assert [json.loads(body)["incident"]["episode"] for _, _, body in hook.posts] == ["end-1"]
 
 
-def test_another_daemon_on_the_database_tells_nobody_twice(site: Site, hook: Hook) -> None:
+def test_notifier_sends_no_duplicate_when_two_daemons_share_database(site: Site, hook: Hook) -> None:
     first = notifier(site, webhooks=(hook.address,))
     other = Notifier(replace(first._platform, owner="other"))
     happened(site, site.accept())
@@ -241,7 +241,9 @@ def test_another_daemon_on_the_database_tells_nobody_twice(site: Site, hook: Hoo
     assert len(hook.posts) == 1
 
 
-def test_a_server_that_hangs_keeps_nobody_else_waiting(site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notifier_tries_hanging_server_once_per_step_and_serves_others(
+    site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is tried once a step, however many notices it is to get."""
     asked: list[str] = []
 
@@ -261,9 +263,7 @@ def test_a_server_that_hangs_keeps_nobody_else_waiting(site: Site, hook: Hook, m
     assert telling.step() > 0.0
 
 
-def test_who_has_lost_the_turn_while_telling_leaves_the_rest_to_others(
-    site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notifier_stops_sending_when_it_loses_lease(site: Site, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     telling = notifier(site, webhooks=(hook.address,))
     happened(site, happened(site, site.accept()), "end-1")
     turns = iter([True, True, False])
@@ -272,7 +272,7 @@ def test_who_has_lost_the_turn_while_telling_leaves_the_rest_to_others(
     assert len(hook.posts) == 1
 
 
-def test_a_redirection_is_not_followed(hook: Hook) -> None:
+def test_post_does_not_follow_redirects(hook: Hook) -> None:
     with web_server() as elsewhere:
         hook.status, hook.location = 307, elsewhere.address
         with pytest.raises(WebhookRefused, match="answered 307") as refused:
@@ -281,5 +281,5 @@ def test_a_redirection_is_not_followed(hook: Hook) -> None:
     assert not refused.value.may_pass
 
 
-def test_an_address_is_told_without_what_is_secret_in_it() -> None:
+def test_without_query_removes_credentials_query_and_fragment_from_url() -> None:
     assert without_query("https://me:pw@chat.example.org/hooks/x?token=1#y") == "https://chat.example.org/hooks/x"

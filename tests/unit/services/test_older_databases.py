@@ -73,7 +73,7 @@ def look(site: Site) -> None:
     watcher.close()
 
 
-def test_a_job_that_was_pending_in_the_copy_is_not_deployed_again(site: Site, backups: list[Backup]) -> None:
+def test_daemon_does_not_resubmit_job_that_is_pending_in_restored_database(site: Site, backups: list[Backup]) -> None:
     job = site.accept()
     backups.append(Backup(site))
     Deployer(site.platform).step()
@@ -86,7 +86,9 @@ def test_a_job_that_was_pending_in_the_copy_is_not_deployed_again(site: Site, ba
     assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.COMPLETED, 1)
 
 
-def test_a_job_that_ran_in_the_copy_is_followed_through_the_attempts_since(site: Site, backups: list[Backup]) -> None:
+def test_daemon_follows_running_job_of_restored_database_through_later_attempts(
+    site: Site, backups: list[Backup]
+) -> None:
     job = site.deployed()
     head = FakeHead(site.platform.root, job, site.clock.now())
     head.starts()
@@ -108,7 +110,7 @@ def test_a_job_that_ran_in_the_copy_is_followed_through_the_attempts_since(site:
     assert (done.state, done.attempt, len(site.scheduler.submitted)) == (JobState.COMPLETED, 2, 2)
 
 
-def test_the_directory_of_a_job_that_the_copy_does_not_have_is_left_alone(
+def test_janitor_keeps_directory_of_job_missing_from_restored_database(
     site: Site, backups: list[Backup], caplog: pytest.LogCaptureFixture
 ) -> None:
     backups.append(Backup(site))

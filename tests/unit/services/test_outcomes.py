@@ -47,7 +47,7 @@ def wish_cancel(site: Site, job: Job) -> None:
     site.platform.store.set_wish(job.id, Wish.CANCEL)
 
 
-def test_all_attempts_of_a_claim_begin_in_one_write(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployer_begins_all_claimed_attempts_in_one_write(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = accept_three(site)
     calls: list[int] = []
     begin = Store.begin_attempts
@@ -62,7 +62,7 @@ def test_all_attempts_of_a_claim_begin_in_one_write(site: Site, monkeypatch: pyt
     assert calls == [1]
 
 
-def test_what_is_finished_is_written_in_groups(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_are_written_in_groups(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [site.accept(f"k{number}") for number in range(GROUP + 3)]
     (token,) = {one.lease_token for one in site.platform.store.claim_deployable("me", limit=99, lease_s=30)}
     sizes: list[int] = []
@@ -86,7 +86,7 @@ def finished(*decided: Decided) -> Future[Sequence[Decided]]:
     return outcome
 
 
-def test_nothing_decided_is_nothing_written(site: Site) -> None:
+def test_outcomes_write_nothing_without_decisions(site: Site) -> None:
     written: list[str] = []
     outcomes = Outcomes(site.platform.store, "token", lambda: written.append("written"))
     outcomes.expect(finished())
@@ -94,7 +94,7 @@ def test_nothing_decided_is_nothing_written(site: Site) -> None:
     assert written == []
 
 
-def test_a_wish_that_comes_before_the_beginning_concerns_one_job(site: Site) -> None:
+def test_deployer_skips_only_the_job_cancelled_before_attempt_begins(site: Site) -> None:
     jobs = accept_three(site)
     assert Deployer(site.platform, at("claimed", lambda: wish_cancel(site, jobs[1]))).step() == 2
     assert states_of(site, jobs) == [JobState.QUEUED, JobState.PENDING, JobState.QUEUED]
@@ -103,14 +103,14 @@ def test_a_wish_that_comes_before_the_beginning_concerns_one_job(site: Site) -> 
     assert len(site.scheduler.submitted) == 2
 
 
-def test_a_lease_that_is_lost_before_the_beginning_concerns_one_job(site: Site) -> None:
+def test_deployer_skips_only_the_job_that_lost_its_lease_before_attempt_begins(site: Site) -> None:
     jobs = accept_three(site)
     assert Deployer(site.platform, at("claimed", lambda: take_lease(site, jobs[1]))).step() == 2
     assert states_of(site, jobs) == [JobState.QUEUED, JobState.PENDING, JobState.QUEUED]
     assert site.platform.store.attempts(jobs[1].id) == []
 
 
-def test_a_lease_that_is_lost_after_the_submission_concerns_one_job(
+def test_deployer_finds_submission_of_job_that_lost_its_lease_after_submitting(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.deploy.WORKERS", 1)
@@ -122,7 +122,7 @@ def test_a_lease_that_is_lost_after_the_submission_concerns_one_job(
     assert len(site.scheduler.submitted) == 3, "the submission of the first was found"
 
 
-def test_a_worker_that_fails_takes_no_other_job_with_it(site: Site) -> None:
+def test_deployer_completes_other_jobs_when_one_worker_fails(site: Site) -> None:
     def fail() -> None:
         raise RuntimeError("an error in the program")
 
@@ -135,7 +135,7 @@ def test_a_worker_that_fails_takes_no_other_job_with_it(site: Site) -> None:
 
 
 @pytest.mark.parametrize("method", ["begin_attempts", "apply_many"])
-def test_a_database_without_room_delays_and_loses_nothing(
+def test_deployer_loses_no_job_when_database_write_fails(
     site: Site, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     def full(*_: object, **__: object) -> None:
@@ -151,7 +151,9 @@ def test_a_database_without_room_delays_and_loses_nothing(
     assert len(site.scheduler.submitted) == 3
 
 
-def test_a_pause_that_ends_within_a_step_ends_no_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployer_keeps_job_pending_when_scheduler_pause_ends_within_step(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = site.accept()
     answers = [False, True]
     monkeypatch.setattr(Adapters, "may_ask", lambda *_: answers.pop(0) if answers else True)

@@ -63,7 +63,7 @@ def told(site: Site, native: NativeId, monkeypatch: pytest.MonkeyPatch, *, accep
 
 
 @both_names
-def test_whose_id_was_taken_for_the_job_s_is_left_alone_when_another_claims_the_attempt(
+def test_watcher_adopts_claimed_job_and_leaves_foreign_job_alone(
     site: Site,
     watcher: Watcher,
     name: str,
@@ -80,7 +80,7 @@ def test_whose_id_was_taken_for_the_job_s_is_left_alone_when_another_claims_the_
     assert caplog.text.count(f"{STRANGER} is listed as {name!r} and is left alone") == 1
 
 
-def test_a_job_under_the_token_is_followed_though_the_scheduler_named_another(
+def test_watcher_follows_job_with_own_token_when_scheduler_returned_foreign_id(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shows(site, STRANGER, PLAIN)
@@ -95,7 +95,7 @@ def test_a_job_under_the_token_is_followed_though_the_scheduler_named_another(
 
 @both_names
 @pytest.mark.parametrize("is_claimed", [False, True])
-def test_of_duplicates_only_what_has_the_token_is_cancelled(site: Site, name: str, is_claimed: bool) -> None:
+def test_adopt_cancels_only_duplicates_that_have_own_token(site: Site, name: str, is_claimed: bool) -> None:
     job = site.deployed()
     first, second = NativeId(job.native_id), site.scheduler.accept(job.token)
     shows(site, STRANGER, name)
@@ -109,7 +109,7 @@ def test_of_duplicates_only_what_has_the_token_is_cancelled(site: Site, name: st
 
 
 @both_names
-def test_a_late_submission_is_withdrawn_only_where_it_is_one(
+def test_take_back_withdraws_late_submission_only_if_it_has_own_token(
     site: Site, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = site.deployed()
@@ -132,7 +132,9 @@ def test_a_late_submission_is_withdrawn_only_where_it_is_one(
     ],
     ids=["cancel", "avoid", "exclude"],
 )
-def test_what_follows_an_end_is_asked_of_the_job_alone(site: Site, name: str, ask: Callable[[Site, Job], None]) -> None:
+def test_cancel_and_node_exclusion_skip_foreign_job_under_same_id(
+    site: Site, name: str, ask: Callable[[Site, Job], None]
+) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, name)
@@ -143,14 +145,14 @@ def test_what_follows_an_end_is_asked_of_the_job_alone(site: Site, name: str, as
     assert len(asked_to_change(site)) == 1
 
 
-def test_each_cancel_of_the_daemon_s_own_accord_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_take_away_logs_cancel_with_reason(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     job = site.deployed()
     take_away(site.platform, job, "it is over")
     assert f"job {job.id}: cancelling {job.native_id}: it is over" in caplog.text
 
 
 @both_names
-def test_nothing_is_played_on_another_s_job(site: Site, watcher: Watcher, name: str) -> None:
+def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site, watcher: Watcher, name: str) -> None:
     head, native = begun(site, watcher)
     shows(site, native, name, submitted_at=1e13)
     with pytest.raises(Refused, match="nothing was played"):
@@ -172,7 +174,7 @@ def begun(site: Site, watcher: Watcher) -> tuple[FakeHead, NativeId]:
 
 @pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_requeue_of_the_job_that_has_the_id_now_is_none_of_the_training_s(
+def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(
     site: Site, watcher: Watcher, wish: Wish, is_restarted: bool
 ) -> None:
     """slurmctld's state was wiped, and the ids were given out again."""
@@ -191,7 +193,7 @@ def test_a_requeue_of_the_job_that_has_the_id_now_is_none_of_the_training_s(
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING])
-def test_a_wish_is_passed_on_of_a_job_that_its_owner_renamed(site: Site, watcher: Watcher, phase: Phase) -> None:
+def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site, watcher: Watcher, phase: Phase) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, job.token, phase)
@@ -202,7 +204,7 @@ def test_a_wish_is_passed_on_of_a_job_that_its_owner_renamed(site: Site, watcher
     assert site.scheduler.cancelled == [native]
 
 
-def test_a_renamed_job_is_known_by_its_claim_when_nobody_remembers_its_name(site: Site, watcher: Watcher) -> None:
+def test_watcher_identifies_renamed_job_by_its_claim_without_earlier_observation(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, "my favourite", submitted_at=2e6)
@@ -221,7 +223,7 @@ def look_until_late(site: Site, watcher: Watcher) -> None:
         watcher.step(full=True)
 
 
-def test_an_attempt_that_nobody_ever_saw_is_looked_for_and_submitted_again(
+def test_watcher_returns_never_listed_attempt_to_deployer_and_it_is_resubmitted(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch answered with an id that no job has, and nothing was submitted."""
@@ -244,7 +246,7 @@ def test_an_attempt_that_nobody_ever_saw_is_looked_for_and_submitted_again(
     assert (after.state, after.spent.node_failures) == (JobState.QUEUED, 0)
 
 
-def test_an_attempt_that_only_the_accounting_knows_is_lost_and_not_looked_for(
+def test_watcher_charges_node_failure_when_only_accounting_knows_attempt(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler took it, and lost it before any listing showed it; its accounting has it waiting, for ever."""
@@ -262,7 +264,7 @@ def test_an_attempt_that_only_the_accounting_knows_is_lost_and_not_looked_for(
 
 
 @pytest.mark.parametrize("error", [SchedulerUnreachable("down"), InvalidRequest("no such user")])
-def test_an_attempt_that_cannot_be_looked_for_now_waits(
+def test_watcher_keeps_never_listed_attempt_queued_while_search_fails(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     watcher.step(full=True)
@@ -281,7 +283,7 @@ def test_an_attempt_that_cannot_be_looked_for_now_waits(
     assert site.job(job.id).state is JobState.DEPLOYING
 
 
-def test_an_attempt_under_the_id_of_another_training_is_looked_for_and_found(
+def test_deployer_finds_own_attempt_when_recorded_id_belongs_to_another_job(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher.step(full=True)
@@ -295,7 +297,7 @@ def test_an_attempt_under_the_id_of_another_training_is_looked_for_and_found(
 
 
 @pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
-def test_an_attempt_that_nobody_ever_saw_ends_as_its_owner_wishes(
+def test_deployer_ends_never_listed_attempt_as_halt_or_cancel_requests(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, wish: Wish
 ) -> None:
     watcher.step(full=True)
@@ -310,9 +312,7 @@ def test_an_attempt_that_nobody_ever_saw_ends_as_its_owner_wishes(
     assert (site.scheduler.submitted, asked_to_change(site)) == ([], [])
 
 
-def test_what_was_seen_once_or_may_have_been_by_an_earlier_daemon_is_not_submitted_again(
-    site: Site, watcher: Watcher
-) -> None:
+def test_watcher_fails_vanished_attempt_without_resubmitting_if_it_may_have_run(site: Site, watcher: Watcher) -> None:
     inherited = site.deployed("one")
     site.scheduler.seen.clear()
     site.scheduler.forgotten.add(NativeId(inherited.native_id))

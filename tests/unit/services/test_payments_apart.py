@@ -68,7 +68,7 @@ def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
     return site.job(job.id)
 
 
-def test_several_are_paid_at_once_and_none_twice(site: Site, cluster: Cluster) -> None:
+def test_pending_uploads_start_concurrently_and_only_once(site: Site, cluster: Cluster) -> None:
     jobs = [storing(site, key) for key in ("k1", "k2", "k3")]
     payer = DebtPayer(site.platform)
     payer.step()
@@ -80,7 +80,7 @@ def test_several_are_paid_at_once_and_none_twice(site: Site, cluster: Cluster) -
     assert not site.platform.store.attempts(jobs[0].id)[0].owed
 
 
-def test_the_next_daemon_begins_it_again_and_the_backend_finds_it(site: Site, cluster: Cluster) -> None:
+def test_pending_upload_starts_again_under_same_token_after_daemon_restart(site: Site, cluster: Cluster) -> None:
     job = storing(site)
     first = DebtPayer(site.platform)
     first.step()
@@ -90,7 +90,9 @@ def test_the_next_daemon_begins_it_again_and_the_backend_finds_it(site: Site, cl
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_too_many_failures_are_its_end_and_it_is_tried_on(site: Site, cluster: Cluster, is_refused: bool) -> None:
+def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
+    site: Site, cluster: Cluster, is_refused: bool
+) -> None:
     job = storing(site)
     cluster.refusal = InvalidRequest("a rule forbids it") if is_refused else None
     cluster.goes[job.token] = Storing("the store is away", ended=True)
@@ -108,7 +110,7 @@ def test_too_many_failures_are_its_end_and_it_is_tried_on(site: Site, cluster: C
 @pytest.mark.parametrize(
     "refusal", [TooMany("quota pods is used up"), SubmissionUncertain("the connection broke"), None]
 )
-def test_what_says_nothing_of_the_store_is_told_and_never_an_end(
+def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
     site: Site, cluster: Cluster, refusal: SchedulerError | None
 ) -> None:
     """A quota that is used up, an answer that was lost; and a pod that was evicted, again and again."""
@@ -128,7 +130,7 @@ def test_what_says_nothing_of_the_store_is_told_and_never_an_end(
     assert (len(cluster.begun) > PATIENT_TRIES) is (refusal is None)
 
 
-def test_what_its_pod_waits_for_is_told_as_long_as_it_waits(site: Site, cluster: Cluster) -> None:
+def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, cluster: Cluster) -> None:
     job = storing(site)
     payer = DebtPayer(site.platform)
     cluster.goes[job.token] = Storing("no node has room now")
@@ -144,7 +146,7 @@ def test_what_its_pod_waits_for_is_told_as_long_as_it_waits(site: Site, cluster:
     assert site.job(job.id).pending_reason == OWED
 
 
-def test_what_a_halt_left_is_told_beside_the_halt() -> None:
+def test_unstored_adds_upload_error_to_halt_and_keeps_failure() -> None:
     halted = replace(DONE, outcome=Outcome.HALTED, message="halted", interruption="halt")
     found = unstored(halted, "no store")
     assert (found.outcome, found.error_code) == (Outcome.HALTED, "S305")

@@ -15,7 +15,7 @@ from tests.unit.services.array_site import with_arrays
 from tests.unit.services.conftest import MANIFEST, Site
 
 
-def test_a_job_is_shown_with_its_chain_and_a_list_without(site: Site) -> None:
+def test_get_job_includes_all_attempts_and_list_jobs_omits_them(site: Site) -> None:
     job = site.deployed()
     change = Change(
         ((JobState.PROCESSING, site.clock.now()), (JobState.DEPLOYING, site.clock.now())),
@@ -37,7 +37,7 @@ def test_a_job_is_shown_with_its_chain_and_a_list_without(site: Site) -> None:
     assert (listed.attempts, listed.attempt) == ((), 2)
 
 
-def test_results_and_logs_are_those_of_the_last_attempt_that_ran(site: Site) -> None:
+def test_job_view_uses_results_and_logs_of_last_attempt_that_ran(site: Site) -> None:
     def run_and_go_on(job: Job) -> None:
         steps = ((JobState.PROCESSING, site.clock.now()), (JobState.PENDING, site.clock.now()))
         assert site.platform.store.apply(job, Change(steps, Cause.REQUEUED)) is not None
@@ -61,7 +61,7 @@ def test_results_and_logs_are_those_of_the_last_attempt_that_ran(site: Site) -> 
     assert (view.results, view.logs) == (directory.attempt(2).results, directory.attempt(2).logs)
 
 
-def test_a_store_that_all_attempts_share_stays_the_place_of_the_results(site: Site) -> None:
+def test_job_view_keeps_shared_store_as_results_location(site: Site) -> None:
     job = site.deployed()
     for state in (JobState.PROCESSING, JobState.HALTED):
         change = Change(((state, site.clock.now()),), columns={"results": "/store/training"})
@@ -72,7 +72,7 @@ def test_a_store_that_all_attempts_share_stays_the_place_of_the_results(site: Si
 
 
 @pytest.mark.parametrize("by_the_head", [True, False], ids=["the head's", "the daemon's"])
-def test_a_shared_store_is_named_while_the_next_attempt_is_deployed(site: Site, by_the_head: bool) -> None:
+def test_job_view_keeps_shared_store_while_next_attempt_is_deploying(site: Site, by_the_head: bool) -> None:
     job = site.deployed()
     now, own = site.clock.now(), site.platform.root.job(job.id).attempt(1)
     job = site.platform.store.apply(job, Change(((JobState.PROCESSING, now),), columns={"results": "/store/a"})) or job
@@ -87,7 +87,7 @@ def test_a_shared_store_is_named_while_the_next_attempt_is_deployed(site: Site, 
     assert [(a.results, a.logs) for a in view.attempts] == [(own.results, own.logs), ("", "")]
 
 
-def test_an_attempt_that_never_ran_left_no_results(site: Site) -> None:
+def test_job_view_has_no_results_when_attempt_never_ran(site: Site) -> None:
     job = site.deployed()
     own = site.platform.root.job(job.id).attempt(1).results
     assert site.job(job.id).results == get_job(site.platform, site.caller, job.id).results == own
@@ -96,7 +96,7 @@ def test_an_attempt_that_never_ran_left_no_results(site: Site) -> None:
     assert get_job(site.platform, site.caller, job.id).results == ""
 
 
-def test_times_are_those_of_the_current_attempt(site: Site) -> None:
+def test_job_view_timestamps_cover_current_attempt_only(site: Site) -> None:
     job = site.deployed()
     submitted = site.clock.now()
     site.clock.tick(10)
@@ -112,7 +112,7 @@ def test_times_are_those_of_the_current_attempt(site: Site) -> None:
     assert view.timestamps == {"PENDING": submitted + 10, "DEPLOYING": submitted + 20}
 
 
-def test_times_of_an_attempt_that_a_head_began_start_with_its_deployment(site: Site) -> None:
+def test_job_view_timestamps_start_at_deployment_after_head_controller_continuation(site: Site) -> None:
     job = site.deployed()
     began = site.clock.now()
     steps = ((JobState.PROCESSING, began + 1), (JobState.STORING, began + 2), (JobState.DEPLOYING, began + 3))
@@ -123,7 +123,7 @@ def test_times_of_an_attempt_that_a_head_began_start_with_its_deployment(site: S
         assert view.timestamps == {"DEPLOYING": began + 3, "QUEUED": began + 4}
 
 
-def test_times_of_an_attempt_that_the_scheduler_started_anew_are_those_of_its_latest_run(site: Site) -> None:
+def test_job_view_timestamps_cover_latest_run_after_scheduler_requeue(site: Site) -> None:
     job = site.deployed()
     began = site.clock.now()
     job = site.platform.store.apply(job, Change(((JobState.PROCESSING, began + 1),))) or job
@@ -135,7 +135,7 @@ def test_times_of_an_attempt_that_the_scheduler_started_anew_are_those_of_its_la
     assert view.timestamps == {"QUEUED": began + 2, "PROCESSING": began + 3}
 
 
-def test_times_of_a_resumed_job_leave_out_what_came_before(site: Site) -> None:
+def test_job_view_timestamps_start_at_resume(site: Site) -> None:
     """Also of a job that was halted before its first attempt."""
     job = site.accept()
     halted = site.platform.store.apply(job, Change(((JobState.HALTED, site.clock.now()),)))
@@ -147,14 +147,14 @@ def test_times_of_a_resumed_job_leave_out_what_came_before(site: Site) -> None:
     assert times == dict.fromkeys(("PENDING", "DEPLOYING", "QUEUED"), site.clock.now())
 
 
-def test_resources_are_those_that_the_attempt_has(site: Site) -> None:
+def test_job_view_shows_gpus_of_current_overrides(site: Site) -> None:
     job = site.accept()
     assert site.platform.store.apply(job, Change(columns={"overrides": Overrides(2.0)})) is not None
     assert get_job(site.platform, site.caller, job.id).gpus == 2.0
     assert list_jobs(site.platform, site.caller)[0].gpus == 2.0
 
 
-def test_what_was_altered_is_shown_where_it_is_set(site: Site) -> None:
+def test_job_view_lists_overrides_by_manifest_path(site: Site) -> None:
     job = site.deployed()
     assert get_job(site.platform, site.caller, job.id).overrides == {}
     change = Change(columns={"overrides": Overrides(gpus=2.0, time_s=5400, exclude=("n1", "n2"))})
@@ -167,7 +167,7 @@ def test_what_was_altered_is_shown_where_it_is_set(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("saved_at", "has_one"), [(None, False), (50.0, True)])
-def test_a_job_that_reached_its_time_limit_is_told_how_to_go_on(
+def test_job_view_cure_suggests_resume_with_more_time_after_time_limit(
     site: Site, saved_at: float | None, has_one: bool
 ) -> None:
     job = site.deployed()
@@ -180,7 +180,7 @@ def test_a_job_that_reached_its_time_limit_is_told_how_to_go_on(
 
 
 @pytest.mark.parametrize(("gpu_seconds", "is_cap"), [(3600.0, True), (3599.0, False)])
-def test_a_chain_that_its_gpu_hours_ended_is_not_told_to_ask_for_more_time(
+def test_job_view_cure_names_gpu_hours_when_they_ended_continuation(
     site: Site, gpu_seconds: float, is_cap: bool
 ) -> None:
     job = site.accept(manifest=MANIFEST + "batch: {retry: {gpu_hours: 1}}\n")
@@ -194,7 +194,7 @@ def test_a_chain_that_its_gpu_hours_ended_is_not_told_to_ask_for_more_time(
     assert ("--time" not in cure, cure.endswith("batch.retry.gpu_hours")) == (is_cap, is_cap)
 
 
-def test_the_beginning_of_an_id_will_do(site: Site) -> None:
+def test_get_job_accepts_id_prefix_and_rejects_others(site: Site) -> None:
     job = site.deployed()
     assert get_job(site.platform, site.caller, job.id[: len("training-") + 3]).id == job.id
     for text in (job.id[: len("training-") + 2], "training-???", "training-zzz", job.id[9:]):
@@ -205,7 +205,7 @@ def test_the_beginning_of_an_id_will_do(site: Site) -> None:
         get_job(site.platform, stranger, job.id[:-1])
 
 
-def test_a_schedulers_id_is_told_from_ours(site: Site) -> None:
+def test_get_job_names_job_when_given_native_id(site: Site) -> None:
     job = site.deployed()
     with pytest.raises(Refused, match=f"^{job.native_id} is the id that fake gave to {job.id}$") as refused:
         get_job(site.platform, site.caller, job.native_id)
@@ -218,7 +218,7 @@ def test_a_schedulers_id_is_told_from_ours(site: Site) -> None:
         get_job(site.platform, Caller(site.caller.uid + 1), job.native_id)
 
 
-def test_the_id_of_a_native_array_names_ours(site: Site) -> None:
+def test_get_job_names_array_or_element_when_given_native_array_id(site: Site) -> None:
     arrays = with_arrays(site)
     array = arrays.accept("array: 0-3")
     arrays.deploy()
@@ -229,7 +229,7 @@ def test_the_id_of_a_native_array_names_ours(site: Site) -> None:
         get_job(site.platform, site.caller, native)
 
 
-def test_an_ambiguous_beginning_lists_the_candidates(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_job_lists_candidates_for_ambiguous_prefix(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.deployed()
     many = [JobId(f"training-abc00000{n}") for n in range(6)]
     monkeypatch.setattr(site.platform.store, "find_ids", lambda _text, _uid, limit: many[:limit])

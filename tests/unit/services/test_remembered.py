@@ -30,7 +30,7 @@ def remember(steps: list[tuple[Observation | None, bool]], rung: bool = False) -
 
 
 @given(listings, st.booleans(), seen)
-def test_a_listing_is_passed_over_just_where_noting_it_would_change_and_ask_for_nothing(
+def test_memory_is_unmoved_only_if_noting_listing_changes_and_requests_nothing(
     steps: list[tuple[Observation | None, bool]], rung: bool, listed: Observation | None
 ) -> None:
     memory = remember(steps, rung)
@@ -49,14 +49,14 @@ def test_a_listing_is_passed_over_just_where_noting_it_would_change_and_ask_for_
     ],
     ids=["it was left out", "its files could not be read", "it ended", "it ran"],
 )
-def test_what_was_listed_once_is_not_passed_over_after(stir: Callable[[Memory], object]) -> None:
+def test_memory_is_not_unmoved_after_intervening_change(stir: Callable[[Memory], object]) -> None:
     memory = remember([(WAITING, True)])
     assert memory.is_unmoved(replace(WAITING))
     stir(memory)
     assert not memory.is_unmoved(WAITING)
 
 
-def test_an_end_asks_for_a_closer_look_at_each_listing() -> None:
+def test_memory_requests_check_at_each_listing_of_ended_job() -> None:
     memory = remember([(ENDED, True)] * 3)
     assert not memory.is_unmoved(ENDED)
     assert memory.note(ENDED, 9.0)

@@ -36,7 +36,7 @@ def reasons(site: Site, jobs: list[Job]) -> set[str]:
 # ----------------------------------------------------------------------------------------------- no room
 
 
-def test_a_job_for_which_there_is_no_room_stays_pending_and_says_why(site: Site) -> None:
+def test_deployer_keeps_job_pending_with_reason_when_scheduler_is_full(site: Site) -> None:
     site.scheduler.full = FULL
     job = site.deployed()
     assert (job.state, job.attempt, job.native_id) == (S.PENDING, 0, "")
@@ -46,7 +46,7 @@ def test_a_job_for_which_there_is_no_room_stays_pending_and_says_why(site: Site)
     assert site.platform.adapters.outages() == ()
 
 
-def test_a_job_whose_submission_fails_for_a_reason_that_nobody_knows_waits_and_says_it(site: Site) -> None:
+def test_deployer_retries_job_after_unexplained_submission_failure(site: Site) -> None:
     """It may be the login node's trouble: nothing refused the job, and nothing else is held up."""
     said = "sbatch failed with 1 (fork: Cannot allocate memory); nothing was submitted, and it is tried again"
     site.scheduler.fails = said
@@ -66,7 +66,7 @@ def test_a_job_whose_submission_fails_for_a_reason_that_nobody_knows_waits_and_s
     assert (site.job(job.id).state, site.job(job.id).attempt) == (S.QUEUED, 1)
 
 
-def test_it_is_tried_again_after_growing_pauses_and_runs_as_its_first_attempt(site: Site) -> None:
+def test_deployer_retries_full_scheduler_with_pauses_and_submits_first_attempt(site: Site) -> None:
     site.scheduler.full = FULL
     job = site.deployed()
     deployer = Deployer(site.platform)
@@ -84,7 +84,7 @@ def test_it_is_tried_again_after_growing_pauses_and_runs_as_its_first_attempt(si
     assert [attempt.number for attempt in site.platform.store.attempts(job.id)] == [1]
 
 
-def test_a_hundred_behind_it_wait_without_being_tried(site: Site) -> None:
+def test_deployer_probes_full_scheduler_with_one_of_many_waiting_jobs(site: Site) -> None:
     site.scheduler.full = FULL
     jobs = [site.accept(f"k{n}") for n in range(100)]
     deployer = Deployer(site.platform)
@@ -105,7 +105,7 @@ def test_a_hundred_behind_it_wait_without_being_tried(site: Site) -> None:
     assert len(site.scheduler.turned_away) == 1
 
 
-def test_an_end_of_ours_is_a_reason_to_try_at_once(site: Site, watcher: Watcher) -> None:
+def test_deployer_retries_immediately_after_own_job_ends(site: Site, watcher: Watcher) -> None:
     running = site.deployed("runs")
     site.scheduler.full = FULL
     waiting = site.deployed("waits")
@@ -119,7 +119,7 @@ def test_an_end_of_ours_is_a_reason_to_try_at_once(site: Site, watcher: Watcher)
     assert site.job(waiting.id).state is S.QUEUED
 
 
-def test_a_limit_of_one_qos_holds_up_no_other(site: Site) -> None:
+def test_deployer_submits_to_other_qos_when_one_qos_is_full(site: Site) -> None:
     site.scheduler.full = FULL
     held = site.accept("held", MANIFEST + "batch: {qos: small}\n")
     Deployer(site.platform).step()
@@ -129,7 +129,7 @@ def test_a_limit_of_one_qos_holds_up_no_other(site: Site) -> None:
     assert states(site, [held, free]) == [S.PENDING, S.QUEUED]
 
 
-def test_one_that_got_through_lets_the_others_follow(site: Site) -> None:
+def test_deployer_submits_waiting_jobs_after_first_success(site: Site) -> None:
     site.scheduler.full = FULL
     jobs = [site.accept(f"k{n}") for n in range(5)]
     deployer = Deployer(site.platform)
@@ -142,7 +142,7 @@ def test_one_that_got_through_lets_the_others_follow(site: Site) -> None:
     assert set(states(site, jobs)) == {S.QUEUED}
 
 
-def test_a_job_without_room_can_be_cancelled(site: Site) -> None:
+def test_cancel_ends_job_that_waits_for_capacity(site: Site) -> None:
     site.scheduler.full = FULL
     job = site.deployed()
     assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
@@ -151,7 +151,7 @@ def test_a_job_without_room_can_be_cancelled(site: Site) -> None:
 # ---------------------------------------------------------------------------------------------- no answer
 
 
-def test_jobs_that_come_in_an_outage_stay_pending_and_cost_the_scheduler_one_question(site: Site) -> None:
+def test_deployer_keeps_jobs_pending_during_outage_and_asks_scheduler_once(site: Site) -> None:
     site.accept("first")
     site.scheduler.down = True
     Deployer(site.platform).step()
@@ -172,7 +172,7 @@ def test_jobs_that_come_in_an_outage_stay_pending_and_cost_the_scheduler_one_que
     assert S.QUEUED not in states(site, jobs)
 
 
-def test_and_all_of_them_go_when_it_answers(site: Site) -> None:
+def test_deployer_submits_all_jobs_once_after_outage(site: Site) -> None:
     site.accept("first")
     site.scheduler.down = True
     deployer = Deployer(site.platform)
@@ -189,7 +189,7 @@ def test_and_all_of_them_go_when_it_answers(site: Site) -> None:
     assert len({token for _, token in site.scheduler.submitted}) == len(site.scheduler.submitted) == 71
 
 
-def test_jobs_of_another_backend_behind_them_do_not_wait(site: Site) -> None:
+def test_deployer_submits_to_other_backend_during_outage(site: Site) -> None:
     site.platform.adapters.use("other", FakeScheduler("other"))
     site.accept("first")
     site.scheduler.down = True
@@ -202,7 +202,7 @@ def test_jobs_of_another_backend_behind_them_do_not_wait(site: Site) -> None:
 
 
 @pytest.mark.parametrize("state", ["pending", "deploying"])
-def test_what_the_scheduler_never_heard_of_is_cancelled_without_it(site: Site, state: str) -> None:
+def test_deployer_cancels_never_submitted_job_during_outage(site: Site, state: str) -> None:
     site.accept("first")
     site.scheduler.down = True
     deployer = Deployer(site.platform)
@@ -215,9 +215,7 @@ def test_what_the_scheduler_never_heard_of_is_cancelled_without_it(site: Site, s
     assert site.job(job.id).state is S.CANCELLED
 
 
-def test_a_cancel_in_an_outage_reaches_the_controllers_at_once_and_the_scheduler_when_it_answers(
-    site: Site, watcher: Watcher
-) -> None:
+def test_cancel_reaches_controllers_during_outage_and_scheduler_afterwards(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     watcher.step(full=True)
     site.scheduler.down = True
@@ -232,7 +230,7 @@ def test_a_cancel_in_an_outage_reaches_the_controllers_at_once_and_the_scheduler
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 
-def test_a_request_that_is_lost_in_an_outage_is_looked_for_before_anything_is_sent_again(site: Site) -> None:
+def test_deployer_finds_submission_with_lost_reply_after_outage_without_resubmitting(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     assert job.uncertain_since is not None

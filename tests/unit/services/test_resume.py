@@ -44,7 +44,7 @@ def refused(site: Site, job: Job, **altered: object) -> Refused:
 
 
 @pytest.mark.parametrize("state", [JobState.HALTED, JobState.FAILED])
-def test_a_job_that_was_halted_or_failed_goes_on_in_a_new_attempt(site: Site, state: JobState) -> None:
+def test_resume_starts_new_attempt_of_halted_or_failed_job(site: Site, state: JobState) -> None:
     job = ended(site, site.deployed(), state, spent=Spent(timeouts=50, fruitless=2))
     view = resume(site, job)
     assert (view.state, view.attempt, view.native_id, view.error_code, view.ended_at) == ("PENDING", 1, "", "000", None)
@@ -61,7 +61,7 @@ def test_a_job_that_was_halted_or_failed_goes_on_in_a_new_attempt(site: Site, st
     assert (second.number, second.native_id, second.ended_at) == (2, view.native_id, None)
 
 
-def test_the_history_shows_the_chain(site: Site) -> None:
+def test_resume_adds_history_entry_with_changed_resources(site: Site) -> None:
     job = ended(site, site.deployed())
     resume(site, job, gpus=2.0, time="1:00:00")
     entries, _ = get_events(site.platform, site.caller, job.id, 0)
@@ -69,7 +69,7 @@ def test_the_history_shows_the_chain(site: Site) -> None:
     assert entries[-1].message == "resumed by its owner with 2 GPUs per learner and time limit 01:00:00"
 
 
-def test_what_is_altered_is_what_is_planned_and_shown(site: Site) -> None:
+def test_resume_plans_and_shows_changed_resources(site: Site) -> None:
     job = ended(site, site.deployed())
     view = resume(site, job, gpus=3.0, time="90")
     assert (view.gpus, view.sources["gpus"], view.sources["batch.time"]) == (3.0, "resume", "resume")
@@ -78,13 +78,13 @@ def test_what_is_altered_is_what_is_planned_and_shown(site: Site) -> None:
     assert site.job(job.id).spec == job.spec, "what was submitted stays as it was"
 
 
-def test_what_an_earlier_resume_altered_stays_but_for_nodes_that_failed(site: Site) -> None:
+def test_resume_keeps_earlier_overrides_and_drops_node_exclusion(site: Site) -> None:
     job = ended(site, site.deployed(), overrides=Overrides(2.0, 600, ("n7",)))
     resume(site, job, time="2h")
     assert site.job(job.id).overrides == Overrides(2.0, 7200)
 
 
-def test_what_the_first_attempt_waited_for_is_not_waited_for_again(site: Site) -> None:
+def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Site) -> None:
     extra = "batch: {dependency: 'afterok:training-00000000z', begin: now+1hour, hold: true}\n"
     job = ended(site, site.accept("k", MANIFEST + extra))
     resume(site, job)
@@ -109,19 +109,19 @@ def test_what_the_first_attempt_waited_for_is_not_waited_for_again(site: Site) -
     assert third.message == first.message + told
 
 
-def test_gpus_may_be_none_at_all(site: Site) -> None:
+def test_resume_accepts_zero_gpus(site: Site) -> None:
     job = ended(site, site.deployed())
     assert resume(site, job, gpus=0.0).gpus == 0.0
 
 
 @pytest.mark.parametrize(("state", "words"), [(JobState.COMPLETED, "has completed"), (JobState.CANCELLED, "cancelled")])
-def test_a_job_that_is_done_or_was_cancelled_is_not_resumed(site: Site, state: JobState, words: str) -> None:
+def test_resume_refuses_completed_or_cancelled_job(site: Site, state: JobState, words: str) -> None:
     refusal = refused(site, ended(site, site.deployed(), state))
     assert (refusal.status, refusal.problem.exit_code) == (409, 1)
     assert words in refusal.problem.message and "submit it again" in refusal.problem.cure
 
 
-def test_a_job_that_lives_is_not_resumed(site: Site) -> None:
+def test_resume_refuses_live_job_and_names_next_command(site: Site) -> None:
     job = site.deployed()
     refusal = refused(site, job)
     assert (refusal.status, refusal.problem.cure) == (409, f"ffdl halt {job.id} first")
@@ -130,33 +130,33 @@ def test_a_job_that_lives_is_not_resumed(site: Site) -> None:
     assert refused(site, job).problem.cure == f"ffdl wait {job.id} waits for its end"
 
 
-def test_a_second_resume_is_refused(site: Site) -> None:
+def test_resume_refuses_job_that_was_already_resumed(site: Site) -> None:
     job = ended(site, site.deployed())
     resume(site, job)
     assert "is PENDING" in refused(site, job).problem.message
 
 
 @pytest.mark.parametrize("gpus", [-1.0, math.nan, math.inf, 1e9])
-def test_what_is_no_number_of_gpus_is_wrong_usage(site: Site, gpus: float) -> None:
+def test_resume_rejects_invalid_number_of_gpus(site: Site, gpus: float) -> None:
     refusal = refused(site, ended(site, site.deployed()), gpus=gpus)
     assert (refusal.status, refusal.problem.exit_code) == (400, 2)
     assert refusal.problem.message.startswith("--gpus: ")
 
 
 @pytest.mark.parametrize("text", ["", "soon", "0", "-5", "1:2:3:4", "9" * 100])
-def test_what_is_no_time_limit_is_wrong_usage(site: Site, text: str) -> None:
+def test_resume_rejects_invalid_time_limit(site: Site, text: str) -> None:
     refusal = refused(site, ended(site, site.deployed()), time=text)
     assert (refusal.status, refusal.problem.exit_code) == (400, 2)
     assert refusal.problem.message.startswith("--time: ")
 
 
-def test_a_resume_that_cannot_be_planned_is_refused_at_once(site: Site) -> None:
+def test_resume_rejects_resources_that_cannot_be_planned(site: Site) -> None:
     refusal = refused(site, ended(site, site.deployed()), gpus=5.0)
     assert (refusal.status, refusal.problem.exit_code) == (422, 78)
     assert "no node has 5 GPUs" in refusal.problem.message
 
 
-def test_what_a_submission_would_warn_of_is_said_at_a_resume_too(site: Site) -> None:
+def test_resume_replaces_warnings_of_earlier_plan(site: Site) -> None:
     site.scheduler.warns = lambda spec: [f"gpus: {spec.resources.gpus:g} asked for"] if spec.resources.gpus else []
     job = ended(site, site.accept("k", MANIFEST + "unheard_of: 1\n"))
     (manifests, plans) = job.warnings
@@ -178,7 +178,7 @@ batch: {secrets: {TOKEN: planted-token}}
 """
 
 
-def test_what_was_said_of_credentials_in_the_manifest_is_over_with_the_submission(site: Site) -> None:
+def test_resume_drops_credential_warnings_of_submission(site: Site) -> None:
     site.scheduler.warns = lambda _spec: ["a doubt was not found to be right from here"]
     job = ended(site, site.accept("k", MANIFEST + STORE + "unheard_of: 1\n"))
     assert sum("moved to a secret at submission" in said for said in job.warnings) == 2, job.warnings
@@ -187,27 +187,27 @@ def test_what_was_said_of_credentials_in_the_manifest_is_over_with_the_submissio
     assert "unheard_of" in left
 
 
-def test_what_was_said_of_the_site_s_networks_is_said_as_it_is_now(site: Site) -> None:
+def test_resume_replaces_network_warning_with_current_one(site: Site) -> None:
     site.scheduler.warns = lambda _spec: [f"{ONLY_HOST}: nothing is known yet"]
     job = ended(site, site.accept("k", MANIFEST))
     site.scheduler.warns = lambda _spec: [f"{ONLY_HOST}: a canary got through"]
     assert resume(site, job).warnings == (f"{ONLY_HOST}: a canary got through",)
 
 
-def test_an_earlier_request_that_could_not_be_planned_any_more_is_no_obstacle(site: Site) -> None:
+def test_resume_succeeds_when_earlier_overrides_can_no_longer_be_planned(site: Site) -> None:
     site.scheduler.warns = lambda spec: [f"gpus: {spec.resources.gpus:g} asked for"]
     job = ended(site, site.deployed(), overrides=Overrides(gpus=99.0))
     assert resume(site, job, gpus=2.0).warnings == ("gpus: 1 asked for", "gpus: 2 asked for")
 
 
-def test_a_scheduler_that_does_not_answer_does_not_stop_a_resume(site: Site) -> None:
+def test_resume_succeeds_when_scheduler_does_not_answer(site: Site) -> None:
     """The plan needs facts about the site, which are known from before; the deployer waits for the scheduler."""
     job = ended(site, site.deployed())
     site.scheduler.down = True
     assert resume(site, job).state == "PENDING"
 
 
-def test_the_archive_in_the_jobs_directory_is_enough(site: Site) -> None:
+def test_resume_uses_model_archive_of_job_directory(site: Site) -> None:
     job = ended(site, site.deployed())
     Path(site.platform.root.model(job.model_digest)).unlink()  # as the janitor does after a day
     resume(site, job)
@@ -216,7 +216,7 @@ def test_the_archive_in_the_jobs_directory_is_enough(site: Site) -> None:
     assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
 
 
-def test_so_is_the_archive_by_content(site: Site) -> None:
+def test_resume_restores_model_archive_from_content_store(site: Site) -> None:
     job = ended(site, site.deployed())
     archive = Path(site.platform.root.job(job.id).model_archive)
     archive.unlink()
@@ -227,7 +227,7 @@ def test_so_is_the_archive_by_content(site: Site) -> None:
     assert archive.is_file()
 
 
-def test_without_its_archive_a_job_cannot_go_on(site: Site) -> None:
+def test_resume_is_refused_without_model_archive(site: Site) -> None:
     job = ended(site, site.deployed())
     directory = site.platform.root.job(job.id)
     Path(directory.model_archive).unlink()
@@ -237,7 +237,7 @@ def test_without_its_archive_a_job_cannot_go_on(site: Site) -> None:
     assert directory.path in refusal.problem.message and directory.checkpoints in refusal.problem.cure
 
 
-def test_a_row_that_changed_meanwhile_is_judged_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_is_refused_when_job_was_resumed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = ended(site, site.deployed())
     real = site.platform.store.apply
 
@@ -250,14 +250,14 @@ def test_a_row_that_changed_meanwhile_is_judged_anew(site: Site, monkeypatch: py
         resume(site, job)
 
 
-def test_another_users_job_is_unknown(site: Site) -> None:
+def test_resume_returns_404_for_job_of_another_user(site: Site) -> None:
     job = ended(site, site.deployed())
     with pytest.raises(Refused) as refusal:
         resume_job(site.platform, Caller(site.caller.uid + 1), job.id, Resume())
     assert refusal.value.status == 404
 
 
-def test_what_the_scheduler_failed_to_start_does_not_wait_again(site: Site) -> None:
+def test_resume_drops_begin_and_hold_after_node_failure_at_start(site: Site) -> None:
     """Its time to begin had come, though no controller ran."""
     job = site.accept("k", MANIFEST + "batch: {begin: now+1hour, hold: true}\n")
     Deployer(site.platform).step()

@@ -83,7 +83,9 @@ def ends(site: Site, watcher: Watcher, job: Job, cause: EndCause = EndCause.CANC
     return site.job(job.id)
 
 
-def test_the_owner_is_told_before_it_is_given_up(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_sets_pending_reason_before_it_cancels_silent_attempt(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = training(site, watcher)
     looks(site, keeper, 1)
     assert site.job(job.id).pending_reason == ""
@@ -103,7 +105,9 @@ def test_the_owner_is_told_before_it_is_given_up(site: Site, watcher: Watcher, k
     assert site.job(job.id).state is JobState.PROCESSING, "the scheduler has not ended it yet"
 
 
-def test_it_goes_on_elsewhere_and_nothing_is_charged(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_continues_job_on_other_node_without_charging_silent_time(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = training(site, watcher)
     looks(site, keeper, 3)
     after = ends(site, watcher, job)
@@ -122,7 +126,9 @@ def test_it_goes_on_elsewhere_and_nothing_is_charged(site: Site, watcher: Watche
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 
-def test_of_a_gang_only_the_silent_node_is_excluded(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_excludes_only_silent_node_of_multi_node_job(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = gang(site, watcher)
     for _ in range(3):
         site.clock.tick(EVERY_S)
@@ -133,7 +139,7 @@ def test_of_a_gang_only_the_silent_node_is_excluded(site: Site, watcher: Watcher
     assert (after.state, after.overrides.exclude) == (JobState.PENDING, ("n3",))
 
 
-def test_a_node_controller_that_said_that_it_ended_is_not_silent(
+def test_silence_keeper_ignores_node_controller_that_reported_its_end(
     site: Site, watcher: Watcher, keeper: SilenceKeeper
 ) -> None:
     job = gang(site, watcher)
@@ -145,7 +151,9 @@ def test_a_node_controller_that_said_that_it_ended_is_not_silent(
     assert (site.scheduler.cancelled, site.job(job.id).pending_reason) == ([], "")
 
 
-def test_who_is_heard_again_is_left_alone(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_clears_pending_reason_when_heartbeat_returns(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = training(site, watcher)
     looks(site, keeper, 2)
     assert site.job(job.id).pending_reason.startswith(TOLD)
@@ -154,7 +162,7 @@ def test_who_is_heard_again_is_left_alone(site: Site, watcher: Watcher, keeper: 
     assert (site.job(job.id).pending_reason, site.scheduler.cancelled) == ("", [])
 
 
-def test_who_was_heard_in_between_begins_anew(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_restarts_count_after_new_heartbeat(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
     """A job that was suspended, say: as soon as it runs again its heartbeat is older than everything."""
     job = training(site, watcher)
     site.clock.tick(10 * SILENT_S)
@@ -169,7 +177,7 @@ def test_who_was_heard_in_between_begins_anew(site: Site, watcher: Watcher, keep
 
 
 @pytest.mark.parametrize("phase", [Phase.SUSPENDED, Phase.PENDING, Phase.COMPLETING, Phase.UNKNOWN])
-def test_only_what_the_scheduler_calls_running_is_given_up(
+def test_silence_keeper_cancels_only_jobs_that_scheduler_lists_as_running(
     site: Site, watcher: Watcher, keeper: SilenceKeeper, phase: Phase
 ) -> None:
     job = training(site, watcher)
@@ -181,7 +189,7 @@ def test_only_what_the_scheduler_calls_running_is_given_up(
 
 
 @pytest.mark.parametrize("given_up_before", [False, True])
-def test_another_job_that_has_the_id_now_is_not_ended(
+def test_silence_keeper_does_not_cancel_foreign_job_under_reused_id(
     site: Site, watcher: Watcher, keeper: SilenceKeeper, given_up_before: bool
 ) -> None:
     job = training(site, watcher)
@@ -194,7 +202,9 @@ def test_another_job_that_has_the_id_now_is_not_ended(
     assert (read_given_up(site.attempt(job)) is not None) == given_up_before
 
 
-def test_a_scheduler_that_does_not_answer_gives_nobody_up(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_cancels_nothing_while_scheduler_does_not_answer(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = training(site, watcher)
     site.scheduler.down = True
     looks(site, keeper, 6)
@@ -204,7 +214,7 @@ def test_a_scheduler_that_does_not_answer_gives_nobody_up(site: Site, watcher: W
     assert (site.scheduler.cancelled, read_given_up(site.attempt(job))) == ([], None)
 
 
-def test_a_tree_that_cannot_be_written_gives_nobody_up(site: Site, watcher: Watcher) -> None:
+def test_silence_keeper_cancels_nothing_when_state_directory_is_read_only(site: Site, watcher: Watcher) -> None:
     def fail(_directory: str) -> float:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -218,7 +228,9 @@ def test_a_tree_that_cannot_be_written_gives_nobody_up(site: Site, watcher: Watc
     assert (site.scheduler.cancelled, site.job(job.id).pending_reason) == ([], "")
 
 
-def test_files_that_cannot_be_read_say_nothing(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_draws_no_conclusion_from_unreadable_files(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     bad, good = training(site, watcher, "k1"), training(site, watcher, "k2")
     looks(site, keeper, 2)
     told = site.job(bad.id).pending_reason
@@ -228,7 +240,7 @@ def test_files_that_cannot_be_read_say_nothing(site: Site, watcher: Watcher, kee
     assert set(site.scheduler.cancelled) == {NativeId(good.native_id)}
 
 
-def test_when_most_are_silent_on_several_nodes_nobody_is_given_up(
+def test_silence_keeper_suspects_file_system_when_most_nodes_are_silent(
     site: Site, watcher: Watcher, keeper: SilenceKeeper
 ) -> None:
     jobs = [training(site, watcher, f"k{n}", f"n{n}") for n in range(3)]
@@ -246,13 +258,13 @@ def test_when_most_are_silent_on_several_nodes_nobody_is_given_up(
     assert site.scheduler.cancelled == [NativeId(jobs[2].native_id)]
 
 
-def test_jobs_of_one_node_are_given_up_together(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_cancels_all_jobs_of_silent_node(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
     jobs = [training(site, watcher, f"k{n}", "n3") for n in range(2)]
     looks(site, keeper, 4)
     assert set(site.scheduler.cancelled) == {NativeId(job.native_id) for job in jobs}
 
 
-def test_switched_off_nothing_is_looked_at(site: Site, watcher: Watcher) -> None:
+def test_silence_keeper_does_nothing_when_disabled(site: Site, watcher: Watcher) -> None:
     training(site, watcher)
     keeper = SilenceKeeper(replace(site.platform, settings=replace(site.platform.settings, silent_s=0.0)))
     asked = site.scheduler.asked
@@ -260,7 +272,7 @@ def test_switched_off_nothing_is_looked_at(site: Site, watcher: Watcher) -> None
     assert (site.scheduler.cancelled, site.scheduler.asked) == ([], asked)
 
 
-def test_a_setting_shorter_than_a_few_heartbeats_gives_up_nobody_who_is_well(site: Site, watcher: Watcher) -> None:
+def test_silence_keeper_enforces_minimum_silence_for_short_setting(site: Site, watcher: Watcher) -> None:
     job = training(site, watcher)
     keeper = SilenceKeeper(replace(site.platform, settings=replace(site.platform.settings, silent_s=3.0)))
     for _ in range(59):
@@ -272,7 +284,9 @@ def test_a_setting_shorter_than_a_few_heartbeats_gives_up_nobody_who_is_well(sit
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 
-def test_jobs_that_are_well_cost_the_scheduler_nothing(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_asks_scheduler_nothing_for_healthy_jobs(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = training(site, watcher)
     asked = site.scheduler.asked
     for _ in range(9):
@@ -288,7 +302,7 @@ def test_jobs_that_are_well_cost_the_scheduler_nothing(site: Site, watcher: Watc
 @pytest.mark.parametrize(
     ("step", "asked", "goes_on"), [("deciding", 0, False), ("marked", 0, True), ("ended", 1, True)]
 )
-def test_what_a_crash_left_is_finished_by_the_next_daemon(
+def test_silence_keeper_completes_only_marked_cancel_after_daemon_crash(
     site: Site, watcher: Watcher, step: str, asked: int, goes_on: bool
 ) -> None:
     def die(reached: str) -> None:
@@ -308,7 +322,7 @@ def test_what_a_crash_left_is_finished_by_the_next_daemon(
     assert len(site.scheduler.cancelled) == (asked + 1 if goes_on else 0)
 
 
-def test_a_request_that_was_lost_is_repeated_also_when_they_wake_up(
+def test_silence_keeper_repeats_failed_cancel_after_heartbeat_returns(
     site: Site, watcher: Watcher, keeper: SilenceKeeper
 ) -> None:
     job = training(site, watcher)
@@ -322,7 +336,7 @@ def test_a_request_that_was_lost_is_repeated_also_when_they_wake_up(
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 
-def test_a_daemon_that_was_stopped_over_it_drops_what_it_had_found(site: Site, watcher: Watcher) -> None:
+def test_silence_keeper_drops_stale_decision_after_lost_lease_or_new_heartbeat(site: Site, watcher: Watcher) -> None:
     """Whoever wakes up does not give up what was heard of meanwhile, nor what another daemon looks after."""
     job = training(site, watcher)
     other = SilenceKeeper(replace(site.platform, owner="other"))
@@ -347,7 +361,7 @@ def test_a_daemon_that_was_stopped_over_it_drops_what_it_had_found(site: Site, w
     assert (site.scheduler.cancelled, read_given_up(site.attempt(job))) == ([], None)
 
 
-def test_of_two_daemons_one_looks(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_acts_in_only_one_of_two_daemons(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
     job = training(site, watcher)
     other = SilenceKeeper(replace(site.platform, owner="other"))
     for _ in range(3):
@@ -358,7 +372,9 @@ def test_of_two_daemons_one_looks(site: Site, watcher: Watcher, keeper: SilenceK
     other.close()
 
 
-def test_a_later_run_is_not_the_one_that_was_given_up(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_does_not_apply_abandonment_to_later_run(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     """Slurm gives the node up itself, and starts the attempt anew before it hears that we gave it up."""
     job = training(site, watcher)
     Path(site.attempt(job).run_claim(1)).mkdir(exist_ok=True)
@@ -384,7 +400,7 @@ def test_a_later_run_is_not_the_one_that_was_given_up(site: Site, watcher: Watch
 # ------------------------------------------------------------------------------------------------ ends
 
 
-def test_an_allocation_that_cannot_be_ended_is_not_waited_for(
+def test_silence_keeper_continues_job_when_allocation_stays_completing(
     site: Site, watcher: Watcher, keeper: SilenceKeeper
 ) -> None:
     """A process that not even KILL ends: Slurm keeps the job completing, maybe for days."""
@@ -405,7 +421,7 @@ def test_an_allocation_that_cannot_be_ended_is_not_waited_for(
     assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.QUEUED, 2)
 
 
-def test_controllers_that_wake_up_and_end_are_told_the_same(
+def test_silence_keeper_continues_job_when_controllers_end_after_cancel(
     site: Site, watcher: Watcher, keeper: SilenceKeeper
 ) -> None:
     job = training(site, watcher)
@@ -415,7 +431,7 @@ def test_controllers_that_wake_up_and_end_are_told_the_same(
     assert (after.state, after.overrides.exclude, after.spent.node_failures) == (JobState.PENDING, ("n3",), 1)
 
 
-def test_a_training_that_is_over_is_stored_and_not_run_again(
+def test_silence_keeper_leaves_upload_pending_instead_of_rerunning_finished_job(
     site: Site, watcher: Watcher, keeper: SilenceKeeper
 ) -> None:
     job = training(site, watcher)
@@ -429,7 +445,9 @@ def test_a_training_that_is_over_is_stored_and_not_run_again(
     assert (site.job(job.id).pending_reason, len(site.scheduler.cancelled)) == (OWED, 1)
 
 
-def test_a_budget_that_is_used_up_ends_the_job(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_fails_job_when_node_failure_budget_is_used_up(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     manifest = "batch: {retry: {node_failures: 0}}\n"
     from tests.unit.services.conftest import MANIFEST
 
@@ -444,7 +462,7 @@ def test_a_budget_that_is_used_up_ends_the_job(site: Site, watcher: Watcher, kee
     assert "nothing was heard" in after.message and "node_failures allows 0" in after.message
 
 
-def test_a_halt_that_nobody_hears_halts_it_all_the_same(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_completes_halt_of_silent_attempt(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
     job = training(site, watcher)
     halt_job(site.platform, site.caller, job.id)
     looks(site, keeper, 3)
@@ -452,7 +470,9 @@ def test_a_halt_that_nobody_hears_halts_it_all_the_same(site: Site, watcher: Wat
     assert ends(site, watcher, job).state is JobState.HALTED
 
 
-def test_what_the_owner_cancels_is_the_owners(site: Site, watcher: Watcher, keeper: SilenceKeeper) -> None:
+def test_silence_keeper_leaves_cancel_requested_by_owner_alone(
+    site: Site, watcher: Watcher, keeper: SilenceKeeper
+) -> None:
     job = training(site, watcher)
     cancel_job(site.platform, site.caller, job.id)
     looks(site, keeper, 6)

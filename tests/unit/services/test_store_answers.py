@@ -17,7 +17,7 @@ def found(*wrong: Told, later: bool = False, runs_here: bool = True) -> list[Fin
     return list(findings_of(wrong, later=later, runs_here=runs_here))
 
 
-def test_a_library_that_is_not_there() -> None:
+def test_findings_of_reports_missing_library_as_error_only_on_this_machine() -> None:
     """The nodes run this very installation, or one that may have it."""
     (here,) = found(told(FaultClass.LIBRARY, "the extra [s3]"))
     assert (here.severity, here.code, here.path) == (Severity.ERROR, "S306", "data_stores[0].type")
@@ -25,7 +25,7 @@ def test_a_library_that_is_not_there() -> None:
     assert there.severity is Severity.WARNING
 
 
-def test_each_store_and_each_trouble_is_told_but_a_silence_once() -> None:
+def test_findings_of_reports_each_fault_once_and_groups_unreachable_stores() -> None:
     silent = FaultClass.NETWORK
     both = found(told(silent), told(silent, "other words", store=2), told(silent, direction=Direction.OUT))
     assert [one.path for one in both] == ["data_stores[0].connection.auth_url"]
@@ -37,7 +37,7 @@ def test_each_store_and_each_trouble_is_told_but_a_silence_once() -> None:
     assert {one.code for one in missing} == {"C103"}
 
 
-def test_what_is_no_store_s_trouble_is_told_so() -> None:
+def test_findings_of_sets_severity_and_message_by_fault_class() -> None:
     (full,) = found(told(FaultClass.FULL, "9 GB are to come, and 1 GB are free in /scratch"))
     assert full.message == "there is no room for the data now (S302): 9 GB are to come, and 1 GB are free in /scratch"
     (later,) = found(told(FaultClass.MISSING), later=True)
@@ -48,7 +48,7 @@ def test_what_is_no_store_s_trouble_is_told_so() -> None:
     assert (owed.severity, owed.code, owed.path) == (Severity.WARNING, "S303", "data_stores[0].connection")
 
 
-def test_nobody_puts_data_into_a_bucket_of_results() -> None:
+def test_findings_of_suggests_cure_for_missing_bucket_by_direction() -> None:
     """It is made; with data beside results in it, these have to be put there."""
     missing = FaultClass.MISSING
     (results,) = found(told(missing, direction=Direction.OUT))
