@@ -41,7 +41,7 @@ def places(**changes: object) -> Places:
     return Places(JOB, JOB.attempt(1), "training-0", **changes)  # type: ignore[arg-type]
 
 
-def test_an_apptainer_command() -> None:
+def test_apptainer_argv_contains_binds_and_disables_network_by_default() -> None:
     argv = apptainer_argv(Container("/i.sif", (Bind("/a", "/job"), Bind("/b", "/d", read_only=True))))
     filled = [fill(part, VALUES) for part in argv]
     expected = "apptainer -q exec --containall --no-home --no-eval --workdir /tmp/s/learner-2 --env-file /tmp/s/e"
@@ -58,7 +58,7 @@ def test_an_apptainer_command() -> None:
         (NetworkMode.HOST, "exec", "--net"),
     ],
 )
-def test_networks(network: NetworkMode, there: str, absent: str) -> None:
+def test_apptainer_argv_adds_network_flags_for_each_mode(network: NetworkMode, there: str, absent: str) -> None:
     argv = apptainer_argv(Container("/i", network=network, gpus=GpuLibraries.AMD, program="singularity"))
     assert argv[0] == "singularity"
     assert "--rocm" in argv
@@ -67,30 +67,30 @@ def test_networks(network: NetworkMode, there: str, absent: str) -> None:
 
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", codec="utf-8"), max_size=20))
-def test_any_path_survives_the_csv(name: str) -> None:
+def test_mount_text_quotes_any_printable_path_for_csv(name: str) -> None:
     text = mount_text(Bind("/" + name, "/t"))
     assert next(csv.reader([text], strict=True)) == ["type=bind", f"source=/{name}", "destination=/t"]
 
 
 @pytest.mark.parametrize("path", ["", "relative", "/a\nb", "/a\0"])
-def test_paths_that_cannot_be_mounted(path: str) -> None:
+def test_mount_text_rejects_relative_paths_and_control_characters(path: str) -> None:
     with pytest.raises(ValueError, match=r"absolute|control"):
         mount_text(Bind(path, "/t"))
 
 
 @pytest.mark.parametrize("image", ["", "-x", "a\nb"])
-def test_images_that_cannot_be_named(image: str) -> None:
+def test_apptainer_argv_rejects_invalid_image_names(image: str) -> None:
     with pytest.raises(ValueError, match="image"):
         apptainer_argv(Container(image))
 
 
-def test_no_text_of_a_user_is_in_the_shells_script() -> None:
+def test_bare_argv_contains_only_the_constant_shell_script() -> None:
     assert bare_argv() == tuple(part.replace("{", "{{").replace("}", "}}") for part in SHELL)
     assert fill(bare_argv()[-1], {}) == WRAPPER
     assert isolated_argv(("py", "c.pyz"))[:4] == ("py", "c.pyz", "isolate", "--")
 
 
-def test_the_mounted_form() -> None:
+def test_container_layout_sets_learner_variables_for_mounted_stores() -> None:
     layout = container_layout(
         places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
     )
@@ -122,7 +122,7 @@ def test_the_mounted_form() -> None:
     assert Bind(JOB.checkpoints, "/mnt/results/out/_wml_checkpoints") in layout.binds
 
 
-def test_the_copied_form() -> None:
+def test_container_layout_places_copied_data_below_job_directory() -> None:
     layout = container_layout(places(data_container="in", results_container="out", copied=True))
     assert (layout.data_dir, layout.result_dir, layout.result_bucket_dir) == ("/job/in", "/job/out", "")
     assert Bind(JOB.attempt(1).data, "/job/in") in layout.binds
@@ -130,25 +130,25 @@ def test_the_copied_form() -> None:
     assert (same.data_dir, same.result_dir) == ("/job/x", "/job/results/x")
 
 
-def test_no_names_at_all() -> None:
+def test_container_layout_uses_default_directories_without_container_names() -> None:
     layout = container_layout(places())
     assert (layout.data_dir, layout.result_dir) == ("/mnt/data", "/mnt/results/dlaas-trained-models/training-0")
 
 
-def test_shared_checkpoints_are_the_buckets() -> None:
+def test_layouts_use_bucket_checkpoints_when_checkpoints_are_shared() -> None:
     shared = places(results_container="out", results_bucket="/d/out", shared_checkpoints=True)
     assert bare_layout(shared).checkpoint_dir == "/d/out/_wml_checkpoints"
     assert not any(bind.source == JOB.checkpoints for bind in container_layout(shared).binds)
 
 
-def test_where_checkpoints_lie_on_the_host() -> None:
+def test_checkpoints_on_host_returns_job_or_shared_bucket_directory() -> None:
     assert checkpoints_on_host(places()) == JOB.checkpoints
     shared = places(results_bucket="/d/out", shared_checkpoints=True)
     assert checkpoints_on_host(shared) == "/d/out/_wml_checkpoints"
 
 
 @pytest.mark.parametrize(("command", "status"), [("true", 0), ("sh -c 'exit 6'", 6), ("syntax )", 2), ("(exit 4)", 4)])
-def test_the_shell_notes_how_the_command_ended(tmp_path: Path, command: str, status: int) -> None:
+def test_learner_shell_records_exit_status_of_command(tmp_path: Path, command: str, status: int) -> None:
     env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
     env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
     assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode == status
@@ -156,7 +156,7 @@ def test_the_shell_notes_how_the_command_ended(tmp_path: Path, command: str, sta
 
 
 @pytest.mark.parametrize("command", ["kill -TERM $$", "kill -KILL $$"])
-def test_a_shell_that_was_killed_notes_nothing(tmp_path: Path, command: str) -> None:
+def test_learner_shell_records_no_exit_status_when_killed(tmp_path: Path, command: str) -> None:
     env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
     env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
     assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode < 0
@@ -164,13 +164,13 @@ def test_a_shell_that_was_killed_notes_nothing(tmp_path: Path, command: str) -> 
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "a\nb"])
-def test_container_names_that_lead_out(name: str) -> None:
+def test_container_layout_rejects_unsafe_container_names(name: str) -> None:
     with pytest.raises(ValueError, match="container"):
         container_layout(places(data_container=name))
 
 
 @pytest.mark.parametrize(("text", "line"), [("a\nb", "a b"), ("a\r\nb\n", "a b "), ("a\rb", "a\rb"), ("", "")])
-def test_line_breaks_become_blanks(text: str, line: str) -> None:
+def test_command_text_replaces_line_feeds_with_blanks(text: str, line: str) -> None:
     assert command_text(text) == line
 
 
@@ -178,7 +178,9 @@ def test_line_breaks_become_blanks(text: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "needed"), [("mount", ("/home/a/bucket/in",)), ("copy", ())], ids=["mounted", "copied"]
 )
-def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tuple[str, ...]) -> None:
+def test_compose_start_requires_data_directory_on_nodes_only_for_mounted_store(
+    image: str, mode: str, needed: tuple[str, ...]
+) -> None:
     store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "out", {"path": "bucket", "mode": mode})
     spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
     start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
@@ -187,7 +189,9 @@ def test_mounted_data_has_to_be_on_the_nodes(image: str, mode: str, needed: tupl
 
 @pytest.mark.parametrize("image", ["", "/i.sif"], ids=["bare", "contained"])
 @pytest.mark.parametrize(("container", "source"), [("", None), (".", "/home/a/bucket"), ("in", "/home/a/bucket/in")])
-def test_what_no_training_data_names_is_not_copied(image: str, container: str, source: str | None) -> None:
+def test_compose_start_copies_data_only_if_store_names_training_data(
+    image: str, container: str, source: str | None
+) -> None:
     """A store of results alone would be copied into every attempt, results of other jobs and all."""
     connection = {"path": "bucket", "mode": "copy"}
     store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, container, "out", connection)
@@ -197,7 +201,7 @@ def test_what_no_training_data_names_is_not_copied(image: str, container: str, s
     assert start.data.stores.results == "/home/a/bucket/out/training-0"
 
 
-def test_without_a_data_store_nothing_has_to_be_there() -> None:
+def test_compose_start_requires_no_directory_without_data_store() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
     assert compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime()).data.needs_dirs == ()
 
@@ -222,7 +226,7 @@ LACKING = {LEVEL_JOB: refusal("batch.network", "n3 cannot", "choose another part
         (LEVEL_EGRESS, 2, {NONE, LEVEL_JOB, HOST}, "network level egress cannot be proved on this backend"),
     ],
 )
-def test_the_level_of_a_job(
+def test_choose_network_selects_level_or_rejects_unavailable_request(
     asked: NetworkLevel, learners: int, provable: set[NetworkLevel], level: NetworkLevel | str
 ) -> None:
     spec = JobSpec(
@@ -237,7 +241,7 @@ def test_the_level_of_a_job(
         choose_network(spec, mechanisms, lacking=LACKING)
 
 
-def test_a_site_that_asks_for_more_says_why_it_cannot_be_had() -> None:
+def test_choose_network_explains_why_site_minimum_is_unavailable() -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(learners=2))
     with pytest.raises(RequestRefused, match=r"asks for network level egress or tighter.*get host: n3 cannot"):
         choose_network(spec, {HOST: "none"}, LEVEL_EGRESS, LACKING)
@@ -254,7 +258,7 @@ def test_a_site_that_asks_for_more_says_why_it_cannot_be_had() -> None:
         (NetworkLevel.AUTO, 2, LEVEL_JOB, "ask for one learner, or talk to the site"),
     ],
 )
-def test_a_site_that_asks_for_more_says_what_would_be_allowed(
+def test_choose_network_suggests_cure_when_site_minimum_is_unmet(
     asked: NetworkLevel, learners: int, minimum: NetworkLevel, cure: str
 ) -> None:
     batch = BatchOptions(network=asked)
@@ -265,7 +269,7 @@ def test_a_site_that_asks_for_more_says_what_would_be_allowed(
 
 
 @pytest.mark.parametrize("level", [LEVEL_JOB, LEVEL_EGRESS])
-def test_a_learner_joins_the_jobs_network_and_has_names(level: NetworkLevel) -> None:
+def test_compose_start_joins_job_network_with_hostname_and_hosts_file(level: NetworkLevel) -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
     start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime("/i.sif", network=level))
     argv = start.learner.argv
@@ -284,7 +288,7 @@ def test_a_learner_joins_the_jobs_network_and_has_names(level: NetworkLevel) -> 
         (Runtime(), False),
     ],
 )
-def test_a_single_container_without_a_network_has_a_name_of_its_own(runtime: Runtime, named: bool) -> None:
+def test_compose_start_sets_hostname_only_for_container_without_network(runtime: Runtime, named: bool) -> None:
     spec = JobSpec("x", Framework("custom", "i", "true"))
     start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), runtime)
     assert start.rendezvous.names == ("learner-training-0" if named else "")

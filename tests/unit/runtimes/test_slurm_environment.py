@@ -43,7 +43,7 @@ def start(spec: JobSpec, nodes: int = 1, image: str = "/i.sif", **changes: objec
     return compose_start(subject, Runtime(image, **changes))  # type: ignore[arg-type]
 
 
-def test_a_single_learner_is_a_job_of_one_task() -> None:
+def test_slurm_environment_describes_single_learner_as_job_with_one_task() -> None:
     env = start(ONE).learner.env
     expected = {
         "SLURM_JOB_ID": str(job_number(ID)), "SLURM_JOBID": str(job_number(ID)), "SLURM_JOB_NAME": "digits",
@@ -57,7 +57,7 @@ def test_a_single_learner_is_a_job_of_one_task() -> None:
     assert "SLURM_ARRAY_JOB_ID" not in env
 
 
-def test_what_the_manifest_says_of_tasks_is_followed() -> None:
+def test_slurm_environment_uses_task_count_of_manifest_if_valid() -> None:
     asking = replace(ONE, batch=replace(ONE.batch, env={"SLURM_NTASKS": "2"}))
     env = start(asking).learner.env
     assert (env["SLURM_NPROCS"], env["SLURM_TASKS_PER_NODE"], env["SLURM_CPUS_PER_TASK"]) == ("2", "2", "2")
@@ -65,7 +65,7 @@ def test_what_the_manifest_says_of_tasks_is_followed() -> None:
     assert start(odd).learner.env["SLURM_NPROCS"] == "1"
 
 
-def test_learners_that_share_nodes_are_their_tasks() -> None:
+def test_slurm_environment_counts_learners_on_shared_nodes_as_tasks() -> None:
     env = start(FOUR, nodes=2).learner.env
     assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_TASKS_PER_NODE"]) == ("4", "2", "2(x2)")
     assert (env["SLURM_LOCALID"], env["SLURM_GPUS_ON_NODE"], env["SLURM_GPUS"]) == ("{local_index}", "4", "8")
@@ -75,14 +75,14 @@ def test_learners_that_share_nodes_are_their_tasks() -> None:
     assert per_node([2, 2, 1]) == "2(x2),1"
 
 
-def test_an_element_knows_its_array() -> None:
+def test_slurm_environment_sets_array_variables_for_element() -> None:
     element = expand(replace(ONE, batch=replace(ONE.batch, array="3-4")), ArrayId("array-1"))[1]
     env = start(element).learner.env
     assert (env["SLURM_ARRAY_TASK_ID"], env["SLURM_ARRAY_JOB_ID"]) == ("4", str(job_number("array-1")))
     assert env["SLURM_JOB_NAME"] == "digits"
 
 
-def test_only_who_asks_gets_it() -> None:
+def test_compose_start_adds_slurm_variables_and_shell_only_if_requested() -> None:
     without = start(replace(ONE, batch=BatchOptions()), host_values=HOST_VALUES).learner
     assert not [name for name in without.env if name.startswith("SLURM_")] and without.host_values == {}
     assert without.argv[-3:] == tuple(literal(part) for part in SHELL)
@@ -92,7 +92,7 @@ def test_only_who_asks_gets_it() -> None:
     assert start(ONE, image="").learner.argv == tuple(literal(part) for part in SLURM_SHELL)
 
 
-def test_learners_that_take_steps_are_told_so_where_they_share_files() -> None:
+def test_compose_start_enables_sent_steps_only_for_step_takers_with_shared_files() -> None:
     roles = {"batch": Role(1), "node": Role(3, command="take-steps bash job.sh")}
     taking = replace(FOUR, batch=replace(FOUR.batch, roles=roles))
     env = start(taking, nodes=4).learner.env
@@ -105,7 +105,7 @@ def test_learners_that_take_steps_are_told_so_where_they_share_files() -> None:
         assert "FFDL_STEPS" not in env and "PET_NNODES" in env
 
 
-def test_a_launcher_whose_fellows_just_wait_is_not_told_of_them() -> None:
+def test_compose_start_omits_rendezvous_variables_when_other_learners_only_wait() -> None:
     """torchrun without --nnodes would wait for those that sleep."""
     roles = {"batch": Role(1), "node": Role(3, service=True, command="sleep infinity")}
     alone = replace(FOUR, batch=replace(FOUR.batch, roles=roles))
@@ -153,7 +153,7 @@ TELL = "echo $SLURM_PROCID/$SLURM_NTASKS"
         (("-N1-2", "-c", "2", "--"), 1),
     ],
 )
-def test_srun_finds_its_command_and_starts_a_task_each(
+def test_srun_starts_one_process_per_requested_task(
     shell: dict[str, str], options: tuple[str, ...], tasks: int
 ) -> None:
     done = run(shell, "srun", *options, "bash", "-c", TELL)
@@ -161,13 +161,13 @@ def test_srun_finds_its_command_and_starts_a_task_each(
     assert [line.rpartition(" ")[2] for line in lines(done)] == [f"{rank}/{tasks}" for rank in range(tasks)]
 
 
-def test_srun_hands_on_input_and_the_highest_status(shell: dict[str, str]) -> None:
+def test_srun_forwards_stdin_and_returns_highest_exit_status(shell: dict[str, str]) -> None:
     done = run(shell, "srun", "-l", "bash", "-c", "cat; exit $((SLURM_PROCID + 2))", said="to the first\n")
     assert (done.stdout, done.returncode) == ("0: to the first\n", 3)
     assert run(shell, "srun", "-n1", "cat", said="alone").stdout == "alone"
 
 
-def test_srun_deals_gpus_and_files(shell: dict[str, str], tmp_path: Path) -> None:
+def test_srun_assigns_gpus_and_output_file_to_each_task(shell: dict[str, str], tmp_path: Path) -> None:
     done = run(
         shell, "srun", "--gpus-per-task=2", f"--output={tmp_path}/%j.%t", "--chdir", str(tmp_path), "bash", "-c",
         "echo $CUDA_VISIBLE_DEVICES; pwd; echo bad >&2", CUDA_VISIBLE_DEVICES="4,5,6,7",
@@ -177,14 +177,14 @@ def test_srun_deals_gpus_and_files(shell: dict[str, str], tmp_path: Path) -> Non
     assert (tmp_path / "77.1").read_text() == f"6,7\n{tmp_path}\nbad\n"
 
 
-def test_srun_exports_what_it_is_told_to(shell: dict[str, str]) -> None:
+def test_srun_export_option_selects_environment_variables(shell: dict[str, str]) -> None:
     say = ("bash", "-c", 'echo "$A-$B-$SLURM_JOB_ID"')
     assert run(shell, "srun", "-n1", "--export=ALL,B=2", *say, A="1").stdout == "1-2-77\n"
     assert run(shell, "srun", "-n1", "--export=B=2", *say, A="1").stdout == "-2-77\n"
     assert run(shell, "srun", "-n1", "--export=A", *say, A="1", B="2").stdout == "1--77\n"
 
 
-def test_learners_of_a_gang_run_their_own_tasks(shell: dict[str, str]) -> None:
+def test_srun_divides_tasks_between_learners(shell: dict[str, str]) -> None:
     seen: list[str] = []
     for learner in ("1", "2"):
         done = run(shell, "srun", "-n5", "bash", "-c", TELL, LEARNER_ID=learner, NUM_LEARNERS="2")
@@ -210,7 +210,7 @@ def of_three(learner: int) -> dict[str, str]:
         ((), [["0/3"], ["1/3"], ["2/3"]]),
     ],
 )
-def test_a_step_that_names_nodes_runs_there(
+def test_srun_runs_tasks_only_on_nodes_of_the_step(
     shell: dict[str, str], options: tuple[str, ...], tasks: Sequence[Sequence[str]]
 ) -> None:
     done = [run(shell, "srun", *options, "bash", "-c", TELL, **of_three(learner)) for learner in range(3)]
@@ -219,7 +219,9 @@ def test_a_step_that_names_nodes_runs_there(
     assert all("nothing is started here" in one.stderr for one in done if not one.stdout)
 
 
-def test_all_learners_find_the_same_first_node(shell: dict[str, str], tmp_path: Path) -> None:
+def test_slurm_commands_give_all_learners_same_first_node_and_random_number(
+    shell: dict[str, str], tmp_path: Path
+) -> None:
     """As the usual script for several nodes does, by a step, by its own hostname, and by a random number."""
     (tmp_path / ".slurm-1" / "getent").write_text('#!/bin/sh\n[ "$2" != gang-1 ] || echo "10.0.0.1  gang-1"\n')
     (tmp_path / ".slurm-1" / "getent").chmod(0o755)
@@ -239,17 +241,19 @@ def test_all_learners_find_the_same_first_node(shell: dict[str, str], tmp_path: 
 
 
 @pytest.mark.parametrize(("learners", "command"), [("1", "bash job.sh"), ("3", "bash -c true"), ("3", "python x.py")])
-def test_other_commands_begin_as_ever(shell: dict[str, str], learners: str, command: str) -> None:
+def test_slurm_installation_sets_no_bash_env_unless_gang_runs_bash_script(
+    shell: dict[str, str], learners: str, command: str
+) -> None:
     env = {**shell, "NUM_LEARNERS": learners, "TRAINING_COMMAND": command}
     assert run(env, "bash", "-c", f"{INSTALLATION}\necho =${{BASH_ENV-}}=").stdout == "==\n"
 
 
-def test_a_failed_task_ends_the_others_where_that_is_asked_for(shell: dict[str, str]) -> None:
+def test_srun_ends_other_tasks_after_failure_with_kill_on_bad_exit(shell: dict[str, str]) -> None:
     done = run(shell, "srun", "-K", "-n3", "bash", "-c", "[ $SLURM_PROCID = 1 ] && exit 200; exec sleep 600")
     assert done.returncode == 200
 
 
-def test_signals_reach_the_tasks(shell: dict[str, str], tmp_path: Path) -> None:
+def test_srun_forwards_signals_to_tasks(shell: dict[str, str], tmp_path: Path) -> None:
     wait = 'trap "exit 5" USR1; : > up$SLURM_PROCID; while :; do sleep 0.05; done'
     with subprocess.Popen(["srun", "bash", "-c", wait], env=shell, cwd=tmp_path) as process:
         try:
@@ -263,7 +267,7 @@ def test_signals_reach_the_tasks(shell: dict[str, str], tmp_path: Path) -> None:
             process.kill()
 
 
-def test_mpi_programs_are_started_by_mpirun(shell: dict[str, str], tmp_path: Path) -> None:
+def test_srun_delegates_mpi_programs_to_mpirun(shell: dict[str, str], tmp_path: Path) -> None:
     assert "there is no mpirun" in run(shell, "srun", "--mpi=pmix", "true").stderr
     mpirun = tmp_path / ".slurm-1" / "mpirun"
     mpirun.write_text('#!/bin/sh\necho "mpirun $*"\n')
@@ -272,7 +276,7 @@ def test_mpi_programs_are_started_by_mpirun(shell: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.parametrize("argv", [(), ("-n", "0", "true"), ("--multi-prog", "x"), ("-n",), ("-n", "x", "true")])
-def test_what_cannot_be_done_is_said(shell: dict[str, str], argv: tuple[str, ...]) -> None:
+def test_srun_rejects_invalid_or_unsupported_options(shell: dict[str, str], argv: tuple[str, ...]) -> None:
     done = run(shell, "srun", *argv)
     assert done.returncode == 1 and done.stderr.startswith("srun: error: ")
 
@@ -286,12 +290,12 @@ def test_what_cannot_be_done_is_said(shell: dict[str, str], argv: tuple[str, ...
         ("r[1-2]n[a,c]", "r1na r1nc r2na r2nc"),
     ],
 )
-def test_scontrol_expands_lists_of_nodes(shell: dict[str, str], nodes: str, names: str) -> None:
+def test_scontrol_show_hostnames_expands_node_list(shell: dict[str, str], nodes: str, names: str) -> None:
     assert run(shell, "scontrol", "show", "hostnames", nodes).stdout.split() == names.split()
     assert run(shell, "scontrol", "show", "hostname", SLURM_JOB_NODELIST=nodes).stdout.split() == names.split()
 
 
-def test_scontrol_changes_nothing(shell: dict[str, str]) -> None:
+def test_scontrol_rejects_job_changes_and_missing_node_list(shell: dict[str, str]) -> None:
     for words in (("requeue", "77"), ("update", "jobid=77"), ("show", "hostnames")):
         done = run(shell, "scontrol", *words)
         assert done.returncode == 1 and done.stderr.startswith("scontrol: error: ")

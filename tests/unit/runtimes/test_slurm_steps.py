@@ -105,18 +105,20 @@ def task(rank: int, of: int, learner: int, local: int = 0, node: int = -1) -> st
          [(0, 4, 1, 0, 0), (1, 4, 1, 1, 0), (2, 4, 2, 0, 1), (3, 4, 2, 1, 1)]),
     ],
 )  # fmt: skip
-def test_tasks_run_where_slurm_would_have_them(learners: Learners, options: str, tasks: list[tuple[int, ...]]) -> None:
+def test_srun_places_step_tasks_on_same_nodes_as_slurm(
+    learners: Learners, options: str, tasks: list[tuple[int, ...]]
+) -> None:
     done = learners.run(f"srun {options} bash -c '{TELL}'")
     assert done == (0, [task(*one) for one in tasks], "")
     assert not list(learners.state.glob(".slurm-*/step-*"))
 
 
-def test_a_program_outside_srun_runs_once_and_hostname_is_the_nodes(learners: Learners) -> None:
+def test_script_runs_once_and_hostname_prints_node_name_outside_srun(learners: Learners) -> None:
     status, lines, _ = learners.run("echo once; hostname; srun true; echo $?")
     assert (status, lines) == (0, sorted(["once", os.uname().nodename, "0"]))
 
 
-def test_what_the_script_made_of_its_environment_goes_along_and_no_more(learners: Learners) -> None:
+def test_srun_sends_exported_environment_without_writing_secrets_to_files(learners: Learners) -> None:
     script = """
 export NEW=$'two\\nlines \\' é' PROCID=x; unset GONE; NOT_EXPORTED=1
 said() {{ echo "from a function"; }}; export -f said
@@ -128,7 +130,7 @@ grep -lr "SECRET[=]" "$JOB_STATE_DIR" || echo nowhere'
     assert (status, lines, errors) == (0, sorted(expected), "")
 
 
-def test_export_and_gpus_of_tasks_are_those_of_their_learner(learners: Learners) -> None:
+def test_srun_combines_export_option_with_gpus_of_each_learner(learners: Learners) -> None:
     done = learners.run(
         "export A=1; srun -n6 --gpus-per-task=1 --export=B=2 "
         "bash -c 'echo $SLURM_PROCID ${A-no} $B $CUDA_VISIBLE_DEVICES ${SECRET-no}'"
@@ -136,7 +138,7 @@ def test_export_and_gpus_of_tasks_are_those_of_their_learner(learners: Learners)
     assert done == (0, [f"{rank} no 2 {rank // 2 + rank % 2 * 4} no" for rank in range(6)], "")
 
 
-def test_output_errors_and_labels_come_out_of_srun(learners: Learners) -> None:
+def test_srun_forwards_labelled_output_and_stderr_of_tasks(learners: Learners) -> None:
     script = "srun -l bash -c 'echo out; echo err >&2' ; srun bash -c 'echo $SLURM_PROCID; echo e$SLURM_PROCID >&2'"
     status, lines, errors = learners.run(script)
     labels = [f"{rank}: {word}" for rank in range(3) for word in ("err", "out")]
@@ -146,7 +148,7 @@ def test_output_errors_and_labels_come_out_of_srun(learners: Learners) -> None:
     assert learners.run(answer) == (0, [f"{PREFIX}-2"], "")
 
 
-def test_output_is_seen_while_the_tasks_run(learners: Learners) -> None:
+def test_srun_streams_output_while_tasks_run(learners: Learners) -> None:
     process = learners.begin(f"srun -N1 -n1 -w {PREFIX}-1 bash -c 'echo begun; until [ -e go ]; do sleep 0.1; done'")
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -155,7 +157,7 @@ def test_output_is_seen_while_the_tasks_run(learners: Learners) -> None:
     assert process.returncode == 0
 
 
-def test_files_of_output_begin_empty_once(learners: Learners) -> None:
+def test_srun_truncates_output_files_once_per_step(learners: Learners) -> None:
     for name in ("all.txt", "of-1.txt"):
         (learners.place / name).write_text("old\n")
     assert learners.run("srun -o all.txt bash -c 'echo $SLURM_PROCID'; srun -o of-%t.txt echo new")[0] == 0
@@ -171,17 +173,17 @@ def test_files_of_output_begin_empty_once(learners: Learners) -> None:
         ("exit $((2 - SLURM_PROCID))", 2),
     ],
 )
-def test_the_highest_status_of_all_learners_is_sruns(learners: Learners, command: str, status: int) -> None:
+def test_srun_returns_highest_exit_status_of_all_learners(learners: Learners, command: str, status: int) -> None:
     assert learners.run(f"srun bash -c '{command}'")[0] == status
 
 
-def test_a_failed_task_ends_those_of_the_other_learners_where_that_is_asked_for(learners: Learners) -> None:
+def test_srun_ends_tasks_on_other_learners_after_failure_with_kill_option(learners: Learners) -> None:
     assert learners.run("srun -K bash -c '[ $SLURM_PROCID = 2 ] && exit 200; exec sleep 600'")[0] == 200
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGUSR1, 5), (signal.SIGUSR2, 5), (signal.SIGTERM, 5)])
 @pytest.mark.parametrize("options", ["", "-n6", "-l"])
-def test_signals_reach_the_tasks_of_all_learners(
+def test_srun_forwards_signals_to_tasks_of_all_learners(
     learners: Learners, number: signal.Signals, status: int, options: str
 ) -> None:
     name = number.name.removeprefix("SIG")
@@ -195,13 +197,13 @@ def test_signals_reach_the_tasks_of_all_learners(
     assert len(list(learners.place.glob("told*"))) == count
 
 
-def test_a_srun_that_is_killed_holds_nobody_up(learners: Learners) -> None:
+def test_script_continues_after_its_background_srun_is_killed(learners: Learners) -> None:
     script = "srun bash -c ': >up$SLURM_PROCID; until [ -e end ]; do sleep 0.1; done' & "
     script += "until [ -e up0 ] && [ -e up1 ] && [ -e up2 ]; do sleep 0.05; done; kill -9 $!; wait; : >end; echo on"
     assert learners.run(script)[:2] == (0, ["on"])
 
 
-def test_a_step_waits_for_the_agent_of_its_learner_and_says_when_there_is_none(learners: Learners) -> None:
+def test_srun_waits_for_launch_agent_and_reports_missing_one(learners: Learners) -> None:
     note = learners.state / f".agent-{PREFIX}-0"
     right = note.rename(note.with_name("right"))
     os.mkfifo(note)
@@ -217,7 +219,7 @@ def test_a_step_waits_for_the_agent_of_its_learner_and_says_when_there_is_none(l
     assert learners.run("srun -N2 true") == (1, [], message)
 
 
-def test_steps_run_beside_each_other(learners: Learners) -> None:
+def test_srun_runs_background_steps_concurrently(learners: Learners) -> None:
     """As of a head and workers that are started by steps in the background."""
     script = f"""
 srun -N1 -n1 -w {PREFIX}-0 bash -c ': >head; until [ -e worker2 ]; do sleep 0.05; done; echo head' &
@@ -229,7 +231,7 @@ wait
     assert learners.run(script) == (0, ["head", "worker 1", "worker 2"], "")
 
 
-def test_a_task_may_start_a_step_of_its_own(learners: Learners) -> None:
+def test_srun_starts_nested_step_from_a_task(learners: Learners) -> None:
     done = learners.run(f"srun -N1 -n1 -w {PREFIX}-1 srun -n3 bash -c '{TELL}'")
     assert done == (0, [task(rank, 3, rank) for rank in range(3)], "")
 
@@ -242,11 +244,11 @@ def test_a_task_may_start_a_step_of_its_own(learners: Learners) -> None:
         (f"-x {PREFIX}-[0-2]", "no node is left for the step"),
     ],
 )
-def test_what_cannot_be_placed_is_said(learners: Learners, options: str, message: str) -> None:
+def test_srun_rejects_steps_that_cannot_be_placed(learners: Learners, options: str, message: str) -> None:
     assert learners.run(f"srun {options} true") == (1, [], f"srun: error: {message}\n")
 
 
-def test_mpi_programs_of_all_learners_are_one_world(learners: Learners) -> None:
+def test_srun_starts_one_mpirun_over_all_learners(learners: Learners) -> None:
     mpirun = learners.state / ".slurm-1" / "mpirun"
     mpirun.write_text('#!/bin/sh\necho "mpirun $*"\n')
     mpirun.chmod(0o755)
@@ -255,7 +257,7 @@ def test_mpi_programs_of_all_learners_are_one_world(learners: Learners) -> None:
     assert status == 1 and "on all nodes of the job" in errors
 
 
-def test_who_takes_steps_waits_for_the_end_of_the_script(learners: Learners) -> None:
+def test_take_steps_exits_when_script_succeeds_but_not_when_it_fails(learners: Learners) -> None:
     env, ended = learners.environment(1), learners.state / ".ended-1"
     with subprocess.Popen(["take-steps", "bash", "job.sh"], env=env, cwd=learners.place) as process:
         try:
@@ -269,7 +271,7 @@ def test_who_takes_steps_waits_for_the_end_of_the_script(learners: Learners) -> 
     assert (learners.state / "heartbeat-2").exists()
 
 
-def test_where_no_steps_come_it_runs_the_script_itself(learners: Learners) -> None:
+def test_take_steps_runs_script_itself_when_no_steps_are_sent(learners: Learners) -> None:
     env = learners.environment(1)
     del env["FFDL_STEPS"]
     (learners.place / "job.sh").write_text("echo $(srun -n3 bash -c 'echo $SLURM_PROCID') $(hostname)")

@@ -48,11 +48,11 @@ SPEC = JobSpec(
         (replace(SPEC, data_stores=(replace(STORE, effective_type=StoreType.DIRECTORY),)), False),
     ],
 )
-def test_which_job_has_something_to_bring_ahead(spec: JobSpec, ahead: bool) -> None:
+def test_staging_ahead_requires_option_single_job_and_remote_training_data(spec: JobSpec, ahead: bool) -> None:
     assert stages_ahead(spec, ()) is ahead
 
 
-def test_staging_asks_for_one_small_learner_and_no_gpu() -> None:
+def test_staging_ahead_requests_one_small_learner_without_gpus() -> None:
     for spec in (SPEC, replace(SPEC, batch=replace(BATCH, roles={"chief": Role(2, gpus=1.0), "ps": Role(2)}))):
         small = for_staging(spec)
         (part,), (_,) = parts_of(small), members_of(small)

@@ -26,7 +26,7 @@ def kept(site: Site) -> set[str]:
     return {path.name for path in Path(site.platform.root.models).iterdir()}
 
 
-def test_an_archive_is_kept_once(site: Site) -> None:
+def test_receive_archive_stores_same_digest_once(site: Site) -> None:
     data = model_zip({"a.py": "1"})
     digest = hashlib.sha256(data).hexdigest()
     assert receive_archive(site.platform, digest, [data])
@@ -46,32 +46,32 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "..\\evil", "C:/evil", "a/.."])
-def test_zip_slip_is_refused_by_name(site: Site, name: str) -> None:
+def test_receive_archive_rejects_paths_outside_the_archive(site: Site, name: str) -> None:
     before = kept(site)
     with pytest.raises(Refused, match="reaches outside"):
         send(site, entry(name))
     assert kept(site) == before
 
 
-def test_a_file_that_is_also_a_directory_is_refused(site: Site) -> None:
+def test_receive_archive_rejects_path_that_is_file_and_directory(site: Site) -> None:
     with pytest.raises(Refused, match=r"'a' is a file of the model archive, and a directory \(a/b\)"):
         send(site, model_zip({"a": "1", "a/b": "2"}))
 
 
-def test_links_devices_and_encrypted_entries_are_refused(site: Site) -> None:
+def test_receive_archive_rejects_symbolic_link_entries(site: Site) -> None:
     with pytest.raises(Refused, match="neither a file nor a directory"):
         send(site, entry("link", stat.S_IFLNK | 0o777))
 
 
 @pytest.mark.parametrize("data", [b"", b"not a zip", model_zip()[:-10], b"PK\x05\x06" + b"\0" * 18])
-def test_what_is_no_zip_or_empty_is_refused(site: Site, data: bytes) -> None:
+def test_receive_archive_rejects_empty_or_damaged_zip(site: Site, data: bytes) -> None:
     before = kept(site)
     with pytest.raises(Refused, match=r"not a readable zip|holds no file"):
         send(site, data)
     assert kept(site) == before
 
 
-def test_a_bomb_is_refused_without_unpacking_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_archive_rejects_zip_bomb_by_declared_size(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "RATIO_FLOOR_BYTES", 1000_000)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -80,14 +80,14 @@ def test_a_bomb_is_refused_without_unpacking_it(site: Site, monkeypatch: pytest.
         send(site, buffer.getvalue())
 
 
-def test_a_damaged_transfer_is_noticed(site: Site) -> None:
+def test_receive_archive_rejects_digest_mismatch(site: Site) -> None:
     before = kept(site)
     with pytest.raises(Refused, match="damaged on its way"):
         receive_archive(site.platform, "0" * 64, [model_zip()])
     assert kept(site) == before
 
 
-def test_too_large_stops_early(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_receive_archive_rejects_oversized_archive_with_status_413(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "MAX_PACKED_BYTES", 100)
     with pytest.raises(Refused) as caught:
         send(site, model_zip({"other.py": "1" * 200}))
@@ -95,7 +95,7 @@ def test_too_large_stops_early(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "Z" * 64, "0" * 63])
-def test_a_digest_is_never_a_path(site: Site, digest: str) -> None:
+def test_archives_reject_malformed_digest(site: Site, digest: str) -> None:
     assert not has_archive(site.platform, digest)
     with pytest.raises(Refused, match="SHA-256"):
         receive_archive(site.platform, digest, [b""])

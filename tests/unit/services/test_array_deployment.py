@@ -30,7 +30,7 @@ def fleet(site: Site) -> ArraySite:
 # ------------------------------------------------------------------------------------------------ deploying
 
 
-def test_a_thousand_elements_are_one_submission(fleet: ArraySite) -> None:
+def test_deployer_submits_thousand_elements_as_one_native_array(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-999")
     fleet.deploy()
     jobs = fleet.elements(array)
@@ -41,7 +41,7 @@ def test_a_thousand_elements_are_one_submission(fleet: ArraySite) -> None:
     assert fleet.site.states(jobs[7]) == ["PENDING", "DEPLOYING", "QUEUED"]
 
 
-def test_an_array_is_cut_to_the_sites_size(fleet: ArraySite) -> None:
+def test_deployer_splits_array_by_max_array_size(fleet: ArraySite) -> None:
     fleet.scheduler.max_array_size = 4
     array = fleet.accept("array: 0-9")
     fleet.deploy()
@@ -53,7 +53,7 @@ def test_an_array_is_cut_to_the_sites_size(fleet: ArraySite) -> None:
     assert names == [f"{array}-1", f"{array}-2", f"{array}-3"]
 
 
-def test_the_files_that_lead_tasks_to_their_attempts(fleet: ArraySite) -> None:
+def test_deployer_writes_task_table_and_marks_for_chunk(fleet: ArraySite) -> None:
     array = fleet.accept("array: '3,7'")
     fleet.deploy()
     chunk = fleet.site.platform.root.array(array).chunk(1)
@@ -65,7 +65,7 @@ def test_the_files_that_lead_tasks_to_their_attempts(fleet: ArraySite) -> None:
     assert Path(fleet.site.platform.root.job(fleet.elements(array)[0].id).template.launch).is_file()
 
 
-def test_elements_that_differ_for_the_scheduler_are_not_sent_together(fleet: ArraySite) -> None:
+def test_deployer_submits_element_with_other_resources_separately(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-3")
     odd = fleet.elements(array)[2]
     halt_job(fleet.site.platform, fleet.site.caller, odd.id)
@@ -76,7 +76,7 @@ def test_elements_that_differ_for_the_scheduler_are_not_sent_together(fleet: Arr
     assert "_" not in fleet.site.job(odd.id).native_id
 
 
-def test_two_arrays_are_two_submissions_and_single_jobs_stay_single(fleet: ArraySite) -> None:
+def test_deployer_submits_each_array_separately_and_single_jobs_alone(fleet: ArraySite) -> None:
     arrays = [fleet.accept("array: 0-1", key) for key in ("a", "b")]
     single = fleet.site.accept("c")
     fleet.deploy()
@@ -85,13 +85,13 @@ def test_two_arrays_are_two_submissions_and_single_jobs_stay_single(fleet: Array
     assert "_" not in fleet.site.job(single.id).native_id
 
 
-def test_an_array_of_one_element_is_a_single_job_for_the_scheduler(fleet: ArraySite) -> None:
+def test_deployer_submits_array_of_one_element_as_single_job(fleet: ArraySite) -> None:
     array = fleet.accept("array: 5")
     fleet.deploy()
     assert (fleet.sizes, fleet.states(array)) == ([], [JobState.QUEUED])
 
 
-def test_the_next_attempt_of_an_element_is_a_single_job(fleet: ArraySite, watcher: Watcher) -> None:
+def test_deployer_submits_next_attempt_of_element_as_single_job(fleet: ArraySite, watcher: Watcher) -> None:
     array = fleet.accept("array: 0-1")
     fleet.deploy()
     first, second = fleet.elements(array)
@@ -108,7 +108,7 @@ def test_the_next_attempt_of_an_element_is_a_single_job(fleet: ArraySite, watche
     assert fleet.scheduler.planned[-1].array_dir is None
 
 
-def test_an_array_refused_for_its_kind_is_sent_one_by_one(fleet: ArraySite) -> None:
+def test_deployer_submits_elements_singly_if_backend_refuses_arrays(fleet: ArraySite) -> None:
     fleet.scheduler.refuse_arrays = True
     array = fleet.accept("array: 0-2")
     fleet.deploy()
@@ -116,7 +116,7 @@ def test_an_array_refused_for_its_kind_is_sent_one_by_one(fleet: ArraySite) -> N
     assert [native.task for native, _ in fleet.scheduler.submitted] == [None] * 3
 
 
-def test_a_request_that_is_refused_ends_every_element_with_the_reason(fleet: ArraySite) -> None:
+def test_deployer_fails_every_element_when_submission_is_rejected(fleet: ArraySite) -> None:
     fleet.scheduler.refuse = "Invalid account or account/partition combination specified"
     array = fleet.accept("array: 0-2")
     fleet.deploy()
@@ -125,7 +125,7 @@ def test_a_request_that_is_refused_ends_every_element_with_the_reason(fleet: Arr
     assert fleet.scheduler.tried == [3]
 
 
-def test_an_array_whose_submission_fails_for_a_reason_that_nobody_knows_waits_as_a_whole(fleet: ArraySite) -> None:
+def test_deployer_keeps_whole_array_pending_after_unknown_submission_failure(fleet: ArraySite) -> None:
     fleet.scheduler.fails = "sbatch failed with 1 (fork: Cannot allocate memory)"
     array = fleet.accept("array: 0-4")
     fleet.deploy(times=3)
@@ -140,7 +140,7 @@ def test_an_array_whose_submission_fails_for_a_reason_that_nobody_knows_waits_as
     assert set(fleet.states(array)) == {JobState.QUEUED}
 
 
-def test_with_room_for_some_of_them_those_are_taken_and_the_others_wait(fleet: ArraySite) -> None:
+def test_deployer_submits_elements_up_to_job_submit_limit_and_keeps_rest_pending(fleet: ArraySite) -> None:
     fleet.scheduler.room = 20
     array = fleet.accept("array: 0-63")
     fleet.deploy()
@@ -159,7 +159,7 @@ def test_with_room_for_some_of_them_those_are_taken_and_the_others_wait(fleet: A
     assert len(fleet.scheduler.submitted) == 64
 
 
-def test_an_unreachable_scheduler_puts_all_of_them_off_and_nothing_is_marked(fleet: ArraySite) -> None:
+def test_deployer_retries_array_without_marks_when_scheduler_is_unreachable(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-2")
     get_array(fleet.site.platform, fleet.site.caller, array)
     fleet.scheduler.down = True
@@ -195,7 +195,7 @@ STEPS = ("claimed", "deploying", "written", "template", "chunk written", "chunk 
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_crash_at_any_step_leads_to_exactly_one_submission_of_each(fleet: ArraySite, step: str) -> None:
+def test_deployer_submits_each_element_once_after_crash_at_any_step(fleet: ArraySite, step: str) -> None:
     class Crashed(BaseException):
         """Stands for SIGKILL: nothing after it runs in that step."""
 
@@ -216,7 +216,7 @@ def test_a_crash_at_any_step_leads_to_exactly_one_submission_of_each(fleet: Arra
     assert all(natives[job.native_id] == job.token for job in fleet.elements(array))
 
 
-def test_a_lost_reply_is_looked_for_once_and_every_element_adopted(fleet: ArraySite) -> None:
+def test_deployer_adopts_every_element_after_lost_reply(fleet: ArraySite) -> None:
     fleet.scheduler.lose_reply = True
     array = fleet.accept("array: 0-99")
     fleet.deploy()
@@ -229,7 +229,7 @@ def test_a_lost_reply_is_looked_for_once_and_every_element_adopted(fleet: ArrayS
     assert fleet.scheduler.find_calls <= 2, "one element finds out that the scheduler answers again, then all others"
 
 
-def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(fleet: ArraySite) -> None:
+def test_deployer_resubmits_lost_array_request_after_credential_lifetime(fleet: ArraySite) -> None:
     fleet.scheduler.swallow = True
     array = fleet.accept("array: 0-4")
     fleet.deploy()
@@ -244,7 +244,7 @@ def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(fleet
     assert sorted(token for _, token in fleet.scheduler.submitted) == sorted(j.token for j in fleet.elements(array))
 
 
-def test_a_mark_keeps_what_earlier_ones_said_of_native_arrays(fleet: ArraySite) -> None:
+def test_mark_begun_keeps_earlier_native_array_marks(fleet: ArraySite) -> None:
     """A request that was given up may land all the same, and is found under its own name then."""
     job = fleet.site.deployed()
     attempt = fleet.site.attempt(job)
@@ -260,7 +260,7 @@ def test_a_mark_keeps_what_earlier_ones_said_of_native_arrays(fleet: ArraySite) 
     assert begun_at(attempt) is None
 
 
-def test_what_the_claim_says_counts_for_an_element_too(fleet: ArraySite) -> None:
+def test_deployer_adopts_native_id_from_claim_of_element(fleet: ArraySite) -> None:
     fleet.scheduler.swallow = True
     array = fleet.accept("array: 0-1")
     fleet.deploy()
@@ -275,7 +275,7 @@ def test_what_the_claim_says_counts_for_an_element_too(fleet: ArraySite) -> None
 # -------------------------------------------------------------------------------------------------- limits
 
 
-def test_a_limit_goes_to_the_scheduler_with_the_first_array_and_the_rest_waits_here(fleet: ArraySite) -> None:
+def test_deployer_passes_array_limit_to_scheduler_and_holds_further_chunks(fleet: ArraySite) -> None:
     fleet.scheduler.max_array_size = 5
     array = fleet.accept("array: 0-7%2")
     fleet.deploy(3)
@@ -284,7 +284,7 @@ def test_a_limit_goes_to_the_scheduler_with_the_first_array_and_the_rest_waits_h
     assert "2 elements of its array run at once" in fleet.elements(array)[7].pending_reason
 
 
-def test_a_limit_holds_where_elements_go_one_by_one(site: Site) -> None:
+def test_deployer_enforces_array_limit_when_elements_are_submitted_singly(site: Site) -> None:
     from ffdl_batch.services.deploy import Deployer
 
     (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-4%2"))])
@@ -305,7 +305,7 @@ def test_a_limit_holds_where_elements_go_one_by_one(site: Site) -> None:
     assert states[1:] == [JobState.QUEUED, JobState.QUEUED, JobState.PENDING, JobState.PENDING]
 
 
-def test_who_takes_over_lets_go_what_the_dead_held_back(site: Site) -> None:
+def test_deployer_releases_held_elements_after_taking_over(site: Site) -> None:
     from ffdl_batch.services.deploy import Deployer
 
     (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-2%1"))])
@@ -317,7 +317,7 @@ def test_who_takes_over_lets_go_what_the_dead_held_back(site: Site) -> None:
     assert states == [JobState.CANCELLED, JobState.QUEUED, JobState.PENDING]
 
 
-def test_elements_are_let_go_by_index_also_where_room_comes_between_two_looks(site: Site) -> None:
+def test_throttle_releases_elements_by_index_when_capacity_frees_between_calls(site: Site) -> None:
     submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-5%1"))])
     throttle, store = Throttle(site.platform), site.platform.store
 
@@ -335,7 +335,7 @@ def test_elements_are_let_go_by_index_also_where_room_comes_between_two_looks(si
     assert let_go() == [2]
 
 
-def test_an_element_that_is_gone_holds_up_the_others_no_longer_than_their_pause(site: Site) -> None:
+def test_throttle_skips_cancelled_element_after_pause(site: Site) -> None:
     (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-5%1"))])
     throttle, store = Throttle(site.platform), site.platform.store
 

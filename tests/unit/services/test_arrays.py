@@ -35,7 +35,9 @@ def fleet(site: Site) -> ArraySite:
 # ------------------------------------------------------------------------------------------------ accepting
 
 
-def test_each_element_is_a_job_and_all_are_written_at_once(fleet: ArraySite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_writes_all_elements_of_array_in_one_transaction(
+    fleet: ArraySite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
     add = Store.add_jobs
 
@@ -59,7 +61,7 @@ def test_each_element_is_a_job_and_all_are_written_at_once(fleet: ArraySite, mon
     assert (view.array, view.array_index, dict(view.array_values)) == (result.id, 2, {"lr": "0.01", "depth": "2"})
 
 
-def test_the_same_request_again_gives_the_same_array(fleet: ArraySite) -> None:
+def test_submit_returns_same_array_for_repeated_request(fleet: ArraySite) -> None:
     first = fleet.send("array: 0-9", environ={"TOKEN": "s3cr3t"})
     again = fleet.send("array: 0-9", environ={"TOKEN": "s3cr3t"})
     assert (again.id, again.elements) == (first.id, first.elements)
@@ -69,7 +71,7 @@ def test_the_same_request_again_gives_the_same_array(fleet: ArraySite) -> None:
     assert fleet.send("array: 0-9", key="k2").id != first.id
 
 
-def test_what_elements_share_lies_with_the_array_and_not_in_their_records(fleet: ArraySite) -> None:
+def test_submit_stores_shared_files_once_with_array(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-2, comment: hunter2", environ={"TOKEN": "s3cr3t"})
     directory = fleet.site.platform.root.array(array)
     assert "hunter2" in Path(directory.manifest).read_text()
@@ -82,7 +84,7 @@ def test_what_elements_share_lies_with_the_array_and_not_in_their_records(fleet:
     assert fleet.scheduler.planned[-1].user_env["TOKEN"] == "s3cr3t"
 
 
-def test_an_array_that_is_wrong_is_refused_as_a_whole(fleet: ArraySite) -> None:
+def test_submit_rejects_invalid_array_as_a_whole(fleet: ArraySite) -> None:
     problem = fleet.send("array: 9-0").problem
     assert problem is not None and problem.findings[0].path == "batch.array" and problem.findings[0].line
     too_many = fleet.send("array: 0-99999").problem
@@ -91,19 +93,19 @@ def test_an_array_that_is_wrong_is_refused_as_a_whole(fleet: ArraySite) -> None:
     assert not Path(fleet.site.platform.root.arrays).exists()
 
 
-def test_who_wants_one_job_gets_no_array(fleet: ArraySite) -> None:
+def test_submit_rejects_array_when_job_is_expected(fleet: ArraySite) -> None:
     problem = fleet.send("array: 0-1", expected=Expected.JOB).problem
     assert problem is not None and "this is an array of jobs" in problem.message
     assert fleet.send("env: {A: 1}", expected=Expected.JOB).problem is None
 
 
-def test_who_wants_an_array_gets_no_job(fleet: ArraySite) -> None:
+def test_submit_rejects_single_job_when_array_is_expected(fleet: ArraySite) -> None:
     problem = fleet.send("env: {A: 1}", expected=Expected.ARRAY).problem
     assert problem is not None and "this is one job" in problem.message
     assert fleet.send("array: 3", expected=Expected.ARRAY).problem is None
 
 
-def test_requests_with_very_many_elements_are_several_transactions(
+def test_submit_splits_large_batches_into_several_transactions(
     fleet: ArraySite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.submit.MAX_ELEMENTS", 5)
@@ -125,7 +127,7 @@ def test_requests_with_very_many_elements_are_several_transactions(
 # ----------------------------------------------------------------------------------------- reading and stopping
 
 
-def test_an_array_is_counted_and_its_elements_are_named_by_index(fleet: ArraySite) -> None:
+def test_get_array_counts_elements_and_own_job_finds_them_by_index(fleet: ArraySite) -> None:
     array = fleet.accept("array: 2-8:2%3")
     view = get_array(fleet.site.platform, fleet.site.caller, array)
     assert (view.name, view.elements, dict(view.states), view.limit, view.ended) == (
@@ -146,7 +148,7 @@ def test_an_array_is_counted_and_its_elements_are_named_by_index(fleet: ArraySit
         get_array(fleet.site.platform, fleet.site.caller, "array-zzzzzzzzz")
 
 
-def test_another_users_array_is_as_unknown_as_none(fleet: ArraySite) -> None:
+def test_array_commands_report_other_users_array_as_unknown(fleet: ArraySite) -> None:
     from ffdl_batch.services.platform import Caller
 
     array = fleet.accept("array: 0-1")
@@ -156,7 +158,7 @@ def test_another_users_array_is_as_unknown_as_none(fleet: ArraySite) -> None:
         stop_array(fleet.site.platform, Caller(fleet.site.caller.uid + 1), array, Wish.CANCEL)
 
 
-def test_a_cancel_ends_what_no_scheduler_has_and_is_passed_on_for_the_rest_at_once(
+def test_stop_array_cancels_pending_elements_and_forwards_cancel_for_queued_ones(
     fleet: ArraySite, watcher: Watcher
 ) -> None:
     array = fleet.accept("array: 0-9")
@@ -173,7 +175,7 @@ def test_a_cancel_ends_what_no_scheduler_has_and_is_passed_on_for_the_rest_at_on
     assert fleet.scheduler.stop_calls == [("cancel", 10)]
 
 
-def test_a_halt_withdraws_those_that_wait_and_signals_those_that_run(fleet: ArraySite, watcher: Watcher) -> None:
+def test_stop_array_halt_withdraws_queued_and_signals_running_elements(fleet: ArraySite, watcher: Watcher) -> None:
     array = fleet.accept("array: 0-5")
     fleet.deploy()
     for job in fleet.elements(array)[:2]:
@@ -186,7 +188,7 @@ def test_a_halt_withdraws_those_that_wait_and_signals_those_that_run(fleet: Arra
 # ------------------------------------------------------------------------------------------- dry runs, deps
 
 
-def test_a_dry_run_shows_the_native_array_and_keeps_nothing(fleet: ArraySite) -> None:
+def test_plan_submission_shows_native_array_and_keeps_no_files(fleet: ArraySite) -> None:
     view = plan_submission(
         fleet.site.platform, fleet.site.caller, fleet.site.submission("k", manifest("array: 0-2%1")), trial=False
     )
@@ -198,13 +200,13 @@ def test_a_dry_run_shows_the_native_array_and_keeps_nothing(fleet: ArraySite) ->
     assert list((Path(fleet.site.platform.root.path) / "jobs").iterdir()) == []
 
 
-def test_a_dry_run_where_elements_go_one_by_one(site: Site) -> None:
+def test_plan_submission_warns_if_elements_are_submitted_singly(site: Site) -> None:
     view = plan_submission(site.platform, site.caller, site.submission("k", manifest(GRID)), trial=False)
     assert any("an array of 4 jobs, each by itself" in warning for warning in view.warnings)
     assert view.environment["lr"] == "0.1"
 
 
-def test_who_depends_on_an_array_depends_on_all_of_its_elements(fleet: ArraySite) -> None:
+def test_dependency_on_array_expands_to_all_elements(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-2")
     ids = [job.id for job in fleet.elements(array)]
     after = fleet.site.accept("all", manifest(f"dependency: 'afterok:{array}'"))
@@ -218,7 +220,7 @@ def test_who_depends_on_an_array_depends_on_all_of_its_elements(fleet: ArraySite
     assert waiting.state is JobState.PENDING and "Dependency" in waiting.pending_reason
 
 
-def test_elements_can_wait_each_for_its_own(fleet: ArraySite) -> None:
+def test_aftercorr_dependency_matches_elements_by_index(fleet: ArraySite) -> None:
     first = fleet.accept("array: 0-2")
     second = fleet.accept(f"array: '1,2', dependency: 'aftercorr:{first}'", "k2")
     ids = [job.id for job in fleet.elements(first)]
@@ -233,7 +235,7 @@ def test_elements_can_wait_each_for_its_own(fleet: ArraySite) -> None:
     assert problem.findings[0].line is not None
 
 
-def test_what_no_array_of_the_database_owns_is_swept_in_time(fleet: ArraySite) -> None:
+def test_janitor_removes_old_orphaned_array_directories(fleet: ArraySite) -> None:
     known = fleet.accept("array: 0-1")
     arrays = Path(fleet.site.platform.root.arrays)
     orphan, young, deployed = (arrays / f"array-00000000{n}" for n in range(3))

@@ -63,7 +63,7 @@ def refusal(site: Site, job: Job, learner: int | None = 1, caller: Caller | None
     return refused.value
 
 
-def test_a_plan_has_what_the_node_needs(site: Site, scheduler: Reaching) -> None:
+def test_plan_attach_returns_command_for_one_or_all_learners_of_node(site: Site, scheduler: Reaching) -> None:
     job = processing(site)
     node = Node(site, job)
     node.says(K.STARTED, host="n1.site", allocation="77")
@@ -77,7 +77,7 @@ def test_a_plan_has_what_the_node_needs(site: Site, scheduler: Reaching) -> None
     assert (both.learners, both.argv[-1]) == ((1, 2), "1,2")
 
 
-def test_a_learner_that_has_ended_is_not_entered(site: Site, scheduler: Reaching) -> None:
+def test_plan_attach_rejects_ended_or_unknown_learner(site: Site, scheduler: Reaching) -> None:
     job = processing(site)
     Node(site, job).begins(1).begins(2).ends(2, 7)
     told = refusal(site, job, 2)
@@ -91,27 +91,29 @@ def test_a_learner_that_has_ended_is_not_entered(site: Site, scheduler: Reaching
     assert (refusal(site, job, 3).status, "has learners 1 to 2" in refusal(site, job, 3).problem.message) == (400, True)
 
 
-def test_a_job_without_a_running_learner_is_not_entered(site: Site, scheduler: Reaching) -> None:
+def test_plan_attach_rejects_job_without_running_learner(site: Site, scheduler: Reaching) -> None:
     job = processing(site)
     Node(site, job).begins(1).begins(2).ends(2, 7).ends(1, 0)
     assert refusal(site, job, None).problem.message == f"no learner of {job.id} runs now"
 
 
 @pytest.mark.parametrize("state", [JobState.DOWNLOADING, JobState.STORING, JobState.COMPLETED])
-def test_a_job_that_does_not_train_is_not_entered(site: Site, scheduler: Reaching, state: JobState) -> None:
+def test_plan_attach_rejects_job_that_is_not_processing(site: Site, scheduler: Reaching, state: JobState) -> None:
     job = processing(site, state)
     told = refusal(site, job)
     assert (told.status, told.problem.message) == (409, f"{job.id} is {state}: only a learner that runs can be entered")
 
 
-def test_nobody_else_enters_not_even_an_administrator(site: Site, scheduler: Reaching) -> None:
+def test_plan_attach_rejects_other_users_and_administrators(site: Site, scheduler: Reaching) -> None:
     job = processing(site)
     assert refusal(site, job, caller=Caller(site.caller.uid + 1)).status == 404
     assert refusal(site, job, caller=Caller(site.caller.uid + 1, is_admin=True)).status == 403
 
 
 @pytest.mark.parametrize("error", [InvalidRequest("pod 0 does not run"), SchedulerMissing("no cluster is configured")])
-def test_where_it_cannot_be_reached_now_that_is_told(site: Site, scheduler: Reaching, error: SchedulerError) -> None:
+def test_plan_attach_returns_422_when_backend_cannot_reach_learner(
+    site: Site, scheduler: Reaching, error: SchedulerError
+) -> None:
     job = processing(site)
     Node(site, job).begins(1).begins(2)
     scheduler.refuses = error
@@ -119,7 +121,7 @@ def test_where_it_cannot_be_reached_now_that_is_told(site: Site, scheduler: Reac
     assert (told.status, told.problem.message) == (422, str(error))
 
 
-def test_a_scheduler_that_does_not_answer_is_asked_again_by_whoever_wants_in(site: Site, scheduler: Reaching) -> None:
+def test_plan_attach_returns_retryable_error_when_scheduler_is_unreachable(site: Site, scheduler: Reaching) -> None:
     job = processing(site)
     Node(site, job).begins(1).begins(2)
     scheduler.refuses = SchedulerUnreachable("Pods cannot be listed: refused")
@@ -128,7 +130,7 @@ def test_a_scheduler_that_does_not_answer_is_asked_again_by_whoever_wants_in(sit
     assert told.problem.message == "fake does not answer: Pods cannot be listed: refused"
 
 
-def test_a_backend_that_cannot_is_named(site: Site) -> None:
+def test_plan_attach_rejects_backend_without_attach_support(site: Site) -> None:
     job = processing(site)
     Node(site, job).begins(1).begins(2)
     assert "the backend fake cannot start anything" in refusal(site, job).problem.message

@@ -95,7 +95,7 @@ def fail(adapters: Adapters) -> None:
         ask(adapters, SchedulerUnreachable("Unable to contact slurm controller"))
 
 
-def test_the_first_failure_opens_the_circuit_and_an_answer_closes_it(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_opens_on_first_failure_and_closes_on_answer(adapters: Adapters, clock: FakeClock) -> None:
     began = clock.now()
     fail(adapters)
     (health,) = adapters.health()
@@ -111,7 +111,7 @@ def test_the_first_failure_opens_the_circuit_and_an_answer_closes_it(adapters: A
     assert adapters.health()[0].unreachable_since is None
 
 
-def test_the_outage_keeps_its_beginning_and_pauses_grow(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_keeps_outage_start_and_lengthens_pauses(adapters: Adapters, clock: FakeClock) -> None:
     began, waits = clock.now(), []
     for _ in range(9):
         fail(adapters)
@@ -122,7 +122,7 @@ def test_the_outage_keeps_its_beginning_and_pauses_grow(adapters: Adapters, cloc
     assert 0.75 * LONGEST_PAUSE_S <= waits[-1] <= 1.25 * LONGEST_PAUSE_S
 
 
-def test_what_is_not_there_is_looked_for_often(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_retries_missing_scheduler_at_short_intervals(adapters: Adapters, clock: FakeClock) -> None:
     for _ in range(9):
         with pytest.raises(SchedulerMissing):
             ask(adapters, SchedulerMissing("there is no kubeconfig"))
@@ -130,7 +130,7 @@ def test_what_is_not_there_is_looked_for_often(adapters: Adapters, clock: FakeCl
         clock.tick(adapters.wait_s(NAME))
 
 
-def test_an_outage_that_a_daemon_begins_with_may_be_older_than_it(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_marks_first_outage_of_daemon_as_possibly_older(adapters: Adapters, clock: FakeClock) -> None:
     fail(adapters)
     assert adapters.outages()[0].maybe_before
     clock.tick(2)
@@ -149,7 +149,7 @@ class Accounted(Site):
         return self.away
 
 
-def test_an_accounting_that_is_away_is_told_beside_its_scheduler(tmp_path: Path, clock: FakeClock) -> None:
+def test_adapters_list_accounting_outage_separately_from_scheduler(tmp_path: Path, clock: FakeClock) -> None:
     scheduler = Accounted()
     adapters = make(tmp_path, clock, scheduler)
     ask(adapters)
@@ -175,7 +175,9 @@ def test_an_accounting_that_is_away_is_told_beside_its_scheduler(tmp_path: Path,
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_says_that_a_scheduler_does_not_answer(adapters: Adapters, failure: Exception, is_out: bool) -> None:
+def test_circuit_opens_only_for_errors_that_mean_no_answer(
+    adapters: Adapters, failure: Exception, is_out: bool
+) -> None:
     with pytest.raises(type(failure)):
         ask(adapters, failure)
     assert adapters.is_out(NAME) is is_out
@@ -184,7 +186,7 @@ def test_what_says_that_a_scheduler_does_not_answer(adapters: Adapters, failure:
 @pytest.mark.parametrize(
     ("failure", "is_out"), [(TooMany("no room"), False), (InvalidRequest("no"), False), (NotNow("busy"), True)]
 )
-def test_a_refusal_is_an_answer_and_what_asked_nothing_is_none(
+def test_circuit_closes_on_rejection_but_not_on_busy_error(
     adapters: Adapters, clock: FakeClock, failure: Exception, is_out: bool
 ) -> None:
     fail(adapters)
@@ -195,7 +197,7 @@ def test_a_refusal_is_an_answer_and_what_asked_nothing_is_none(
     assert adapters.may_ask(NAME)
 
 
-def test_a_submission_that_fails_in_an_outage_is_a_failure_more(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_counts_failed_submission_as_failure_during_outage(adapters: Adapters, clock: FakeClock) -> None:
     fail(adapters)
     clock.tick(60)
     with pytest.raises(NotTaken):
@@ -203,7 +205,7 @@ def test_a_submission_that_fails_in_an_outage_is_a_failure_more(adapters: Adapte
     assert adapters.is_out(NAME) and not adapters.may_ask(NAME)
 
 
-def test_the_log_hears_of_an_outage_once_then_seldom_and_of_its_end(
+def test_circuit_logs_outage_with_growing_gaps_and_its_end_once(
     adapters: Adapters, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -223,7 +225,7 @@ def test_the_log_hears_of_an_outage_once_then_seldom_and_of_its_end(
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [answered]
 
 
-def test_what_was_not_taken_is_tried_when_the_scheduler_answers_again(adapters: Adapters, clock: FakeClock) -> None:
+def test_adapters_clear_submission_pause_when_scheduler_answers_again(adapters: Adapters, clock: FakeClock) -> None:
     spec = JobSpec("digits", Framework("custom", "x", "true"))
     adapters.rooms.turned_away(NAME, spec, "sbatch failed with 127")
     fail(adapters)
@@ -233,7 +235,7 @@ def test_what_was_not_taken_is_tried_when_the_scheduler_answers_again(adapters: 
     assert adapters.rooms.wait_s(NAME, spec) == 0
 
 
-def test_of_eight_that_come_after_the_pause_one_asks(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_admits_one_caller_after_pause(adapters: Adapters, clock: FakeClock) -> None:
     fail(adapters)
     clock.tick(60)
     answer, asked = threading.Event(), []
@@ -257,7 +259,7 @@ def test_of_eight_that_come_after_the_pause_one_asks(adapters: Adapters, clock: 
     assert adapters.may_ask(NAME) and not adapters.is_out(NAME)
 
 
-def test_eight_that_ask_at_once_and_fail_are_one_failure(adapters: Adapters) -> None:
+def test_circuit_counts_concurrent_failures_as_one(adapters: Adapters) -> None:
     together = threading.Barrier(8)
 
     def come(_: int) -> None:
@@ -270,7 +272,7 @@ def test_eight_that_ask_at_once_and_fail_are_one_failure(adapters: Adapters) -> 
     assert adapters.wait_s(NAME) <= 1.25 * FIRST_PAUSE_S
 
 
-def test_each_backend_has_a_circuit_of_its_own(adapters: Adapters) -> None:
+def test_circuit_is_separate_for_each_backend(adapters: Adapters) -> None:
     adapters.use("other", Site())
     fail(adapters)
     with adapters.asking("other"):
@@ -281,7 +283,9 @@ def test_each_backend_has_a_circuit_of_its_own(adapters: Adapters) -> None:
 # ------------------------------------------------------------------------------------------------ sites
 
 
-def test_facts_are_asked_for_once_a_minute(adapters: Adapters, clock: FakeClock, scheduler: Site) -> None:
+def test_site_facts_are_probed_again_only_after_their_lifetime(
+    adapters: Adapters, clock: FakeClock, scheduler: Site
+) -> None:
     for _ in range(5):
         assert adapters.facts(NAME).version == "1"
     assert scheduler.probes == 1
@@ -291,7 +295,7 @@ def test_facts_are_asked_for_once_a_minute(adapters: Adapters, clock: FakeClock,
     assert adapters.health()[0].version == "2"
 
 
-def test_a_site_that_will_say_more_in_a_moment_is_asked_again_soon(
+def test_site_facts_are_probed_again_early_when_marked_as_passing(
     adapters: Adapters, clock: FakeClock, scheduler: Site
 ) -> None:
     scheduler.passing = True
@@ -303,7 +307,7 @@ def test_a_site_that_will_say_more_in_a_moment_is_asked_again_soon(
     assert adapters.facts(NAME).version == "2" and scheduler.probes == 2
 
 
-def test_many_who_need_them_first_ask_one_question(adapters: Adapters, scheduler: Site) -> None:
+def test_site_facts_are_probed_once_for_concurrent_first_callers(adapters: Adapters, scheduler: Site) -> None:
     scheduler.gate.clear()
     with ThreadPoolExecutor(8) as pool:
         found = [pool.submit(adapters.facts, NAME) for _ in range(8)]
@@ -314,7 +318,7 @@ def test_many_who_need_them_first_ask_one_question(adapters: Adapters, scheduler
     assert scheduler.probes == 1
 
 
-def test_a_site_that_is_slow_keeps_nobody_waiting_who_knows_it(
+def test_site_facts_return_cached_value_while_slow_site_is_probed(
     adapters: Adapters, clock: FakeClock, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.site_facts.PATIENCE_S", 0.05)
@@ -333,7 +337,7 @@ def test_a_site_that_is_slow_keeps_nobody_waiting_who_knows_it(
     assert scheduler.probes == 2
 
 
-def test_who_would_have_to_refuse_by_what_is_known_waits_for_a_slow_site(
+def test_refresh_waits_for_answer_of_slow_site(
     adapters: Adapters, clock: FakeClock, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.site_facts.PATIENCE_S", 0.0)
@@ -349,7 +353,7 @@ def test_who_would_have_to_refuse_by_what_is_known_waits_for_a_slow_site(
         assert anew.result().version == "2"
 
 
-def test_a_site_that_never_answered_is_waited_for_and_then_said_so(
+def test_site_facts_raise_error_when_first_probe_times_out(
     adapters: Adapters, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.site_facts.FIRST_PATIENCE_S", 0.05)
@@ -360,7 +364,7 @@ def test_a_site_that_never_answered_is_waited_for_and_then_said_so(
 
 
 @pytest.mark.parametrize("failure", [SchedulerUnreachable("down"), InvalidRequest("no such slurm")])
-def test_facts_of_a_site_that_answered_once_outlive_its_outage(
+def test_site_facts_survive_outage_after_first_answer(
     adapters: Adapters, clock: FakeClock, scheduler: Site, failure: Exception
 ) -> None:
     scheduler.failure = failure
@@ -374,7 +378,7 @@ def test_facts_of_a_site_that_answered_once_outlive_its_outage(
     assert adapters.facts(NAME).version == "1"
 
 
-def test_a_daemon_that_starts_in_an_outage_knows_what_the_site_told_the_one_before(
+def test_site_facts_of_previous_daemon_are_used_when_site_is_down(
     tmp_path: Path, clock: FakeClock, scheduler: Site
 ) -> None:
     make(tmp_path, clock, scheduler).facts(NAME)
@@ -389,7 +393,7 @@ def test_a_daemon_that_starts_in_an_outage_knows_what_the_site_told_the_one_befo
 
 
 @pytest.mark.parametrize("spoil", ["", "{", '{"format": 2}', "[]", '{"format": 1, "made_by": "another release"}'])
-def test_what_another_release_kept_or_nobody_is_not_used(
+def test_site_facts_file_is_ignored_if_damaged_or_of_another_release(
     tmp_path: Path, clock: FakeClock, scheduler: Site, spoil: str
 ) -> None:
     scheduler.failure = SchedulerUnreachable("down")
@@ -398,19 +402,19 @@ def test_what_another_release_kept_or_nobody_is_not_used(
         make(tmp_path, clock, scheduler).facts(NAME)
 
 
-def test_facts_that_cannot_be_kept_are_facts(adapters: Adapters, tmp_path: Path) -> None:
+def test_site_facts_are_returned_when_cache_file_cannot_be_written(adapters: Adapters, tmp_path: Path) -> None:
     (tmp_path / "site-fake.json").mkdir()
     assert adapters.facts(NAME).version == "1"
 
 
-def test_what_is_kept_says_who_made_it(adapters: Adapters, tmp_path: Path) -> None:
+def test_site_facts_file_records_format_and_producer(adapters: Adapters, tmp_path: Path) -> None:
     adapters.facts(NAME)
     cell = json.loads((tmp_path / "site-fake.json").read_text())
     assert (cell["format"], cell["facts"]["version"]) == (1, "1")
     assert len(cell["made_by"]) == 16
 
 
-def test_whoever_misses_something_gets_fresh_facts_but_no_more_than_every_few_seconds(
+def test_refresh_probes_site_at_most_once_every_few_seconds(
     adapters: Adapters, clock: FakeClock, scheduler: Site
 ) -> None:
     adapters.facts(NAME)

@@ -41,7 +41,7 @@ def opened(settings: Settings) -> Platform:
     return platform
 
 
-def test_a_daemon_with_another_tree_is_refused_while_a_job_lives(first: Settings, other_tree: Settings) -> None:
+def test_open_platform_rejects_other_jobs_dir_while_a_job_is_live(first: Settings, other_tree: Settings) -> None:
     platform = open_platform(first)
     job = add_job(platform.store)
     platform.close()
@@ -59,7 +59,7 @@ def test_a_daemon_with_another_tree_is_refused_while_a_job_lives(first: Settings
         open_platform(first)
 
 
-def test_a_daemon_with_another_tree_is_refused_while_another_daemon_works(
+def test_open_platform_rejects_other_jobs_dir_while_another_daemon_holds_a_lease(
     first: Settings, other_tree: Settings
 ) -> None:
     platform = open_platform(first)
@@ -73,7 +73,7 @@ def test_a_daemon_with_another_tree_is_refused_while_another_daemon_works(
     opened(other_tree)
 
 
-def test_a_tree_that_was_moved_is_the_same_tree(first: Settings, tmp_path: Path) -> None:
+def test_open_platform_accepts_moved_jobs_tree(first: Settings, tmp_path: Path) -> None:
     platform = open_platform(first)
     add_job(platform.store)
     platform.close()
@@ -81,7 +81,9 @@ def test_a_tree_that_was_moved_is_the_same_tree(first: Settings, tmp_path: Path)
     opened(replace(first, jobs_dir=str(tmp_path / "moved")))
 
 
-def test_a_tree_that_is_lost_is_replaced_by_hand(first: Settings, other_tree: Settings) -> None:
+def test_open_platform_accepts_replacement_tree_after_its_name_is_written_by_hand(
+    first: Settings, other_tree: Settings
+) -> None:
     platform = open_platform(first)
     add_job(platform.store)
     platform.close()
@@ -93,7 +95,9 @@ def test_a_tree_that_is_lost_is_replaced_by_hand(first: Settings, other_tree: Se
     opened(other_tree)
 
 
-def test_a_name_that_was_never_written_is_written_now(first: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_platform_writes_tree_name_when_its_file_is_empty(
+    first: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody was killed between making the file and writing it."""
     monkeypatch.setattr("ffdl_batch.services.binding._PATIENCE_S", 0.1)
     Path(first.jobs_dir).mkdir(parents=True)
@@ -103,7 +107,7 @@ def test_a_name_that_was_never_written_is_written_now(first: Settings, monkeypat
     opened(first)
 
 
-def test_a_tree_has_a_whole_name_or_none(first: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_platform_writes_tree_name_file_atomically(first: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever a daemon that names its tree is killed: each file that it opens is a moment at which that may happen."""
     name, opened_files, open_file = Path(first.jobs_dir) / ".tree", [], os.open
 
@@ -120,7 +124,7 @@ def test_a_tree_has_a_whole_name_or_none(first: Settings, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file", "a database without tables"])
-def test_a_database_that_is_gone_is_not_made_anew_over_jobs(tmp_path: Path, left: str) -> None:
+def test_open_platform_rejects_missing_database_when_job_directories_exist(tmp_path: Path, left: str) -> None:
     (tmp_path / "database").mkdir()
     file = tmp_path / "database" / "jobs.sqlite3"
     settings = settings_of(tmp_path / "one", f"sqlite:///{file}")
@@ -148,7 +152,7 @@ def test_a_database_that_is_gone_is_not_made_anew_over_jobs(tmp_path: Path, left
     opened(settings)
 
 
-def test_a_server_may_get_a_tree_that_has_jobs(first: Settings) -> None:
+def test_open_platform_accepts_existing_tree_only_with_new_postgresql_database(first: Settings) -> None:
     """Whoever goes over from SQLite brings the tree along; an empty SQLite database is another matter."""
     Path(first.jobs_dir, "jobs", "training-0a1b2c3d4").mkdir(parents=True)
     if first.database.startswith("postgresql"):

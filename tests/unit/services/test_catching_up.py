@@ -15,7 +15,7 @@ from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site, write_final
 
 
-def test_the_first_round_is_enough_for_jobs_that_ended_meanwhile(site: Site, watcher: Watcher) -> None:
+def test_watcher_catches_up_with_ended_jobs_in_first_round(site: Site, watcher: Watcher) -> None:
     jobs = [site.deployed(key) for key in ("one", "two")]
     for job in jobs:
         write_final(site, job)
@@ -27,7 +27,7 @@ def test_the_first_round_is_enough_for_jobs_that_ended_meanwhile(site: Site, wat
     assert site.scheduler.observe_calls == 1
 
 
-def test_a_chain_is_followed_to_its_end_without_waiting_for_the_next_round(site: Site, watcher: Watcher) -> None:
+def test_watcher_follows_continuations_without_another_listing(site: Site, watcher: Watcher) -> None:
     """The bell of the job is taken down when its first attempt is read, and nobody rings for the later ones again."""
     job = site.deployed()
     head = FakeHead(site.platform.root, job, site.clock.now())
@@ -52,14 +52,14 @@ def test_a_chain_is_followed_to_its_end_without_waiting_for_the_next_round(site:
     assert site.scheduler.observe_calls == 1
 
 
-def test_a_scheduler_that_does_not_answer_is_not_waited_for(site: Site, watcher: Watcher) -> None:
+def test_watcher_catches_up_when_scheduler_does_not_answer(site: Site, watcher: Watcher) -> None:
     site.deployed()
     site.scheduler.down = True
     watcher.step(full=True)
     assert watcher.is_caught_up
 
 
-def test_who_leaves_the_watching_to_another_daemon_need_not_catch_up(site: Site, watcher: Watcher) -> None:
+def test_watcher_catches_up_at_once_when_another_daemon_is_leader(site: Site, watcher: Watcher) -> None:
     watcher.step(full=True)
     other = Watcher(site.platform)
     before = other.is_caught_up
@@ -68,7 +68,9 @@ def test_who_leaves_the_watching_to_another_daemon_need_not_catch_up(site: Site,
 
 
 @pytest.mark.parametrize("rung", [True, False])
-def test_one_listing_is_enough_where_the_head_has_said_its_last_word(site: Site, watcher: Watcher, rung: bool) -> None:
+def test_watcher_fails_forgotten_job_by_final_record_with_or_without_doorbell(
+    site: Site, watcher: Watcher, rung: bool
+) -> None:
     job = site.deployed()
     head = FakeHead(site.platform.root, job, site.clock.now())
     head.starts()
@@ -85,7 +87,7 @@ def test_one_listing_is_enough_where_the_head_has_said_its_last_word(site: Site,
     assert site.scheduler.observe_calls == (1 if rung else 2)
 
 
-def test_a_word_that_was_not_the_last_is_not_enough(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_forgotten_job_processing_after_record_of_external_end(site: Site, watcher: Watcher) -> None:
     """What was ended from outside may have been started anew; a listing that leaves it out proves nothing yet."""
     job = site.deployed()
     head = FakeHead(site.platform.root, job, site.clock.now())
@@ -99,7 +101,7 @@ def test_a_word_that_was_not_the_last_is_not_enough(site: Site, watcher: Watcher
 
 
 @pytest.mark.parametrize(("ago_s", "state"), [(SETTLE_S, JobState.PROCESSING), (LONG_AGO_S, JobState.PENDING)])
-def test_no_record_is_waited_for_where_the_end_was_long_ago(
+def test_watcher_waits_for_final_record_only_if_job_ended_recently(
     site: Site, watcher: Watcher, ago_s: float, state: JobState
 ) -> None:
     job = site.deployed()

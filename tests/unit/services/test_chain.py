@@ -29,9 +29,7 @@ from tests.unit.services.conftest import Site
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_until_the_last_word_is_given_up_the_job_says_what_it_waits_for(
-    site: Site, watcher: Watcher, saved: bool
-) -> None:
+def test_watcher_explains_wait_for_final_record_until_it_times_out(site: Site, watcher: Watcher, saved: bool) -> None:
     """A head that was killed says nothing; a record of it might still become visible on a shared file system."""
     job = site.deployed()
     head = running(site, watcher, job)
@@ -47,7 +45,7 @@ def test_until_the_last_word_is_given_up_the_job_says_what_it_waits_for(
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.PENDING, "")
 
 
-def test_a_last_word_that_is_there_is_not_waited_for(site: Site, watcher: Watcher) -> None:
+def test_watcher_completes_job_at_once_if_final_record_exists(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.ends(Outcome.COMPLETED)
@@ -56,7 +54,7 @@ def test_a_last_word_that_is_there_is_not_waited_for(site: Site, watcher: Watche
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.COMPLETED, "")
 
 
-def test_a_head_that_goes_on_is_followed_without_the_schedulers_end(site: Site, watcher: Watcher) -> None:
+def test_watcher_follows_continuation_of_head_without_scheduler_end(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     asked = site.scheduler.observe_calls
@@ -80,7 +78,7 @@ def test_a_head_that_goes_on_is_followed_without_the_schedulers_end(site: Site, 
     assert "checkpoint confirmed" in moved.message
 
 
-def test_attempts_that_passed_while_no_daemon_looked_are_all_in_the_history(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_all_attempts_that_passed_without_daemon(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head_of(site, job).starts()
     head = head_of(site, job)
@@ -106,7 +104,7 @@ def test_attempts_that_passed_while_no_daemon_looked_are_all_in_the_history(site
     assert len(site.scheduler.submitted) == 3
 
 
-def test_a_successor_that_nobody_submitted_is_submitted_after_a_while(site: Site, watcher: Watcher) -> None:
+def test_deployer_submits_successor_after_handover_timeout(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).goes_on()
     watcher.step(full=False)
@@ -122,7 +120,7 @@ def test_a_successor_that_nobody_submitted_is_submitted_after_a_while(site: Site
     assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.QUEUED, 2)
 
 
-def test_a_preempted_job_goes_on_with_what_it_left(site: Site, watcher: Watcher) -> None:
+def test_watcher_continues_preempted_job_from_its_results(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.saves()
@@ -140,7 +138,7 @@ def test_a_preempted_job_goes_on_with_what_it_left(site: Site, watcher: Watcher)
     assert read_control(site.platform.root.job(job.id).attempt(1)).attempt == 2
 
 
-def test_a_node_that_failed_is_kept_away_from(site: Site, watcher: Watcher) -> None:
+def test_watcher_excludes_failed_node_from_next_attempt(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     end(site, watcher, job, EndCause.NODE_FAIL)
@@ -149,7 +147,7 @@ def test_a_node_that_failed_is_kept_away_from(site: Site, watcher: Watcher) -> N
     assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 
 
-def test_a_backend_that_has_no_other_node_is_not_kept_off_it(site: Site, watcher: Watcher) -> None:
+def test_watcher_excludes_no_node_if_backend_cannot_avoid_nodes(site: Site, watcher: Watcher) -> None:
     class Alone(FakeScheduler):
         avoid = None  # type: ignore[assignment]
 
@@ -161,7 +159,7 @@ def test_a_backend_that_has_no_other_node_is_not_kept_off_it(site: Site, watcher
     assert (site.job(job.id).state, site.job(job.id).overrides.exclude) == (JobState.PENDING, ())
 
 
-def test_a_backend_that_is_configured_no_more_keeps_no_end_from_being_judged(
+def test_watcher_judges_end_when_backend_is_no_longer_configured(
     site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(_: Adapters, name: str) -> Scheduler:
@@ -178,7 +176,7 @@ def test_a_backend_that_is_configured_no_more_keeps_no_end_from_being_judged(
     assert (site.job(job.id).state, site.job(job.id).overrides.exclude) == (JobState.PENDING, ())
 
 
-def test_gpu_time_of_what_was_killed_is_counted_to_its_last_sign(site: Site, watcher: Watcher) -> None:
+def test_watcher_counts_gpu_time_until_last_heartbeat_without_scheduler_times(site: Site, watcher: Watcher) -> None:
     """Where the scheduler does not say when it started or ended it."""
     job = site.deployed()
     head = running(site, watcher, job)
@@ -194,7 +192,7 @@ def test_gpu_time_of_what_was_killed_is_counted_to_its_last_sign(site: Site, wat
     assert (attempt.ended_at, attempt.gpu_seconds, site.job(job.id).spent.gpu_seconds) == (head.at, 90.0, 90.0)
 
 
-def test_a_scheduler_that_refuses_without_the_failed_node_gets_it_back(site: Site, watcher: Watcher) -> None:
+def test_deployer_removes_node_exclusion_when_scheduler_rejects_it(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     end(site, watcher, job, EndCause.NODE_FAIL)
@@ -210,7 +208,7 @@ def test_a_scheduler_that_refuses_without_the_failed_node_gets_it_back(site: Sit
 @pytest.mark.parametrize(
     ("saved", "said"), [(False, "the same point again"), (True, "where the manifest gives batch.retry.timeouts")]
 )
-def test_a_time_limit_without_checkpoint_ends_the_chain_and_says_so(
+def test_watcher_fails_job_after_time_limit_without_confirmed_checkpoint(
     site: Site, watcher: Watcher, saved: bool, said: str
 ) -> None:
     job = site.deployed()
@@ -224,14 +222,16 @@ def test_a_time_limit_without_checkpoint_ends_the_chain_and_says_so(
     assert said in after.message and after.message.endswith(", so the chain ends here")
 
 
-def test_saved_checkpoints_are_enough_where_the_manifest_says_so(site: Site, watcher: Watcher) -> None:
+def test_watcher_continues_after_time_limit_with_saved_checkpoint_if_manifest_allows(
+    site: Site, watcher: Watcher
+) -> None:
     job = accept(site, "timeouts: 3")
     running(site, watcher, job).saves()
     end(site, watcher, job, EndCause.TIMEOUT)
     assert site.job(job.id).state is JobState.PENDING
 
 
-def test_a_budget_that_is_spent_ends_the_chain_and_says_so(site: Site, watcher: Watcher) -> None:
+def test_watcher_fails_job_when_retry_budget_is_spent(site: Site, watcher: Watcher) -> None:
     job = accept(site, "preemptions: 0")
     running(site, watcher, job).saves()
     end(site, watcher, job, EndCause.PREEMPTED)
@@ -241,7 +241,7 @@ def test_a_budget_that_is_spent_ends_the_chain_and_says_so(site: Site, watcher: 
 
 
 @pytest.mark.parametrize(("retry", "state"), [("failures: 0", JobState.FAILED), ("failures: 1", JobState.PENDING)])
-def test_a_failure_is_tried_again_where_the_manifest_says_so(
+def test_watcher_retries_failed_attempt_only_within_manifest_budget(
     site: Site, watcher: Watcher, retry: str, state: JobState
 ) -> None:
     job = accept(site, retry)
@@ -252,7 +252,7 @@ def test_a_failure_is_tried_again_where_the_manifest_says_so(
     assert site.platform.store.attempts(job.id)[0].interruption == "failure"
 
 
-def test_a_head_that_found_that_the_chain_ends_is_believed(site: Site, watcher: Watcher) -> None:
+def test_watcher_accepts_decision_of_head_not_to_continue(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     message = "the time limit was reached; no checkpoint was confirmed; the chain ends here"
@@ -263,7 +263,7 @@ def test_a_head_that_found_that_the_chain_ends_is_believed(site: Site, watcher: 
     assert after.spent.timeouts == 1
 
 
-def test_a_successor_that_the_head_could_not_submit_is_the_platforms(site: Site, watcher: Watcher) -> None:
+def test_watcher_continues_job_when_head_could_not_submit_successor(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     confirmed = Checkpoint(asked=True, confirmed=True, answered=True, took_s=2.0)
@@ -274,7 +274,7 @@ def test_a_successor_that_the_head_could_not_submit_is_the_platforms(site: Site,
     assert (site.job(job.id).state, site.job(job.id).spent.timeouts) == (JobState.PENDING, 1)
 
 
-def test_a_successor_that_a_killed_head_had_begun_is_not_doubled(site: Site, watcher: Watcher) -> None:
+def test_watcher_adopts_successor_submitted_by_killed_head(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.saves()
@@ -286,7 +286,7 @@ def test_a_successor_that_a_killed_head_had_begun_is_not_doubled(site: Site, wat
     assert (site.job(job.id).state, len(site.scheduler.submitted)) == (JobState.QUEUED, 2)
 
 
-def test_the_schedulers_own_requeue_is_adopted_once_and_counted(site: Site, watcher: Watcher) -> None:
+def test_watcher_counts_scheduler_requeue_once(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     native = NativeId(job.native_id)
@@ -306,7 +306,7 @@ def test_the_schedulers_own_requeue_is_adopted_once_and_counted(site: Site, watc
     assert len(site.scheduler.submitted) == 1
 
 
-def test_a_requeue_that_no_daemon_saw_is_in_the_history(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_requeue_that_happened_without_daemon(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).ends(Outcome.CANCELLED, message="ended from outside")
     site.clock.tick(60)
@@ -320,7 +320,7 @@ def test_a_requeue_that_no_daemon_saw_is_in_the_history(site: Site, watcher: Wat
     other.close()
 
 
-def test_the_node_that_failed_is_named_also_when_the_job_runs_elsewhere_by_then(site: Site, watcher: Watcher) -> None:
+def test_watcher_excludes_failed_node_when_requeued_job_runs_elsewhere(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     site.clock.tick(60)
@@ -342,7 +342,7 @@ def requeued(site: Site, watcher: Watcher) -> FakeHead:
     return head
 
 
-def test_a_requeue_is_told_when_the_controllers_have_said_why(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_requeue_as_preemption_after_final_record_of_head(site: Site, watcher: Watcher) -> None:
     head = requeued(site, watcher)
     head.ends(Outcome.CANCELLED, message="ended from outside")
     watcher.step(full=True)
@@ -355,7 +355,7 @@ def test_a_requeue_is_told_when_the_controllers_have_said_why(site: Site, watche
     assert attempt.restarts == (RestartView(entry.at, entry.message),)
 
 
-def test_a_requeue_whose_controllers_fell_silent_lost_its_node(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_requeue_as_node_failure_when_controllers_are_silent(site: Site, watcher: Watcher) -> None:
     head = requeued(site, watcher)
     site.clock.tick(QUIET_S - 1.0)
     watcher.step(full=True)
@@ -367,7 +367,7 @@ def test_a_requeue_whose_controllers_fell_silent_lost_its_node(site: Site, watch
     assert (after.overrides.exclude, site.scheduler.avoided) == (("n1",), [(NativeId(head.job.native_id), ("n1",))])
 
 
-def test_a_job_that_fits_no_other_node_may_run_on_the_one_that_failed_it(site: Site, watcher: Watcher) -> None:
+def test_watcher_removes_node_exclusion_if_job_fits_no_other_node(site: Site, watcher: Watcher) -> None:
     head = requeued(site, watcher)
     site.clock.tick(QUIET_S + 1.0)
     watcher.step(full=True)
@@ -382,7 +382,7 @@ def test_a_job_that_fits_no_other_node_may_run_on_the_one_that_failed_it(site: S
     assert len(site.scheduler.excluded) == 1
 
 
-def test_a_job_that_the_scheduler_holds_for_good_goes_on_as_another(site: Site, watcher: Watcher) -> None:
+def test_watcher_replaces_permanently_held_job_with_new_attempt(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).saves()
     native = NativeId(job.native_id)
@@ -394,7 +394,7 @@ def test_a_job_that_the_scheduler_holds_for_good_goes_on_as_another(site: Site, 
     assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
 
 
-def test_a_held_job_whose_chain_ends_is_taken_away(site: Site, watcher: Watcher) -> None:
+def test_watcher_cancels_held_job_that_cannot_continue(site: Site, watcher: Watcher) -> None:
     job = accept(site, "node_failures: 0, preemptions: 0")
     running(site, watcher, job)
     site.scheduler.wait(NativeId(job.native_id), "JobHoldMaxRequeue", restarts=5, held_for_good=True)
@@ -404,7 +404,7 @@ def test_a_held_job_whose_chain_ends_is_taken_away(site: Site, watcher: Watcher)
     assert read_control(site.attempt(job)).wish == "cancel"
 
 
-def test_a_cancel_outside_of_us_is_never_retried(site: Site, watcher: Watcher) -> None:
+def test_watcher_never_retries_job_cancelled_outside_ffdl(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.saves()
@@ -413,7 +413,7 @@ def test_a_cancel_outside_of_us_is_never_retried(site: Site, watcher: Watcher) -
     assert site.job(job.id).state is JobState.CANCELLED
 
 
-def test_everything_stored_is_completed_though_the_head_died(site: Site, watcher: Watcher) -> None:
+def test_watcher_completes_job_with_stored_results_after_head_died(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job).stores()
     end(site, watcher, job, EndCause.NODE_FAIL)
@@ -423,7 +423,7 @@ def test_everything_stored_is_completed_though_the_head_died(site: Site, watcher
     assert not site.platform.store.attempts(job.id)[0].owed
 
 
-def test_what_is_not_stored_is_owed(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_pending_upload_when_results_were_not_stored(site: Site, watcher: Watcher) -> None:
     job = accept(site, "node_failures: 0")
     running(site, watcher, job)
     end(site, watcher, job, EndCause.NODE_FAIL)
@@ -431,7 +431,7 @@ def test_what_is_not_stored_is_owed(site: Site, watcher: Watcher) -> None:
     assert (attempt.owed, attempt.interruption) == (True, "node_failure")
 
 
-def test_a_suspended_job_says_so_and_stays_where_it_is(site: Site, watcher: Watcher) -> None:
+def test_watcher_shows_suspension_as_pending_reason_and_keeps_state(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.SUSPENDED, "SUSPENDED", nodes="n1")
@@ -443,7 +443,7 @@ def test_a_suspended_job_says_so_and_stays_where_it_is(site: Site, watcher: Watc
     assert site.job(job.id).pending_reason == ""
 
 
-def test_gpu_time_is_counted_from_the_schedulers_times(site: Site, watcher: Watcher) -> None:
+def test_watcher_counts_gpu_time_from_scheduler_times(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     native = NativeId(job.native_id)
@@ -454,7 +454,7 @@ def test_gpu_time_is_counted_from_the_schedulers_times(site: Site, watcher: Watc
     assert site.job(job.id).spent.gpu_seconds == 100.0
 
 
-def test_gpus_are_counted_as_the_attempt_was_given_them(site: Site, watcher: Watcher) -> None:
+def test_watcher_counts_gpus_given_in_launch_file(site: Site, watcher: Watcher) -> None:
     """Each node is asked for what the fullest one needs, so they may be more than those of all learners."""
     job = site.deployed()
     running(site, watcher, job)
@@ -474,7 +474,7 @@ def test_gpus_are_counted_as_the_attempt_was_given_them(site: Site, watcher: Wat
 @pytest.mark.parametrize(
     ("apart", "said"), [(False, "whether a checkpoint was saved is not known"), (True, "no checkpoint was saved")]
 )
-def test_a_checkpoint_that_only_pods_see_is_not_said_to_be_missing(
+def test_watcher_reports_missing_checkpoint_only_if_each_pod_had_its_own_tree(
     site: Site, watcher: Watcher, apart: bool, said: str
 ) -> None:
     """With a tree of their own they take it along when they go."""
@@ -489,7 +489,7 @@ def test_a_checkpoint_that_only_pods_see_is_not_said_to_be_missing(
     assert said in site.platform.store.history(job.id)[-1].message
 
 
-def test_what_the_head_said_of_the_checkpoint_is_not_repeated(site: Site, watcher: Watcher) -> None:
+def test_watcher_does_not_repeat_checkpoint_status_of_final_record(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     said = "the time limit of 600 s was reached; no checkpoint was saved"
@@ -498,7 +498,7 @@ def test_what_the_head_said_of_the_checkpoint_is_not_repeated(site: Site, watche
     assert site.job(job.id).message == f"{said}; it would start from the same point again, so the chain ends here"
 
 
-def test_a_halt_that_was_not_stored_is_halted_and_says_so(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_error_of_halted_job_when_results_were_not_stored(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     words = {"error_code": "S305", "message": "halted on request; no space left", "interruption": "halt"}
     running(site, watcher, job).ends(Outcome.HALTED, stored=False, **words)

@@ -41,7 +41,7 @@ class HostClock:
 
 
 @pytest.mark.parametrize("wrong_s", [-300.0, 0.0, 300.0])
-def test_the_shared_clock_is_right_on_a_host_whose_clock_is_wrong_or_jumps(wrong_s: float) -> None:
+def test_shared_clock_follows_database_when_host_clock_is_wrong_or_jumps(wrong_s: float) -> None:
     true = FakeClock()
     host = HostClock(true, wrong_s)
     shared = SharedClock(true.now, host)
@@ -51,7 +51,7 @@ def test_the_shared_clock_is_right_on_a_host_whose_clock_is_wrong_or_jumps(wrong
     assert shared.now() == true.now()
 
 
-def test_the_shared_clock_asks_now_and_then_and_goes_on_without_an_answer() -> None:
+def test_shared_clock_asks_rarely_and_continues_without_answer() -> None:
     true, asked = FakeClock(), []
     away = False
 
@@ -72,7 +72,7 @@ def test_the_shared_clock_asks_now_and_then_and_goes_on_without_an_answer() -> N
     assert len(asked) == 3, "who is away is not asked each time"
 
 
-def test_the_first_answer_is_needed() -> None:
+def test_shared_clock_raises_error_without_first_answer() -> None:
     def refuse() -> float:
         raise StoreUnavailable("the server cannot be reached")
 
@@ -80,7 +80,7 @@ def test_the_first_answer_is_needed() -> None:
         SharedClock(refuse, SystemClock())
 
 
-def test_the_time_of_files_is_that_of_a_new_file_and_leaves_none(tmp_path: Path) -> None:
+def test_file_time_matches_time_of_new_file_and_leaves_no_file(tmp_path: Path) -> None:
     before = time.time() - 1.0  # the kernel stamps files by a coarser clock
     assert before <= file_time(str(tmp_path)) <= time.time()
     assert list(tmp_path.iterdir()) == []
@@ -97,7 +97,7 @@ def skewed(site: Site, wrong_s: float) -> Site:
 
 
 @pytest.mark.parametrize("site", [POSTGRES], indirect=True)
-def test_daemons_with_different_clocks_write_one_history(site: Site) -> None:
+def test_daemons_with_different_clocks_write_one_consistent_history(site: Site) -> None:
     """Begun by one host, deployed by the second, watched by the first again."""
     early, late = skewed(site, -300.0), skewed(site, 300.0)
     began = site.clock.now()
@@ -125,7 +125,7 @@ def test_daemons_with_different_clocks_write_one_history(site: Site) -> None:
 
 @pytest.mark.parametrize("wrong_s", [-600.0, 0.0, 600.0])
 @pytest.mark.parametrize("server_wrong_s", [-1200.0, 1200.0])
-def test_the_life_of_a_lost_request_is_counted_by_the_clocks_that_told_its_begin(
+def test_deployer_measures_age_of_lost_request_by_file_and_database_clocks(
     site: Site, wrong_s: float, server_wrong_s: float
 ) -> None:
     """The file server stamps the mark, the database the uncertainty; neither is held against the host's clock."""
@@ -145,7 +145,7 @@ def test_the_life_of_a_lost_request_is_counted_by_the_clocks_that_told_its_begin
 
 
 @pytest.mark.parametrize("wrong_s", [-600.0, 600.0])
-def test_controllers_live_by_the_clock_that_stamps_their_heartbeats(site: Site, wrong_s: float) -> None:
+def test_watcher_judges_heartbeats_by_clock_of_file_server(site: Site, wrong_s: float) -> None:
     """A scheduler that has forgotten a job is not believed while a controller of it lives."""
     file_server = HostClock(site.clock, wrong_s)
     watcher = Watcher(replace(site.platform, file_time=lambda _: file_server.now()))
@@ -167,7 +167,7 @@ def test_controllers_live_by_the_clock_that_stamps_their_heartbeats(site: Site, 
 
 
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
-def test_the_steady_clock_does_not_jump(jump_s: float) -> None:
+def test_steady_clock_ignores_jumps_of_host_clock(jump_s: float) -> None:
     true = FakeClock()
     host = HostClock(true)
     steady = SteadyClock(host)

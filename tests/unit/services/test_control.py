@@ -30,12 +30,12 @@ def cell(site: Site, job: Job) -> object:
     return json.loads(Path(site.attempt(job).control).read_text())
 
 
-def test_the_cell_of_a_new_attempt_knows_its_number_and_no_wish(site: Site) -> None:
+def test_control_cell_of_new_attempt_has_number_and_no_request(site: Site) -> None:
     job = site.deployed()
     assert read_control(site.attempt(job)) == Control(1)
 
 
-def test_wish_and_drill_do_not_disturb_each_other(site: Site) -> None:
+def test_write_control_keeps_request_and_drill_independent(site: Site) -> None:
     job = site.deployed()
     assert write_control(site.platform.root, job, wish=Wish.HALT)
     assert write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
@@ -45,7 +45,7 @@ def test_wish_and_drill_do_not_disturb_each_other(site: Site) -> None:
     assert Path(site.attempt(job).control).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_drill_is_of_the_run_that_it_is_played_on(site: Site) -> None:
+def test_read_drill_applies_only_to_current_run(site: Site) -> None:
     """The scheduler may start the same attempt anew: what interrupts that run is none of the drill's."""
     job = site.deployed()
     attempt = site.attempt(job)
@@ -58,7 +58,7 @@ def test_a_drill_is_of_the_run_that_it_is_played_on(site: Site) -> None:
     assert read_control(attempt) == Control(1)
 
 
-def test_what_says_so_already_is_not_written_again(site: Site) -> None:
+def test_write_control_does_not_rewrite_same_value(site: Site) -> None:
     job = site.deployed()
     write_control(site.platform.root, job, wish=Wish.CANCEL)
     before = Path(site.attempt(job).control).stat().st_ino
@@ -66,7 +66,7 @@ def test_what_says_so_already_is_not_written_again(site: Site) -> None:
     assert Path(site.attempt(job).control).stat().st_ino == before
 
 
-def test_an_attempt_without_a_directory_has_no_cell_yet(site: Site) -> None:
+def test_write_control_returns_false_without_attempt_directory(site: Site) -> None:
     job = site.accept()
     assert not write_control(site.platform.root, job, wish=Wish.HALT)
     assert not write_control(site.platform.root, replace(job, attempt=1), wish=Wish.HALT)
@@ -74,7 +74,7 @@ def test_an_attempt_without_a_directory_has_no_cell_yet(site: Site) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"attempt": "x"}', '{"wish": "dance"}'])
-def test_a_cell_that_nobody_understands_is_written_anew(site: Site, text: str) -> None:
+def test_write_control_replaces_damaged_cell(site: Site, text: str) -> None:
     job = site.deployed()
     Path(site.attempt(job).control).write_text(text)
     assert read_control(site.attempt(job)) == Control()
@@ -82,7 +82,7 @@ def test_a_cell_that_nobody_understands_is_written_anew(site: Site, text: str) -
     assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
 
 
-def test_earlier_attempts_learn_of_the_newer_one(site: Site) -> None:
+def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> None:
     job = site.deployed()
     write_control(site.platform.root, job, wish=Wish.HALT)
     assert fence_earlier(site.platform.root, job) == 0
@@ -93,7 +93,7 @@ def test_earlier_attempts_learn_of_the_newer_one(site: Site) -> None:
     assert read_control(site.attempt(job)).attempt == 3, "an older row does not lift the fence"
 
 
-def test_threads_lose_nothing_of_each_other(site: Site) -> None:
+def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> None:
     job = site.deployed()
 
     def wish() -> None:

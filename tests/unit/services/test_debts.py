@@ -61,7 +61,7 @@ def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job
     return site.job(job.id)
 
 
-def test_a_debt_is_paid_once_the_controllers_are_silent(site: Site) -> None:
+def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
     job, till = owing(site), Till()
     payer = DebtPayer(site.platform, till.start)
     payer.step()
@@ -77,7 +77,7 @@ def test_a_debt_is_paid_once_the_controllers_are_silent(site: Site) -> None:
     assert (payer.is_paying, payer.is_busy()) == (False, False)
 
 
-def test_a_payment_settles_the_error_of_its_job(site: Site) -> None:
+def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> None:
     """The job has failed, and stays so; where its results are, and when they came there, is told."""
     job = site.deployed("k1")
     change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
@@ -99,7 +99,7 @@ def test_a_payment_settles_the_error_of_its_job(site: Site) -> None:
     assert (events[-1].cause, events[-1].message) == ("stored", "what attempt 1 could not store is stored now")
 
 
-def test_controllers_that_said_that_they_end_need_not_be_silent_for_long(site: Site) -> None:
+def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: Site) -> None:
     job, till = owing(site), Till()
     FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.ENDED)
     DebtPayer(site.platform, till.start).step()
@@ -107,7 +107,7 @@ def test_controllers_that_said_that_they_end_need_not_be_silent_for_long(site: S
 
 
 @pytest.mark.parametrize("cause", list(EndCause))
-def test_after_an_end_in_order_two_heartbeats_of_silence_are_enough(site: Site, cause: EndCause) -> None:
+def test_pending_upload_starts_after_two_heartbeats_only_if_end_was_orderly(site: Site, cause: EndCause) -> None:
     job, till = owing(site), Till()
     site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
     payer = DebtPayer(site.platform, till.start)
@@ -119,7 +119,7 @@ def test_after_an_end_in_order_two_heartbeats_of_silence_are_enough(site: Site, 
     assert (len(till.made), payer.due_in_s < STILL_ALIVE_S) == ((1, False) if in_order else (0, True))
 
 
-def test_a_scheduler_that_does_not_say_how_it_ended_is_no_proof(site: Site) -> None:
+def test_pending_upload_waits_longer_when_scheduler_is_unreachable(site: Site) -> None:
     job, till = owing(site), Till()
     site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
     site.scheduler.down = True
@@ -133,7 +133,7 @@ def test_a_scheduler_that_does_not_say_how_it_ended_is_no_proof(site: Site) -> N
 
 
 @pytest.mark.parametrize("lives", [True, False])
-def test_a_controller_of_this_machine_is_looked_for_here(site: Site, lives: bool) -> None:
+def test_pending_upload_starts_only_if_local_controller_process_is_dead(site: Site, lives: bool) -> None:
     job, till = owing(site), Till()
     name = {**identity(os.getpid())} if lives else {**identity(os.getpid()), "start_ticks": 1}
     FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.STARTED, **name)
@@ -144,7 +144,7 @@ def test_a_controller_of_this_machine_is_looked_for_here(site: Site, lives: bool
     assert len(till.made) == (0 if lives else 2)
 
 
-def test_what_a_halted_job_owes_is_paid_although_it_was_cancelled(site: Site) -> None:
+def test_pending_upload_of_halted_job_completes_after_cancel(site: Site) -> None:
     job, till = owing(site, state=JobState.HALTED), Till()
     payer = DebtPayer(site.platform, till.start)
     payer.step()
@@ -159,7 +159,7 @@ def test_what_a_halted_job_owes_is_paid_although_it_was_cancelled(site: Site) ->
     assert not site.platform.store.attempts(job.id)[0].owed
 
 
-def test_one_at_a_time(site: Site) -> None:
+def test_pending_uploads_run_one_at_a_time(site: Site) -> None:
     owing(site, "one"), owing(site, "two")
     site.clock.tick(STILL_ALIVE_S + 1)
     till = Till()
@@ -171,7 +171,7 @@ def test_one_at_a_time(site: Site) -> None:
     assert till.made[0].ended
 
 
-def test_a_debt_that_cannot_be_paid_is_tried_less_and_less_often(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_pending_upload_retries_with_growing_pauses_after_failure(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     owing(site)
     site.clock.tick(STILL_ALIVE_S + 1)
     till = Till()
@@ -188,7 +188,7 @@ def test_a_debt_that_cannot_be_paid_is_tried_less_and_less_often(site: Site, cap
     assert not payer.is_busy()
 
 
-def test_a_job_that_goes_on_is_left_to_its_next_head_and_its_payment_noticed(site: Site) -> None:
+def test_pending_upload_of_continued_job_is_left_to_next_head(site: Site) -> None:
     job, till = owing(site, state=JobState.PENDING), Till()
     site.clock.tick(STILL_ALIVE_S + 1)
     payer = DebtPayer(site.platform, till.start)
@@ -199,7 +199,7 @@ def test_a_job_that_goes_on_is_left_to_its_next_head_and_its_payment_noticed(sit
     assert not site.platform.store.attempts(job.id)[0].owed
 
 
-def test_a_payment_that_cannot_begin_is_put_off(site: Site) -> None:
+def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> None:
     def refuse(attempt: AttemptDir, _: LastWord) -> Payment | None:
         raise OSError(f"{attempt.path}: no space left on device")
 
@@ -210,7 +210,7 @@ def test_a_payment_that_cannot_begin_is_put_off(site: Site) -> None:
     assert not payer.is_paying
 
 
-def test_nobody_pays_twice_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = owing(site)
     monkeypatch.setattr("ffdl_batch.services.debts.own_argv", lambda: ["sh", "-c", "exec sleep 100"])
     first = start_payment(site.attempt(job))

@@ -64,7 +64,7 @@ def waits(job: Job) -> str:
 # ------------------------------------------------------------------------------------------------------- waiting
 
 
-def test_a_job_waits_for_the_end_of_the_training_and_not_of_its_first_attempt(site: Site) -> None:
+def test_dependency_waits_for_job_end_across_continuations(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
@@ -101,7 +101,7 @@ def test_a_job_waits_for_the_end_of_the_training_and_not_of_its_first_attempt(si
         ("after", JobState.CANCELLED, True),
     ],
 )
-def test_each_kind_by_each_end(site: Site, kind: str, end: JobState, goes: bool) -> None:
+def test_dependency_kind_decides_outcome_for_each_end_state(site: Site, kind: str, end: JobState, goes: bool) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"{kind}:{first.id}")
@@ -119,7 +119,7 @@ def test_each_kind_by_each_end(site: Site, kind: str, end: JobState, goes: bool)
     assert sent(site, second) is None
 
 
-def test_a_training_that_had_ended_before(site: Site) -> None:
+def test_dependency_on_already_ended_job_is_decided_at_once(site: Site) -> None:
     first = site.deployed("first")
     move(site, first.id, JobState.COMPLETED)
     second = after(site, "second", f"afterok:{first.id}")
@@ -128,7 +128,7 @@ def test_a_training_that_had_ended_before(site: Site) -> None:
     assert (site.job(second).state, site.job(third).state) == (JobState.QUEUED, JobState.FAILED)
 
 
-def test_a_halted_training_may_be_resumed(site: Site) -> None:
+def test_dependency_waits_while_halted_job_may_be_resumed(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
@@ -144,7 +144,7 @@ def test_a_halted_training_may_be_resumed(site: Site) -> None:
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["the same daemon", "its next life"])
-def test_a_halted_training_that_is_cancelled_has_ended(site: Site, anew: bool) -> None:
+def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site, anew: bool) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     kinds = ("afterok", "afterany", "afternotok", "after", "aftercorr")
@@ -169,7 +169,7 @@ def test_a_halted_training_that_is_cancelled_has_ended(site: Site, anew: bool) -
     assert f"{first.id} is CANCELLED" in site.job(jobs["afterok"]).message
 
 
-def test_a_job_whose_dependency_failed_waits_anew_when_both_are_resumed(site: Site) -> None:
+def test_dependency_is_checked_again_when_both_jobs_are_resumed(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
@@ -186,7 +186,7 @@ def test_a_job_whose_dependency_failed_waits_anew_when_both_are_resumed(site: Si
     assert sent(site, second) == ""
 
 
-def test_all_of_several_and_what_is_left_for_the_scheduler(site: Site) -> None:
+def test_dependency_list_waits_for_all_jobs_and_passes_native_ids_to_scheduler(site: Site) -> None:
     deployer = Deployer(site.platform)
     first, other = site.accept("first"), site.accept("other")
     second = after(site, "second", f"afterok:{first.id}:4711:{other.id},afterany:4712")
@@ -199,7 +199,7 @@ def test_all_of_several_and_what_is_left_for_the_scheduler(site: Site) -> None:
     assert sent(site, second) == "afterok:4711,afterany:4712"
 
 
-def test_one_of_several_is_enough(site: Site) -> None:
+def test_dependency_alternatives_need_one_satisfied_job(site: Site) -> None:
     deployer = Deployer(site.platform)
     first, other = site.accept("first"), site.accept("other")
     second = after(site, "second", f"afterok:{first.id}?afterok:{other.id}")
@@ -212,7 +212,7 @@ def test_one_of_several_is_enough(site: Site) -> None:
     assert sent(site, second) == ""
 
 
-def test_none_of_several_is_the_end(site: Site) -> None:
+def test_dependency_fails_job_if_no_alternative_can_be_satisfied(site: Site) -> None:
     deployer = Deployer(site.platform)
     first, other = site.accept("first"), site.accept("other")
     second = after(site, "second", f"afterok:{first.id}?afternotok:{other.id}")
@@ -225,7 +225,7 @@ def test_none_of_several_is_the_end(site: Site) -> None:
     assert f"afterok:{first.id}" in job.message and f"afternotok:{other.id}" in job.message
 
 
-def test_after_the_begin(site: Site) -> None:
+def test_dependency_after_is_satisfied_by_start_and_optional_delay(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"after:{first.id}")
@@ -249,7 +249,7 @@ def test_after_the_begin(site: Site) -> None:
     assert site.job(later).state is JobState.QUEUED
 
 
-def test_a_training_of_another_backend_will_do(site: Site) -> None:
+def test_dependency_accepts_job_of_another_backend(site: Site) -> None:
     deployer = Deployer(site.platform)
     site.platform.adapters.use("other", site.scheduler)
     first = site.accept("first")
@@ -261,7 +261,7 @@ def test_a_training_of_another_backend_will_do(site: Site) -> None:
     assert (site.job(second).state, site.job(second).backend) == (JobState.QUEUED, "other")
 
 
-def test_a_job_that_waits_can_be_cancelled(site: Site) -> None:
+def test_cancel_ends_job_that_waits_for_dependency(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
@@ -272,7 +272,7 @@ def test_a_job_that_waits_can_be_cancelled(site: Site) -> None:
     assert sent(site, second) is None
 
 
-def test_a_chain_that_cannot_go_on_ends_as_a_whole(site: Site) -> None:
+def test_dependency_failure_propagates_to_dependent_jobs(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
@@ -285,7 +285,7 @@ def test_a_chain_that_cannot_go_on_ends_as_a_whole(site: Site) -> None:
     assert f"{second} is FAILED (C105)" in site.job(third).message
 
 
-def test_what_waits_needs_no_scheduler_to_end(site: Site) -> None:
+def test_dependency_failure_ends_job_when_scheduler_is_down(site: Site) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
@@ -299,7 +299,7 @@ def test_what_waits_needs_no_scheduler_to_end(site: Site) -> None:
 # ---------------------------------------------------------------------------------------------------- what it costs
 
 
-def test_nothing_is_written_while_nothing_happens(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployer_writes_nothing_while_dependencies_do_not_change(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
     jobs = [after(site, f"k{n}", f"afterok:{first.id}") for n in range(5)]
@@ -320,7 +320,7 @@ def test_nothing_is_written_while_nothing_happens(site: Site, monkeypatch: pytes
     assert [site.job(job) for job in jobs] == before
 
 
-def test_another_daemons_life_finds_the_end_too(site: Site) -> None:
+def test_dependency_is_satisfied_after_daemon_restarts(site: Site) -> None:
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
     for _ in range(6):
@@ -331,7 +331,9 @@ def test_another_daemons_life_finds_the_end_too(site: Site) -> None:
     assert site.job(second).state is JobState.QUEUED
 
 
-def test_a_store_that_fails_leaves_no_lease_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployer_leaves_no_lease_when_store_fails_during_dependency_check(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = site.deployed("first")
     second = after(site, "second", f"afterok:{first.id}")
 
@@ -346,7 +348,7 @@ def test_a_store_that_fails_leaves_no_lease_behind(site: Site, monkeypatch: pyte
     assert site.job(second).state is JobState.QUEUED
 
 
-def test_many_that_wait_keep_nobody_else_waiting(site: Site) -> None:
+def test_deployer_submits_independent_job_despite_many_waiting_jobs(site: Site) -> None:
     first = site.accept("first")
     deployer = Deployer(site.platform)
     deployer.step()
@@ -361,26 +363,26 @@ def test_many_that_wait_keep_nobody_else_waiting(site: Site) -> None:
 # ------------------------------------------------------------------------------------------- plans and refusals
 
 
-def test_a_plan_shows_what_will_be_sent(site: Site) -> None:
+def test_plan_submission_shows_only_scheduler_part_of_dependency(site: Site) -> None:
     first = site.deployed("first")
     option = {"dependency": f"afterok:{first.id}:4711"}
     plan_submission(site.platform, site.caller, site.submission("x", options=option), trial=False)
     assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:4711"
 
 
-def test_a_training_that_never_was_is_the_adapters_to_refuse(site: Site) -> None:
+def test_submit_passes_dependency_on_unknown_job_to_scheduler(site: Site) -> None:
     after(site, "second", "afterok:training-00000000z")
     assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:training-00000000z"
 
 
-def test_a_job_of_another_owner_is_nobodys(site: Site) -> None:
+def test_submit_passes_dependency_on_other_users_job_to_scheduler(site: Site) -> None:
     first = site.accept("first")
     site.platform.uid += 1
     after(site, "second", f"afterok:{first.id}")
     assert site.scheduler.planned[-1].spec.batch.dependency == f"afterok:{first.id}"
 
 
-def test_a_refusal_reaches_whoever_submits(site: Site) -> None:
+def test_submit_rejects_mixed_dependency_operators(site: Site) -> None:
     first = site.accept("first")
     assert "one is enough" in after(site, "second", f"afterok:{first.id}?afterok:{first.id},afterany:{first.id}")
     assert [job.id for job in site.platform.store.list_jobs(uid=None)] == [first.id]

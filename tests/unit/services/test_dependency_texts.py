@@ -10,14 +10,14 @@ from ffdl_batch.services.dependencies import read_dependency
 A, B = "training-00000000a", "training-00000000b"
 
 
-def test_trainings_are_taken_out_and_the_schedulers_ids_stay() -> None:
+def test_read_dependency_separates_job_conditions_from_scheduler_ids() -> None:
     read = read_dependency(f"afterok:12:{A}:13,after:{B}+5,afterany:{B},singleton,afterany:7+3", {A, B})
     assert [str(one) for one in read.conditions] == [f"afterok:{A}", f"after:{B}+5", f"afterany:{B}"]
     assert read.rest == "afterok:12:13,singleton,afterany:7+3"
     assert not read.any_of
 
 
-def test_what_is_no_training_of_ours_stays() -> None:
+def test_read_dependency_leaves_unknown_jobs_to_scheduler() -> None:
     read = read_dependency(f"afterok:{A},afterok:{B}", {A})
     assert read.rest == f"afterok:{B}"
     assert read_dependency("afterok:1?afterany:2", {A}).rest == "afterok:1?afterany:2"
@@ -32,7 +32,7 @@ def test_what_is_no_training_of_ours_stays() -> None:
         (f"afterok:{A}+5", f"afterok:{A}+5: minutes can be counted from a begin only"),
     ],
 )
-def test_what_cannot_be_waited_for_is_refused(text: str, said: str) -> None:
+def test_read_dependency_rejects_unsupported_conditions(text: str, said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         read_dependency(text, {A, B})
     assert said in str(refused.value)

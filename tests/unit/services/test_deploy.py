@@ -15,7 +15,7 @@ from ffdl_batch.services.materialize import begun_at
 from tests.unit.services.conftest import MANIFEST, Site
 
 
-def test_a_job_is_submitted_once_under_its_token(site: Site) -> None:
+def test_deployer_submits_job_once_under_its_token(site: Site) -> None:
     job = site.deployed()
     assert site.states(job) == ["PENDING", "DEPLOYING", "QUEUED"]
     assert [(str(n), t) for n, t in site.scheduler.submitted] == [(job.native_id, f"{job.id}-1")]
@@ -25,14 +25,14 @@ def test_a_job_is_submitted_once_under_its_token(site: Site) -> None:
     assert Deployer(site.platform).step() == 0
 
 
-def test_a_refusal_ends_the_job_with_the_schedulers_words(site: Site) -> None:
+def test_deployer_fails_job_with_rejection_message_of_scheduler(site: Site) -> None:
     site.scheduler.refuse = "Invalid account or account/partition combination specified"
     job = site.deployed()
     assert (job.state, job.error_code) == (JobState.FAILED, "S101")
     assert "Invalid account" in job.message
 
 
-def test_a_job_that_the_site_has_no_nodes_for_any_more_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deployer_fails_job_if_no_node_can_hold_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(plan: LaunchPlan) -> NativeId:
         raise NoResources(f"no node holds {plan.token}")
 
@@ -41,7 +41,7 @@ def test_a_job_that_the_site_has_no_nodes_for_any_more_says_so(site: Site, monke
     assert (job.state, job.error_code, job.message) == (JobState.FAILED, "S100", f"no node holds {job.id}-1")
 
 
-def test_an_unreachable_scheduler_puts_the_job_off(site: Site) -> None:
+def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: Site) -> None:
     job = site.accept()
     site.scheduler.down = True
     deployer = Deployer(site.platform)
@@ -59,7 +59,7 @@ def test_an_unreachable_scheduler_puts_the_job_off(site: Site) -> None:
     assert len(site.scheduler.submitted) == 1
 
 
-def test_a_directory_that_cannot_be_made_is_said_on_the_job_and_tried_again(site: Site) -> None:
+def test_deployer_reports_unusable_job_directory_and_retries(site: Site) -> None:
     job = site.accept()
     in_the_way = Path(site.platform.root.job(job.id).path)
     in_the_way.write_text("a file where the directory belongs")
@@ -72,7 +72,7 @@ def test_a_directory_that_cannot_be_made_is_said_on_the_job_and_tried_again(site
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
 
 
-def test_a_lost_reply_is_looked_for_and_adopted(site: Site) -> None:
+def test_deployer_adopts_job_after_lost_reply(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     assert job.state is JobState.DEPLOYING
@@ -85,7 +85,7 @@ def test_a_lost_reply_is_looked_for_and_adopted(site: Site) -> None:
     assert len(site.scheduler.submitted) == 1
 
 
-def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(site: Site) -> None:
+def test_deployer_resubmits_lost_request_after_credential_lifetime(site: Site) -> None:
     site.scheduler.swallow = True
     job = site.deployed()
     assert job.pending_reason == "timed out; nothing was accepted, but nobody knows"
@@ -104,7 +104,7 @@ def test_a_swallowed_request_is_sent_again_only_after_the_credentials_life(site:
     assert len(site.scheduler.submitted) == 1
 
 
-def test_of_duplicates_the_claimer_is_kept_and_the_others_are_cancelled(site: Site) -> None:
+def test_deployer_keeps_claiming_duplicate_and_cancels_the_other(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     late = site.scheduler.accept(job.token)
@@ -118,7 +118,7 @@ def test_of_duplicates_the_claimer_is_kept_and_the_others_are_cancelled(site: Si
     assert [str(n) for n in site.scheduler.cancelled] == [str(site.scheduler.submitted[0][0])]
 
 
-def test_of_unclaimed_duplicates_the_oldest_is_kept_and_one_that_starts_now_comes_to_no_harm(site: Site) -> None:
+def test_deployer_keeps_oldest_unclaimed_duplicate_and_withdraws_the_other(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     late = site.scheduler.accept(job.token)
@@ -128,7 +128,7 @@ def test_of_unclaimed_duplicates_the_oldest_is_kept_and_one_that_starts_now_come
 
 
 @pytest.mark.parametrize("step", ["claimed", "deploying", "written", "template", "marked", "submitted"])
-def test_a_crash_after_any_step_leads_to_exactly_one_submission(site: Site, step: str) -> None:
+def test_deployer_submits_job_once_after_crash_at_any_step(site: Site, step: str) -> None:
     class Crashed(Exception):
         """Stands for SIGKILL: nothing after it runs in that step."""
 
@@ -147,7 +147,7 @@ def test_a_crash_after_any_step_leads_to_exactly_one_submission(site: Site, step
     assert len(site.scheduler.submitted) == 1
 
 
-def test_two_deployers_never_send_one_job_twice(site: Site) -> None:
+def test_deployer_takes_job_of_another_daemon_only_after_lease_expires(site: Site) -> None:
     job = site.accept()
     first = site.platform.store.claim_deployable("other daemon", limit=10, lease_s=30)
     assert [leased.job.id for leased in first] == [job.id]
@@ -158,7 +158,7 @@ def test_two_deployers_never_send_one_job_twice(site: Site) -> None:
     assert stale is None
 
 
-def test_a_cancel_before_deployment_ends_at_once(site: Site) -> None:
+def test_cancel_ends_job_at_once_before_deployment(site: Site) -> None:
     job = site.accept()
     view = cancel_job(site.platform, site.caller, job.id)
     assert view.state == "CANCELLED"
@@ -166,7 +166,7 @@ def test_a_cancel_before_deployment_ends_at_once(site: Site) -> None:
     assert site.scheduler.submitted == []
 
 
-def test_a_cancel_while_nobody_knows_waits_for_the_truth(site: Site) -> None:
+def test_deployer_adopts_uncertain_submission_despite_requested_cancel(site: Site) -> None:
     site.scheduler.lose_reply = True
     job = site.deployed()
     cancel_job(site.platform, site.caller, job.id)
@@ -176,7 +176,7 @@ def test_a_cancel_while_nobody_knows_waits_for_the_truth(site: Site) -> None:
     assert site.job(job.id).wish == "cancel"
 
 
-def test_the_files_of_the_next_attempt_lie_beside_the_first(site: Site) -> None:
+def test_deployer_writes_template_for_next_attempt(site: Site) -> None:
     job = site.deployed()
     template = site.platform.root.job(job.id).template
     assert f"{job.id}-next" in Path(template.launch).read_text()
@@ -184,7 +184,7 @@ def test_the_files_of_the_next_attempt_lie_beside_the_first(site: Site) -> None:
     assert [(r.attempt, r.attempt_dir) for r in site.scheduler.planned[-2:]] == [(1, site.attempt(job)), (2, template)]
 
 
-def test_no_template_where_heads_do_not_go_on_and_no_old_one_either(site: Site) -> None:
+def test_deployer_removes_template_if_heads_of_backend_cannot_continue(site: Site) -> None:
     site.scheduler.heads_go_on = False
     job = site.accept()
     template = Path(site.platform.root.job(job.id).template.path)
@@ -194,7 +194,7 @@ def test_no_template_where_heads_do_not_go_on_and_no_old_one_either(site: Site) 
     assert not template.exists()
 
 
-def test_an_attempt_that_claimed_is_adopted_though_the_scheduler_has_forgotten_it(site: Site) -> None:
+def test_deployer_adopts_claimed_attempt_unknown_to_scheduler(site: Site) -> None:
     site.scheduler.swallow = True
     job = site.deployed()
     claim = Path(site.attempt(job).claim)
@@ -205,7 +205,7 @@ def test_an_attempt_that_claimed_is_adopted_though_the_scheduler_has_forgotten_i
     assert (site.job(job.id).state, site.job(job.id).native_id) == (JobState.QUEUED, "77")
 
 
-def test_what_the_first_attempt_waited_for_is_nothing_that_the_next_one_waits_for(site: Site) -> None:
+def test_deployer_drops_hold_and_begin_time_from_next_attempt_template(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "batch: {hold: true, begin: now+1hour}\n")
     Deployer(site.platform).step()
     first, template = site.scheduler.planned[-2:]

@@ -10,9 +10,7 @@ from ffdl_batch.store import Store
 from tests.unit.services.conftest import Site
 
 
-def test_a_job_is_deployed_without_renewing_and_releasing_its_lease(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deployer_submits_job_without_renewing_or_releasing_lease(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(Store, "renew", lambda *_: asked.append("renew"))
     monkeypatch.setattr(Store, "release", lambda *_: asked.append("release"))
@@ -20,7 +18,7 @@ def test_a_job_is_deployed_without_renewing_and_releasing_its_lease(
     assert asked == []
 
 
-def test_a_lease_that_grew_old_while_files_were_written_is_renewed(site: Site) -> None:
+def test_deployer_submits_job_when_lease_expired_while_writing_files(site: Site) -> None:
     job = site.accept()
     renewed: list[float] = []
     store = site.platform.store
@@ -35,7 +33,7 @@ def test_a_lease_that_grew_old_while_files_were_written_is_renewed(site: Site) -
     assert site.job(job.id).state is JobState.QUEUED
 
 
-def test_an_end_that_came_second_gives_the_lease_back_at_once(site: Site) -> None:
+def test_deployer_releases_lease_when_cancel_precedes_rejection(site: Site) -> None:
     site.scheduler.refuse = "Invalid account"
     job = site.accept()
 

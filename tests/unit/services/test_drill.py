@@ -58,7 +58,7 @@ def processing(site: Site) -> Job:
     ("event", "signal", "note"),
     [("timeout", "URG", Drill.TIMEOUT), ("preempt", "TERM", Drill.PREEMPT), ("node-fail", "KILL", Drill.NODE_FAIL)],
 )
-def test_an_event_is_noted_and_then_signalled(
+def test_drill_records_event_before_sending_signal(
     site: Site, scheduler: Signalled, event: str, signal: str, note: Drill
 ) -> None:
     job = processing(site)
@@ -69,7 +69,7 @@ def test_an_event_is_noted_and_then_signalled(
     assert [attempt.number for attempt in view.attempts] == [1]
 
 
-def test_a_drilled_halt_is_a_halt_that_is_noted(site: Site, scheduler: Signalled) -> None:
+def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     for _ in range(2):  # a request whose answer was lost is sent again
         assert drill(site.platform, site.caller, job.id, "halt").wish == "halt"
@@ -77,7 +77,7 @@ def test_a_drilled_halt_is_a_halt_that_is_noted(site: Site, scheduler: Signalled
     assert scheduler.signals == []
 
 
-def test_a_halt_in_earnest_is_not_made_a_drill(site: Site, scheduler: Signalled) -> None:
+def test_drill_rejects_halt_event_after_user_halt(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     halt_job(site.platform, site.caller, job.id)
     with pytest.raises(Refused, match="is ending"):
@@ -85,7 +85,7 @@ def test_a_halt_in_earnest_is_not_made_a_drill(site: Site, scheduler: Signalled)
     assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
 
 
-def test_no_note_stays_of_a_halt_that_was_refused(
+def test_drill_clears_record_when_halt_request_is_rejected(
     site: Site, scheduler: Signalled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = processing(site)
@@ -96,7 +96,7 @@ def test_no_note_stays_of_a_halt_that_was_refused(
 
 
 @pytest.mark.parametrize("event", ["halt", "timeout", "preempt", "node-fail"])
-def test_only_a_job_that_trains_can_be_drilled(site: Site, scheduler: Signalled, event: str) -> None:
+def test_drill_rejects_job_that_is_not_processing(site: Site, scheduler: Signalled, event: str) -> None:
     job = site.deployed()
     with pytest.raises(Refused, match="in PROCESSING only") as refusal:
         drill(site.platform, site.caller, job.id, event)
@@ -105,7 +105,7 @@ def test_only_a_job_that_trains_can_be_drilled(site: Site, scheduler: Signalled,
     assert scheduler.signals == []
 
 
-def test_a_job_that_is_ending_is_not_drilled(site: Site, scheduler: Signalled) -> None:
+def test_drill_rejects_other_event_after_user_halt(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     halt_job(site.platform, site.caller, job.id)
     with pytest.raises(Refused, match="is ending"):
@@ -114,7 +114,7 @@ def test_a_job_that_is_ending_is_not_drilled(site: Site, scheduler: Signalled) -
     assert read_control(site.attempt(job)).drill is Drill.NONE
 
 
-def test_an_unknown_event_is_wrong_usage(site: Site, scheduler: Signalled) -> None:
+def test_drill_rejects_unknown_event(site: Site, scheduler: Signalled) -> None:
     with pytest.raises(Refused, match="known are halt, timeout, preempt, node-fail") as refusal:
         drill(site.platform, site.caller, processing(site).id, "earthquake")
     assert (refusal.value.status, refusal.value.problem.exit_code) == (400, 2)
@@ -122,7 +122,7 @@ def test_an_unknown_event_is_wrong_usage(site: Site, scheduler: Signalled) -> No
 
 
 @pytest.mark.parametrize("event", ["preempt", "node-fail", "timeout"])
-def test_no_note_stays_where_nothing_was_signalled(site: Site, scheduler: Signalled, event: str) -> None:
+def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Signalled, event: str) -> None:
     job = processing(site)
     scheduler.down = True
     with pytest.raises(Refused, match="nothing was played") as refusal:
@@ -135,7 +135,7 @@ def test_no_note_stays_where_nothing_was_signalled(site: Site, scheduler: Signal
     assert read_control(site.attempt(job)) == Control(1)
 
 
-def test_nothing_is_signalled_that_could_not_be_noted(site: Site, scheduler: Signalled) -> None:
+def test_drill_sends_no_signal_when_record_cannot_be_written(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     Path(site.attempt(job).path).rename(Path(site.attempt(job).path + ".away"))
     with pytest.raises(Refused, match="could not be noted"):
@@ -143,7 +143,7 @@ def test_nothing_is_signalled_that_could_not_be_noted(site: Site, scheduler: Sig
     assert scheduler.signals == []
 
 
-def test_another_users_job_is_unknown(site: Site, scheduler: Signalled) -> None:
+def test_drill_reports_other_users_job_as_unknown(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     with pytest.raises(Refused) as refusal:
         drill(site.platform, Caller(site.caller.uid + 1), job.id, "timeout")

@@ -20,7 +20,9 @@ from tests.unit.services.conftest import Site
 
 
 @pytest.mark.parametrize(("event", "why"), [("preempt", "preemption"), ("node-fail", "node_failure")])
-def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, event: str, why: str) -> None:
+def test_watcher_records_drilled_interruption_without_charging_retry_budget(
+    site: Site, watcher: Watcher, event: str, why: str
+) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     head.saves()
@@ -37,7 +39,7 @@ def test_a_drill_is_judged_as_what_it_plays(site: Site, watcher: Watcher, event:
 
 @pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "played"])
 @pytest.mark.parametrize("with_record", [True, False], ids=["told by the head", "without a word of the head"])
-def test_a_halt_is_recorded_as_a_drill_where_one_played_it(
+def test_watcher_records_halt_as_drill_only_if_drill_requested_it(
     site: Site, watcher: Watcher, event: str, with_record: bool
 ) -> None:
     job = site.deployed()
@@ -54,7 +56,7 @@ def test_a_halt_is_recorded_as_a_drill_where_one_played_it(
     assert site.platform.store.history(job.id)[-1].message.startswith(f"{said}; ")
 
 
-def test_a_cancel_of_a_drilled_halt_is_a_cancel(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_cancel_after_drilled_halt_as_real_cancel(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     running(site, watcher, job)
     drill(site.platform, site.caller, job.id, "halt")
@@ -64,7 +66,7 @@ def test_a_cancel_of_a_drilled_halt_is_a_cancel(site: Site, watcher: Watcher) ->
     assert (site.job(job.id).state, attempt.played) == (JobState.CANCELLED, False)
 
 
-def test_a_time_limit_that_a_drill_played_is_recorded_as_one(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_drilled_time_limit_without_charging_retry_budget(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     message = "a drill played a time limit; checkpoint confirmed after 2.0 s"
@@ -85,7 +87,7 @@ def test_a_time_limit_that_a_drill_played_is_recorded_as_one(site: Site, watcher
     assert site.platform.store.history(job.id)[-1].message == message
 
 
-def test_a_played_time_limit_whose_successor_the_head_could_not_submit(site: Site, watcher: Watcher) -> None:
+def test_watcher_continues_after_drilled_time_limit_when_head_could_not_submit(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     message = "a drill played a time limit; checkpoint confirmed after 2.0 s; sbatch ended with 1"
@@ -104,7 +106,7 @@ def test_a_played_time_limit_whose_successor_the_head_could_not_submit(site: Sit
     assert site.platform.store.history(job.id)[-1].message == message
 
 
-def test_a_drill_of_an_earlier_run_says_nothing_about_a_later_one(site: Site, watcher: Watcher) -> None:
+def test_watcher_ignores_drill_of_earlier_run_for_later_end(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = running(site, watcher, job)
     write_control(site.platform.root, job, drill=Drill.NODE_FAIL)

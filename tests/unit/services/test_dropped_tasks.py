@@ -51,7 +51,9 @@ def scancel(fleet: ArraySite, job: Job) -> None:
     fleet.scheduler.forgotten.add(native)
 
 
-def test_it_is_cancelled_soon_and_no_other_is(fleet: ArraySite, watcher: Watcher) -> None:
+def test_watcher_cancels_only_the_dropped_array_task_after_repeated_listings(
+    fleet: ArraySite, watcher: Watcher
+) -> None:
     jobs = queued(fleet)
     look(fleet, watcher)
     scancel(fleet, jobs[2])
@@ -65,7 +67,7 @@ def test_it_is_cancelled_soon_and_no_other_is(fleet: ArraySite, watcher: Watcher
     assert [fleet.site.job(job.id).state for job in jobs].count(JobState.QUEUED) == 3
 
 
-def test_it_is_known_from_one_that_runs_or_has_ended_too_and_after_a_restart(
+def test_watcher_cancels_dropped_tasks_from_its_first_listings_if_others_run(
     fleet: ArraySite, watcher: Watcher
 ) -> None:
     jobs = queued(fleet)
@@ -77,7 +79,9 @@ def test_it_is_known_from_one_that_runs_or_has_ended_too_and_after_a_restart(
     assert [fleet.site.job(job.id).state for job in jobs[1:3]] == [JobState.CANCELLED] * 2
 
 
-def test_where_the_whole_array_is_gone_nothing_is_known(fleet: ArraySite, watcher: Watcher) -> None:
+def test_watcher_fails_tasks_after_accounting_lag_when_whole_array_is_missing(
+    fleet: ArraySite, watcher: Watcher
+) -> None:
     jobs = queued(fleet)
     look(fleet, watcher)
     for job in jobs:
@@ -91,7 +95,7 @@ def test_where_the_whole_array_is_gone_nothing_is_known(fleet: ArraySite, watche
 
 
 @pytest.mark.parametrize("trace", ["claim", "event", "heartbeat"])
-def test_one_that_began_was_not_cancelled_while_it_waited(fleet: ArraySite, watcher: Watcher, trace: str) -> None:
+def test_watcher_does_not_cancel_dropped_task_that_had_started(fleet: ArraySite, watcher: Watcher, trace: str) -> None:
     jobs = queued(fleet)
     look(fleet, watcher)
     attempt = fleet.site.attempt(jobs[2])
@@ -110,7 +114,7 @@ def test_one_that_began_was_not_cancelled_while_it_waited(fleet: ArraySite, watc
     assert "forgotten the job" in fleet.site.platform.store.history(jobs[2].id)[-1].message
 
 
-def test_a_task_of_another_array_that_has_the_id_now_says_nothing(fleet: ArraySite, watcher: Watcher) -> None:
+def test_watcher_keeps_task_queued_when_another_array_reused_its_id(fleet: ArraySite, watcher: Watcher) -> None:
     jobs = queued(fleet)
     look(fleet, watcher)
     scancel(fleet, jobs[2])
@@ -120,7 +124,7 @@ def test_a_task_of_another_array_that_has_the_id_now_says_nothing(fleet: ArraySi
     assert fleet.site.job(jobs[2].id).state is JobState.QUEUED
 
 
-def test_one_that_is_listed_again_has_been_there_all_the_time(fleet: ArraySite, watcher: Watcher) -> None:
+def test_watcher_keeps_task_queued_when_it_is_listed_again(fleet: ArraySite, watcher: Watcher) -> None:
     jobs = queued(fleet)
     native = NativeId.parse(jobs[2].native_id)
     look(fleet, watcher)
@@ -133,7 +137,7 @@ def test_one_that_is_listed_again_has_been_there_all_the_time(fleet: ArraySite, 
     assert fleet.site.job(jobs[2].id).state is JobState.QUEUED
 
 
-def test_an_accounting_that_does_not_answer_is_waited_for(
+def test_watcher_waits_for_accounting_before_cancelling_dropped_task(
     fleet: ArraySite, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may know that the task ran."""
@@ -152,7 +156,7 @@ def test_an_accounting_that_does_not_answer_is_waited_for(
 
 
 @pytest.mark.parametrize("wish", [Wish.CANCEL, Wish.HALT])
-def test_what_its_owner_had_wished_is_its_end(fleet: ArraySite, watcher: Watcher, wish: Wish) -> None:
+def test_watcher_ends_dropped_task_as_its_owner_requested(fleet: ArraySite, watcher: Watcher, wish: Wish) -> None:
     jobs = queued(fleet)
     look(fleet, watcher)
     ask = cancel_job if wish is Wish.CANCEL else halt_job

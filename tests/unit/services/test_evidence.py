@@ -11,7 +11,7 @@ from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site
 
 
-def test_nodes_that_said_so_themselves_are_at_fault() -> None:
+def test_nodes_at_fault_returns_only_nodes_that_reported_node_errors() -> None:
     def at(number: int, source: str, kind: EventKind, **fields: Scalar) -> Event:
         return Event(number, float(number), source, kind, fields)
 
@@ -27,7 +27,7 @@ def test_nodes_that_said_so_themselves_are_at_fault() -> None:
     assert nodes_at_fault(started) == ()
 
 
-def test_a_site_that_confines_no_device_is_a_warning_of_the_job_once(site: Site, watcher: Watcher) -> None:
+def test_watcher_warns_once_about_unconfined_devices(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
     head.starts()
@@ -43,7 +43,7 @@ def test_a_site_that_confines_no_device_is_a_warning_of_the_job_once(site: Site,
     assert site.job(job.id).warnings == (*job.warnings, "devices: node n1 lets the learners open all")
 
 
-def test_what_keeps_metrics_from_being_collected_is_a_warning_of_the_job_once(site: Site, watcher: Watcher) -> None:
+def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site, watcher: Watcher) -> None:
     job = site.deployed()
     head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
     head.starts()

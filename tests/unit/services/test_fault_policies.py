@@ -53,14 +53,14 @@ def kinds(site: Site, job: Job) -> list[str]:
     return [one.incident.kind for one in site.platform.store.incidents_of([job.id])[job.id]]
 
 
-def test_a_policy_stops_a_chain_that_would_go_on_and_is_named(site: Site) -> None:
+def test_fault_policy_stops_retries_and_is_named_in_message(site: Site) -> None:
     job = failed(site, "step 1\nRuntimeError: no licence left for solver\n", NCCL, LICENCE)
     assert (job.state, job.error_code) == (JobState.FAILED, "C201")
     assert job.message.endswith("the site's fault policy licence stops here")
     assert kinds(site, job) == ["user.licence"]
 
 
-def test_a_policy_keeps_the_next_attempts_off_the_node(site: Site) -> None:
+def test_fault_policy_excludes_node_from_next_attempts(site: Site) -> None:
     job = failed(site, "x [0] NCCL WARN Call to ibv_modify_qp failed, ncclSystemError\n", NCCL, LICENCE)
     assert (job.state, job.overrides.exclude) == (JobState.PENDING, ("n1",))
     (noticed,) = site.platform.store.incidents_of([job.id])[job.id]
@@ -72,13 +72,13 @@ def test_a_policy_keeps_the_next_attempts_off_the_node(site: Site) -> None:
     assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 
 
-def test_what_no_policy_matches_goes_on_as_ever(site: Site) -> None:
+def test_fault_policy_without_match_leaves_retries_unchanged(site: Site) -> None:
     job = failed(site, "ordinary\nValueError: x\n", NCCL, LICENCE)
     assert (job.state, job.overrides.exclude) == (JobState.PENDING, ())
     assert "policy" not in job.message
 
 
-def test_a_policy_without_a_kind_leaves_the_kind_to_others(site: Site) -> None:
+def test_fault_policy_without_kind_keeps_classified_kind(site: Site) -> None:
     job = failed(site, "no licence left\n", replace(LICENCE, kind=""))
     assert job.state is JobState.FAILED
     assert kinds(site, job) == ["user.exit"]
@@ -88,21 +88,21 @@ def ends(*logs: Sequence[str]) -> list[LearnerEnd]:
     return [LearnerEnd(n, 1.0, 1, node=f"n{n}", log=[Printed(text) for text in log]) for n, log in enumerate(logs, 1)]
 
 
-def test_the_first_policy_decides_and_the_last_line_is_quoted() -> None:
+def test_find_policy_uses_first_matching_policy_and_quotes_last_line() -> None:
     found = find_policy([LICENCE, NCCL], ends(["no licence left 1", "x", "no licence left 2"], ["no licence left 3"]))
     assert found is not None
     policy, hit = found
     assert (policy.name, hit.line.text, hit.learner, hit.nodes) == ("licence", "no licence left 2", 1, ("n1",))
 
 
-def test_an_expression_that_never_ends_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_find_policy_skips_pattern_that_takes_too_long(caplog: pytest.LogCaptureFixture) -> None:
     endless = FaultPolicy("endless", "(a+)+$", "user.exit")
     found = find_policy([endless, LICENCE], ends(["a" * 40 + "b", "no licence left"]))
     assert found is not None and found[0] is LICENCE
     assert "the fault policy endless says nothing: the pattern takes too long" in caplog.text
 
 
-def test_an_expression_costs_its_limit_once_however_many_learners_failed(
+def test_find_policy_tries_slow_pattern_once_for_all_learners(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watcher waits for it, and with it all other jobs."""
@@ -120,5 +120,5 @@ def test_an_expression_costs_its_limit_once_however_many_learners_failed(
     assert caplog.text.count("says nothing") == 1
 
 
-def test_no_log_matches_nothing() -> None:
+def test_find_policy_returns_none_without_log_lines() -> None:
     assert find_policy([FaultPolicy("all", ".*", "user.exit")], ends([])) is None

@@ -64,7 +64,7 @@ def ended(site: Site, watcher: Watcher) -> Iterator[Site]:
     yield site
 
 
-def test_states_ends_and_times(ended: Site) -> None:
+def test_figures_report_states_ends_and_phase_times(ended: Site) -> None:
     found = parsed(figures_of(ended.platform).text())
     states = {dict(labels)["state"]: number for labels, number in found["ffdl_jobs"].items() if number}
     assert states == {"PENDING": 1.0, "COMPLETED": 1.0}
@@ -78,7 +78,7 @@ def test_states_ends_and_times(ended: Site) -> None:
     assert value(found, "process_resident_memory_bytes") > 1e6
 
 
-def test_asked_again_and_after_a_restart_everything_is_counted_once(ended: Site) -> None:
+def test_figures_count_each_event_once_after_repeated_reads_and_restart(ended: Site) -> None:
     figures = figures_of(ended.platform)
 
     def counted(which: Figures) -> dict[str, dict[Labels, float]]:
@@ -95,7 +95,7 @@ def test_asked_again_and_after_a_restart_everything_is_counted_once(ended: Site)
     assert later == counted(figures_of(ended.platform))
 
 
-def test_what_is_stored_later_is_no_other_end(site: Site) -> None:
+def test_figures_count_failed_job_once_after_late_upload(site: Site) -> None:
     job, store = site.deployed("k1"), site.platform.store
     change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
     assert store.apply(job, change) is not None
@@ -105,14 +105,14 @@ def test_what_is_stored_later_is_no_other_end(site: Site) -> None:
     assert value(found, "ffdl_jobs_ended_total", error_code="S303") == 1
 
 
-def test_other_users_jobs_are_not_among_them(ended: Site) -> None:
+def test_figures_exclude_jobs_of_other_users(ended: Site) -> None:
     from dataclasses import replace
 
     found = parsed(figures_of(replace(ended.platform, uid=ended.platform.uid + 1)).text())
     assert not {"ffdl_jobs", "ffdl_jobs_ended_total", "ffdl_attempts_total"} & found.keys()
 
 
-def test_interrupted_attempts_are_counted_by_what_ended_them(site: Site, watcher: Watcher) -> None:
+def test_figures_count_interrupted_attempts_by_cause(site: Site, watcher: Watcher) -> None:
     job = site.deployed("k1")
     site.scheduler.run(NativeId(job.native_id))
     watcher.step(full=True)
@@ -123,7 +123,7 @@ def test_interrupted_attempts_are_counted_by_what_ended_them(site: Site, watcher
     assert value(found, "ffdl_recoveries_total", interruption="timeout", drill="no") == 1
 
 
-def test_schedulers_that_answer_and_do_not(site: Site) -> None:
+def test_figures_report_backend_availability_and_request_times(site: Site) -> None:
     adapters, name = site.platform.adapters, "fake"
     with adapters.asking(name):
         site.clock.tick(0.2)
@@ -139,7 +139,7 @@ def test_schedulers_that_answer_and_do_not(site: Site) -> None:
     assert value(found, "ffdl_scheduler_request_seconds_count", outcome="failed") == 1
 
 
-def test_the_text_is_what_prometheus_reads() -> None:
+def test_render_produces_text_that_prometheus_client_parses() -> None:
     family = Family("a_total", "counter", "Two\nlines \\ and")
     family.put(1.5, name='x"y\\z\n')
     family.put(float("inf"), name="b")
@@ -166,7 +166,7 @@ def expressions(board: dict[str, Any]) -> list[str]:
     return [target["expr"] for panel in board["panels"] for target in panel["targets"]]
 
 
-def test_the_dashboard_asks_for_names_and_labels_that_there_are(ended: Site) -> None:
+def test_dashboard_uses_only_existing_metrics_and_labels(ended: Site) -> None:
     with ended.platform.adapters.asking("fake"):
         pass
     names = set(re.findall(r"^# TYPE (\w+)", figures_of(ended.platform).text(), re.MULTILINE))
@@ -188,7 +188,7 @@ def test_the_dashboard_asks_for_names_and_labels_that_there_are(ended: Site) -> 
         assert grouped <= of_it, text
 
 
-def test_every_figure_of_jobs_and_schedulers_is_on_the_dashboard(ended: Site) -> None:
+def test_dashboard_shows_every_exported_metric(ended: Site) -> None:
     with ended.platform.adapters.asking("fake"):
         pass
     told = set(re.findall(r"^# TYPE (ffdl_\w+)", figures_of(ended.platform).text(), re.MULTILINE))

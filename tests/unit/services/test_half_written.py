@@ -29,9 +29,7 @@ def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
 @pytest.mark.parametrize(
     "name", [*LEFT, "final.json.n1.0a1b2c3d.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
 )
-def test_what_a_killed_daemon_or_controller_was_writing_for_a_job_is_removed_an_hour_later(
-    site: Site, name: str
-) -> None:
+def test_janitor_removes_half_written_files_of_attempt_after_an_hour(site: Site, name: str) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
     fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
     assert sweep(site.platform) == 0
@@ -42,7 +40,7 @@ def test_what_a_killed_daemon_or_controller_was_writing_for_a_job_is_removed_an_
 
 
 @pytest.mark.parametrize("name", [".tasks.0a1b2c3d", ".script.sh.d0e679a2", "../.manifest.yml.e6aa130b"])
-def test_what_a_killed_daemon_was_writing_for_a_native_array_is_removed(site: Site, name: str) -> None:
+def test_janitor_removes_half_written_files_of_native_array(site: Site, name: str) -> None:
     fleet = with_arrays(site)
     array = fleet.accept("array: 0-2")
     _, chunk = make_chunk(site.platform.root, array)
@@ -51,21 +49,21 @@ def test_what_a_killed_daemon_was_writing_for_a_native_array_is_removed(site: Si
     assert not old.exists()
 
 
-def test_the_name_of_a_lock_that_never_came_to_be_is_removed(site: Site) -> None:
+def test_janitor_removes_unfinished_lock_file(site: Site) -> None:
     old = leave(site, Path(site.platform.settings.state_dir), ".daemon.lock.host.4711", HALF_WRITTEN_AGE_S + 1)
     assert sweep(site.platform) == 1
     assert not old.exists()
 
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
-def test_what_sqlite_kept_beside_a_copy_that_never_came_to_be_is_removed(site: Site, suffix: str) -> None:
+def test_janitor_removes_sqlite_side_files_of_unfinished_copy(site: Site, suffix: str) -> None:
     name = f".ffdl.sqlite3.0a1b2c3d{suffix}"
     old = leave(site, Path(site.platform.settings.state_dir), name, HALF_WRITTEN_AGE_S + 1)
     assert sweep(site.platform) == 1
     assert not old.exists()
 
 
-def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -> None:
+def test_janitor_removes_unfinished_controller_build_directory(site: Site) -> None:
     built = leave(site, Path(site.platform.root.path, "controller", ".building-0ewzi4ur"), "part", 0.0).parent
     at = site.clock.now() - HALF_WRITTEN_AGE_S - 1
     os.utime(built, (at, at))
@@ -74,7 +72,7 @@ def test_what_an_adapter_was_building_in_the_tree_is_removed_whole(site: Site) -
 
 
 @pytest.mark.parametrize("target", ["itself", "results"])
-def test_a_link_of_such_a_name_is_removed_and_not_followed(site: Site, target: str) -> None:
+def test_janitor_removes_half_written_symlink_without_following_it(site: Site, target: str) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
     kept = leave(site, attempt, "results/kept", 0.0)
     link = attempt / LEFT_IN_STATE[0]
@@ -90,13 +88,13 @@ USERS = ("state/model.n1.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d"
 
 
 @pytest.mark.parametrize("name", [".paying", ".paying.log", ".paying-wal", "script.sh", ".ended-1", *USERS])
-def test_what_is_no_half_written_file_stays(site: Site, name: str) -> None:
+def test_janitor_keeps_files_that_are_not_half_written(site: Site, name: str) -> None:
     kept = leave(site, Path(site.attempt(site.deployed()).path), name, 2 * HALF_WRITTEN_AGE_S)
     assert sweep(site.platform) == 0
     assert kept.exists()
 
 
-def test_jobs_that_did_not_change_for_long_are_not_looked_through(site: Site) -> None:
+def test_janitor_skips_jobs_unchanged_for_long(site: Site) -> None:
     left = leave(site, Path(site.attempt(site.deployed()).path), LEFT[0], 2 * HALF_WRITTEN_AGE_S)
     site.clock.tick(CHANGED_S + 1)
     sweep(site.platform)

@@ -83,7 +83,7 @@ def run(elapsed_s: float, gpus: float | None = 2.0) -> AccountedRun:
         ([], True),
     ],
 )
-def test_a_job_differs_by_more_than_was_tolerated(
+def test_agreement_lists_job_that_differs_beyond_tolerance(
     site: Site, keeping: Keeping, theirs: list[AccountedRun], differs: bool
 ) -> None:
     plant(site.platform.store.engine, [hour()])
@@ -97,7 +97,7 @@ def test_a_job_differs_by_more_than_was_tolerated(
     assert keeping.asked_for == [{NativeId("11"): Token("training-000000001-1")}]
 
 
-def test_what_the_accounting_does_not_have_is_unknown_and_what_runs_is_left_out(site: Site, keeping: Keeping) -> None:
+def test_agreement_counts_unaccounted_jobs_as_unknown_and_skips_running_jobs(site: Site, keeping: Keeping) -> None:
     plant(site.platform.store.engine, [hour(), hour(2, "12", None), hour(3, "13")])
     keeping.runs = {"13": [run(3600.0)]}
     said = found(site)
@@ -106,7 +106,7 @@ def test_what_the_accounting_does_not_have_is_unknown_and_what_runs_is_left_out(
     assert [(row.native_ids, row.known, row.theirs_gpu_s) for row in said.rows] == [(("11",), False, None)]
 
 
-def test_why_a_job_is_unknown_is_told(site: Site, keeping: Keeping) -> None:
+def test_agreement_reports_reason_for_unknown_job(site: Site, keeping: Keeping) -> None:
     plant(site.platform.store.engine, [hour(), hour(2, "12")])
     keeping.runs = {"12": [AccountedRun(0.0, None, None, is_over=False, unread="sacct printed '-1' for the seconds")]}
     said = found(site)
@@ -117,13 +117,13 @@ def test_why_a_job_is_unknown_is_told(site: Site, keeping: Keeping) -> None:
     }
 
 
-def test_parts_of_gpus_are_compared_by_their_time_alone(site: Site, keeping: Keeping) -> None:
+def test_agreement_compares_only_time_for_fractional_gpus(site: Site, keeping: Keeping) -> None:
     plant(site.platform.store.engine, [replace(hour(), resources=Resources(gpus=0.5))])
     keeping.runs = {"11": [run(3600.0, 0.0)]}
     assert found(site).differing == 0
 
 
-def test_many_jobs_are_asked_for_in_few_questions(
+def test_agreement_queries_accounting_in_batches_and_limits_rows(
     site: Site, keeping: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agreement, "AT_ONCE", 4)
@@ -134,20 +134,20 @@ def test_many_jobs_are_asked_for_in_few_questions(
     assert (said.unknown, len(said.rows)) == (10, 3)
 
 
-def test_a_site_without_accounts_is_told(site: Site, keeping: Keeping) -> None:
+def test_agreement_lists_backend_if_site_keeps_no_accounting(site: Site, keeping: Keeping) -> None:
     plant(site.platform.store.engine, [hour()])
     keeping.runs = None
     said = found(site)
     assert (said.compared, said.backends, said.without) == (0, (), ("fake",))
 
 
-def test_a_backend_that_accounts_for_nothing_is_told(site: Site) -> None:
+def test_agreement_lists_backend_without_accounting_support(site: Site) -> None:
     site.clock.at = BEGIN + 10 * HOUR
     plant(site.platform.store.engine, [hour()])
     assert found(site).without == ("fake",)
 
 
-def test_an_accounting_that_is_away_is_told_and_may_be_tried_again(site: Site, keeping: Keeping) -> None:
+def test_agreement_raises_retryable_error_when_accounting_is_unreachable(site: Site, keeping: Keeping) -> None:
     plant(site.platform.store.engine, [hour()])
     keeping.away = True
     with pytest.raises(Refused, match="the accounting of fake cannot be compared with: slurmdbd is away") as refused:

@@ -24,7 +24,7 @@ def note(site: Site, job: Job, episode: str, kind: str = "user.exit") -> float:
     return now
 
 
-def test_it_has_what_was_noticed_in_the_period_with_name_and_owner(site: Site) -> None:
+def test_fault_report_lists_incidents_of_period_with_job_name_and_owner(site: Site) -> None:
     job = site.deployed()
     since = site.clock.now()
     site.clock.tick(HOUR)
@@ -45,14 +45,14 @@ def test_it_has_what_was_noticed_in_the_period_with_name_and_owner(site: Site) -
     assert ([row.episode for row in late.rows], late.incidents) == (["end-0", "end-1"], 1)
 
 
-def test_a_job_shows_its_own(site: Site) -> None:
+def test_get_job_returns_only_its_own_incidents(site: Site) -> None:
     job, other = site.deployed("k1"), site.deployed("k2")
     note(site, job, "end-0")
     assert [one.episode for one in get_job(site.platform, site.caller, job.id).incidents] == ["end-0"]
     assert get_job(site.platform, site.caller, other.id).incidents == ()
 
 
-def test_other_peoples_are_for_administrators(site: Site) -> None:
+def test_fault_report_shows_other_users_only_to_administrators(site: Site) -> None:
     job = site.deployed()
     since = site.clock.now() - 1
     note(site, job, "end-0")
@@ -68,7 +68,7 @@ def test_other_peoples_are_for_administrators(site: Site) -> None:
 
 
 @pytest.mark.parametrize("until_h", [-1, 0])
-def test_an_empty_period_is_refused(site: Site, until_h: float) -> None:
+def test_fault_report_rejects_empty_period(site: Site, until_h: float) -> None:
     now = site.clock.now()
     with pytest.raises(Refused, match="empty"):
         report_faults(site.platform, site.caller, FaultsAsked(now, now + until_h * HOUR))

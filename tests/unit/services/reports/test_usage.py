@@ -63,7 +63,7 @@ def rows(site: Site, since: float, until: float) -> list[JobUse]:
     return list(job_uses(site.platform, ADA, Period(since, until)))
 
 
-def test_a_job_is_charged_for_what_it_held(site: Site, begin: float) -> None:
+def test_usage_report_charges_job_for_resources_it_held(site: Site, begin: float) -> None:
     plant(site.platform.store.engine, [ended(begin, batch=BatchOptions(account="physics"))])
     found = reported(site, begin, begin + 10 * HOUR)
     assert (found.jobs, found.submitted, found.attempts, found.running, found.never_ran) == (1, 1, 1, 0, 0)
@@ -82,7 +82,7 @@ def test_a_job_is_charged_for_what_it_held(site: Site, begin: float) -> None:
     assert (use.started_at, use.ended_at, use.queued_s) == (begin + 0.5 * HOUR, begin + 4 * HOUR, 0.5 * HOUR)
 
 
-def test_months_add_up_to_the_whole(site: Site, begin: float) -> None:
+def test_usage_report_periods_add_up_to_whole(site: Site, begin: float) -> None:
     lost = ended(begin, 2, FAILED, attempts=(PlantedAttempt("1", begin + 4 * HOUR, "C201", "failure", 7 * HOUR),))
     plant(site.platform.store.engine, [ended(begin), lost])
     cuts = [begin, begin + 0.7 * HOUR, begin + 2.3 * HOUR, begin + 3.9 * HOUR, begin + 10 * HOUR]
@@ -96,7 +96,7 @@ def test_months_add_up_to_the_whole(site: Site, begin: float) -> None:
     assert [part.submitted for part in parts] == [2, 0, 0, 0]
 
 
-def test_what_runs_counts_up_to_now_and_what_never_ran_counts_nothing(site: Site, begin: float) -> None:
+def test_usage_report_counts_running_jobs_until_now_and_waiting_jobs_as_zero(site: Site, begin: float) -> None:
     running = ended(begin, 1, history=ended(begin).history[:5], attempts=(PlantedAttempt("12"),))
     waiting = ended(begin, 2, history=ended(begin).history[:3], attempts=(PlantedAttempt("13"),))
     cancelled = ended(begin, 3, history=[(begin, P, 0), (begin, JobState.CANCELLED, 0)], attempts=())
@@ -108,7 +108,7 @@ def test_what_runs_counts_up_to_now_and_what_never_ran_counts_nothing(site: Site
     assert {one.kind: one.count for one in found.times} == {"queueing": 1, "download": 1, "processing": 0}
 
 
-def test_only_jobs_that_were_there_in_the_period_count(site: Site, begin: float) -> None:
+def test_usage_report_includes_only_jobs_active_in_period(site: Site, begin: float) -> None:
     resumed = [
         (begin, P, 0), (begin, D, 1), (begin, PROC, 1), (begin + HOUR, JobState.HALTED, 1),
         (begin + 8 * HOUR, P, 1, "resumed"), (begin + 8 * HOUR, D, 2), (begin + 8 * HOUR, PROC, 2),
@@ -121,7 +121,7 @@ def test_only_jobs_that_were_there_in_the_period_count(site: Site, begin: float)
     assert rows(site, begin - HOUR, begin) == []
 
 
-def test_the_shapes_of_jobs_stand_beside_the_published_ones(site: Site, begin: float) -> None:
+def test_usage_report_compares_job_shapes_with_published_shares(site: Site, begin: float) -> None:
     roles = {"chief": Role(1, gpus=0.0, cpus=2.0), "worker": Role(3, gpus=2.0)}
     plant(site.platform.store.engine, [
         ended(begin, 1, framework="TensorFlow"),
@@ -144,7 +144,7 @@ def test_the_shapes_of_jobs_stand_beside_the_published_ones(site: Site, begin: f
     assert by_job["4"].gpu_hours == about(3.5 * 8)
 
 
-def test_costs_are_by_the_rates_of_the_gpu_type(site: Site, begin: float) -> None:
+def test_usage_report_applies_rates_of_gpu_type(site: Site, begin: float) -> None:
     rates = Rates("EUR", gpu_hour=1.0, cpu_hour=0.5, gpu_types={"a100": 3.0})
     site.platform.settings = replace(site.platform.settings, rates=rates)
     plant(site.platform.store.engine, [ended(begin), ended(begin, 2, resources=replace(GPU2, gpu_type=""))])
@@ -166,7 +166,7 @@ def test_costs_are_by_the_rates_of_the_gpu_type(site: Site, begin: float) -> Non
         (FAILED, {"outcome_code": "X999"}, "X999"),
     ],
 )
-def test_lost_work_has_its_cause(
+def test_usage_report_names_cause_of_lost_work(
     site: Site, begin: float, state: JobState, attempt: dict[str, str], cause: str
 ) -> None:
     planted = PlantedAttempt("1", begin + 4 * HOUR, gpu_seconds=7 * HOUR, saved_at=begin + 2.5 * HOUR, **attempt)
@@ -174,7 +174,7 @@ def test_lost_work_has_its_cause(
     assert reported(site, begin, begin + 10 * HOUR).lost == (Waste(cause, about(1.0), 1),)
 
 
-def test_who_knows_better_names_the_cause(site: Site, begin: float) -> None:
+def test_usage_report_takes_cause_of_loss_from_supplied_incidents(site: Site, begin: float) -> None:
     class Incidents:
         def cause_of(self, job: UsedJob, record: AttemptRecord | None, loss: Loss) -> str:
             assert record is not None
@@ -185,7 +185,7 @@ def test_who_knows_better_names_the_cause(site: Site, begin: float) -> None:
     assert [one.cause for one in found.lost] == ["training-000000001 1 2"]
 
 
-def test_others_jobs_are_for_administrators(site: Site, begin: float) -> None:
+def test_usage_report_shows_other_users_only_to_administrators(site: Site, begin: float) -> None:
     plant(site.platform.store.engine, [ended(begin), ended(begin, 2, uid=1001, user="bob")])
     assert [group.name for group in reported(site, begin, begin + 10 * HOUR).users] == ["ada"]
     everybody = reported(site, begin, begin + 10 * HOUR, Caller(0, is_admin=True), all_users=True)
@@ -194,12 +194,12 @@ def test_others_jobs_are_for_administrators(site: Site, begin: float) -> None:
         reported(site, begin, begin + 10 * HOUR, all_users=True)
 
 
-def test_an_empty_period_is_refused(site: Site, begin: float) -> None:
+def test_usage_report_rejects_empty_period(site: Site, begin: float) -> None:
     with pytest.raises(Refused, match="the period is empty"):
         reported(site, begin, begin)
 
 
-def test_pages_leave_no_job_out_and_hold_no_connection(
+def test_job_uses_pages_through_all_jobs_without_holding_connection(
     site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usage_rows, "PAGE", 3)
@@ -230,7 +230,7 @@ def steady(begin: float, seconds: float, shares: list[float | None]) -> list[tup
     return [(begin + at, shares) for at in range(0, int(seconds) + 1, 10)]
 
 
-def test_utilisation_is_weighted_by_gpu_time_and_says_what_was_seen(site: Site, begin: float) -> None:
+def test_efficiency_weights_utilisation_by_gpu_time_and_reports_coverage(site: Site, begin: float) -> None:
     plant(site.platform.store.engine, [ended(begin)])
     sampled(site, 1, steady(begin + HOUR, HOUR, [0.5, 0.0]))
     seen = reported(site, begin, begin + 10 * HOUR).efficiency
@@ -240,14 +240,14 @@ def test_utilisation_is_weighted_by_gpu_time_and_says_what_was_seen(site: Site, 
     assert seen.idle_gpu_hours == about(1.0)
 
 
-def test_samples_out_of_the_period_and_gaps_count_nothing(site: Site, begin: float) -> None:
+def test_efficiency_ignores_samples_outside_period_and_in_gaps(site: Site, begin: float) -> None:
     plant(site.platform.store.engine, [ended(begin)])
     sampled(site, 1, [*steady(begin + HOUR, 600, [1.0]), (begin + 2 * HOUR, [1.0])])
     seen = reported(site, begin + HOUR + 300, begin + 10 * HOUR).efficiency
     assert seen.sampled_gpu_hours * HOUR == about(300 + 3 * 10)
 
 
-def test_what_a_user_writes_among_the_samples_is_no_more_than_was_held(site: Site, begin: float) -> None:
+def test_efficiency_caps_sampled_gpu_time_despite_malformed_samples(site: Site, begin: float) -> None:
     plant(site.platform.store.engine, [ended(begin)])
     path = sampled(site, 1, steady(begin + 0.5 * HOUR, 3.5 * HOUR, [9.0] * 50))
     path.write_text(path.read_text() + '[]\n{"at": "x"}\n{"at": NaN, "gpus": [{"used": 1}]}\n{"at": 1e400}\nnonsense\n')
@@ -256,14 +256,18 @@ def test_what_a_user_writes_among_the_samples_is_no_more_than_was_held(site: Sit
     assert (seen.utilisation, seen.covered) == (about(1.0), about(1.0))
 
 
-def test_samples_that_took_too_long_are_told(site: Site, begin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficiency_counts_jobs_as_unread_when_time_runs_out(
+    site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(efficiency, "PATIENCE_S", -1.0)
     plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
     seen = reported(site, begin, begin + 10 * HOUR).efficiency
     assert (seen.unread, seen.utilisation) == (2, None)
 
 
-def test_a_file_that_cannot_be_read_is_told(site: Site, begin: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficiency_counts_job_as_unread_if_sample_file_fails_to_open(
+    site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def open_broken(path: str) -> BinaryIO:
         raise OSError(errno.EIO, "broken", path)
 
