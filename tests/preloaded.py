@@ -199,7 +199,7 @@ class _Server:
         return int(answer), reading
 
     def end(self) -> None:
-        """End the server; what it forked goes on. Its use of the processor counts as this process's from then on."""
+        """End the server; what it forked keeps running. Its CPU time counts as this process's from then on."""
         self._own.close()
         self._process.wait(timeout=60)
 

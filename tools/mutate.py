@@ -8,7 +8,7 @@ only `make test-full` runs.
 
 First all tests run once on code that notes when each chosen expression is evaluated. Then each fault is planted and
 the tests that ran at such a time are run, unit tests first, until one fails. That test has to fail again alone.
-Results are kept in build/mutate, and a run that was interrupted goes on where it stopped.
+Results are kept in build/mutate, and an interrupted run continues where it stopped.
 """
 
 # ruff: noqa: T201 - this is a command line program

@@ -90,7 +90,7 @@ def place(alice: Person) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def jobs(alice: Person, place: str) -> Mapping[str, str]:
-    """Jobs of the tests with the mark `full`, which end them; nobody else does."""
+    """Jobs of the tests with the mark `full`, which alone end them."""
     mounted = STORE.format(type="mount_volume", connection=f'{{type: host_mount, path: "{place}"}}')
     author = f'python3 -c "{MANY}" $RESULT_DIR/many {FILES}; echo written; '
     author += f"until [ -e $CHECKPOINT_DIR/{ENOUGH} ]; do sleep 0.1; done"
