@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
 DATABASES = {"sqlite", "postgresql"}
 IN_TURN = ("tests/crash/", "tests/unit/services/")
-"""Where it does not depend on the database what is tested; what does is in tests/unit/store."""
+"""Tests of behaviour that does not depend on the database; tests/unit/store shows what does, on both."""
 
 
 def pytest_configure() -> None:
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests below IN_TURN run on one of the two databases each, in turn: on the other one they are `full`."""
+    """Mark the tests below IN_TURN as `full` on one of the two databases, in turn: `make test` runs each one once."""
     on_both: dict[tuple[object, ...], dict[str, pytest.Item]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.nodeid.startswith(IN_TURN):

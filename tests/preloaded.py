@@ -177,7 +177,7 @@ class _Server:
                     "PATH": os.environ.get("PATH", os.defpath),
                     "PYTHONPATH": str(ROOT),
                     "LC_ALL": "C.UTF-8",
-                    "ROOM": "-" * _SHOWN_BYTES,
+                    "PADDING": "-" * _SHOWN_BYTES,
                 },
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
