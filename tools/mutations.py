@@ -140,10 +140,10 @@ _PROBE = (
 _FUTURE = "from __future__ import annotations"
 
 
-def watch(root: Path, sites: list[Site], hits: Path) -> None:
+def watch(root: Path, sites: dict[int, Site], hits: Path) -> None:
     """Write the code in which each site notes when it is evaluated, as a file of its number in `hits`."""
     by_path: dict[str, list[tuple[int, Site]]] = {}
-    for number, site in enumerate(sites):
+    for number, site in sites.items():
         by_path.setdefault(site.path, []).append((number, site))
     for path, found in by_path.items():
         for number, site in sorted(found, key=lambda one: one[1].start, reverse=True):

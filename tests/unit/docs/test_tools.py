@@ -106,7 +106,7 @@ def test_watched_code_notes_when_a_site_is_evaluated(tmp_path: Path) -> None:
     source = "from __future__ import annotations\n\n\ndef positive(number: int) -> bool:\n    return number > 0\n"
     (tmp_path / "module.py").write_text(f'"""A module."""\n\n{source}')
     sites = [site for site in mutations.sites_of(tmp_path, Path("module.py")) if site.new == "number >= 0"]
-    mutations.watch(tmp_path, sites, tmp_path)
+    mutations.watch(tmp_path, dict(enumerate(sites)), tmp_path)
     names: dict[str, object] = {}
     exec((tmp_path / "module.py").read_text(), names)
     assert not (tmp_path / "0").exists()
