@@ -1,7 +1,7 @@
 """Keeps what Slurm prints of jobs that wait for every kind of reason, as ``tests/captured/waiting-<release>``.
 
 Needs root and the cluster: ``FFDL_TEST_SUITE=bookworm .venv/bin/python -m tests.captured.capture_waiting``. What the
-texts must be read as stands in tests/unit/slurm/test_waiting_captured.py.
+texts must be read as stands in tests/unit/slurm/test_captured.py.
 """
 
 from __future__ import annotations

@@ -13,26 +13,26 @@ from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_ima
 from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
 
-def load(tmp_path: Path, text: str = "", **environ: str) -> Settings:
+def load(tmp_path: Path, text: str = "", *, user: str = "", **environ: str) -> Settings:
+    """The settings of a project's file with this text, of the user's file below $HOME, and of the environment."""
     (tmp_path / "ffdl.toml").write_text(text)
+    if user:
+        (tmp_path / ".config/ffdl").mkdir(parents=True)
+        (tmp_path / ".config/ffdl/config.toml").write_text(user)
     return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), **environ})
 
 
-def test_settings_place_default_paths_below_home(tmp_path: Path) -> None:
+def test_settings_place_default_paths_below_home_and_find_it_without_environment(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert settings.state_dir == str(tmp_path / ".local/state/ffdl")
     assert settings.jobs_dir == settings.state_dir
     assert settings.database == f"sqlite:///{settings.state_dir}/ffdl.sqlite3"
-
-
-def test_settings_find_home_without_environment(tmp_path: Path) -> None:
     assert Path(load_settings(cwd=tmp_path, environ={}).state_dir).is_absolute()
 
 
 def test_settings_prefer_environment_over_files_and_name_origin(tmp_path: Path) -> None:
-    (tmp_path / ".config/ffdl").mkdir(parents=True)
-    (tmp_path / ".config/ffdl/config.toml").write_text("lease_s = 1\nwatch_interval_s = 1\nidle_exit_s = 1\n")
-    settings = load(tmp_path, "watch_interval_s = 2\nidle_exit_s = 2\n", FFDL_IDLE_EXIT_S="3")
+    user = "lease_s = 1\nwatch_interval_s = 1\nidle_exit_s = 1\n"
+    settings = load(tmp_path, "watch_interval_s = 2\nidle_exit_s = 2\n", user=user, FFDL_IDLE_EXIT_S="3")
     assert (settings.lease_s, settings.watch_interval_s, settings.idle_exit_s) == (1, 2, 3)
     origins = {key: origin for key, _, origin in settings.explain()}
     assert origins["lease_s"].endswith("config.toml")
@@ -87,6 +87,12 @@ def test_settings_read_backend_tables_and_default_backend(tmp_path: Path) -> Non
         ("log_files = true", "log_files must be a whole number from 1 to 1000"),
         ("network_minimum = 'moon'", "one of none, job, egress, host"),
         ("network_minimum = 'auto'", "one of none, job, egress, host"),
+        ("data_mount = 'yes'", r"ffdl.toml: data_mount must be one of auto, always, never, not 'yes'"),
+        ("cache_bytes = -1", r"ffdl.toml: cache_bytes"),
+        ("cache_bytes = 'many'", r"ffdl.toml: cache_bytes"),
+        ("cache_bytes = true", r"ffdl.toml: cache_bytes"),
+        ("cache_bytes = 1.5", r"ffdl.toml: cache_bytes"),
+        ("[frameworks.pytorch.oci]\ndebian = 1", r"frameworks\.pytorch takes tables `versions` and `oci` of texts"),
         ("= 1", r"ffdl\.toml"),
         ("[frameworks.x]\nversion = '1'", "tables `versions`"),
         ("[frameworks]\nx = 1", "must be tables"),
@@ -107,32 +113,57 @@ def test_config_error_names_file_or_key(tmp_path: Path, text: str, message: str)
         load(tmp_path, text)
 
 
-@pytest.mark.parametrize(("name", "value"), [("FFDL_LEASE_S", "soon"), ("FFDL_CHECK_IMAGES", "maybe")])
-def test_config_error_names_environment_variable(tmp_path: Path, name: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=name):
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("FFDL_LEASE_S", "soon", "FFDL_LEASE_S"),
+        ("FFDL_CHECK_IMAGES", "maybe", "FFDL_CHECK_IMAGES"),
+        ("FFDL_LOG_FILES", "many", "log_files must be a whole number"),
+        ("FFDL_CONFIG", "/no/such.toml", "FFDL_CONFIG"),
+    ],
+)
+def test_config_error_names_environment_variable_or_key(tmp_path: Path, name: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         load(tmp_path, **{name: value})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("", 900.0), ("silent_s = 0", 0.0), ("silent_s = 60", 60.0)])
-def test_silent_s_is_read_from_file_and_environment(tmp_path: Path, text: str, seconds: float) -> None:
-    assert load(tmp_path, text).silent_s == seconds
-    assert load(tmp_path, text, FFDL_SILENT_S="7.5").silent_s == 7.5
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("silent_s", "", 900.0),
+        ("silent_s", "silent_s = 0", 0.0),
+        ("silent_s", "silent_s = 60", 60.0),
+        ("log_file_size", "", "64MiB"),
+        ("log_rate", "log_rate = '2MB'", "2MB"),
+        ("network_minimum", 'network_minimum = "none"', NetworkLevel.NONE),
+        ("data_mount", "", "auto"),
+        ("data_mount", 'data_mount = "never"', "never"),
+        ("cache_dir", "", ""),
+        ("cache_dir", 'cache_dir = ""', ""),
+        ("cache_dir", 'cache_dir = "/var/cache/ffdl"', "/var/cache/ffdl"),
+        ("cache_bytes", "", 0),
+        ("cache_bytes", "cache_bytes = 0", 0),
+        ("cache_bytes", "cache_bytes = 4096", 4096),
+        ("cache_bytes", 'cache_bytes = "500GB"', 500 * 10**9),
+    ],
+)
+def test_setting_is_read_from_file_or_has_its_default(tmp_path: Path, key: str, text: str, value: object) -> None:
+    assert getattr(load(tmp_path, text), key) == value
 
 
-def test_log_limits_are_read_from_file_and_environment(tmp_path: Path) -> None:
-    found = load(tmp_path, "log_rate = '2MB'", FFDL_LOG_FILES="2")
-    assert (found.log_file_size, found.log_files, found.log_rate) == ("64MiB", 2, "2MB")
-    with pytest.raises(ConfigError, match="log_files must be a whole number"):
-        load(tmp_path, "", FFDL_LOG_FILES="many")
-
-
-def test_config_file_named_in_environment_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="FFDL_CONFIG"):
-        load(tmp_path, FFDL_CONFIG=str(tmp_path / "none.toml"))
-
-
-def test_network_minimum_is_read_from_file(tmp_path: Path) -> None:
-    assert load(tmp_path, 'network_minimum = "none"').network_minimum is NetworkLevel.NONE
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("silent_s", "7.5", 7.5),
+        ("log_files", "2", 2),
+        ("data_mount", "always", "always"),
+        ("cache_bytes", "500GB", 500 * 10**9),
+        ("cache_bytes", "4096", 4096),
+        ("cache_bytes", "0", 0),
+    ],
+)
+def test_setting_is_read_from_environment(tmp_path: Path, key: str, text: str, value: object) -> None:
+    assert getattr(load(tmp_path, "silent_s = 60", **{f"FFDL_{key.upper()}": text}), key) == value
 
 
 def framework(name: str, version: str) -> Framework:
@@ -149,28 +180,30 @@ def test_resolve_image_finds_sif_files_and_registry_images(tmp_path: Path) -> No
         '[frameworks.mxnet.versions]\n"1" = "docker://mx/net:1"\n',
     )
     sif = str(images / "custom.sif")
-    assert resolve_image(settings, framework("custom", "python-numpy")) == sif
-    assert resolve_image(settings, framework("custom", sif)) == sif
-    assert resolve_image(settings, framework("custom", "custom.sif")) == sif
-    assert resolve_image(settings, framework("custom", "tomcli/pytorch:1")) == "docker://tomcli/pytorch:1"
-    assert resolve_image(settings, framework("custom", "oras://x/y")) == "oras://x/y"
-    for plain in ("Host.example.org/net:V1", "localhost/net", "R:5000/a/b", f"a/b@sha256:{'0' * 64}", "ubuntu:22.04"):
-        assert resolve_image(settings, framework("custom", plain)) == f"docker://{plain}"
-    assert resolve_image(settings, framework("pytorch", "2.6")) == sif
-    assert resolve_image(settings, framework("pytorch", "v0.2")) == "docker://pytorch/pytorch:v0.2"
-    assert resolve_image(settings, framework("mxnet", "1")) == "docker://mx/net:1"
+    plain = ("Host.example.org/net:V1", "localhost/net", "R:5000/a/b", f"a/b@sha256:{'0' * 64}", "ubuntu:22.04")
+    expected = {
+        **{("custom", version): sif for version in ("python-numpy", sif, "custom.sif")},
+        **{("custom", version): f"docker://{version}" for version in (*plain, "tomcli/pytorch:1")},
+        ("custom", "oras://x/y"): "oras://x/y",
+        ("pytorch", "2.6"): sif,
+        ("pytorch", "v0.2"): "docker://pytorch/pytorch:v0.2",
+        ("mxnet", "1"): "docker://mx/net:1",
+    }
+    assert {named: resolve_image(settings, framework(*named)) for named in expected} == expected
     assert known_frameworks(settings)["mxnet"] == ("1",)
     assert "*" in known_frameworks(settings)["custom"]
 
 
 def test_resolve_image_uses_image_location(tmp_path: Path) -> None:
     settings = load(tmp_path)
-    mine = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", "team"))
-    assert resolve_image(settings, mine) == "docker://r.example.org/team/my-image:v1"
-    flat = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", ""))
-    assert resolve_image(settings, flat) == "docker://r.example.org/my-image:v1"
-    nowhere = Framework("pytorch", "v0.2", "true", image_location=ImageLocation("", "team"))
-    assert resolve_image(settings, nowhere) == "docker://pytorch/pytorch:v0.2"
+    expected = {
+        ("my-image", "v1", "r.example.org", "team"): "docker://r.example.org/team/my-image:v1",
+        ("my-image", "v1", "r.example.org", ""): "docker://r.example.org/my-image:v1",
+        ("pytorch", "v0.2", "", "team"): "docker://pytorch/pytorch:v0.2",
+    }
+    for (name, version, *place), image in expected.items():
+        located = Framework(name, version, "true", image_location=ImageLocation(*place))
+        assert resolve_image(settings, located) == image
 
 
 @pytest.mark.parametrize(
@@ -210,11 +243,8 @@ def test_find_differences_names_changed_settings_without_values(tmp_path: Path) 
     settings = {field.name for field in fields(Settings)} - {"origins", "host", "host_dir", "host_program"}
     assert set(taken) == settings | {"KUBECONFIG"}
     assert "sqlite" not in str(taken)
-    changed = load(
-        tmp_path,
-        'images_dirs = ["/i"]\n[frameworks.custom]\ntemplate = "t"\n[backend.slurm]\nsince = 2027-01-20\n',
-        FFDL_DATABASE_URL="postgresql://me:secret@db/x",
-    )
+    text = 'images_dirs = ["/i"]\n[frameworks.custom]\ntemplate = "t"\n[backend.slurm]\nsince = 2027-01-20\n'
+    changed = load(tmp_path, text, FFDL_DATABASE_URL="postgresql://me:secret@db/x")
     file = tmp_path / "ffdl.toml"
     assert find_differences(changed, environ, taken) == (
         f"backends ({file})",
@@ -239,9 +269,7 @@ def test_find_differences_names_changed_settings_without_values(tmp_path: Path) 
         ('[backend.kubernetes]\nkubeconfig = "/k"', "/other", False),
     ],
 )
-def test_find_differences_reports_other_kubeconfig_only_if_used(
-    tmp_path: Path, text: str, named: str, differs: bool
-) -> None:
+def test_find_differences_reports_kubeconfig_only_if_used(tmp_path: Path, text: str, named: str, differs: bool) -> None:
     settings = load(tmp_path, text)
     taken = take_fingerprints(settings, {"PATH": "/nonexistent", "KUBECONFIG": "/one"})
     found = find_differences(settings, {"PATH": "/nonexistent", "KUBECONFIG": named}, taken)
@@ -253,40 +281,20 @@ def test_named_clusters_makes_kubeconfig_paths_absolute() -> None:
     assert named_clusters({}) == ""
 
 
-@pytest.mark.parametrize(("text", "size"), [('"500GB"', 500 * 10**9), ("4096", 4096), ("0", 0)])
-def test_cache_settings_are_off_by_default_and_accept_size(tmp_path: Path, text: str, size: int) -> None:
-    assert (load(tmp_path).cache_dir, load(tmp_path).cache_bytes) == ("", 0)
-    found = load(tmp_path, f'cache_dir = "/var/cache/ffdl"\ncache_bytes = {text}\n')
-    assert (found.cache_dir, found.cache_bytes) == ("/var/cache/ffdl", size)
-    assert load(tmp_path, FFDL_CACHE_BYTES=text.strip('"')).cache_bytes == size
-    assert load(tmp_path, 'cache_dir = ""\n').cache_dir == ""
-
-
-def test_data_mount_accepts_only_auto_always_and_never(tmp_path: Path) -> None:
-    assert load(tmp_path).data_mount == "auto"
-    assert load(tmp_path, 'data_mount = "never"\n').data_mount == "never"
-    assert load(tmp_path, FFDL_DATA_MOUNT="always").data_mount == "always"
-    with pytest.raises(ConfigError, match=r"ffdl.toml: data_mount must be one of auto, always, never, not 'yes'"):
-        load(tmp_path, 'data_mount = "yes"\n')
-
-
-@pytest.mark.parametrize("value", ["-1", '"many"', "true", "1.5"])
-def test_cache_bytes_rejects_invalid_size(tmp_path: Path, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"ffdl.toml: cache_bytes"):
-        load(tmp_path, f"cache_bytes = {value}\n")
-
-
 def test_resolve_oci_image_returns_registry_image(tmp_path: Path) -> None:
     settings = load(
         tmp_path,
         '[frameworks.pytorch.oci]\ndebian = "registry.example.org/pytorch:debian"\n'
         '[frameworks.custom.oci]\npython-numpy = "numpy:1"\n[frameworks.mxnet.versions]\n"1" = "docker://mx/net:1"\n',
     )
-    assert resolve_oci_image(settings, framework("pytorch", "debian")) == "registry.example.org/pytorch:debian"
-    assert resolve_oci_image(settings, framework("pytorch", "v0.2")) == "pytorch/pytorch:v0.2"
-    assert resolve_oci_image(settings, framework("custom", "python-numpy")) == "numpy:1"
-    assert resolve_oci_image(settings, framework("custom", "tomcli/pytorch:1")) == "tomcli/pytorch:1"
-    assert resolve_oci_image(settings, framework("mxnet", "1")) == "mx/net:1"
+    expected = {
+        ("pytorch", "debian"): "registry.example.org/pytorch:debian",
+        ("pytorch", "v0.2"): "pytorch/pytorch:v0.2",
+        ("custom", "python-numpy"): "numpy:1",
+        ("custom", "tomcli/pytorch:1"): "tomcli/pytorch:1",
+        ("mxnet", "1"): "mx/net:1",
+    }
+    assert {named: resolve_oci_image(settings, framework(*named)) for named in expected} == expected
     mine = Framework("my-image", "v1", "true", image_location=ImageLocation("r.example.org", "team"))
     assert resolve_oci_image(settings, mine) == "r.example.org/team/my-image:v1"
 
@@ -300,15 +308,9 @@ def test_resolve_oci_image_rejects_image_that_kubernetes_cannot_pull(tmp_path: P
         resolve_oci_image(load(tmp_path), framework("nothing", "1"))
 
 
-def test_framework_image_table_rejects_values_that_are_no_text(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"frameworks\.pytorch takes tables `versions` and `oci` of texts"):
-        load(tmp_path, "[frameworks.pytorch.oci]\ndebian = 1\n")
-
-
 def test_rates_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
-    (tmp_path / ".config/ffdl").mkdir(parents=True)
-    (tmp_path / ".config/ffdl/config.toml").write_text('[rates]\ncurrency = "EUR"\ngpu_hour = 1\ncpu_hour = 0.5\n')
-    settings = load(tmp_path, "[rates]\ngpu_hour = 2\ngpu_types = { A100 = 3 }\n")
+    user = '[rates]\ncurrency = "EUR"\ngpu_hour = 1\ncpu_hour = 0.5\n'
+    settings = load(tmp_path, "[rates]\ngpu_hour = 2\ngpu_types = { A100 = 3 }\n", user=user)
     rates = settings.rates
     assert (rates.currency, rates.gpu_hour, rates.cpu_hour) == ("EUR", 2.0, 0.5)
     assert (rates.of_gpu("a100"), rates.of_gpu("v100"), rates.of_gpu("")) == (3.0, 2.0, 2.0)
@@ -317,13 +319,8 @@ def test_rates_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
     assert explained == ("GPU 2, CPU 0.5, A100 3 EUR an hour", str(tmp_path / "ffdl.toml"))
 
 
-def test_rates_cost_nothing_by_default(tmp_path: Path) -> None:
-    rates = load(tmp_path).rates
-    assert not rates.is_set
-    assert rates.cost(gpu_seconds=3600, cpu_seconds=3600) == 0.0
-    assert str(rates) == "none"
-
-
-def test_find_differences_reports_changed_rates(tmp_path: Path) -> None:
+def test_rates_cost_nothing_by_default_and_changed_rates_are_a_difference(tmp_path: Path) -> None:
     before, after = load(tmp_path), load(tmp_path, "[rates]\ngpu_hour = 2\n")
+    assert not before.rates.is_set
+    assert (before.rates.cost(gpu_seconds=3600, cpu_seconds=3600), str(before.rates)) == (0.0, "none")
     assert find_differences(after, {}, take_fingerprints(before, {})) == (f"rates ({tmp_path / 'ffdl.toml'})",)

@@ -42,6 +42,7 @@ def spec(**batch: object) -> JobSpec:
         (" 5,1-2,2%10 ", (1, 2, 5), 10),
         ("0-0:5", (0,), None),
         (f"{MAX_INDEX}", (MAX_INDEX,), None),
+        pytest.param(f"0-{MAX_ELEMENTS - 1}", tuple(range(MAX_ELEMENTS)), None, id="largest-array"),
     ],
 )
 def test_read_indexes_accepts_sbatch_syntax(text: str, values: tuple[int, ...], limit: int | None) -> None:
@@ -75,10 +76,6 @@ def test_read_indexes_explains_invalid_array(text: str, why: str) -> None:
     assert why in str(error.value) and "; " in str(error.value)
 
 
-def test_read_indexes_accepts_largest_array() -> None:
-    assert len(read_indexes(f"0-{MAX_ELEMENTS - 1}").values) == MAX_ELEMENTS
-
-
 @pytest.mark.parametrize("values", [(0,), (0, 1, 2), (1, 3, 4, 5, 9), tuple(range(0, 100, 3))])
 def test_join_indexes_round_trips_through_read_indexes(values: tuple[int, ...]) -> None:
     assert read_indexes(join_indexes(values)).values == values
@@ -102,17 +99,16 @@ def test_expand_creates_one_element_spec_per_index() -> None:
     }
 
 
-def test_expand_sets_sweep_variables_of_each_element() -> None:
-    sweep = ({"lr": "0.1"}, {"lr": "0.01", "A": "2"})
-    elements = expand(spec(sweep=sweep, env={"A": "1"}), ARRAY)
+def test_expand_sets_sweep_variables_of_each_element_and_selects_elements_by_index() -> None:
+    sweep = ({"lr": "0.1"}, {"lr": "0.01", "A": "2"}, {"lr": "3"})
+    elements = expand(spec(sweep=sweep[:2], env={"A": "1"}), ARRAY)
     assert [dict(element.batch.env) for element in elements] == [{"A": "1", "lr": "0.1"}, {"A": "2", "lr": "0.01"}]
-    assert [element.element and dict(element.element.values) for element in elements] == [dict(one) for one in sweep]
-
-
-def test_expand_selects_sweep_elements_by_index() -> None:
-    (element,) = expand(spec(sweep=({"lr": "1"}, {"lr": "2"}, {"lr": "3"}), array="2%1"), ARRAY)
-    assert (element.name, element.batch.env) == ("digits[2]", {"lr": "3"})
-    assert element.element is not None and (element.element.count, element.element.first) == (1, 2)
+    assert [element.element and dict(element.element.values) for element in elements] == [
+        dict(one) for one in sweep[:2]
+    ]
+    (third,) = expand(spec(sweep=sweep, array="2%1"), ARRAY)
+    assert (third.name, third.batch.env) == ("digits[2]", {"lr": "3"})
+    assert third.element is not None and (third.element.count, third.element.first) == (1, 2)
 
 
 def test_array_element_round_trips_through_codec() -> None:

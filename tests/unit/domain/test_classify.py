@@ -6,13 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.classify import (
-    Ended,
-    LearnerEnd,
-    PolicyHit,
-    Printed,
-    classify,
-)
+from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.faults import FAULTS
 from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Origin
@@ -38,11 +32,7 @@ def learner(number: int, at: float = AT, code: int | None = 1, *lines: str, node
 
 
 TRACE = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ValueError: boom")
-PEER = (
-    "Traceback (most recent call last):",
-    '  File "a.py", line 9, in f',
-    "RuntimeError: Connection closed by peer [::1]",
-)
+PEER = (*TRACE[:1], '  File "a.py", line 9, in f', "RuntimeError: Connection closed by peer [::1]")
 XID = HealthLine("n2", AT - 20, "xid", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", "0000:3b:00")
 
 
@@ -120,12 +110,9 @@ def test_classify_assigns_kind_origin_and_code_to_each_end(kind: str, ended: End
     assert incident.origin is Origin(kind.partition(".")[0])
 
 
-def test_classify_cases_cover_every_incident_kind() -> None:
+def test_classify_cases_cover_every_incident_kind_and_error_code() -> None:
     beside = {"user.hang", "user.straggler"}  # they end nothing
     assert {kind for kind, _ in CASES} | beside == set(KINDS)
-
-
-def test_classify_assigns_kind_to_every_error_code() -> None:
     given = set(FAULTS) - {"S102", "S304", "C101", "C104", "S104"}
     assert [code for code in sorted(given) if classify(replace(BASE, code=code)).kind == UNKNOWN] == []
 
@@ -149,19 +136,18 @@ def test_classify_names_node_and_device_of_health_finding() -> None:
 
 @pytest.mark.parametrize("late_s", [-HEALTH_S - 1, HEALTH_S + 1])
 def test_classify_ignores_health_finding_outside_time_window(late_s: float) -> None:
-    incident = classify(replace(OWN, health=(replace(XID, at=AT + late_s),), learners=(learner(1, AT, 1, *TRACE),)))
-    assert incident.kind == "user.traceback"
+    late = replace(OWN, health=(replace(XID, at=AT + late_s),), learners=(learner(1, AT, 1, *TRACE),))
+    assert classify(late).kind == "user.traceback"
 
 
-def test_classify_blames_scheduler_despite_node_health_finding() -> None:
-    for why in (Interruption.TIMEOUT, Interruption.PREEMPTION):
-        assert classify(replace(BASE, why=why, health=(XID,))).origin is Origin.SCHEDULER
+@pytest.mark.parametrize("why", [Interruption.TIMEOUT, Interruption.PREEMPTION])
+def test_classify_blames_scheduler_despite_node_health_finding(why: Interruption) -> None:
+    assert classify(replace(BASE, why=why, health=(XID,))).origin is Origin.SCHEDULER
 
 
-def test_nodes_kind_accepts_only_known_node_findings() -> None:
-    assert nodes_kind("sunspots") == ""
-    assert nodes_kind("user.exit") == ""
-    assert nodes_kind("node.gpu") == "node.gpu"
+@pytest.mark.parametrize(("name", "kind"), [("sunspots", ""), ("user.exit", ""), ("node.gpu", "node.gpu")])
+def test_nodes_kind_accepts_only_known_node_findings(name: str, kind: str) -> None:
+    assert nodes_kind(name) == kind
 
 
 def test_classify_selects_first_learner_that_failed_by_itself() -> None:
@@ -180,28 +166,28 @@ def test_classify_prefers_learner_killed_for_memory_over_earlier_crash() -> None
 
 
 @pytest.mark.parametrize(
-    "words", ["RuntimeError: CUDA error: uncorrectable ECC error encountered", "OSError: [Errno 5] Input/output error"]
+    ("words", "without_gpu"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "user.traceback"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error", "user.traceback"),
+        ("E: GPU has fallen off the bus", "user.traceback"),
+        ("OSError: [Errno 5] Input/output error", "node.disk"),
+    ],
 )
-def test_classify_names_no_node_for_error_printed_by_learner(words: str) -> None:
-    incident = classify(replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),)))
-    assert incident.origin is Origin.NODE
-    assert incident.nodes == ()
+def test_classify_names_no_node_for_printed_error_and_no_gpu_fault_without_gpu(words: str, without_gpu: str) -> None:
+    end = replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),))
+    incident = classify(end)
+    assert (incident.origin, incident.nodes) == (Origin.NODE, ())
+    assert incident.kind == ("node.disk" if without_gpu == "node.disk" else "node.gpu")
+    assert classify(replace(end, has_gpus=False)).kind == without_gpu
 
 
-@pytest.mark.parametrize(
-    "words", ["RuntimeError: CUDA error: uncorrectable ECC error", "E: GPU has fallen off the bus"]
-)
-def test_classify_ignores_gpu_errors_of_learner_without_gpu(words: str) -> None:
-    end = replace(OWN, learners=(learner(1, AT, 1, *TRACE[:2], words),), has_gpus=False)
-    assert classify(end).kind == "user.traceback"
-    assert classify(replace(end, has_gpus=True)).kind == "node.gpu"
-
-
-def test_classify_names_node_only_if_it_is_known() -> None:
-    lost = replace(BASE, code="S110", seen=seen(EndCause.NODE_FAIL))
+def test_classify_names_node_only_if_it_is_known_and_keeps_scheduler_reason_as_evidence() -> None:
+    lost = replace(BASE, code="S110", seen=seen(EndCause.NODE_FAIL, "NodeDown"))
     assert classify(lost).nodes == ()
     assert classify(replace(lost, nodes=("n1",))).nodes == ("n1",)
     assert classify(replace(lost, failed_nodes=("n2",))).nodes == ("n2",)
+    assert Evidence("scheduler", "NODE_FAIL (NodeDown)", AT) in classify(lost).evidence
 
 
 def test_classify_limits_evidence_and_names_its_source() -> None:
@@ -210,11 +196,6 @@ def test_classify_limits_evidence_and_names_its_source() -> None:
     assert len(incident.evidence) <= LINES
     assert len(incident.message) <= LINE_CHARS
     assert {one.source for one in incident.evidence} == {"learner-1", "controller"}
-
-
-def test_classify_keeps_scheduler_reason_as_evidence() -> None:
-    incident = classify(replace(BASE, code="S110", seen=seen(EndCause.NODE_FAIL, "NodeDown")))
-    assert Evidence("scheduler", "NODE_FAIL (NodeDown)", AT) in incident.evidence
 
 
 def test_classify_counts_no_lost_gpu_time_if_only_upload_failed() -> None:

@@ -15,17 +15,16 @@ EVENTS = [Event(i, 100.0 + i, "head", EventKind.PHASE, {"phase": "learner", "sta
 TEXT = "".join(encode_event(e) for e in EVENTS)
 
 
-def test_event_file_round_trips_events() -> None:
-    assert decode_events(TEXT) == EVENTS
-
-
 @given(st.integers(min_value=0, max_value=len(TEXT)))
 def test_event_file_yields_complete_lines_when_cut_anywhere(cut: int) -> None:
     assert decode_events(TEXT[:cut]) == EVENTS[: TEXT[:cut].count("\n")]
+    assert decode_events(TEXT) == EVENTS
 
 
-def test_event_file_drops_repeated_sequence_numbers() -> None:
+def test_event_file_drops_repeated_sequence_numbers_and_kinds_of_newer_release() -> None:
     assert decode_events(encode_event(EVENTS[0]) * 2 + encode_event(EVENTS[1])) == EVENTS[:2]
+    newer = '{"seq":1,"at":1,"source":"head","kind":"teleported"}\n'
+    assert decode_events(newer + encode_event(EVENTS[1])) == [EVENTS[1]]
 
 
 @given(st.text())
@@ -35,31 +34,19 @@ def test_event_file_decodes_around_arbitrary_text(text: str) -> None:
     assert EVENTS[0] in decode_events(good + text + "\n")
 
 
-def test_event_file_skips_kinds_of_newer_release() -> None:
-    assert decode_events('{"seq":1,"at":1,"source":"head","kind":"teleported"}\n' + encode_event(EVENTS[1])) == [
-        EVENTS[1]
-    ]
-
-
-def test_merge_orders_events_by_time() -> None:
+def test_merge_orders_events_by_time_but_keeps_order_of_writer_when_clock_is_set_back() -> None:
     late = Event(1, 50.0, "node-0", EventKind.STARTED)
     assert merge([EVENTS, [late]])[0] == late
-
-
-def test_merge_keeps_order_of_writer_when_clock_is_set_back() -> None:
     started = Event(1, 5000.0, "node-0", EventKind.LEARNER_STARTED, {"learner_id": 1})
     ended = Event(2, 1400.0, "node-0", EventKind.LEARNER_ENDED, {"learner_id": 1})
     other = Event(1, 4000.0, "head", EventKind.CLAIMED, {})
     assert merge([[started, ended], [other]]) == [other, started, ended]
 
 
-def test_event_lines_carry_format_and_default_to_first_format() -> None:
+def test_event_lines_carry_format_default_to_first_one_and_are_rejected_with_a_newer_one() -> None:
     line = json.loads(encode_event(EVENTS[0]))
     assert line.pop("format") == FORMAT
     assert decode_events(json.dumps(line) + "\n") == [EVENTS[0]]
-
-
-def test_event_file_rejects_line_of_newer_format() -> None:
     newer = json.dumps({"format": FORMAT + 1, "seq": 4, "kind": "stored", "what": "else"}) + "\n"
     with pytest.raises(NewerFormat, match=r"at least as new"):
         decode_events(TEXT + newer)

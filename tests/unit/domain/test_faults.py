@@ -10,10 +10,11 @@ JOB = "training-00000000a"
 
 
 @pytest.mark.parametrize("code", FAULTS)
-def test_fault_codes_have_title_cure_and_consistent_party(code: str) -> None:
+def test_fault_codes_have_title_cure_and_consistent_party_and_unknown_code_is_s104(code: str) -> None:
     kind = FAULTS[code]
     assert kind.code == code and kind.title and kind.cure
     assert code[0] in "CS" and (code[0] == "S" or kind.caused_by is Party.USER)
+    assert Fault("S999", "x").kind.code == "S104"
 
 
 def test_fault_cure_is_empty_for_normal_end() -> None:

@@ -31,17 +31,13 @@ EACH = Load(2, 1000, 1)
 ROOM = Load(8, 8000, 4)
 
 
-GIB = 1024**3
-
-
 def job(
     learners: int = 1, framework: str = "pytorch", command: str = "python x.py", gpus: float = 1,
     env: dict[str, str] | None = None, **roles: Role,
 ) -> JobSpec:  # fmt: skip
-    resources = Resources(learners=learners, cpus=2, gpus=gpus, memory_bytes=GIB)
-    return JobSpec("x", Framework(framework, "1", command), resources=resources, batch=BatchOptions(
-        roles=roles, env=env or {}
-    ))  # fmt: skip
+    resources = Resources(learners=learners, cpus=2, gpus=gpus, memory_bytes=1024**3)
+    batch = BatchOptions(roles=roles, env=env or {})
+    return JobSpec("x", Framework(framework, "1", command), resources=resources, batch=batch)
 
 
 def plain(count: int, load: Load = EACH) -> list[Member]:
@@ -74,23 +70,22 @@ def test_deal_spreads_each_role_evenly_and_fills_least_loaded_node() -> None:
     assert deal(heavy, 2) == (0, 0, 1, 1)
 
 
-@pytest.mark.parametrize(("placement", "nodes"), [(Placement.NODE, 6), (Placement.PACK, 2), (Placement.SPREAD, 6)])
-def test_lay_out_uses_node_count_of_placement(placement: Placement, nodes: int) -> None:
-    gang = lay_out(plain(6), placement, among(10))
+@pytest.mark.parametrize(
+    ("placement", "there", "nodes_of", "load"),
+    [
+        (Placement.NODE, 10, (0, 1, 2, 3, 4, 5), EACH),
+        (Placement.PACK, 10, (0, 0, 0, 1, 1, 1), Load(6, 3000, 3)),
+        (Placement.SPREAD, 10, (0, 1, 2, 3, 4, 5), EACH),
+        (Placement.SPREAD, 3, (0, 0, 1, 1, 2, 2), Load(4, 2000, 2)),
+        (Placement.PACK, 3, (0, 0, 0, 1, 1, 1), Load(6, 3000, 3)),
+    ],
+)
+def test_lay_out_uses_nodes_as_placement_requests_or_returns_none_if_learners_do_not_fit(
+    placement: Placement, there: int, nodes_of: tuple[int, ...], load: Load
+) -> None:
+    gang = lay_out(plain(6), placement, among(there))
     assert gang is not None
-    assert gang.nodes == nodes
-    assert len(set(gang.nodes_of)) == nodes
-
-
-def test_lay_out_spread_uses_all_nodes_and_pack_uses_fewest() -> None:
-    spread, packed = (lay_out(plain(6), placement, among(3)) for placement in (Placement.SPREAD, Placement.PACK))
-    assert spread is not None and packed is not None
-    assert (spread.nodes, spread.nodes_of, spread.load) == (3, (0, 0, 1, 1, 2, 2), Load(4, 2000, 2))
-    assert (packed.nodes, packed.nodes_of, packed.load) == (2, (0, 0, 0, 1, 1, 1), Load(6, 3000, 3))
-
-
-@pytest.mark.parametrize("placement", list(Placement))
-def test_lay_out_returns_none_if_learners_do_not_fit(placement: Placement) -> None:
+    assert (gang.nodes, gang.nodes_of, gang.load) == (len(set(nodes_of)), nodes_of, load)
     assert lay_out(plain(9), placement, among(2)) is None
     assert lay_out(plain(1, Load(9, 1, 0)), placement, among(5)) is None
 
@@ -142,30 +137,31 @@ def test_lay_out_effort_stays_linear_in_number_of_learners() -> None:
     assert 0 < added < 8 * len(members)
 
 
-def test_lay_out_includes_named_nodes_and_adds_others_if_needed() -> None:
-    six = plain(6)
-
-    def nodes(placement: Placement, there: int, named: int, learners: int = 6) -> int | None:
-        gang = lay_out(six[:learners], placement, among(there), named)
-        return None if gang is None else gang.nodes
-
-    assert nodes(Placement.PACK, 9, 0) == nodes(Placement.PACK, 9, 1) == 2
-    assert nodes(Placement.PACK, 9, 4) == 4
-    assert nodes(Placement.PACK, 9, 4, 3) == 3  # Slurm has its say about the fourth
-    assert nodes(Placement.SPREAD, 9, 0) == 6
-    assert nodes(Placement.SPREAD, 9, 2) == 2
-    assert nodes(Placement.SPREAD, 9, 1) == 6  # one does not hold them: as many as there are
-    assert nodes(Placement.NODE, 9, 2) == 6
-    assert nodes(Placement.NODE, 2, 2) is None
+@pytest.mark.parametrize(
+    ("placement", "there", "named", "learners", "nodes"),
+    [
+        (Placement.PACK, 9, 0, 6, 2),
+        (Placement.PACK, 9, 1, 6, 2),
+        (Placement.PACK, 9, 4, 6, 4),
+        (Placement.PACK, 9, 4, 3, 3),  # Slurm has its say about the fourth
+        (Placement.SPREAD, 9, 0, 6, 6),
+        (Placement.SPREAD, 9, 2, 6, 2),
+        (Placement.SPREAD, 9, 1, 6, 6),  # one does not hold them: as many as there are
+        (Placement.NODE, 9, 2, 6, 6),
+        (Placement.NODE, 2, 2, 6, None),
+    ],
+)
+def test_lay_out_includes_named_nodes_and_adds_others_if_needed(
+    placement: Placement, there: int, named: int, learners: int, nodes: int | None
+) -> None:
+    gang = lay_out(plain(learners), placement, among(there), named)
+    assert (gang and gang.nodes) == nodes
 
 
 def test_lay_out_needs_no_table_for_one_learner_per_node() -> None:
-    alone, shared, named = (
-        lay_out(members, placement, among(9))
-        for members, placement in (
-            (plain(3), Placement.NODE), (plain(3), Placement.PACK), (roles(worker=3), Placement.NODE)
-        )
-    )  # fmt: skip
+    alone = lay_out(plain(3), Placement.NODE, among(9))
+    shared = lay_out(plain(3), Placement.PACK, among(9))
+    named = lay_out(roles(worker=3), Placement.NODE, among(9))
     assert alone is not None and shared is not None and named is not None
     assert alone.table == ()
     assert [seat.node for seat in shared.table] == [0, 0, 0]
@@ -173,25 +169,20 @@ def test_lay_out_needs_no_table_for_one_learner_per_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "learners", "count"),
+    ("command", "count"),
     [
-        ("PS_HOSTS_COUNT=1 python launcher.py", 3, 1),
-        ("export PS_HOSTS_COUNT='2'; python launcher.py", 3, 2),
-        ("PS_HOSTS_COUNT=3 python launcher.py", 3, 2),
-        ("MY_PS_HOSTS_COUNT=1 python x.py", 3, 0),
-        ("python train.py", 3, 0),
+        ("PS_HOSTS_COUNT=1 python launcher.py", 1),
+        ("export PS_HOSTS_COUNT='2'; python launcher.py", 2),
+        ("PS_HOSTS_COUNT=3 python launcher.py", 2),
+        ("MY_PS_HOSTS_COUNT=1 python x.py", 0),
+        ("python train.py", 0),
     ],
 )
-def test_count_parameter_servers_reads_count_from_command(command: str, learners: int, count: int) -> None:
-    assert count_parameter_servers(command, learners) == count
+def test_count_parameter_servers_reads_count_from_command(command: str, count: int) -> None:
+    assert count_parameter_servers(command, learners=3) == count
 
 
-WHOLE = Load(2, 1024, 1)
 PS_COMMAND = "PS_HOSTS_COUNT=2 python launcher.py"
-
-
-def ranks(spec: JobSpec) -> list[tuple[str, int, bool]]:
-    return [(one.role, one.index, one.service) for one in members_of(spec)]
 
 
 @pytest.mark.parametrize(
@@ -206,16 +197,14 @@ def ranks(spec: JobSpec) -> list[tuple[str, int, bool]]:
         (job(3, "horovod"), [("launcher", 0, False), ("worker", 0, True), ("worker", 1, True)]),
         (job(2, "pytorchmpi"), [("launcher", 0, False), ("worker", 0, True)]),
         (job(1, "horovod"), [("", 0, False)]),
-        (
-            job(4, chief=Role(), worker=Role(2), ps=Role(service=True)),
-            [("chief", 0, False), ("worker", 0, False), ("worker", 1, False), ("ps", 0, True)],
-        ),
+        (job(4, chief=Role(), worker=Role(2), ps=Role(service=True)),
+         [("chief", 0, False), ("worker", 0, False), ("worker", 1, False), ("ps", 0, True)]),
         # Who names roles means them, whatever FfDL would have made of the rest.
         (job(2, "horovod", PS_COMMAND, a=Role(), b=Role()), [("a", 0, False), ("b", 0, False)]),
     ],
-)
+)  # fmt: skip
 def test_members_of_lists_roles_in_order_of_learner_ids(spec: JobSpec, expected: list[tuple[str, int, bool]]) -> None:
-    assert ranks(spec) == expected
+    assert [(one.role, one.index, one.service) for one in members_of(spec)] == expected
 
 
 def test_members_of_inherits_job_resources_unless_role_sets_them() -> None:
@@ -233,7 +222,7 @@ def test_parts_of_names_manifest_path_of_each_amount() -> None:
     assert (ps.path("gpus"), ps.per_learner("gpus")) == ("batch.roles.ps.gpus", "per learner of role ps")
     assert (ps.path("cpus"), ps.per_learner("cpus")) == ("cpus", "per learner")
     assert worker.path("gpus") == "gpus"
-    assert parts_of(job(4)) == (Part(4, 2, 1, GIB),)
+    assert parts_of(job(4)) == (Part(4, 2, 1, 1024**3),)
 
 
 def test_gang_table_lists_role_and_gpus_of_each_learner() -> None:

@@ -16,10 +16,8 @@ TWO = Asked(learners=2, gpus_each=1.0, gpus=2.0, cpus=8.0)
 
 def steps(*entries: tuple[float, JobState, int], **causes: str) -> list[Step]:
     """Rows of a history; `causes` by the number of the row, as r3="requeued"."""
-    return [
-        Step(float(at), state, attempt, causes.get(f"r{number}", "progress"))
-        for number, (at, state, attempt) in enumerate(entries)
-    ]
+    said = [causes.get(f"r{number}", "progress") for number in range(len(entries))]
+    return [Step(float(at), state, attempt, cause) for (at, state, attempt), cause in zip(entries, said, strict=True)]
 
 
 def record(number: int = 1, **values: object) -> dict[int, AttemptRecord]:
@@ -29,7 +27,7 @@ def record(number: int = 1, **values: object) -> dict[int, AttemptRecord]:
 DONE = steps((0, P, 0), (1, D, 1), (2, Q, 1), (10, DOWN, 1), (20, PROC, 1), (80, STORE, 1), (90, JobState.COMPLETED, 1))
 
 
-def test_timeline_run_spans_first_phase_to_end() -> None:
+def test_timeline_run_spans_first_phase_to_end_with_recorded_gpu_time() -> None:
     line = timeline(DONE, record(ended_at=90.0, gpu_seconds=160.0), TWO, now=1000)
     (run,) = line.runs
     assert (run.began, run.ended, run.gpus, run.cpus, run.end) == (10, 90, 2.0, 8.0, JobState.COMPLETED)
@@ -37,18 +35,19 @@ def test_timeline_run_spans_first_phase_to_end() -> None:
     assert line.waits == ((1, 0.0, 10.0),)
     assert line.alive == ((0.0, 90.0),)
     assert losses(line, record()) == []
+    # Nodes that are asked for what the fullest needs have more GPUs than the learners.
+    (more,) = timeline(DONE, record(ended_at=90.0, gpu_seconds=240.0), TWO, now=1000).runs
+    assert more.gpus * more.length_s == pytest.approx(240.0)
+    # What could not be stored beside it is stored afterwards, without its nodes.
+    (early,) = timeline(DONE, record(ended_at=85.0), TWO, now=1000).runs
+    assert (early.ended, early.phases[-1]) == (85.0, (STORE, 80, 85.0))
 
 
 @pytest.mark.parametrize(("since", "until", "seconds"), [(0, 100, 80), (0, 50, 40), (85, 95, 5), (100, 200, 0)])
-def test_run_within_counts_only_part_inside_period(since: float, until: float, seconds: float) -> None:
+def test_run_and_loss_within_count_only_part_inside_period(since: float, until: float, seconds: float) -> None:
     (run,) = timeline(DONE, record(), TWO, now=1000).runs
     assert run.within(since, until) == seconds
-
-
-def test_timeline_prefers_recorded_gpu_time_over_requested() -> None:
-    """Nodes that are asked for what the fullest needs have more GPUs than the learners."""
-    (run,) = timeline(DONE, record(ended_at=90.0, gpu_seconds=240.0), TWO, now=1000).runs
-    assert run.gpus * run.length_s == pytest.approx(240.0)
+    assert Loss(1, 20, 80, 2.0).within(70, 200) == 20.0
 
 
 def test_timeline_counts_running_job_up_to_now() -> None:
@@ -72,10 +71,8 @@ def test_timeline_splits_requeued_attempt_into_two_runs() -> None:
         r4="requeued",
     )  # fmt: skip
     line = timeline(entries, record(ended_at=70.0, gpu_seconds=60.0), TWO, now=1000)
-    assert [(run.began, run.ended, run.gpus, run.end) for run in line.runs] == [
-        (10, 40, 2.0, Q),
-        (50, 70, 3.0, JobState.COMPLETED),
-    ]
+    runs = [(run.began, run.ended, run.gpus, run.end) for run in line.runs]
+    assert runs == [(10, 40, 2.0, Q), (50, 70, 3.0, JobState.COMPLETED)]
     assert line.waits == ((1, 0.0, 10.0), (1, 40.0, 50.0))
     assert losses(line, record(ended_at=70.0)) == [Loss(1, 10, 40, 2.0, Q)]
 
@@ -121,12 +118,6 @@ def test_timeline_counts_no_gpus_for_staging_attempt() -> None:
     assert now.gpus == 0.0
 
 
-def test_timeline_ends_run_at_attempt_end_before_job_end() -> None:
-    """What could not be stored beside it is stored afterwards, without its nodes."""
-    (run,) = timeline(DONE, record(ended_at=85.0), TWO, now=1000).runs
-    assert (run.ended, run.phases[-1]) == (85.0, (STORE, 80, 85.0))
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -143,7 +134,3 @@ def test_losses_count_time_after_last_checkpoint(values: dict[str, Any], expecte
     line = timeline([*DONE[:-1], Step(90, JobState.FAILED, 1)], record(ended_at=90.0), TWO, now=1000)
     assert line.runs == (run,)
     assert losses(line, record(ended_at=90.0, **values)) == expected
-
-
-def test_loss_within_counts_only_part_inside_period() -> None:
-    assert Loss(1, 20, 80, 2.0).within(70, 200) == 20.0

@@ -1,15 +1,25 @@
-"""Ids and tokens."""
+"""Ids and tokens of jobs, overrides, and which changes of state are legal."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 
-from ffdl_batch.domain.faults import FAULTS, Fault
 from ffdl_batch.domain.findings import Finding, InputRefused, Severity
 from ffdl_batch.domain.job import MAX_TOKEN, Job, Overrides, attempt_token, new_job_id, parse_job_id
-from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.job_state import (
+    LIVE,
+    TERMINAL,
+    TRANSITIONS,
+    Cause,
+    IllegalTransition,
+    JobState,
+    Wish,
+    advance,
+    is_legal,
+)
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
 
@@ -22,16 +32,9 @@ def test_job_ids_are_unique_dns_labels() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "training-",
-        "../etc",
-        "training-ABCDEFGHI",
-        "training-000000000/..",
-        "training-0000000001",
-        "training-００００００００0",
-    ],
-)
+    ["", "training-", "../etc", "training-ABCDEFGHI", "training-000000000/..", "training-0000000001",
+     "training-００００００００0"],
+)  # fmt: skip
 def test_parse_job_id_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match="training id"):
         parse_job_id(text)
@@ -48,11 +51,6 @@ def test_attempt_token_has_bounded_length_and_rejects_attempt_zero() -> None:
 @pytest.mark.parametrize("text", ["12", "12_3"])
 def test_native_id_round_trips_through_text(text: str) -> None:
     assert str(NativeId.parse(text)) == text
-
-
-def test_fault_codes_have_title_and_cure_and_unknown_code_is_s104() -> None:
-    assert all(code == kind.code and kind.cure and kind.title for code, kind in FAULTS.items())
-    assert Fault("S999", "x").kind.code == "S104"
 
 
 def test_finding_prints_like_compiler_message() -> None:
@@ -89,9 +87,6 @@ def test_overrides_change_only_named_fields_and_their_sources(
     assert after.sources.get("gpus") == ("manifest:2" if overrides.gpus is None else "resume")
     assert after.sources.get("batch.time") == (None if overrides.time_s is None else "resume")
     assert after.sources["cpus"] == "manifest:3"
-
-
-def test_overrides_exclude_failed_node_if_manifest_excludes_none() -> None:
     assert Overrides(exclude=("n7",)).apply(JobSpec("x", SPEC.framework)).batch.exclude == "n7"
 
 
@@ -99,3 +94,53 @@ def test_effective_spec_equals_submitted_spec_without_overrides() -> None:
     values = (new_job_id(), 1, "ada", SPEC, JobState.PENDING, Wish.NONE, "local", 0, "", 1, 1.0, 1.0)
     assert Job(*values).effective_spec is SPEC
     assert Job(*values, overrides=Overrides(gpus=4.0)).effective_spec.resources.gpus == 4.0
+
+
+ORDER = [s for s in JobState if s in LIVE]
+
+
+def test_job_states_are_live_or_terminal_with_row_for_every_cause() -> None:
+    assert set(JobState) == LIVE | TERMINAL
+    assert not LIVE & TERMINAL
+    for cause in Cause:
+        assert set(TRANSITIONS[cause]) == set(JobState)
+
+
+@pytest.mark.parametrize(("earlier", "later"), list(itertools.combinations(ORDER, 2)))
+def test_advance_allows_progress_forward_only(earlier: JobState, later: JobState) -> None:
+    assert advance(earlier, later) is later
+    with pytest.raises(IllegalTransition, match=f"from {later} to {earlier}"):
+        advance(later, earlier)
+
+
+@pytest.mark.parametrize("end", sorted(TERMINAL))
+@pytest.mark.parametrize("target", sorted(JobState))
+def test_terminal_state_rejects_progress_and_requeue(end: JobState, target: JobState) -> None:
+    assert not is_legal(end, target)
+    assert not is_legal(end, target, Cause.REQUEUED)
+
+
+@pytest.mark.parametrize("state", ORDER)
+def test_live_state_may_end_in_every_terminal_state(state: JobState) -> None:
+    assert all(is_legal(state, end) for end in TERMINAL)
+
+
+def test_requeue_moves_only_backward() -> None:
+    assert advance(JobState.PROCESSING, JobState.QUEUED, Cause.REQUEUED) is JobState.QUEUED
+    assert not is_legal(JobState.QUEUED, JobState.PROCESSING, Cause.REQUEUED)
+
+
+def test_terminal_state_is_left_only_on_user_request() -> None:
+    """All pairs of all causes that begin at an end, or that an owner's word allows. Storing late leaves none."""
+    ours = (Cause.RESUMED, Cause.CANCELLED)
+    legal = {
+        (current, target, cause)
+        for current, target, cause in itertools.product(JobState, JobState, Cause)
+        if (current in TERMINAL or cause in ours) and is_legal(current, target, cause)
+    }
+    assert legal == {
+        (JobState.HALTED, JobState.PENDING, Cause.RESUMED),
+        (JobState.FAILED, JobState.PENDING, Cause.RESUMED),
+        (JobState.HALTED, JobState.CANCELLED, Cause.CANCELLED),
+        *((end, end, Cause.STORED) for end in TERMINAL),
+    }

@@ -59,14 +59,10 @@ def test_find_mistakes_reports_path_and_cure_of_impossible_spec(spec: JobSpec, p
 @pytest.mark.parametrize(
     "spec",
     [
-        job(gpus=0.5),
-        job(gpus=2, gres={"npu": 1}),
-        job(gres={"shard": 2}),
-        job(4096),
-        roles(2, ps=Role(gpus=0, service=True), worker=Role(gpus=2)),
-        egress("h0", *MANY[:16]),
+        job(gpus=0.5), job(gpus=2, gres={"npu": 1}), job(gres={"shard": 2}), job(4096),
+        roles(2, ps=Role(gpus=0, service=True), worker=Role(gpus=2)), egress("h0", *MANY[:16]),
     ],
-)
+)  # fmt: skip
 def test_find_mistakes_accepts_possible_spec(spec: JobSpec) -> None:
     assert not list(find_mistakes(spec))
 

@@ -1,4 +1,4 @@
-"""What lasts on a node since long before is blamed for ends that tell of just that, and for no others."""
+"""Lasting findings on nodes are blamed only for ends that match them; scores of nodes halve every fourteen days."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import pytest
 
 from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
 from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.incident import Evidence, Origin
+from ffdl_batch.domain.fault_policy import NodeRules
+from ffdl_batch.domain.incident import Evidence, Incident, Origin
 from ffdl_batch.domain.node_findings import HealthLine
+from ffdl_batch.domain.node_score import DAY_S, NodeScore, left_out, lemons, score_nodes
 
 AT = 500_000.0
-DAY_S = 86_400.0
 GPU = HealthLine("n1", AT - DAY_S, "gpu", "Xid 79, GPU has fallen off the bus", "0000:3b:00", lasts=True, drains=True)
 MOUNT = replace(GPU, kind="mount", text="/shared, nas:/x (nfs): Stale file handle", device="/shared")
 DISK = replace(GPU, kind="disk", text="/dev/sdb on /scratch (ext4) has become read-only", device="/scratch")
 ROOT = replace(DISK, device="/")
 HEAD = ("Traceback (most recent call last):", '  File "a.py", line 1, in <module>')
 NO_GPU = "RuntimeError: No CUDA GPUs are available"
+NCCL = (
+    "ncclUnhandledCudaError: Call to CUDA function failed.",
+    "Last error:",
+    "Cuda failure 100 'no CUDA-capable device is detected'",
+)
 STALE = "OSError: [Errno 116] Stale file handle: '/shared/a'"
 
 
@@ -38,16 +44,7 @@ def raised(sentence: str, finding: HealthLine, *more: str) -> Ended:
         ("node.gpu", raised(NO_GPU, GPU)),
         ("node.gpu", raised("RuntimeError: CUDA error: invalid device ordinal", GPU)),
         ("node.gpu", raised("RuntimeError: CUDA error: uncorrectable ECC error encountered", replace(GPU, kind="ecc"))),
-        (
-            "node.gpu",
-            raised(
-                "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1",
-                GPU,
-                "ncclUnhandledCudaError: Call to CUDA function failed.",
-                "Last error:",
-                "Cuda failure 100 'no CUDA-capable device is detected'",
-            ),
-        ),
+        ("node.gpu", raised("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1", GPU, *NCCL)),
         ("node.gpu", ended("E0000 failed call to cuInit: CUDA_ERROR_NO_DEVICE")),
         ("node.gpu", ended("what(): CUDA error: unknown error", code=None, signal=6)),
         ("node.gpu", raised("subprocess.CalledProcessError: it failed", GPU, "GPU has fallen off the bus")),
@@ -70,6 +67,8 @@ def test_classify_blames_node_when_error_matches_lasting_node_finding(kind: str,
     ("kind", "end"),
     [
         ("user.exit", ended("done", code=3)),
+        # It would speak for any end otherwise; what began just now is told as a finding of now as well.
+        ("user.exit", ended("done", code=3, finding=replace(GPU, at=AT - 10))),
         ("user.signal", ended("done", code=None, signal=11)),
         ("user.traceback", raised("ValueError: boom", GPU)),
         ("user.traceback", raised("ValueError: boom", GPU, "Exception ignored: no CUDA-capable device is detected")),
@@ -108,19 +107,14 @@ def test_classify_blames_node_only_if_its_learner_caused_the_failure() -> None:
     assert classify(replace(end, learners=(victim, *end.learners))).nodes == ("n1",)
 
 
-def test_classify_prefers_scheduler_cause_and_policy_over_node_finding() -> None:
+@pytest.mark.parametrize("why", [Interruption.TIMEOUT, Interruption.PREEMPTION])
+def test_classify_prefers_scheduler_cause_and_policy_over_node_finding(why: Interruption) -> None:
     end = raised(NO_GPU, GPU)
-    for why in (Interruption.TIMEOUT, Interruption.PREEMPTION):
-        incident = classify(replace(end, why=why))
-        assert incident.origin is Origin.SCHEDULER
-        assert not [one for one in incident.evidence if one.source.startswith("health")]
+    incident = classify(replace(end, why=why))
+    assert incident.origin is Origin.SCHEDULER
+    assert not [one for one in incident.evidence if one.source.startswith("health")]
     assert classify(replace(end, cancelled=True)).origin is Origin.SCHEDULER
     assert classify(end, PolicyHit("own", "user.own", Evidence("learner-1", "x"))).kind == "user.own"
-
-
-def test_classify_keeps_user_exit_when_lasting_finding_is_recent() -> None:
-    """It would speak for any end otherwise; what began just now is told as a finding of now as well."""
-    assert classify(ended("done", code=3, finding=replace(GPU, at=AT - 10))).kind == "user.exit"
 
 
 @pytest.mark.parametrize(
@@ -152,3 +146,47 @@ def test_classify_limits_health_evidence_and_lists_draining_findings_first() -> 
     told = [one.text for one in incident.evidence if one.source == "health n1"]
     assert len(told) == 5
     assert told[0] == GPU.evidence.text
+
+
+NOW = 1_800_000_000.0
+RULES = NodeRules(exclude_lemons=True)
+
+
+def fault(
+    job: str, *nodes: str, kind: str = "node.failed", days: float = 0, attempt: int = 1, word: str = "end-0"
+) -> Incident:
+    return Incident(job, attempt, word, kind, NOW - days * DAY_S, nodes=nodes)
+
+
+def test_node_score_halves_fault_weight_every_fourteen_days_and_caps_it_for_future_timestamp() -> None:
+    (n1,) = score_nodes([fault("a", "n1"), fault("b", "n1", days=14), fault("c", "n1", days=28)], NOW)
+    assert n1.score == pytest.approx(1.75)
+    assert (n1.kinds, n1.last, n1.jobs) == ({"node.failed": 3}, NOW, 3)
+    (ahead,) = score_nodes([fault("a", "n1", days=-1)], NOW)
+    assert ahead.score == 1.0
+
+
+def test_node_score_counts_attempt_once_by_heaviest_incident_and_only_node_faults_of_named_nodes() -> None:
+    incidents = [fault("a", "n1"), fault("a", "n1", kind="node.gpu", word="end-1"), fault("a", "n1", attempt=2)]
+    (n1,) = score_nodes(incidents, NOW)
+    assert (n1.score, n1.jobs, n1.kinds) == (3.0, 1, {"node.failed": 2, "node.gpu": 1})
+    others = [fault("a", "n1", kind="user.exit"), fault("b", "n3", "n2"), fault("c", kind="node.gpu")]
+    assert [(one.node, one.score) for one in score_nodes(others, NOW)] == [("n2", 1.0), ("n3", 1.0)]
+
+
+def score(node: str, value: float, hours_ago: float = 1.0) -> NodeScore:
+    return NodeScore(node, value, {}, NOW - hours_ago * 3600)
+
+
+def test_unreliable_nodes_need_score_at_threshold_and_recent_fault() -> None:
+    scores = [score("a", 9), score("b", 4), score("c", 3.9), score("d", 50, hours_ago=25)]
+    assert [one.node for one in lemons(scores, RULES, NOW)] == ["a", "b"]
+    assert lemons(scores, NodeRules(), NOW) == []  # nobody wants it
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(0, 0), (1, 0), (2, 1), (3, 1), (20, 1), (21, 2), (100, 5)])
+def test_node_exclusion_respects_share_limit_and_keeps_last_node(nodes: int, most: int) -> None:
+    names = [f"n{number}" for number in range(nodes)]
+    found = [score("elsewhere", 99), *(score(name, 10) for name in names)]
+    assert [one.node for one in left_out(found, names, RULES)] == names[:most]
+    assert left_out(found, names, NodeRules(exclude_lemons=True, percent=0)) == []

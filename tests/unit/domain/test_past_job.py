@@ -19,8 +19,13 @@ def test_past_job_computes_resource_seconds_and_per_node_amounts() -> None:
     assert (JOB.gpu_s, JOB.cpu_s, JOB.each(JOB.gpus), JOB.each(7)) == (28_800, 57_600, 4, 4)
 
 
-def test_past_job_judge_returns_runs_if_place_fits() -> None:
-    assert judge(JOB, GPU).verdict is Verdict.RUNS
+def test_past_job_judge_accepts_untyped_gpus_and_rejects_place_without_gpus_or_shares() -> None:
+    untyped = Place("old", "slurm", (Room(9, 64, 512_000, {"": 4}),), frozenset({""}))
+    for place in (GPU, untyped, Place("any", "kubernetes")):
+        assert judge(JOB, place).verdict is Verdict.RUNS
+    assert judge(JOB, Place("cpu", "slurm", (Room(9, 64, 512_000),), frozenset())).reasons == ("it has no GPUs",)
+    shared = replace(JOB, gpus=0, gpu_type="", shares=("shard",))
+    assert (judge(shared, CLUSTER).verdict, judge(shared, GPU).verdict) == (Verdict.NOT, Verdict.RUNS)
 
 
 @pytest.mark.parametrize(
@@ -49,24 +54,9 @@ def test_past_job_judge_returns_not_with_reason_if_place_does_not_fit(changes: d
         ({}, CLUSTER, "its account and priority are Slurm's"),
     ],
 )
-def test_past_job_judge_returns_loss_with_reason_if_place_limits_job(
-    changes: dict[str, object], place: Place, reason: str
-) -> None:
+def test_past_job_judge_returns_loss_if_place_limits_job(changes: dict[str, object], place: Place, reason: str) -> None:
     fit = judge(replace(JOB, **changes), place)  # type: ignore[arg-type]
     assert fit.verdict is Verdict.LOSS and fit.reasons[0].startswith(reason)
-
-
-def test_past_job_judge_rejects_gpu_shares_only_on_place_without_shares() -> None:
-    shared = replace(JOB, gpus=0, gpu_type="", shares=("shard",))
-    assert judge(shared, CLUSTER).verdict is Verdict.NOT
-    assert judge(shared, GPU).verdict is Verdict.RUNS
-
-
-def test_past_job_judge_accepts_untyped_gpus_and_rejects_place_without_gpus() -> None:
-    untyped = Place("old", "slurm", (Room(9, 64, 512_000, {"": 4}),), frozenset({""}))
-    assert judge(JOB, untyped).verdict is Verdict.RUNS
-    assert judge(JOB, Place("cpu", "slurm", (Room(9, 64, 512_000),), frozenset())).reasons == ("it has no GPUs",)
-    assert judge(JOB, Place("any", "kubernetes")).verdict is Verdict.RUNS
 
 
 def test_best_fit_prefers_original_place_then_lossless_place() -> None:

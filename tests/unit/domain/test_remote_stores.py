@@ -1,4 +1,4 @@
-"""How the staging program reaches what a manifest calls a data store."""
+"""Stores as people name them, and how the staging program reaches what a manifest calls a data store."""
 
 from __future__ import annotations
 
@@ -9,6 +9,102 @@ import pytest
 from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, address_of, place_in, place_of_results
 from ffdl_batch.domain.spec import DataStore, StoreType
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
+from ffdl_batch.domain.store_urls import StorePlace, StoreUrlError, Wishes, read_store_url, say_store_url
+
+S3, GCS, SWIFT, HTTP, FILE, FSSPEC = (
+    StoreKind.S3, StoreKind.GCS, StoreKind.SWIFT, StoreKind.HTTP, StoreKind.FILE, StoreKind.FSSPEC
+)  # fmt: skip
+
+
+SAID_AGAIN = {"S3://bucket/a/b c#?/": "s3://bucket/a/b c#?", "sftp://host/~": "sftp://host/~/",
+              "file:///data/my%20set/": "file:///data/my%20set"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "endpoint", "container", "prefix"),
+    [
+        ("s3://bucket", S3, "", "bucket", ""),
+        ("s3://bucket/a/b c#?", S3, "", "bucket", "a/b c#?"),
+        ("S3://bucket/a/b c#?/", S3, "", "bucket", "a/b c#?"),
+        ("gs://bucket/a", GCS, "", "bucket", "a"),
+        ("swift://container/a", SWIFT, "", "container", "a"),
+        ("file:///data/my%20set", FILE, "", "/data/my set", ""),
+        ("file:///data/my%20set/", FILE, "", "/data/my set", ""),
+        ("https://web:8443/a%20b/c.tar", HTTP, "https://web:8443", "", "a b/c.tar"),
+        ("sftp://host:2222/data/set", FSSPEC, "host:2222", "/", "data/set"),
+        ("sftp://host/~/set", FSSPEC, "host", "", "set"),
+        ("sftp://host/~", FSSPEC, "host", "", ""),
+        ("sftp://host/~ada/set", FSSPEC, "host", "/", "~ada/set"),
+        ("abfs://container/a", FSSPEC, "", "container", "a"),
+    ],
+)
+def test_read_store_url_parses_each_scheme_into_address_and_prefix_and_back(
+    url: str, kind: StoreKind, endpoint: str, container: str, prefix: str
+) -> None:
+    found = read_store_url(url, Wishes())
+    address = found.address
+    assert (address.kind, address.endpoint, address.container, found.prefix) == (kind, endpoint, container, prefix)
+    assert address.credentials == {}
+    if kind is FSSPEC:
+        assert address.options["protocol"] == url.partition(":")[0]
+    assert say_store_url(address, found.prefix) == SAID_AGAIN.get(url, url)
+
+
+def test_read_store_url_applies_requested_options_and_user() -> None:
+    wishes = Wishes("https://store", "eu", {"ca_file": "/ca.pem"})
+    made = read_store_url("s3://bucket/a", wishes)
+    assert made == StorePlace(StoreAddress(S3, "https://store", "eu", "bucket", {"ca_file": "/ca.pem"}), "a")
+    assert read_store_url("sftp://ada@host/a", Wishes()).user == "ada"
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        *((url, "") for url in (
+            "", "bucket/a", "/data", "s3:/bucket", "s3://", "s3:///a", "file://host/a", "file:///", "https://",
+            "sftp:///a", "https://web/a?key=1", "s3://planted@bucket/a", "s3://planted:planted@bucket",
+            "https://u:planted@web/a",
+        )),
+        ("sftp://host/a", "https://other"),
+        ("s3://b", "https://u:planted@other"),
+    ],
+)  # fmt: skip
+def test_read_store_url_rejects_invalid_url_or_endpoint_without_printing_credentials(url: str, endpoint: str) -> None:
+    with pytest.raises(StoreUrlError) as raised:
+        read_store_url(url, Wishes(endpoint))
+    assert "planted" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "wishes", "text"),
+    [
+        ("s3://b", Wishes(options={"ca_fiel": "/x"}), "'ca_fiel' is not an option of s3 stores; did you mean ca_file?"),
+        ("s3://b", Wishes(options={"domain_name": "x"}), "it has path_style, ca_file, timeout_s"),
+        ("sftp://h/a", Wishes(options={"know_hosts": "/x"}), "an option of sftp stores; did you mean known_hosts?"),
+        ("https://h/a", Wishes(options={"qqq": "x"}), "'qqq' is not an option of a web server; it has ca_file"),
+        ("file:///a", Wishes(options={"ca_file": "/x"}), "an option of a directory; it has none"),
+        ("s3://b", Wishes(options={"path_style": "yes"}), "--option path_style: 'yes' is neither true nor false"),
+        ("swift://b", Wishes(options={"timeout_s": "soon"}), "--option timeout_s: 'soon' is no number of seconds"),
+        ("s3://b", Wishes(secrets={"username": "n"}), "credential of s3 stores; did you mean user_name?"),
+        ("swift://b", Wishes(secrets={"private_key": "n"}), "a credential of swift stores; it has user_name, password"),
+        ("file:///a", Wishes(secrets={"password": "n"}), "a credential of a directory; it has none"),
+        ("s3://b", Wishes(secrets={"password": "n"}), "--secret names a password and no user_name"),
+        ("file:///a", Wishes("https://x"), "--endpoint is for buckets and containers"),
+        ("sftp://h/a", Wishes(region="eu"), "--region is for s3://, gs:// and swift:// alone"),
+    ],
+)  # fmt: skip
+def test_read_store_url_rejects_option_or_secret_that_store_does_not_use(url: str, wishes: Wishes, text: str) -> None:
+    with pytest.raises(StoreUrlError) as raised:
+        read_store_url(url, wishes)
+    assert text in str(raised.value)
+
+
+def test_read_store_url_leaves_library_options_unchecked() -> None:
+    made = read_store_url("abfs://b", Wishes(options={"account_name": "x"}, secrets={"sas_token": "n"}))
+    assert made.address.options["account_name"] == "x"
+    one_key = read_store_url("sftp://h/a", Wishes(options={"key_file": "k"}, secrets={"password": "n"}))
+    assert one_key.address.options["key_file"] == "k"
+
 
 KEYS = {"user_name": "${secret:s3-user_name}", "password": "${secret:s3-password}"}
 NAMES = {"user_name": "s3-user_name", "password": "s3-password"}
@@ -25,16 +121,12 @@ def test_address_of_maps_object_store_types_to_s3(kind: StoreType) -> None:
     assert address_of(store(kind, connection)) == StoreAddress(StoreKind.S3, URL, "eu-de", credentials=NAMES)
 
 
-def test_address_of_accepts_s3_store_without_endpoint_or_credentials() -> None:
-    assert address_of(store(StoreType.S3_DATASTORE, {"region": "us-east-2"})) == StoreAddress(
-        StoreKind.S3, region="us-east-2"
-    )
-
-
-def test_address_of_passes_store_options_and_session_token() -> None:
+def test_address_of_passes_options_and_session_token_and_accepts_s3_store_without_endpoint_or_credentials() -> None:
     options = {"path_style": "false", "ca_file": "/etc/ca.pem", "timeout_s": "20"}
     found = address_of(store(StoreType.MOUNT_COS, {**options, "session_token": "${secret:t}", **KEYS}))
     assert (found.options, found.credentials) == (options, {**NAMES, "session_token": "t"})
+    public = address_of(store(StoreType.S3_DATASTORE, {"region": "us-east-2"}))
+    assert public == StoreAddress(StoreKind.S3, region="us-east-2")
 
 
 @pytest.mark.parametrize(
@@ -63,12 +155,9 @@ def test_address_of_maps_fsspec_protocol_options_and_credentials() -> None:
     connection = {"protocol": "sftp", "host": "files.example.org:2022", "path": "/srv", "private_key": "${file:/k}"}
     found = address_of(store(StoreType.FSSPEC_DATASTORE, {**connection, "user_name": "${secret:me}", "timeout_s": "9"}))
     assert found == StoreAddress(
-        StoreKind.FSSPEC,
-        "files.example.org:2022",
-        container="/srv",
-        options={"protocol": "sftp", "timeout_s": "9"},
+        StoreKind.FSSPEC, "files.example.org:2022", container="/srv", options={"protocol": "sftp", "timeout_s": "9"},
         credentials={"user_name": "me", "private_key": "file:/k"},
-    )
+    )  # fmt: skip
     connection = {"protocol": "abfs", "account_name": "data", "account_key": "${secret:key}", "type": "", "name": "n"}
     found = address_of(store(StoreType.FSSPEC_DATASTORE, connection))
     assert found.options == {"protocol": "abfs", "account_name": "data"}
@@ -85,9 +174,7 @@ def test_address_of_maps_fsspec_protocol_options_and_credentials() -> None:
         (StoreType.FSSPEC_DATASTORE, "sets/./mnist/", "", "sets/mnist"),
     ],
 )
-def test_place_in_splits_container_into_bucket_and_prefix(
-    kind: StoreType, container: str, bucket: str, prefix: str
-) -> None:
+def test_place_in_splits_bucket_and_prefix(kind: StoreType, container: str, bucket: str, prefix: str) -> None:
     address, found = place_in(store(kind, {"auth_url": URL, "protocol": "ftp"}), container)
     assert (address.container, found) == (bucket, prefix)
 

@@ -43,17 +43,10 @@ def test_explain_lack_distinguishes_missing_resource_from_defect(error: BaseExce
     assert explain_lack(error) == lack
 
 
-def test_explain_lack_follows_exception_cause() -> None:
-    try:
-        try:
-            raise OSError(errno.EMFILE, "Too many open files")
-        except OSError as error:
-            raise ValueError("the configuration cannot be used") from error
-    except ValueError as error:
-        assert explain_lack(error) == FILES
-
-
-def test_explain_lack_terminates_on_cyclic_exception_context() -> None:
+def test_explain_lack_follows_exception_cause_and_terminates_on_cyclic_context() -> None:
+    error = ValueError("the configuration cannot be used")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    assert explain_lack(error) == FILES
     one, other = ValueError("one"), ValueError("other")
     one.__context__, other.__context__ = other, one
     assert explain_lack(one) == ""
@@ -73,18 +66,14 @@ def test_find_lack_recognizes_missing_resource_in_process_output(words: str, lac
     assert find_lack(words) == lack
 
 
-def test_explain_unstarted_maps_eagain_to_thread_limit() -> None:
-    assert explain_unstarted(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))) == THREADS
-    assert explain_unstarted(OSError(errno.EMFILE, os.strerror(errno.EMFILE))) == FILES
-    assert explain_unstarted(OSError(errno.ENOENT, os.strerror(errno.ENOENT))) == ""
+@pytest.mark.parametrize(("number", "lack"), [(errno.EAGAIN, THREADS), (errno.EMFILE, FILES), (errno.ENOENT, "")])
+def test_explain_unstarted_maps_eagain_to_thread_limit(number: int, lack: str) -> None:
+    assert explain_unstarted(OSError(number, os.strerror(number))) == lack
 
 
 @pytest.mark.parametrize("lack", [MEMORY, FILES, THREADS])
-def test_of_daemon_message_names_limit_and_restart_without_try_again(lack: str) -> None:
+def test_of_daemon_message_names_limit_or_sysctl_and_restart_without_try_again(lack: str) -> None:
     said = of_daemon(lack)
     assert "raise the limit (ulimit -" in said and said.endswith(f"; {WHOSE_LIMITS}")
     assert "try again" not in said and ",;" not in said and ";;" not in said
-
-
-def test_of_daemon_message_suggests_sysctl_for_system_file_limit() -> None:
     assert of_daemon(ALL_FILES).endswith("have fs.file-max raised (sysctl)")

@@ -31,8 +31,7 @@ def test_series_thins_points_evenly_and_keeps_exact_statistics() -> None:
     assert MOST_POINTS / 2 <= len(points) <= MOST_POINTS + 2
     assert [points[0], points[-1]] == [(0.0, values[0]), (49_999.0, values[-1])]
     assert all(values[int(x)] == y for x, y in points)
-    steps = {b[0] - a[0] for a, b in pairwise(points[:-1])}
-    assert len(steps) == 1
+    assert len({b[0] - a[0] for a, b in pairwise(points[:-1])}) == 1
 
 
 def test_series_counts_non_finite_values_without_plotting_them() -> None:
@@ -54,28 +53,23 @@ def test_series_counts_non_finite_values_without_plotting_them() -> None:
         ("other", {"iteration": "9"}, ("time", 0.0)),
     ],
 )
-def test_curves_choose_requested_axis_or_best_available_axis(
-    axis: str, etimes: dict[str, str], found: tuple[str, float]
-) -> None:
+def test_curves_choose_requested_or_best_axis(axis: str, etimes: dict[str, str], found: tuple[str, float]) -> None:
     curves = Curves(axis)
     curves.add_record("j", 1, record(5000, **etimes))
     (series,) = curves
     assert (series.name.axis, series.last_x) == found
 
 
-def test_curves_measure_time_from_first_record_of_job() -> None:
+def test_curves_measure_time_from_first_record_of_job_and_separate_groups_and_sub_runs() -> None:
     curves = Curves()
     for at in (5000, 6500):
         curves.add_record("j", 1, record(at))
     curves.add_record("k", 1, record(9000))
     assert [series.points for series in curves] == [[(0.0, 0.5), (1.5, 0.5)], [(0.0, 0.5)]]
-
-
-def test_curves_separate_groups_and_sub_runs() -> None:
-    curves = Curves()
+    grouped = Curves()
     for group, subid in (("a", ""), ("a", "1"), ("", "")):
-        curves.add_record("j", 1, record(group=group, subid=subid))
-    assert [series.name.label for series in curves] == ["a/loss", "1/a/loss", "loss"]
+        grouped.add_record("j", 1, record(group=group, subid=subid))
+    assert [series.name.label for series in grouped] == ["a/loss", "1/a/loss", "loss"]
 
 
 def usage(at: float, cpu_s: float, written: int) -> UsageSample:

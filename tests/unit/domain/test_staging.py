@@ -33,41 +33,31 @@ TRANSFER = Transfer(STORE, "prefix", "/data", ("*.txt",))
 TASK = StageTask(Direction.IN, (TRANSFER,), "/state", "/secrets.json")
 
 
-def test_stage_task_survives_encode_decode_round_trip() -> None:
-    assert decode_task(encode_task(TASK)) == TASK
-
-
 @pytest.mark.parametrize(
-    "task",
+    "text",
     [
-        replace(TASK, state_dir="state"),
-        replace(TASK, parallel=0),
-        replace(TASK, tries=0),
-        replace(TASK, part_bytes=0),
-        replace(TASK, transfers=(replace(TRANSFER, local="data"),)),
-        replace(TASK, transfers=(replace(TRANSFER, store=replace(STORE, endpoint="http://me:planted@store")),)),
+        *("", "[]", "{}", '{"direction": "up"}', encode_task(TASK)[:-5]),
+        encode_task(replace(TASK, state_dir="state")),
+        encode_task(replace(TASK, parallel=0)),
+        encode_task(replace(TASK, tries=0)),
+        encode_task(replace(TASK, part_bytes=0)),
+        encode_task(replace(TASK, transfers=(replace(TRANSFER, local="data"),))),
+        encode_task(
+            replace(TASK, transfers=(replace(TRANSFER, store=replace(STORE, endpoint="http://me:planted@s")),))
+        ),
     ],
 )
-def test_decode_task_rejects_invalid_values_without_printing_credentials(task: StageTask) -> None:
+def test_decode_task_rejects_malformed_text_and_invalid_values_without_printing_credentials(text: str) -> None:
+    assert decode_task(encode_task(TASK)) == TASK
     with pytest.raises(StageTaskError) as raised:
-        decode_task(encode_task(task))
+        decode_task(text)
     assert "planted" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"direction": "up"}', encode_task(TASK)[:-5]])
-def test_decode_task_rejects_malformed_text(text: str) -> None:
-    with pytest.raises(StageTaskError):
-        decode_task(text)
-
-
 LINES: list[Line] = [
-    Progress(1, 2, 3, 4, 5.5),
-    Progress(1, 2, 3, 4, 5.5, early=True),
-    Retry("why", 1.5),
-    Note("what\nelse"),
-    Done(1, 2, 3, 4.5, 1, 2),
-    Failed("S302", "a sentence", FaultClass.FULL),
-]
+    Progress(1, 2, 3, 4, 5.5), Progress(1, 2, 3, 4, 5.5, early=True), Retry("why", 1.5), Note("what\nelse"),
+    Done(1, 2, 3, 4.5, 1, 2), Failed("S302", "a sentence", FaultClass.FULL),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: type(line).__name__)

@@ -51,34 +51,23 @@ def test_pending_reason_sentence_appends_scheduler_reason() -> None:
 @pytest.mark.parametrize(
     ("limit", "sentence", "action"),
     [
-        (
-            Limit("QOS", "GPUs", Per.USER, name="high", most="4", used="3", asked="2"),
-            "the QOS high has used up its GPUs a user: the limit is 4, 3 in use, it asks for 2",
-            "wait until other jobs that count for it end, ask for fewer, or use another qos",
-        ),
-        (
-            Limit("QOS", "GPUs", Per.USER, name="high", most="1", used="0", asked="2"),
-            "it asks for more GPUs than the QOS high gives a user: the limit is 1, 0 in use, it asks for 2",
-            "it will never start like this: ask for less, or use another qos",
-        ),
-        (
-            Limit("association", "time", Per.JOB, most="60"),
-            "it asks for more time than its association gives a job: the limit is 60 min",
-            "it will never start like this: ask for less, or use another account",
-        ),
-        (
-            Limit("association", "CPUs", Per.ALL, Measure.MINUTES),
-            "its association has used up its minutes of CPUs",
-            "wait until the use of its association is counted anew, use another account or qos, or ask who runs the "
-            "site for more",
-        ),
-        (
-            Limit("QOS", "GPUs", Per.JOB, least=True, most="2"),
-            "its QOS takes no job with so little GPUs: the limit is 2",
-            "ask for at least as much as its QOS wants, or use another one",
-        ),
+        (Limit("QOS", "GPUs", Per.USER, name="high", most="4", used="3", asked="2"),
+         "the QOS high has used up its GPUs a user: the limit is 4, 3 in use, it asks for 2",
+         "wait until other jobs that count for it end, ask for fewer, or use another qos"),
+        (Limit("QOS", "GPUs", Per.USER, name="high", most="1", used="0", asked="2"),
+         "it asks for more GPUs than the QOS high gives a user: the limit is 1, 0 in use, it asks for 2",
+         "it will never start like this: ask for less, or use another qos"),
+        (Limit("association", "time", Per.JOB, most="60"),
+         "it asks for more time than its association gives a job: the limit is 60 min",
+         "it will never start like this: ask for less, or use another account"),
+        (Limit("association", "CPUs", Per.ALL, Measure.MINUTES), "its association has used up its minutes of CPUs",
+         "wait until the use of its association is counted anew, use another account or qos, or ask who runs the site "
+         "for more"),
+        (Limit("QOS", "GPUs", Per.JOB, least=True, most="2"),
+         "its QOS takes no job with so little GPUs: the limit is 2",
+         "ask for at least as much as its QOS wants, or use another one"),
     ],
-)
+)  # fmt: skip
 def test_limit_sentence_gives_figures_and_action_for_each_limit_kind(limit: Limit, sentence: str, action: str) -> None:
     assert limit_sentence(limit) == sentence
     assert actions_of(Reason(WaitKind.LIMIT, "x", limit=limit)) == (action,)
@@ -118,28 +107,21 @@ def test_capacity_text_reports_free_gpus_fitting_nodes_and_unavailable_nodes() -
 
 
 def test_evidence_lists_each_known_fact_once_in_order() -> None:
-    known = Explanation(
-        NOW,
-        Reason(WaitKind.PRIORITY, "Priority"),
-        priority=1850,
-        expected_start=NOW + 600,
-        position=3,
-        factors=(Factor("age", 250), Factor("partition", 1600)),
-        blockers=(
-            Blocker(BlockerKind.RESERVATION, "maint", "maintenance of n3 (1 nodes)", NOW + 60, NOW + 3660),
-            Blocker(BlockerKind.DEPENDENCY, "afterok:7(unfulfilled)"),
-            Blocker(BlockerKind.LICENSE, "matlab:1"),
-        ),
-        figures={"longest time in short": "00:02:00"},
-        lacks=("limits' figures could not be read: no answer",),
+    blockers = (
+        Blocker(BlockerKind.RESERVATION, "maint", "maintenance of n3 (1 nodes)", NOW + 60, NOW + 3660),
+        Blocker(BlockerKind.DEPENDENCY, "afterok:7(unfulfilled)"),
+        Blocker(BlockerKind.LICENSE, "matlab:1"),
     )
+    known = Explanation(
+        NOW, Reason(WaitKind.PRIORITY, "Priority"), priority=1850, expected_start=NOW + 600, position=3,
+        factors=(Factor("age", 250), Factor("partition", 1600)), blockers=blockers,
+        figures={"longest time in short": "00:02:00"}, lacks=("limits' figures could not be read: no answer",),
+    )  # fmt: skip
     trial, history = Foretold("said", NOW + 1200), WaitHistory("1 GPUs", 12, 300, 4000, 9000)
     assert evidence_of(None, None, None, NOW) == ()
     assert evidence_of(known, trial, history, NOW)[-2:] == (trial_text(trial, NOW), history_text(history))
     assert evidence_of(known, None, None, NOW) == (
-        "the reservation maint, maintenance of n3 (1 nodes), begins now and ends at 13:01 (in 61 min)".replace(
-            "begins now", "begins at 12:01 (in 60 s)"
-        ),
+        "the reservation maint, maintenance of n3 (1 nodes), begins at 12:01 (in 60 s) and ends at 13:01 (in 61 min)",
         "it depends on afterok:7(unfulfilled)",
         "it asks for the licenses matlab:1",
         "it is number 3 in its queue",
@@ -160,7 +142,5 @@ def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
         "others for that"
     )
     assert trial_text(Foretold("what it said"), NOW).endswith("says: what it said")
-    one = Alternative("partition quick", "--partition=quick", NOW + 600, 3600)
-    assert (
-        alternative_text(one, NOW) == "partition quick (--partition=quick): starts at 12:10 (in 10 min), 60 min sooner"
-    )
+    text = alternative_text(Alternative("partition quick", "--partition=quick", NOW + 600, 3600), NOW)
+    assert text == "partition quick (--partition=quick): starts at 12:10 (in 10 min), 60 min sooner"

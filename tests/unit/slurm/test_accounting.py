@@ -1,12 +1,18 @@
-"""A slurmdbd that is away is left alone, and is no word about slurmctld."""
+"""What sacct reports of starts of jobs, and a slurmdbd that does not answer: it is left alone for a while."""
 
 from __future__ import annotations
 
 import pytest
 
+from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.ports.accounts import AccountedRun
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import AccountingUnreachable, NotNow, SchedulerUnreachable
+from ffdl_slurm.accounted import parse_runs, parse_tres, runs_of
 from ffdl_slurm.accounting import LONGEST_PAUSE_S, WANTED_S, Accounting
+from ffdl_slurm.commands import sacct_runs_argv
+from ffdl_slurm.parsers import Garbled
 
 
 class Clock:
@@ -18,43 +24,46 @@ class Clock:
         return self.at
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def accounting(clock: Clock) -> Accounting:
+    return Accounting(clock)
+
+
 def fail(accounting: Accounting, why: str = "connection refused") -> None:
     with pytest.raises(NotNow, match=why), accounting.asking():
         raise SchedulerUnreachable(why)
 
 
-def test_accounting_is_queried_again_by_one_caller_after_pause() -> None:
-    clock = Clock()
-    accounting = Accounting(clock)
+def test_accounting_is_queried_again_by_one_caller_after_pause(clock: Clock, accounting: Accounting) -> None:
     fail(accounting)
     with pytest.raises(NotNow, match=r"the accounting does not answer: connection refused"), accounting.asking():
         raise AssertionError("it was asked")
     clock.at += LONGEST_PAUSE_S
     with accounting.asking(), pytest.raises(NotNow), accounting.asking():
         raise AssertionError("a second one asked while the first was waiting for its answer")
-    with accounting.asking():
-        pass
-    with accounting.asking():
-        pass
+    for _ in range(2):
+        with accounting.asking():
+            pass
 
 
-def test_accounting_records_no_outage_for_internal_error() -> None:
-    accounting = Accounting(Clock())
+def test_accounting_records_no_outage_for_internal_error(accounting: Accounting) -> None:
     with pytest.raises(ZeroDivisionError), accounting.asking():
         raise ZeroDivisionError
     with accounting.asking():
         pass
 
 
-def test_accounting_reports_outage_only_while_queries_are_recent() -> None:
-    clock = Clock()
-    accounting = Accounting(clock)
+def test_accounting_reports_outage_only_while_queries_are_recent(clock: Clock, accounting: Accounting) -> None:
     clock.at = 1000.0
     assert accounting.outage() is None
     fail(accounting)
     clock.at += 100
-    told = accounting.outage()
-    assert told == AccountingOutage(100.0, "connection refused", 0.0)
+    assert accounting.outage() == AccountingOutage(100.0, "connection refused", 0.0)
     clock.at += WANTED_S
     assert accounting.outage() is None
     fail(accounting)
@@ -70,9 +79,9 @@ def test_accounting_reports_outage_only_while_queries_are_recent() -> None:
     assert accounting.outage() is None
 
 
-def test_accounting_logs_few_outage_warnings_and_one_recovery(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    accounting = Accounting(clock)
+def test_accounting_logs_few_outage_warnings_and_one_recovery(
+    clock: Clock, accounting: Accounting, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(240):  # four minutes, somebody asks each second
         clock.at += 1
         with pytest.raises(NotNow), accounting.asking():
@@ -86,7 +95,106 @@ def test_accounting_logs_few_outage_warnings_and_one_recovery(caplog: pytest.Log
     for _ in range(3):
         with accounting.asking():
             pass
-    assert [text for text in caplog.messages if "answers again" in text] == [
-        "the accounting answers again, after 479 s"
-    ]
-    assert len(caplog.messages) == 4
+    assert caplog.messages[3:] == ["the accounting answers again, after 479 s"]
+
+
+HEADER = "JobID|State|ElapsedRaw|AllocTRES|JobName\n"
+GPU2 = "billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G,node=1"
+
+
+def runs(text: str, **attempts: str) -> dict[str, list[AccountedRun]]:
+    wanted = {NativeId.parse(native.removeprefix("n")): Token(token) for native, token in attempts.items()}
+    found = runs_of(parse_runs(HEADER + text), wanted, lambda name, task: f"{name}-of-{task}" if task else name)
+    return {str(native): one for native, one in found.items()}
+
+
+def test_sacct_run_parser_returns_one_run_per_start_of_requeued_job() -> None:
+    text = f"7|REQUEUED|100|{GPU2}|training-a-1\n7|COMPLETED|50|{GPU2}|training-a-1\n"
+    first, second = runs(text, n7="training-a-1")["7"]
+    assert first == AccountedRun(100.0, 2.0, 4.0, is_over=False)
+    assert second == AccountedRun(50.0, 2.0, 4.0, is_over=True)
+    assert runs("7|CANCELLED by 0|0||training-a-1\n", n7="training-a-1") == {"7": []}
+
+
+def test_sacct_run_parser_identifies_array_task_by_task_table() -> None:
+    text = f"7_3|COMPLETED|9|{GPU2}|array-a\n7_[4-9]|PENDING|0||array-a\n"
+    assert [run.gpus for run in runs(text, n7_3="array-a-of-3")["7_3"]] == [2.0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        f"7|COMPLETED|100|{GPU2}|somebody's\n",
+        "7|COMPLETED|soon||somebody's\n",
+        f"7|COMPLETED|9|{GPU2}|some\nbody|s|a|b|c|d\n",
+    ],
+)
+def test_sacct_run_parser_ignores_rows_of_other_job_with_same_id(other: str) -> None:
+    text = f"{other}7|COMPLETED|50|{GPU2}|training-a-1\n"
+    assert [run.elapsed_s for run in runs(text, n7="training-a-1")["7"]] == [50.0]
+    assert runs(f"7|COMPLETED|100|{GPU2}|somebody's\n", n7="training-a-1") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("cpu=2,mem=1.5G", {"cpu": 2.0, "mem": 1.5 * 1024**3}),
+        ("gres/gpu:a=b=1,nonsense,x=y", {"gres/gpu:a=b": 1.0}),
+    ],
+)
+def test_parse_tres_reads_amounts_and_ignores_unreadable_entries(text: str, found: dict[str, float]) -> None:
+    assert parse_tres(text) == found
+
+
+def test_sacct_run_parser_adds_gpus_listed_only_by_type_and_returns_no_count_if_accounting_counts_none() -> None:
+    (record,) = parse_runs(HEADER + "7|COMPLETED|9|gres/gpu:a=2,gres/gpu:b=1|x\n")
+    assert record.gpus == 3.0
+    (run,) = runs("7|COMPLETED|9|cpu=4,mem=1G|training-a-1\n", n7="training-a-1")["7"]
+    assert run.gpus is None
+    both = runs(f"7|COMPLETED|9|cpu=4|training-a-1\n8|COMPLETED|9|{GPU2}|x\n", n7="training-a-1")
+    assert both["7"][0].gpus == 0.0
+
+
+GOOD = f"6|COMPLETED|50|{GPU2}|training-b-1\n"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        f"7|COMPLETED|soon|{GPU2}|training-a-1\n", f"7|COMPLETED|-5|{GPU2}|training-a-1\n",
+        f"7|COMPLETED||{GPU2}|training-a-1\n", f"7|COMPLETED|{'9' * 5000}|{GPU2}|training-a-1\n",
+        "7|COMPLETED|5|cpu=4,gres/gpu=N/A|training-a-1\n", "7|COMPL\n",
+        f"7|REQUEUED|100|{GPU2}|training-a-1\n7|COMPLETED|soon|{GPU2}|training-a-1\n",
+    ],
+)  # fmt: skip
+def test_sacct_run_parser_marks_only_attempt_of_malformed_row_unread(row: str) -> None:
+    found = runs(row + GOOD, n6="training-b-1", n7="training-a-1")
+    (odd,) = found.pop("7")
+    assert odd.unread.startswith("sacct printed ") and (odd.elapsed_s, odd.gpus, odd.is_over) == (0.0, None, False)
+    assert list(found) == ["6"] and not any(one.unread for one in found["6"])
+    assert [record.native for record in parse_runs(HEADER + row + GOOD) if record.unread] == [NativeId("7")]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "7_[4-9%2]|PENDING|0||training-a-1\n", "7_[4,6,...|PENDING|0||training-a-1\n", f"9+1|COMPLETED|5|{GPU2}|x\n",
+        "9|COMPLETED|5|energy=x,=,new:thing,cpu=2|x\n", f"9|NEVER_HEARD_OF|5|{GPU2}|x\n", f"9|COMPLETED|5|{GPU2}|\n",
+    ],
+)  # fmt: skip
+def test_sacct_run_parser_accepts_unusual_rows(row: str) -> None:
+    assert [run.elapsed_s for run in runs(row + GOOD, n6="training-b-1")["6"]] == [50.0]
+    assert not [record for record in parse_runs(HEADER + row + GOOD) if record.unread]
+
+
+@pytest.mark.parametrize("text", ["", "no header\n", HEADER + "7|COMPLETED|soon||x\n", HEADER + "7|COMPL"])
+def test_sacct_run_parser_rejects_output_without_header_or_readable_row(text: str) -> None:
+    with pytest.raises(Garbled):
+        parse_runs(text)
+
+
+def test_sacct_run_command_requests_duplicates_without_user_filter() -> None:
+    argv = sacct_runs_argv(["7", "8"])
+    assert {"--duplicates", "--jobs=7,8"} <= set(argv)
+    assert not any(word.startswith("--user") for word in argv)

@@ -11,10 +11,18 @@ from ffdl_batch.ports.conversion import CannotConvert, Conversion, Fate, Origin,
 from ffdl_slurm.convert.converter import create
 from tests.proof.convert.__main__ import spec_of
 
+TAKES_STEPS = {"batch": {"learners": 1}, "node": {"learners": 1, "command": "take-steps bash job.sh"}}
 
-def convert(*lines: str, arguments: tuple[str, ...] = (), environ: Mapping[str, str] | None = None) -> Conversion:
-    text = "\n".join(("#!/bin/bash", *lines, ""))
-    return create().convert(Source(text, "job.sh", (), arguments, environ or {}, "base"))
+
+def convert(
+    *lines: str, arguments: tuple[str, ...] = (), environ: Mapping[str, str] | None = None, image: str = "base",
+    shebang: str = "#!/bin/bash",
+) -> Conversion:  # fmt: skip
+    return create().convert(Source("\n".join((shebang, *lines, "")), "job.sh", (), arguments, environ or {}, image))
+
+
+def command_of(conversion: Conversion) -> object:
+    return part(conversion, "framework")["command"]
 
 
 def part(conversion: Conversion, name: str) -> Mapping[str, object]:
@@ -38,9 +46,7 @@ def part(conversion: Conversion, name: str) -> Mapping[str, object]:
         ("-N2", "srun bash -c 'echo $SLURM_PROCID'", "bash -c 'echo $SLURM_PROCID'", "base"),
     ],
 )
-def test_convert_maps_simple_command_and_its_image_without_wrapping(
-    options: str, line: str, command: str, image: str
-) -> None:
+def test_convert_maps_command_and_image_without_wrapping(options: str, line: str, command: str, image: str) -> None:
     found = convert(f"#SBATCH {options}", line)
     assert found.wrapped == ""
     assert part(found, "framework") == {"name": "custom", "version": image, "command": command}
@@ -89,13 +95,30 @@ def test_convert_maps_simple_command_and_its_image_without_wrapping(
 def test_convert_wraps_script_with_reason_if_body_is_not_convertible(options: str, lines: list[str], why: str) -> None:
     found = convert(f"#SBATCH {options}", *lines)
     assert why in found.wrapped
-    assert part(found, "framework")["command"] == "bash job.sh"
+    assert command_of(found) == "bash job.sh"
 
 
-def test_convert_ignores_quoted_dollar_fields_in_command_substitution() -> None:
-    found = convert("#SBATCH --array=1-9", "rate=$(echo 1 2 | awk '{print $1}')", "python x --lr $rate")
-    assert found.wrapped == ""
-    assert part(found, "framework")["command"] == "rate=$(echo 1 2 | awk '{print $1}'); python x --lr $rate"
+@pytest.mark.parametrize(
+    ("lines", "env", "command"),
+    [
+        pytest.param(
+            ["#SBATCH --array=1-9", "rate=$(echo 1 2 | awk '{print $1}')", "python x --lr $rate"], {},
+            "rate=$(echo 1 2 | awk '{print $1}'); python x --lr $rate", id="quoted-dollar-field"),
+        pytest.param(
+            ["export A=1 B='x y'", "export C=$A", "module load cuda", "export D=4", "python x"],
+            {"A": "1", "B": "x y", "C": "1"}, "module load cuda; export D=4; python x", id="only-leading-exports"),
+        pytest.param(
+            ["export DATA_DIR=/data LR=1", "export CHECKPOINT_DIR=ckpt", "python x"], {},
+            "export DATA_DIR=/data LR=1; export CHECKPOINT_DIR=ckpt; python x", id="platform-variables"),
+        pytest.param(
+            ["export MASTER_ADDR=$(hostname)", "/usr/bin/nvidia-smi", "srun python x"], {"SLURM_NTASKS": "1"},
+            "export MASTER_ADDR=$(hostname); /usr/bin/nvidia-smi; python x", id="hostname-of-one-node"),
+    ],
+)  # fmt: skip
+def test_convert_moves_only_leading_exports_to_env(lines: list[str], env: dict[str, str], command: str) -> None:
+    found = convert(*lines)
+    assert (found.wrapped, command_of(found)) == ("", command)
+    assert part(found, "batch").get("env", {}) == env
 
 
 def test_convert_runs_wrapped_script_on_first_learner_and_steps_on_others() -> None:
@@ -108,44 +131,31 @@ def test_convert_runs_wrapped_script_on_first_learner_and_steps_on_others() -> N
     assert "starts its tasks" in alone.judged[7].reason
     assert "on Kubernetes that needs a claim" in several.judged[7].reason
     assert "roles" not in part(alone, "batch")
-    assert part(several, "batch")["roles"] == {
-        "batch": {"learners": 1}, "node": {"learners": 1, "command": "take-steps bash job.sh"}
-    }  # fmt: skip
+    assert part(several, "batch")["roles"] == TAKES_STEPS
 
 
 def test_convert_takes_image_from_pyxis_directive() -> None:
     found = convert("#SBATCH --container-image=nvcr.io/a/b:1 --container-mounts=/d:/d", "python x")
     assert part(found, "framework")["version"] == "docker://nvcr.io/a/b:1"
-    assert [(one.fate, one.to) for one in found.judged[:2]] == [
-        (Fate.APPROXIMATED, "framework.version"), (Fate.DROPPED, "")
-    ]  # fmt: skip
+    image, mounts = found.judged[:2]
+    assert (image.fate, image.to, mounts.fate, mounts.to) == (Fate.APPROXIMATED, "framework.version", Fate.DROPPED, "")
     squashed = convert("#SBATCH --container-image=/d/x.sqsh", "python x")
     assert part(squashed, "framework")["version"] == "base"
     assert (squashed.judged[0].fate, "--image" in squashed.judged[0].reason) == (Fate.DROPPED, True)
 
 
-def test_convert_quotes_arguments_of_wrapped_script() -> None:
-    assert part(convert("python $1", arguments=("a b", "$x")), "framework")["command"] == "bash job.sh 'a b' '$x'"
-
-
 @pytest.mark.parametrize(
     ("shebang", "command"),
     [
-        ("#!/bin/bash -l", "bash -l j.sh"),
-        ("#!/usr/bin/env python3", "/usr/bin/env python3 j.sh"),
-        ("#!/bin/csh", "/bin/csh j.sh"),
-        ("#! /bin/sh", "sh j.sh"),
+        ("#!/bin/bash -l", "bash -l job.sh"),
+        ("#!/usr/bin/env python3", "/usr/bin/env python3 job.sh"),
+        ("#!/bin/csh", "/bin/csh job.sh"),
+        ("#! /bin/sh", "sh job.sh"),
     ],
 )
-def test_convert_keeps_interpreter_of_wrapped_script(shebang: str, command: str) -> None:
-    found = create().convert(Source(f"{shebang}\n#SBATCH -t 1\nx | y\n", "j.sh"))
-    assert part(found, "framework")["command"] == command
-
-
-def test_convert_moves_only_leading_exports_to_manifest_env() -> None:
-    found = convert("export A=1 B='x y'", "export C=$A", "module load cuda", "export D=4", "python x")
-    assert part(found, "batch")["env"] == {"A": "1", "B": "x y", "C": "1"}
-    assert part(found, "framework")["command"] == "module load cuda; export D=4; python x"
+def test_convert_keeps_interpreter_and_quotes_arguments_of_wrapped_script(shebang: str, command: str) -> None:
+    assert command_of(convert("#SBATCH -t 1", "x | y", shebang=shebang)) == command
+    assert command_of(convert("python $1", arguments=("a b", "$x"))) == "bash job.sh 'a b' '$x'"
 
 
 def test_convert_applies_variable_defaults_and_reports_submitting_shell_variables() -> None:
@@ -159,19 +169,13 @@ def test_convert_applies_variable_defaults_and_reports_submitting_shell_variable
     )
     assert (found.wrapped, part(found, "framework")["version"]) == ("", "docker://a/b:1")
     assert part(found, "batch")["env"] == {"GIVEN": "5", "SLURM_NTASKS": "1"}
-    told = {
-        one.line: one.reason.partition(" of ")[0].split()[-1]
-        for one in found.judged
-        if "submitting shell" in one.reason
-    }
-    assert told == {3: "IMAGE", 4: "EPOCHS", 6: "LR", 7: "SEED"}
-    assert all(one.fate is Fate.APPROXIMATED for one in found.judged if one.line in told)
-
-
-def test_convert_ignores_default_of_variable_set_by_script() -> None:
-    found = convert("IMAGE=a/b:1", "IMAGE=${IMAGE:-c/d:1}", "srun --container-image=$IMAGE python x")
-    assert part(found, "framework")["version"] == "docker://a/b:1"
-    assert [one.fate for one in found.judged] == [Fate.MAPPED] * 3
+    told = [one for one in found.judged if "submitting shell" in one.reason]
+    names = {one.line: one.reason.partition(" of ")[0].split()[-1] for one in told}
+    assert names == {3: "IMAGE", 4: "EPOCHS", 6: "LR", 7: "SEED"}
+    assert all(one.fate is Fate.APPROXIMATED for one in told)
+    own = convert("IMAGE=a/b:1", "IMAGE=${IMAGE:-c/d:1}", "srun --container-image=$IMAGE python x")
+    assert part(own, "framework")["version"] == "docker://a/b:1"
+    assert [one.fate for one in own.judged] == [Fate.MAPPED] * 3
 
 
 def test_convert_reports_host_dependencies_of_wrapped_script() -> None:
@@ -179,34 +183,25 @@ def test_convert_reports_host_dependencies_of_wrapped_script() -> None:
     assert [one.fate is Fate.APPROXIMATED for one in found.judged] == [True, True, True, False]
 
 
-def test_convert_keeps_hostname_substitution_for_one_node() -> None:
-    found = convert("export MASTER_ADDR=$(hostname)", "/usr/bin/nvidia-smi", "srun python x")
-    command = part(found, "framework")["command"]
-    assert command == "export MASTER_ADDR=$(hostname); /usr/bin/nvidia-smi; python x"
-
-
 @pytest.mark.parametrize("text", ["0", "0-00:00:00", "UNLIMITED", "infinite"])
-def test_convert_drops_unlimited_time_limit(text: str) -> None:
-    found = convert(f"#SBATCH --time={text}", "python x")
+def test_convert_drops_unlimited_time_limit_and_uses_script_name_for_empty_job_name(text: str) -> None:
+    found = convert(f"#SBATCH --time={text}", "#SBATCH --job-name=   # enter it here", "python x")
     assert "time" not in part(found, "batch")
-    assert found.judged[0].fate is Fate.DROPPED
-
-
-def test_convert_uses_script_name_for_empty_job_name() -> None:
-    found = convert("#SBATCH --job-name=   # enter it here", "python x")
     assert found.manifest["name"] == "job.sh"
-    assert found.judged[0].fate is Fate.APPROXIMATED
+    assert [one.fate for one in found.judged[:2]] == [Fate.DROPPED, Fate.APPROXIMATED]
 
 
 def test_convert_makes_one_learner_per_node_with_resources_of_node() -> None:
     found = convert("#SBATCH -N 2 --ntasks-per-node=4 -c 6 --gres=gpu:a100:4 --mem-per-cpu=2G", "srun python x | cat")
-    keys = ("learners", "cpus", "gpus", "gpu_type", "memory")
-    assert {key: found.manifest[key] for key in keys} == {
-        "learners": 2, "cpus": 24, "gpus": 4, "gpu_type": "a100", "memory": "48GiB"
-    }  # fmt: skip
-    assert part(found, "batch")["roles"] == {
-        "batch": {"learners": 1}, "node": {"learners": 1, "command": "take-steps bash job.sh"}
-    }  # fmt: skip
+    expected = {"learners": 2, "cpus": 24, "gpus": 4, "gpu_type": "a100", "memory": "48GiB"}
+    assert {key: found.manifest[key] for key in expected} == expected
+    assert part(found, "batch")["roles"] == TAKES_STEPS
+
+
+def test_convert_keeps_other_nodes_idle_for_mpirun_command() -> None:
+    roles = part(convert("#SBATCH -N 3 --ntasks-per-node=4", "mpirun -np 12 ./x"), "batch")["roles"]
+    idle = {"learners": 2, "service": True, "command": "sleep infinity"}
+    assert roles == {"batch": {"learners": 1}, "node": idle}
 
 
 @pytest.mark.parametrize(
@@ -227,60 +222,38 @@ def test_convert_derives_learners_cpus_and_gpus_from_gpu_and_task_counts(
     assert [one.text for one in found.judged if one.fate is Fate.APPROXIMATED] == ([near] if near else [])
 
 
-def test_convert_keeps_other_nodes_idle_for_mpirun_command() -> None:
-    found = convert("#SBATCH -N 3 --ntasks-per-node=4", "mpirun -np 12 ./x")
-    roles = part(found, "batch")["roles"]
-    assert roles == {
-        "batch": {"learners": 1}, "node": {"learners": 2, "service": True, "command": "sleep infinity"}
-    }  # fmt: skip
-
-
 def test_convert_reports_each_script_line_once_with_its_number() -> None:
     found = convert("#SBATCH -t 1", "module load x", "cd $SLURM_SUBMIT_DIR", "python x")
-    assert [(one.origin, one.line, one.fate) for one in found.judged] == [
-        (Origin.SCRIPT, 2, Fate.MAPPED),
-        (Origin.BODY, 3, Fate.APPROXIMATED),
-        (Origin.BODY, 4, Fate.MAPPED),
-        (Origin.BODY, 5, Fate.MAPPED),
-    ]
+    fates = (Fate.MAPPED, Fate.APPROXIMATED, Fate.MAPPED, Fate.MAPPED)
+    assert [(one.line, one.fate) for one in found.judged] == list(enumerate(fates, 2))
+    assert [one.origin for one in found.judged] == [Origin.SCRIPT, *[Origin.BODY] * 3]
 
 
-def test_convert_turns_exported_name_into_env_reference_without_value() -> None:
+def test_convert_turns_exported_name_into_env_reference_without_value_unless_platform_sets_it() -> None:
     found = convert("#SBATCH --export=ALL,TOKEN,A=1", "python x", environ={"TOKEN": "xyzzy"})
     assert part(found, "batch")["secrets"] == {"TOKEN": "${env:TOKEN}"}
     assert part(found, "batch")["env"] == {"A": "1"}
     assert "xyzzy" not in str(found)
+    lost = convert("#SBATCH --export=ALL,DATA_DIR=/data", "python x")
+    assert (lost.judged[0].fate, "DATA_DIR cannot be given" in lost.judged[0].reason) == (Fate.APPROXIMATED, True)
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--nodes=x", "'x' is not a number"),
-        ("--nodes=0", "a job needs a node"),
-        ("--time=soon", "not a time limit"),
-        ("--array=a-b", "--array=a-b"),
-        ("--mem=much", "not a memory size"),
-        ("--signal=@", "is no signal"),
+        ("#SBATCH --nodes=x", "'x' is not a number"),
+        ("#SBATCH --nodes=0", "a job needs a node"),
+        ("#SBATCH --time=soon", "not a time limit"),
+        ("#SBATCH --array=a-b", "--array=a-b"),
+        ("#SBATCH --mem=much", "not a memory size"),
+        ("#SBATCH --signal=@", "is no signal"),
+        ("python x\r", "DOS"),
     ],
 )
-def test_convert_rejects_invalid_option_value_with_line_number(line: str, why: str) -> None:
+def test_convert_rejects_invalid_option_value_and_dos_line_ending_with_line_number(line: str, why: str) -> None:
     with pytest.raises(CannotConvert, match=why) as caught:
-        convert("# comment", f"#SBATCH {line}", "python x")
+        convert("# comment", line, "python x")
     assert caught.value.line == 3
-
-
-def test_convert_rejects_dos_line_endings() -> None:
-    with pytest.raises(CannotConvert, match="DOS") as caught:
-        create().convert(Source("#!/bin/bash\npython x\r\n", "j"))
-    assert caught.value.line == 2
-
-
-def test_convert_keeps_exports_of_platform_variables_in_command() -> None:
-    found = convert("export DATA_DIR=/data LR=1", "export CHECKPOINT_DIR=ckpt", "python x")
-    assert part(found, "framework")["command"] == "export DATA_DIR=/data LR=1; export CHECKPOINT_DIR=ckpt; python x"
-    assert "env" not in part(found, "batch")
-    lost = convert("#SBATCH --export=ALL,DATA_DIR=/data", "python x")
-    assert (lost.judged[0].fate, "DATA_DIR cannot be given" in lost.judged[0].reason) == (Fate.APPROXIMATED, True)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +296,5 @@ def test_convert_distinguishes_variable_length_from_argument_count() -> None:
 def test_convert_export_uses_container_only_for_script_without_own_steps(
     options: str, line: str, image: str, written: str
 ) -> None:
-    converter = create()
-    found = converter.convert(Source(f"#!/bin/bash\n#SBATCH {options}\n{line}\n", "job.sh", image=image))
-    assert converter.write(spec_of(write_manifest(found.manifest))).splitlines()[-1] == written
+    found = convert(f"#SBATCH {options}", line, image=image)
+    assert create().write(spec_of(write_manifest(found.manifest))).splitlines()[-1] == written

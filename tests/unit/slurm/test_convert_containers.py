@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
-from ffdl_batch.ports.conversion import Conversion, Fate, Source
-from ffdl_slurm.convert.converter import create
+from ffdl_batch.ports.conversion import Conversion, Fate
+from tests.unit.slurm import test_convert_bodies
+from tests.unit.slurm.test_convert_bodies import part
 
 _NGC = "nvcr.io#nvidia/pytorch:24.01-py3"
 _PULLED = "docker://nvcr.io/nvidia/pytorch:24.01-py3"
 
-
-def convert(*lines: str, image: str = "custom", shebang: str = "#!/bin/bash") -> Conversion:
-    return create().convert(Source("\n".join((shebang, *lines, "")), "job.sh", image=image))
+convert = partial(test_convert_bodies.convert, image="custom")
 
 
 def image_of(conversion: Conversion) -> object:
-    framework = conversion.manifest["framework"]
-    assert isinstance(framework, Mapping)
-    return framework["version"]
+    return part(conversion, "framework")["version"]
 
 
 def options(conversion: Conversion) -> list[tuple[int, Fate, str]]:
@@ -33,17 +30,14 @@ def options(conversion: Conversion) -> list[tuple[int, Fate, str]]:
 
 
 def test_convert_uses_step_image_for_manifest_and_drops_container_mounts() -> None:
-    found = convert(
-        f"srun --container-image={_NGC} --container-mounts=/data:/data python3 x --container-name=y | tee log"
-    )
-    assert found.wrapped == "line 2 has a pipe"
-    assert image_of(found) == _PULLED
+    step = f"srun --container-image={_NGC} --container-mounts=/data:/data python3 x --container-name=y | tee log"
+    found = convert(step)
+    assert (found.wrapped, image_of(found)) == ("line 2 has a pipe", _PULLED)
     assert options(found) == [
-        (2, Fate.APPROXIMATED, f"--container-image={_NGC}"),
-        (2, Fate.DROPPED, "--container-mounts=/data:/data"),
-    ]
-    reasons = [one.reason for one in found.judged[-2:]]
-    assert "the whole script runs in it" in reasons[0] and "data_stores" in reasons[1]
+        (2, Fate.APPROXIMATED, f"--container-image={_NGC}"), (2, Fate.DROPPED, "--container-mounts=/data:/data")
+    ]  # fmt: skip
+    image, mounts = (one.reason for one in found.judged[-2:])
+    assert "the whole script runs in it" in image and "data_stores" in mounts
 
 
 @pytest.mark.parametrize(
@@ -51,11 +45,7 @@ def test_convert_uses_step_image_for_manifest_and_drops_container_mounts() -> No
     [
         ["IMG=a/b:1", 'srun -n 1 --container-image="${IMG}" python x | tee y'],
         ["export IMG=a/b:1", "srun --ntasks 1 -l --container-image $IMG \\", "  python x > y"],
-        [
-            "N=$(srun -N1 hostname)",
-            "srun $MORE --container-image=a/b:1 python x",
-            "srun --container-image=a/b:1 python y",
-        ],
+        ["N=$(srun -N1 hostname)", "srun $MORE --container-image=a/b:1 x", "srun --container-image=a/b:1 y"],
         ["ARGS=(", "  --container-image=a/b:1", ")", 'srun "${ARGS[@]}" python x'],
         ["IMG=a/b:1", 'ARGS="--container-image=$IMG"', "srun $ARGS python x | cat"],
         ["for i in 1 2; do", "  srun --container-image=a/b:1 python $i", "done"],
@@ -65,10 +55,12 @@ def test_convert_uses_step_image_for_manifest_and_drops_container_mounts() -> No
         ['readonly IMG="${OTHER-"a/b:1"}"', "srun --container-image=$IMG x | y"],
         ["TAG=1", "srun --container-image=${IMG:-a/b:${TAG}} x | y"],
         ["srun --container-image=${1:-a/b:1} x | y"],
+        ["#!/bin/zsh", "srun --container-image=a/b:1 x"],
     ],
 )
 def test_convert_finds_step_image_behind_variables_arrays_and_defaults(lines: list[str]) -> None:
-    found = convert(*lines)
+    shebang, *body = lines if lines[0].startswith("#!") else ["#!/bin/bash", *lines]
+    found = convert(*body, shebang=shebang)
     assert found.wrapped
     assert image_of(found) == "docker://a/b:1"
     assert {one[1] for one in options(found)} == {Fate.APPROXIMATED}
@@ -95,10 +87,13 @@ def test_convert_drops_ambiguous_unknown_or_enroot_step_image(lines: list[str], 
     assert lost and all(reason in one.reason for one in lost)
 
 
-def test_convert_image_option_replaces_all_step_images() -> None:
+def test_convert_image_option_replaces_all_step_images_and_containers_that_script_starts() -> None:
     found = convert("srun --container-image=a x | y", "srun --container-image=$B x", image="docker://c")
     assert image_of(found) == "docker://c"
     assert [one[1] for one in options(found)] == [Fate.APPROXIMATED] * 2
+    started = convert("apptainer exec x.sif python y | cat", image="docker://c").judged[-1]
+    assert started.fate is Fate.APPROXIMATED
+    assert "runs in docker://c: take what starts a container out" in started.reason
 
 
 def test_convert_reports_directive_image_overridden_by_step_image() -> None:
@@ -118,10 +113,8 @@ def test_convert_drops_binds_of_apptainer_in_wrapped_step(program: str) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (
-            "docker run --rm -it -v $PWD:/w --gpus all --mount type=bind,src=/a,dst=/b img:1 python -v x",
-            ["docker run img:1", "-v $PWD:/w", "--mount type=bind,src=/a,dst=/b"],
-        ),
+        ("docker run --rm -it -v $PWD:/w --gpus all --mount type=bind,src=/a,dst=/b img:1 python -v x",
+         ["docker run img:1", "-v $PWD:/w", "--mount type=bind,src=/a,dst=/b"]),
         ("podman run --volume=/a:/b -v/c:/d img python", ["podman run img", "--volume=/a:/b", "-v/c:/d"]),
         ("enroot start --rw -m /a:/b --mount /c:/d pt x", ["enroot start pt", "-m /a:/b", "--mount /c:/d"]),
         ("srun singularity --silent run -B /a --nv x.sif", ["singularity run x.sif", "-B /a"]),
@@ -130,16 +123,10 @@ def test_convert_drops_binds_of_apptainer_in_wrapped_step(program: str) -> None:
         ("module load singularity/3", []),
         ("echo apptainer exec -B /a:/b x.sif", []),
     ],
-)
+)  # fmt: skip
 def test_convert_drops_containers_and_mounts_that_script_starts(line: str, told: list[str]) -> None:
     found = convert(f"{line} | cat")
     assert [one.text for one in found.judged if one.fate is Fate.DROPPED] == told
-
-
-def test_convert_image_option_replaces_containers_that_script_starts() -> None:
-    found = convert("apptainer exec x.sif python y | cat", image="docker://c")
-    assert found.judged[-1].fate is Fate.APPROXIMATED
-    assert "runs in docker://c: take what starts a container out" in found.judged[-1].reason
 
 
 @pytest.mark.parametrize("name", ["APPTAINER_BIND", "SINGULARITY_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BINDPATH"])
@@ -152,13 +139,8 @@ def test_convert_reports_apptainer_bind_variable(name: str, last: str) -> None:
 
 def test_convert_drops_apptainerenv_variable_and_suggests_batch_env() -> None:
     found = convert("export APPTAINERENV_DEBUG=1", "apptainer exec /x.sif python y")
-    assert [one.reason for one in found.judged if one.fate is Fate.DROPPED] == [
-        "learners do not have it as DEBUG: write that into batch.env"
-    ]
-
-
-def test_convert_reads_step_image_of_zsh_script() -> None:
-    assert image_of(convert("srun --container-image=a/b:1 x", shebang="#!/bin/zsh")) == "docker://a/b:1"
+    (reason,) = [one.reason for one in found.judged if one.fate is Fate.DROPPED]
+    assert reason == "learners do not have it as DEBUG: write that into batch.env"
 
 
 @pytest.mark.parametrize(

@@ -20,27 +20,21 @@ MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
 
 
 def test_file_system_uses_longest_matching_mount_point() -> None:
-    assert file_system("/home/alice/x", MOUNTS) == "nfs4"
-    assert file_system("/homework", MOUNTS) == "ext4"
-    assert file_system("/with blank/y", MOUNTS) == "lustre"
+    found = [file_system(path, MOUNTS) for path in ("/home/alice/x", "/homework", "/with blank/y")]
+    assert found == ["nfs4", "ext4", "lustre"]
     assert file_system("/x", "") == ""
 
 
-def test_deliver_controller_writes_one_executable_zipapp_for_configured_python(tmp_path: Path) -> None:
+def test_deliver_controller_writes_one_executable_zipapp_for_configured_python_and_keeps_it(tmp_path: Path) -> None:
     first = deliver_controller(str(tmp_path), "/opt/python3")
+    path = Path(first.controller[-1])
+    before = path.stat()
     assert first == deliver_controller(str(tmp_path), "/opt/python3")
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert first.python == "/opt/python3"
-    archives = [path.name for path in (tmp_path / "controller").iterdir()]
-    assert len(archives) == 1 and archives[0].endswith(".pyz")
+    assert path.suffix == ".pyz" and list((tmp_path / "controller").iterdir()) == [path]
     ran = subprocess.run([sys.executable, *first.controller, "--help"], capture_output=True, text=True, check=True)
     assert "execute an attempt" in ran.stdout
-
-
-def test_deliver_controller_keeps_existing_zipapp_unchanged(tmp_path: Path) -> None:
-    path = Path(deliver_controller(str(tmp_path), "/opt/python3").controller[-1])
-    before = path.stat()
-    deliver_controller(str(tmp_path), "/opt/python3")
-    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 def test_controller_zipapp_imports_bytecode_of_building_interpreter(tmp_path: Path) -> None:

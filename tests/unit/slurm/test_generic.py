@@ -9,7 +9,15 @@ import pytest
 
 from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.spec import BatchOptions, Placement, Resources, Role
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchRequest, NodeShape, NotYet, PartitionShape
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    NodeShape,
+    NotYet,
+    PartitionShape,
+)
 from ffdl_slurm.plan import make_plan
 from ffdl_slurm.settings import SlurmSettings, read_settings
 from tests.unit.slurm.test_plan import FACTS, options, request
@@ -35,6 +43,10 @@ def made(partition: str, batch: BatchOptions | None = None, facts: BackendFacts 
     return request(resources, replace(batch or BatchOptions(), partition=partition), facts=facts)
 
 
+def plan(partition: str, batch: BatchOptions | None = None, facts: BackendFacts = SHOP, **wanted: Any) -> LaunchPlan:
+    return make_plan(made(partition, batch, facts, **wanted), SlurmSettings())
+
+
 @pytest.mark.parametrize(
     ("partition", "wanted", "gres"),
     [
@@ -53,45 +65,40 @@ def made(partition: str, batch: BatchOptions | None = None, facts: BackendFacts 
     ],
 )
 def test_plan_requests_gpu_share_mig_and_gres_by_slurm_name(partition: str, wanted: dict[str, Any], gres: str) -> None:
-    plan = make_plan(made(partition, **wanted), SlurmSettings())
     assert options(made(partition, **wanted))["gres"] == gres
-    assert f"--gres={gres}" in plan.launch.step
+    assert f"--gres={gres}" in plan(partition, **wanted).launch.step
 
 
-def test_plan_warns_if_gpu_share_is_rounded_up() -> None:
-    warnings = make_plan(made("main", gpus=0.3, gpu_type="a100"), SlurmSettings()).warnings
-    assert "gpus: 0.3 is rounded up to 2 of the 4 shard of a GPU" in warnings
-    assert not [w for w in make_plan(made("mps", gpus=0.5), SlurmSettings()).warnings if w.startswith("gpus")]
-
-
-def test_plan_counts_gpu_shares_for_gpu_hours() -> None:
-    succession = make_plan(made("mps", gpus=0.25, learners=2, batch=PACK), SlurmSettings()).launch.succession
+def test_plan_warns_if_gpu_share_is_rounded_up_and_counts_shares_for_gpu_hours() -> None:
+    assert "gpus: 0.3 is rounded up to 2 of the 4 shard of a GPU" in plan("main", gpus=0.3, gpu_type="a100").warnings
+    assert not [warning for warning in plan("mps", gpus=0.5).warnings if warning.startswith("gpus")]
+    succession = plan("mps", PACK, gpus=0.25, learners=2).launch.succession
     assert succession is not None and succession.gpus == 0.5
 
 
 def test_plan_packs_only_learners_that_share_one_gpu_of_node() -> None:
     """Slurm gives a job the shares of one GPU on each node: no more learners are laid on a node than that has."""
-    four = make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=4), SlurmSettings()).launch
+    four = plan("main", PACK, gpus=0.25, gpu_type="a100", learners=4).launch
     assert (four.nodes, four.devices.gpus, four.devices.shared) == (1, 1, True)
     assert [(seat.node, seat.gpus) for seat in four.seats] == [(0, 1)] * 4
-    five = make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=5), SlurmSettings()).launch
+    five = plan("main", PACK, gpus=0.25, gpu_type="a100", learners=5).launch
     assert (five.nodes, "--gres=shard:3" in five.step) == (2, True)
     with pytest.raises(InvalidRequest, match="9 learners need more nodes than there are"):
-        make_plan(made("main", PACK, gpus=0.25, gpu_type="a100", learners=9), SlurmSettings())
+        plan("main", PACK, gpus=0.25, gpu_type="a100", learners=9)
 
 
 def test_plan_multiplies_gres_by_learners_on_node() -> None:
-    two = make_plan(made("npu", PACK, gres={"npu": 2, "nic": 1}, learners=3), SlurmSettings()).launch
+    two = plan("npu", PACK, gres={"npu": 2, "nic": 1}, learners=3).launch
     assert (two.nodes, "--gres=nic:3,npu:6" in two.step) == (1, True)
     with pytest.raises(InvalidRequest, match="4 learners need more nodes"):
-        make_plan(made("npu", PACK, gres={"npu": 2}, learners=4), SlurmSettings())
+        plan("npu", PACK, gres={"npu": 2}, learners=4)
 
 
 def test_plan_passes_gres_unchecked_but_rejects_gpu_shares_without_node_facts() -> None:
     unknown = replace(SHOP, nodes=())
     assert options(made("", facts=unknown, gres={"npu": 1}, gpus=1, learners=2))["gres"] == "gpu:1,npu:1"
     with pytest.raises(InvalidRequest, match="no node here offers shares"):
-        make_plan(made("", facts=unknown, gpus=0.5), SlurmSettings())
+        plan("", facts=unknown, gpus=0.5)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +115,9 @@ def test_plan_passes_gres_unchecked_but_rejects_gpu_shares_without_node_facts() 
         ("npu", {"gres": {"npu": 1}, "cpus": 9}, "cpus", "no node here has more than 8"),
     ],
 )
-def test_plan_rejects_generic_resource_that_no_node_offers(
-    partition: str, wanted: dict[str, Any], field: str, words: str
-) -> None:
+def test_plan_rejects_gres_that_no_node_offers(partition: str, wanted: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
-        make_plan(made(partition, **wanted), SlurmSettings())
+        plan(partition, **wanted)
     assert [(finding.path, finding.code) for finding in error.value.findings] == [(field, "C104")]
     assert not isinstance(error.value, NotYet)
 
@@ -120,26 +125,22 @@ def test_plan_rejects_generic_resource_that_no_node_offers(
 def test_plan_rejects_roles_that_mix_gpu_shares_and_whole_gpus() -> None:
     roles = {"a": Role(1, gpus=1), "b": Role(1, gpus=0.5)}
     with pytest.raises(InvalidRequest, match=r"batch\.roles\.b\.gpus: shares of a GPU and whole GPUs"):
-        make_plan(made("mps", replace(PACK, roles=roles), learners=2), SlurmSettings())
+        plan("mps", replace(PACK, roles=roles), learners=2)
     shared = {"a": Role(1, gpus=0), "b": Role(2, gpus=0.25)}
-    launch = make_plan(made("mps", replace(PACK, roles=shared), learners=3), SlurmSettings()).launch
+    launch = plan("mps", replace(PACK, roles=shared), learners=3).launch
     assert [seat.gpus for seat in launch.seats] == [0, 1, 1]
     assert "--gres=mps:50" in launch.step
 
 
-def test_plan_accepts_gpu_share_of_type_if_constraint_selects_that_type() -> None:
-    old, new = (replace(NODES[0], name=name, features=(name,)) for name in ("old", "new"))
-    mixed = replace(SHOP, nodes=(replace(old, gpus={"v100": 4}), new))
-    with pytest.raises(InvalidRequest, match="cannot be told"):
-        make_plan(made("main", facts=mixed, gpus=0.5, gpu_type="a100"), SlurmSettings())
-    wanted = made("main", BatchOptions(constraint="new"), mixed, gpus=0.5, gpu_type="a100")
-    assert options(wanted)["gres"] == "shard:2"
-
-
-def test_plan_rejects_gpu_share_of_type_if_nodes_mix_gpu_types() -> None:
+def test_plan_rejects_gpu_share_of_type_if_nodes_mix_gpu_types_unless_constraint_selects_one() -> None:
     mixed = replace(SHOP, nodes=(*NODES, NodeShape("n9", 8, 64 * GIB, {"v100": 4}, ("main",), gres={"shard": 8})))
     with pytest.raises(InvalidRequest, match="shard of a100 cannot be told from shard of other GPUs here"):
-        make_plan(made("main", facts=mixed, gpus=0.5, gpu_type="a100"), SlurmSettings())
+        plan("main", facts=mixed, gpus=0.5, gpu_type="a100")
+    old, new = (replace(NODES[0], name=name, features=(name,)) for name in ("old", "new"))
+    both = replace(SHOP, nodes=(replace(old, gpus={"v100": 4}), new))
+    with pytest.raises(InvalidRequest, match="cannot be told"):
+        plan("main", facts=both, gpus=0.5, gpu_type="a100")
+    assert options(made("main", BatchOptions(constraint="new"), both, gpus=0.5, gpu_type="a100"))["gres"] == "shard:2"
 
 
 NV, ROCM = ("--nv",), ("--rocm",)
@@ -179,7 +180,7 @@ def test_launch_file_lists_device_files_of_other_resources() -> None:
 )
 def test_plan_warns_about_gres_without_known_device_file(files: dict[str, list[str]], told: list[str]) -> None:
     settings = read_settings({"gres_devices": files})
-    plan = make_plan(made("npu", PACK, gres={"npu:910b": 1, "nic": 1}, learners=2), settings)
-    found = [text for text in plan.warnings if "no device file of it gets into containers" in text]
+    warnings = make_plan(made("npu", PACK, gres={"npu:910b": 1, "nic": 1}, learners=2), settings).warnings
+    found = [text for text in warnings if "no device file of it gets into containers" in text]
     assert [text.split()[1] for text in found] == told
     assert "npu" in files or any("gres_devices.npu of [backend.slurm]" in text for text in found)

@@ -61,13 +61,10 @@ def test_sacct_history_parser_reads_banner_typed_gpus_and_multiline_commands() -
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "Slurm accounting storage is disabled\n",
-        printed({})[:-9],
-        printed({"NCPUS": "many"}),
+        "", "Slurm accounting storage is disabled\n", printed({})[:-9], printed({"NCPUS": "many"}),
         printed({"JobID": "x"}),
     ],
-)
+)  # fmt: skip
 def test_sacct_history_parser_rejects_output_without_readable_row(text: str) -> None:
     with pytest.raises(Garbled):
         parse_history(text)
@@ -91,32 +88,20 @@ def test_sacct_history_parser_reports_malformed_row_and_keeps_others(row: dict[s
     past = parse_history(printed({"JobID": "6"}, {"JobID": "7", **row}, {"JobID": "8"}))
     assert [job.id for job in past.jobs] == ["6", "8"]
     (unread,) = past.unread
-    assert unread.row == "7"
-    assert why in unread.why
+    assert (unread.row, why in unread.why) == ("7", True)
     assert len(unread.why) < 300
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        {"JobName": "a|b"},
-        {"JobName": "a\nb"},
-        {"JobName": "\na\n\n"},
-        {"JobName": "a\x1fb"},
-        {"JobName": ""},
-        {"JobName": "\ufffd\x07"},
-        {LINE: "sbatch --wrap 'a\n7\n\nb'"},
-        {LINE: ""},
-        {"AllocTRES": "cpu=8,energy=1,fs/disk=x,new:thing,bb/a=3G,=,mem=1G"},
-        {"Partition": ""},
-        {"User": "", "Account": "", "State": ""},
-        {"JobID": "123_[4-9%2]"},
-        {"JobID": "123_[4,6,..."},
-        {"JobID": "123+0"},
-        {"Start": "Unknown"},
-        {"Start": "2026-11-24T00:21:11"},
+        {"JobName": "a|b"}, {"JobName": "a\nb"}, {"JobName": "\na\n\n"}, {"JobName": "a\x1fb"}, {"JobName": ""},
+        {"JobName": "\ufffd\x07"}, {LINE: "sbatch --wrap 'a\n7\n\nb'"}, {LINE: ""},
+        {"AllocTRES": "cpu=8,energy=1,fs/disk=x,new:thing,bb/a=3G,=,mem=1G"}, {"Partition": ""},
+        {"User": "", "Account": "", "State": ""}, {"JobID": "123_[4-9%2]"}, {"JobID": "123_[4,6,..."},
+        {"JobID": "123+0"}, {"Start": "Unknown"}, {"Start": "2026-11-24T00:21:11"},
     ],
-)
+)  # fmt: skip
 def test_sacct_history_parser_reads_unusual_field_values(row: dict[str, str]) -> None:
     first, job, last = jobs_of(printed({"JobID": "6"}, {"JobID": "7", **row}, {"JobID": "8"}))
     assert (first.id, job.id, last.id) == ("6", row.get("JobID", "7"), "8")
@@ -138,14 +123,11 @@ def test_sacct_history_parser_reports_truncated_row_and_resumes_at_next_row() ->
 def test_sacct_history_command_requests_own_jobs_or_account_of_all_users() -> None:
     own = history_argv(Period("2026-11-01"), with_line=False)
     assert LINE not in " ".join(own) and not [word for word in own if word.startswith(("--user", "--acc", "--allu"))]
-    assert history_argv(Period("2026-11-01", account="vision"), with_line=True)[-2:] == [
-        "--allusers", "--accounts=vision"
-    ]  # fmt: skip
+    account = history_argv(Period("2026-11-01", account="vision"), with_line=True)
+    assert account[-2:] == ["--allusers", "--accounts=vision"]
 
 
-def test_slurm_history_returns_partitions_as_places_with_default_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_history_returns_partitions_with_default_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sinfo = tmp_path / "sinfo"
     sinfo.write_text(
         "#!/bin/sh\ncat <<'X'\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"

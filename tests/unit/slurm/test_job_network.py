@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.formats import LAUNCH_FORMAT
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.spec import BatchOptions, Egress, NetworkLevel, Placement, Resources
@@ -29,6 +30,13 @@ def plan(facts: BackendFacts, resources: Resources = TWO, settings: Any = None, 
     return make_plan(request(resources, BatchOptions(**batch), facts=facts), read_settings(settings or {}))
 
 
+def refused(*args: Any, **more: Any) -> tuple[str, str | None]:
+    """What `plan` reports of a request that it rejects: the message, and the path of its first finding."""
+    with pytest.raises(InvalidRequest) as error:
+        plan(*args, **more)
+    return str(error.value), error.value.findings[0].path
+
+
 def comment(made: LaunchPlan) -> str | None:
     return {option.name: option.value for option in parse_options(made.script)}.get("comment")
 
@@ -40,12 +48,6 @@ def test_plan_uses_job_network_for_several_learners_if_all_nodes_support_it() ->
     assert comment(made) == "ffdl-batch:job/1 my run"
     assert made.launch.format == LAUNCH_FORMAT
     assert "--netns-path" in made.launch.learner.argv
-
-
-def test_plan_uses_no_network_for_one_learner_unless_requested() -> None:
-    made = plan(ALL, ONE, comment="my run")
-    assert (made.network.level, made.network.directory, comment(made)) == ("none", "", "my run")
-    assert plan(ALL, ONE, network=NetworkLevel.JOB).network.level == "job"
 
 
 def test_job_network_mark_contains_learner_count_of_fullest_node() -> None:
@@ -82,35 +84,43 @@ def test_plan_auto_network_is_job_only_if_every_eligible_node_has_feature(
     assert any(one.startswith(said) for one in made.warnings) is (facts is SOME and level == "host")
 
 
+def test_plan_uses_no_network_for_one_learner_unless_requested() -> None:
+    made = plan(ALL, ONE, comment="my run")
+    assert (made.network.level, made.network.directory, comment(made)) == ("none", "", "my run")
+    assert plan(ALL, ONE, network=NetworkLevel.JOB).network.level == "job"
+
+
 def test_plan_omits_network_warning_for_one_learner_host_level_or_unsupported_site() -> None:
     assert plan(SOME, ONE).warnings == plan(FACTS).warnings == plan(SOME, settings={"network_feature": ""}).warnings
     assert plan(SOME, network=NetworkLevel.HOST).warnings == plan(FACTS).warnings == ()
 
 
+def with_features(*each: tuple[str, ...]) -> BackendFacts:
+    """A site of nodes x1, x2, ... with these features."""
+    nodes = (replace(ALL.nodes[0], name=f"x{n}", features=features) for n, features in enumerate(each, 1))
+    return replace(ALL, nodes=tuple(nodes))
+
+
+BOTH = "ffdl-network&ffdl-egress"
+EGRESS_WISH = {"network": NetworkLevel.EGRESS, "egress": EGRESS}
+
+
 @pytest.mark.parametrize(
-    ("facts", "constraint", "level", "said"),
+    ("facts", "constraint", "wish", "said"),
     [
-        (FACTS, "ffdl-network", "job", "none of n[1-2], c1 has the feature 'ffdl-network'"),
-        ("mixed", "ffdl-network&ffdl-egress", "egress", "none of x1, x2 has the feature 'ffdl-egress'"),
-        ("apart", "ffdl-network&ffdl-egress", "egress", "none of x1, x2, x3 has all of ffdl-network, ffdl-egress"),
+        (FACTS, "ffdl-network", {"network": NetworkLevel.JOB}, "none of n[1-2], c1 has the feature 'ffdl-network'"),
+        (with_features(("ffdl-network",), ()), BOTH, EGRESS_WISH,
+         "none of x1, x2 has the feature 'ffdl-egress'"),
+        (with_features(("ffdl-network",), (), ("ffdl-egress",)), BOTH, EGRESS_WISH,
+         "none of x1, x2, x3 has all of ffdl-network, ffdl-egress"),
     ],
-)
+)  # fmt: skip
 def test_plan_rejects_constraint_without_eligible_node_and_names_missing_feature(
-    facts: BackendFacts | str, constraint: str, level: str, said: str
+    facts: BackendFacts, constraint: str, wish: dict[str, Any], said: str
 ) -> None:
-    if isinstance(facts, str):
-        features = [("ffdl-network",), (), ("ffdl-egress",)][: 2 if facts == "mixed" else 3]
-        nodes = [replace(ALL.nodes[0], name=f"x{n}", features=one) for n, one in enumerate(features, 1)]
-        facts = replace(ALL, nodes=tuple(nodes))
-    wish: dict[str, Any] = {
-        "network": NetworkLevel(level),
-        "constraint": constraint,
-        "egress": EGRESS if level == "egress" else (),
-    }
-    with pytest.raises(InvalidRequest) as error:
-        plan(facts, ONE, **wish)
-    assert f"the constraint {constraint} leaves no node, for {said}" in str(error.value)
-    assert error.value.findings[0].path == "batch.constraint" and "--constraint=" not in str(error.value)
+    message, path = refused(facts, ONE, constraint=constraint, **wish)
+    assert f"the constraint {constraint} leaves no node, for {said}" in message
+    assert path == "batch.constraint" and "--constraint=" not in message
 
 
 def test_plan_checks_network_feature_only_in_partitions_of_job() -> None:
@@ -130,13 +140,9 @@ def test_plan_checks_network_feature_only_in_partitions_of_job() -> None:
         (replace(FACTS, nodes=()), {}, "every node of the partition has not the feature"),
     ],
 )
-def test_plan_rejects_job_network_and_names_missing_feature(
-    facts: BackendFacts, settings: dict[str, object], said: str
-) -> None:
-    with pytest.raises(InvalidRequest) as error:
-        plan(facts, settings=settings, network=NetworkLevel.JOB)
-    assert said in str(error.value)
-    assert error.value.findings[0].path == "batch.network"
+def test_plan_rejects_job_network_without_feature(facts: BackendFacts, settings: dict[str, object], said: str) -> None:
+    message, path = refused(facts, settings=settings, network=NetworkLevel.JOB)
+    assert (said in message, path) == (True, "batch.network")
 
 
 def test_plan_egress_network_requires_egress_feature() -> None:
@@ -157,36 +163,29 @@ def test_plan_egress_network_requires_egress_feature() -> None:
         ((*EGRESS, Egress("300.1.1.1", 80)), "it is no IPv4 address", "batch.network.allow[2]"),
     ],
 )
-def test_plan_rejects_missing_surplus_or_invalid_egress_destinations(
-    egress: tuple[Egress, ...], said: str, path: str
+def test_plan_rejects_missing_surplus_or_invalid_destinations(egress: tuple[Egress, ...], said: str, path: str) -> None:
+    message, place = refused(ALL, network=NetworkLevel.EGRESS, egress=egress)
+    assert (said in message, place) == (True, path)
+
+
+@pytest.mark.parametrize(
+    ("most", "batch", "why"),
+    [
+        (62, {"placement": Placement.PACK}, "63 learners on a node, and a network of the job's own has at most 62"),
+        (250, {}, "251 nodes, and a network of the job's own has at most 250"),
+    ],
+)
+def test_plan_limits_job_network_to_62_learners_a_node_and_250_nodes(
+    most: int, batch: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(InvalidRequest) as error:
-        plan(ALL, network=NetworkLevel.EGRESS, egress=egress)
-    assert said in str(error.value) and error.value.findings[0].path == path
-
-
-def test_plan_limits_job_network_to_62_learners_per_node_and_250_nodes() -> None:
-    large = NodeShape("x[001-300]", 128, 2**40, {}, ("main",), ABLE)
-    facts = replace(ALL, nodes=(large,))
-    crowd = Resources(learners=63, cpus=1, memory_bytes=10**9)
-    many = Resources(learners=251, cpus=1, memory_bytes=10**9)
-    for resources, batch, said in (
-        (crowd, {"placement": Placement.PACK}, "63 learners on a node, and a network of the job's own has at most 62"),
-        (many, {}, "251 nodes, and a network of the job's own has at most 250"),
-    ):
-        with pytest.raises(InvalidRequest, match=said):
-            plan(facts, resources, network=NetworkLevel.JOB, **batch)
-        made = plan(facts, resources, **batch)
-        assert made.network.level == "host"
-        assert any(said in warning for warning in made.warnings)
-    assert plan(facts, replace(crowd, learners=62), placement=Placement.PACK).network.level == "job"
-    assert plan(facts, replace(many, learners=250)).network.level == "job"
-    assert plan(facts, replace(many, learners=1)).warnings == ()
-
-
-def test_plan_uses_configured_network_directory_and_job_mark() -> None:
-    made = plan(ALL, settings={"network_dir": "/var/run/ffdl", "job_mark": "site:"})
-    assert (made.network.directory, comment(made)) == ("/var/run/ffdl", "site:job/1")
+    facts = replace(ALL, nodes=(NodeShape("x[001-300]", 128, 2**40, {}, ("main",), ABLE),))
+    more = replace(ONE, learners=most + 1)
+    assert why in refused(facts, more, network=NetworkLevel.JOB, **batch)[0]
+    made = plan(facts, more, **batch)
+    assert made.network.level == "host"
+    assert any(why in warning for warning in made.warnings)
+    assert plan(facts, replace(ONE, learners=most), **batch).network.level == "job"
+    assert plan(facts, ONE).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -197,9 +196,9 @@ def test_plan_uses_configured_network_directory_and_job_mark() -> None:
         ({"job_mark": "a b"}, "job_mark"),
     ],
 )
-def test_slurm_settings_reject_relative_network_dir_and_invalid_job_mark(
-    settings: dict[str, object], said: str
-) -> None:
+def test_plan_uses_configured_network_dir_and_job_mark_unless_invalid(settings: dict[str, object], said: str) -> None:
+    made = plan(ALL, settings={"network_dir": "/var/run/ffdl", "job_mark": "site:"})
+    assert (made.network.directory, comment(made)) == ("/var/run/ffdl", "site:job/1")
     with pytest.raises(InvalidRequest, match=said):
         read_settings(settings)
 
@@ -212,8 +211,6 @@ def test_plan_rejects_job_below_minimum_network_level() -> None:
 
 
 def test_array_script_contains_job_network_mark() -> None:
-    from ffdl_batch.domain.array import ArrayId, expand
-
     array = ArrayId("array-0a1b2c3d4")
     element = expand(replace(request(TWO).spec, batch=BatchOptions(array="0-1", comment="c")), array)[0]
     root = Root("/shared/alice")

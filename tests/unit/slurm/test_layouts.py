@@ -15,6 +15,10 @@ from tests.unit.slurm.test_plan import FACTS, options, request
 
 SMALL = Resources(learners=4, cpus=1, memory_bytes=10**9)
 GPU = Resources(learners=4, cpus=1, gpus=1, memory_bytes=10**8)
+IDLE = (
+    "gpus: each of 2 nodes is asked for {0}, as many as the fullest one needs, and the learners have {1}; "
+    "{2} of {3} are idle, and count for batch.retry.gpu_hours"
+)
 PACK, SPREAD = BatchOptions(placement=Placement.PACK), BatchOptions(placement=Placement.SPREAD)
 
 
@@ -27,6 +31,15 @@ def launch_of(made: LaunchRequest) -> LaunchFile:
 def asked(made: LaunchRequest) -> dict[str, str | None]:
     found = options(made)
     return {name: found.get(name) for name in ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "gres")}
+
+
+def with_framework(name: str, command: str, resources: Resources, batch: BatchOptions | None = None) -> LaunchRequest:
+    made = request(resources, batch)
+    return replace(made, spec=replace(made.spec, framework=Framework(name, "1", command)))
+
+
+def roles(**named: Role) -> BatchOptions:
+    return BatchOptions(roles=named)
 
 
 def test_pack_placement_uses_fewest_nodes() -> None:
@@ -51,39 +64,34 @@ def test_spread_placement_uses_most_nodes() -> None:
 @pytest.mark.parametrize(
     ("made", "gpus", "idle"),
     [
-        (request(replace(GPU, learners=2)), 2.0, ""),
-        (request(GPU, PACK), 4.0, ""),
+        (request(replace(GPU, learners=2)), 2.0, []),
+        (request(GPU, PACK), 4.0, []),
+        (request(replace(GPU, learners=3), SPREAD), 4.0, [IDLE.format(2, 3, 1, 4)]),
         (
-            request(replace(GPU, learners=3), SPREAD), 4.0,
-            "gpus: each of 2 nodes is asked for 2, as many as the fullest one needs, and the learners have 3; "
-            "1 of 4 are idle, and count for batch.retry.gpu_hours",
+            request(replace(GPU, learners=2), roles(chief=Role(gpus=4), eval=Role(gpus=0))),
+            8.0,
+            [IDLE.format(4, 4, 4, 8)],
         ),
-        (
-            request(replace(GPU, learners=2), BatchOptions(roles={"chief": Role(gpus=4), "eval": Role(gpus=0)})), 8.0,
-            "gpus: each of 2 nodes is asked for 4, as many as the fullest one needs, and the learners have 4; "
-            "4 of 8 are idle, and count for batch.retry.gpu_hours",
-        ),
-        (request(SMALL, SPREAD), 0.0, ""),
+        (request(SMALL, SPREAD), 0.0, []),
     ],
-)  # fmt: skip
-def test_plan_counts_allocated_gpus_and_warns_about_idle_gpus(made: LaunchRequest, gpus: float, idle: str) -> None:
+)
+def test_plan_counts_allocated_gpus_and_warns_of_idle_gpus(made: LaunchRequest, gpus: float, idle: list[str]) -> None:
     plan = make_plan(made, SlurmSettings())
     assert plan.launch.succession is not None and plan.launch.succession.gpus == gpus
-    assert [line for line in plan.warnings if "idle" in line] == ([idle] if idle else [])
+    assert [line for line in plan.warnings if "idle" in line] == idle
 
 
-def test_plan_places_one_learner_per_node_by_default() -> None:
+def test_plan_places_one_learner_per_node_by_default_and_without_node_facts() -> None:
     launch = launch_of(request(replace(SMALL, learners=3)))
     assert (launch.nodes, launch.seats, launch.names) == (3, (), "learner-training-0a1b2c3d4")
+    unknown = launch_of(request(SMALL, PACK, facts=replace(FACTS, nodes=())))
+    assert (unknown.nodes, unknown.seats) == (4, ())
 
 
 def test_plan_places_roles_in_one_homogeneous_allocation() -> None:
-    roles = {
-        "ps": Role(1, cpus=2, gpus=0, memory_bytes=2000 * 1024**2, service=True),
-        "worker": Role(2, gpus=2, command="python3 worker.py"),
-        "evaluator": Role(1, cpus=1.5, gpus=0),
-    }
-    made = request(GPU, replace(PACK, roles=roles))
+    ps = Role(1, cpus=2, gpus=0, memory_bytes=2000 * 1024**2, service=True)
+    worker, evaluator = Role(2, gpus=2, command="python3 worker.py"), Role(1, cpus=1.5, gpus=0)
+    made = request(GPU, replace(PACK, roles={"ps": ps, "worker": worker, "evaluator": evaluator}))
     launch = launch_of(made)
     assert [(seat.node, seat.role, seat.index, seat.service, seat.gpus) for seat in launch.seats] == [
         (0, "ps", 0, True, 0), (0, "worker", 0, False, 2), (0, "worker", 1, False, 2), (0, "evaluator", 0, False, 0),
@@ -91,23 +99,18 @@ def test_plan_places_roles_in_one_homogeneous_allocation() -> None:
     assert (asked(made)["cpus-per-task"], asked(made)["gres"], asked(made)["mem"]) == ("6", "gpu:4", "2288M")
     assert (launch.command, launch.commands) == ("python3 train.py", {"worker": "python3 worker.py"})
     assert launch.succession is not None and launch.succession.gpus == 4.0
-    assert "batch.roles.evaluator.cpus: 1.5 is rounded up to 2, Slurm gives whole CPUs" in (
-        make_plan(made, SlurmSettings()).warnings
-    )
+    rounded = "batch.roles.evaluator.cpus: 1.5 is rounded up to 2, Slurm gives whole CPUs"
+    assert rounded in make_plan(made, SlurmSettings()).warnings
 
 
 def test_plan_assigns_ps_and_mpi_roles_to_ffdl_manifests() -> None:
-    servers = launch_of(with_framework("tensorflow", "PS_HOSTS_COUNT=1 ./launcher.py python m.py"))
+    three = replace(SMALL, learners=3)
+    servers = launch_of(with_framework("tensorflow", "PS_HOSTS_COUNT=1 ./launcher.py python m.py", three))
     assert [(seat.role, seat.service) for seat in servers.seats] == [("ps", True), *[("worker", False)] * 2]
     assert servers.commands == {}
-    mpi = launch_of(with_framework("horovod", "python m.py"))
+    mpi = launch_of(with_framework("horovod", "python m.py", three))
     assert [(seat.role, seat.service) for seat in mpi.seats] == [("launcher", False), *[("worker", True)] * 2]
     assert mpi.commands["launcher"] == "mpirun -np 3 python m.py"
-
-
-def with_framework(name: str, command: str) -> LaunchRequest:
-    made = request(replace(SMALL, learners=3))
-    return replace(made, spec=replace(made.spec, framework=Framework(name, "1", command)))
 
 
 @pytest.mark.parametrize(
@@ -116,39 +119,26 @@ def with_framework(name: str, command: str) -> LaunchRequest:
         (replace(SMALL, learners=99), PACK, "learners", r"need more nodes than there are, but main has 3 nodes"),
         (replace(GPU, gpus=3, learners=3), SPREAD, "learners", r"main has 2 nodes that hold one"),
         (replace(GPU, learners=3), BatchOptions(), "learners", r"placement: pack"),
-        (GPU, BatchOptions(roles={"a": Role(3), "b": Role(1, gpus=9)}), "batch.roles.b.gpus", "of role b, but no node"),
-        (GPU, BatchOptions(roles={"a": Role(3), "b": Role(1, cpus=99)}), "batch.roles.b.cpus", "of role b, but no"),
-        (GPU, BatchOptions(roles={"a": Role(4, memory_bytes=10**13)}), "batch.roles.a.memory", "of role a, but no"),
-        (GPU, BatchOptions(roles={"a": Role(4, cpus=60, gpus=4)}), "batch.roles.a", "at once"),
-        (GPU, BatchOptions(roles={"a": Role(4, cpus=60)}), "batch.roles.a", "at once"),
-        (replace(GPU, gpus=9), BatchOptions(roles={"a": Role(2), "b": Role(2)}), "gpus", "9 GPUs per learner, but no"),
-        (GPU, BatchOptions(roles={"a": Role(3)}), "learners", "the roles have 3 together"),
-        (GPU, BatchOptions(roles={"a": Role(4, service=True)}), "batch.roles", "every role is a service"),
+        (GPU, roles(a=Role(3), b=Role(1, gpus=9)), "batch.roles.b.gpus", "of role b, but no node"),
+        (GPU, roles(a=Role(3), b=Role(1, cpus=99)), "batch.roles.b.cpus", "of role b, but no"),
+        (GPU, roles(a=Role(4, memory_bytes=10**13)), "batch.roles.a.memory", "of role a, but no"),
+        (GPU, roles(a=Role(4, cpus=60, gpus=4)), "batch.roles.a", "at once"),
+        (GPU, roles(a=Role(4, cpus=60)), "batch.roles.a", "at once"),
+        (replace(GPU, gpus=9), roles(a=Role(2), b=Role(2)), "gpus", "9 GPUs per learner, but no"),
+        (GPU, roles(a=Role(3)), "learners", "the roles have 3 together"),
+        (GPU, roles(a=Role(4, service=True)), "batch.roles", "every role is a service"),
     ],
 )
-def test_plan_rejects_layout_that_no_partition_can_hold(
-    resources: Resources, batch: BatchOptions, field: str, words: str
-) -> None:
+def test_plan_rejects_impossible_layout(resources: Resources, batch: BatchOptions, field: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
         make_plan(request(resources, batch), SlurmSettings())
     assert [finding.path for finding in error.value.findings] == [field]
     assert not isinstance(error.value, NotYet)
 
 
-def test_plan_rejection_names_site_default_cpus_of_role() -> None:
-    made = request(replace(SMALL, cpus=99), BatchOptions(roles={"a": Role(3), "b": Role(1, cpus=1)}))
-    made = replace(made, spec=replace(made.spec, sources={"cpus": SITE_DEFAULT}))
+def test_plan_rejection_names_site_default_cpus_and_packed_mpi_learners_with_gpus() -> None:
+    made = request(replace(SMALL, cpus=99), roles(a=Role(3), b=Role(1, cpus=1)))
     with pytest.raises(InvalidRequest, match="the site's default_cpus"):
-        make_plan(made, SlurmSettings())
-
-
-def test_plan_rejects_packed_mpi_learners_with_gpus() -> None:
-    made = request(GPU, PACK)
-    made = replace(made, spec=replace(made.spec, framework=Framework("horovod", "1", "python m.py")))
+        make_plan(replace(made, spec=replace(made.spec, sources={"cpus": SITE_DEFAULT})), SlurmSettings())
     with pytest.raises(InvalidRequest, match="one machine"):
-        make_plan(made, SlurmSettings())
-
-
-def test_plan_places_one_learner_per_node_without_node_facts() -> None:
-    launch = launch_of(request(SMALL, PACK, facts=replace(FACTS, nodes=())))
-    assert (launch.nodes, launch.seats) == (4, ())
+        make_plan(with_framework("horovod", "python m.py", GPU, PACK), SlurmSettings())

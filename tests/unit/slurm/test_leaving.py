@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.manifest import ManifestSource, parse_manifest
+from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
 from ffdl_batch.ports.conversion import CannotConvert, Fate
 from ffdl_batch.ports.leaving import Leaving, Left, WritesJobs
 from ffdl_slurm.leaving.leaver import SlurmLeaver
@@ -57,7 +58,7 @@ APPTAINER = """\
     sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
 """
 TELL = (
-    "python3 -c \"import json,os;open(os.environ['OUT']+os.environ['RANK'],'w').write(json.dumps(dict(os.environ)))\""
+    """python3 -c "import json,os;open(os.environ['OUT']+os.environ['RANK'],'w').write(json.dumps({**os.environ}))\""""
 )
 HEAD = """\
 name: digits
@@ -78,6 +79,10 @@ def leave(text: str, **changes: object) -> Left:
     leaver = SlurmLeaver()
     assert isinstance(leaver, WritesJobs)
     return leaver.leave(Leaving(parsed.spec, "digits.yml", "/images/a b.sif", **changes))  # type: ignore[arg-type]
+
+
+def options(left: Left) -> dict[str, str | None]:
+    return {one.name: one.value for one in parse_options(left.text)}
 
 
 def manifest(command: str = TELL, learners: int = 1, more: str = "") -> str:
@@ -156,28 +161,19 @@ def test_slurm_export_passes_env_values_and_secrets_unchanged(site: Site) -> Non
 
 
 def test_slurm_export_sets_tf_config_ranks_and_hosts_of_learners(site: Site) -> None:
-    roles = """
-    batch:
-      roles:
-        ps: {learners: 1, command: sleep 600}
-        worker: {learners: 2}
-    """
-    done = site.run(leave(manifest(learners=3, more=roles)).text)
+    more = "batch: {roles: {ps: {learners: 1, command: sleep 600}, worker: {learners: 2}}}\n"
+    done = site.run(leave(manifest(learners=3, more=more)).text)
     assert done.returncode == 0, done.stderr
-    config = json.loads(site.seen(2)["TF_CONFIG"])
-    assert config == {
-        "cluster": {"ps": ["n0:10077"], "worker": ["n1:10077", "n2:10077"]}, "task": {"type": "worker", "index": 1}
-    }  # fmt: skip
+    cluster = {"ps": ["n0:10077"], "worker": ["n1:10077", "n2:10077"]}
+    assert json.loads(site.seen(2)["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
     assert (site.seen(1)["FFDL_ROLE"], site.seen(1)["RANK"], site.seen(1)["PET_NNODES"]) == ("worker", "1", "3")
-    hosts = (site.home / "training-77" / "hosts").read_text()
-    assert "10.0.0.2 learner-training-77-2\n" in hosts
+    assert "10.0.0.2 learner-training-77-2\n" in (site.home / "training-77" / "hosts").read_text()
 
 
 def test_slurm_export_exits_with_status_of_learner_and_keeps_log(site: Site) -> None:
     done = site.run(leave(manifest("echo said; exit 3")).text)
     assert (done.returncode, done.stdout) == (3, "said\n")
-    log = site.home / "training-77" / "logs" / "learner-1" / "training-log.txt"
-    assert log.read_text() == "said\n"
+    assert (site.home / "training-77/logs/learner-1/training-log.txt").read_text() == "said\n"
 
 
 def test_slurm_export_binds_data_directory_and_copies_results(site: Site, tmp_path: Path) -> None:
@@ -216,12 +212,11 @@ def test_slurm_export_writes_s3_transfers_as_comments_without_credentials(site: 
 
 def test_slurm_export_sets_sweep_variables_of_array_task(site: Site) -> None:
     made = leave(manifest(more="batch: {sweep: [{LR: 0.1}, {LR: 'a b'}]}\n"))
-    assert ("array", "0-1") in [(one.name, one.value) for one in parse_options(made.text)]
+    assert options(made)["array"] == "0-1"
     done = site.run(made.text, SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="1")
     assert done.returncode == 0, done.stderr
-    assert (site.seen()["LR"], site.seen()["FFDL_ARRAY_INDEX"], site.seen()["TRAINING_ID"]) == (
-        "a b", "1", "training-70_1"
-    )  # fmt: skip
+    seen = site.seen()
+    assert (seen["LR"], seen["FFDL_ARRAY_INDEX"], seen["TRAINING_ID"]) == ("a b", "1", "training-70_1")
 
 
 def test_slurm_export_writes_sbatch_options_of_manifest() -> None:
@@ -231,13 +226,11 @@ def test_slurm_export_writes_sbatch_options_of_manifest() -> None:
     batch: {time: 2h, partition: gpu, account: vision, hold: true, slurm: {args: [--nice=5, --exclusive]}}
     """
     made = leave(manifest(learners=2, more=more), settings={"qos": "long"})
-    found = {one.name: one.value for one in parse_options(made.text)}
-    expected = {
+    assert options(made) == {
         "job-name": "digits", "nodes": "2", "ntasks": "2", "ntasks-per-node": "1", "cpus-per-task": "2", "mem": "1024M",
         "gres": "gpu:a100:2", "time": "02:00:00", "partition": "gpu", "account": "vision", "qos": "long", "hold": None,
         "nice": "5", "exclusive": None, "signal": "USR2@60",
     }  # fmt: skip
-    assert found == expected
     assert 'exec --containall --no-home --workdir "$TMP" --nv' in made.text
 
 
@@ -248,11 +241,6 @@ def test_slurm_export_reports_fate_of_each_manifest_key() -> None:
     assert judged["batch.retry"].fate is Fate.DROPPED and judged["batch.retry"].reason
     assert judged["batch.placement"].fate is Fate.APPROXIMATED
     assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
-
-
-def test_slurm_export_describes_every_manifest_key() -> None:
-    from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
-
     keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
     assert sorted(keys - set(WORDS)) == []
 
@@ -281,8 +269,7 @@ batch:
 
 def test_slurm_export_runs_script_with_own_steps_once_on_first_node(site: Site) -> None:
     made = leave(STEPS, settings={"partition": "gpu", "account": "vision"})
-    found = {one.name: one.value for one in parse_options(made.text)}
-    assert found == {
+    assert options(made) == {
         "job-name": "digits", "nodes": "3", "ntasks-per-node": "4", "cpus-per-task": "2", "gres": "gpu:4",
         "partition": "gpu", "account": "vision",
     }  # fmt: skip
@@ -297,23 +284,20 @@ def test_slurm_export_runs_script_with_own_steps_once_on_first_node(site: Site) 
 
 
 def test_slurm_export_forwards_signals_to_script_with_own_steps(site: Site) -> None:
-    (site.home / "job.sh").write_text(
-        "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 120 >/dev/null 2>&1 & wait\n"
-    )
+    script = "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 120 >/dev/null 2>&1 & wait\n"
+    (site.home / "job.sh").write_text(script)
     done = site.run(leave(STEPS).text, TOKEN="x")
     assert (done.returncode, done.stdout) == (4, "caught\n")
 
 
 @pytest.mark.parametrize(
-    ("changed", "contained"),
+    ("old", "new", "contained"),
     [
-        (("learners: 3", "learners: 3"), False),
-        (('version: "docker://a/b:1"', "version: custom"), False),
-        (("take-steps bash job.sh", "sleep infinity"), True),
-        (("slurm_environment: true", "slurm_environment: false"), True),
+        ("", "", False),
+        ('version: "docker://a/b:1"', "version: custom", False),
+        ("take-steps bash job.sh", "sleep infinity", True),
+        ("slurm_environment: true", "slurm_environment: false", True),
     ],
 )
-def test_slurm_export_uses_container_only_for_script_without_own_steps(
-    changed: tuple[str, str], contained: bool
-) -> None:
-    assert ("$APPTAINER" in leave(STEPS.replace(*changed)).text) == contained
+def test_slurm_export_uses_container_only_for_script_without_own_steps(old: str, new: str, contained: bool) -> None:
+    assert ("$APPTAINER" in leave(STEPS.replace(old, new)).text) == contained

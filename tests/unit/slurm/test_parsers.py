@@ -1,7 +1,8 @@
-"""What Slurm prints, and what is not an answer."""
+"""What Slurm prints, what is not an answer, and the meaning of every state."""
 
 from __future__ import annotations
 
+import logging
 import time
 
 import pytest
@@ -24,6 +25,7 @@ from ffdl_slurm.parsers import (
     parse_version,
 )
 from ffdl_slurm.sinfo import parse_sinfo, parse_sinfo_rows
+from ffdl_slurm.states import COMPACT, STATES, UNKNOWN, interpret_state
 
 QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"
 ACCOUNT = "JobID|State|ExitCode|Submit|Start|End|NodeList|Reason|JobName\n"
@@ -40,8 +42,8 @@ def test_squeue_parser_reads_phases_end_causes_and_times() -> None:
     )
     waiting, running, failed, killed, late = (record.observation for record in records)
     assert records[0].name == "a|b"
-    assert (waiting.phase, waiting.reason, waiting.started_at, waiting.ended_at) == (
-        Phase.PENDING, "Resources", None, None)  # fmt: skip
+    assert (waiting.phase, waiting.reason) == (Phase.PENDING, "Resources")
+    assert (waiting.started_at, waiting.ended_at) == (None, None)
     assert (running.phase, running.restarts, running.nodes, running.ended_at) == (Phase.RUNNING, 2, "n[1-2]", None)
     assert (failed.end, failed.exit_code, failed.exit_signal) == (EndCause.FAILURE, 9, None)
     assert (killed.end, killed.exit_code, killed.exit_signal) == (EndCause.FAILURE, None, 9)
@@ -51,6 +53,7 @@ def test_squeue_parser_reads_phases_end_causes_and_times() -> None:
 def test_squeue_parser_skips_banners_and_cluster_lines_before_header() -> None:
     text = "Welcome | to | us\n12 jobs are fine\nCLUSTER: one\n" + QUEUE + "\nCLUSTER: two\n" + QUEUE
     assert parse_squeue(text + "7|RUNNING|0:0|0|1|1|1|n1|None|x\n")[0].job == "7"
+    assert parse_squeue(QUEUE) == []
 
 
 @pytest.mark.parametrize(
@@ -79,17 +82,10 @@ def test_squeue_and_sacct_parsers_raise_odd_rows_with_readable_records() -> None
     assert [record.job for record in raised.value.records] == ["9"]
 
 
-def test_squeue_parser_keeps_control_characters_in_job_name() -> None:
-    assert parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|a\x0cb\x85c\n")[0].name == "a\x0cb\x85c"
-
-
-def test_squeue_parser_reads_job_named_like_header() -> None:
-    (record,) = parse_squeue(QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|JOBID|STATE\n")
-    assert (record.job, record.name) == ("7", "JOBID|STATE")
-
-
-def test_squeue_parser_returns_no_record_for_header_only() -> None:
-    assert parse_squeue(QUEUE) == []
+@pytest.mark.parametrize("name", ["a\x0cb\x85c", "JOBID|STATE"])
+def test_squeue_parser_keeps_control_characters_in_job_name_and_reads_job_named_like_header(name: str) -> None:
+    (record,) = parse_squeue(QUEUE + f"7|RUNNING|0:0|0|1|1|1|n1|None|{name}\n")
+    assert (record.job, record.name) == ("7", name)
 
 
 def test_squeue_parser_reads_array_ranges_and_heterogeneous_jobs() -> None:
@@ -107,30 +103,33 @@ def test_squeue_parser_reads_array_ranges_and_heterogeneous_jobs() -> None:
 
 def test_sacct_parser_reads_cancelled_job() -> None:
     text = ACCOUNT + "9|CANCELLED by 1000|0:15|2026-11-19T10:00:00|Unknown|2026-11-19T10:00:05|None assigned|None|t\n"
-    record = parse_sacct(text)[0]
+    (record,) = parse_sacct(text)
     seen = record.observation
-    assert (record.job, seen.end, seen.exit_signal, seen.nodes, seen.started_at) == (
-        "9", EndCause.CANCELLED, 15, "", None)  # fmt: skip
+    assert (record.job, seen.end, seen.exit_signal) == ("9", EndCause.CANCELLED, 15)
+    assert (seen.nodes, seen.started_at) == ("", None)
     assert seen.ended_at is not None and seen.submitted_at is not None
     assert seen.ended_at - seen.submitted_at == 5
 
 
-def test_sacct_parser_reads_completed_with_exit_code_as_failure() -> None:
-    assert parse_sacct(ACCOUNT + "9|COMPLETED|1:0||||n1|None|t\n")[0].observation.end is EndCause.FAILURE
+NOT_OPENED = "the batch script's output file could not be opened; check --output"
 
 
-@pytest.mark.parametrize(("exit_code", "reason"), [("0:53", "RaisedSignal:53(Real-time_signal_19)"), ("0:53", "None")])
-def test_sacct_parser_reads_signal_53_as_failed_launch(exit_code: str, reason: str) -> None:
-    (record,) = parse_sacct(ACCOUNT + f"9|FAILED|{exit_code}||||n1|{reason}|t\n")
-    assert record.observation.end is EndCause.LAUNCH_FAILED
-    assert record.observation.reason == "the batch script's output file could not be opened; check --output"
-
-
-@pytest.mark.parametrize(("state", "exit_code"), [("CANCELLED", "0:53"), ("FAILED", "0:9"), ("FAILED", "53:0")])
-def test_sacct_parser_keeps_reason_if_failure_is_no_failed_launch(state: str, exit_code: str) -> None:
-    (record,) = parse_sacct(ACCOUNT + f"9|{state}|{exit_code}||||n1|said|t\n")
-    assert record.observation.end is not EndCause.LAUNCH_FAILED
-    assert record.observation.reason == "said"
+@pytest.mark.parametrize(
+    ("state", "exit_code", "reason", "end", "said"),
+    [
+        ("FAILED", "0:53", "RaisedSignal:53(Real-time_signal_19)", EndCause.LAUNCH_FAILED, NOT_OPENED),
+        ("FAILED", "0:53", "None", EndCause.LAUNCH_FAILED, NOT_OPENED),
+        ("CANCELLED", "0:53", "said", EndCause.CANCELLED, "said"),
+        ("FAILED", "0:9", "said", EndCause.FAILURE, "said"),
+        ("FAILED", "53:0", "said", EndCause.FAILURE, "said"),
+        ("COMPLETED", "1:0", "said", EndCause.FAILURE, "said"),
+    ],
+)
+def test_sacct_parser_reads_signal_53_as_failed_launch_and_keeps_reason_of_other_failures(
+    state: str, exit_code: str, reason: str, end: EndCause, said: str
+) -> None:
+    (record,) = parse_sacct(ACCOUNT + f"9|{state}|{exit_code}||||n1|{reason}|t\n")
+    assert (record.observation.end, record.observation.reason) == (end, said)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +141,8 @@ def test_parse_exit_splits_exit_code_and_signal(text: str, expected: tuple[int |
 
 
 @pytest.mark.parametrize("text", ["Unknown", "None", "N/A", "", "(null)", "tomorrow"])
-def test_parse_time_returns_none_without_valid_time(text: str) -> None:
+def test_parse_time_returns_none_without_valid_epoch_or_local_iso_time(text: str) -> None:
     assert parse_time(text) is None
-
-
-def test_parse_time_reads_epoch_and_local_iso_time() -> None:
     assert parse_time("1700000000") == 1700000000.0
     assert parse_time(time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(1700000000))) == 1700000000.0
 
@@ -185,8 +181,8 @@ def test_sinfo_parser_merges_partitions_and_node_shapes() -> None:
         "long|infinite|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|ffdl-network,avx|n[1-2]\n"
         "cpu|30:00|64+|256000+|(null)|(null)|c1\nempty|1:00:00|0|0|||\n"
     )
-    assert [(p.name, p.is_default, p.max_time_s) for p in partitions] == [
-        ("main", True, 86400), ("long", False, None), ("cpu", False, 1800), ("empty", False, 3600)]  # fmt: skip
+    limits = [("main", True, 86400), ("long", False, None), ("cpu", False, 1800), ("empty", False, 3600)]
+    assert [(p.name, p.is_default, p.max_time_s) for p in partitions] == limits
     assert [dict(n.gres) for n in nodes] == [{"shard": 8}, {}]
     assert [(n.name, n.cpus, n.memory_bytes, dict(n.gpus), n.partitions, n.features) for n in nodes] == [
         ("n[1-2]", 8, 4000 * 1024**2, {"a100": 4, "v100": 2}, ("main", "long"), ("ffdl-network", "avx")),
@@ -214,38 +210,33 @@ def test_count_nodes_counts_nodes_of_host_list(names: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "gpus"),
+    ("text", "gpus", "others"),
     [
-        ("gpu:2", {"": 2}),
-        ("gpu", {"": 1}),
-        ("gpu:a:1,gpu:a:2", {"a": 3}),
-        ("gpu:0", {}),
-        ("mps:100", {}),
-        ("", {}),
-        ("gpu:1g.10gb:7(S:0),gpu:3g.20gb", {"1g.10gb": 7, "3g.20gb": 1}),
+        ("gpu:2", {"": 2}, {}),
+        ("gpu", {"": 1}, {}),
+        ("gpu:a:1,gpu:a:2", {"a": 3}, {}),
+        ("gpu:0", {}, {}),
+        ("mps:100", {}, {"mps": 100}),
+        ("", {}, {}),
+        ("(null)", {}, {}),
+        ("gpu:1g.10gb:7(S:0),gpu:3g.20gb", {"1g.10gb": 7, "3g.20gb": 1}, {}),
+        ("gpu:a100:4(S:0-1),shard:a100:16(S:0),npu:2", {"a100": 4}, {"shard:a100": 16, "npu": 2}),
+        ("gpu:1g.10gb:7(S:0),mps:400,bandwidth:lustre:no_consume:4G", {"1g.10gb": 7},
+         {"mps": 400, "bandwidth:lustre": 4 * 1024**3}),
+        ("npu:910b:8,npu:310:0", {}, {"npu:910b": 8}),
     ],
-)
-def test_parse_gpus_counts_gpus_by_type(text: str, gpus: dict[str, int]) -> None:
-    assert parse_gpus(text) == gpus
+)  # fmt: skip
+def test_gres_parsers_count_gpus_by_type_and_other_resources(
+    text: str, gpus: dict[str, int], others: dict[str, int]
+) -> None:
+    assert (parse_gpus(text), parse_other_gres(text)) == (gpus, others)
 
 
 @pytest.mark.parametrize(
-    ("text", "others"),
-    [
-        ("gpu:a100:4(S:0-1),shard:a100:16(S:0),npu:2", {"shard:a100": 16, "npu": 2}),
-        ("gpu:1g.10gb:7(S:0),mps:400,bandwidth:lustre:no_consume:4G", {"mps": 400, "bandwidth:lustre": 4 * 1024**3}),
-        ("npu:910b:8,npu:310:0", {"npu:910b": 8}),
-        ("(null)", {}),
-    ],
+    ("text", "version"), [("slurm 26.05.5\n", "26.05.5"), ("slurm-wlm 20.11.4\n", "20.11.4"), ("nothing", "")]
 )
-def test_parse_other_gres_counts_resources_except_gpus(text: str, others: dict[str, int]) -> None:
-    assert parse_other_gres(text) == others
-
-
-def test_parse_version_reads_slurm_release_or_returns_empty_text() -> None:
-    assert parse_version("slurm 26.05.5\n") == "26.05.5"
-    assert parse_version("slurm-wlm 20.11.4\n") == "20.11.4"
-    assert parse_version("nothing") == ""
+def test_parse_version_reads_slurm_release_or_returns_empty_text(text: str, version: str) -> None:
+    assert parse_version(text) == version
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("", ""), ("(null)", ""), ("n[1-2]", "n[1-2]"), ("n1,m|2", "n1,m|2")])
@@ -260,34 +251,70 @@ def test_parse_excluded_returns_none_for_unknown_job_and_rejects_missing_header(
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "held"),
+    ("state", "reason", "held", "nowhere"),
     [
-        ("PENDING", "JobHoldMaxRequeue", True),
-        ("REQUEUE_HOLD", "JobHoldMaxRequeue", True),
-        ("REQUEUE_HOLD", "launch failed requeued held", True),
-        ("PENDING", "(launch_failed_requeued_held)", True),
-        ("PENDING", "user env retrieval failed requeued held", True),
-        ("PENDING", "launch failure limit exceeded requeued held", True),
-        ("PENDING", "JobHeldUser", False),
-        ("PENDING", "JobHeldAdmin", False),
-        ("REQUEUE_HOLD", "job requeued in held state", False),
-        ("PENDING", "Dependency", False),
-        ("RUNNING", "JobHoldMaxRequeue", False),
+        ("PENDING", "JobHoldMaxRequeue", True, False),
+        ("REQUEUE_HOLD", "JobHoldMaxRequeue", True, False),
+        ("REQUEUE_HOLD", "launch failed requeued held", True, False),
+        ("PENDING", "(launch_failed_requeued_held)", True, False),
+        ("PENDING", "user env retrieval failed requeued held", True, False),
+        ("PENDING", "launch failure limit exceeded requeued held", True, False),
+        ("PENDING", "JobHeldUser", False, False),
+        ("PENDING", "JobHeldAdmin", False, False),
+        ("REQUEUE_HOLD", "job requeued in held state", False, False),
+        ("PENDING", "Dependency", False, False),
+        ("RUNNING", "JobHoldMaxRequeue", False, False),
+        ("PENDING", "BadConstraints", False, True),
+        ("PENDING", "(BadConstraints)", False, True),
+        ("PENDING", "Resources", False, False),
+        ("RUNNING", "BadConstraints", False, False),
     ],
 )
-def test_squeue_parser_marks_job_held_for_good_by_pending_reason(state: str, reason: str, held: bool) -> None:
+def test_squeue_parser_marks_pending_job_held_for_good_or_with_bad_constraints_by_its_reason(
+    state: str, reason: str, held: bool, nowhere: bool
+) -> None:
     seen = parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation
-    assert (seen.held_for_good, seen.reason) == (held, reason)
+    assert (seen.held_for_good, seen.nowhere, seen.reason) == (held, nowhere, reason)
+
+
+WORDS = """PENDING RUNNING SUSPENDED COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE
+OUT_OF_MEMORY LAUNCH_FAILED REQUEUED REQUEUE_HOLD SPECIAL_EXIT RESIZING CONFIGURING COMPLETING STOPPED RECONFIG_FAIL
+POWER_UP_NODE REVOKED REQUEUE_FED RESV_DEL_HOLD SIGNALING STAGE_OUT EXPEDITING"""
+
+
+@pytest.mark.parametrize("word", WORDS.split())
+def test_state_table_has_meaning_for_every_slurm_state(word: str) -> None:
+    assert interpret_state(word) == (word, STATES[word])
+    assert (STATES[word].phase is Phase.ENDED) == (STATES[word].end is not None)
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "nowhere"),
+    ("text", "word", "phase", "end"),
     [
-        ("PENDING", "BadConstraints", True),
-        ("PENDING", "(BadConstraints)", True),
-        ("PENDING", "Resources", False),
-        ("RUNNING", "BadConstraints", False),
+        ("CANCELLED by 1000", "CANCELLED", Phase.ENDED, EndCause.CANCELLED),
+        ("CANCELLED+", "CANCELLED", Phase.ENDED, EndCause.CANCELLED),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY", Phase.ENDED, EndCause.OUT_OF_MEMORY),
+        ("CG", "COMPLETING", Phase.COMPLETING, None),
+        ("OOM", "OUT_OF_MEMORY", Phase.ENDED, EndCause.OUT_OF_MEMORY),
+        ("FAILED,LAUNCH_FAILED", "LAUNCH_FAILED", Phase.ENDED, EndCause.LAUNCH_FAILED),
+        ("COMPLETED,COMPLETING", "COMPLETING", Phase.COMPLETING, None),
+        ("PENDING REQUEUED", "REQUEUED", Phase.PENDING, None),
+        ("TIMEOUT", "TIMEOUT", Phase.ENDED, EndCause.TIMEOUT),
+        ("running", "RUNNING", Phase.RUNNING, None),
     ],
 )
-def test_squeue_parser_marks_pending_job_with_bad_constraints(state: str, reason: str, nowhere: bool) -> None:
-    assert parse_squeue(QUEUE + f"7|{state}|0:0|6|1|1|1||{reason}|t\n")[0].observation.nowhere == nowhere
+def test_interpret_state_reads_compact_truncated_and_combined_states(
+    text: str, word: str, phase: Phase, end: EndCause | None
+) -> None:
+    found, meaning = interpret_state(text)
+    assert (found, meaning.phase, meaning.end) == (word, phase, end)
+
+
+@pytest.mark.parametrize("text", ["", "?", "HIBERNATING", "COMPLETED,HIBERNATING", "CO+"])
+def test_interpret_state_is_unknown_for_new_state_and_warns_once(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert interpret_state(text)[1] is UNKNOWN
+    assert set(COMPACT.values()) <= set(STATES)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            interpret_state(f"BRAND_NEW_WORD_AFTER_{text}")
+    assert sum("BRAND_NEW_WORD_AFTER_" in record.getMessage() for record in caplog.records) == 1

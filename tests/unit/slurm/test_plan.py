@@ -10,18 +10,18 @@ import pytest
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import TEMPLATE, decode, succeed
+from ffdl_batch.domain.launch import TEMPLATE, Succession, decode, succeed
 from ffdl_batch.domain.limits import LeadFrom
-from ffdl_batch.domain.spec import (
-    BatchOptions,
-    Checkpoint,
-    Framework,
-    JobSpec,
-    NetworkLevel,
-    Notify,
-    Resources,
+from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Notify, Resources
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    LaunchPlan,
+    LaunchRequest,
+    NodeShape,
+    NotYet,
+    PartitionShape,
 )
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchRequest, NodeShape, NotYet, PartitionShape
 from ffdl_slurm.plan import make_plan
 from ffdl_slurm.script import parse_options
 from ffdl_slurm.settings import SlurmSettings, read_settings
@@ -32,27 +32,18 @@ FACTS = BackendFacts(
         NodeShape("m1", 16, 8000 * 1024**2, {"mi250": 2}, ("amd",)),
         NodeShape("c1", 64, 64000 * 1024**2, {}, ("main", "cpu")),
     ),
-    partitions=(
-        PartitionShape("main", True, 3600),
-        PartitionShape("cpu", False, None),
-        PartitionShape("amd", False, 60),
-    ),
+    partitions=(PartitionShape("main", True, 3600), PartitionShape("cpu"), PartitionShape("amd", False, 60)),
     network_levels=frozenset({NetworkLevel.HOST, NetworkLevel.NONE}),
-    version="26.05.5",
-    python="/usr/bin/python3",
-    controller=("-I", "-S", "/shared/controller.pyz"),
-)
+    version="26.05.5", python="/usr/bin/python3", controller=("-I", "-S", "/shared/controller.pyz"),
+)  # fmt: skip
 JOB = JobId("training-0a1b2c3d4")
 
 
 def request(resources: Resources | None = None, batch: BatchOptions | None = None, **changes: Any) -> LaunchRequest:
     spec = JobSpec(
-        "digits",
-        Framework("custom", "img", "python3 train.py"),
-        resources=resources or Resources(cpus=1, memory_bytes=10**9),
-        batch=batch or BatchOptions(),
-        base_dir="/home/alice",
-    )
+        "digits", Framework("custom", "img", "python3 train.py"), base_dir="/home/alice",
+        resources=resources or Resources(cpus=1, memory_bytes=10**9), batch=batch or BatchOptions(),
+    )  # fmt: skip
     job = Root("/shared/alice").job(JOB)
     plain = LaunchRequest(
         JOB, 1, attempt_token(JOB, 1), spec, job, job.attempt(1), "/shared/alice/doorbell", FACTS, "/images/x.sif"
@@ -64,22 +55,25 @@ def options(made: LaunchRequest, settings: SlurmSettings | None = None) -> dict[
     return {option.name: option.value for option in parse_options(make_plan(made, settings or SlurmSettings()).script)}
 
 
+def chained(made: LaunchRequest, settings: SlurmSettings | None = None) -> tuple[LaunchPlan, Succession]:
+    """The plan, and what its launch file says of the attempts after it."""
+    plan = make_plan(made, settings or SlurmSettings())
+    assert plan.launch.succession is not None
+    return plan, plan.launch.succession
+
+
+def small(**more: Any) -> Resources:
+    return Resources(**{"cpus": 1, "memory_bytes": 10**6, **more})
+
+
 def test_plan_writes_sbatch_options_of_plain_job() -> None:
     found = options(request(Resources(learners=2, cpus=2.5, gpus=1, gpu_type="a100", memory_bytes=10**9)))
+    attempt = f"/shared/alice/jobs/{JOB}/attempt-1"
     assert found == {
-        "job-name": f"{JOB}-1",
-        "chdir": f"/shared/alice/jobs/{JOB}/attempt-1",
-        "output": f"/shared/alice/jobs/{JOB}/attempt-1/batch.log",
-        "open-mode": "append",
-        "nodes": "2",
-        "ntasks": "2",
-        "ntasks-per-node": "1",
-        "cpus-per-task": "3",
-        "mem": "954M",
-        "gres": "gpu:a100:1",
-        "propagate": "NONE",
-        "export": "ALL",
-    }
+        "job-name": f"{JOB}-1", "chdir": attempt, "output": f"{attempt}/batch.log", "open-mode": "append",
+        "nodes": "2", "ntasks": "2", "ntasks-per-node": "1", "cpus-per-task": "3", "mem": "954M",
+        "gres": "gpu:a100:1", "propagate": "NONE", "export": "ALL",
+    }  # fmt: skip
 
 
 def test_plan_passes_every_batch_option_to_sbatch() -> None:
@@ -102,34 +96,30 @@ def test_plan_passes_every_batch_option_to_sbatch() -> None:
     assert make_plan(made, SlurmSettings()).launch.echo_output
 
 
-def test_plan_uses_site_defaults_for_unset_options() -> None:
+def test_plan_uses_site_defaults_for_unset_options_and_configured_fence_and_kill_wait() -> None:
     settings = read_settings({"partition": "cpu", "account": "dflt", "qos": "low"})
     found = options(request(batch=BatchOptions(account="mine")), settings)
     assert (found["partition"], found["account"], found["qos"]) == ("cpu", "mine", "low")
+    limits = make_plan(request(), read_settings({"fence_s": 20, "kill_wait_s": 5})).launch.limits
+    assert (limits.fence_s, limits.kill_wait_s) == (20.0, 5)
+    assert make_plan(request(), SlurmSettings()).launch.limits.fence_s == 120.0
 
 
 def test_plan_requests_urg_signal_with_lead_limited_to_65535() -> None:
     assert options(request(lead_s=300))["signal"] == "URG@300"
     assert options(request(lead_s=100_000))["signal"] == "URG@65535"
     assert "signal" not in options(request(batch=BatchOptions(checkpoint=Checkpoint(lead_s=300))))
-
-
-def test_launch_file_contains_lead_for_head_and_node_controllers() -> None:
-    launch = make_plan(request(lead_s=300, lead_from=LeadFrom.MEASURED), SlurmSettings()).launch
-    assert launch.succession is not None
-    assert (launch.limits.lead_s, launch.succession.lead_s) == (300, 300)
-    assert launch.limits.lead_from is LeadFrom.MEASURED
-    assert launch.succession.submit[2:] == ("--dependency=afterany:{native_id}", "--signal=URG@{lead_s}", "{script}")
+    plan, chain = chained(request(lead_s=300, lead_from=LeadFrom.MEASURED))
+    assert (plan.launch.limits.lead_s, chain.lead_s, plan.launch.limits.lead_from) == (300, 300, LeadFrom.MEASURED)
+    assert chain.submit[2:] == ("--dependency=afterany:{native_id}", "--signal=URG@{lead_s}", "{script}")
 
 
 def test_plan_replaces_lead_signal_with_user_signal_and_warns() -> None:
-    batch = BatchOptions(signal="USR1@60", checkpoint=Checkpoint(lead_s=300))
-    plan = make_plan(request(batch=batch, lead_s=300), SlurmSettings())
-    assert {o.name: o.value for o in parse_options(plan.script)}["signal"] == "USR1@60"
-    assert plan.launch.limits.lead_s is None
-    assert plan.launch.succession is not None
-    assert (plan.launch.succession.lead_s, plan.launch.succession.submit[2:]) == (
-        None, ("--dependency=afterany:{native_id}", "{script}"))  # fmt: skip
+    made = request(batch=BatchOptions(signal="USR1@60", checkpoint=Checkpoint(lead_s=300)), lead_s=300)
+    plan, chain = chained(made)
+    assert options(made)["signal"] == "USR1@60"
+    assert (plan.launch.limits.lead_s, chain.lead_s) == (None, None)
+    assert chain.submit[2:] == ("--dependency=afterany:{native_id}", "{script}")
     assert any("batch.signal is used instead" in warning for warning in plan.warnings)
 
 
@@ -152,9 +142,8 @@ def test_template_plan_equals_plan_of_later_attempt_when_filled(settings: SlurmS
     of the attempt after it lies."""
     resources = Resources(learners=2, cpus=1, gpus=1, memory_bytes=10**9)
     made = request(resources, BatchOptions(exclude="n9"), lead_s=60)
-    third = make_plan(
-        replace(made, attempt=3, token=attempt_token(JOB, 3), attempt_dir=made.job_dir.attempt(3)), settings
-    )
+    later = replace(made, attempt=3, token=attempt_token(JOB, 3), attempt_dir=made.job_dir.attempt(3))
+    third = make_plan(later, settings)
     files = {file.name: succeed(file.text, JOB, 3) for file in make_plan(template(made), settings).files}
     assert files["script.sh"] == third.script
     filled = decode(files["launch.json"])
@@ -165,14 +154,10 @@ def test_template_plan_equals_plan_of_later_attempt_when_filled(settings: SlurmS
 
 def test_launch_file_contains_budget_environment_and_checkpoints_for_continuation() -> None:
     budget, spent = Budget(timeouts=3, gpu_seconds=7200.0), Spent(timeouts=1, gpu_seconds=60.5)
-    made = request(
-        Resources(learners=2, cpus=1, gpus=2, memory_bytes=1), budget=budget, spent=spent, carry="/old/results"
-    )
-    launch = make_plan(made, read_settings({"command_timeout_s": 7})).launch
-    chain = launch.succession
-    assert chain is not None
+    made = request(small(learners=2, gpus=2), budget=budget, spent=spent, carry="/old/results")
+    plan, chain = chained(made, read_settings({"command_timeout_s": 7}))
     assert (chain.budget, chain.spent, chain.gpus, chain.timeout_s) == (budget, spent, 4.0, 7.0)
-    assert (launch.carry, launch.checkpoints) == ("/old/results", made.job_dir.checkpoints)
+    assert (plan.launch.carry, plan.launch.checkpoints) == ("/old/results", made.job_dir.checkpoints)
     assert "PATH" in chain.keep_env and "SLURM_CONF" in chain.keep_env
     assert not [name for name in chain.keep_env if name.startswith(("SLURM_JOB", "SBATCH", "LC_"))]
     assert chain.requeue == ()
@@ -180,61 +165,46 @@ def test_launch_file_contains_budget_environment_and_checkpoints_for_continuatio
 
 def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
     settings = read_settings({"continue_in_place": True})
-    plan = make_plan(request(), settings)
-    assert plan.launch.succession is not None
-    assert plan.launch.succession.requeue == ("scontrol", "requeue", "{native_id}")
+    assert chained(request(), settings)[1].requeue == ("scontrol", "requeue", "{native_id}")
     assert "requeue" in options(request(), settings)
     owner = request(batch=BatchOptions(requeue=False))
-    plan = make_plan(owner, settings)
-    assert plan.launch.succession is not None and plan.launch.succession.requeue == ()
+    assert chained(owner, settings)[1].requeue == ()
     assert "no-requeue" in options(owner, settings) and "requeue" not in options(owner, settings)
 
 
-def test_launch_file_contains_configured_fence_and_kill_wait() -> None:
-    limits = make_plan(request(), read_settings({"fence_s": 20, "kill_wait_s": 5})).launch.limits
-    assert (limits.fence_s, limits.kill_wait_s) == (20.0, 5)
-    assert make_plan(request(), SlurmSettings()).launch.limits.fence_s == 120.0
-
-
 @pytest.mark.parametrize(
-    ("resources", "field", "words"),
+    ("resources", "batch", "field", "words"),
     [
-        (Resources(gpus=5, cpus=1, memory_bytes=10**6), "gpus", "no node here has more than 4"),
-        (Resources(gpus=1, gpu_type="h100", cpus=1, memory_bytes=10**6), "gpu_type", "known: a100"),
-        (Resources(cpus=65, memory_bytes=10**6), "cpus", "more than 64"),
-        (Resources(cpus=1, memory_bytes=10**12), "memory", "no node here has more than"),
-        (Resources(gpus=4, cpus=60, memory_bytes=10**6), "", "at once"),
+        (small(gpus=5), {}, "gpus", "no node here has more than 4"),
+        (small(gpus=1, gpu_type="h100"), {}, "gpu_type", "known: a100"),
+        (small(cpus=65), {}, "cpus", "more than 64"),
+        (small(memory_bytes=10**12), {}, "memory", "no node here has more than"),
+        (small(gpus=4, cpus=60), {}, "", "at once"),
+        (small(learners=40), {}, "learners", "main has 3 nodes that hold one"),
+        (small(learners=3, gpus=1), {}, "learners", "main has 2 nodes that hold one"),
+        (small(learners=2, cpus=9), {}, "learners", "main has 1 node that holds one"),
+        # A job runs in one of its partitions, never across them.
+        (small(learners=4), {"partition": "main,amd"}, "learners",
+         "main has 3 nodes that hold one, amd has 1 node that holds one"),
+        (small(), {"partition": "nonsense"}, "batch.partition", "known: amd, cpu, main"),
+        (small(), {"time_s": 7200}, "batch.time", "over the limit of main"),
+        (small(), {"dependency": "afterok:training-zzzzzzzzz"}, "batch.dependency", "training-zzzzzzzzz"),
+        (small(), {"priority": "high"}, "batch.priority", "TOP"),
+        (small(), {"signal": "USR1@x y"}, "batch.signal", "USR1@120"),
+        (small(), {"slurm_args": ("--wrap=id",)}, "batch.slurm.args", "--wrap"),
+        (small(), {"slurm_args": ("--job-name=x",)}, "batch.slurm.args", "--job-name"),
+        (small(), {"slurm_args": ("-p", "x")}, "batch.slurm.args", "long options"),
     ],
-)
-def test_plan_rejects_impossible_resources_with_field_name(resources: Resources, field: str, words: str) -> None:
+)  # fmt: skip
+def test_plan_rejects_impossible_resources_and_invalid_batch_options_with_field_name(
+    resources: Resources, batch: dict[str, Any], field: str, words: str
+) -> None:
     with pytest.raises(InvalidRequest, match=words) as error:
-        make_plan(request(resources), SlurmSettings())
-    assert [finding.path for finding in error.value.findings] == [field]
+        make_plan(request(resources, BatchOptions(**batch)), SlurmSettings())
+    (finding,) = error.value.findings
+    assert finding.path == field
+    assert field != "learners" or finding.code == "C104"
     assert not isinstance(error.value, NotYet)
-
-
-@pytest.mark.parametrize(
-    ("batch", "field", "words"),
-    [
-        (BatchOptions(partition="nonsense"), "batch.partition", "known: amd, cpu, main"),
-        (BatchOptions(time_s=7200), "batch.time", "over the limit of main"),
-        (BatchOptions(dependency="afterok:training-zzzzzzzzz"), "batch.dependency", "training-zzzzzzzzz"),
-        (BatchOptions(priority="high"), "batch.priority", "TOP"),
-        (BatchOptions(signal="USR1@x y"), "batch.signal", "USR1@120"),
-        (BatchOptions(slurm_args=("--wrap=id",)), "batch.slurm.args", "--wrap"),
-        (BatchOptions(slurm_args=("--job-name=x",)), "batch.slurm.args", "--job-name"),
-        (BatchOptions(slurm_args=("-p", "x")), "batch.slurm.args", "long options"),
-    ],
-)
-def test_plan_rejects_invalid_batch_option_with_field_name(batch: BatchOptions, field: str, words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words) as error:
-        make_plan(request(batch=batch), SlurmSettings())
-    assert [finding.path for finding in error.value.findings] == [field]
-
-
-def test_plan_accepts_job_that_fits_one_of_its_partitions() -> None:
-    batch = BatchOptions(partition="amd,cpu", time_s=7200)
-    assert options(request(Resources(cpus=60, memory_bytes=10**6), batch))["partition"] == "amd,cpu"
 
 
 def test_plan_rejects_job_without_image() -> None:
@@ -274,29 +244,7 @@ def test_plan_includes_warnings_of_site_probe() -> None:
     assert "isolation is not proved" in plan.warnings
 
 
-@pytest.mark.parametrize(
-    ("resources", "batch", "words"),
-    [
-        (Resources(learners=40, cpus=1, memory_bytes=10**6), BatchOptions(), "main has 3 nodes that hold one"),
-        (Resources(learners=3, cpus=1, gpus=1, memory_bytes=10**6), BatchOptions(), "main has 2 nodes that hold one"),
-        (Resources(learners=2, cpus=9, memory_bytes=10**6), BatchOptions(), "main has 1 node that holds one"),
-        # A job runs in one of its partitions, never across them.
-        (
-            Resources(learners=4, cpus=1, memory_bytes=10**6),
-            BatchOptions(partition="main,amd"),
-            "main has 3 nodes that hold one, amd has 1 node that holds one",
-        ),
-    ],
-)
-def test_plan_rejects_more_learners_than_nodes_that_can_hold_one(
-    resources: Resources, batch: BatchOptions, words: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=words) as error:
-        make_plan(request(resources, batch), SlurmSettings())
-    assert [(finding.path, finding.code) for finding in error.value.findings] == [("learners", "C104")]
-
-
-def test_plan_accepts_as_many_learners_as_nodes_or_any_number_without_node_facts() -> None:
-    assert options(request(Resources(learners=3, cpus=1, memory_bytes=10**6)))["nodes"] == "3"
-    unknown = replace(FACTS, nodes=())
-    assert options(request(Resources(learners=40, cpus=1, memory_bytes=10**6), facts=unknown))["nodes"] == "40"
+def test_plan_accepts_job_that_fits_one_of_its_partitions_or_any_number_of_learners_without_node_facts() -> None:
+    batch = BatchOptions(partition="amd,cpu", time_s=7200)
+    assert options(request(small(cpus=60), batch))["partition"] == "amd,cpu"
+    assert options(request(small(learners=40), facts=replace(FACTS, nodes=())))["nodes"] == "40"

@@ -37,7 +37,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> AttemptDir:
-    """A script to submit."""
     directory = AttemptDir(str(tmp_path / "attempt-1"))
     Path(directory.path).mkdir()
     options = [SbatchOption("job-name", "t"), SbatchOption("gres", "gpu:2"), SbatchOption("export", "ALL")]
@@ -66,10 +65,9 @@ def test_pyslurm_gateway_reports_uncertain_submission_for_id_zero(make: Make, at
 
 def test_pyslurm_gateway_lists_own_jobs(make: Make) -> None:
     gateway = make("noise")
-    records = gateway.list_own_jobs()
-    assert [(r.job, r.name, r.observation.restarts, r.observation.nodes) for r in records] == [
-        ("7", "training-0a1b2c3d4-1", 1, "n1")
-    ]
+    (record,) = gateway.list_own_jobs()
+    assert (record.job, record.name) == ("7", "training-0a1b2c3d4-1")
+    assert (record.observation.restarts, record.observation.nodes) == (1, "n1")
     assert gateway.list_named("other") == []
 
 
@@ -87,21 +85,9 @@ def test_pyslurm_gateway_maps_slurm_errors_like_cli_gateway(make: Make, attempt:
         make("refuse").submit(attempt)
     with pytest.raises(SchedulerUnreachable, match="connect failure"):
         make("down").list_own_jobs()
+    with pytest.raises(InvalidRequest, match='gateway = "cli"'):
+        make("absent").list_own_jobs()
     make("").cancel("404")
-
-
-def test_pyslurm_gateway_cancels_single_job_by_libslurm(make: Make, tmp_path: Path) -> None:
-    make("").cancel("7")
-    assert (tmp_path / "cancelled").read_text() == "7"
-
-
-def test_pyslurm_gateway_cancels_tasks_and_several_jobs_by_scancel(make: Make, scancel: Path, tmp_path: Path) -> None:
-    """pyslurm takes the number of one job."""
-    gateway = make("")
-    gateway.cancel("9_4")
-    gateway.cancel("7", "9_[0-2]")
-    assert scancel.read_text().splitlines() == ["9_4", "7 9_[0-2]"]
-    assert not (tmp_path / "cancelled").exists()
 
 
 @pytest.fixture
@@ -118,14 +104,25 @@ def scancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_pyslurm_gateway_signals_first_step_by_scancel(make: Make, scancel: Path) -> None:
-    make("").signal("KILL", "7")
-    assert scancel.read_text().splitlines() == ["--signal=KILL 7.0"]
+def test_pyslurm_gateway_cancels_one_job_itself_and_more_by_scancel(make: Make, scancel: Path, tmp_path: Path) -> None:
+    """pyslurm takes the number of one job."""
+    gateway = make("")
+    gateway.cancel("9_4")
+    gateway.cancel("7", "9_[0-2]")
+    assert scancel.read_text().splitlines() == ["9_4", "7 9_[0-2]"]
+    assert not (tmp_path / "cancelled").exists()
+    gateway.cancel("7")
+    assert (tmp_path / "cancelled").read_text() == "7"
+    assert len(scancel.read_text().splitlines()) == 2
 
 
-def test_pyslurm_gateway_withdraws_without_ctld_option_if_scancel_lacks_it(make: Make, scancel: Path) -> None:
-    make("").withdraw("7")
-    assert scancel.read_text().splitlines() == ["--ctld --state=PENDING 7", "--state=PENDING 7"]
+def test_pyslurm_gateway_signals_and_withdraws_by_scancel_without_ctld_if_unsupported(
+    make: Make, scancel: Path
+) -> None:
+    gateway = make("")
+    gateway.signal("KILL", "7")
+    gateway.withdraw("7")
+    assert scancel.read_text().splitlines() == ["--signal=KILL 7.0", "--ctld --state=PENDING 7", "--state=PENDING 7"]
 
 
 def test_pyslurm_gateway_reports_uncertain_submission_when_worker_dies(make: Make, attempt: AttemptDir) -> None:
@@ -142,36 +139,26 @@ def test_pyslurm_gateway_restarts_worker_after_fatal_libslurm_error(make: Make) 
     assert gateway.list_own_jobs()
 
 
-def test_pyslurm_gateway_suggests_cli_gateway_if_pyslurm_is_missing(make: Make) -> None:
-    with pytest.raises(InvalidRequest, match='gateway = "cli"'):
-        make("absent").list_own_jobs()
-
-
-def test_describe_fields_rejects_option_without_pyslurm_field() -> None:
-    with pytest.raises(Unmapped, match="--switches"):
-        describe_fields([SbatchOption("switches", "1")])
-    with pytest.raises(Unmapped, match="--export"):
-        describe_fields([SbatchOption("export", "NONE")])
+@pytest.mark.parametrize("option", [SbatchOption("switches", "1"), SbatchOption("export", "NONE")])
+def test_describe_fields_rejects_option_without_pyslurm_field(option: SbatchOption) -> None:
+    with pytest.raises(Unmapped, match=f"--{option.name}"):
+        describe_fields([option])
 
 
 @pytest.mark.parametrize(
-    ("option", "field", "value"),
+    ("name", "value", "fields"),
     [
-        (SbatchOption("array", "0-9,12%2"), "array", "0-9,12%2"),
-        (SbatchOption("signal", "URG@60"), "signal", "SIGURG@60"),
-        (SbatchOption("signal", "B:USR1@60"), "signal", "B:SIGUSR1@60"),
-        (SbatchOption("signal", "10@60"), "signal", "10@60"),
-        (SbatchOption("hold"), "priority", 0),
-        (SbatchOption("no-requeue"), "is_requeueable", False),
-        (SbatchOption("kill-on-invalid-dep", "yes"), "kill_on_invalid_dependency", True),
-        (SbatchOption("mem", "954M"), "memory_per_node", "954M"),
+        ("array", "0-9,12%2", {"array": "0-9,12%2"}),
+        ("signal", "URG@60", {"signal": "SIGURG@60"}),
+        ("signal", "B:USR1@60", {"signal": "B:SIGUSR1@60"}),
+        ("signal", "10@60", {"signal": "10@60"}),
+        ("hold", None, {"priority": 0}),
+        ("no-requeue", None, {"is_requeueable": False}),
+        ("kill-on-invalid-dep", "yes", {"kill_on_invalid_dependency": True}),
+        ("mem", "954M", {"memory_per_node": "954M"}),
+        ("mail-type", "END,FAIL", {"mail_types": "END,FAIL"}),
+        ("mail-type", "NONE", {}),  # pyslurm 25.11 refuses sbatch's word for it: ``Invalid Mail type``
     ],
 )
-def test_describe_fields_maps_sbatch_option_to_pyslurm_field(option: SbatchOption, field: str, value: object) -> None:
-    assert describe_fields([option]) == {field: value}
-
-
-def test_describe_fields_omits_mail_type_none() -> None:
-    """pyslurm 25.11 refuses sbatch's word for it: ``Invalid Mail type``."""
-    assert describe_fields([SbatchOption("mail-type", "NONE")]) == {}
-    assert describe_fields([SbatchOption("mail-type", "END,FAIL")]) == {"mail_types": "END,FAIL"}
+def test_describe_fields_maps_option_to_pyslurm_field(name: str, value: str | None, fields: dict[str, object]) -> None:
+    assert describe_fields([SbatchOption(name, value)]) == fields

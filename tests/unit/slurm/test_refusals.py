@@ -92,33 +92,28 @@ def test_explain_refusal_distinguishes_temporary_from_permanent_limit(limit: str
     assert limit in str(error)
 
 
+SOCKET = "Munge encode failed: Failed to connect to socket"
+PROTOCOL = "Protocol authentication error"
+
+
 @pytest.mark.parametrize(
     ("before", "last", "kind"),
     [
         (BUSY, "Invalid qos specification", InvalidRequest),
-        (BUSY, "Slurm temporarily unable to accept job, sleeping and retrying", TooMany),
-        (BUSY, "Unable to contact slurm controller (connect failure)", SchedulerUnreachable),
+        (BUSY, BUSY, TooMany),
+        (BUSY, CONNECT, SchedulerUnreachable),
         ("Socket timed out on send/recv operation", CONNECT, SubmissionUncertain),
-        ("Munge encode failed: Failed to connect to socket", "Protocol authentication error", SchedulerUnreachable),
-        ("Munge encode failed: Failed to connect to socket", "Unspecified error", SchedulerUnreachable),
-        (
-            "Munge encode failed: Connection refused\nsbatch: error: slurm_send_node_msg: auth_g_create: "
-            "REQUEST_SUBMIT_BATCH_JOB has authentication error",
-            "Protocol authentication error",
-            SchedulerUnreachable,
-        ),
-        (
-            "slurm_receive_msg: auth_g_verify: RESPONSE_SUBMIT_BATCH_JOB has authentication error: Rewound credential",
-            "Protocol authentication error",
-            SubmissionUncertain,
-        ),
+        (SOCKET, PROTOCOL, SchedulerUnreachable),
+        (SOCKET, "Unspecified error", SchedulerUnreachable),
+        ("Munge encode failed: Connection refused\nsbatch: error: slurm_send_node_msg: auth_g_create: "
+         "REQUEST_SUBMIT_BATCH_JOB has authentication error", PROTOCOL, SchedulerUnreachable),
+        ("slurm_receive_msg: auth_g_verify: RESPONSE_SUBMIT_BATCH_JOB has authentication error: Rewound credential",
+         PROTOCOL, SubmissionUncertain),
         ("lua: your jobs are watched; a connect failure is no excuse", "Invalid account", InvalidRequest),
         ("x" * 100_000, "Invalid account", InvalidRequest),
     ],
-)
-def test_explain_refusal_uses_last_error_and_earlier_reply_errors(
-    before: str, last: str, kind: type[SchedulerError]
-) -> None:
+)  # fmt: skip
+def test_explain_refusal_uses_last_and_earlier_reply_errors(before: str, last: str, kind: type[SchedulerError]) -> None:
     text = f"sbatch: error: {before}\nsbatch: error: Batch job submission failed: {last}\n"
     error = explain_refusal(text, "sbatch")
     assert type(error) is kind
@@ -127,11 +122,14 @@ def test_explain_refusal_uses_last_error_and_earlier_reply_errors(
 
 
 @pytest.mark.parametrize(
-    ("code", "out"), [(0, ""), (0, "Submitted?"), (-9, ""), (-9, "12\n"), (1, "12\n")], ids=str
+    ("code", "out", "number"),
+    [(0, "", ""), (0, "Submitted?", ""), (-9, "", ""), (-9, "12\n", ""), (1, "12\n", ""),
+     (0, "Welcome to the cluster\n0\n", "0"), (0, "Welcome to the cluster\n4294967999\n", "4294967999")],
 )  # fmt: skip
-def test_read_submission_reports_uncertain_submission_without_proof(code: int, out: str) -> None:
-    with pytest.raises(SubmissionUncertain):
-        read_submission(CommandResult(("sbatch",), code, out, "Invalid qos specification"))
+def test_read_submission_is_uncertain_without_proof_or_valid_id(code: int, out: str, number: str) -> None:
+    with pytest.raises(SubmissionUncertain) as error:
+        read_submission(CommandResult(("sbatch",), code, out, "" if number else "Invalid qos specification"))
+    assert number in str(error.value)
 
 
 NO_CONF = (
@@ -141,6 +139,7 @@ NO_CONF = (
 NO_LIBRARY = (
     "sbatch: error while loading shared libraries: libslurmfull.so: cannot open shared object file: No such file"
 )
+NO_VALUE = "sbatch: option '--mem' requires an argument\nTry \"sbatch --help\" for more information"
 
 
 @pytest.mark.parametrize(
@@ -156,11 +155,7 @@ NO_LIBRARY = (
         (255, "ssh: connect to host login2 port 22: No route to host", NotTaken),
         (255, "sbatch: error: Ignoring obsolete option\nConnection to login2 closed by remote host.", NotTaken),
         (255, "sbatch: error: Invalid --time specification\n", InvalidRequest),
-        (
-            255,
-            "sbatch: option '--mem' requires an argument\nTry \"sbatch --help\" for more information",
-            InvalidRequest,
-        ),
+        (255, NO_VALUE, InvalidRequest),
         (1, "sbatch: error: invalid number of nodes (-N 0-0)\n", InvalidRequest),
         (1, "sbatch: error: Batch script is empty!\n", InvalidRequest),
         (1, "sbatch: error: Unable to open file /jobs/7/script.sh\n", NotTaken),
@@ -168,9 +163,10 @@ NO_LIBRARY = (
         (1, "", SubmissionUncertain),
     ],
 )
-def test_read_submission_rejects_job_only_for_errors_printed_by_slurm(
+def test_read_submission_rejects_job_only_for_errors_printed_by_slurm_and_returns_id_otherwise(
     code: int, said: str, kind: type[SchedulerError]
 ) -> None:
+    assert read_submission(CommandResult(("sbatch",), 0, "12;c\n", "sbatch: warning: x")) == "12"
     result = CommandResult(("sbatch",), code, "", said)
     with pytest.raises(SchedulerError) as error:
         read_submission(result)
@@ -182,34 +178,15 @@ def test_read_submission_rejects_job_only_for_errors_printed_by_slurm(
     assert isinstance(error.value, InvalidRequest) == (kind is InvalidRequest)
 
 
-def test_read_submission_returns_id_without_cluster_name() -> None:
-    assert read_submission(CommandResult(("sbatch",), 0, "12;c\n", "sbatch: warning: x")) == "12"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "Invalid job id specified",
-        "Job/step already completing or completed",
-        "Job has already finished for job 3",
-        "job 3 does not exist",
-    ],
-)
-def test_check_request_accepts_scancel_error_for_ended_job(said: str) -> None:
-    check_request(CommandResult(("scancel",), 1, "", f"scancel: error: Kill job error on job id 3: {said}"), "x")
-
-
 STEP = "scancel: error: Kill job error on job step id 76: "
+ZERO_BYTES = "scancel: error: slurm_receive_msgs: Zero Bytes were transmitted or received"
 
 
 @pytest.mark.parametrize(
     ("said", "is_outage"),
     [
         (f"{STEP}Socket timed out on send/recv operation", False),
-        (
-            f"scancel: error: slurm_receive_msgs: Zero Bytes were transmitted or received\n{STEP}Unspecified error",
-            False,
-        ),
+        (f"{ZERO_BYTES}\n{STEP}Unspecified error", False),
         (f"{STEP}Communication connection failure\n{STEP}Invalid job id specified", False),
         (f"{STEP}{CONNECT}", True),
         (f"{STEP}Unspecified error\nscancel: error: Kill job error on job id 77: {CONNECT}", True),
@@ -236,8 +213,21 @@ def test_check_request_raises_for_denied_or_killed_scancel() -> None:
         check_request(CommandResult(("scancel",), -9, "", ""), "x")
 
 
-def test_check_request_accepts_ended_job_before_long_banner() -> None:
-    check_request(CommandResult(("scancel",), 1, "", "Invalid job id specified\n" + "welcome\n" * 100), "it")
+KILL = "scancel: error: Kill job error on job id 3: "
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"{KILL}Invalid job id specified",
+        f"{KILL}Job/step already completing or completed",
+        f"{KILL}Job has already finished for job 3",
+        f"{KILL}job 3 does not exist",
+        pytest.param("Invalid job id specified\n" + "welcome\n" * 100, id="banner"),
+    ],
+)
+def test_check_request_accepts_scancel_error_for_ended_job(said: str) -> None:
+    check_request(CommandResult(("scancel",), 1, "", said), "x")
 
 
 @pytest.mark.parametrize(
@@ -266,9 +256,3 @@ def test_check_answer_ignores_warnings_and_rejects_failed_query() -> None:
         check_answer(CommandResult(("squeue",), 1, "JOBID\n", ""))
     with pytest.raises(SchedulerUnreachable):
         check_accounts(CommandResult(("sacct",), 0, "JobID|State\n", "error: Problem talking to the database: refused"))
-
-
-@pytest.mark.parametrize("number", ["0", "4294967999"])
-def test_read_submission_reports_uncertain_submission_for_invalid_id(number: str) -> None:
-    with pytest.raises(SubmissionUncertain, match=number):
-        read_submission(CommandResult(("sbatch",), 0, f"Welcome to the cluster\n{number}\n", ""))

@@ -1,4 +1,4 @@
-"""A command's end is noticed, with pidfds and without."""
+"""Commands: the end of one is noticed, with pidfds and without, and what sbatch printed is read by later readers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import NotNow
+from ffdl_slurm import replies
 from ffdl_slurm.commands import beside_argv
-from ffdl_slurm.replies import hold_submission
+from ffdl_slurm.replies import begin_reply, disown_reply, hold_submission, open_replies, read_replies, recover_reply
 from ffdl_slurm.run import CommandTimeout, run_command
 
 ANSWER = [sys.executable, "-c", "import sys; print('17'); print('no', file=sys.stderr); sys.exit(3)"]
@@ -38,10 +39,13 @@ def test_run_command_writes_output_to_files_and_returns_exit_status(tmp_path: Pa
 @pytest.mark.usefixtures("_kernel")
 def test_run_command_kills_command_after_timeout(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import os, signal; print(os.getpid(), flush=True); signal.pause()"]
-    with (tmp_path / "out").open("wb") as out, pytest.raises(CommandTimeout):
-        run_command(argv, 0.1, files=(out.fileno(), out.fileno()))
-    pid = (tmp_path / "out").read_text().strip()
-    assert not pid or not Path(f"/proc/{pid}").exists()
+    pid = ""
+    for timeout_s in (0.1, 1, 10, 120):  # until the command has printed its number before it was killed
+        with (tmp_path / "out").open("wb") as out, pytest.raises(CommandTimeout):
+            run_command(argv, timeout_s, files=(out.fileno(), out.fileno()))
+        if pid := (tmp_path / "out").read_text().strip():
+            break
+    assert pid and not Path(f"/proc/{pid}").exists()
 
 
 def test_submission_lock_is_held_by_command_and_not_by_daemon(tmp_path: Path) -> None:
@@ -65,3 +69,50 @@ def test_beside_step_command_overlaps_and_requests_no_memory_or_gres() -> None:
     assert argv[0] == "srun"
     assert {"--jobid=77", "--relative=2", "--overlap", "--mem=0", "--gres=none"} < set(argv)
     assert argv[-2:] == ["/opt/python", "attach"]
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptDir:
+    (tmp_path / "submit").mkdir()
+    return AttemptDir(str(tmp_path))
+
+
+def submit(attempt: AttemptDir, said: str, *, failed: bool = False) -> str:
+    """One sbatch that says `said`; what its starter reads of it."""
+    with open_replies(attempt) as files:
+        before = begin_reply(files)
+        with (Path(attempt.submit) / "reply").open("a") as reply:
+            reply.write(said)
+        end = os.fstat(files[0]).st_size
+        out, _ = read_replies(attempt, before)
+        if failed:
+            disown_reply(attempt, files, end)
+    return out
+
+
+def test_submit_reply_contains_own_output_and_recovery_reads_all_ids(attempt: AttemptDir) -> None:
+    assert recover_reply(attempt) == set()
+    for said in ("*** welcome ***\n101\n", "102;cluster\n*** thanks ***\n"):
+        assert submit(attempt, said) == said
+    assert recover_reply(attempt) == {"101", "102"}
+
+
+def test_submit_reply_cut_off_is_not_joined_with_next_reply(attempt: AttemptDir) -> None:
+    submit(attempt, "10")
+    submit(attempt, "102\n")
+    assert recover_reply(attempt) == {"10", "102"}
+
+
+def test_recover_reply_ignores_ambiguous_ids_in_banner_and_id_printed_by_failed_sbatch(attempt: AttemptDir) -> None:
+    submit(attempt, "nodes that are up:\n17\n101\n")
+    assert recover_reply(attempt) == set()
+    submit(attempt, "42\n", failed=True)
+    assert recover_reply(attempt) == set()
+    submit(attempt, "101\n")
+    assert recover_reply(attempt) == {"101"}
+
+
+def test_submit_reply_is_read_up_to_maximum_size(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "MAX_REPLY_BYTES", 1000)
+    assert len(submit(attempt, "101\n" + "#" * 5000)) == 1000
+    assert recover_reply(attempt) == {"101"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
@@ -26,51 +28,51 @@ def test_clean_removes_line_breaks_and_terminal_control_sequences(text: str, lin
     assert clean(text) == line
 
 
-def test_shorten_keeps_end_and_begin_keeps_start_of_long_text() -> None:
-    text = " ".join(str(number) for number in range(1000))
-    assert shorten(text) == "... " + text[-SHORT:].lstrip()
-    assert begin(text) == text[:SHORT] + " ..."
-    assert shorten("short\n") == begin("short\n") == "short"
-
-
 SACCT = (
     "sacct: error: _open_persist_conn: failed to open persistent connection to host:ctl.cluster.example.org:6819: "
     "Connection refused\nsacct: error: Sending PersistInit msg: Connection refused\n"
     "sacct: error: Problem talking to the database: Connection refused\n"
 )
 FATAL = "sbatch: fatal: Unable to process configuration file"
+HELP = "* for help, write to support and say which node you are on *"
+WELCOME = f"{HELP}\n" * 3
 
 
-def test_shorten_cuts_between_lines_and_between_terms() -> None:
-    assert shorten(SACCT) == "... sacct: error: Problem talking to the database: Connection refused"
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("short\n", "short"),
+        (SACCT, "... sacct: error: Problem talking to the database: Connection refused"),
+        pytest.param(f"{WELCOME}{FATAL}\n{WELCOME}", f"... {HELP} {FATAL}", id="fatal-error-before-trailing-banner"),
+    ],
+)
+def test_shorten_cuts_between_lines_and_keeps_fatal_error_before_trailing_banner(text: str, line: str) -> None:
+    assert shorten(text) == line
+
+
+def test_shorten_keeps_end_and_begin_keeps_start_of_long_text_and_both_cut_between_terms() -> None:
+    text = " ".join(str(number) for number in range(1000))
+    assert shorten(text) == "... " + text[-SHORT:].lstrip()
+    assert begin(text) == text[:SHORT] + " ..."
+    assert begin("short\n") == "short"
     rest = shorten("sbatch: error: " + " ".join(f"rule{number}" for number in range(100)))
     assert rest.startswith("... rule") and rest.endswith(" rule99") and len(rest) <= SHORT + len("... ")
 
 
-def test_shorten_keeps_fatal_error_before_trailing_banner() -> None:
-    welcome = "* for help, write to support and say which node you are on *\n" * 3
-    assert shorten(f"{welcome}{FATAL}\n{welcome}") == (
-        f"... * for help, write to support and say which node you are on * {FATAL}"
-    )
-
-
-def messages() -> list[str]:
-    found = []
-    for ask in (
+@pytest.mark.parametrize(
+    "ask",
+    [
         lambda: check_answer(CommandResult(("squeue",), 1, GARBAGE, "")),
         lambda: read_submission(CommandResult(("sbatch",), 0, GARBAGE, "")),
         lambda: parse_squeue(GARBAGE),
-    ):
-        with pytest.raises((SchedulerUnreachable, SubmissionUncertain, Garbled)) as raised:
-            ask()
-        found.append(str(raised.value))
-    return found
-
-
-def test_error_messages_contain_no_unprintable_output() -> None:
-    for message in messages():
-        assert message.isprintable() and "\\x" not in message and "\ufffd" not in message, message
-        assert len(message) < SHORT + 130, message
+    ],
+)
+def test_error_messages_contain_no_unprintable_output(ask: Callable[[], object]) -> None:
+    with pytest.raises((SchedulerUnreachable, SubmissionUncertain, Garbled)) as raised:
+        ask()
+    message = str(raised.value)
+    assert message.isprintable() and "\\x" not in message and "\ufffd" not in message
+    assert len(message) < SHORT + 130
 
 
 def test_submission_error_keeps_long_message_of_submit_plugin() -> None:

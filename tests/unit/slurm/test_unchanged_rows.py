@@ -53,13 +53,6 @@ def scheduler(squeue: Squeue, tmp_path: Path) -> SlurmScheduler:
     return SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path), "alice", 1000), cast(SlurmGateway, squeue))
 
 
-def write_table(tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    chunk = root.array(ARRAY).chunk(1)
-    Path(chunk.path).mkdir(parents=True)
-    Path(chunk.tasks).write_text(f"4 {root.job(ELEMENT).attempt(1).path}\n")
-
-
 def test_squeue_parser_parses_only_changed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[JobRow] = []
     parse_row = parsers.parse_row
@@ -80,10 +73,14 @@ def test_squeue_parser_parses_only_changed_rows(monkeypatch: pytest.MonkeyPatch)
     assert changed[50].observation.reason == "Priority"
 
 
-def test_observe_returns_same_object_for_unchanged_row(
+def test_observe_returns_same_object_for_unchanged_row_and_names_array_task_once_its_table_is_readable(
     scheduler: SlurmScheduler, squeue: Squeue, tmp_path: Path
 ) -> None:
-    write_table(tmp_path)
+    assert scheduler.observe([TASK])[TASK].name == CHUNK
+    root = Root(str(tmp_path))
+    chunk = root.array(ARRAY).chunk(1)
+    Path(chunk.path).mkdir(parents=True)
+    Path(chunk.tasks).write_text(f"4 {root.job(ELEMENT).attempt(1).path}\n")
     first = scheduler.observe([SINGLE, TASK])
     assert {native: seen.name for native, seen in first.items()} == {SINGLE: f"{JOB}-1", TASK: f"{ELEMENT}-1"}
     again = scheduler.observe([NativeId.parse("81002_4"), NativeId.parse("81001")])
@@ -94,16 +91,8 @@ def test_observe_returns_same_object_for_unchanged_row(
     assert (then[TASK].phase, then[TASK].name) == (Phase.RUNNING, f"{ELEMENT}-1")
 
 
-def test_observe_names_array_task_once_its_table_is_readable(scheduler: SlurmScheduler, tmp_path: Path) -> None:
-    assert scheduler.observe([TASK])[TASK].name == CHUNK
-    write_table(tmp_path)
-    assert scheduler.observe([TASK])[TASK].name == f"{ELEMENT}-1"
-
-
 def test_observe_omits_missing_row_and_returns_it_when_listed_again(scheduler: SlurmScheduler, squeue: Squeue) -> None:
     full = squeue.text
-    assert SINGLE in scheduler.observe([SINGLE])
-    squeue.text = HEADER
-    assert scheduler.observe([SINGLE]) == {}
-    squeue.text = full
-    assert SINGLE in scheduler.observe([SINGLE])
+    for text, seen in ((full, {SINGLE}), (HEADER, set()), (full, {SINGLE})):
+        squeue.text = text
+        assert set(scheduler.observe([SINGLE])) == seen

@@ -83,46 +83,37 @@ def one(waiting: WaitingJobs, asked: WaitingRequest) -> Explanation:
     return found
 
 
-def test_slurm_explain_queries_slurm_once_for_several_jobs(waiting: WaitingJobs, office: Office) -> None:
-    names = ("next", "behind", "array", "held", "later")
-    found = waiting.explain([request(name) for name in names])
-    kinds = [known.reason.kind for known in found if known is not None and known.reason is not None]
-    assert kinds == [
-        WaitKind.RESOURCES,
-        WaitKind.PRIORITY,
-        WaitKind.PRIORITY,
-        WaitKind.HELD_BY_USER,
-        WaitKind.BEGIN_TIME,
-    ]
+def kind_of(known: Explanation | None) -> WaitKind | None:
+    return known.reason.kind if known is not None and known.reason is not None else None
+
+
+def test_slurm_explain_queries_once_for_several_jobs_and_not_without_jobs(waiting: WaitingJobs, office: Office) -> None:
+    assert waiting.explain([]) == [] and not office.asked
+    found = waiting.explain([request(name) for name in ("next", "behind", "array", "held", "later")])
+    kinds = [WaitKind.RESOURCES, *[WaitKind.PRIORITY] * 2, WaitKind.HELD_BY_USER, WaitKind.BEGIN_TIME]
+    assert [kind_of(known) for known in found] == kinds
     assert [argv[0] for argv in office.asked] == ["squeue", "scontrol", "scontrol", "sprio"]
 
 
 def test_slurm_explain_reuses_queue_listing_until_it_expires(waiting: WaitingJobs, office: Office) -> None:
-    waiting.explain([request("next")])
-    office.now = PICTURE_LIFE_S - 1
-    waiting.explain([request("next")])
-    assert sum(argv[0] == "squeue" for argv in office.asked) == 1
-    office.now = PICTURE_LIFE_S + 1
-    waiting.explain([request("next")])
-    assert sum(argv[0] == "squeue" for argv in office.asked) == 2
-
-
-def test_slurm_explain_queries_nothing_without_jobs(waiting: WaitingJobs, office: Office) -> None:
-    assert waiting.explain([]) == [] and not office.asked
+    for now, listings in ((0.0, 1), (PICTURE_LIFE_S - 1, 1), (PICTURE_LIFE_S + 1, 2)):
+        office.now = now
+        waiting.explain([request("next")])
+        assert sum(argv[0] == "squeue" for argv in office.asked) == listings
 
 
 def test_slurm_explain_reports_capacity_and_jobs_ahead(waiting: WaitingJobs) -> None:
     known = one(waiting, request("next"))
     (room,), (ahead,) = known.rooms, known.ahead
-    assert (room.partition, room.gpu_type, room.gpus, room.gpus_free, room.fitting, room.wanted) == (
-        "main", "v100", 8, 0, 0, 1)  # fmt: skip
+    assert (room.partition, room.gpu_type, room.gpus) == ("main", "v100", 8)
+    assert (room.gpus_free, room.fitting, room.wanted) == (0, 0, 1)
     assert (ahead.jobs, ahead.running) == (0, 2) and ahead.next_end is not None
     assert known.known_at == NOW and not known.blockers
 
 
 def test_slurm_explain_names_unavailable_nodes_and_reservation(waiting: WaitingJobs) -> None:
     known = one(waiting, request("away", "a100", 1, nodelist="n3"))
-    assert known.reason is not None and known.reason.kind is WaitKind.NODES_AWAY
+    assert kind_of(known) is WaitKind.NODES_AWAY
     assert [(away.name, away.why) for away in known.rooms[0].away] == [("n3", "fan: two words")]
     assert [(one.kind, one.name) for one in known.blockers] == [(BlockerKind.RESERVATION, "maint")]
 
@@ -136,13 +127,9 @@ def test_slurm_explain_reports_figures_of_limit(waiting: WaitingJobs, monkeypatc
     assert (limit.name, limit.most, limit.used, limit.asked) == ("high", "1", "0", "2")
 
 
-def test_slurm_explain_names_dependency(waiting: WaitingJobs) -> None:
-    known = one(waiting, request("depends"))
-    (blocker,) = known.blockers
+def test_slurm_explain_names_dependency_and_reports_capacity_of_both_partitions(waiting: WaitingJobs) -> None:
+    (blocker,) = one(waiting, request("depends")).blockers
     assert blocker.kind is BlockerKind.DEPENDENCY and blocker.name.startswith(f"afterok:{number_of('next')}")
-
-
-def test_slurm_explain_reports_capacity_of_both_partitions(waiting: WaitingJobs) -> None:
     known = one(waiting, request("wide", gpus=1))
     assert [room.partition for room in known.rooms] == ["main", "short"]
     assert known.figures["longest time in short"] == "00:02:00"
@@ -155,24 +142,22 @@ def test_slurm_explain_returns_capacity_without_reason_before_submission(waiting
     assert "sprio" not in [argv[0] for argv in office.asked]
 
 
-def test_slurm_explain_reports_and_ignores_malformed_squeue_row(waiting: WaitingJobs, office: Office) -> None:
-    office.more = "999|PENDING|main\nmore of a name\n"
+def test_slurm_explain_reports_and_ignores_malformed_squeue_row_but_accepts_name_with_line_breaks(
+    waiting: WaitingJobs, office: Office
+) -> None:
+    office.more = "of a name\nwith|line breaks\n"
+    assert one(waiting, request("next")).lacks == ()
+    office.more, office.now = "999|PENDING|main\nmore of a name\n", PICTURE_LIFE_S + 1
     known = one(waiting, request("next"))
-    assert known.reason is not None and known.reason.kind is WaitKind.RESOURCES
+    assert kind_of(known) is WaitKind.RESOURCES
     assert known.lacks == ("1 row of squeue's could not be read, and '999|PENDING|main' counts nowhere",)
     with pytest.raises(NotNow, match="a row of squeue's cannot be read, which may be the job's"):
         waiting.explain([WaitingRequest(request().spec, facts(), NativeId("999"))])
 
 
-def test_slurm_explain_accepts_job_name_with_line_breaks(waiting: WaitingJobs, office: Office) -> None:
-    office.more = "of a name\nwith|line breaks\n"
-    assert one(waiting, request("next")).lacks == ()
-
-
-@pytest.mark.parametrize("name", ["taken-n1", ""])
-def test_slurm_explain_returns_none_for_running_or_unknown_job(waiting: WaitingJobs, name: str) -> None:
-    native = NativeId(number_of(name)) if name else NativeId("999999")
-    assert waiting.explain([WaitingRequest(request().spec, facts(), native)]) == [None]
+@pytest.mark.parametrize("number", [number_of("taken-n1"), "999999"])
+def test_slurm_explain_returns_none_for_running_or_unknown_job(waiting: WaitingJobs, number: str) -> None:
+    assert waiting.explain([WaitingRequest(request().spec, facts(), NativeId(number))]) == [None]
 
 
 def test_slurm_explain_reports_failed_optional_query_and_keeps_reason(waiting: WaitingJobs, office: Office) -> None:
@@ -192,11 +177,9 @@ def test_slurm_explain_raises_if_required_query_fails(waiting: WaitingJobs, offi
 def test_slurm_explain_uses_only_read_commands() -> None:
     argvs = (commands.live_argv(), commands.nodes_argv(), commands.partitions_argv(), commands.reservations_argv(),
              commands.limits_argv(), commands.factors_argv(["1"]))  # fmt: skip
+    reads = ("scontrol", "show"), ("scontrol", "assoc_mgr")
     for argv in argvs:
-        assert argv[0] in ("squeue", "sprio") or (argv[0], argv[-2]) in (
-            ("scontrol", "show"),
-            ("scontrol", "assoc_mgr"),
-        )
+        assert argv[0] in ("squeue", "sprio") or (argv[0], argv[-2]) in reads
 
 
 def test_node_parser_counts_used_gpus_without_type() -> None:
@@ -207,6 +190,7 @@ def test_node_parser_counts_used_gpus_without_type() -> None:
         assert (node.all_gpus(""), node.free_gpus("")) == (4, 1), used
 
 
+HEADER = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
 NO_GPUS = {"tres-per-node": "N/A", "tres-alloc": "cpu=4,mem=8G,node=2", "tres-per-job": "N/A", "tres-per-task": "N/A",
            "tres-per-socket": "N/A", "NumTasks": "4", "Sockets": "*"}  # fmt: skip
 
@@ -226,20 +210,16 @@ NO_GPUS = {"tres-per-node": "N/A", "tres-alloc": "cpu=4,mem=8G,node=2", "tres-pe
         ({"tres-alloc": "cpu=4,node=2,gres/gpu:a100=2,gres/gpu:v100=1"}, 3, ("a100", "v100")),
     ],
 )
-def test_squeue_parser_counts_gpus_of_every_request_option(
-    said: dict[str, str], gpus: int, types: tuple[str, ...]
-) -> None:
-    header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
+def test_squeue_parser_counts_gpus_of_every_option(said: dict[str, str], gpus: int, types: tuple[str, ...]) -> None:
     row = dict(zip(commands.LIVE_FIELDS, ["7", "PENDING", "main", "1", "bob", "Priority", *["N/A"] * 99], strict=False))
     row |= {"NumNodes": "2", **NO_GPUS, **said}
-    (job,) = parse_live(header + "|".join([*row.values(), "x"]) + "\n").jobs
+    (job,) = parse_live(HEADER + "|".join([*row.values(), "x"]) + "\n").jobs
     assert (job.gpus, job.gpu_types) == (gpus, types)
 
 
 def test_ahead_in_orders_parts_of_heterogeneous_jobs_by_job_id() -> None:
-    header = "JOBID|STATE|" + "|".join(commands.LIVE_FIELDS[2:]) + "|NAME\n"
     row = "{}|PENDING|main|1|bob|Priority|N/A|N/A|1|5:00|normal|ffdl|(null)|(null)|1|N/A|(null)|N/A|N/A|N/A|N/A|1|*|x\n"
-    jobs = parse_live(header + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0"))).jobs
+    jobs = parse_live(HEADER + "".join(row.format(number) for number in ("12+0", "12+1", "13", "14+0"))).jobs
     assert ahead_in("main", jobs[2], "bob", jobs).jobs == 2
 
 
@@ -247,12 +227,9 @@ def test_ahead_in_orders_parts_of_heterogeneous_jobs_by_job_id() -> None:
     ("reservation", "told", "room"), [("", "ours", 0), ("others", "ours", 0), ("ours,x", "ours", 4), ("ours", "", 4)]
 )
 def test_capacity_of_reserved_node_counts_only_for_its_reservation(reservation: str, told: str, room: int) -> None:
-    name = f" ReservationName={told}" if told else ""
-    (node,) = parsers.parse_nodes(
-        f"NodeName=n1 CPUTot=8 Gres=gpu:a100:4 RealMemory=4000 State=IDLE+RESERVED Partitions=main{name}\n"
-    )
-    spec = request("", "a100", 1, reservation=reservation).spec
-    found = room_in("main", Share(1, 1, "a100", 1, 100), spec, [node])
+    line = "NodeName=n1 CPUTot=8 Gres=gpu:a100:4 RealMemory=4000 State=IDLE+RESERVED Partitions=main"
+    nodes = parsers.parse_nodes(f"{line} ReservationName={told}\n" if told else f"{line}\n")
+    found = room_in("main", Share(1, 1, "a100", 1, 100), request("", "a100", 1, reservation=reservation).spec, nodes)
     assert found.gpus_free == room
     assert [one.why for one in found.away] == ([] if room else ["reservation ours"])
 
@@ -263,9 +240,7 @@ def test_capacity_lists_eight_unavailable_nodes_and_counts_the_rest() -> None:
     assert (len(found.away), found.away_more) == (8, 42)
 
 
-def test_slurm_explain_identifies_own_jobs_by_user_of_queued_job(
-    waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_explain_finds_own_jobs_by_user_of_job(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever works from outside may have another name there."""
     monkeypatch.setattr("ffdl_slurm.waiting._user", lambda: "somebody")
     (ahead,) = one(waiting, request("behind")).ahead

@@ -52,27 +52,23 @@ def test_captured_reason_list_has_all_reasons_of_release() -> None:
         ("MaxMemPerLimit", Limit("partition", "memory", Per.NODE)),
         ("QOSMaxNodePerUserLimit", Limit("QOS", "nodes", Per.USER)),
         ("AssociationJobLimit", Limit("association", "jobs")),
+        *((word, None) for word in ("Resources", "MaxPoweredUpNodes", "", "QOS", "Max", "QOSMaxGRESPerPlanet")),
     ],
 )
-def test_read_limit_parses_limit_reason_by_its_grammar(word: str, limit: Limit) -> None:
+def test_read_limit_parses_only_limit_reason_by_its_grammar(word: str, limit: Limit | None) -> None:
     assert read_limit(word) == limit
 
 
-@pytest.mark.parametrize("word", ["Resources", "MaxPoweredUpNodes", "", "QOS", "Max", "QOSMaxGRESPerPlanet"])
-def test_read_limit_returns_none_for_other_reason(word: str) -> None:
-    assert read_limit(word) is None
+AWAY = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+SERVICED = "Reserved for maintenance"
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "word", "detail"),
     [
         ("ReqNodeNotAvail, UnavailableNodes:n[1-3]", WaitKind.NODES_AWAY, "ReqNodeNotAvail", "UnavailableNodes:n[1-3]"),
-        (
-            "ReqNodeNotAvail, Reserved for maintenance",
-            WaitKind.NODES_AWAY,
-            "ReqNodeNotAvail",
-            "Reserved for maintenance",
-        ),
+        (f"ReqNodeNotAvail, {SERVICED}", WaitKind.NODES_AWAY, "ReqNodeNotAvail", SERVICED),
+        (AWAY, WaitKind.NODES_AWAY, AWAY, ""),
         ("(Priority)", WaitKind.PRIORITY, "Priority", ""),
         ("RaisedSignal:9(Killed)", WaitKind.ENDED, "RaisedSignal", "9(Killed"),
         ("launch failed requeued held", WaitKind.HELD_AFTER_FAILURES, "launch failed requeued held", ""),
@@ -86,8 +82,3 @@ def test_read_limit_returns_none_for_other_reason(word: str) -> None:
 def test_read_reason_splits_reason_and_detail(text: str, kind: WaitKind, word: str, detail: str) -> None:
     reason = read_reason(text)
     assert (reason.kind, reason.word, reason.detail) == (kind, word, detail)
-
-
-def test_read_reason_classifies_down_or_reserved_nodes_as_unavailable() -> None:
-    text = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
-    assert read_reason(text).kind is WaitKind.NODES_AWAY

@@ -1,4 +1,4 @@
-"""Times of slurm.conf that do not fit the settings are told, to the log alone."""
+"""What the adapter finds out about its site: times of slurm.conf, which it doubts in the log, and network levels."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.spec import NetworkLevel
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_slurm.adapter import SlurmScheduler
 from ffdl_slurm.gateway import SiteShape
 from ffdl_slurm.gateway_cli import CommandLineGateway
-from ffdl_slurm.parsers import SiteConfig, parse_config
+from ffdl_slurm.parsers import Garbled, SiteConfig, parse_config
 from ffdl_slurm.settings import SlurmSettings, doubt_times
 
 CONFIG = (
@@ -20,10 +21,12 @@ CONFIG = (
 )
 
 
-def test_config_parser_reads_slurmd_timeout_and_kill_wait() -> None:
+def test_config_parser_reads_max_array_size_slurmd_timeout_and_kill_wait() -> None:
     assert parse_config(CONFIG) == SiteConfig(1001, slurmd_timeout_s=300, kill_wait_s=30)
     unsaid = CONFIG.replace("SlurmdTimeout", "XSlurmdTimeout").replace("30 sec", "soon")
     assert parse_config(unsaid) == SiteConfig(1001, slurmd_timeout_s=None, kill_wait_s=None)
+    with pytest.raises(Garbled, match="MaxArraySize"):
+        parse_config("slurm_load_ctl_conf error: Zero Bytes were transmitted or received")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ def test_doubt_times_reports_slurm_times_that_conflict_with_settings(
 
 
 class Site(CommandLineGateway):
-    """Only says what it is."""
+    """Reports its shape, and runs no command."""
 
     shape = SiteShape((), (), "26.05.5", SiteConfig(1001, 30, 30))
 
@@ -53,15 +56,39 @@ class Site(CommandLineGateway):
         return self.shape
 
 
-def test_slurm_probe_logs_conflicting_times_once_per_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    site = Site(1.0)
-    scheduler = SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path), "alice", 1000), site)
+@pytest.fixture
+def site() -> Site:
+    return Site(1.0)
+
+
+@pytest.fixture
+def scheduler(site: Site, tmp_path: Path) -> SlurmScheduler:
+    return SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path / "jobs"), "alice", 1000), site)
+
+
+def test_slurm_probe_logs_conflicting_times_once_per_change(
+    site: Site, scheduler: SlurmScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         assert not any("SlurmdTimeout" in warning for warning in scheduler.probe().warnings)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "holds its next nodes idle" in caplog.messages[0]
-    site.shape = replace(site.shape, config=SiteConfig(1001, 300, 30))
-    scheduler.probe()
-    site.shape = replace(site.shape, config=SiteConfig(1001, 30, 30))
-    scheduler.probe()
+    for slurmd_timeout_s in (300, 30):
+        site.shape = replace(site.shape, config=SiteConfig(1001, slurmd_timeout_s, 30))
+        scheduler.probe()
     assert len(caplog.messages) == 2
+
+
+@pytest.mark.parametrize("has_apptainer", [True, False])
+def test_slurm_probe_offers_network_level_none_without_local_apptainer(
+    scheduler: SlurmScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_apptainer: bool
+) -> None:
+    """Levels do not depend on what the daemon's host has."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    if has_apptainer:
+        (tmp_path / "bin/apptainer").write_text("#!/bin/sh\n")
+        (tmp_path / "bin/apptainer").chmod(0o755)
+    facts = scheduler.probe()
+    assert facts.network_levels == {NetworkLevel.HOST, NetworkLevel.NONE}
+    assert facts.warnings == ()

@@ -1,4 +1,4 @@
-"""``[[fault_policies]]`` and ``[nodes]``: read, merged, and refused with file and line."""
+"""``[[fault_policies]]``, ``[nodes]`` and ``[notices]`` are read, merged, and rejected with file and line."""
 
 from __future__ import annotations
 
@@ -6,43 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.config.load import ConfigError, load_settings
-from ffdl_batch.config.settings import Settings
+from ffdl_batch.config import ConfigError
 from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
+from ffdl_batch.domain.incident import Origin
+from ffdl_batch.domain.notice import NoticeSettings
+from tests.unit.config.test_load import load
 
 GOOD = '[[fault_policies]]\nname = "one"\nmatch = "x+"\nstop_retrying = true\n'
-
-
-def load(tmp_path: Path, text: str) -> Settings:
-    (tmp_path / "ffdl.toml").write_text(text)
-    return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)})
 
 
 def test_fault_policy_has_values_of_its_table(tmp_path: Path) -> None:
     text = '[[fault_policies]]\nname = "fabric"\nmatch = "ncclSystemError"\nkind = "node.gpu"\nexclude_node = true\n'
     settings = load(tmp_path, f'{text}notify = ["ops@example.org", "https://chat.example.org/x"]\n{GOOD}')
-    assert settings.fault_policies == (
-        FaultPolicy(
-            "fabric",
-            "ncclSystemError",
-            "node.gpu",
-            exclude_node=True,
-            notify=("ops@example.org", "https://chat.example.org/x"),
-        ),
-        FaultPolicy("one", "x+", stop_retrying=True),
-    )
+    notify = ("ops@example.org", "https://chat.example.org/x")
+    fabric = FaultPolicy("fabric", "ncclSystemError", "node.gpu", exclude_node=True, notify=notify)
+    assert settings.fault_policies == (fabric, FaultPolicy("one", "x+", stop_retrying=True))
     assert ("fault_policies", "fabric:one", str(tmp_path / "ffdl.toml")) in settings.explain()
 
 
 def test_fault_policies_of_several_files_are_joined_without_duplicates(tmp_path: Path) -> None:
-    user = tmp_path / ".config/ffdl"
-    user.mkdir(parents=True)
-    (user / "config.toml").write_text(GOOD)
-    settings = load(tmp_path, GOOD.replace("one", "two"))
+    settings = load(tmp_path, GOOD.replace("one", "two"), user=GOOD)
     assert [policy.name for policy in settings.fault_policies] == ["one", "two"]
-    with pytest.raises(
-        ConfigError, match=r"ffdl\.toml: there are two fault_policies named one; give each its own name"
-    ):
+    with pytest.raises(ConfigError, match=r"ffdl\.toml: there are two fault_policies named one; give each its own"):
         load(tmp_path, GOOD)
 
 
@@ -55,10 +40,7 @@ def test_fault_policies_of_several_files_are_joined_without_duplicates(tmp_path:
         ('name = "a"\nmatch = "("\nkind = "user.x"', "match is no regular expression of Python's"),
         ('name = "a"\nmatch = "x"\nkind = "theirs.x"', "kind must be origin.word, as node.gpu"),
         ('name = "a"\nmatch = "x"\nstop_retrying = "yes"', "stop_retrying must be true or false, not 'yes'"),
-        (
-            'name = "a"\nmatch = "x"\nnotify = "nobody"',
-            "notify must be an address (mail, webhook) or a list of them",
-        ),
+        ('name = "a"\nmatch = "x"\nnotify = "nobody"', "notify must be an address (mail, webhook) or a list of them"),
         ('name = "a"\nmatch = "x"\nregex = "y"', "regex is no key; known are name, match, kind"),
         ('name = "a"\nmatch = "x"', "it does nothing; give kind, exclude_node, stop_retrying or notify"),
     ],
@@ -70,30 +52,24 @@ def test_fault_policy_error_names_file_and_line(tmp_path: Path, table: str, mess
     assert message in str(caught.value)
 
 
-def test_fault_policies_must_be_tables(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"fault_policies must be tables, \[\[fault_policies\]\]"):
-        load(tmp_path, "fault_policies = 3\n")
-
-
 def test_node_rules_of_several_files_are_merged_by_key(tmp_path: Path) -> None:
-    user = tmp_path / ".config/ffdl"
-    user.mkdir(parents=True)
-    (user / "config.toml").write_text("[nodes]\nexclude_lemons = true\nhours = 48\n")
-    settings = load(tmp_path, "[nodes]\nhours = 12\n")
+    settings = load(tmp_path, "[nodes]\nhours = 12\n", user="[nodes]\nexclude_lemons = true\nhours = 48\n")
     assert settings.nodes == NodeRules(exclude_lemons=True, hours=12.0)
     assert load(tmp_path, "").nodes.exclude_lemons
     shown = {key: value for key, value, _ in settings.explain()}
     assert shown["nodes"] == "exclude_lemons = true, threshold = 4.0, hours = 12.0, percent = 5.0"
 
 
-def test_node_exclusion_is_off_by_default(tmp_path: Path) -> None:
-    settings = load(tmp_path, "")
+def test_node_exclusion_fault_policies_and_notices_are_off_by_default(tmp_path: Path) -> None:
+    settings = load(tmp_path)
     assert (settings.nodes, settings.fault_policies) == (NodeRules(exclude_lemons=False), ())
+    assert settings.notices == NoticeSettings()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("fault_policies = 3", r"fault_policies must be tables, \[\[fault_policies\]\]"),
         ("nodes = 1", "nodes must be a table"),
         ("[nodes]\nthresholds = 1", r"nodes\.thresholds is no key; known are exclude_lemons, threshold"),
         ("[nodes]\nexclude_lemons = 1", "exclude_lemons must be true or false, not 1"),
@@ -103,6 +79,37 @@ def test_node_exclusion_is_off_by_default(tmp_path: Path) -> None:
         ("[nodes]\npercent = nan", "percent must be a number from 0 to 50"),
     ],
 )
-def test_node_rules_reject_invalid_values(tmp_path: Path, text: str, message: str) -> None:
+def test_config_error_names_invalid_fault_policies_and_node_rules(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, text)
+
+
+def test_notice_settings_read_all_keys(tmp_path: Path) -> None:
+    text = (
+        '[notices]\nsmtp = "mail.example.org:587"\nfrom = "f@example.org"\nmail = ["ops@example.org"]\n'
+        'webhooks = ["https://chat.example.org/x"]\norigins = ["node"]\nlogin_file = "/etc/ffdl/login"\n'
+    )
+    assert load(tmp_path, text).notices == NoticeSettings(
+        ("ops@example.org",), ("https://chat.example.org/x",), (Origin.NODE,), "mail.example.org:587", "f@example.org",
+        "/etc/ffdl/login",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('mails = ["x"]', "mails is no key"),
+        ('mail = ["ops@example.org"]', "notices.smtp no relay"),
+        ('mail = ["ops"]', "'ops' is no mail address"),
+        ('mail = "ops@example.org"', "must be a list"),
+        ('webhooks = ["ftp://example.org"]', "no address of a web server"),
+        ('webhooks = ["https://"]', "no address of a web server"),
+        ('origins = ["nodes"]', "known are user, data"),
+        ('ca_file = "ca.pem"', "must be an absolute path"),
+        ("smtp = 25", "must be a text"),
+    ],
+)
+def test_notice_settings_error_names_file_and_key(tmp_path: Path, line: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        load(tmp_path, f"[notices]\n{line}\n")
+    assert str(tmp_path / "ffdl.toml") in str(refused.value)
