@@ -1,4 +1,4 @@
-"""``python -m tests.fakes.kubernetes KNOBS.json``: serve until standard input ends. One line says the two ports."""
+"""``python -m tests.fakes.kubernetes KNOBS.json``: print two ports in one line, serve until standard input ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.fakes.kubernetes.cluster import Cluster, Knobs
-from tests.fakes.kubernetes.control import Control
+from tests.fakes.kubernetes.cluster import Cluster, Control, Knobs
 from tests.fakes.kubernetes.web import WebServer
 
 
@@ -18,16 +17,11 @@ async def _serve(knobs: Knobs) -> None:
     await cluster.start()
     await control.start()
     print(json.dumps({"port": cluster.web.port, "control": control.port}), flush=True)
-    await _input_ends()
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await reader.read()
     await control.stop()
     await cluster.stop()
-
-
-async def _input_ends() -> None:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    await reader.read()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who asks, and what the roles let them do."""
+"""Who asks, and what the roles let them do and grant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.fakes.kubernetes.kinds import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Kind, Obj
-from tests.fakes.kubernetes.refusals import Refusal, unauthorized
+from tests.fakes.kubernetes.objects import name_of, namespace_of
+from tests.fakes.kubernetes.refusals import Refusal, about, forbidden, not_found
 from tests.fakes.kubernetes.store import Store
 from tests.fakes.kubernetes.web import Request
 
@@ -16,13 +17,8 @@ _SERVICE_ACCOUNT = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks."""
-
     name: str
-    groups: tuple[str, ...] = ()
-
-
-CONTROLLER = User("system:kube-controller-manager", (MASTERS,))
+    groups: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,88 +28,88 @@ class Wanted:
     verb: str
     group: str
     resource: str
-    namespace: str = ""
-    name: str = ""
+    namespace: str
+    name: str
 
 
 class Authorizer:
-    """Tokens and certificates to users, users to rules."""
-
     def __init__(self, store: Store, tokens: dict[str, tuple[str, list[str]]]) -> None:
         self._store, self.tokens = store, tokens
 
     def user_of(self, request: Request) -> User:
-        """The user of a request; nobody is refused with 401."""
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and token in self.tokens:
-            name, groups = self.tokens[token]
-            more = ("system:serviceaccounts",) if name.startswith(_SERVICE_ACCOUNT) else ()
-            return User(name, (*groups, *more, "system:authenticated"))
-        raise unauthorized()
+        if kind.lower() != "bearer" or token not in self.tokens:
+            raise Refusal(401, "Unauthorized", "Unauthorized")
+        name, groups = self.tokens[token]
+        more = ("system:serviceaccounts",) if name.startswith(_SERVICE_ACCOUNT) else ()
+        return User(name, (*groups, *more, "system:authenticated"))
 
     def may(self, user: User, wanted: Wanted) -> bool:
-        """Whether a rule lets the user do it."""
-        if MASTERS in user.groups:
-            return True
-        return any(_allows(rule, wanted) for rule in self._rules(user, wanted.namespace))
+        return MASTERS in user.groups or any(_allows(rule, wanted) for rule in self._rules(user, wanted.namespace))
 
-    def demand(self, user: User, wanted: Wanted, kind: Kind | None) -> None:
-        """Refuse what no rule allows, in Kubernetes' words."""
+    def demand(self, user: User, wanted: Wanted, kind: Kind) -> None:
         if self.may(user, wanted):
             return
-        group = wanted.group
-        shown = wanted.resource.split("/", maxsplit=1)[0] + (f".{group}" if group else "")
-        named = f'{shown} "{wanted.name}"' if wanted.name else shown
+        shown = kind.resource + (f' "{wanted.name}"' if wanted.name else "")
         where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
         message = (
-            f'{named} is forbidden: User "{user.name}" cannot {wanted.verb} resource "{wanted.resource}" '
-            f'in API group "{group}" {where}'
+            f'{shown} is forbidden: User "{user.name}" cannot {wanted.verb} resource "{wanted.resource}" in API group '
+            f'"{wanted.group}" {where}'
         )
-        details = {"name": wanted.name, "group": group, "kind": kind.plural if kind else wanted.resource}
-        raise Refusal(403, "Forbidden", message, details={key: value for key, value in details.items() if value})
+        raise Refusal(403, "Forbidden", message, details=about(kind, wanted.name))
 
     def _rules(self, user: User, namespace: str) -> Iterator[Obj]:
-        for binding in self._store.each(CLUSTER_ROLE_BINDINGS):
-            if _binds(binding, user):
-                yield from self._role(binding["roleRef"], "")
-        for binding in self._store.list(ROLE_BINDINGS, namespace) if namespace else []:
-            if _binds(binding, user):
-                yield from self._role(binding["roleRef"], namespace)
+        bindings = self._store.list(CLUSTER_ROLE_BINDINGS)
+        for binding in bindings + (self._store.list(ROLE_BINDINGS, namespace) if namespace else []):
+            if any(_is_meant(subject, user) for subject in binding.get("subjects") or []):
+                role = self._role(binding, namespace)
+                yield from (role or {}).get("rules") or []
 
-    def _role(self, reference: Obj, namespace: str) -> list[Obj]:
-        if reference["kind"] == "ClusterRole":
-            role = self._store.get(CLUSTER_ROLES, "", reference["name"])
+    def _role(self, binding: Obj, namespace: str) -> Obj | None:
+        reference = binding["roleRef"]
+        where = (CLUSTER_ROLES, "") if reference["kind"] == "ClusterRole" else (ROLES, namespace)
+        return self._store.get(*where, reference["name"])
+
+    def guard(self, user: User, kind: Kind, obj: Obj) -> None:
+        """Refuse a role or a binding that grants more than the user has (kubernetes.io, "Using RBAC Authorization",
+        privilege escalation): who makes it needs all of its permissions, or the verb `escalate` or `bind`."""
+        namespace = namespace_of(obj)
+        if kind in (ROLES, CLUSTER_ROLES):
+            role: Obj | None = obj
+            wanted = Wanted("escalate", kind.group, kind.plural, namespace, name_of(obj))
+        elif kind in (ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS):
+            role, reference = self._role(obj, namespace), obj["roleRef"]
+            role_kind = CLUSTER_ROLES if reference["kind"] == "ClusterRole" else ROLES
+            wanted = Wanted("bind", kind.group, role_kind.plural, namespace, reference["name"])
         else:
-            role = self._store.get(ROLES, namespace, reference["name"])
-        return list((role or {}).get("rules") or [])
+            return
+        if self.may(user, wanted):
+            return
+        if role is None:  # without the verb, what it would grant has to be known
+            raise not_found(role_kind, wanted.name)
+        each = [one for rule in role.get("rules") or [] for one in _singly(rule, namespace)]
+        lacking = [one for one in each if not self.may(user, one)]
+        if lacking:
+            listed = "".join(f"\n{one.verb} {one.group}/{one.resource} {one.name}" for one in lacking)
+            why = f'user "{user.name}" is attempting to grant RBAC permissions not currently held:{listed}'
+            raise forbidden(kind, name_of(obj), why)
 
 
-def _binds(binding: Obj, user: User) -> bool:
-    for subject in binding.get("subjects") or []:
-        if subject["kind"] == "User" and subject["name"] == user.name:
-            return True
-        if subject["kind"] == "Group" and subject["name"] in user.groups:
-            return True
-        namespace = subject.get("namespace") or binding["metadata"].get("namespace", "")
-        if subject["kind"] == "ServiceAccount" and user.name == f"{_SERVICE_ACCOUNT}{namespace}:{subject['name']}":
-            return True
-    return False
+def _is_meant(subject: Obj, user: User) -> bool:
+    if subject["kind"] == "ServiceAccount":
+        return user.name == f"{_SERVICE_ACCOUNT}{subject['namespace']}:{subject['name']}"
+    return bool(subject["name"] == user.name if subject["kind"] == "User" else subject["name"] in user.groups)
 
 
 def _allows(rule: Obj, wanted: Wanted) -> bool:
     names = rule.get("resourceNames") or []
-    return (
-        _has(rule.get("verbs"), wanted.verb)
-        and _has(rule.get("apiGroups"), wanted.group)
-        and (_has(rule.get("resources"), wanted.resource) or _subresource(rule, wanted.resource))
-        and (not names or wanted.name in names)
-    )
+    asked = (("verbs", wanted.verb), ("apiGroups", wanted.group), ("resources", wanted.resource))
+    return all({one, "*"} & set(rule.get(key) or []) for key, one in asked) and (not names or wanted.name in names)
 
 
-def _has(listed: list[str] | None, one: str) -> bool:
-    return one in (listed or []) or "*" in (listed or [])
-
-
-def _subresource(rule: Obj, resource: str) -> bool:
-    _, slash, below = resource.partition("/")
-    return bool(slash) and f"*/{below}" in (rule.get("resources") or [])
+def _singly(rule: Obj, namespace: str) -> Iterator[Wanted]:
+    for group in rule.get("apiGroups") or []:
+        for resource in rule.get("resources") or []:
+            for verb in rule.get("verbs") or []:
+                for name in rule.get("resourceNames") or [""]:
+                    yield Wanted(verb, group, resource, namespace, name)

@@ -13,12 +13,10 @@ IMAGE, CONTROLLER_IMAGE = "registry.example.com/learner:1", "registry.example.co
 
 
 def images() -> dict[str, Any]:
-    """Knobs of a kubelet that has them."""
+    """Return the knobs of a kubelet that has them."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), str(Path(sys.executable).resolve().parent)}
-    seen = ("/usr", "/opt", "/bin", "/lib")
-    paths = {str(ROOT), *(path for path in python if not path.startswith(seen))}
-    scripts = str(Path(sys.executable).parent)
-    path = f"{scripts}:/usr/local/bin:/usr/bin:/bin"
-    known = {CONTROLLER_IMAGE: {"user": 1000, "group": 1000, "env": {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}}}
+    paths = {str(ROOT), *(path for path in python if not path.startswith(("/usr", "/opt", "/bin", "/lib")))}
     outer = [one for one in sorted(paths) if not any(one != other and one.startswith(f"{other}/") for other in paths)]
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+    known = {CONTROLLER_IMAGE: {"user": 1000, "group": 1000, "env": env}}
     return {"image_paths": outer, "images": {"known": known}, "probe_s": 0.1}

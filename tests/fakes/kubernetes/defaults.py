@@ -4,111 +4,83 @@ from __future__ import annotations
 
 import base64
 
-from tests.fakes.kubernetes.kinds import JOBS, PODS, SERVICES, Kind, Obj
+from tests.fakes.kubernetes.kinds import CLAIMS, JOBS, NAMESPACES, PODS, POLICIES, SECRETS, SERVICES, Kind, Obj
+from tests.fakes.kubernetes.objects import containers_of
 
-_PULL_ALWAYS = ("", "latest")
+_POD = {
+    "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30,
+    "schedulerName": "default-scheduler",
+}  # fmt: skip
+_PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+_JOB = {"parallelism": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False}
 
 
 def apply_defaults(kind: Kind, obj: Obj) -> None:
-    """Fill the object in place."""
+    spec = obj.setdefault("spec", {}) if kind in (PODS, JOBS, SERVICES, CLAIMS, POLICIES) else {}
     if kind is PODS:
-        pod_spec(obj.setdefault("spec", {}))
+        _pod(spec)
         obj.setdefault("status", {}).setdefault("phase", "Pending")
-        obj["status"].setdefault("qosClass", qos_class(obj["spec"]))
     elif kind is JOBS:
-        _job(obj)
+        _job(spec)
+        obj.setdefault("status", {})
     elif kind is SERVICES:
-        _service(obj.setdefault("spec", {}))
-    elif kind.plural == "namespaces":
+        spec.setdefault("clusterIP", "10.96.0.1")
+    elif kind is NAMESPACES:
         obj.setdefault("spec", {"finalizers": ["kubernetes"]})
         obj["status"] = {"phase": "Active", **obj.get("status", {})}
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
-    elif kind.plural == "secrets":
-        obj.setdefault("type", "Opaque")
+    elif kind is SECRETS:
         texts = obj.pop("stringData", None) or {}
         data = obj.setdefault("data", {})
         data.update({name: base64.b64encode(text.encode()).decode("ascii") for name, text in texts.items()})
-    elif kind.plural == "persistentvolumeclaims":
-        obj.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+    elif kind is CLAIMS:
         obj.setdefault("status", {"phase": "Pending"})
-    elif kind.plural == "networkpolicies":
-        spec = obj.setdefault("spec", {})
+    elif kind is POLICIES:
         spec.setdefault("podSelector", {})
         spec.setdefault("policyTypes", ["Ingress"] + (["Egress"] if "egress" in spec else []))
 
 
-def pod_spec(spec: Obj) -> None:
-    """The defaults of a pod's spec, and of a pod template's."""
-    for key, value in {
-        "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "terminationGracePeriodSeconds": 30,
-        "schedulerName": "default-scheduler",
-    }.items():  # fmt: skip
-        spec.setdefault(key, value)
+def _fill(obj: Obj, defaults: Obj) -> None:
+    for key, value in defaults.items():
+        obj.setdefault(key, value)
+
+
+def _pod(spec: Obj) -> None:
+    """The spec of a pod, or of a pod template."""
+    _fill(spec, _POD)
     spec.setdefault("securityContext", {})
-    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
-        _container(container)
+    for container in containers_of(spec):
+        image = str(container.get("image", ""))
+        latest = "@" not in image and image.rsplit("/", 1)[-1].partition(":")[2] in ("", "latest")
+        container.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+        resources = container.setdefault("resources", {})
+        if limits := resources.get("limits"):
+            _fill(resources.setdefault("requests", {}), limits)
+        if "startupProbe" in container:
+            _fill(container["startupProbe"], _PROBE)
     for volume in spec.get("volumes") or []:
-        _volume(volume)
+        for name in ("configMap", "secret", "downwardAPI", "projected"):
+            if name in volume:
+                volume[name].setdefault("defaultMode", 0o644)
+        if volume.keys() == {"name"}:
+            volume["emptyDir"] = {}
 
 
-def _container(container: Obj) -> None:
-    image = str(container.get("image", ""))
-    tag = image.rsplit("/", 1)[-1].partition(":")[2]
-    digested = "@" in image
-    container.setdefault("imagePullPolicy", "Always" if tag in _PULL_ALWAYS and not digested else "IfNotPresent")
-    container.setdefault("terminationMessagePath", "/dev/termination-log")
-    container.setdefault("terminationMessagePolicy", "File")
-    resources = container.setdefault("resources", {})
-    for name, value in (resources.get("limits") or {}).items():
-        resources.setdefault("requests", {}).setdefault(name, value)
-    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        if name in container:
-            for key, value in {
-                "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3,
-            }.items():  # fmt: skip
-                container[name].setdefault(key, value)
-    for port in container.get("ports") or []:
-        port.setdefault("protocol", "TCP")
-    for one in container.get("env") or []:
-        reference = one.get("valueFrom", {}).get("fieldRef")
-        if reference is not None:
-            reference.setdefault("apiVersion", "v1")
-
-
-def _volume(volume: Obj) -> None:
-    for name in ("configMap", "secret", "downwardAPI", "projected"):
-        if name in volume:
-            volume[name].setdefault("defaultMode", 0o644)
-    sources = [volume.get("downwardAPI", {})]
-    sources += [one.get("downwardAPI", {}) for one in volume.get("projected", {}).get("sources", [])]
-    for source in sources:
-        for item in source.get("items", []):
-            if "fieldRef" in item:
-                item["fieldRef"].setdefault("apiVersion", "v1")
-    if not set(volume) - {"name"}:
-        volume["emptyDir"] = {}
-
-
-def _job(job: Obj) -> None:
-    spec = job.setdefault("spec", {})
-    if "completions" not in spec and "parallelism" not in spec:
-        spec["completions"] = 1
-    for key, value in {
-        "parallelism": 1, "backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False, "manualSelector": False,
-        "podReplacementPolicy": "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed",
-    }.items():  # fmt: skip
-        spec.setdefault(key, value)
+def _job(spec: Obj) -> None:
+    _fill(spec, _JOB)
+    spec.setdefault("podReplacementPolicy", "Failed" if "podFailurePolicy" in spec else "TerminatingOrFailed")
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or []:
         for pattern in rule.get("onPodConditions") or []:
             pattern.setdefault("status", "True")
     template = spec.setdefault("template", {})
     template.setdefault("metadata", {})
-    pod_spec(template.setdefault("spec", {}))
-    job.setdefault("status", {})
+    _pod(template.setdefault("spec", {}))
 
 
 def own_labels(job: Obj) -> None:
-    """The selector and the labels that a new Job and its template get; they need its uid."""
+    """Write the selector and the labels that a new Job and its template get; they need its uid."""
     uid, name = job["metadata"]["uid"], job["metadata"]["name"]
     labels = job["spec"]["template"]["metadata"].setdefault("labels", {})
     labels.update({
@@ -117,29 +89,3 @@ def own_labels(job: Obj) -> None:
     })  # fmt: skip
     job["spec"]["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
     job["metadata"].setdefault("labels", dict(labels))
-
-
-def _service(spec: Obj) -> None:
-    spec.setdefault("type", "ClusterIP")
-    spec.setdefault("sessionAffinity", "None")
-    spec.setdefault("internalTrafficPolicy", "Cluster")
-    spec.setdefault("ipFamilies", ["IPv4"])
-    spec.setdefault("ipFamilyPolicy", "SingleStack")
-    spec.setdefault("clusterIP", "None" if spec.get("clusterIP") == "None" else "10.96.0.1")
-    spec.setdefault("clusterIPs", [spec["clusterIP"]])
-    for port in spec.get("ports") or []:
-        port.setdefault("protocol", "TCP")
-        port.setdefault("targetPort", port.get("port"))
-
-
-def qos_class(spec: Obj) -> str:
-    """BestEffort, Burstable or Guaranteed."""
-    every = [one.get("resources", {}) for one in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]]
-    if not any(one.get("requests") or one.get("limits") for one in every):
-        return "BestEffort"
-    names = ("cpu", "memory")
-    if all((one.get("limits") or {}).get(name) for one in every for name in names) and all(
-        (one.get("requests") or {}).get(name) == one["limits"][name] for one in every for name in names
-    ):
-        return "Guaranteed"
-    return "Burstable"

@@ -12,40 +12,32 @@ import base64
 import contextlib
 import hashlib
 import json
+from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
 
 from tests.fakes.kubernetes.kinds import Obj
-from tests.fakes.kubernetes.kubelet.process import Attached
 from tests.fakes.kubernetes.refusals import Refusal, bad_request
 from tests.fakes.kubernetes.web import Request, Response
 
-T = TypeVar("T")
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, ERROR, CLOSE = 0, 1, 2, 3, 255
+_STREAMS = ("stdin", "stdout", "stderr")
 _GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _DRAIN_S = 60.0
 """How long whoever still holds the output of a process that has ended is waited for."""
 _TRANSLATES_SINCE = (1, 30)
 """TranslateStreamCloseWebsocketRequests is on by default since this release."""
-Begin = Callable[[list[str]], Awaitable[Attached]]
-
-
-def spoken(release: str) -> tuple[str, ...]:
-    """The subprotocols of a release, the best first."""
-    major, minor = (int(part) for part in release.split(".")[:2])
-    return (V5, V4) if (major, minor) >= _TRANSLATES_SINCE else (V4,)
+Begin = Callable[[list[str]], Awaitable[Process]]
 
 
 def check(request: Request) -> list[str]:
-    """The command; the refusals of what is no such request."""
-    headers = request.headers
-    if "upgrade" not in headers.get("connection", "").lower() or headers.get("upgrade", "").lower() != "websocket":
+    """Return the command. Raises Refusal for what is no such request."""
+    if request.headers.get("upgrade", "").lower() != "websocket":
         raise bad_request("Upgrade request required")
-    if not any(request.asks(stream) for stream in ("stdin", "stdout", "stderr")):
+    if not any(request.asks(stream) for stream in _STREAMS):
         raise bad_request("you must specify at least 1 of stdin, stdout, stderr")
     if request.asks("tty"):
         raise Refusal(501, "NotImplemented", "the tests' kubelet gives no terminals")
@@ -56,15 +48,15 @@ def check(request: Request) -> list[str]:
 
 
 async def execute(request: Request, release: str, command: list[str], begin: Begin) -> Response:
-    """The answer that begins it. Raises Refusal where kubelet's refusal comes before the upgrade (v4)."""
+    """Return the answer that begins it. Raises Refusal where kubelet's refusal comes before the upgrade (v4)."""
+    spoken = (V5, V4) if tuple(map(int, release.split("."))) >= _TRANSLATES_SINCE else (V4,)
     wanted = [one.strip() for one in request.headers.get("sec-websocket-protocol", "").split(",")]
-    chosen = next((one for one in spoken(release) if one in wanted), None)
-    key = request.headers.get("sec-websocket-key", "")
-    if chosen is None or not key:
+    chosen = next((one for one in spoken if one in wanted), None)
+    if chosen is None:
         raise bad_request(f"unable to upgrade: no subprotocol of {wanted} is spoken here")
-    accept = base64.b64encode(hashlib.sha1(f"{key}{_GUID}".encode()).digest()).decode()
+    accept = hashlib.sha1(f"{request.headers['sec-websocket-key']}{_GUID}".encode()).digest()
     headers = {
-        "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": accept,
+        "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Accept": base64.b64encode(accept).decode(),
         "Sec-WebSocket-Protocol": chosen,
     }  # fmt: skip
     early = await begin(command) if chosen == V4 else None
@@ -72,11 +64,11 @@ async def execute(request: Request, release: str, command: list[str], begin: Beg
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         session = _Session(reader, writer, halves=chosen == V5)
         try:
-            attached = early or await begin(command)
+            process = early or await begin(command)
         except Refusal as refusal:
             await session.end(refusal.status)
             return
-        await session.run(attached, {name for name in ("stdin", "stdout", "stderr") if request.asks(name)})
+        await session.run(process, {name for name in _STREAMS if request.asks(name)})
 
     return Response(101, headers=headers, upgrade=serve)
 
@@ -90,69 +82,61 @@ class _Session:
         self._turn = asyncio.Lock()
         self._rest = b""
 
-    async def run(self, attached: Attached, wanted: set[str]) -> None:
-        """Until the process has ended, and the other side knows it."""
-        copies = [
-            asyncio.ensure_future(self._copy(reader, channel, told=name in wanted))
-            for reader, channel, name in (
-                (attached.printed, STDOUT, "stdout"), (attached.complained, STDERR, "stderr"),
-            )
-        ]  # fmt: skip
+    async def run(self, process: Process, wanted: set[str]) -> None:
+        """Serve until the process has ended, and the other side knows it."""
+        assert process.stdin and process.stdout and process.stderr
+        outputs = ((process.stdout, STDOUT, "stdout"), (process.stderr, STDERR, "stderr"))
+        copies = [asyncio.ensure_future(self._copy(one, number, told=name in wanted)) for one, number, name in outputs]
         if "stdin" not in wanted:
-            attached.close()
-        hearing = asyncio.ensure_future(self._hear(attached))
+            process.stdin.close()
+        hearing = asyncio.ensure_future(self._hear(process.stdin))
         try:
-            code, why = await asyncio.shield(attached.ended)
+            code = await process.wait()
             await asyncio.wait(copies, timeout=_DRAIN_S)
-            await self.end(_failed(why) if why else _status(code))
+            await self.end(_status(128 - code if code < 0 else code))
         finally:
-            attached.close()
+            process.stdin.close()
             for task in (*copies, hearing):
                 task.cancel()
 
     async def _copy(self, reader: asyncio.StreamReader, channel: int, *, told: bool) -> None:
-        """To its end, also when the other side has gone: the process is not disturbed."""
+        """Copy to the end, also when the other side has gone: the process is not disturbed."""
         while data := await reader.read(32 * 1024):
             if told:
                 with contextlib.suppress(OSError):
                     await self._send(channel, data)
 
-    async def _hear(self, attached: Attached) -> None:
+    async def _hear(self, given: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while data := await self._reader.read(64 * 1024):
                 self._connection.receive_data(data)
                 for event in self._connection.events():
-                    if not await self._obey(event, attached):
-                        return
-        attached.close()
+                    await self._obey(event, given)
+        given.close()
 
-    async def _obey(self, event: Event, attached: Attached) -> bool:
+    async def _obey(self, event: Event, given: asyncio.StreamWriter) -> None:
         if isinstance(event, Ping):
             await self._write(self._connection.send(event.response()))
         elif isinstance(event, CloseConnection):
-            attached.close()
-            return False
+            given.close()
         elif isinstance(event, TextMessage):
             raise AssertionError("text came on a binary channel")
         elif isinstance(event, BytesMessage):
             self._rest += bytes(event.data)
-            if event.message_finished:
-                message, self._rest = self._rest, b""
-                await self._take(message, attached)
-        return True
-
-    async def _take(self, message: bytes, attached: Attached) -> None:
-        if message[:1] == bytes([STDIN]):
-            with contextlib.suppress(OSError):
-                attached.given.write(message[1:])
-                await attached.given.drain()
-        elif message == bytes([CLOSE, STDIN]) and self._halves:
-            attached.close()
-        else:
-            raise AssertionError(f"channel {message[:1]!r} is not the client's")
+            if not event.message_finished:
+                return
+            message, self._rest = self._rest, b""
+            if message[:1] == bytes([STDIN]):
+                with contextlib.suppress(OSError):
+                    given.write(message[1:])
+                    await given.drain()
+            elif message == bytes([CLOSE, STDIN]) and self._halves:
+                given.close()
+            else:
+                raise AssertionError(f"channel {message[:1]!r} is not the client's")
 
     async def end(self, status: Obj) -> None:
-        """The last word, and the close."""
+        """Send the last word, and close."""
         with contextlib.suppress(OSError):
             await self._send(ERROR, json.dumps(status).encode())
             await self._write(self._connection.send(CloseConnection(code=1000)))
@@ -169,22 +153,13 @@ class _Session:
 def _status(code: int) -> Obj:
     if code == 0:
         return {"metadata": {}, "status": "Success"}
-    message = f"command terminated with non-zero exit code: exit status {code}"
-    causes = [{"reason": "ExitCode", "message": str(code)}]
     return {
-        "metadata": {}, "status": "Failure", "message": message, "reason": "NonZeroExitCode",
-        "details": {"causes": causes},
+        "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode",
+        "message": f"command terminated with non-zero exit code: exit status {code}",
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
     }  # fmt: skip
 
 
-def _failed(why: str) -> Obj:
-    text = (
-        "error executing command in container: failed to exec in container: failed to start exec: OCI runtime exec "
-        f"failed: exec failed: unable to start container process: {why}"
-    )
-    return internal(text).status
-
-
 def internal(text: str) -> Refusal:
-    """What is kubelet's or the runtime's fault."""
+    """Return a refusal that is kubelet's or the runtime's fault."""
     return Refusal(500, "InternalError", f"Internal error occurred: {text}")

@@ -1,246 +1,238 @@
-"""What a pod must fulfil, and what of it may change."""
+"""What the spec of a pod must fulfil beside its schema, and what of it this cluster knows."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from tests.fakes.kubernetes.kinds import Obj, clone
-from tests.fakes.kubernetes.names import DNS_LABEL, DNS_NAME
+from tests.fakes.kubernetes.kinds import JOBS, PODS, Kind, Obj
+from tests.fakes.kubernetes.objects import name_of
 from tests.fakes.kubernetes.quantities import amount
-from tests.fakes.kubernetes.refusals import Cause, absent, duplicate, forbidden_field, required, unsupported, wrong
+from tests.fakes.kubernetes.refusals import Cause, Refusal, forbidden_field, required, unsupported, wrong
 
-_ENV = re.compile(r"^[^=\x00-\x1f]+$")
-_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",
-           "status.hostIP", "status.podIP", "status.podIPs", "status.hostIPs")  # fmt: skip
-_VOLUME_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
-_SOURCES = ("emptyDir", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "hostPath", "csi",
-            "ephemeral", "image", "nfs")  # fmt: skip
-_CHANGE_WHY = (
-    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
-    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
-    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DNS_WHY = (
+    "a lowercase RFC 1123 {} must consist of lower case alphanumeric characters{}, must start and end with an "
+    "alphanumeric character, and be no more than {} characters"
 )
+_RESTARTS, _PULLS = ("Always", "OnFailure", "Never"), ("Always", "IfNotPresent", "Never")
+_VOLUME_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
+_FIELDS = (*_VOLUME_FIELDS[:3], "spec.nodeName", "spec.serviceAccountName", "status.podIP")
+_ITEMS = ("configMap", "secret", "downwardAPI")
 
 
-def check_pod(pod: Obj) -> list[Cause]:
-    """A new pod."""
-    return check_pod_spec(pod["spec"], "spec")
+def dns_label(field: str, text: str) -> Iterator[Cause]:
+    """Find what is wrong with a name that is one part of a host's name."""
+    if not re.fullmatch(_LABEL, text) or len(text) > 63:
+        yield wrong(field, text, _DNS_WHY.format("label", " or '-'", 63))
 
 
-def check_pod_spec(spec: Obj, field: str) -> list[Cause]:
-    """A pod's spec at `field`."""
-    causes: list[Cause] = []
+def dns_name(field: str, text: str) -> Iterator[Cause]:
+    """Find what is wrong with the name of an object."""
+    if not re.fullmatch(rf"{_LABEL}(\.{_LABEL})*", text) or len(text) > 253:
+        yield wrong(field, text, _DNS_WHY.format("subdomain", ", '-' or '.'", 253))
+
+
+def check_pod_spec(spec: Obj, field: str) -> Iterator[Cause]:
+    """Find what is wrong with a pod's spec, which is at `field`."""
     if not spec.get("containers"):
-        causes.append(required(f"{field}.containers"))
-    if spec["restartPolicy"] not in ("Always", "OnFailure", "Never"):
-        causes.append(unsupported(f"{field}.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never")))
+        yield required(f"{field}.containers")
+    if spec["restartPolicy"] not in _RESTARTS:
+        yield unsupported(f"{field}.restartPolicy", spec["restartPolicy"], _RESTARTS)
+    for key, check in (("hostname", dns_label), ("subdomain", dns_label), ("serviceAccountName", dns_name),
+                       ("priorityClassName", dns_name), ("nodeName", dns_name)):  # fmt: skip
+        if spec.get(key):
+            yield from check(f"{field}.{key}", spec[key])
     volumes: set[str] = set()
-    seen: set[str] = set()
     for at, volume in enumerate(spec.get("volumes") or []):
-        causes += _volume(volume, f"{field}.volumes[{at}]", volumes)
-        volumes.add(volume.get("name", ""))
+        where, name = f"{field}.volumes[{at}]", volume["name"]
+        if name in volumes:
+            yield Cause(f"{where}.name", "FieldValueDuplicate", f"Duplicate value: {name}")
+        volumes.add(name)
+        yield from dns_label(f"{where}.name", name)
+        yield from _volume(volume, where)
+    names: set[str] = set()
     for part in ("initContainers", "containers"):
         for at, container in enumerate(spec.get(part) or []):
-            where = f"{field}.{part}[{at}]"
-            if container.get("name") in seen:
-                causes.append(duplicate(f"{where}.name", container["name"]))
-            seen.add(container.get("name", ""))
-            causes += _container(container, where, volumes, init=part == "initContainers")
-    for key in ("hostname", "subdomain"):
-        if spec.get(key) and not (DNS_LABEL[0].match(spec[key]) and len(spec[key]) <= 63):
-            causes.append(wrong(f"{field}.{key}", spec[key], DNS_LABEL[1]))
-    for key in ("serviceAccountName", "priorityClassName", "nodeName"):
-        if spec.get(key) and not DNS_NAME[0].match(spec[key]):
-            causes.append(wrong(f"{field}.{key}", spec[key], DNS_NAME[1]))
-    return causes + _tolerations(spec, field)
+            where, name = f"{field}.{part}[{at}]", container["name"]
+            if name in names:
+                yield Cause(f"{where}.name", "FieldValueDuplicate", f"Duplicate value: {name}")
+            names.add(name)
+            yield from dns_label(f"{where}.name", name)
+            yield from _container(container, where, volumes)
+    for at, one in enumerate(spec.get("tolerations") or []):
+        where = f"{field}.tolerations[{at}]"
+        if one.get("operator") == "Exists" and one.get("value"):
+            yield wrong(f"{where}.operator", one, "value must be empty when `operator` is 'Exists'")
+        if "tolerationSeconds" in one and one.get("effect") != "NoExecute":
+            why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+            yield wrong(f"{where}.effect", one.get("effect", ""), why)
 
 
-def _volume(volume: Obj, field: str, names: set[str]) -> list[Cause]:
-    causes, name = [], str(volume.get("name", ""))
-    if name and not (DNS_LABEL[0].match(name) and len(name) <= 63):
-        causes.append(wrong(f"{field}.name", name, DNS_LABEL[1]))
-    if name in names:
-        causes.append(duplicate(f"{field}.name", name))
-    sources = [source for source in _SOURCES if source in volume]
-    if len(sources) > 1:
-        causes.append(forbidden_field(f"{field}.{sources[1]}", "may not specify more than 1 volume type"))
-    for where, items in _downward(volume, field):
-        for at, item in enumerate(items):
-            reference = item.get("fieldRef", {}).get("fieldPath", "")
-            plain = re.sub(r"\['[^']*'\]$", "", reference)
-            if reference and plain not in _VOLUME_FIELDS:
-                causes.append(unsupported(f"{where}[{at}].fieldRef.fieldPath", reference, _VOLUME_FIELDS))
-    for source in ("configMap", "secret", "downwardAPI", "projected"):
-        causes += _items(volume.get(source, {}), f"{field}.{source}")
-    return causes
+def _volume(volume: Obj, field: str) -> Iterator[Cause]:
+    if len(volume) > 2:
+        yield forbidden_field(field, f"may not specify more than 1 volume type: {sorted(volume)}")
+    projected = volume.get("projected", {})
+    yield from _mode(projected.get("defaultMode", 0), f"{field}.projected.defaultMode")
+    for one in (volume, *(projected.get("sources") or [])):
+        for kind in set(_ITEMS) & one.keys():
+            yield from _mode(one[kind].get("defaultMode", 0), f"{field}.{kind}.defaultMode")
+            for at, item in enumerate(one[kind].get("items") or []):
+                yield from _item(item, f"{field}.{kind}.items[{at}]")
 
 
-def _downward(volume: Obj, field: str) -> list[tuple[str, list[Obj]]]:
-    found = [(f"{field}.downwardAPI.items", volume.get("downwardAPI", {}).get("items") or [])]
-    for at, source in enumerate(volume.get("projected", {}).get("sources") or []):
-        found.append(
-            (f"{field}.projected.sources[{at}].downwardAPI.items", source.get("downwardAPI", {}).get("items") or [])
-        )
-    return found
-
-
-def _items(source: Obj, field: str) -> list[Cause]:
-    causes = []
-    mode = source.get("defaultMode", 0)
+def _mode(mode: int, field: str) -> Iterator[Cause]:
     if not 0 <= mode <= 0o777:
-        causes.append(
-            wrong(f"{field}.defaultMode", mode, "must be a number between 0 and 0777 (octal), both inclusive")
-        )
-    for at, item in enumerate(source.get("items") or []):
-        path = str(item.get("path", ""))
-        if path.startswith("/"):
-            causes.append(wrong(f"{field}.items[{at}].path", path, "must be a relative path"))
-        if ".." in path.split("/"):
-            causes.append(wrong(f"{field}.items[{at}].path", path, "must not contain '..'"))
-        if not 0 <= item.get("mode", 0) <= 0o777:
-            causes.append(
-                wrong(
-                    f"{field}.items[{at}].mode",
-                    item["mode"],
-                    "must be a number between 0 and 0777 (octal), both inclusive",
-                )
-            )
-    return causes
+        yield wrong(field, mode, "must be a number between 0 and 0777 (octal), both inclusive")
 
 
-def _container(container: Obj, field: str, volumes: set[str], *, init: bool) -> list[Cause]:
-    causes, name = [], str(container.get("name", ""))
-    if name and not (DNS_LABEL[0].match(name) and len(name) <= 63):
-        causes.append(wrong(f"{field}.name", name, DNS_LABEL[1]))
-    if not container.get("image"):
-        causes.append(required(f"{field}.image"))
-    elif container["image"] != container["image"].strip():
-        causes.append(wrong(f"{field}.image", container["image"], "must not have leading or trailing whitespace"))
-    if container["imagePullPolicy"] not in ("Always", "IfNotPresent", "Never"):
-        causes.append(
-            unsupported(f"{field}.imagePullPolicy", container["imagePullPolicy"], ("Always", "IfNotPresent", "Never"))
-        )
-    paths: set[str] = set()
-    for at, mount in enumerate(container.get("volumeMounts") or []):
-        causes += _mount(mount, f"{field}.volumeMounts[{at}]", volumes, paths)
-        paths.add(mount.get("mountPath", ""))
+def _item(item: Obj, field: str) -> Iterator[Cause]:
+    yield from _relative(item["path"], f"{field}.path")
+    yield from _mode(item.get("mode", 0), f"{field}.mode")
+    path = item.get("fieldRef", {}).get("fieldPath", "metadata.name")
+    if re.sub(r"\['[^']*'\]$", "", path) not in _VOLUME_FIELDS:
+        yield unsupported(f"{field}.fieldRef.fieldPath", path, _VOLUME_FIELDS)
+
+
+def _relative(path: str, field: str) -> Iterator[Cause]:
+    if path.startswith("/"):
+        yield wrong(field, path, "must be a relative path")
+    if ".." in path.split("/"):
+        yield wrong(field, path, "must not contain '..'")
+
+
+def _container(container: Obj, field: str, volumes: set[str]) -> Iterator[Cause]:
+    image, pull = container.get("image", ""), container["imagePullPolicy"]
+    if not image:
+        yield required(f"{field}.image")
+    elif image != image.strip():
+        yield wrong(f"{field}.image", image, "must not have leading or trailing whitespace")
+    if pull not in _PULLS:
+        yield unsupported(f"{field}.imagePullPolicy", pull, _PULLS)
+    yield from _mounts(container.get("volumeMounts") or [], f"{field}.volumeMounts", volumes)
     for at, one in enumerate(container.get("env") or []):
-        causes += _variable(one, f"{field}.env[{at}]")
-    if init:
-        causes += _init(container, field)
-    elif container.get("restartPolicy") not in (None, "Always", "OnFailure", "Never"):
-        causes.append(unsupported(f"{field}.restartPolicy", container["restartPolicy"], ("Always",)))
-    return causes + _resources(container["resources"], f"{field}.resources") + _probes(container, field)
+        yield from _variable(one, f"{field}.env[{at}]")
+    yield from _resources(container["resources"], f"{field}.resources")
+    if "exec" not in container.get("startupProbe", {"exec": {}}):
+        yield required(f"{field}.startupProbe", "must specify a handler type")
 
 
-def _mount(mount: Obj, field: str, volumes: set[str], paths: set[str]) -> list[Cause]:
-    causes = []
-    if mount.get("name") not in volumes:
-        causes.append(absent(f"{field}.name", str(mount.get("name", ""))))
-    path = str(mount.get("mountPath", ""))
-    if path in paths:
-        causes.append(wrong(f"{field}.mountPath", path, "must be unique"))
-    if ":" in path:
-        causes.append(wrong(f"{field}.mountPath", path, "must not contain ':'"))
-    below = str(mount.get("subPath", ""))
-    if below.startswith("/"):
-        causes.append(wrong(f"{field}.subPath", below, "must be a relative path"))
-    if ".." in below.split("/"):
-        causes.append(wrong(f"{field}.subPath", below, "must not contain '..'"))
-    return causes
+def _mounts(mounts: list[Obj], field: str, volumes: set[str]) -> Iterator[Cause]:
+    paths = [mount["mountPath"] for mount in mounts]
+    for at, mount in enumerate(mounts):
+        where, path = f"{field}[{at}]", paths[at]
+        if mount["name"] not in volumes:
+            yield Cause(f"{where}.name", "FieldValueNotFound", f"Not found: {mount['name']}")
+        if path in paths[:at]:
+            yield wrong(f"{where}.mountPath", path, "must be unique")
+        if ":" in path:
+            yield wrong(f"{where}.mountPath", path, "must not contain ':'")
+        if mount.get("subPath") and mount.get("subPathExpr"):
+            yield wrong(f"{where}.subPathExpr", mount["subPathExpr"], "subPathExpr and subPath are mutually exclusive")
+        yield from _relative(mount.get("subPath") or mount.get("subPathExpr") or "", f"{where}.subPath")
 
 
-def _variable(one: Obj, field: str) -> list[Cause]:
-    causes, name = [], str(one.get("name", ""))
-    if name and not _ENV.match(name):
-        causes.append(
-            wrong(
-                f"{field}.name",
-                name,
-                "a valid environment variable name must consist only of printable ASCII characters other than '='",
-            )
-        )
+def _variable(one: Obj, field: str) -> Iterator[Cause]:
+    if not re.fullmatch(r"[^=\x00-\x1f]+", one["name"]):
+        yield wrong(f"{field}.name", one["name"], "must consist only of printable ASCII characters other than '='")
     if one.get("value") and one.get("valueFrom"):
-        causes.append(wrong(f"{field}.valueFrom", "", "may not be specified when `value` is not empty"))
-    reference = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
-    if (
-        reference
-        and not reference.startswith(("metadata.labels[", "metadata.annotations["))
-        and reference not in _FIELDS
-    ):
-        causes.append(unsupported(f"{field}.valueFrom.fieldRef.fieldPath", reference, _FIELDS))
-    return causes
+        yield wrong(f"{field}.valueFrom", "", "may not be specified when `value` is not empty")
+    path = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "metadata.name")
+    if path not in _FIELDS and not path.startswith(("metadata.labels[", "metadata.annotations[")):
+        yield unsupported(f"{field}.valueFrom.fieldRef.fieldPath", path, _FIELDS)
 
 
-def _init(container: Obj, field: str) -> list[Cause]:
-    restart = container.get("restartPolicy")
-    if restart not in (None, "Always", "OnFailure", "Never"):
-        return [unsupported(f"{field}.restartPolicy", restart, ("Always",))]
-    if restart == "Always":
-        return []
-    why = "may not be set for init containers without restartPolicy=Always"
-    keys = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
-    return [forbidden_field(f"{field}.{key}", why) for key in keys if key in container]
-
-
-def _resources(resources: Obj, field: str) -> list[Cause]:
-    causes = []
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    for name, value in requests.items():
+def _resources(resources: Obj, field: str) -> Iterator[Cause]:
+    limits = resources.get("limits") or {}
+    for name, value in (resources.get("requests") or {}).items():
         if amount(value) < 0:
-            causes.append(wrong(f"{field}.requests[{name}]", value, "must be greater than or equal to 0"))
+            yield wrong(f"{field}.requests[{name}]", value, "must be greater than or equal to 0")
         if name in limits and amount(value) > amount(limits[name]):
-            causes.append(
-                wrong(f"{field}.requests", value, f"must be less than or equal to {name} limit of {limits[name]}")
-            )
+            yield wrong(f"{field}.requests", value, f"must be less than or equal to {name} limit of {limits[name]}")
         if "/" in name and amount(value) != amount(limits.get(name, -1)):
-            causes.append(wrong(f"{field}.requests", value, f"must be equal to {name} limit of {limits.get(name, 0)}"))
+            yield wrong(f"{field}.requests", value, f"must be equal to {name} limit of {limits.get(name, 0)}")
     for name, value in limits.items():
         if "/" in name and amount(value) != amount(value).to_integral_value():
-            causes.append(wrong(f"{field}.limits[{name}]", value, "must be an integer"))
-    return causes
+            yield wrong(f"{field}.limits[{name}]", value, "must be an integer")
 
 
-def _probes(container: Obj, field: str) -> list[Cause]:
-    causes = []
-    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        probe = container.get(name)
-        if probe is None:
-            continue
-        if not set(probe) & {"exec", "httpGet", "tcpSocket", "grpc"}:
-            causes.append(required(f"{field}.{name}", "must specify a handler type"))
-        if name != "readinessProbe" and probe["successThreshold"] != 1:
-            causes.append(wrong(f"{field}.{name}.successThreshold", probe["successThreshold"], "must be 1"))
-    return causes
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
-def _tolerations(spec: Obj, field: str) -> list[Cause]:
-    causes = []
-    for at, one in enumerate(spec.get("tolerations") or []):
-        if one.get("operator") == "Exists" and one.get("value"):
-            causes.append(
-                wrong(f"{field}.tolerations[{at}].operator", one, "value must be empty when `operator` is 'Exists'")
-            )
-        if "tolerationSeconds" in one and one.get("effect") != "NoExecute":
-            causes.append(
-                wrong(
-                    f"{field}.tolerations[{at}].effect",
-                    one.get("effect", ""),
-                    "effect must be 'NoExecute' when `tolerationSeconds` is set",
-                )
-            )
-    return causes
+_JOB = _words("""
+    activeDeadlineSeconds backoffLimit completionMode completions manualSelector parallelism podFailurePolicy
+    podReplacementPolicy selector suspend template ttlSecondsAfterFinished
+""")
+_POD = _words("""
+    activeDeadlineSeconds affinity automountServiceAccountToken containers dnsPolicy enableServiceLinks hostname
+    imagePullSecrets initContainers nodeName nodeSelector priority priorityClassName restartPolicy runtimeClassName
+    schedulerName securityContext serviceAccountName shareProcessNamespace subdomain terminationGracePeriodSeconds
+    tolerations topologySpreadConstraints volumes
+""")
+_POD_SECURITY = _words("""
+    fsGroup fsGroupChangePolicy runAsGroup runAsNonRoot runAsUser seccompProfile
+""")
+_CONTAINER = _words("""
+    args command env image imagePullPolicy lifecycle livenessProbe name readinessProbe resources restartPolicy
+    securityContext startupProbe terminationMessagePath terminationMessagePolicy volumeMounts workingDir
+""")
+_SECURITY = _words("""
+    allowPrivilegeEscalation capabilities readOnlyRootFilesystem runAsGroup runAsNonRoot runAsUser seccompProfile
+""")
+_PROBE = _words("exec failureThreshold initialDelaySeconds periodSeconds successThreshold timeoutSeconds")
+_MOUNT = _words("mountPath name readOnly subPath subPathExpr")
+_VOLUME = _words("configMap downwardAPI emptyDir name persistentVolumeClaim projected secret")
 
 
-def check_pod_change(before: Obj, pod: Obj) -> list[Cause]:
-    """The next version of a pod."""
-    return [] if _fixed(before) == _fixed(pod) else [forbidden_field("spec", _CHANGE_WHY)]
+def refuse_unknown(kind: Kind, obj: Obj) -> None:
+    """Refuse a pod, or a Job of such pods, that asks for what is not done here, so that no test believes in it."""
+    found: list[str] = []
+    if kind is PODS:
+        found += _unknown(obj["spec"])
+    elif kind is JOBS:
+        found += [*_beyond(obj["spec"], _JOB, "spec"), *_unknown(obj["spec"]["template"]["spec"])]
+    found.sort()
+    if kind is JOBS and obj["spec"]["completionMode"] != "Indexed":
+        found.append("spec.completionMode NonIndexed")
+    if found:
+        said = f"the tests' cluster does not know, in {kind.kind} {name_of(obj)}: {', '.join(found)}"
+        raise Refusal(422, "Invalid", said)
 
 
-def _fixed(pod: Obj) -> Obj:
-    spec: Obj = clone(pod["spec"])
-    for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
-        container.pop("image", None)
-    for key in ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"):
-        spec.pop(key, None)
-    return spec
+def _unknown(spec: Obj) -> Iterator[str]:
+    """Find the fields of a pod's spec that mean nothing here."""
+    yield from _beyond(spec, _POD, "spec")
+    yield from _beyond(spec.get("securityContext"), _POD_SECURITY, "spec.securityContext")
+    for part in ("initContainers", "containers"):
+        for container in spec.get(part) or []:
+            yield from _of_container(container, f"spec.{part}.{container['name']}", init=part == "initContainers")
+    for volume in spec.get("volumes") or []:
+        yield from _beyond(volume, _VOLUME, f"spec.volumes.{volume['name']}")
+    for constraint in spec.get("topologySpreadConstraints") or []:
+        if constraint.get("whenUnsatisfiable") != "ScheduleAnyway":
+            yield "spec.topologySpreadConstraints.whenUnsatisfiable"
+    affinity, preferred = spec.get("affinity") or {}, _words("preferredDuringSchedulingIgnoredDuringExecution")
+    yield from _beyond(affinity, _words("podAffinity"), "spec.affinity")
+    yield from _beyond(affinity.get("podAffinity"), preferred, "spec.affinity.podAffinity")
+
+
+def _of_container(container: Obj, field: str, *, init: bool) -> Iterator[str]:
+    yield from _beyond(container, _CONTAINER, field)
+    security = container.get("securityContext") or {}
+    yield from _beyond(security, _SECURITY, f"{field}.securityContext")
+    if (security.get("capabilities") or {}) not in ({}, {"drop": ["ALL"]}):
+        yield f"{field}.securityContext.capabilities"
+    if container.get("restartPolicy") != ("Always" if init else None):  # all init containers are sidecars
+        yield f"{field}.restartPolicy"
+    for probe, known in (("startupProbe", _PROBE), ("livenessProbe", frozenset()), ("readinessProbe", frozenset())):
+        yield from _beyond(container.get(probe), known, f"{field}.{probe}")
+    yield from _beyond(container.get("lifecycle"), _words("preStop"), f"{field}.lifecycle")
+    for hook, handler in (container.get("lifecycle") or {}).items():
+        yield from _beyond(handler, _words("exec"), f"{field}.lifecycle.{hook}")
+    for mount in container.get("volumeMounts") or []:
+        yield from _beyond(mount, _MOUNT, f"{field}.volumeMounts.{mount['name']}")
+
+
+def _beyond(found: Obj | None, known: frozenset[str], field: str) -> Iterator[str]:
+    yield from (f"{field}.{key}" for key in (found or {}).keys() - known)

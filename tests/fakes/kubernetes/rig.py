@@ -1,11 +1,4 @@
-"""A cluster for a test.
-
-::
-
-    with cluster(tmp_path, nodes=[node("a"), node("b", gpus=4)]) as k8s:
-        client = lightkube.Client(KubeConfig.from_file(k8s.kubeconfig))
-        k8s.fault("status", method="POST", path="/jobs", code=429, retry_after=1)
-"""
+"""A cluster for a test: ``with cluster(tmp_path, nodes=[node("a"), node("b", gpus=4)]) as k8s: ...``."""
 
 from __future__ import annotations
 
@@ -24,67 +17,58 @@ from pathlib import Path
 from typing import Any
 
 from tests import preloaded
-from tests.fakes.kubernetes.certificates import Authority, write_kubeconfig
+from tests.fakes.kubernetes.certificates import make_certificate, write_kubeconfig
 
 ROOT = Path(__file__).resolve().parents[3]
-START_S, STOP_S = 30, 60
-ANSWER_S = 120
+STOP_S, ANSWER_S = 60, 120
 NAMESPACE = "team-vision"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-MASTERS = "system:masters"
 
 
 def node(name: str, *, cpu: str = "8", memory: str = "32Gi", gpus: int = 0, **more: Any) -> dict[str, Any]:
-    """A node; `more`: ``labels``, ``taints``, ``resources``, ``pods``."""
-    resources = dict(more.pop("resources", {}))
-    if gpus:
-        resources["nvidia.com/gpu"] = gpus
-    return {"name": name, "cpu": cpu, "memory": memory, "resources": resources, **more}
+    """Return a node; `more`: ``labels``, ``taints``, ``pods``."""
+    return {"name": name, "cpu": cpu, "memory": memory, "resources": {"nvidia.com/gpu": gpus} if gpus else {}, **more}
 
 
 class FakeCluster:
-    """A running cluster. `kubeconfig` is the administrator's, by token; `namespace` is there and empty."""
+    """A running cluster. `kubeconfig` is the administrator's, by token; `namespace` is empty."""
 
     def __init__(self, place: Path, knobs: dict[str, Any]) -> None:
-        self.place, self.namespace = place, NAMESPACE
-        place.mkdir(parents=True, exist_ok=True)
-        self._authority = Authority(place / "certificates")
-        self.authority = self._authority.file
-        server = self._authority.server()
+        self.place, self.namespace, self.log = place, NAMESPACE, place / "cluster.log"
+        place.mkdir(parents=True)
+        self.authority, certificate = make_certificate(place)
         self._token = secrets.token_hex(16)
-        self.log = place / "cluster.log"
-        tokens = {self._token: ("admin", [MASTERS])}
-        namespaces = {NAMESPACE: dict(RESTRICTED)}
         plain = {
-            "place": str(place), "authority": str(self.authority), "certificate": str(server.certificate),
-            "key": str(server.key), "tokens": tokens, "namespaces": namespaces, **knobs,
+            "place": str(place), "certificate": str(certificate),
+            "tokens": {self._token: ("admin", ["system:masters"])},
+            "namespaces": {NAMESPACE: {"pod-security.kubernetes.io/enforce": "restricted"}}, **knobs,
         }  # fmt: skip
         file = place / "knobs.json"
         file.write_text(json.dumps(plain))
         with self.log.open("wb") as output:
-            self.process = preloaded.Popen(
+            self._process = preloaded.Popen(
                 [sys.executable, "-m", "tests.fakes.kubernetes", str(file)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=ROOT,
             )  # fmt: skip
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
         assert line, self.log.read_text()
         ports = json.loads(line)
         self.url, self._control = f"https://127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['control']}"
-        self.kubeconfig = self.kubeconfig_of("admin")
+        self.kubeconfig = self._write_kubeconfig("admin", self._token)
 
-    def kubeconfig_of(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """A kubeconfig for a user, new ones included; what they may do is up to roles."""
-        file = self.place / f"{user.replace(':', '-').replace('/', '-')}.kubeconfig"
-        token = self._token
-        if user != "admin":
-            token = secrets.token_hex(16)
-            self.do("token", token=token, user=user, groups=list(groups))
+    def kubeconfig_of(self, user: str) -> Path:
+        """Return a kubeconfig for a user, new ones included; what they may do is up to roles."""
+        token = secrets.token_hex(16)
+        self.do("token", token=token, user=user, groups=[])
+        return self._write_kubeconfig(user, token)
+
+    def _write_kubeconfig(self, user: str, token: str) -> Path:
+        file = self.place / f"{user}.kubeconfig"
         return write_kubeconfig(file, self.url, self.authority, namespace=self.namespace, token=token)
 
-    def do(self, wish: str, **given: Any) -> Any:
-        """One wish of the control port (:mod:`tests.fakes.kubernetes.control`)."""
-        request = urllib.request.Request(f"{self._control}/{wish}", json.dumps(given).encode(), method="POST")
+    def do(self, command: str, /, **given: Any) -> Any:
+        """Send one request to the control port (:class:`tests.fakes.kubernetes.cluster.Control`)."""
+        request = urllib.request.Request(f"{self._control}/{command}", json.dumps(given).encode(), method="POST")
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
                 return json.load(answer)["result"]
@@ -92,12 +76,13 @@ class FakeCluster:
             raise AssertionError(json.load(error)["error"]) from None
 
     def ask(self, method: str, path: str, body: object = None, *, content: str = "application/json") -> Any:
-        """A request of the administrator's, and its answer as plain objects; AssertionError with a refusal."""
+        """Send a request of the administrator's; return its answer as plain objects. Raises AssertionError with a
+        refusal."""
         with self.open(method, path, body, content=content) as answer:
             return json.load(answer)
 
     def open(self, method: str, path: str, body: object = None, *, content: str = "application/json") -> HTTPResponse:
-        """The same, of which the answer is read as it comes."""
+        """Do the same, with an answer that is read as it comes."""
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
@@ -109,28 +94,27 @@ class FakeCluster:
         return answer
 
     def fault(self, what: str, **given: Any) -> None:
-        """``drop``, ``reset``, ``status`` or ``slow``; see :class:`tests.fakes.kubernetes.faults.Fault`."""
+        """Let requests meet ``drop``, ``status`` or ``slow``; see :class:`tests.fakes.kubernetes.web.Fault`."""
         self.do("fault", what=what, **given)
 
     def counts(self, *, reset: bool = False) -> dict[str, int]:
-        """Requests since the start or since the last reset, by verb and resource."""
-        return dict(self.do("counts", reset=reset)["requests"])
+        """Return requests since the start or since the last reset, by verb and resource."""
+        return dict(self.do("counts", reset=reset))
 
     def stop(self) -> None:
-        """End the cluster and every process in it."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
         try:
-            self.process.wait(STOP_S)
+            self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.process.stdout.close()
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
 
 
 @contextlib.contextmanager
 def cluster(place: Path, *, nodes: Sequence[dict[str, Any]] | None = None, **knobs: Any) -> Iterator[FakeCluster]:
-    """A cluster with these nodes; `knobs` are those of :class:`tests.fakes.kubernetes.cluster.Knobs`."""
+    """Run a cluster with these nodes; `knobs` are those of :class:`tests.fakes.kubernetes.cluster.Knobs`."""
     found = FakeCluster(place / "kubernetes", {"nodes": list(nodes or [node("node-a")]), **knobs})
     try:
         yield found
@@ -139,7 +123,7 @@ def cluster(place: Path, *, nodes: Sequence[dict[str, Any]] | None = None, **kno
 
 
 def eventually(check: Callable[[], Any], what: str, seconds: float = 120.0) -> Any:
-    """The first true answer of `check`; fails when none came in time."""
+    """Return the first true answer of `check`; fail when none came in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = check()

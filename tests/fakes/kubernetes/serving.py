@@ -8,49 +8,36 @@ import secrets
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 
-import yaml
-
 from tests.fakes.kubernetes.authorization import Authorizer, User, Wanted
-from tests.fakes.kubernetes.discovery import discover
-from tests.fakes.kubernetes.escalation import Escalation
 from tests.fakes.kubernetes.executing import Begin, check, execute
-from tests.fakes.kubernetes.faults import Faults
 from tests.fakes.kubernetes.kinds import ACCESS_REVIEWS, PODS, SERVICE_ACCOUNTS, Obj
-from tests.fakes.kubernetes.patches import APPLY_PATCH, patched
-from tests.fakes.kubernetes.refusals import Refusal, bad_request, no_such_path, not_found
+from tests.fakes.kubernetes.objects import clone
+from tests.fakes.kubernetes.refusals import Refusal, about, bad_request, no_such_path
 from tests.fakes.kubernetes.registry import Asked, Deletion, Registry
 from tests.fakes.kubernetes.routes import Route, Routes
 from tests.fakes.kubernetes.store import in_json
-from tests.fakes.kubernetes.watching import Lists, Watches
-from tests.fakes.kubernetes.web import Request, Response
+from tests.fakes.kubernetes.watching import Watches, list_of
+from tests.fakes.kubernetes.web import Fault, Request, Response, meet
 
-ExecuteIn = Callable[[Obj, Request], Begin]
-LogOf = Callable[[Obj, Request], AsyncIterator[bytes]]
+MERGE_PATCH, STRATEGIC_PATCH = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 
 class ApiServer:
     """Answers requests. `log_of` and `execute_in` are the kubelets' part; `counts` has requests by verb and kind."""
 
-    def __init__(
-        self, registry: Registry, authorizer: Authorizer, routes: Routes, lists: Lists, watches: Watches, faults: Faults
-    ) -> None:
+    def __init__(self, registry: Registry, authorizer: Authorizer, routes: Routes) -> None:
         self._registry, self._authorizer, self._routes = registry, authorizer, routes
-        self._lists, self._watches, self._faults = lists, watches, faults
-        self._escalation = Escalation(registry.store, authorizer)
-        self.log_of: LogOf | None = None
-        self.execute_in: ExecuteIn | None = None
+        self.watches = Watches(registry.store)
+        self.faults: list[Fault] = []
+        self.log_of: Callable[[Obj, Request], AsyncIterator[bytes]] | None = None
+        self.execute_in: Callable[[Obj, Request], Begin] | None = None
         self.counts: dict[str, int] = {}
-        self.address = ""
 
     async def answer(self, request: Request) -> Response:
-        """One request."""
         try:
-            await self._faults.meet(request)
-            if request.reset:
-                return Response(200)
+            await meet(self.faults, request)
             return await self._answer(request)
         except Refusal as refusal:
             headers = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
@@ -61,164 +48,112 @@ class ApiServer:
             return Response(500, in_json(Refusal(500, "InternalError", f"Internal error occurred: {text}").status))
 
     async def _answer(self, request: Request) -> Response:
-        user = request.user = self._authorizer.user_of(request)
-        if request.method == "GET":
-            found = discover(request.path, self._routes, self._registry.release, self.address)
-            if isinstance(found, str):
-                return Response(200, found.encode(), "text/plain; charset=utf-8")
-            if found is not None:
-                return Response(200, in_json(found))
+        user = self._authorizer.user_of(request)
+        if request.method == "GET" and (found := self._routes.discover(request.path, self._registry.release)):
+            return Response(200, in_json(found))
         route = self._routes.route(request)
         counted = f"{route.verb} {route.resource}"
         self.counts[counted] = self.counts.get(counted, 0) + 1
         if route.kind is ACCESS_REVIEWS:
             return Response(201, in_json(self._review(user, _decoded(request))))
-        wanted = Wanted(route.verb, route.kind.group, route.resource, route.namespace, route.name)
-        self._authorizer.demand(user, wanted, route.kind)
-        if route.part == "exec" and route.verb == "get" and self._asks_twice:
-            self._authorizer.demand(user, replace(wanted, verb="create"), route.kind)
-        return await self._execute(route, request)
+        verbs = [route.verb]
+        if route.part == "exec" and tuple(map(int, self._registry.release.split("."))) >= (1, 35):
+            verbs.append("create")  # AuthorizePodWebsocketUpgradeCreatePermission
+        for verb in verbs:
+            wanted = Wanted(verb, route.kind.group, route.resource, route.namespace, route.name)
+            self._authorizer.demand(user, wanted, route.kind)
+        if route.part in ("log", "exec"):
+            pod = self._registry.get(PODS, route.namespace, route.name)
+            if self.log_of is None or self.execute_in is None:
+                raise no_such_path()
+            if route.part == "exec":
+                return await execute(request, self._registry.release, check(request), self.execute_in(pod, request))
+            return Response(200, media="text/plain", stream=self.log_of(pod, request))
+        if route.verb == "watch":
+            return Response(200, stream=self.watches.begin(route.kind, route.place, request))
+        asked = Asked(
+            dry_run=request.query.get("dryRun") == "All", strict=request.query.get("fieldValidation") == "Strict",
+            guard=functools.partial(self._authorizer.guard, user),
+        )  # fmt: skip
+        found = self._execute(route, request, asked)
+        return Response(201 if route.verb == "create" else 200, in_json(found))
 
-    async def _execute(self, route: Route, request: Request) -> Response:
-        if route.part == "log":
-            return self._log(route, request)
-        if route.part == "exec":
-            return await self._exec(route, request)
+    def _execute(self, route: Route, request: Request, asked: Asked) -> Obj:
+        registry, where = self._registry, (route.kind, route.place, route.name)
         if route.part == "token":
             return self._token(route)
-        if route.verb == "watch":
-            stream = self._watches.begin(route.kind, _of_list(route), request)
-            return Response(200, stream=stream)
-        how: dict[str, Callable[[Route, Request], tuple[int, Obj]]] = {
-            "get": lambda route, _: (200, self._registry.get(route.kind, _place(route), route.name)),
-            "list": lambda route, request: (200, self._lists.answer(route.kind, _of_list(route), request)),
-            "create": self._create, "update": self._update, "patch": self._patch, "delete": self._delete,
-        }  # fmt: skip
-        status, found = how[route.verb](route, request)
-        return Response(status, in_json(found))
+        if route.verb == "list":
+            return list_of(registry.store, route.kind, route.place, request)
+        if route.verb == "get":
+            return registry.get(*where)
+        if route.verb == "create":
+            return registry.create(route.kind, route.place, _decoded(request), asked)
+        if route.verb == "update":
+            return registry.update(route.kind, route.place, _decoded(request), part=route.part, asked=asked)
+        before = registry.get(*where)
+        if route.verb == "patch":
+            after = patched(before, _decoded(request), request.headers.get("content-type", ""))
+            return registry.update(route.kind, route.place, after, part=route.part, asked=asked)
+        last = registry.delete(*where, _deletion(request))
+        if route.kind is PODS or registry.store.get(*where) is not None:
+            return last
+        details = {**about(route.kind, route.name), "uid": before["metadata"]["uid"]}
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}
 
-    def _create(self, route: Route, request: Request) -> tuple[int, Obj]:
-        return 201, self._registry.create(route.kind, _place(route), _decoded(request), self._asked(request))
-
-    def _update(self, route: Route, request: Request) -> tuple[int, Obj]:
-        return 200, self._registry.update(
-            route.kind, _place(route), route.name, _decoded(request), part=route.part, asked=self._asked(request)
-        )
-
-    def _patch(self, route: Route, request: Request) -> tuple[int, Obj]:
-        media = request.headers.get("content-type", "").split(";")[0].strip()
-        patch = _decoded(request)
-        before = self._registry.store.get(route.kind, _place(route), route.name)
-        if media == APPLY_PATCH:
-            if "fieldManager" not in request.query:
-                raise Refusal(
-                    422,
-                    "Invalid",
-                    'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
-                )
-            if before is None:
-                return 201, self._registry.create(route.kind, _place(route), patch, self._asked(request))
-        if before is None:
-            raise not_found(route.kind, route.name)
-        after = patched(before, patch, media)
-        given = patch.get("metadata", {}) if isinstance(patch, dict) else {}
-        if "resourceVersion" not in (given or {}):
-            after["metadata"].pop("resourceVersion", None)
-        return 200, self._registry.update(
-            route.kind, _place(route), route.name, after, part=route.part, asked=self._asked(request)
-        )
-
-    def _delete(self, route: Route, request: Request) -> tuple[int, Obj]:
-        before = self._registry.get(route.kind, _place(route), route.name)
-        found = self._registry.delete(route.kind, _place(route), route.name, _deletion(request))
-        if route.kind is PODS or self._registry.store.get(route.kind, _place(route), route.name) is not None:
-            return 200, found
-        details = {
-            "name": route.name,
-            "group": route.kind.group,
-            "kind": route.kind.plural,
-            "uid": before["metadata"]["uid"],
-        }
-        return 200, {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-            "details": {key: value for key, value in details.items() if value},
-        }  # fmt: skip
-
-    def _asked(self, request: Request) -> Asked:
-        dry = request.query.get("dryRun", "")
-        if dry not in ("", "All"):
-            raise Refusal(
-                422,
-                "Invalid",
-                f'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: "{dry}": supported values: "All"',
-            )
-        guard = functools.partial(self._escalation.refuse, request.user)
-        return Asked(dry == "All", request.query.get("fieldValidation") or "Warn", request.warnings, guard)
-
-    def _log(self, route: Route, request: Request) -> Response:
-        pod = self._registry.get(PODS, route.namespace, route.name)
-        if self.log_of is None:
-            raise no_such_path()
-        return Response(200, media="text/plain", stream=self.log_of(pod, request))
-
-    @property
-    def _asks_twice(self) -> bool:
-        """Who executes by GET must be allowed `create`, too (1.35: AuthorizePodWebsocketUpgradeCreatePermission)."""
-        return tuple(int(part) for part in self._registry.release.split(".")[:2]) >= (1, 35)
-
-    async def _exec(self, route: Route, request: Request) -> Response:
-        pod = self._registry.get(PODS, route.namespace, route.name)
-        command = check(request)
-        if self.execute_in is None:
-            raise no_such_path()
-        return await execute(request, self._registry.release, command, self.execute_in(pod, request))
-
-    def _token(self, route: Route) -> Response:
-        """TokenRequest: a token of a service account, which does not expire here."""
+    def _token(self, route: Route) -> Obj:
+        """Make a token of a service account, which does not expire here."""
         self._registry.get(SERVICE_ACCOUNTS, route.namespace, route.name)
-        token = secrets.token_hex(16)
-        groups = [f"system:serviceaccounts:{route.namespace}"]
-        self._authorizer.tokens[token] = (f"system:serviceaccount:{route.namespace}:{route.name}", groups)
-        found = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
-        return Response(201, in_json(found))
+        token, name = secrets.token_hex(16), f"system:serviceaccount:{route.namespace}:{route.name}"
+        self._authorizer.tokens[token] = (name, [f"system:serviceaccounts:{route.namespace}"])
+        return {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "status": {"token": token}}
 
     def _review(self, user: User, review: Obj) -> Obj:
-        asked = review.get("spec", {}).get("resourceAttributes") or {}
-        resource = asked.get("resource", "") + (f"/{asked['subresource']}" if asked.get("subresource") else "")
-        wanted = Wanted(
-            asked.get("verb", ""), asked.get("group", ""), resource, asked.get("namespace", ""), asked.get("name", "")
-        )
-        return {**review, "kind": ACCESS_REVIEWS.kind, "apiVersion": ACCESS_REVIEWS.api_version,
-                "status": {"allowed": self._authorizer.may(user, wanted)}}  # fmt: skip
-
-
-def _place(route: Route) -> str:
-    return route.namespace if route.kind.namespaced else ""
-
-
-def _of_list(route: Route) -> str:
-    return _place(route)
+        asked = {key: value for key, value in review["spec"]["resourceAttributes"].items() if value}
+        resource = "/".join(asked[key] for key in ("resource", "subresource") if key in asked)
+        place = (asked.get("namespace", ""), asked.get("name", ""))
+        wanted = Wanted(asked["verb"], asked.get("group", ""), resource, *place)
+        return {**review, "status": {"allowed": self._authorizer.may(user, wanted)}}
 
 
 def _decoded(request: Request) -> Any:
-    media = request.headers.get("content-type", "")
     try:
-        if "yaml" in media:
-            return yaml.safe_load(request.body)
         return json.loads(request.body)
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
 
 
 def _deletion(request: Request) -> Deletion:
     body = _decoded(request) if request.body else {}
-    conditions = body.get("preconditions") or {}
-    grace = body.get("gracePeriodSeconds", request.query.get("gracePeriodSeconds"))
-    propagation = body.get("propagationPolicy") or request.query.get("propagationPolicy") or ""
-    if propagation == "Orphan" or body.get("orphanDependents"):
+    propagation = body.get("propagationPolicy") or request.query.get("propagationPolicy")
+    if propagation not in (None, "Background", "Foreground"):
         raise bad_request("the tests' cluster orphans no objects")
-    return Deletion(
-        propagation, None if grace is None else int(grace), conditions.get("uid") or "",
-        conditions.get("resourceVersion") or "",
-        "All" in (body.get("dryRun") or []) or request.query.get("dryRun") == "All",
-    )  # fmt: skip
+    version = (body.get("preconditions") or {}).get("resourceVersion", "")
+    return Deletion(propagation == "Foreground", body.get("gracePeriodSeconds"), version)
+
+
+def patched(obj: Obj, patch: Obj, media: str) -> Obj:
+    """Return the object with the patch applied; without the patch's own it has no version."""
+    if media not in (MERGE_PATCH, STRATEGIC_PATCH):
+        message = f"the body of the request was in an unknown format: {media}"
+        raise Refusal(415, "UnsupportedMediaType", message)
+    obj = clone(obj)
+    del obj["metadata"]["resourceVersion"]
+    return dict(_merge(obj, patch, strategic=media == STRATEGIC_PATCH))
+
+
+def _merge(target: Any, patch: Any, *, strategic: bool) -> Any:
+    """RFC 7386; `strategic`: ``$deleteFromPrimitiveList`` is obeyed."""
+    if not isinstance(patch, dict):
+        if strategic and target and isinstance(patch, list):
+            raise bad_request("the tests' API server merges no lists")
+        return patch
+    found = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if strategic and key.startswith("$deleteFromPrimitiveList/"):
+            name = key.partition("/")[2]
+            found[name] = [one for one in found.get(name) or [] if one not in value]
+        elif value is None:
+            found.pop(key, None)
+        else:
+            found[key] = _merge(found.get(key), value, strategic=strategic)
+    return found

@@ -1,41 +1,39 @@
-"""HTTP/1.1 on asyncio: as much as an API server needs, and nearness to the connection, so that it can be broken."""
+"""HTTP/1.1 on asyncio: as much as an API server needs, near to the connection, so that it can be broken; and the faults
+that a test asks for."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-HEAD_BYTES = 64 * 1024
-BODY_BYTES = 3 * 1024 * 1024
-"""The API server's limit of a request."""
+from tests.fakes.kubernetes.refusals import Refusal
 
 
 @dataclass
 class Request:
-    """What was asked; `pairs` is the query with what is in it several times, `user` who asks, `drop` whether the answer
-    is to be thrown away."""
+    """What was asked; `pairs` is the query with what is in it several times, `drop` whether the answer is to be thrown
+    away."""
 
     method: str
     path: str
-    query: dict[str, str]
+    pairs: list[tuple[str, str]]
     headers: dict[str, str]
     body: bytes
-    warnings: list[str] = field(default_factory=list)
     drop: bool = False
-    reset: bool = False
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-    user: Any = None
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(self.pairs)
 
     def asks(self, name: str) -> bool:
-        """Whether a query parameter is true."""
         return self.query.get(name, "").lower() in ("1", "true")
 
 
@@ -51,28 +49,23 @@ class Response:
     stream: AsyncIterator[bytes] | None = None
     upgrade: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None = None
 
-
-Answer = Callable[[Request], Awaitable[Response]]
-
-
-class Broken(Exception):
-    """The connection is to be reset now."""
+    def head(self, more: dict[str, str]) -> bytes:
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", f"Content-Type: {self.media}"]
+        lines += [f"{name}: {value}" for name, value in {**self.headers, **more}.items()]
+        return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
 class WebServer:
-    """Listens on loopback. `port` stays the same over :meth:`stop` and :meth:`start`."""
+    """Listens on loopback, at `port`."""
 
-    def __init__(self, answer: Answer, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, answer: Callable[[Request], Awaitable[Response]], tls: ssl.SSLContext | None = None) -> None:
         self._answer, self._tls = answer, tls
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self) -> None:
-        """Listen."""
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=HEAD_BYTES, backlog=1024
-        )
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -90,8 +83,6 @@ class WebServer:
         try:
             while await self._one(reader, writer):
                 pass
-        except Broken:
-            _reset(writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
             writer.transport.abort()
         finally:
@@ -99,73 +90,42 @@ class WebServer:
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer; False where the connection is over."""
+        """Answer one request; False where the connection is over."""
         head = await reader.readuntil(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        method, target, _ = lines[0].split(" ", 2)
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, _ = first.split(" ", 2)
         headers = {}
-        for line in lines[1:]:
-            name, colon, value = line.partition(":")
-            if colon:
-                headers[name.strip().lower()] = value.strip()
-        body = await _body(reader, headers)
+        for line in filter(None, lines):
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
         parts = urlsplit(target)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
-        request = Request(
-            method, unquote(parts.path), dict(pairs), headers, body, pairs=pairs
-        )  # fmt: skip
+        request = Request(method, unquote(parts.path), pairs, headers, body)
         response = await self._answer(request)
-        if request.drop or request.reset:
-            raise Broken
-        for text in request.warnings:
-            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-            response.headers["Warning"] = ", ".join(
-                filter(None, [response.headers.get("Warning"), f'299 - "{escaped}"'])
-            )
-        keep = headers.get("connection", "").lower() != "close"
+        if request.drop:
+            _reset(writer)
+            return False
         if response.upgrade is not None:
-            writer.write(_head(response, {}))
+            writer.write(response.head({}))
             await writer.drain()
             await response.upgrade(reader, writer)
             return False
         if response.stream is not None:
-            await _stream(reader, writer, response)
+            await _stream(reader, writer, response, response.stream)
             return False
-        _send(writer, response, keep, method == "HEAD")
+        writer.write(response.head({"Content-Length": str(len(response.body))}) + response.body)
         await writer.drain()
-        return keep
+        return headers.get("connection", "").lower() != "close"
 
 
-async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        found = b""
-        while True:
-            size = int((await reader.readline()).split(b";")[0], 16)
-            found += await reader.readexactly(size)
-            await reader.readline()
-            if size == 0:
-                return found
-    return await reader.readexactly(int(headers.get("content-length", "0")))
-
-
-def _head(response: Response, more: dict[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}", f"Content-Type: {response.media}"]
-    lines += [f"{name}: {value}" for name, value in {**response.headers, **more}.items()]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
-
-
-def _send(writer: asyncio.StreamWriter, response: Response, keep: bool, head_only: bool) -> None:
-    more = {"Content-Length": str(len(response.body)), "Connection": "keep-alive" if keep else "close"}
-    writer.write(_head(response, more) + (b"" if head_only else response.body))
-
-
-async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: Response) -> None:
-    """Chunks until the stream ends or the other side has gone."""
-    assert response.stream is not None
-    writer.write(_head(response, {"Transfer-Encoding": "chunked"}))
+async def _stream(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: Response, stream: AsyncIterator[bytes]
+) -> None:
+    """Send chunks until the stream ends or the other side has gone."""
+    writer.write(response.head({"Transfer-Encoding": "chunked"}))
     await writer.drain()
     gone = asyncio.ensure_future(reader.read(1))
-    stream = response.stream
     try:
         while True:
             step = asyncio.ensure_future(anext(stream, None))
@@ -185,9 +145,7 @@ async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
         await writer.drain()
     finally:
         gone.cancel()
-        close = getattr(stream, "aclose", None)
-        if close is not None:
-            await close()
+        await stream.aclose()  # type: ignore[attr-defined]
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
@@ -196,3 +154,38 @@ def _reset(writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
+
+
+@dataclass
+class Fault:
+    """What the next `count` requests meet that `method` ("" = all) and `path` (a pattern) choose. `what`: ``drop``
+    (executed, but not answered), ``status`` (refused with `code`), ``slow`` (executed after `seconds`)."""
+
+    what: str
+    method: str = ""
+    path: str = ""
+    count: int = 1
+    seconds: float = 0.0
+    code: int = 500
+    retry_after: int | None = None
+
+    def fits(self, request: Request) -> bool:
+        asked = request.path + ("?watch" if request.asks("watch") else "")
+        return self.method in ("", request.method) and re.search(self.path, asked) is not None
+
+
+async def meet(faults: list[Fault], request: Request) -> None:
+    """Let a request meet the first fault that fits, before it is executed."""
+    fault = next((one for one in faults if one.fits(request)), None)
+    if fault is None:
+        return
+    fault.count -= 1
+    if fault.count == 0:
+        faults.remove(fault)
+    await asyncio.sleep(fault.seconds)
+    request.drop = fault.what == "drop"
+    if fault.what == "status" and fault.code == 429:
+        message = "the server has received too many requests and has asked us to try again later"
+        raise Refusal(429, "TooManyRequests", message, retry_after=fault.retry_after)
+    if fault.what == "status":
+        raise Refusal(fault.code, "InternalError", "an error on the server has prevented the request from succeeding")

@@ -1,33 +1,51 @@
-"""How the kubelets of a cluster are."""
+"""How the kubelets of a cluster are: what the knobs of the cluster say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 from tests.fakes.kubernetes.kinds import Obj
-from tests.fakes.kubernetes.kubelet.images import Images
+
+
+class PullFailed(Exception):
+    """No registry has the image."""
+
+
+@dataclass
+class Images:
+    """Each image is the machine's own file system, but for those that match a pattern of `missing`. `known` maps names
+    to their configuration (``env``, ``user``, ``group``)."""
+
+    missing: list[str] = field(default_factory=list)
+    known: dict[str, Obj] = field(default_factory=dict)
+
+    def get(self, name: str) -> Obj:
+        if any(fnmatch(name, pattern) for pattern in self.missing):
+            full = name if ":" in name.rsplit("/", 1)[-1] or "@" in name else f"{name}:latest"
+            what = f'failed to pull and unpack image "{full}": failed to resolve reference "{full}"'
+            raise PullFailed(f"rpc error: code = NotFound desc = {what}: {full}: not found")
+        return self.known.get(name, {})
 
 
 @dataclass
 class Conduct:
-    """How kubelets are: what the knobs of the cluster say."""
+    """The fields of the cluster's knob ``kubelet``."""
 
     backoff_s: float = 1.0
     probe_s: float = 10.0
     """The longest pause between two probes: tests need not wait as long as sites do."""
     sync_s: float = 0.2
-    log_bytes: int = 10 * 1024 * 1024
     memory_limits: bool = False
     policies: bool = False
-    """Whether NetworkPolicies are enforced, as far as :mod:`tests.fakes.kubernetes.kubelet.policies` goes."""
+    """Whether NetworkPolicies are enforced, as far as :func:`tests.fakes.kubernetes.kubelet.worker.is_cut_off` goes."""
     loses_ends: bool = False
     """Whether the end of a container that ends by itself during its pod's deletion is lost, so that its sidecars are
     left alone until the pod's grace is over. Kubelet 1.36 is so where containerd is just taking that container down
     ("ttrpc: closed")."""
     imagined_s: float | None = None
-    """Seconds that each container takes, without processes; None runs them. Sidecars go on until they are ended."""
+    """Seconds that each container takes, without processes; None runs them. Sidecars run until they are ended."""
     imagined_word: str = ""
     """What imagined sidecars leave as their termination message; ``%s`` is the Job's name."""
     images: Images = field(default_factory=Images)
@@ -37,13 +55,10 @@ class Conduct:
     """Directories of the machine that claims of these names are."""
     detached: dict[str, str] = field(default_factory=dict)
     """Claims whose volumes cannot be attached now, and why."""
-    token_of: Callable[[str, str], str] = lambda namespace, account: ""
 
 
 def conduct_of(knobs: Obj) -> Conduct:
-    """From the cluster's knob ``kubelet``: the fields of :class:`Conduct`, of which `images` has those of
-    :class:`Images`, and `claims` names directories of the machine."""
-    plain = dict(knobs)
-    images = Images(**plain.pop("images", {}))
-    claims = {name: Path(path) for name, path in plain.pop("claims", {}).items()}
-    return Conduct(images=images, claims=claims, **plain)
+    """Read the knob ``kubelet``, which is plain JSON."""
+    images = Images(**knobs.get("images", {}))
+    claims = {name: Path(path) for name, path in knobs.get("claims", {}).items()}
+    return Conduct(**{**knobs, "images": images, "claims": claims})

@@ -24,10 +24,6 @@ _SET_FLAGS, _UP = 0x8914, 1
 _OF_AN_IMAGE = {"bin", "boot", "etc", "lib", "lib32", "lib64", "libx32", "opt", "sbin", "usr", "var"}
 _MODES = {"tmp": 0o1777, "root": 0o711}
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_USUAL = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
-"""Capabilities that container runtimes leave to root (<linux/capability.h>)."""
-_CAPABILITY_VERSION = 0x20080522
-
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
 """The call's number: the C library has no name for it."""
 
@@ -138,33 +134,26 @@ def _bind(one: dict[str, Any]) -> None:
 
 def become(user: dict[str, Any]) -> None:
     """Be the container's user: `uid`, `gid`, `groups`, `drop` (all capabilities), `no_new_privs`."""
-    kept = () if user["drop"] else _USUAL
-    for capability in range(_LAST_CAPABILITY + 1):
-        if capability not in kept:
-            _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
+    for capability in range(_LAST_CAPABILITY + 1) if user["drop"] else ():
+        _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
     os.setgroups(user["groups"])
     os.setresgid(user["gid"], user["gid"], user["gid"])
     os.setresuid(user["uid"], user["uid"], user["uid"])
-    if user["uid"] == 0:
-        bits = sum(1 << capability for capability in kept)
-        low, high = bits & 0xFFFFFFFF, bits >> 32
-        data = struct.pack("IIIIII", low, low, 0, high, high, 0)
-        _check(_libc.capset(struct.pack("II", _CAPABILITY_VERSION, 0), data), "capset")
     if user["no_new_privs"]:
         _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     die_with_parent()
 
 
-def look_up(program: str, path: str) -> str:
-    """The program's file, as a shell finds it; container runtimes say it in these words when there is none."""
+def look_up(program: str, path: str, root: str = "") -> str:
+    """Return the program's file, as a shell finds it. Raises OSError in the words of container runtimes."""
     if "/" in program:
-        if not os.path.exists(program):
+        if not os.path.exists(root + program):
             raise FileNotFoundError(f'exec: "{program}": stat {program}: no such file or directory: unknown')
-        if not os.access(program, os.X_OK):
+        if not os.access(root + program, os.X_OK):
             raise PermissionError(f'exec: "{program}": permission denied: unknown')
         return program
     for place in path.split(":"):
         found = os.path.join(place, program)
-        if os.path.isfile(found) and os.access(found, os.X_OK):
+        if os.path.isfile(root + found) and os.access(root + found, os.X_OK):
             return found
     raise FileNotFoundError(f'exec: "{program}": executable file not found in $PATH: unknown')

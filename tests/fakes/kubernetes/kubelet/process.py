@@ -1,4 +1,4 @@
-"""One container as the kubelet sees it: the process that is its parent, and what it says."""
+"""One container as the kubelet sees it: the process that is its parent, and what it reports."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
+from asyncio.subprocess import DEVNULL
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from tests.fakes.kubernetes.kubelet.inside import look_up
 
 _ROOT = Path(__file__).resolve().parents[4]
 _RUNTIME = f"""\
@@ -27,56 +29,21 @@ serve_forks()
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a container ended."""
-
     code: int
     oom: bool = False
 
 
 class StartFailed(Exception):
-    """The container could not be started."""
-
-
-class Running(Protocol):
-    """A container that runs."""
-
-    ended: asyncio.Future[End]
-
-    def signal(self, number: int) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def rotate(self) -> None: ...
-
-    def run_out_of_memory(self, *, whole: bool) -> None: ...
-
-    async def execute(self, argv: list[str], timeout: float | None) -> tuple[int, str]: ...
-
-    async def attach(self, argv: list[str], place: Path) -> Attached: ...
-
-
-@dataclass(slots=True)
-class Attached:
-    """Another process in the container, with pipes: `ended` has its status, and why it could not be executed."""
-
-    ended: asyncio.Future[tuple[int, str]]
-    given: asyncio.StreamWriter
-    printed: asyncio.StreamReader
-    complained: asyncio.StreamReader
-
-    def close(self) -> None:
-        """Its input ends, as it does when whoever asked for it has gone; the process itself goes on."""
-        self.given.close()
+    """The container, or a process in it, could not be started."""
 
 
 @cache
 def _forks() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process that forks the parents of containers, and the connection to it. It ends with this process."""
+    """Start the process that forks the parents of containers; it ends with this process."""
     own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    argv = [sys.executable, "-I", "-S", "-c", _RUNTIME]
     with other:
-        return own, subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _RUNTIME], stdin=other.fileno(), start_new_session=True
-        )
+        return own, subprocess.Popen(argv, stdin=other.fileno(), start_new_session=True)
 
 
 class Process:
@@ -86,15 +53,14 @@ class Process:
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self.pid = 0
         self._wake_readers = wake_readers
-        self._executed: dict[int, asyncio.Future[tuple[int, str]]] = {}
-        self._executing: dict[int, asyncio.Event] = {}
-        self._number = 0
+        self._spec: dict[str, Any] = {}
         self._given: asyncio.StreamWriter | None = None
         self._said: asyncio.StreamReader | None = None
         self._listener: asyncio.Task[None] | None = None
 
     async def start(self, spec: dict[str, Any]) -> None:
-        """Run; :class:`StartFailed`."""
+        """Run. Raises StartFailed."""
+        self._spec = spec
         given, gives = os.pipe()
         says, said = os.pipe()
         socket.send_fds(_forks()[0], [b"+"], [given, said])
@@ -121,12 +87,6 @@ class Process:
         while said := await self._line():
             if said["event"] == "log":
                 self._wake_readers()
-            elif said["event"] == "executing":
-                self._executing.pop(said["id"]).set()
-            elif said["event"] == "executed":
-                waiting = self._executed.pop(said["id"], None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result((said["code"], said["output"]))
             elif said["event"] == "ended":
                 self._end(End(said["code"], said["oom"]))
         self._end(End(137))
@@ -134,10 +94,6 @@ class Process:
     def _end(self, end: End) -> None:
         if not self.ended.done():
             self.ended.set_result(end)
-        for waiting in self._executed.values():
-            if not waiting.done():
-                waiting.set_result((137, ""))
-        self._executed.clear()
         self._wake_readers()
 
     def _send(self, said: dict[str, Any]) -> None:
@@ -146,55 +102,40 @@ class Process:
             self._given.write(json.dumps(said).encode() + b"\n")
 
     def signal(self, number: int) -> None:
-        """To the container's first process."""
         self._send({"do": "signal", "signal": number})
 
     def kill(self) -> None:
-        """Every process of it."""
         self._send({"do": "kill"})
 
     def rotate(self) -> None:
-        """Begin a new log file."""
         self._send({"do": "rotate"})
 
     def run_out_of_memory(self, *, whole: bool) -> None:
-        """As the kernel does it."""
         self._send({"do": "oom", "whole": whole})
 
-    async def execute(self, argv: list[str], timeout: float | None) -> tuple[int, str]:
-        """Another process in the container: its status and what it printed."""
-        if self.ended.done():
-            return 137, ""
-        self._number += 1
-        waiting: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-        self._executed[self._number] = waiting
-        self._send({"do": "exec", "id": self._number, "argv": argv, "timeout": timeout})
-        return await waiting
+    async def attach(self, argv: list[str], streams: int) -> asyncio.subprocess.Process:
+        """Start another process in the container. Raises StartFailed."""
+        user, environment = self._spec["user"], self._spec["environment"]
+        try:
+            look_up(argv[0], environment["PATH"], f"/proc/{self.pid}/root")
+        except OSError as error:
+            raise StartFailed(str(error)) from error
+        confined = ["--bounding-set=-all"] * user["drop"] + ["--no-new-privs"] * user["no_new_privs"]
+        groups = f"--groups={','.join(map(str, user['groups']))}" if user["groups"] else "--clear-groups"
+        return await asyncio.create_subprocess_exec(
+            "nsenter", f"--target={self.pid}", "--mount", "--uts", "--pid", "--net",
+            "setpriv", f"--reuid={user['uid']}", f"--regid={user['gid']}", groups, *confined,
+            "env", "-i", f"--chdir={self._spec['cwd']}", *(f"{name}={value}" for name, value in environment.items()),
+            *argv, stdin=streams, stdout=streams, stderr=streams,
+        )  # fmt: skip
 
-    async def attach(self, argv: list[str], place: Path) -> Attached:
-        """Another process in the container, with pipes in `place`; :class:`StartFailed` where the container ends
-        meanwhile."""
-        self._number += 1
-        number, begun = self._number, asyncio.Event()
-        place.mkdir(parents=True, exist_ok=True)
-        for name in ("in", "out", "err"):
-            os.mkfifo(place / name)
-        held = os.open(place / "in", os.O_RDWR | os.O_NONBLOCK)  # as a writer before there is a reader
-        readers = [os.open(place / name, os.O_RDONLY | os.O_NONBLOCK) for name in ("out", "err")]
-        ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-        self._executed[number], self._executing[number] = ended, begun
-        self._send({"do": "exec", "id": number, "argv": argv, "timeout": None, "streams": str(place)})
-        ended.add_done_callback(lambda _: begun.set())
-        await begun.wait()
-        if number in self._executing:
-            del self._executing[number]
-            for descriptor in (held, *readers):
-                os.close(descriptor)
-            raise StartFailed("the container has ended")
-        writer = os.open(place / "in", os.O_WRONLY | os.O_NONBLOCK)
-        os.close(held)
-        shutil.rmtree(place)
-        return Attached(ended, await _writer(writer), await _reader(readers[0]), await _reader(readers[1]))
+    async def execute(self, argv: list[str], timeout: float) -> int:
+        """Run another process in the container; return its status."""
+        try:
+            process = await self.attach(argv, DEVNULL)
+            return await asyncio.wait_for(process.wait(), timeout)
+        except (StartFailed, TimeoutError):
+            return 127
 
     async def release(self) -> None:
         """End the parent, and so everything."""
@@ -224,30 +165,22 @@ class Imagined:
     def kill(self) -> None:
         self._end(End(137))
 
-    def rotate(self) -> None:
-        """There is no log."""
-
-    def run_out_of_memory(self, *, whole: bool) -> None:
-        self._end(End(137, oom=whole))
-
-    async def execute(self, argv: list[str], timeout: float | None) -> tuple[int, str]:
-        return 0, ""
-
-    async def attach(self, argv: list[str], place: Path) -> Attached:
-        raise StartFailed("it is imagined")
+    async def execute(self, argv: list[str], timeout: float) -> int:
+        return 0
 
 
 async def _reader(descriptor: int) -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
-    )
+    pipe = os.fdopen(descriptor, "rb", 0)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     return reader
 
 
 async def _writer(descriptor: int) -> asyncio.StreamWriter:
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.connect_write_pipe(
-        asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", 0)
-    )
+    loop, pipe = asyncio.get_running_loop(), os.fdopen(descriptor, "wb", 0)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, pipe)
     return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+Running = Process | Imagined
+"""A container that runs."""

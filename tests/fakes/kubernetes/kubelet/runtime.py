@@ -1,5 +1,5 @@
 """The parent of one container (or of the process that holds a pod's process namespace): a process of its own, which
-kubelet tells what to do by lines of JSON and which says what happened by lines of JSON. Standard library alone.
+kubelet gives orders by lines of JSON and which reports what happened by lines of JSON. Standard library alone.
 
 It ends with its parent, and everything in the container ends with it.
 """
@@ -17,28 +17,57 @@ import traceback
 from typing import Any
 
 from tests.fakes.kubernetes.kubelet import inside
-from tests.fakes.kubernetes.kubelet.container_log import Log
 
 _CHUNK = 64 * 1024
-_OUTPUT = 4096
 _DRAIN_S = 0.3
 _TICK_S = 0.2
 _ROOTED = b"\0"
-"""Said by what will be a container when it has its mounts."""
+"""Sent by what will be a container when it has its mounts."""
 
 
 def say(**said: Any) -> None:
     os.write(1, json.dumps(said).encode() + b"\n")
 
 
-class Container:
-    """A container that runs."""
+class Log:
+    """The container's output, in a file that may be rotated. In its lines are the time, whether the line was ended (F)
+    or not (P), and the text."""
 
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._rest = {"stdout": b"", "stderr": b""}
+        self._descriptor = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+
+    def add(self, stream: str, data: bytes) -> None:
+        *lines, self._rest[stream] = (self._rest[stream] + data).split(b"\n")
+        for line in lines:
+            self._write(b"F", line)
+        if lines:
+            say(event="log")
+
+    def end(self) -> None:
+        for line in filter(None, self._rest.values()):
+            self._write(b"P", line)
+
+    def _write(self, tag: bytes, line: bytes) -> None:
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)).encode()
+        os.write(self._descriptor, b"%s.%09dZ %s %s\n" % (moment, nanoseconds, tag, line))
+
+    def rotate(self) -> None:
+        os.close(self._descriptor)
+        os.replace(self._file, self._file + ".old")
+        self._descriptor = self._open()
+
+
+class Container:
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
-        self._log = Log(spec["log"], spec["log_bytes"], lambda: say(event="log"))
+        self._log = Log(spec["log"])
         self._streams: dict[int, str] = {}
-        self._execs: dict[int, tuple[int, int, float]] = {}
         self._ended: int | None = None
         self._oom = False
         self._commands = b""
@@ -92,21 +121,17 @@ class Container:
             os.dup2(empty, 0)
             os.dup2(pipes["stdout"][1], 1)
             os.dup2(pipes["stderr"][1], 2)
-            self._exec(self._spec["argv"])
+            for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            inside.become(self._spec["user"])
+            os.makedirs(self._spec["cwd"], exist_ok=True)
+            os.chdir(self._spec["cwd"])
+            argv, environment = self._spec["argv"], self._spec["environment"]
+            os.execve(inside.look_up(argv[0], environment["PATH"]), argv, environment)
         except BaseException as error:  # noqa: BLE001 - told to the parent, whatever it is
             plain = isinstance(error, (FileNotFoundError, PermissionError)) and "unknown" in str(error)
             os.write(said, (str(error) if plain else traceback.format_exc()).encode())
         os._exit(127)
-
-    def _exec(self, argv: list[str]) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        inside.become(self._spec["user"])
-        os.makedirs(self._spec["cwd"], exist_ok=True)
-        os.chdir(self._spec["cwd"])
-        environment = self._spec["environment"]
-        os.execve(inside.look_up(argv[0], environment.get("PATH", os.defpath)), argv, environment)
 
     def serve(self) -> None:
         """Until the container has ended."""
@@ -131,18 +156,13 @@ class Container:
             if self._ended is not None and not ended_at:
                 ended_at = time.monotonic()
                 self._kill_all()
-        self._drain()
-        for name in ("stdout", "stderr"):
-            self._log.add(name, b"", last=True)
-        say(event="ended", code=self._ended, oom=self._oom)
-
-    def _drain(self) -> None:
-        """What is in the pipes still, whoever holds their other ends."""
-        for descriptor in list(self._streams):
+        for descriptor in list(self._streams):  # what is in the pipes still, whoever holds their other ends
             os.set_blocking(descriptor, False)
             with contextlib.suppress(BlockingIOError):
                 while descriptor in self._streams:
                     self._copy(descriptor)
+        self._log.end()
+        say(event="ended", code=self._ended, oom=self._oom)
 
     def _copy(self, descriptor: int) -> None:
         data = os.read(descriptor, _CHUNK)
@@ -157,26 +177,21 @@ class Container:
         if not data:
             self._kill_all()
             os._exit(1)
-        self._commands += data
-        *lines, self._commands = self._commands.split(b"\n")
+        *lines, self._commands = (self._commands + data).split(b"\n")
         for line in lines:
-            self._obey(json.loads(line))
-
-    def _obey(self, command: dict[str, Any]) -> None:
-        what = command["do"]
-        if what == "signal" and self._ended is None:
-            os.kill(self.pid, command["signal"])
-        elif what == "kill":
-            self._kill_all()
-        elif what == "exec":
-            self._run(command)
-        elif what == "rotate":
-            self._log.rotate()
-        elif what == "oom":
-            self._out_of_memory(whole=command["whole"])
+            command = json.loads(line)
+            what = command["do"]
+            if what == "signal" and self._ended is None:
+                os.kill(self.pid, command["signal"])
+            elif what == "kill":
+                self._kill_all()
+            elif what == "rotate":
+                self._log.rotate()
+            elif what == "oom":
+                self._out_of_memory(whole=command["whole"])
 
     def _out_of_memory(self, *, whole: bool) -> None:
-        """The kernel kills for want of memory: the whole container, or its largest process."""
+        """Kill for want of memory, as the kernel does: the whole container, or its largest process."""
         found = self._processes()
         if not whole:
             found = sorted((pid for pid in found if pid != self.pid), key=_resident)[-1:]
@@ -195,64 +210,21 @@ class Container:
         limit = self._spec["memory_limit"]
         if limit and self._ended is None and sum(_resident(pid) for pid in self._processes()) > limit:
             self._out_of_memory(whole=True)
-        for pid, (_number, _output, deadline) in self._execs.items():
-            if deadline and time.monotonic() > deadline:
-                _kill(pid)
-
-    def _run(self, command: dict[str, Any]) -> None:
-        """Another process in the container. With `streams`, a directory of pipes, it reads and writes these, and only
-        why it was not executed is told with its end; else all that it prints is."""
-        streams = command.get("streams")
-        try:
-            given = _pipes(streams) if streams else None
-        except OSError as error:  # who asked has gone
-            say(event="executed", id=command["id"], code=126, output=str(error))
-            return
-        output = os.memfd_create("output")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                inside.die_with_parent()
-                inside.enter(f"/proc/{self.pid}/ns/uts", inside.NEWUTS)
-                inside.enter(f"/proc/{self.pid}/ns/mnt", inside.NEWNS)
-                for number, descriptor in enumerate(given or (os.open("/dev/null", os.O_RDONLY), output, output)):
-                    os.dup2(descriptor, number)
-                if streams:
-                    os.setsid()
-                self._exec(command["argv"])
-            except BaseException as error:  # noqa: BLE001 - told to the caller, whatever it is
-                os.write(output, str(error).encode())
-            os._exit(126)
-        if given:
-            for descriptor in given:
-                os.close(descriptor)
-            say(event="executing", id=command["id"])
-        seconds = command.get("timeout")
-        self._execs[pid] = (command["id"], output, time.monotonic() + seconds if seconds else 0.0)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        pid, status = os.waitpid(self.pid, os.WNOHANG) if self._ended is None else (0, 0)
+        if pid:
             code = os.waitstatus_to_exitcode(status)
-            code = 128 - code if code < 0 else code
-            if pid == self.pid:
-                self._ended = code
-            elif pid in self._execs:
-                number, output, _deadline = self._execs.pop(pid)
-                os.lseek(output, 0, os.SEEK_SET)
-                text = os.read(output, _OUTPUT).decode(errors="replace")
-                os.close(output)
-                say(event="executed", id=number, code=code, output=text)
+            self._ended = 128 - code if code < 0 else code
 
     def _processes(self) -> list[int]:
-        """All processes of the container: those in its mount namespace."""
-        own = os.readlink(f"/proc/self/fd/{self._namespace}")
-        return [pid for pid in _every_process() if _mounts_of(pid) == own]
+        """Return all processes of the container: those in its mount namespace."""
+        own, found = os.readlink(f"/proc/self/fd/{self._namespace}"), []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/ns/mnt") == own:
+                    found.append(int(pid))
+        return found
 
     def _kill_all(self) -> None:
         """What is left of the container when its first process has ended, as runtimes do. The first process must not
@@ -261,26 +233,6 @@ class Container:
             _kill(self.pid)
         for pid in self._processes():
             _kill(pid)
-
-
-def _pipes(place: str) -> tuple[int, int, int]:
-    """A process's ends of its pipes; the kubelet has opened the others. Raises OSError where it has closed them."""
-    found = [os.open(f"{place}/in", os.O_RDONLY | os.O_NONBLOCK)]
-    found += [os.open(f"{place}/{name}", os.O_WRONLY | os.O_NONBLOCK) for name in ("out", "err")]
-    for descriptor in found:
-        os.set_blocking(descriptor, True)
-    return found[0], found[1], found[2]
-
-
-def _every_process() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-
-
-def _mounts_of(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
-    except OSError:
-        return ""
 
 
 def _resident(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""One container of a pod over its life: pulled, started, probed, started anew, ended."""
+"""One container of a pod over its life: pulled, started, probed, started again, ended; and the status of the pod."""
 
 from __future__ import annotations
 
@@ -6,88 +6,63 @@ import asyncio
 import contextlib
 import signal
 from pathlib import Path
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
 from tests.fakes.kubernetes.kinds import Obj
+from tests.fakes.kubernetes.kubelet.conduct import PullFailed
 from tests.fakes.kubernetes.kubelet.environment import ConfigError
-from tests.fakes.kubernetes.kubelet.images import Images, PullFailed
 from tests.fakes.kubernetes.kubelet.process import End, Running, StartFailed
-from tests.fakes.kubernetes.store import now
+from tests.fakes.kubernetes.objects import now, set_condition
 
-_MESSAGE_BYTES, _FALLBACK_BYTES, _FALLBACK_LINES = 4096, 2048, 80
+if TYPE_CHECKING:
+    from tests.fakes.kubernetes.kubelet.worker import Worker
+
+_MESSAGE_BYTES, _MESSAGES_BYTES = 4096, 12 * 1024
+"""Of a termination message, and of all of a pod."""
 _HOOK_LEFT_S = 2.0
 
 
-class Host(Protocol):
-    """What a container needs of its pod."""
-
-    images: Images
-    backoff_s: float
-    probe_s: float
-
-    async def run(self, slot: Slot, image: Obj) -> Running: ...
-
-    def publish(self) -> None: ...
-
-    def tell(self, slot: Slot, reason: str, message: str, *, warning: bool = False) -> None: ...
-
-
 class Slot:
-    """A container. `always`: it is started anew whatever its end (a native sidecar, or the pod's policy)."""
+    """A container. `policy` is when it is started again: Always for sidecars, else its pod's."""
 
-    def __init__(self, host: Host, container: Obj, *, init: bool, policy: str, place: Path) -> None:
-        self._host, self.container, self.init = host, container, init
+    def __init__(self, host: Worker, container: Obj, place: Path, policy: str, *, waits_for: str) -> None:
+        self._host, self.container, self.place, self._policy = host, container, place, policy
         self.name = str(container["name"])
-        self.sidecar = init and container.get("restartPolicy") == "Always"
-        self._policy = "Always" if self.sidecar else ("OnFailure" if init and policy == "Always" else policy)
-        self.place = place
-        self.state: Obj = {"waiting": {"reason": "PodInitializing"}}
-        self.last: Obj = {}
+        self.state: Obj = {"waiting": {"reason": waits_for}}
+        self._last: Obj = {}
         self.restarts = 0
-        self.started = self.ready = False
-        self.identity = ""
+        self.started = self.stopping = False
         self.running: Running | None = None
         self.code: int | None = None
         self.went_up = asyncio.Event()
-        self.stopping = False
-        self.forced = ""
-        """A reason that takes the place of the runtime's."""
-
-    @property
-    def message_file(self) -> Path:
-        return self.place / "termination-log"
+        self.message_file = place / "termination-log"
 
     def log_file(self, *, previous: bool = False) -> Path:
-        """The log of this run, or of the one before."""
         return self.place / f"{max(self.restarts - previous, 0)}.log"
 
     async def supervise(self) -> int:
-        """Run it until it has ended for good; its exit code."""
-        pause = self._host.backoff_s
+        """Run it until it has ended for good; return its exit code."""
+        pause = self._host.conduct.backoff_s
         while True:
             code = await self._once()
-            if self.stopping or not self._again(code):
+            again = self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
+            if self.stopping or not again:
                 self.code = code
                 return code
-            self.last, self.state = dict(self.state), {"waiting": {"reason": "CrashLoopBackOff"}}
-            if self.restarts:
-                message = f"back-off {pause:g}s restarting failed container={self.name}"
-                self.state["waiting"]["message"] = message
-                self._host.tell(self, "BackOff", f"Back-off restarting failed container {self.name}", warning=True)
+            self._last = dict(self.state)
+            message = f"back-off {pause:g}s restarting failed container={self.name}"
+            self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
+            if self.restarts:  # the first time it is started again at once
                 self._host.publish()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 300.0)
             self.restarts += 1
 
-    def _again(self, code: int) -> bool:
-        return self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
-
     async def _once(self) -> int:
         running = await self._start()
         if running is None:
             return 128
-        probes = asyncio.create_task(self._probe())
+        probes = asyncio.create_task(self._probe(running))
         try:
             end = await asyncio.shield(running.ended)
         finally:
@@ -96,148 +71,73 @@ class Slot:
         return end.code
 
     async def _start(self) -> Running | None:
-        """Started, or None of one that the runtime could not start."""
-        image = await self._pull()
+        """Start it; None of one that the runtime could not start."""
+        image, pause = await self._pull(), self._host.conduct.backoff_s
         while True:
             try:
                 running = await self._host.run(self, image)
                 break
             except ConfigError as error:
                 self._wait("CreateContainerConfigError", str(error))
-                self._host.tell(self, "Failed", f"Error: {error}", warning=True)
-                await asyncio.sleep(self._host.backoff_s)
+                await asyncio.sleep(pause)
             except StartFailed as error:
-                text = (
-                    f"failed to create containerd task: failed to create shim task: OCI runtime create failed: {error}"
-                )
-                self.identity = f"containerd://{uuid4().hex}{uuid4().hex}"
+                what = "failed to create containerd task: failed to create shim task: OCI runtime create failed"
                 self.state = {"terminated": {
-                    "exitCode": 128, "reason": "StartError", "message": text, "startedAt": "1970-01-01T00:00:00Z",
-                    "finishedAt": now(), "containerID": self.identity,
+                    "exitCode": 128, "reason": "StartError", "message": f"{what}: {error}",
+                    "startedAt": "1970-01-01T00:00:00Z", "finishedAt": now(),
                 }}  # fmt: skip
-                self._host.tell(self, "Failed", f"Error: {text}", warning=True)
                 self._host.publish()
                 return None
         self.running = running
-        self.identity = f"containerd://{uuid4().hex}{uuid4().hex}"
         self.state = {"running": {"startedAt": now()}}
-        self._host.tell(self, "Started", "Container started")
         self._host.publish()
         return running
 
     async def _pull(self) -> Obj:
-        pause = self._host.backoff_s
+        name, pause = str(self.container["image"]), self._host.conduct.backoff_s
         while True:
-            name = str(self.container["image"])
             try:
-                return self._host.images.get(name, self.container["imagePullPolicy"])
+                return self._host.conduct.images.get(name)
             except PullFailed as error:
-                self._wait(error.reason, str(error))
-                self._host.tell(self, "Failed", f'Failed to pull image "{name}": {error}', warning=True)
-                self._host.tell(self, "Failed", f"Error: {error.reason}", warning=True)
+                self._wait("ErrImagePull", str(error))
                 await asyncio.sleep(pause / 2)
-                if error.reason == "ErrImagePull":
-                    self._wait("ImagePullBackOff", f'Back-off pulling image "{name}": ErrImagePull: {error}')
-                    self._host.tell(self, "BackOff", f'Back-off pulling image "{name}"')
+                self._wait("ImagePullBackOff", f'Back-off pulling image "{name}": ErrImagePull: {error}')
                 await asyncio.sleep(pause / 2)
 
-    def _wait(self, reason: str, message: str = "") -> None:
-        self.state = {"waiting": {"reason": reason, **({"message": message} if message else {})}}
+    def _wait(self, reason: str, message: str) -> None:
+        self.state = {"waiting": {"reason": reason, "message": message}}
         self._host.publish()
 
     def _ended(self, end: End) -> None:
-        begun = self.state.get("running", {}).get("startedAt", now())
-        reason = self.forced or ("OOMKilled" if end.oom else "Completed" if end.code == 0 else "Error")
         ended: Obj = {
-            "exitCode": end.code, "reason": reason, "startedAt": begun, "finishedAt": now(),
-            "containerID": self.identity,
+            "exitCode": end.code, "reason": "OOMKilled" if end.oom else "Error" if end.code else "Completed",
+            "startedAt": self.state.get("running", {}).get("startedAt", now()), "finishedAt": now(),
         }  # fmt: skip
-        message = self._message(end)
-        if message:
-            ended["message"] = message
-        self.state, self.running = {"terminated": ended}, None
-        self.started = self.ready = False
+        with contextlib.suppress(OSError):
+            if message := self.message_file.read_bytes()[-_MESSAGE_BYTES:]:
+                ended["message"] = message.decode(errors="replace")
+        self.state, self.running, self.started = {"terminated": ended}, None, False
         self._host.publish()
 
-    def _message(self, end: End) -> str:
-        data = b""
-        with contextlib.suppress(OSError):
-            data = self.message_file.read_bytes()[-_MESSAGE_BYTES:]
-        if not data and end.code and self.container["terminationMessagePolicy"] == "FallbackToLogsOnError":
-            with contextlib.suppress(OSError):
-                lines = self.log_file().read_bytes().splitlines(keepends=True)[-_FALLBACK_LINES:]
-                data = b"".join(line.split(b" ", 3)[-1] for line in lines)[-_FALLBACK_BYTES:]
-        return data.decode(errors="replace")
-
-    async def _probe(self) -> None:
-        """The probes of one run; a container that fails one is killed."""
-        hook = self.container.get("lifecycle", {}).get("postStart", {}).get("exec")
-        if hook and self.running is not None:
-            await self.running.execute(hook["command"], None)
-        if not await self._until(self.container.get("startupProbe"), "startup"):
+    async def _probe(self, running: Running) -> None:
+        """The startup probe of one run; a container whose probe fails too often is killed."""
+        probe = self.container.get("startupProbe")
+        if probe and not await self._succeeds(probe, running):
+            running.kill()
             return
         self.started = True
-        readiness = self.container.get("readinessProbe")
-        self.ready = readiness is None
         self.went_up.set()
         self._host.publish()
-        watch = [asyncio.create_task(self._readiness(readiness))] if readiness else []
-        try:
-            liveness = self.container.get("livenessProbe")
-            while liveness and await self._alive(liveness):
-                pass
-            if not liveness:
-                await asyncio.Event().wait()
-        finally:
-            for task in watch:
-                task.cancel()
 
-    async def _until(self, probe: Obj | None, what: str) -> bool:
-        """Whether it succeeded before it had failed too often."""
-        if probe is None:
-            return True
-        await asyncio.sleep(probe.get("initialDelaySeconds", 0))
+    async def _succeeds(self, probe: Obj, running: Running) -> bool:
         for _ in range(probe["failureThreshold"]):
-            if await self._good(probe, what):
+            if await running.execute(probe["exec"]["command"], probe["timeoutSeconds"]) == 0:
                 return True
-            await self._pause(probe)
-        await self._killed_by_probe(what)
+            await asyncio.sleep(min(probe["periodSeconds"], self._host.conduct.probe_s))
         return False
-
-    async def _alive(self, probe: Obj) -> bool:
-        for _ in range(probe["failureThreshold"]):
-            await self._pause(probe)
-            if await self._good(probe, "liveness"):
-                return True
-        await self._killed_by_probe("liveness")
-        return False
-
-    async def _readiness(self, probe: Obj) -> None:
-        while True:
-            await self._pause(probe)
-            ready = await self._good(probe, "readiness")
-            if ready != self.ready:
-                self.ready = ready
-                self._host.publish()
-
-    async def _pause(self, probe: Obj) -> None:
-        await asyncio.sleep(min(probe["periodSeconds"], self._host.probe_s))
-
-    async def _good(self, probe: Obj, what: str) -> bool:
-        if self.running is None:
-            return True
-        code, output = await self.running.execute(probe["exec"]["command"], probe["timeoutSeconds"])
-        if code != 0:
-            self._host.tell(self, "Unhealthy", f"{what.capitalize()} probe failed: {output}", warning=True)
-        return code == 0
-
-    async def _killed_by_probe(self, what: str) -> None:
-        self._host.tell(self, "Killing", f"Container {self.name} failed {what} probe, will be restarted")
-        # The run's end cancels the probes, and so this task: another one sees to the end.
-        self._killer = asyncio.create_task(self.stop(self.container.get("terminationGracePeriodSeconds", 30.0), None))
 
     async def stop(self, grace: float, turn: asyncio.Event | None) -> bool:
-        """preStop, then (in its turn) TERM, then KILL. Whether it had not ended by itself when it was to be ended."""
+        """Run preStop, then (in its turn) send TERM, then KILL. Return whether it ran until then."""
         running = self.running
         if running is None:
             return True
@@ -245,9 +145,7 @@ class Slot:
         end = loop.time() + grace
         hook = self.container.get("lifecycle", {}).get("preStop", {}).get("exec")
         if hook and grace > 0:
-            code, output = await running.execute(hook["command"], grace)
-            if code not in (0, 137):
-                self._host.tell(self, "FailedPreStopHook", f"PreStopHook failed: {output}", warning=True)
+            await running.execute(hook["command"], grace)
         if turn is not None and not running.ended.done():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(turn.wait(), max(end - loop.time(), 0))
@@ -263,7 +161,7 @@ class Slot:
         return True
 
     def lost(self) -> None:
-        """Nothing is known of it: its node was cut off."""
+        """Nothing is known of its end: its node was cut off."""
         if "terminated" not in self.state:
             self.state = {"terminated": {
                 "exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None,
@@ -271,15 +169,47 @@ class Slot:
             }}  # fmt: skip
 
     def status(self, room: int) -> Obj:
-        """As the pod's status has it; `room` is for the termination message."""
+        """Return it as the pod's status has it; `room` is for the termination message."""
         state: Any = {key: dict(value) for key, value in self.state.items()}
-        message, done = state.get("terminated", {}).get("message"), state.get("terminated", {}).get("exitCode") == 0
-        if message:
-            state["terminated"]["message"] = message.encode()[:room].decode(errors="ignore")
+        ended = state.get("terminated", {})
+        if "message" in ended:
+            ended["message"] = ended["message"].encode()[:room].decode(errors="ignore")
         return {
             "name": self.name, "image": self.container["image"],
-            "imageID": f"sha256:{self.container['image']}" if self.identity else "",
-            "state": state, "lastState": self.last, "restartCount": self.restarts,
-            "ready": self.ready if "running" in state else self.init and done,
-            "started": self.started, **({"containerID": self.identity} if self.identity else {}),
+            "imageID": "" if "waiting" in state and not self.restarts else f"sha256:{self.container['image']}",
+            "state": state, "lastState": self._last, "restartCount": self.restarts, "ready": self.started,
         }  # fmt: skip
+
+
+def fill_status(
+    pod: Obj, inits: list[Slot], mains: list[Slot], *, over: bool, failed: bool, address: str, reason: str, message: str
+) -> None:
+    """Write the status into the pod. `over`: everything has ended for good; `failed`: whatever its containers say."""
+    status, room = pod["status"], min(_MESSAGE_BYTES, _MESSAGES_BYTES // len([*inits, *mains]))
+    begun = any("waiting" not in slot.state or slot.restarts for slot in mains)
+    if over:
+        status["phase"] = "Failed" if failed or any(slot.code != 0 for slot in mains) else "Succeeded"
+    else:
+        status["phase"] = "Running" if begun else "Pending"
+    status["containerStatuses"] = [slot.status(room) for slot in mains]
+    status["initContainerStatuses"] = [slot.status(room) for slot in inits]
+    status.setdefault("startTime", pod["metadata"]["creationTimestamp"])
+    if address:
+        status["podIP"] = address
+    if reason:
+        status.update(reason=reason, message=message)
+    set_condition(pod, "PodReadyToStartContainers", "True" if address and not over else "False")
+    undone = [slot.name for slot in inits if not slot.went_up.is_set()]
+    said = f"containers with incomplete status: [{' '.join(undone)}]"
+    if undone and not (over and begun):
+        set_condition(pod, "Initialized", "False", "ContainersNotInitialized", said)
+    else:
+        set_condition(pod, "Initialized", "True")
+    unready = [slot.name for slot in [*inits, *mains] if not slot.started]
+    said = f"containers with unready status: [{' '.join(unready)}]"
+    if over:
+        set_condition(pod, "Ready", "False", "PodFailed" if status["phase"] == "Failed" else "PodCompleted")
+    elif unready:
+        set_condition(pod, "Ready", "False", "ContainersNotReady", said)
+    else:
+        set_condition(pod, "Ready", "True")

@@ -1,4 +1,4 @@
-"""A pod's volumes as directories."""
+"""A pod's volumes as directories, and what a container sees in its root beside the image."""
 
 from __future__ import annotations
 
@@ -7,73 +7,47 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fakes.kubernetes.kinds import CONFIG_MAPS, SECRETS, Obj, annotations_of, labels_of, name_of, namespace_of
+from tests.fakes.kubernetes.kinds import CONFIG_MAPS, SECRETS, Obj
+from tests.fakes.kubernetes.kubelet.conduct import Conduct
+from tests.fakes.kubernetes.objects import annotations_of, labels_of, namespace_of
 from tests.fakes.kubernetes.quantities import amount
 from tests.fakes.kubernetes.store import Store
 
 Files = dict[str, tuple[bytes, int]]
 """Path -> content and mode."""
-
 _KEYED = re.compile(r"^metadata\.(labels|annotations)\['([^']*)'\]$")
 _FOLLOWED = ("configMap", "secret", "downwardAPI", "projected")
 
 
 class NotReady(Exception):
-    """A volume's source is not there (yet)."""
+    """A volume's source is missing (yet). `reason` is that of the event."""
 
-    def told(self) -> tuple[str, str, str]:
-        """Reason, message and source of the event."""
-        return "FailedMount", f"MountVolume.SetUp failed for volume : {self}", "kubelet"
+    reason = "FailedMount"
 
 
 class NotAttached(NotReady):
     """A claim's volume is not at the pod's node (yet)."""
 
-    def told(self) -> tuple[str, str, str]:
-        return "FailedAttachVolume", str(self), "attachdetach-controller"
-
-
-@dataclass(frozen=True)
-class Claims:
-    """Directories of claims: below `place`, but for those of `known`. `detached`: why volumes of claims cannot be
-    attached."""
-
-    place: Path
-    known: dict[str, Path]
-    detached: dict[str, str]
-
-    def get(self, namespace: str, name: str, group: int | None) -> Path:
-        """The directory, made where it is not there; :class:`NotReady`."""
-        if why := self.detached.get(name, ""):
-            raise NotAttached(why)
-        place = self.known.get(name, self.place / namespace / name)
-        if not place.exists():
-            place.mkdir(parents=True)
-            place.chmod(0o777)
-        if group is not None and place.stat().st_gid != group:
-            _give_all(place, group)
-        return place
+    reason = "FailedAttachVolume"
 
 
 class Volumes:
-    """The volumes of one pod below `place`. `token_of` makes tokens."""
+    """The volumes of one pod below `place`; claims are below `claims`, but for those that the kubelet knows."""
 
-    def __init__(self, place: Path, store: Store, claims: Claims, token_of: Callable[[str, str], str]) -> None:
-        self._place, self._store, self._claims, self._token_of = place, store, claims, token_of
-        self.directories: dict[str, Path] = {}
+    def __init__(self, place: Path, claims: Path, store: Store, conduct: Conduct) -> None:
+        self._place, self._claims, self._store, self._conduct = place, claims, store, conduct
+        self._directories: dict[str, Path] = {}
         self._written: dict[str, Files] = {}
 
     def set_up(self, pod: Obj) -> None:
-        """Make all; :class:`NotReady`."""
+        """Make all. Raises NotReady."""
         group = pod["spec"].get("securityContext", {}).get("fsGroup")
         for volume in pod["spec"].get("volumes") or []:
             name = volume["name"]
             if "persistentVolumeClaim" in volume:
-                place = self._claims.get(namespace_of(pod), volume["persistentVolumeClaim"]["claimName"], group)
+                place = self._claim(namespace_of(pod), volume["persistentVolumeClaim"]["claimName"], group)
             elif "emptyDir" in volume:
                 place = self._place / "empty" / name
                 if not place.exists():
@@ -84,23 +58,47 @@ class Volumes:
                 place.mkdir(parents=True, exist_ok=True)
                 _give(place, group, 0o755 if group is None else 0o775)
                 self._write(place, name, self._content(pod, volume), group)
-            self.directories[name] = place
+            self._directories[name] = place
+
+    def _claim(self, namespace: str, name: str, group: int | None) -> Path:
+        """Return the directory of a claim, made if it is missing. Raises NotAttached."""
+        if why := self._conduct.detached.get(name, ""):
+            raise NotAttached(why)
+        place = self._conduct.claims.get(name, self._claims / namespace / name)
+        if not place.exists():
+            place.mkdir(parents=True)
+            place.chmod(0o777)
+        if group is not None and place.stat().st_gid != group:
+            _give_all(place, group)
+        return place
 
     def follow(self, pod: Obj) -> None:
-        """Write anew what has changed in the pod or in what its volumes show."""
+        """Write again what has changed in the pod or in what its volumes show."""
         group = pod["spec"].get("securityContext", {}).get("fsGroup")
         for volume in pod["spec"].get("volumes") or []:
-            if volume["name"] in self.directories and any(source in volume for source in _FOLLOWED):
+            name = volume["name"]
+            if name in self._directories and any(source in volume for source in _FOLLOWED):
                 try:
                     content = self._content(pod, volume)
                 except NotReady:
                     continue
-                self._write(self.directories[volume["name"]], volume["name"], content, group)
+                self._write(self._directories[name], name, content, group)
 
-    def mount_source(self, mount: Obj, environment: dict[str, str]) -> Path:
-        """What a container's mount shows of the volume."""
-        place = self.directories[mount["name"]]
-        below = mount.get("subPath", "")
+    def mounts(self, pod: Obj, container: Obj, environment: dict[str, str], added: list[Obj]) -> list[Obj]:
+        """Return all mounts of a container, outer ones first. `added` are those of kubelet and runtime; where the pod
+        mounts something, they are left out."""
+        kinds = {volume["name"]: volume.keys() for volume in pod["spec"].get("volumes") or []}
+        found = [
+            {"source": str(self._source(mount, environment)), "target": mount["mountPath"],
+             "readonly": bool(mount.get("readOnly") or kinds[mount["name"]] & set(_FOLLOWED))}
+            for mount in container.get("volumeMounts") or []
+        ]  # fmt: skip
+        targets = {one["target"].rstrip("/") for one in found}
+        found += [one for one in added if one["target"] not in targets]
+        return sorted(found, key=lambda one: len(Path(one["target"]).parts))
+
+    def _source(self, mount: Obj, environment: dict[str, str]) -> Path:
+        place, below = self._directories[mount["name"]], mount.get("subPath", "")
         if mount.get("subPathExpr"):
             below = re.sub(r"\$\(([^)]*)\)", lambda match: environment.get(match[1], match[0]), mount["subPathExpr"])
         for part in Path(below).parts:
@@ -113,16 +111,16 @@ class Volumes:
         return place.resolve()
 
     def too_large(self, pod: Obj) -> str:
-        """The message about an emptyDir that is larger than its limit, or nothing."""
+        """Return the message about an emptyDir that is larger than its limit, or nothing."""
         for volume in pod["spec"].get("volumes") or []:
             limit = (volume.get("emptyDir") or {}).get("sizeLimit")
-            place = self.directories.get(volume["name"])
+            place = self._directories.get(volume["name"])
             if limit and place is not None and _size(place) > amount(limit):
                 return f'Usage of EmptyDir volume "{volume["name"]}" exceeds the limit "{limit}". '
         return ""
 
     def _write(self, place: Path, name: str, files: Files, group: int | None) -> None:
-        """All files change at once, by a link (kubelet's atomic writer)."""
+        """Change all files at once, by a link (kubelet's atomic writer)."""
         if self._written.get(name) == files:
             return
         fresh = place / f"..{time.strftime('%Y_%m_%d_%H_%M_%S')}.{time.monotonic_ns()}"
@@ -137,111 +135,57 @@ class Volumes:
         before = data.readlink() if data.is_symlink() else None
         link.symlink_to(fresh.name)
         link.replace(data)
-        tops = {Path(path).parts[0] for path in files}
-        for top in tops:
+        for top in {Path(path).parts[0] for path in files}:
             if not (place / top).is_symlink():
                 (place / top).symlink_to(f"..data/{top}")
-        for entry in place.iterdir():
-            if entry.is_symlink() and not entry.name.startswith("..") and entry.name not in tops:
-                entry.unlink()
         if before is not None:
             shutil.rmtree(place / before, ignore_errors=True)
         self._written[name] = files
 
     def _content(self, pod: Obj, volume: Obj) -> Files:
-        if "configMap" in volume:
-            return self._of_object(pod, volume["configMap"], "configMap", volume["configMap"]["defaultMode"])
-        if "secret" in volume:
-            return self._of_object(pod, volume["secret"], "secret", volume["secret"]["defaultMode"])
-        if "downwardAPI" in volume:
-            return downward(pod, volume["downwardAPI"], volume["downwardAPI"]["defaultMode"])
-        if "projected" in volume:
-            return self._projected(pod, volume["projected"])
-        raise NotReady(f"volume {volume['name']}: its kind is not known here: {sorted(set(volume) - {'name'})}")
-
-    def _projected(self, pod: Obj, projected: Obj) -> Files:
+        mode = volume[next(key for key in _FOLLOWED if key in volume)]["defaultMode"]
+        sources = volume["projected"].get("sources") or [] if "projected" in volume else [volume]
         found: Files = {}
-        mode = projected["defaultMode"]
-        for source in projected.get("sources") or []:
-            for kind in ("configMap", "secret"):
-                if kind in source:
-                    found.update(self._of_object(pod, source[kind], kind, mode))
-            if "downwardAPI" in source:
-                found.update(downward(pod, source["downwardAPI"], mode))
-            if "serviceAccountToken" in source:
-                token = self._token_of(namespace_of(pod), pod["spec"].get("serviceAccountName", "default"))
-                found[source["serviceAccountToken"]["path"]] = (token.encode(), mode)
+        for source in sources:
+            for kind in (CONFIG_MAPS, SECRETS):
+                what = "configMap" if kind is CONFIG_MAPS else "secret"
+                if what in source:
+                    name = source[what].get("secretName") or source[what].get("name", "")
+                    obj = self._store.get(kind, namespace_of(pod), name)
+                    if obj is None:
+                        raise NotReady(f'MountVolume.SetUp failed for volume : {what.lower()} "{name}" not found')
+                    found |= _chosen(content_of(obj), source[what].get("items"), mode)
+            for item in source.get("downwardAPI", {}).get("items") or []:
+                found[item["path"]] = (field_value(pod, item["fieldRef"]["fieldPath"]).encode(), mode)
         return found
 
-    def _of_object(self, pod: Obj, source: Obj, what: str, mode: int) -> Files:
-        kind = CONFIG_MAPS if what == "configMap" else SECRETS
-        name = source.get("secretName") or source.get("name", "")
-        obj = self._store.get(kind, namespace_of(pod), name)
-        if obj is None:
-            if source.get("optional"):
-                return {}
-            raise NotReady(f'{kind.kind.lower()} "{name}" not found')
-        content = content_of(obj)
-        if not source.get("items"):
-            return {key: (value, mode) for key, value in content.items()}
-        found: Files = {}
-        for item in source["items"]:
-            if item["key"] in content:
-                found[item["path"]] = (content[item["key"]], item.get("mode", mode))
-            elif not source.get("optional"):
-                raise NotReady(
-                    f"{what} references non-existent {'config' if what == 'configMap' else 'secret'} key: {item['key']}"
-                )
-        return found
+
+def _chosen(content: dict[str, bytes], items: list[Obj] | None, mode: int) -> Files:
+    """Return the files of an object, or those that `items` name."""
+    if items is None:
+        return {key: (value, mode) for key, value in content.items()}
+    for item in items:
+        if item["key"] not in content:
+            raise NotReady(f"MountVolume.SetUp failed for volume : references non-existent key: {item['key']}")
+    return {item["path"]: (content[item["key"]], item.get("mode", mode)) for item in items}
 
 
 def content_of(obj: Obj) -> dict[str, bytes]:
-    """Keys and values of a ConfigMap or a Secret."""
+    plain, encoded = obj.get("data") or {}, obj.get("binaryData") or {}
     if obj["kind"] == "Secret":
-        return {key: base64.b64decode(value) for key, value in (obj.get("data") or {}).items()}
-    found = {key: value.encode() for key, value in (obj.get("data") or {}).items()}
-    found.update({key: base64.b64decode(value) for key, value in (obj.get("binaryData") or {}).items()})
-    return found
-
-
-def downward(pod: Obj, source: Obj, mode: int) -> Files:
-    """Files of the downward API."""
-    found: Files = {}
-    for item in source.get("items") or []:
-        if "fieldRef" in item:
-            text = field_value(pod, item["fieldRef"]["fieldPath"])
-        else:
-            reference = item["resourceFieldRef"]
-            container = next(one for one in pod["spec"]["containers"] if one["name"] == reference.get("containerName"))
-            part, _, resource = reference["resource"].partition(".")
-            text = str((container.get("resources", {}).get(part) or {}).get(resource, "0"))
-        found[item["path"]] = (text.encode(), item.get("mode", mode))
-    return found
+        plain, encoded = {}, plain
+    texts = {key: value.encode() for key, value in plain.items()}
+    return {**texts, **{key: base64.b64decode(value) for key, value in encoded.items()}}
 
 
 def field_value(pod: Obj, path: str) -> str:
-    """What a fieldRef shows."""
-    keyed = _KEYED.match(path)
-    if keyed:
+    if keyed := _KEYED.match(path):
         values = labels_of(pod) if keyed[1] == "labels" else annotations_of(pod)
         return values.get(keyed[2], "")
-    if path in ("metadata.labels", "metadata.annotations"):
-        values = labels_of(pod) if path.endswith("labels") else annotations_of(pod)
-        return "\n".join(f'{key}="{_escaped(value)}"' for key, value in sorted(values.items()))
-    if path == "metadata.name":
-        return name_of(pod)
-    if path == "metadata.namespace":
-        return namespace_of(pod)
     found: object = pod
     for part in path.split("."):
         found = found.get(part) if isinstance(found, dict) else None
-    if path in ("status.podIPs", "status.hostIPs") and isinstance(found, list):
-        return ",".join(one["ip"] for one in found)
     return "" if found is None else str(found)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _give_all(place: Path, group: int) -> None:

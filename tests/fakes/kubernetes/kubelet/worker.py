@@ -6,75 +6,66 @@ import asyncio
 import contextlib
 import shutil
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
-from tests.fakes.kubernetes.conditions import disrupt
-from tests.fakes.kubernetes.kinds import PODS, Obj, key_of
+from tests.fakes.kubernetes.kinds import PODS, POLICIES, Obj
 from tests.fakes.kubernetes.kubelet.conduct import Conduct
-from tests.fakes.kubernetes.kubelet.environment import argv_of, environment_of, hostname_of, user_of
-from tests.fakes.kubernetes.kubelet.hosts import hosts_text
-from tests.fakes.kubernetes.kubelet.mounts import make_counters, mounts_of
-from tests.fakes.kubernetes.kubelet.pod_status import fill
-from tests.fakes.kubernetes.kubelet.policies import is_cut_off
+from tests.fakes.kubernetes.kubelet.environment import argv_of, environment_of, hostname_of, hosts_text, user_of
 from tests.fakes.kubernetes.kubelet.process import Imagined, Process, Running
-from tests.fakes.kubernetes.kubelet.slot import Slot
-from tests.fakes.kubernetes.kubelet.volumes import Claims, NotReady, Volumes
+from tests.fakes.kubernetes.kubelet.slot import Slot, fill_status
+from tests.fakes.kubernetes.kubelet.volumes import NotReady, Volumes
+from tests.fakes.kubernetes.objects import disrupt, is_deleted, key_of, labels_of, name_of, namespace_of
 from tests.fakes.kubernetes.quantities import amount
 from tests.fakes.kubernetes.registry import Deletion, Registry
+from tests.fakes.kubernetes.store import Store
+from tests.fakes.kubernetes.watching import matches
 
 _MOUNT_RETRY_S = 0.3
 _LIMITS_S = 0.5
+_COUNTERS = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n"
 
 
 class Worker:
     """Lives until the pod is gone from the API and from the node."""
 
     def __init__(self, registry: Registry, conduct: Conduct, place: Path, pod: Obj, address: str) -> None:
-        self._registry, self._conduct, self._place = registry, conduct, place
+        self._registry, self.conduct, self._place = registry, conduct, place
         self.pod, self.address = pod, address
         self.key, self.uid = key_of(pod), str(pod["metadata"]["uid"])
-        self.images, self.backoff_s, self.probe_s = conduct.images, conduct.backoff_s, conduct.probe_s
         self.logs_grew: set[asyncio.Event] = set()
         self.offline = self.over = self.gone = False
-        self._failed = False
+        self._failed = self._sandbox = self._is_cut_off = False
         self._reason = self._message = ""
         self._holder: Process | None = None
-        self._sandbox = False
-        self._dirty = asyncio.Event()
-        self._ending, self._news = asyncio.Event(), asyncio.Event()
+        self._dirty, self._ending, self._news = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._grace: float = 0.0
-        self.tasks: set[asyncio.Task[object]] = set()
-        claims = Claims(place.parent.parent / "claims", conduct.claims, conduct.detached)
-        self._volumes = Volumes(place / "volumes", registry.store, claims, conduct.token_of)
-        policy, spec = pod["spec"]["restartPolicy"], pod["spec"]
-        self.inits = [self._slot(one, policy, init=True) for one in spec.get("initContainers") or []]
-        self.mains = [self._slot(one, policy, init=False) for one in spec["containers"]]
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._supervisors: dict[str, asyncio.Task[int]] = {}
+        self._volumes = Volumes(place / "volumes", place.parents[1] / "claims", registry.store, conduct)
         self._hosts = place / "hosts"
+        spec = pod["spec"]
+        self.inits = [self._slot(one, "Always") for one in spec.get("initContainers") or []]
+        self.mains = [self._slot(one, spec["restartPolicy"]) for one in spec["containers"]]
+        self.slots = [*self.inits, *self.mains]
 
-    def _slot(self, container: Obj, policy: str, *, init: bool) -> Slot:
+    def _slot(self, container: Obj, policy: str) -> Slot:
         place = self._place / "containers" / container["name"]
         place.mkdir(parents=True)
-        slot = Slot(self, container, init=init, policy=policy, place=place)
-        if not self.pod["spec"].get("initContainers"):
-            slot.state = {"waiting": {"reason": "ContainerCreating"}}
-        return slot
-
-    @property
-    def slots(self) -> list[Slot]:
-        return [*self.inits, *self.mains]
+        waits_for = "PodInitializing" if self.pod["spec"].get("initContainers") else "ContainerCreating"
+        return Slot(self, container, place, policy, waits_for=waits_for)
 
     def slot(self, name: str) -> Slot:
-        """The container of that name."""
         return next(slot for slot in self.slots if slot.name == name)
 
-    def _spawn(self, what: object) -> asyncio.Task[object]:
-        task: asyncio.Task[object] = asyncio.ensure_future(what)  # type: ignore[call-overload]
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+    def _spawn(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     def begin(self) -> None:
-        """Start to work."""
         self._spawn(self._publish_often())
         self._spawn(self._live())
         self._spawn(self._limits())
@@ -83,17 +74,14 @@ class Worker:
 
     def changed(self, pod: Obj) -> None:
         """The API's pod is another version."""
-        before, self.pod = self.pod, pod
-        if pod["metadata"].get("deletionTimestamp"):
-            self.end(pod["metadata"].get("deletionGracePeriodSeconds", 30))
-        if before["metadata"].get("annotations") != pod["metadata"].get("annotations") or before["metadata"].get(
-            "labels"
-        ) != pod["metadata"].get("labels"):
-            asyncio.get_running_loop().call_later(self._conduct.sync_s, self.follow)
+        before, self.pod = self.pod["metadata"], pod
+        if is_deleted(pod):
+            self.end(pod["metadata"]["deletionGracePeriodSeconds"])
+        if any(before.get(part) != pod["metadata"].get(part) for part in ("annotations", "labels")):
+            asyncio.get_running_loop().call_later(self.conduct.sync_s, self.follow)
         self._news.set()
 
     def removed(self) -> None:
-        """The API has it no longer."""
         self.gone = True
         self._news.set()
         self.end(0)
@@ -118,16 +106,14 @@ class Worker:
     # Its life.
 
     async def _live(self) -> None:
-        flow = self._spawn(self._flow())
-        ending = self._spawn(self._ending.wait())
+        flow, ending = self._spawn(self._flow()), self._spawn(self._ending.wait())
         await asyncio.wait({flow, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if flow.done() and not flow.cancelled() and flow.exception() is not None:
-            raise flow.exception() or AssertionError
+        if flow.done():
+            flow.result()
         deleted = self._ending.is_set()
-        grace = self._grace if deleted else float(self.pod["spec"]["terminationGracePeriodSeconds"])
         for slot in self.slots:
             slot.stopping = True
-        await self._stop(grace)
+        await self._stop(self._grace if deleted else float(self.pod["spec"]["terminationGracePeriodSeconds"]))
         flow.cancel()
         ending.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -142,79 +128,58 @@ class Worker:
         self.over = True
         while not self.gone:
             await self._leave()
-        self._clean()
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+        self.wake_readers()
+        shutil.rmtree(self._place, ignore_errors=True)
 
     async def _limits(self) -> None:
-        """A pod that runs for too long, or whose files are too many, is ended."""
+        """End a pod that runs for too long, or whose files are too many."""
         spec, began = self.pod["spec"], time.monotonic()
-        deadline = spec.get("activeDeadlineSeconds")
-        limited = any((one.get("emptyDir") or {}).get("sizeLimit") for one in spec.get("volumes") or [])
-        while (deadline is not None or limited) and not self._ending.is_set():
+        deadline = spec.get("activeDeadlineSeconds", float("inf"))
+        while not self._ending.is_set():
             await asyncio.sleep(_LIMITS_S)
-            if deadline is not None and time.monotonic() - began > deadline:
-                grace = float(spec["terminationGracePeriodSeconds"])
+            if time.monotonic() - began > deadline:
                 message = "Pod was active on the node longer than the specified deadline"
-                self.end(grace, reason="DeadlineExceeded", message=message)
-            elif limited and (message := self._volumes.too_large(self.pod)):
+                self.end(float(spec["terminationGracePeriodSeconds"]), reason="DeadlineExceeded", message=message)
+            elif message := self._volumes.too_large(self.pod):
                 self.evicted(message)
 
     def evicted(self, message: str) -> None:
         """The node ends it for want of something (node pressure)."""
         self._registry.change(PODS, *self.key, lambda one: disrupt(one, "TerminationByKubelet", message))
-        self._registry.tell(PODS, self.pod, "Evicted", message, "kubelet", warning=True)
         self.end(0, reason="Evicted", message=message)
 
     async def _leave(self) -> None:
         """Wait until the API lets go of the pod; a deleted one is let go by us."""
         self._news.clear()
         self._write()
-        if not self.offline and self.pod["metadata"].get("deletionTimestamp"):
-            found = self._registry.store.get(PODS, *self.key)
-            if found is None or found["metadata"]["uid"] != self.uid:
+        if not self.offline and is_deleted(self.pod):
+            found = self._found()
+            if found is None:
                 self.gone = True
                 return
-            if found["metadata"].get("deletionGracePeriodSeconds", 0) > 0:
+            if found["metadata"]["deletionGracePeriodSeconds"] > 0:
                 self._registry.delete(PODS, *self.key, Deletion(grace=0))
         await self._news.wait()
 
     async def _flow(self) -> None:
         """Everything that a pod does by itself."""
         await self._mount()
-        await self._make_sandbox()
-        self._supervisors: dict[str, asyncio.Task[object]] = {}
+        self.write_hosts()
+        self._is_cut_off = self.conduct.policies and is_cut_off(self._registry.store, self.pod)
+        if self.pod["spec"].get("shareProcessNamespace") and self.conduct.imagined_s is None:
+            self._holder = Process(lambda: None)
+            await self._holder.start({"mode": "hold", "cut_off": self._is_cut_off})
+        self._sandbox = True
+        self._write()
         for slot in self.inits:
             slot.state = {"waiting": {"reason": "PodInitializing"}}
-            task = self._supervisors[slot.name] = self._spawn(slot.supervise())
-            if slot.sidecar:
-                await slot.went_up.wait()
-            elif await asyncio.shield(task) != 0:
-                self._failed = True
-                return
+            self._supervisors[slot.name] = self._spawn(slot.supervise())
+            await slot.went_up.wait()
         for slot in self.mains:
             self._supervisors[slot.name] = self._spawn(slot.supervise())
         await asyncio.wait([self._supervisors[slot.name] for slot in self.mains])
-
-    async def _stop(self, grace: float) -> None:
-        """Hooks of all at once; TERM to the others first, then to the sidecars from the last to the first."""
-        order = [slot for slot in reversed(self.inits) if slot.sidecar]
-        turns = {slot.name: asyncio.Event() for slot in order}
-        ordinary = [self._spawn(slot.stop(grace, None)) for slot in self.slots if not slot.sidecar]
-        stops = {slot.name: self._spawn(slot.stop(grace, turns[slot.name])) for slot in order}
-        stopped = await asyncio.gather(*ordinary)
-        for slot in order:
-            if all(stopped) or not self._conduct.loses_ends:
-                turns[slot.name].set()
-            await stops[slot.name]
-
-    async def _supervised(self) -> None:
-        """Wait for those whose container has ended; the others wait for something that is no longer wanted."""
-        for slot in self.slots:
-            task = getattr(self, "_supervisors", {}).get(slot.name)
-            if task is not None and not task.done():
-                if "terminated" not in slot.state and slot.running is None:
-                    task.cancel()
-                await asyncio.wait({task}, timeout=2.0)
-                task.cancel()
 
     async def _mount(self) -> None:
         while True:
@@ -222,80 +187,80 @@ class Worker:
                 self._volumes.set_up(self.pod)
                 return
             except NotReady as error:
-                self._registry.tell(PODS, self.pod, *error.told(), warning=True)
+                self._registry.tell(PODS, self.pod, error.reason, str(error))
                 self._dirty.set()
                 await asyncio.sleep(_MOUNT_RETRY_S)
 
-    async def _make_sandbox(self) -> None:
-        self.write_hosts()
-        if self.pod["spec"].get("shareProcessNamespace") and self._conduct.imagined_s is None:
-            self._holder = Process(lambda: None)
-            await self._holder.start({"mode": "hold", "cut_off": self._is_cut_off()})
-        self._sandbox = True
-        self._write()
+    async def _stop(self, grace: float) -> None:
+        """Run the hooks of all at once; TERM to the others first, then to the sidecars from the last to the first."""
+        turns = {slot.name: asyncio.Event() for slot in reversed(self.inits)}
+        stops = {slot.name: self._spawn(slot.stop(grace, turns.get(slot.name))) for slot in self.slots}
+        stopped = [await stops[slot.name] for slot in self.mains]
+        for name, turn in turns.items():
+            if all(stopped) or not self.conduct.loses_ends:
+                turn.set()
+            await stops[name]
 
-    def _is_cut_off(self) -> bool:
-        return self._conduct.policies and is_cut_off(self._registry.store, self.pod)
+    async def _supervised(self) -> None:
+        """Wait for those whose container has ended; the others wait for something that is no longer wanted."""
+        for name, task in self._supervisors.items():
+            slot = self.slot(name)
+            if not task.done() and ("terminated" in slot.state or slot.running is not None):
+                await asyncio.wait({task}, timeout=2.0)
+            task.cancel()
 
     def write_hosts(self) -> None:
-        """The pod's hosts file; kept as one file, because it is mounted."""
-        if self._conduct.imagined_s is not None:
-            return
-        self._hosts.write_text(hosts_text(self._registry.store, self.pod, self.address))
-        self._hosts.chmod(0o644)
+        """Write the pod's hosts file; kept as one file, because it is mounted."""
+        if self.conduct.imagined_s is None:
+            self._hosts.write_text(hosts_text(self._registry.store, self.pod, self.address))
+            self._hosts.chmod(0o644)
 
     # What its containers ask of it.
 
     async def run(self, slot: Slot, image: Obj) -> Running:
-        """Start a container."""
-        pod, container = self.pod, slot.container
-        shown = {
-            **pod,
-            "status": {**pod["status"], "podIP": self.address, "podIPs": [{"ip": self.address}], "hostIP": "127.0.0.1"},
-        }
+        pod, container, place = self.pod, slot.container, slot.place
+        shown = {**pod, "status": {**pod["status"], "podIP": self.address}}
         environment = environment_of(shown, container, image, self._registry.store)
-        user = user_of(pod, container, image)
-        argv = argv_of(container, image, environment)
-        if self._conduct.imagined_s is not None:
-            if not slot.sidecar:
-                return Imagined(self._conduct.imagined_s)
-            job = pod["metadata"].get("labels", {}).get("batch.kubernetes.io/job-name", "")
-            slot.message_file.write_text(self._conduct.imagined_word.replace("%s", job))
-            return Imagined(None)
-        stage = slot.place / "stage"
+        user, argv = user_of(pod, container, image), argv_of(container, environment)
+        if self.conduct.imagined_s is not None:
+            is_sidecar = slot in self.inits
+            job = labels_of(pod).get("batch.kubernetes.io/job-name", "")
+            slot.message_file.write_text(self.conduct.imagined_word.replace("%s", job) if is_sidecar else "")
+            slot.log_file().touch()
+            return Imagined(None if is_sidecar else self.conduct.imagined_s)
+        stage, counters = place / "stage", place / "cgroup"
         stage.mkdir(exist_ok=True)
+        counters.mkdir(exist_ok=True)
         slot.message_file.write_bytes(b"")
         slot.message_file.chmod(0o666)
-        counters = make_counters(slot)
+        limit = int(amount((container["resources"].get("limits") or {}).get("memory", 0)))
+        (counters / "memory.max").write_text(f"{limit or 'max'}\n")
+        (counters / "memory.events").write_text(_COUNTERS)
         readonly = bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))
-        limit = (container["resources"].get("limits") or {}).get("memory") if self._conduct.memory_limits else None
-        process = Process(self._wake_readers)
+        added: list[Obj] = [{"source": path, "target": path, "readonly": True} for path in self.conduct.image_paths]
+        added += [
+            {"source": str(self._hosts), "target": "/etc/hosts", "readonly": readonly},
+            {"source": str(counters), "target": "/sys/fs/cgroup", "readonly": True},
+            {"source": str(slot.message_file), "target": container["terminationMessagePath"]},
+        ]
+        namespaces = f"/proc/{self._holder.pid}/ns" if self._holder else ""
+        process = Process(self.wake_readers)
         await process.start({
-            "mode": "container", "argv": argv, "environment": {"HOME": "/", **environment}, "user": user,
-            "cwd": container.get("workingDir") or image.get("cwd") or "/", "hostname": hostname_of(pod),
-            "net_namespace": f"/proc/{self._holder.pid}/ns/net" if self._holder else "",
-            "pid_namespace": f"/proc/{self._holder.pid}/ns/pid" if self._holder else "", "stage": str(stage),
-            "cut_off": not self._holder and self._is_cut_off(),
-            "mounts": self._mounts(slot, environment, counters), "readonly_root": readonly,
-            "log": str(slot.log_file()), "log_bytes": self._conduct.log_bytes,
-            "memory_events": str(counters / "memory.events"), "memory_limit": int(amount(limit)) if limit else 0,
+            "mode": "container", "argv": argv, "environment": environment, "user": user,
+            "cwd": container.get("workingDir") or "/", "hostname": hostname_of(pod),
+            "net_namespace": namespaces and f"{namespaces}/net", "pid_namespace": namespaces and f"{namespaces}/pid",
+            "cut_off": not self._holder and self._is_cut_off, "stage": str(stage), "readonly_root": readonly,
+            "mounts": self._volumes.mounts(pod, container, environment, added), "log": str(slot.log_file()),
+            "memory_events": str(counters / "memory.events"),
+            "memory_limit": limit if self.conduct.memory_limits else 0,
         })  # fmt: skip
         return process
 
-    def _mounts(self, slot: Slot, environment: dict[str, str], counters: Path) -> list[Obj]:
-        files = {"/etc/hosts": self._hosts, "/sys/fs/cgroup": counters}
-        return mounts_of(self.pod, slot, self._volumes, environment, self._conduct.image_paths, files)
-
-    def _wake_readers(self) -> None:
+    def wake_readers(self) -> None:
         for event in self.logs_grew:
             event.set()
 
-    def tell(self, slot: Slot, reason: str, message: str, *, warning: bool = False) -> None:
-        """An Event about the pod."""
-        self._registry.tell(PODS, self.pod, reason, message, "kubelet", warning=warning)
-
     def publish(self) -> None:
-        """Write the status soon."""
         self._dirty.set()
 
     async def _publish_often(self) -> None:
@@ -305,23 +270,23 @@ class Worker:
             self._write()
             await asyncio.sleep(0.02)
 
-    def _write(self) -> None:
-        if self.offline or self.gone or self.pod["metadata"]["uid"] != self.uid:
-            return
+    def _found(self) -> Obj | None:
+        """Return the API's pod, if it is still this one."""
         found = self._registry.store.get(PODS, *self.key)
-        if found is None or found["metadata"]["uid"] != self.uid:
-            return
-        self._registry.change(PODS, *self.key, self._fill)
+        return found if found is not None and found["metadata"]["uid"] == self.uid else None
+
+    def _write(self) -> None:
+        if not self.offline and not self.gone and self._found() is not None:
+            self._registry.change(PODS, *self.key, self._fill)
 
     def _fill(self, pod: Obj) -> None:
-        fill(
+        fill_status(
             pod, self.inits, self.mains, over=self.over, failed=self._failed,
             address=self.address if self._sandbox else "", reason=self._reason, message=self._message,
         )  # fmt: skip
-        pod["status"].setdefault("startTime", pod["metadata"]["creationTimestamp"])
 
     def cut_power(self) -> None:
-        """Its node is without power: every process ends, nobody writes it down."""
+        """Its node is without power: every process ends, nothing is written down."""
         self.offline = True
         for slot in self.slots:
             slot.stopping = True
@@ -329,16 +294,30 @@ class Worker:
                 slot.running.kill()
 
     async def dead(self) -> None:
-        """Until none of its processes is left."""
+        """Wait until none of its processes is left."""
         for slot in self.slots:
             if slot.running is not None:
                 await asyncio.shield(slot.running.ended)
         if self._holder is not None:
             await self._holder.release()
 
-    def _clean(self) -> None:
-        for task in list(self.tasks):
-            if task is not asyncio.current_task():
-                task.cancel()
-        self._wake_readers()
-        shutil.rmtree(self._place, ignore_errors=True)
+
+def is_cut_off(store: Store, pod: Obj) -> bool:
+    """Whether NetworkPolicies choose the pod for both ways, and none of them allows anything (kubernetes.io, "Network
+    Policies": rules add up, and an empty list has none). Such a pod gets a network with nothing in it, other policies
+    are not enforced: pods share the machine's network. Pods of other namespaces and ports count for nothing."""
+    specs = [one["spec"] for one in store.list(POLICIES, namespace_of(pod))]
+    chosen = [one for one in specs if matches(one["podSelector"], labels_of(pod))]
+    others = [labels_of(one) for one in store.list(PODS, namespace_of(pod)) if name_of(one) != name_of(pod)]
+
+    def allows(peers: list[Obj]) -> bool:  # a rule without any allows all
+        return not peers or any("ipBlock" in peer or any(is_one(peer, labels) for labels in others) for peer in peers)
+
+    def is_one(peer: Obj, labels: dict[str, str]) -> bool:
+        return "namespaceSelector" not in peer and matches(peer["podSelector"], labels)
+
+    return all(
+        any(way in one["policyTypes"] for one in chosen)
+        and not any(allows(rule.get(peers) or []) for one in chosen for rule in one.get(way.lower()) or [])
+        for way, peers in (("Ingress", "from"), ("Egress", "to"))
+    )
