@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import preloaded
+from tests.sqlite import write_schema
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAKED = ("-m", "tests.fakes.daemon_with_fake_scheduler")
@@ -104,6 +105,8 @@ class Site:
 
     def launch(self, *arguments: str, program: tuple[str, ...] = FAKED) -> subprocess.Popen[bytes]:
         """Start a daemon and return at once."""
+        if not self.state.exists():
+            write_schema(self.state / "ffdl.sqlite3")
         with (self.directory / "err").open("ab") as errors:
             process = preloaded.Popen(
                 [sys.executable, *program, "--personal", *arguments],

@@ -90,6 +90,7 @@ def test_daemon_start_fails_with_reason_when_state_directory_is_full(tmp_path: P
 
 def test_daemon_restart_is_refused_when_state_directory_is_full(tmp_path: Path, disk: SmallDisk) -> None:
     with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
+        world.state.mkdir()  # the daemon makes the database itself: its log then needs more room than the rest
         world.start()
         job = world.submit()
         world.await_ends(job)
