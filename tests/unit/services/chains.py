@@ -5,35 +5,36 @@ from __future__ import annotations
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.watch import SETTLE_S
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import MANIFEST, Site
 
 
-def head_of(site: Site, job: Job) -> FakeHead:
-    return FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+def at_work(site: Site, retry: str = "") -> tuple[Job, FakeHead]:
+    """A job with these retry limits, deployed and at work on n1, and its head."""
+    job = accept(site, retry) if retry else site.deployed()
+    return job, running(site, job)
 
 
-def running(site: Site, watcher: Watcher, job: Job) -> FakeHead:
+def running(site: Site, job: Job) -> FakeHead:
     """The job's current attempt, deployed, at work on n1."""
-    head = head_of(site, job)
+    head = site.head(job)
     head.starts()
     site.scheduler.run(NativeId(head.job.native_id))
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).state is JobState.PROCESSING
-    return head_of(site, job)
+    return site.head(job)
 
 
-def end(site: Site, watcher: Watcher, job: Job, cause: EndCause) -> None:
-    """The scheduler ends it, and every file that may still come has come."""
-    site.scheduler.end(NativeId(site.job(job.id).native_id), cause, site.clock.now())
-    watcher.step(full=True)
+def end(site: Site, job: Job, cause: EndCause) -> Job:
+    """The scheduler ends the current attempt, and every file that may still come has come."""
+    site.end(site.job(job.id), cause)
     site.clock.tick(SETTLE_S + 1)
-    watcher.step(full=True)
+    site.watch()
+    return site.job(job.id)
 
 
 def accept(site: Site, retry: str) -> Job:
     job = site.accept(manifest=MANIFEST + f"batch: {{retry: {{{retry}}}}}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     return site.job(job.id)

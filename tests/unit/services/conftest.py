@@ -6,30 +6,38 @@ import hashlib
 import io
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, encode_event
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.submission import Submission, SubmissionResult
+from ffdl_batch.domain.views import JobView, Problem
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.query import get_job
 from ffdl_batch.services.submit import submit
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import open_store
 from tests.conftest import POSTGRES
+from tests.fakes.arrays import ArrayScheduler
 from tests.fakes.clock import FakeClock
+from tests.fakes.head import FakeHead
 from tests.fakes.scheduler import FakeScheduler
+from tests.sqlite import write_schema
 
 if TYPE_CHECKING:
     from tests.postgres import TurnedServerClock
@@ -67,11 +75,22 @@ class Site:
         base = Submission(manifest, "manifest.yml", "/nowhere", self.archive, key, backend="fake")
         return replace(base, **changes)  # type: ignore[arg-type]
 
-    def accept(self, key: str = "k1", manifest: str = MANIFEST) -> Job:
+    def send(self, key: str = "k1", manifest: str = MANIFEST, **changes: object) -> SubmissionResult:
+        """Submit one job, whatever comes of it."""
+        (result,) = submit(self.platform, self.caller, [self.submission(key, manifest, **changes)])
+        return result
+
+    def accept(self, key: str = "k1", manifest: str = MANIFEST, **changes: object) -> Job:
         """Submit one job that is surely accepted."""
-        (result,) = submit(self.platform, self.caller, [self.submission(key, manifest)])
+        result = self.send(key, manifest, **changes)
         assert result.problem is None, result.problem
         return self.job(result.id)
+
+    def problem(self, key: str = "k1", manifest: str = MANIFEST, **changes: object) -> Problem:
+        """Submit one job that is surely rejected."""
+        found = self.send(key, manifest, **changes).problem
+        assert found is not None
+        return found
 
     def job(self, job_id: str) -> Job:
         found = self.platform.store.get(job_id)
@@ -81,8 +100,40 @@ class Site:
     def deployed(self, key: str = "k1") -> Job:
         """Submit and deploy one job."""
         job = self.accept(key)
-        Deployer(self.platform).step()
+        self.deploy()
         return self.job(job.id)
+
+    def deploy(self) -> int:
+        """Let a new deployer make one step."""
+        return Deployer(self.platform).step()
+
+    @cached_property
+    def watcher(self) -> Watcher:
+        return Watcher(self.platform)
+
+    def watch(self, *, full: bool = True) -> int:
+        """Let the watcher make one step."""
+        return self.watcher.step(full=full)
+
+    def end(self, job: Job, cause: EndCause, started: float | None = 1.0) -> Job:
+        """Let the scheduler end the job's attempt, and let the watcher see it."""
+        self.scheduler.end(NativeId.parse(job.native_id), cause, self.clock.now(), started)
+        self.watch()
+        return self.job(job.id)
+
+    def head(self, job: Job) -> FakeHead:
+        """The head controller of the job's current attempt."""
+        return FakeHead(self.platform.root, self.job(job.id), self.clock.now())
+
+    def move(self, job: Job, *states: JobState, cause: Cause = Cause.PROGRESS, **fields: Any) -> Job:
+        """Write that the job passed through these states now, and the other fields of a `Change`."""
+        steps = tuple((state, self.clock.now()) for state in states)
+        updated = self.platform.store.apply(job, Change(steps, cause, **fields))
+        assert updated is not None
+        return updated
+
+    def view(self, job: Job) -> JobView:
+        return get_job(self.platform, self.caller, job.id)
 
     def attempt(self, job: Job) -> AttemptDir:
         return self.platform.root.job(job.id).attempt(max(1, job.attempt))
@@ -103,6 +154,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     root = Root(settings.jobs_dir)
     for directory in (root.path, root.doorbell, root.models, str(Path(root.path) / "jobs")):
         Path(directory).mkdir(parents=True, exist_ok=True)
+    if request.param == "sqlite":
+        write_schema(tmp_path / "state" / "ffdl.sqlite3")
     store = open_store(settings.database, network_fs=False, clock=clock)
     adapters = Adapters(settings, AdapterContext(root.path, "alice", os.getuid()), clock)
     adapters.use("fake", scheduler)
@@ -112,8 +165,68 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     data = model_zip()
     digest = hashlib.sha256(data).hexdigest()
     receive_archive(platform, digest, [data])
-    yield Site(platform, clock, scheduler, Caller(os.getuid()), digest)
+    made = Site(platform, clock, scheduler, Caller(os.getuid()), digest)
+    yield made
+    if "watcher" in vars(made):
+        made.watcher.close()
     platform.close()
+
+
+def manifest(batch: str) -> str:
+    """The usual manifest with a `batch:` block."""
+    return f"{MANIFEST}batch: {{{batch}}}\n"
+
+
+@dataclass
+class ArraySite:
+    """A site and its scheduler by its own type."""
+
+    site: Site
+    scheduler: ArrayScheduler
+
+    def send(self, batch: str, key: str = "k1", **changes: object) -> SubmissionResult:
+        """Submit one manifest, whatever comes of it."""
+        submission = self.site.submission(key, manifest(batch), **changes)
+        (result,) = submit(self.site.platform, self.site.caller, [submission])
+        return result
+
+    def accept(self, batch: str, key: str = "k1", **changes: object) -> str:
+        """Submit one array that is surely accepted; its id."""
+        result = self.send(batch, key, **changes)
+        assert result.problem is None, result.problem
+        return result.id
+
+    def elements(self, array: str) -> list[Job]:
+        """Its jobs, by index."""
+        return self.site.platform.store.elements_of(array)
+
+    def states(self, array: str) -> list[JobState]:
+        """Their states."""
+        return [job.state for job in self.elements(array)]
+
+    def deploy(self, times: int = 1) -> None:
+        """So many steps of a deployer of its own."""
+        deployer = Deployer(self.site.platform)
+        for _ in range(times):
+            deployer.step()
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many tasks each accepted native array has."""
+        return [len(plan.tasks) for plan in self.scheduler.arrays]
+
+
+def with_arrays(site: Site) -> ArraySite:
+    """The site with a scheduler that takes arrays."""
+    scheduler = ArrayScheduler()
+    site.scheduler = scheduler
+    site.platform.adapters.use("fake", scheduler)
+    return ArraySite(site, scheduler)
+
+
+@pytest.fixture
+def fleet(site: Site) -> ArraySite:
+    return with_arrays(site)
 
 
 def write_events(site: Site, job: Job, kinds: list[tuple[str, float]]) -> None:
@@ -135,10 +248,3 @@ def write_final(site: Site, job: Job, outcome: Outcome = Outcome.COMPLETED, **va
 
     record = FinalRecord(job.native_id, outcome, site.clock.now(), stored=True, exit_code=0)
     write_whole(Path(site.attempt(job).final), json.dumps(to_plain(replace(record, **values))))  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def watcher(site: Site) -> Iterator[Watcher]:
-    made = Watcher(site.platform)
-    yield made
-    made.close()

@@ -7,27 +7,17 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.array import chunk_name, mark_of, read_marks
-from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.domain.views import Resume
 from ffdl_batch.services.arrays import get_array
+from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.materialize import begun_at, mark_begun, unmark_begun
 from ffdl_batch.services.resume import resume_job
-from ffdl_batch.services.submit import submit
 from ffdl_batch.services.throttle import PAUSE_S, Throttle
-from ffdl_batch.services.watch import Watcher
-from tests.unit.services.array_site import ArraySite, manifest, with_arrays
-from tests.unit.services.conftest import Site
-
-
-@pytest.fixture
-def fleet(site: Site) -> ArraySite:
-    return with_arrays(site)
-
-
-# ------------------------------------------------------------------------------------------------ deploying
+from tests.unit.services.conftest import ArraySite, Site, manifest
 
 
 def test_deployer_submits_thousand_elements_as_one_native_array(fleet: ArraySite) -> None:
@@ -46,11 +36,8 @@ def test_deployer_splits_array_by_max_array_size(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-9")
     fleet.deploy()
     assert fleet.sizes == [4, 4, 2]
-    assert [job.native_id for job in fleet.elements(array)] == [
-        *(f"100_{n}" for n in range(4)), *(f"101_{n}" for n in range(4)), "102_0", "102_1",
-    ]  # fmt: skip
-    names = [plan.chunk.token for plan in fleet.scheduler.arrays]
-    assert names == [f"{array}-1", f"{array}-2", f"{array}-3"]
+    assert [job.native_id for job in fleet.elements(array)] == [f"{100 + n // 4}_{n % 4}" for n in range(10)]
+    assert [plan.chunk.token for plan in fleet.scheduler.arrays] == [f"{array}-{n}" for n in (1, 2, 3)]
 
 
 def test_deployer_writes_task_table_and_marks_for_chunk(fleet: ArraySite) -> None:
@@ -85,35 +72,32 @@ def test_deployer_submits_each_array_separately_and_single_jobs_alone(fleet: Arr
     assert "_" not in fleet.site.job(single.id).native_id
 
 
-def test_deployer_submits_array_of_one_element_as_single_job(fleet: ArraySite) -> None:
-    array = fleet.accept("array: 5")
+@pytest.mark.parametrize(("elements", "refuse"), [("5", False), ("0-2", True)])
+def test_deployer_submits_single_jobs_for_one_element_or_if_backend_refuses_arrays(
+    fleet: ArraySite, elements: str, refuse: bool
+) -> None:
+    fleet.scheduler.refuse_arrays = refuse
+    array = fleet.accept(f"array: {elements}")
     fleet.deploy()
-    assert (fleet.sizes, fleet.states(array)) == ([], [JobState.QUEUED])
+    assert (fleet.sizes, set(fleet.states(array))) == ([], {JobState.QUEUED})
+    assert [native.task for native, _ in fleet.scheduler.submitted] == [None] * len(fleet.elements(array))
 
 
-def test_deployer_submits_next_attempt_of_element_as_single_job(fleet: ArraySite, watcher: Watcher) -> None:
+def test_deployer_submits_next_attempt_of_element_as_single_job(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-1")
     fleet.deploy()
     first, second = fleet.elements(array)
     fleet.scheduler.run(NativeId.parse(first.native_id))
-    watcher.step(full=True)
+    fleet.site.watch()
     fleet.scheduler.end(NativeId.parse(first.native_id), EndCause.NODE_FAIL, fleet.site.clock.now())
     fleet.site.clock.tick(60)
-    watcher.step(full=True)
+    fleet.site.watch()
     fleet.deploy()
     again = fleet.site.job(first.id)
-    assert (again.attempt, again.state) == (2, JobState.QUEUED)
-    assert "_" not in again.native_id and fleet.sizes == [2]
+    assert (again.attempt, again.state, "_" in again.native_id) == (2, JobState.QUEUED, False)
+    assert fleet.sizes == [2]
     assert fleet.site.job(second.id).native_id == "100_1"
     assert fleet.scheduler.planned[-1].array_dir is None
-
-
-def test_deployer_submits_elements_singly_if_backend_refuses_arrays(fleet: ArraySite) -> None:
-    fleet.scheduler.refuse_arrays = True
-    array = fleet.accept("array: 0-2")
-    fleet.deploy()
-    assert set(fleet.states(array)) == {JobState.QUEUED}
-    assert [native.task for native, _ in fleet.scheduler.submitted] == [None] * 3
 
 
 def test_deployer_fails_every_element_when_submission_is_rejected(fleet: ArraySite) -> None:
@@ -134,10 +118,20 @@ def test_deployer_keeps_whole_array_pending_after_unknown_submission_failure(fle
     assert fleet.scheduler.tried == [5]
     assert not any(Path(fleet.site.attempt(job).submit_begun).exists() for job in fleet.elements(array))
     fleet.scheduler.fails = ""
-    for _ in range(3):  # one of them goes for all
-        fleet.site.clock.tick(600)
-        fleet.deploy()
+    steps(fleet, 3, 600)  # one of them goes for all
     assert set(fleet.states(array)) == {JobState.QUEUED}
+
+
+def steps(fleet: ArraySite, times: int, pause_s: float) -> None:
+    """So many steps of deployers, each after a pause."""
+    for _ in range(times):
+        fleet.site.clock.tick(pause_s)
+        fleet.deploy()
+
+
+def settle(fleet: ArraySite) -> None:
+    """Some steps, with time for every pause in between."""
+    steps(fleet, 4, 40)
 
 
 def test_deployer_submits_elements_up_to_job_submit_limit_and_keeps_rest_pending(fleet: ArraySite) -> None:
@@ -145,16 +139,14 @@ def test_deployer_submits_elements_up_to_job_submit_limit_and_keeps_rest_pending
     array = fleet.accept("array: 0-63")
     fleet.deploy()
     states = fleet.states(array)
-    assert states.count(JobState.QUEUED) == 20
     assert states[:20] == [JobState.QUEUED] * 20
+    assert states.count(JobState.QUEUED) == 20
     waiting = fleet.elements(array)[-1]
     assert "job submit limit" in waiting.pending_reason
     assert begun_at(fleet.site.attempt(waiting)) is None
     assert len(fleet.scheduler.tried) < 10
     fleet.scheduler.room = None
-    for _ in range(5):
-        fleet.site.clock.tick(600)
-        fleet.deploy()
+    steps(fleet, 5, 600)
     assert set(fleet.states(array)) == {JobState.QUEUED}
     assert len(fleet.scheduler.submitted) == 64
 
@@ -175,22 +167,13 @@ def test_deployer_retries_array_without_marks_when_scheduler_is_unreachable(flee
     assert len(fleet.scheduler.submitted) == 3
 
 
-# ------------------------------------------------------------------------------------------- crash and doubt
-
-
-def settle(fleet: ArraySite) -> None:
-    """Some steps, with time for every pause in between."""
-    for _ in range(4):
-        fleet.site.clock.tick(40)
-        fleet.deploy()
-
-
 def outlive_requests(fleet: ArraySite, array: str) -> None:
     """Let the credential's life pass since the scheduler was asked. Marks have the real clock's time."""
     asked_at = [begun_at(fleet.site.attempt(job)) or 0.0 for job in fleet.elements(array)]
     fleet.site.clock.at = max(fleet.site.clock.at, *asked_at) + 400
 
 
+Q, P = JobState.QUEUED, JobState.PENDING
 STEPS = ("claimed", "deploying", "written", "template", "chunk written", "chunk marked", "chunk submitted", "queued")
 
 
@@ -203,17 +186,19 @@ def test_deployer_submits_each_element_once_after_crash_at_any_step(fleet: Array
         if reached == step:
             raise Crashed
 
-    from ffdl_batch.services.deploy import Deployer
-
     array = fleet.accept("array: 0-4")
     with pytest.raises(Crashed):
         Deployer(fleet.site.platform, crash).step()
     outlive_requests(fleet, array)
     settle(fleet)
-    assert set(fleet.states(array)) == {JobState.QUEUED}
-    assert sorted(token for _, token in fleet.scheduler.submitted) == sorted(j.token for j in fleet.elements(array))
+    assert_submitted_once(fleet, array)
     natives = {str(native): token for native, token in fleet.scheduler.submitted}
     assert all(natives[job.native_id] == job.token for job in fleet.elements(array))
+
+
+def assert_submitted_once(fleet: ArraySite, array: str) -> None:
+    assert set(fleet.states(array)) == {JobState.QUEUED}
+    assert sorted(token for _, token in fleet.scheduler.submitted) == sorted(j.token for j in fleet.elements(array))
 
 
 def test_deployer_adopts_every_element_after_lost_reply(fleet: ArraySite) -> None:
@@ -234,14 +219,11 @@ def test_deployer_resubmits_lost_array_request_after_credential_lifetime(fleet: 
     array = fleet.accept("array: 0-4")
     fleet.deploy()
     fleet.scheduler.swallow = False
-    for _ in range(10):
-        fleet.site.clock.tick(25)
-        fleet.deploy()
+    steps(fleet, 10, 25)
     assert fleet.scheduler.submitted == []
     outlive_requests(fleet, array)
     settle(fleet)
-    assert set(fleet.states(array)) == {JobState.QUEUED}
-    assert sorted(token for _, token in fleet.scheduler.submitted) == sorted(j.token for j in fleet.elements(array))
+    assert_submitted_once(fleet, array)
 
 
 def test_mark_begun_keeps_earlier_native_array_marks(fleet: ArraySite) -> None:
@@ -272,9 +254,6 @@ def test_deployer_adopts_native_id_from_claim_of_element(fleet: ArraySite) -> No
     assert [job.native_id for job in fleet.elements(array)] == ["", "77_1"]
 
 
-# -------------------------------------------------------------------------------------------------- limits
-
-
 def test_deployer_passes_array_limit_to_scheduler_and_holds_further_chunks(fleet: ArraySite) -> None:
     fleet.scheduler.max_array_size = 5
     array = fleet.accept("array: 0-7%2")
@@ -284,70 +263,60 @@ def test_deployer_passes_array_limit_to_scheduler_and_holds_further_chunks(fleet
     assert "2 elements of its array run at once" in fleet.elements(array)[7].pending_reason
 
 
-def test_deployer_enforces_array_limit_when_elements_are_submitted_singly(site: Site) -> None:
-    from ffdl_batch.services.deploy import Deployer
+def elements(site: Site, batch: str) -> list[Job]:
+    return site.platform.store.elements_of(site.send("k", manifest(batch)).id)
 
-    (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-4%2"))])
-    deployer, store = Deployer(site.platform), site.platform.store
+
+def test_deployer_enforces_array_limit_when_elements_are_submitted_singly(site: Site) -> None:
+    jobs = elements(site, "array: 0-4%2")
+    deployer = Deployer(site.platform)
     for _ in range(3):
         deployer.step()
-    jobs = store.elements_of(result.id)
-    assert [job.state for job in jobs] == [JobState.QUEUED] * 2 + [JobState.PENDING] * 3
+    jobs = [site.job(job.id) for job in jobs]
+    assert [job.state for job in jobs] == [Q, Q, P, P, P]
     assert "2 elements of its array run at once" in jobs[2].pending_reason
     site.scheduler.end(NativeId.parse(jobs[0].native_id), EndCause.CANCELLED, site.clock.now())
-    watcher = Watcher(site.platform)
     site.clock.tick(60)
-    watcher.step(full=True)
-    watcher.close()
+    site.watch()
     deployer.step()
-    states = [job.state for job in store.elements_of(result.id)]
+    states = [site.job(job.id).state for job in jobs]
     assert states[0].is_terminal
-    assert states[1:] == [JobState.QUEUED, JobState.QUEUED, JobState.PENDING, JobState.PENDING]
+    assert states[1:] == [Q, Q, P, P]
 
 
 def test_deployer_releases_held_elements_after_taking_over(site: Site) -> None:
-    from ffdl_batch.services.deploy import Deployer
+    jobs = elements(site, "array: 0-2%1")
+    site.deploy()
+    site.move(site.job(jobs[0].id), JobState.CANCELLED)
+    site.deploy()
+    assert [site.job(job.id).state for job in jobs] == [JobState.CANCELLED, Q, P]
 
-    (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-2%1"))])
-    store = site.platform.store
-    Deployer(site.platform).step()
-    store.apply(store.elements_of(result.id)[0], Change(((JobState.CANCELLED, site.clock.now()),)))
-    Deployer(site.platform).step()
-    states = [job.state for job in store.elements_of(result.id)]
-    assert states == [JobState.CANCELLED, JobState.QUEUED, JobState.PENDING]
+
+def lease(site: Site, throttle: Throttle, lease_s: float) -> list[int]:
+    """The elements, by index, that the throttle lets go of those that are leased next."""
+    leased = site.platform.store.claim_deployable("me", limit=2, lease_s=lease_s)
+    found = [one.job.spec.element for one in throttle.sort_out(leased)]
+    return [element.index for element in found if element is not None]
 
 
 def test_throttle_releases_elements_by_index_when_capacity_frees_between_calls(site: Site) -> None:
-    submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-5%1"))])
-    throttle, store = Throttle(site.platform), site.platform.store
-
-    def let_go() -> list[int]:
-        leased = store.claim_deployable("me", limit=2, lease_s=1000.0)
-        elements = [one.job.spec.element for one in throttle.sort_out(leased)]
-        return [element.index for element in elements if element is not None]
-
-    assert let_go() == [0]  # and ends at once: there is room for another
-    assert let_go() == []  # 2 and 3, of which nobody knew, while 1 waits
+    elements(site, "array: 0-5%1")
+    throttle = Throttle(site.platform)
+    assert lease(site, throttle, 1000.0) == [0]  # and ends at once: there is room for another
+    assert lease(site, throttle, 1000.0) == []  # 2 and 3, of which nobody knew, while 1 waits
     throttle.wake()
-    assert let_go() == [1]
+    assert lease(site, throttle, 1000.0) == [1]
     throttle.wake()
     throttle.wake()  # 2 was not leased meanwhile
-    assert let_go() == [2]
+    assert lease(site, throttle, 1000.0) == [2]
 
 
 def test_throttle_skips_cancelled_element_after_pause(site: Site) -> None:
-    (result,) = submit(site.platform, site.caller, [site.submission("k", manifest("array: 0-5%1"))])
-    throttle, store = Throttle(site.platform), site.platform.store
-
-    def lease() -> list[int]:
-        leased = store.claim_deployable("me", limit=2, lease_s=1.0)
-        elements = [one.job.spec.element for one in throttle.sort_out(leased)]
-        return [element.index for element in elements if element is not None]
-
-    assert lease() == [0]
-    jobs = store.elements_of(result.id)
+    jobs = elements(site, "array: 0-5%1")
+    throttle = Throttle(site.platform)
+    assert lease(site, throttle, 1.0) == [0]
     for job in jobs[:2]:
-        assert store.apply(job, Change(((JobState.CANCELLED, site.clock.now()),)))
-    assert lease() == []  # 2 and 3: as far as anybody has told, 1 comes before
+        site.move(site.job(job.id), JobState.CANCELLED)
+    assert lease(site, throttle, 1.0) == []  # 2 and 3: as far as anybody has told, 1 comes before
     site.clock.tick(PAUSE_S + 1)
-    assert lease() == [2]
+    assert lease(site, throttle, 1.0) == [2]

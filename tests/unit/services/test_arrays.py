@@ -5,59 +5,61 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ffdl_batch.domain.array import is_array_id
+from ffdl_batch.domain.events import Event, EventKind, encode_event
+from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.submission import Expected
+from ffdl_batch.ports.scheduler import AccountingUnreachable
 from ffdl_batch.services.arrays import get_array, stop_array
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.janitor import ORPHAN_AGE_S, sweep
 from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import get_job, list_jobs, own_job
+from ffdl_batch.services.query import list_jobs, own_job
 from ffdl_batch.services.submit import submit
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER
 from ffdl_batch.store import NewJob, Store
-from tests.unit.services.array_site import ArraySite, manifest, with_arrays
-from tests.unit.services.conftest import Site
+from tests.unit.services.conftest import ArraySite, Site, manifest
 
 GRID = "sweep: {lr: [0.1, 0.01], depth: [2, 4]}"
+Q = JobState.QUEUED
 
 
 @pytest.fixture
-def fleet(site: Site) -> ArraySite:
-    return with_arrays(site)
-
-
-# ------------------------------------------------------------------------------------------------ accepting
-
-
-def test_submit_writes_all_elements_of_array_in_one_transaction(
-    fleet: ArraySite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many jobs each write of new jobs has."""
+    sizes: list[int] = []
     add = Store.add_jobs
 
     def counted(store: Store, jobs: list[NewJob]) -> object:
-        calls.append(len(jobs))
+        sizes.append(len(jobs))
         return add(store, jobs)
 
     monkeypatch.setattr(Store, "add_jobs", counted)
+    return sizes
+
+
+def test_submit_writes_all_elements_of_array_in_one_transaction(fleet: ArraySite, calls: list[int]) -> None:
     result = fleet.send(GRID)
     assert is_array_id(result.id) and calls == [4]
     jobs = fleet.elements(result.id)
     assert [job.id for job in jobs] == list(result.elements)
     assert [job.spec.name for job in jobs] == [f"digits[{n}]" for n in range(4)]
-    assert [dict(job.spec.batch.env) for job in jobs] == [
-        {"lr": "0.1", "depth": "2"}, {"lr": "0.1", "depth": "4"}, {"lr": "0.01", "depth": "2"},
-        {"lr": "0.01", "depth": "4"},
-    ]  # fmt: skip
+    values = [dict(job.spec.batch.env) for job in jobs]
+    assert values == [{"lr": lr, "depth": depth} for lr in ("0.1", "0.01") for depth in ("2", "4")]
     assert len({job.id for job in jobs}) == 4 and {job.state for job in jobs} == {JobState.PENDING}
     assert len(fleet.scheduler.planned) == 1
-    view = get_job(fleet.site.platform, fleet.site.caller, jobs[2].id)
+    view = fleet.site.view(jobs[2])
     assert (view.array, view.array_index, dict(view.array_values)) == (result.id, 2, {"lr": "0.01", "depth": "2"})
 
 
@@ -93,105 +95,86 @@ def test_submit_rejects_invalid_array_as_a_whole(fleet: ArraySite) -> None:
     assert not Path(fleet.site.platform.root.arrays).exists()
 
 
-def test_submit_rejects_array_when_job_is_expected(fleet: ArraySite) -> None:
-    problem = fleet.send("array: 0-1", expected=Expected.JOB).problem
-    assert problem is not None and "this is an array of jobs" in problem.message
-    assert fleet.send("env: {A: 1}", expected=Expected.JOB).problem is None
-
-
-def test_submit_rejects_single_job_when_array_is_expected(fleet: ArraySite) -> None:
-    problem = fleet.send("env: {A: 1}", expected=Expected.ARRAY).problem
-    assert problem is not None and "this is one job" in problem.message
-    assert fleet.send("array: 3", expected=Expected.ARRAY).problem is None
+@pytest.mark.parametrize(
+    ("expected", "wrong", "message", "right"),
+    [
+        (Expected.JOB, "array: 0-1", "this is an array of jobs", "env: {A: 1}"),
+        (Expected.ARRAY, "env: {A: 1}", "this is one job", "array: 3"),
+    ],
+)
+def test_submit_rejects_array_or_job_when_the_other_is_expected(
+    fleet: ArraySite, expected: Expected, wrong: str, message: str, right: str
+) -> None:
+    problem = fleet.send(wrong, expected=expected).problem
+    assert problem is not None and message in problem.message
+    assert fleet.send(right, expected=expected).problem is None
 
 
 def test_submit_splits_large_batches_into_several_transactions(
-    fleet: ArraySite, monkeypatch: pytest.MonkeyPatch
+    fleet: ArraySite, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ffdl_batch.services.submit.MAX_ELEMENTS", 5)
-    sizes: list[int] = []
-    add = Store.add_jobs
-
-    def counted(store: Store, jobs: list[NewJob]) -> object:
-        sizes.append(len(jobs))
-        return add(store, jobs)
-
-    monkeypatch.setattr(Store, "add_jobs", counted)
     texts = [manifest(f"array: 0-{last}") for last in (2, 1, 3, 0)]
     requests = [fleet.site.submission(str(n), text) for n, text in enumerate(texts)]
     results = submit(fleet.site.platform, fleet.site.caller, requests)
-    assert sizes == [5, 5]
+    assert calls == [5, 5]
     assert [len(result.elements) for result in results] == [3, 2, 4, 1]
-
-
-# ----------------------------------------------------------------------------------------- reading and stopping
 
 
 def test_get_array_counts_elements_and_own_job_finds_them_by_index(fleet: ArraySite) -> None:
     array = fleet.accept("array: 2-8:2%3")
-    view = get_array(fleet.site.platform, fleet.site.caller, array)
-    assert (view.name, view.elements, dict(view.states), view.limit, view.ended) == (
-        "digits", 4, {"PENDING": 4}, 3, False,
-    )  # fmt: skip
-    named = own_job(fleet.site.platform, fleet.site.caller, f"{array}_4")
-    assert named.spec.name == "digits[4]"
-    listed = list_jobs(fleet.site.platform, fleet.site.caller, array=array)
-    assert [job.array_index for job in listed] == [2, 4, 6, 8]
-    assert len(list_jobs(fleet.site.platform, fleet.site.caller, name="digits")) == 4
+    of = fleet.site.platform, fleet.site.caller
+    view = get_array(*of, array)
+    assert (view.name, view.elements, dict(view.states)) == ("digits", 4, {"PENDING": 4})
+    assert (view.limit, view.ended) == (3, False)
+    assert own_job(*of, f"{array}_4").spec.name == "digits[4]"
+    assert [job.array_index for job in list_jobs(*of, array=array)] == [2, 4, 6, 8]
+    assert len(list_jobs(*of, name="digits")) == 4
     for unknown in (f"{array}_3", "array-zzzzzzzzz_0", "array-zzzzzzzzz"):
         with pytest.raises(Refused) as refused:
-            own_job(fleet.site.platform, fleet.site.caller, unknown)
+            own_job(*of, unknown)
         assert refused.value.status == 404
     with pytest.raises(Refused, match="is an array of jobs"):
-        own_job(fleet.site.platform, fleet.site.caller, array)
+        own_job(*of, array)
     with pytest.raises(Refused, match="there is no array"):
-        get_array(fleet.site.platform, fleet.site.caller, "array-zzzzzzzzz")
+        get_array(*of, "array-zzzzzzzzz")
 
 
 def test_array_commands_report_other_users_array_as_unknown(fleet: ArraySite) -> None:
-    from ffdl_batch.services.platform import Caller
-
-    array = fleet.accept("array: 0-1")
+    array, stranger = fleet.accept("array: 0-1"), Caller(fleet.site.caller.uid + 1)
     with pytest.raises(Refused, match="there is no array"):
-        get_array(fleet.site.platform, Caller(fleet.site.caller.uid + 1), array)
+        get_array(fleet.site.platform, stranger, array)
     with pytest.raises(Refused, match="there is no array"):
-        stop_array(fleet.site.platform, Caller(fleet.site.caller.uid + 1), array, Wish.CANCEL)
+        stop_array(fleet.site.platform, stranger, array, Wish.CANCEL)
 
 
-def test_stop_array_cancels_pending_elements_and_forwards_cancel_for_queued_ones(
-    fleet: ArraySite, watcher: Watcher
-) -> None:
+def test_stop_array_cancels_pending_elements_and_forwards_cancel_for_queued_ones(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-9")
     fleet.deploy()
     pending = fleet.accept("array: 0-2", "k2")
     view = stop_array(fleet.site.platform, fleet.site.caller, pending, Wish.CANCEL)
     assert (dict(view.states), view.ended) == ({"CANCELLED": 3}, True)
-    view = stop_array(fleet.site.platform, fleet.site.caller, array, Wish.CANCEL)
-    assert dict(view.states) == {"QUEUED": 10}
-    assert {job.wish for job in fleet.elements(array)} == {Wish.CANCEL}
-    stop_array(fleet.site.platform, fleet.site.caller, array, Wish.HALT)
-    assert {job.wish for job in fleet.elements(array)} == {Wish.CANCEL}
-    watcher.step(full=True)
+    for wish in (Wish.CANCEL, Wish.HALT):
+        view = stop_array(fleet.site.platform, fleet.site.caller, array, wish)
+        assert dict(view.states) == {"QUEUED": 10}
+        assert {job.wish for job in fleet.elements(array)} == {Wish.CANCEL}
+    fleet.site.watch()
     assert fleet.scheduler.stop_calls == [("cancel", 10)]
 
 
-def test_stop_array_halt_withdraws_queued_and_signals_running_elements(fleet: ArraySite, watcher: Watcher) -> None:
+def test_stop_array_halt_withdraws_queued_and_signals_running_elements(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-5")
     fleet.deploy()
     for job in fleet.elements(array)[:2]:
         fleet.scheduler.run(NativeId.parse(job.native_id))
     stop_array(fleet.site.platform, fleet.site.caller, array, Wish.HALT)
-    watcher.step(full=True)
+    fleet.site.watch()
     assert fleet.scheduler.stop_calls == [("withdraw", 4), ("URG", 2)]
 
 
-# ------------------------------------------------------------------------------------------- dry runs, deps
-
-
 def test_plan_submission_shows_native_array_and_keeps_no_files(fleet: ArraySite) -> None:
-    view = plan_submission(
-        fleet.site.platform, fleet.site.caller, fleet.site.submission("k", manifest("array: 0-2%1")), trial=False
-    )
+    submission = fleet.site.submission("k", manifest("array: 0-2%1"))
+    view = plan_submission(fleet.site.platform, fleet.site.caller, submission, trial=False)
     assert view.script == "#!/bin/sh\n# 1 GPUs, \n"
     names = [file.name for file in view.files]
     assert names[:2] == ["tasks", "script.sh"] and "launch.json" in names
@@ -223,11 +206,8 @@ def test_dependency_on_array_expands_to_all_elements(fleet: ArraySite) -> None:
 def test_aftercorr_dependency_matches_elements_by_index(fleet: ArraySite) -> None:
     first = fleet.accept("array: 0-2")
     second = fleet.accept(f"array: '1,2', dependency: 'aftercorr:{first}'", "k2")
-    ids = [job.id for job in fleet.elements(first)]
-    assert [job.spec.batch.dependency for job in fleet.elements(second)] == [
-        f"aftercorr:{ids[1]}",
-        f"aftercorr:{ids[2]}",
-    ]
+    found = [job.spec.batch.dependency for job in fleet.elements(second)]
+    assert found == [f"aftercorr:{job.id}" for job in fleet.elements(first)[1:]]
     problem = fleet.send(f"array: 0-3, dependency: 'aftercorr:{first}'", "k3").problem
     assert problem is not None and "has no element 3 to depend on" in problem.message
     problem = fleet.send("dependency: 'afterok:array-zzzzzzzzz'", "k4").problem
@@ -247,3 +227,139 @@ def test_janitor_removes_old_orphaned_array_directories(fleet: ArraySite) -> Non
         os.utime(directory, (old, old))
     assert sweep(fleet.site.platform) == 1
     assert sorted(path.name for path in arrays.iterdir()) == sorted([known, young.name, deployed.name])
+
+
+STEP_S = 2.0
+SOON = (FORGOTTEN_AFTER + 1) * STEP_S
+assert SOON < ACCOUNTING_LAG_S / 2
+
+
+@pytest.fixture
+def jobs(fleet: ArraySite) -> list[Job]:
+    """Four elements that the scheduler has."""
+    array = fleet.accept("array: '0-3%1'")
+    fleet.deploy()
+    jobs = fleet.elements(array)
+    assert [job.state for job in jobs] == [Q] * 4
+    return jobs
+
+
+def now(fleet: ArraySite, jobs: list[Job]) -> list[JobState]:
+    return [fleet.site.job(job.id).state for job in jobs]
+
+
+def look(fleet: ArraySite, for_s: float = SOON) -> None:
+    """Look for so long."""
+    for _ in range(int(for_s / STEP_S)):
+        fleet.site.watch()
+        fleet.site.clock.tick(STEP_S)
+
+
+def scancel(fleet: ArraySite, job: Job) -> None:
+    """Take a task out of its array, as Slurm does."""
+    native = NativeId.parse(job.native_id)
+    del fleet.scheduler.seen[native]
+    fleet.scheduler.forgotten.add(native)
+
+
+def test_watcher_cancels_only_the_dropped_array_task_after_repeated_listings(fleet: ArraySite, jobs: list[Job]) -> None:
+    look(fleet)
+    scancel(fleet, jobs[2])
+    for _ in range(FORGOTTEN_AFTER - 1):
+        fleet.site.watch()
+    assert fleet.site.job(jobs[2].id).state is JobState.QUEUED
+    fleet.site.watch()
+    ended = fleet.site.job(jobs[2].id)
+    assert (ended.error_code, ended.message, ended.pending_reason) == ("000", "cancelled in the scheduler", "")
+    assert now(fleet, jobs) == [Q, Q, JobState.CANCELLED, Q]
+
+
+def test_watcher_cancels_dropped_tasks_from_its_first_listings_if_others_run(fleet: ArraySite, jobs: list[Job]) -> None:
+    for job in jobs[1:3]:
+        scancel(fleet, job)
+    for job in (jobs[0], jobs[3]):
+        fleet.scheduler.run(NativeId.parse(job.native_id))
+    look(fleet)  # the first looks of this watcher
+    assert now(fleet, jobs[1:3]) == [JobState.CANCELLED] * 2
+
+
+def test_watcher_fails_tasks_after_accounting_lag_when_whole_array_is_missing(
+    fleet: ArraySite, jobs: list[Job]
+) -> None:
+    look(fleet)
+    for job in jobs:
+        scancel(fleet, job)
+    look(fleet)
+    assert now(fleet, jobs) == [Q] * 4
+    look(fleet, ACCOUNTING_LAG_S + SOON)
+    ended = [fleet.site.job(job.id) for job in jobs]
+    assert {(job.state, job.error_code) for job in ended} == {(JobState.FAILED, "S106")}
+
+
+@pytest.mark.parametrize("trace", ["claim", "event", "heartbeat"])
+def test_watcher_does_not_cancel_dropped_task_that_had_started(fleet: ArraySite, jobs: list[Job], trace: str) -> None:
+    look(fleet)
+    attempt = fleet.site.attempt(jobs[2])
+    if trace == "claim":
+        Path(attempt.claim).mkdir()
+    elif trace == "event":
+        claimed = Event(1, fleet.site.clock.now(), "head", EventKind.CLAIMED, {"restart": 0})
+        Path(attempt.events, "head.jsonl").write_text(encode_event(claimed))
+    else:
+        Path(attempt.heartbeat(0)).touch()
+        os.utime(attempt.heartbeat(0), (fleet.site.clock.now() - 1e4,) * 2)
+    scancel(fleet, jobs[2])
+    look(fleet)
+    assert fleet.site.job(jobs[2].id).state is not JobState.CANCELLED
+    look(fleet, ACCOUNTING_LAG_S + SOON)
+    assert "forgotten the job" in fleet.site.platform.store.history(jobs[2].id)[-1].message
+
+
+@pytest.mark.parametrize("but", ["another array reused its id", "it is listed again"])
+def test_watcher_keeps_dropped_task_queued_with_reused_id_or_new_listing(
+    fleet: ArraySite, jobs: list[Job], but: str
+) -> None:
+    native = NativeId.parse(jobs[2].native_id)
+    look(fleet)
+    scancel(fleet, jobs[2])
+    if but == "it is listed again":
+        for _ in range(FORGOTTEN_AFTER - 1):
+            fleet.site.watch()
+        fleet.scheduler.forgotten.clear()
+        fleet.scheduler.seen[native] = Observation(Phase.PENDING, "PENDING")
+    else:
+        fleet.scheduler.submitted = [(n, t if n != native else jobs[0].token) for n, t in fleet.scheduler.submitted]
+    look(fleet)
+    assert now(fleet, jobs)[2] is JobState.QUEUED
+
+
+def test_watcher_waits_for_accounting_before_cancelling_dropped_task(
+    fleet: ArraySite, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may know that the task ran."""
+    scancel(fleet, jobs[2])
+    with monkeypatch.context() as patched:
+        error = AccountingUnreachable("connection refused", 2.0)
+        patched.setattr(fleet.scheduler, "is_forgotten", Mock(side_effect=error))
+        look(fleet, 2 * ACCOUNTING_LAG_S)
+        assert now(fleet, jobs)[2] is JobState.QUEUED
+    look(fleet)
+    assert now(fleet, jobs)[2] is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("ask", "state", "message"),
+    [
+        (cancel_job, JobState.CANCELLED, "cancelled by its owner"),
+        (halt_job, JobState.HALTED, "halted before it started"),
+    ],
+)
+def test_watcher_ends_dropped_task_as_its_owner_requested(
+    fleet: ArraySite, jobs: list[Job], ask: Callable[..., object], state: JobState, message: str
+) -> None:
+    look(fleet)
+    ask(fleet.site.platform, fleet.site.caller, jobs[2].id)
+    scancel(fleet, jobs[2])
+    look(fleet)
+    ended = fleet.site.job(jobs[2].id)
+    assert (ended.state, ended.message) == (state, message)

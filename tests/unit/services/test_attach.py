@@ -15,7 +15,6 @@ from ffdl_batch.domain.launch import decode, encode
 from ffdl_batch.ports.reach import NodeProgram, Place
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_batch.services.attach import plan_attach
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
 from tests.fakes.scheduler import FakeScheduler
@@ -48,7 +47,7 @@ def scheduler(site: Site) -> Reaching:
 def processing(site: Site, state: JobState = JobState.PROCESSING) -> Job:
     """A job of two learners on one node, both started."""
     accepted = site.accept(manifest=MANIFEST + "learners: 2\n")
-    Deployer(site.platform).step()
+    site.deploy()
     job = site.job(accepted.id)
     path = Path(site.attempt(job).launch)
     path.write_text(encode(replace(decode(path.read_text()), learners=2, learners_per_node=2)))

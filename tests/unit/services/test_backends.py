@@ -280,9 +280,6 @@ def test_circuit_is_separate_for_each_backend(adapters: Adapters) -> None:
     assert [one.name for one in adapters.outages()] == [NAME]
 
 
-# ------------------------------------------------------------------------------------------------ sites
-
-
 def test_site_facts_are_probed_again_only_after_their_lifetime(
     adapters: Adapters, clock: FakeClock, scheduler: Site
 ) -> None:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.machine.files import write_cell
 from ffdl_batch.controller.machine.processes import identity
-from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod, encode
 from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.ports.capabilities import Storing
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SubmissionUncertain, TooMany
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord, Payment, start_payment
-from ffdl_batch.services.evidence import STILL_ALIVE_S
+from ffdl_batch.services.debts import (
+    FIRST_PAUSE_S,
+    LONGEST_INTERRUPTED_S,
+    LONGEST_PAUSE_S,
+    PATIENT_TRIES,
+    DebtPayer,
+    LastWord,
+    Payment,
+    start_payment,
+)
+from ffdl_batch.services.evidence import STILL_ALIVE_S, read_final
 from ffdl_batch.services.fence import TWO_BEATS_S
-from ffdl_batch.services.query import get_events, get_job
-from tests.fakes.head import FakeHead
+from ffdl_batch.services.owed import OWED
+from ffdl_batch.services.payments_apart import unstored
+from ffdl_batch.services.query import get_events
 from tests.unit.services.conftest import Site
 
 
@@ -53,12 +68,20 @@ class Till:
 def owing(site: Site, key: str = "k1", state: JobState = JobState.FAILED) -> Job:
     """A job whose attempt ended with something left to store."""
     job = site.deployed(key)
-    head = FakeHead(site.platform.root, job, site.clock.now())
-    head.starts()
+    site.head(job).starts()
     cause = Cause.REQUEUED if state is JobState.PENDING else Cause.PROGRESS
     change = Change(((state, site.clock.now()),), cause, attempt_end=AttemptEnd(owed=True))
     assert site.platform.store.apply(job, change) is not None
     return site.job(job.id)
+
+
+def is_paid(site: Site, job: Job, payer: DebtPayer, till: Till) -> None:
+    """The payment that is under way succeeds."""
+    assert [payment.attempt for payment in till.made] == [site.attempt(job)]
+    Path(site.attempt(job).paid).write_text("{}")
+    till.made[0].status = 0
+    assert payer.step() == 1
+    assert not site.platform.store.attempts(job.id)[0].owed
 
 
 def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
@@ -68,12 +91,8 @@ def test_pending_upload_starts_after_controllers_are_silent(site: Site) -> None:
     assert (till.made, payer.is_paying, payer.is_busy()) == ([], False, True)
     site.clock.tick(STILL_ALIVE_S + 1)
     payer.step()
-    assert [payment.attempt for payment in till.made] == [site.attempt(job)]
     assert payer.is_paying
-    Path(site.attempt(job).paid).write_text("{}")
-    till.made[0].status = 0
-    assert payer.step() == 1
-    assert not site.platform.store.attempts(job.id)[0].owed
+    is_paid(site, job, payer, till)
     assert (payer.is_paying, payer.is_busy()) == (False, False)
 
 
@@ -82,7 +101,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     job = site.deployed("k1")
     change = Change(((JobState.FAILED, site.clock.now()),), error_code="S303", attempt_end=AttemptEnd(owed=True))
     assert site.platform.store.apply(job, change) is not None
-    before = get_job(site.platform, site.caller, job.id)
+    before = site.view(job)
     assert before.settled_at is None and before.attempts[0].paid_at is None and "check the results store" in before.cure
     paid = Path(site.attempt(job).paid)
     paid.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +109,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
     at = site.clock.now() + 60
     os.utime(paid, (at, at))
     assert DebtPayer(site.platform, Till().start).step() == 1
-    after = get_job(site.platform, site.caller, job.id)
+    after = site.view(job)
     assert (after.state, after.error_code, after.settled_at) == ("FAILED", "S303", at)
     assert (after.attempts[0].owed, after.attempts[0].paid_at) == (False, at)
     assert after.cure == "nothing: it is stored by now"
@@ -101,7 +120,7 @@ def test_pending_upload_completion_settles_error_of_failed_job(site: Site) -> No
 
 def test_pending_upload_starts_at_once_if_controllers_reported_their_end(site: Site) -> None:
     job, till = owing(site), Till()
-    FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.ENDED)
+    site.head(job).says("node-0", EventKind.ENDED)
     DebtPayer(site.platform, till.start).step()
     assert len(till.made) == 1
 
@@ -136,7 +155,7 @@ def test_pending_upload_waits_longer_when_scheduler_is_unreachable(site: Site) -
 def test_pending_upload_starts_only_if_local_controller_process_is_dead(site: Site, lives: bool) -> None:
     job, till = owing(site), Till()
     name = {**identity(os.getpid())} if lives else {**identity(os.getpid()), "start_ticks": 1}
-    FakeHead(site.platform.root, job, site.clock.now()).says("node-0", EventKind.STARTED, **name)
+    site.head(job).says("node-0", EventKind.STARTED, **name)
     DebtPayer(site.platform, till.start).step()
     assert len(till.made) == (0 if lives else 1)
     site.clock.tick(10 * STILL_ALIVE_S)
@@ -152,11 +171,7 @@ def test_pending_upload_of_halted_job_completes_after_cancel(site: Site) -> None
     assert (view.state, [attempt.owed for attempt in view.attempts], payer.is_busy()) == ("CANCELLED", [True], True)
     site.clock.tick(STILL_ALIVE_S + 1)
     payer.step()
-    assert [payment.attempt for payment in till.made] == [site.attempt(job)]
-    Path(site.attempt(job).paid).write_text("{}")
-    till.made[0].status = 0
-    assert payer.step() == 1
-    assert not site.platform.store.attempts(job.id)[0].owed
+    is_paid(site, job, payer, till)
 
 
 def test_pending_uploads_run_one_at_a_time(site: Site) -> None:
@@ -223,3 +238,136 @@ def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeyp
     again = start_payment(site.attempt(job))
     assert again is not None
     again.end()
+
+
+DONE = FinalRecord("7", Outcome.COMPLETED, 40.0, stored=False, exit_code=0, stores_later=True)
+
+
+@dataclass
+class Cluster:
+    """What the backend of the tests is told, and says."""
+
+    begun: list[str] = field(default_factory=list)
+    goes: dict[str, Storing] = field(default_factory=dict)
+    refusal: SchedulerError | None = None
+
+    def begin_storing(self, token: Token, _: AttemptDir) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.begun.append(token)
+
+    def how_storing_goes(self, token: Token) -> Storing:
+        return self.goes.get(token, Storing())
+
+
+@pytest.fixture
+def cluster(site: Site) -> Cluster:
+    """The backend can do it."""
+    found = Cluster()
+    site.scheduler.begin_storing = found.begin_storing  # type: ignore[attr-defined]
+    site.scheduler.how_storing_goes = found.how_storing_goes  # type: ignore[attr-defined]
+    return found
+
+
+def storing(site: Site, key: str = "k1", *, cut_off: bool = True) -> Job:
+    """A job whose attempt has ended, and that is to be stored."""
+    job = site.deployed(key)
+    attempt = site.attempt(job)
+    launch = LaunchFile(
+        job.id, 1, job.token, attempt.path, attempt.path, "/d", LearnerCommand(("x",), {}),
+        pod=Pod("/ffdl-pod", cut_off=cut_off),
+    )  # fmt: skip
+    Path(attempt.launch).write_text(encode(launch))
+    write_cell(attempt.final, to_plain(DONE))
+    now = site.clock.now()
+    steps = ((JobState.PROCESSING, now), (JobState.STORING, now))
+    change = Change(steps, columns={"pending_reason": OWED}, attempt_end=AttemptEnd(owed=True))
+    assert site.platform.store.apply(job, change) is not None
+    return site.job(job.id)
+
+
+def test_pending_uploads_start_concurrently_and_only_once(site: Site, cluster: Cluster) -> None:
+    jobs = [storing(site, key) for key in ("k1", "k2", "k3")]
+    payer = DebtPayer(site.platform)
+    payer.step()
+    payer.step()
+    assert sorted(cluster.begun) == sorted(job.token for job in jobs)
+    paid = site.attempt(jobs[0])
+    Path(paid.paid).write_text("{}")
+    assert payer.step() == 1
+    assert not site.platform.store.attempts(jobs[0].id)[0].owed
+
+
+def test_pending_upload_starts_again_under_same_token_after_daemon_restart(site: Site, cluster: Cluster) -> None:
+    job = storing(site)
+    first = DebtPayer(site.platform)
+    first.step()
+    first.close()
+    DebtPayer(site.platform).step()
+    assert cluster.begun == [job.token, job.token]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_pending_upload_records_failure_after_too_many_errors_and_is_retried(
+    site: Site, cluster: Cluster, is_refused: bool
+) -> None:
+    job = storing(site)
+    cluster.refusal = InvalidRequest("a rule forbids it") if is_refused else None
+    cluster.goes[job.token] = Storing("the store is away", ended=True)
+    payer = DebtPayer(site.platform)
+    for _ in range(2 * PATIENT_TRIES):
+        payer.step()
+        site.clock.tick(LONGEST_PAUSE_S)
+    final = read_final(site.attempt(job))
+    assert final is not None
+    assert (final.outcome, final.error_code, final.stores_later) == (Outcome.FAILED, "S303", False)
+    assert ("a rule forbids it" if is_refused else "the store is away") in final.message
+    assert site.platform.store.attempts(job.id)[0].owed
+
+
+@pytest.mark.parametrize(
+    "refusal", [TooMany("quota pods is used up"), SubmissionUncertain("the connection broke"), None]
+)
+def test_pending_upload_is_retried_and_shows_reason_when_store_is_not_at_fault(
+    site: Site, cluster: Cluster, refusal: SchedulerError | None
+) -> None:
+    """A quota that is used up, an answer that was lost; and a pod that was evicted, again and again."""
+    job = storing(site)
+    cluster.refusal = refusal
+    cluster.goes[job.token] = Storing("pod x: Evicted", ended=True, interrupted=True)
+    payer = DebtPayer(site.platform)
+    for _ in range(4 * PATIENT_TRIES):
+        payer.step()
+        payer.step()
+        site.clock.tick(LONGEST_INTERRUPTED_S)
+    shown = site.job(job.id)
+    why = str(refusal) if refusal is not None else "pod x: Evicted"
+    assert (shown.state, shown.pending_reason) == (JobState.STORING, f"{OWED}: {why}; it is tried again")
+    final = read_final(site.attempt(job))
+    assert final is not None and final.stores_later and payer.is_busy()
+    assert (len(cluster.begun) > PATIENT_TRIES) is (refusal is None)
+
+
+def test_pending_upload_shows_pending_reason_of_pod_while_pod_waits(site: Site, cluster: Cluster) -> None:
+    job = storing(site)
+    payer = DebtPayer(site.platform)
+    cluster.goes[job.token] = Storing("no node has room now")
+    payer.step()
+    payer.step()
+    assert site.job(job.id).pending_reason == f"{OWED}: no node has room now"
+    revision = site.job(job.id).revision
+    payer.step()
+    assert site.job(job.id).revision == revision, "nothing is written anew"
+    cluster.goes[job.token] = Storing()
+    DebtPayer(site.platform).step()  # the next daemon, which knows nothing of what was said
+    payer.step()
+    assert site.job(job.id).pending_reason == OWED
+
+
+def test_unstored_adds_upload_error_to_halt_and_keeps_failure() -> None:
+    halted = replace(DONE, outcome=Outcome.HALTED, message="halted", interruption="halt")
+    found = unstored(halted, "no store")
+    assert (found.outcome, found.error_code) == (Outcome.HALTED, "S305")
+    assert found.message == "halted; results and logs cannot be stored: no store"
+    failed = replace(DONE, outcome=Outcome.FAILED, error_code="C201", message="it ended with 3")
+    assert unstored(failed, "no store") == replace(failed, stores_later=False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.views import Resume
+from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.dependencies import read_dependency
 from ffdl_batch.services.deploy import BATCH, Deployer
 from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.resume import resume_job
@@ -18,24 +22,47 @@ from ffdl_batch.services.waiting import LONGEST_PAUSE_S
 from ffdl_batch.store import Store, StoreUnavailable
 from tests.unit.services.conftest import Site
 
+ENDS = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
 
 def after(site: Site, key: str, text: str, backend: str = "fake") -> str:
     """Submit a job that depends on others; its id, or the refusal."""
-    submission = site.submission(key, options={"dependency": text}, backend=backend)
-    (result,) = submit(site.platform, site.caller, [submission])
+    result = site.send(key, options={"dependency": text}, backend=backend)
     return result.id or str(result.problem)
+
+
+@dataclass
+class Pair:
+    """A job that a second one depends on, and a deployer that has made a step."""
+
+    site: Site
+    kind: str = "afterok"
+
+    def __post_init__(self) -> None:
+        self.deployer = Deployer(self.site.platform)
+        self.first = self.site.accept("first")
+        self.second = after(self.site, "second", f"{self.kind}:{self.first.id}")
+        self.deployer.step()
+
+    def moves(self, *states: JobState, code: str = "000") -> None:
+        """The first passes through states; the deployer makes a step."""
+        move(self.site, self.first.id, *states, code=code)
+        self.deployer.step()
+
+    @property
+    def job(self) -> Job:
+        """The second one."""
+        return self.site.job(self.second)
 
 
 def move(site: Site, job_id: str, *states: JobState, code: str = "000") -> None:
     """What the watcher would write."""
-    steps = tuple((state, site.clock.now()) for state in states)
-    assert site.platform.store.apply(site.job(job_id), Change(steps, error_code=code)) is not None
+    site.move(site.job(job_id), *states, error_code=code)
 
 
 def goes_on(site: Site, job_id: str) -> None:
     """Its attempt ended, and the daemon is to make the next one."""
-    change = Change(((JobState.PENDING, site.clock.now()),), cause=Cause.REQUEUED.value)
-    assert site.platform.store.apply(site.job(job_id), change) is not None
+    site.move(site.job(job_id), JobState.PENDING, cause=Cause.REQUEUED)
 
 
 def sent(site: Site, job_id: str) -> str | None:
@@ -61,62 +88,43 @@ def waits(job: Job) -> str:
     return job.pending_reason
 
 
-# ------------------------------------------------------------------------------------------------------- waiting
-
-
 def test_dependency_waits_for_job_end_across_continuations(site: Site) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"afterok:{first.id}")
-    deployer.step()
-    for states in [(JobState.PROCESSING,), (JobState.STORING,)]:
-        move(site, first.id, *states)
-        deployer.step()
-        assert waits(site.job(second)) == f"Dependency: {first.id} is {states[-1]}"
-    goes_on(site, first.id)
-    deployer.step()
-    assert (site.job(first.id).state, site.job(first.id).attempt) == (JobState.QUEUED, 2)
-    deployer.step()
-    assert waits(site.job(second)) == f"Dependency: {first.id} is QUEUED"
-    move(site, first.id, JobState.PROCESSING, JobState.COMPLETED)
-    deployer.step()
-    job = site.job(second)
-    assert (job.state, job.pending_reason, sent(site, second)) == (JobState.QUEUED, "", "")
+    pair = Pair(site)
+    first = pair.first.id
+    for state in (JobState.PROCESSING, JobState.STORING):
+        pair.moves(state)
+        assert waits(pair.job) == f"Dependency: {first} is {state}"
+    goes_on(site, first)
+    pair.deployer.step()
+    assert (site.job(first).state, site.job(first).attempt) == (JobState.QUEUED, 2)
+    pair.deployer.step()
+    assert waits(pair.job) == f"Dependency: {first} is QUEUED"
+    pair.moves(JobState.PROCESSING, JobState.COMPLETED)
+    assert (pair.job.state, pair.job.pending_reason, sent(site, pair.second)) == (JobState.QUEUED, "", "")
 
 
 @pytest.mark.parametrize(
     ("kind", "end", "goes"),
     [
-        ("afterok", JobState.COMPLETED, True),
-        ("afterok", JobState.FAILED, False),
-        ("afterok", JobState.CANCELLED, False),
-        ("aftercorr", JobState.COMPLETED, True),
-        ("aftercorr", JobState.FAILED, False),
-        ("afternotok", JobState.COMPLETED, False),
-        ("afternotok", JobState.FAILED, True),
-        ("afternotok", JobState.CANCELLED, True),
-        ("afterany", JobState.COMPLETED, True),
-        ("afterany", JobState.FAILED, True),
-        ("afterany", JobState.CANCELLED, True),
+        *(("afterok", end, end is JobState.COMPLETED) for end in ENDS),
+        *(("aftercorr", end, end is JobState.COMPLETED) for end in ENDS[:2]),
+        *(("afternotok", end, end is not JobState.COMPLETED) for end in ENDS),
+        *(("afterany", end, True) for end in ENDS),
         ("after", JobState.CANCELLED, True),
     ],
 )
 def test_dependency_kind_decides_outcome_for_each_end_state(site: Site, kind: str, end: JobState, goes: bool) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"{kind}:{first.id}")
-    deployer.step()
-    move(site, first.id, end, code="C201" if end is JobState.FAILED else "000")
-    while deployer.step():
+    pair = Pair(site, kind)
+    pair.moves(end, code="C201" if end is JobState.FAILED else "000")
+    while pair.deployer.step():
         pass
-    job = site.job(second)
     if goes:
-        assert (job.state, sent(site, second)) == (JobState.QUEUED, "")
+        assert (pair.job.state, sent(site, pair.second)) == (JobState.QUEUED, "")
         return
-    shown = f"{first.id} is {end}" + (" (C201)" if end is JobState.FAILED else "")
-    expected = f"its dependency can never be satisfied: {kind}:{first.id} cannot come true, {shown}"
-    assert (job.state, job.error_code, job.message) == (JobState.FAILED, "C105", expected)
-    assert sent(site, second) is None
+    shown = f"{pair.first.id} is {end}" + (" (C201)" if end is JobState.FAILED else "")
+    expected = f"its dependency can never be satisfied: {kind}:{pair.first.id} cannot come true, {shown}"
+    assert (pair.job.state, pair.job.error_code, pair.job.message) == (JobState.FAILED, "C105", expected)
+    assert sent(site, pair.second) is None
 
 
 def test_dependency_on_already_ended_job_is_decided_at_once(site: Site) -> None:
@@ -124,31 +132,26 @@ def test_dependency_on_already_ended_job_is_decided_at_once(site: Site) -> None:
     move(site, first.id, JobState.COMPLETED)
     second = after(site, "second", f"afterok:{first.id}")
     third = after(site, "third", f"afternotok:{first.id}")
-    assert Deployer(site.platform).step() == 2
+    assert site.deploy() == 2
     assert (site.job(second).state, site.job(third).state) == (JobState.QUEUED, JobState.FAILED)
 
 
 def test_dependency_waits_while_halted_job_may_be_resumed(site: Site) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"afterok:{first.id}")
-    deployer.step()
-    move(site, first.id, JobState.HALTED)
-    deployer.step()
-    assert waits(site.job(second)) == f"Dependency: {first.id} is HALTED and may be resumed"
-    resume_job(site.platform, site.caller, first.id, Resume())
-    deployer.step()
-    move(site, first.id, JobState.COMPLETED)
-    deployer.step()
-    assert site.job(second).state is JobState.QUEUED
+    pair = Pair(site)
+    pair.moves(JobState.HALTED)
+    assert waits(pair.job) == f"Dependency: {pair.first.id} is HALTED and may be resumed"
+    resume_job(site.platform, site.caller, pair.first.id, Resume())
+    pair.deployer.step()
+    pair.moves(JobState.COMPLETED)
+    assert pair.job.state is JobState.QUEUED
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["the same daemon", "its next life"])
 def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site, anew: bool) -> None:
     deployer = Deployer(site.platform)
     first = site.accept("first")
-    kinds = ("afterok", "afterany", "afternotok", "after", "aftercorr")
-    jobs = {kind: after(site, kind, f"{kind}:{first.id}") for kind in kinds}
+    fail, go = ("afterok", "aftercorr"), ("afterany", "afternotok", "after")
+    jobs = {kind: after(site, kind, f"{kind}:{first.id}") for kind in fail + go}
     deployer.step()
     move(site, first.id, JobState.HALTED)
     deployer.step()
@@ -159,31 +162,21 @@ def test_dependency_on_cancelled_halted_job_is_decided_for_each_kind(site: Site,
         deployer = Deployer(site.platform)
     while deployer.step():
         pass
-    assert {kind: str(site.job(job).state) for kind, job in jobs.items()} == {
-        "afterok": "FAILED",
-        "aftercorr": "FAILED",
-        "afterany": "QUEUED",
-        "afternotok": "QUEUED",
-        "after": "QUEUED",
-    }
+    states = {kind: site.job(job).state for kind, job in jobs.items()}
+    assert states == dict.fromkeys(fail, JobState.FAILED) | dict.fromkeys(go, JobState.QUEUED)
     assert f"{first.id} is CANCELLED" in site.job(jobs["afterok"]).message
 
 
 def test_dependency_is_checked_again_when_both_jobs_are_resumed(site: Site) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"afterok:{first.id}")
-    deployer.step()
-    move(site, first.id, JobState.FAILED, code="C201")
-    deployer.step()
-    assert site.job(second).state is JobState.FAILED
-    resume_job(site.platform, site.caller, first.id, Resume())
-    resume_job(site.platform, site.caller, second, Resume())
-    deployer.step()
-    assert "is QUEUED" in waits(site.job(second)) or "is PENDING" in waits(site.job(second))
-    move(site, first.id, JobState.COMPLETED)
-    deployer.step()
-    assert sent(site, second) == ""
+    pair = Pair(site)
+    pair.moves(JobState.FAILED, code="C201")
+    assert pair.job.state is JobState.FAILED
+    for job in (pair.first.id, pair.second):
+        resume_job(site.platform, site.caller, job, Resume())
+    pair.deployer.step()
+    assert "is QUEUED" in waits(pair.job) or "is PENDING" in waits(pair.job)
+    pair.moves(JobState.COMPLETED)
+    assert sent(site, pair.second) == ""
 
 
 def test_dependency_list_waits_for_all_jobs_and_passes_native_ids_to_scheduler(site: Site) -> None:
@@ -262,41 +255,27 @@ def test_dependency_accepts_job_of_another_backend(site: Site) -> None:
 
 
 def test_cancel_ends_job_that_waits_for_dependency(site: Site) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"afterok:{first.id}")
-    deployer.step()
-    assert cancel_job(site.platform, site.caller, second).state == "CANCELLED"
-    move(site, first.id, JobState.COMPLETED)
-    deployer.step()
-    assert sent(site, second) is None
+    pair = Pair(site)
+    assert cancel_job(site.platform, site.caller, pair.second).state == "CANCELLED"
+    pair.moves(JobState.COMPLETED)
+    assert sent(site, pair.second) is None
 
 
 def test_dependency_failure_propagates_to_dependent_jobs(site: Site) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"afterok:{first.id}")
-    third = after(site, "third", f"afterok:{second}")
-    deployer.step()
-    move(site, first.id, JobState.CANCELLED)
-    while deployer.step():
+    pair = Pair(site)
+    third = after(site, "third", f"afterok:{pair.second}")
+    pair.moves(JobState.CANCELLED)
+    while pair.deployer.step():
         pass
-    assert [site.job(one).state for one in (second, third)] == [JobState.FAILED, JobState.FAILED]
-    assert f"{second} is FAILED (C105)" in site.job(third).message
+    assert [site.job(one).state for one in (pair.second, third)] == [JobState.FAILED, JobState.FAILED]
+    assert f"{pair.second} is FAILED (C105)" in site.job(third).message
 
 
 def test_dependency_failure_ends_job_when_scheduler_is_down(site: Site) -> None:
-    deployer = Deployer(site.platform)
-    first = site.accept("first")
-    second = after(site, "second", f"afterok:{first.id}")
-    deployer.step()
+    pair = Pair(site)
     site.scheduler.down = True
-    move(site, first.id, JobState.CANCELLED)
-    deployer.step()
-    assert site.job(second).state is JobState.FAILED
-
-
-# ---------------------------------------------------------------------------------------------------- what it costs
+    pair.moves(JobState.CANCELLED)
+    assert pair.job.state is JobState.FAILED
 
 
 def test_deployer_writes_nothing_while_dependencies_do_not_change(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,10 +303,10 @@ def test_dependency_is_satisfied_after_daemon_restarts(site: Site) -> None:
     first = site.accept("first")
     second = after(site, "second", f"afterok:{first.id}")
     for _ in range(6):
-        Deployer(site.platform).step()
+        site.deploy()
         site.clock.tick(LONGEST_PAUSE_S)
     move(site, first.id, JobState.COMPLETED)
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(second).state is JobState.QUEUED
 
 
@@ -336,15 +315,11 @@ def test_deployer_leaves_no_lease_when_store_fails_during_dependency_check(
 ) -> None:
     first = site.deployed("first")
     second = after(site, "second", f"afterok:{first.id}")
-
-    def fail(*_: object) -> None:
-        raise StoreUnavailable("database is locked")
-
     with monkeypatch.context() as broken, pytest.raises(StoreUnavailable):
-        broken.setattr(Store, "apply_many", fail)
-        Deployer(site.platform).step()
+        broken.setattr(Store, "apply_many", Mock(side_effect=StoreUnavailable("database is locked")))
+        site.deploy()
     move(site, first.id, JobState.COMPLETED)
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(second).state is JobState.QUEUED
 
 
@@ -360,9 +335,6 @@ def test_deployer_submits_independent_job_despite_many_waiting_jobs(site: Site) 
     assert site.job(last.id).state is JobState.QUEUED
 
 
-# ------------------------------------------------------------------------------------------- plans and refusals
-
-
 def test_plan_submission_shows_only_scheduler_part_of_dependency(site: Site) -> None:
     first = site.deployed("first")
     option = {"dependency": f"afterok:{first.id}:4711"}
@@ -370,19 +342,47 @@ def test_plan_submission_shows_only_scheduler_part_of_dependency(site: Site) -> 
     assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:4711"
 
 
-def test_submit_passes_dependency_on_unknown_job_to_scheduler(site: Site) -> None:
-    after(site, "second", "afterok:training-00000000z")
-    assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:training-00000000z"
-
-
-def test_submit_passes_dependency_on_other_users_job_to_scheduler(site: Site) -> None:
+def test_submit_passes_dependency_on_unknown_or_other_users_job_to_scheduler(site: Site) -> None:
     first = site.accept("first")
     site.platform.uid += 1
-    after(site, "second", f"afterok:{first.id}")
-    assert site.scheduler.planned[-1].spec.batch.dependency == f"afterok:{first.id}"
+    for key, job in (("second", "training-00000000z"), ("third", first.id)):
+        after(site, key, f"afterok:{job}")
+        assert site.scheduler.planned[-1].spec.batch.dependency == f"afterok:{job}"
 
 
 def test_submit_rejects_mixed_dependency_operators(site: Site) -> None:
     first = site.accept("first")
     assert "one is enough" in after(site, "second", f"afterok:{first.id}?afterok:{first.id},afterany:{first.id}")
     assert [job.id for job in site.platform.store.list_jobs(uid=None)] == [first.id]
+
+
+A, B = "training-00000000a", "training-00000000b"
+
+
+def test_read_dependency_separates_job_conditions_from_scheduler_ids() -> None:
+    read = read_dependency(f"afterok:12:{A}:13,after:{B}+5,afterany:{B},singleton,afterany:7+3", {A, B})
+    assert [str(one) for one in read.conditions] == [f"afterok:{A}", f"after:{B}+5", f"afterany:{B}"]
+    assert read.rest == "afterok:12:13,singleton,afterany:7+3"
+    assert not read.any_of
+
+
+def test_read_dependency_leaves_unknown_jobs_to_scheduler() -> None:
+    read = read_dependency(f"afterok:{A},afterok:{B}", {A})
+    assert read.rest == f"afterok:{B}"
+    assert read_dependency("afterok:1?afterany:2", {A}).rest == "afterok:1?afterany:2"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"afterok:{A}?afterok:{B},afterok:{B}", "has both ',' (all of them) and '?' (one is enough)"),
+        (f"afterok:{A}?afterok:4711", "afterok:4711 is no training of yours, and other alternatives are"),
+        (f"expand:{A}", f"expand cannot be said of {A}"),
+        (f"afterok:{A}+5", f"afterok:{A}+5: minutes can be counted from a begin only"),
+    ],
+)
+def test_read_dependency_rejects_unsupported_conditions(text: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_dependency(text, {A, B})
+    assert said in str(refused.value)
+    assert [finding.path for finding in refused.value.findings] == ["batch.dependency"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.scheduler import LaunchPlan, NoResources
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.store import Store
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -22,23 +24,22 @@ def test_deployer_submits_job_once_under_its_token(site: Site) -> None:
     assert job.network == "none"
     assert Path(site.attempt(job).launch).is_file()
     assert Path(site.platform.root.job(job.id).model_archive).is_file()
-    assert Deployer(site.platform).step() == 0
+    assert site.deploy() == 0
 
 
-def test_deployer_fails_job_with_rejection_message_of_scheduler(site: Site) -> None:
-    site.scheduler.refuse = "Invalid account or account/partition combination specified"
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidRequest("Invalid account or account/partition combination specified"), "S101"),
+        (NoResources("no node holds it"), "S100"),
+    ],
+)
+def test_deployer_fails_job_with_rejection_message_of_scheduler(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: InvalidRequest, code: str
+) -> None:
+    monkeypatch.setattr(site.scheduler, "submit", Mock(side_effect=error))
     job = site.deployed()
-    assert (job.state, job.error_code) == (JobState.FAILED, "S101")
-    assert "Invalid account" in job.message
-
-
-def test_deployer_fails_job_if_no_node_can_hold_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(plan: LaunchPlan) -> NativeId:
-        raise NoResources(f"no node holds {plan.token}")
-
-    monkeypatch.setattr(site.scheduler, "submit", refuse)
-    job = site.deployed()
-    assert (job.state, job.error_code, job.message) == (JobState.FAILED, "S100", f"no node holds {job.id}-1")
+    assert (job.state, job.error_code, job.message) == (JobState.FAILED, code, str(error))
 
 
 def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: Site) -> None:
@@ -48,9 +49,9 @@ def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: 
     for _ in range(5):
         deployer.step()
         site.clock.tick(60)
-    assert site.job(job.id).state is JobState.DEPLOYING
-    assert begun_at(site.attempt(site.job(job.id))) is None
-    assert site.job(job.id).pending_reason == "the scheduler does not answer"
+    seen = site.job(job.id)
+    assert (seen.state, seen.pending_reason) == (JobState.DEPLOYING, "the scheduler does not answer")
+    assert begun_at(site.attempt(seen)) is None
     (health,) = site.platform.adapters.health()
     assert health.unreachable_since is not None and "Unable to contact slurm controller" in health.detail
     site.scheduler.down = False
@@ -72,14 +73,26 @@ def test_deployer_reports_unusable_job_directory_and_retries(site: Site) -> None
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
 
 
-def test_deployer_adopts_job_after_lost_reply(site: Site) -> None:
+def lose_reply(site: Site) -> Job:
+    """A job of whose submission the reply was lost; the scheduler answers again."""
     site.scheduler.lose_reply = True
     job = site.deployed()
-    assert job.state is JobState.DEPLOYING
-    assert job.uncertain_since is not None
     site.scheduler.lose_reply = False
     site.clock.tick(5)
-    Deployer(site.platform).step()
+    return job
+
+
+def claim(site: Site, job: Job, native: object) -> None:
+    path = Path(site.attempt(job).claim)
+    path.mkdir()
+    (path / "owner.json").write_text(f'{{"native_id": "{native}"}}')
+
+
+def test_deployer_adopts_job_after_lost_reply(site: Site) -> None:
+    job = lose_reply(site)
+    assert job.state is JobState.DEPLOYING
+    assert job.uncertain_since is not None
+    site.deploy()
     job = site.job(job.id)
     assert (job.state, job.uncertain_since) == (JobState.QUEUED, None)
     assert len(site.scheduler.submitted) == 1
@@ -105,25 +118,17 @@ def test_deployer_resubmits_lost_request_after_credential_lifetime(site: Site) -
 
 
 def test_deployer_keeps_claiming_duplicate_and_cancels_the_other(site: Site) -> None:
-    site.scheduler.lose_reply = True
-    job = site.deployed()
+    job = lose_reply(site)
     late = site.scheduler.accept(job.token)
-    claim = Path(site.attempt(job).claim)
-    claim.mkdir()
-    (claim / "owner.json").write_text(f'{{"native_id": "{late}"}}')
-    site.scheduler.lose_reply = False
-    site.clock.tick(5)
-    Deployer(site.platform).step()
+    claim(site, job, late)
+    site.deploy()
     assert site.job(job.id).native_id == str(late)
     assert [str(n) for n in site.scheduler.cancelled] == [str(site.scheduler.submitted[0][0])]
 
 
 def test_deployer_keeps_oldest_unclaimed_duplicate_and_withdraws_the_other(site: Site) -> None:
-    site.scheduler.lose_reply = True
-    job = site.deployed()
-    late = site.scheduler.accept(job.token)
-    site.clock.tick(5)
-    Deployer(site.platform).step()
+    late = site.scheduler.accept(lose_reply(site).token)
+    site.deploy()
     assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([late], [])
 
 
@@ -141,7 +146,7 @@ def test_deployer_submits_job_once_after_crash_at_any_step(site: Site, step: str
         Deployer(site.platform, crash).step()
     site.clock.at += 1000
     for _ in range(3):
-        Deployer(site.platform).step()
+        site.deploy()
         site.clock.at = max(site.clock.at, (begun_at(site.attempt(site.job(job.id))) or 0.0)) + 400
     assert site.job(job.id).state is JobState.QUEUED
     assert len(site.scheduler.submitted) == 1
@@ -151,29 +156,24 @@ def test_deployer_takes_job_of_another_daemon_only_after_lease_expires(site: Sit
     job = site.accept()
     first = site.platform.store.claim_deployable("other daemon", limit=10, lease_s=30)
     assert [leased.job.id for leased in first] == [job.id]
-    assert Deployer(site.platform).step() == 0
+    assert site.deploy() == 0
     site.clock.tick(31)
-    assert Deployer(site.platform).step() == 1
+    assert site.deploy() == 1
     stale = site.platform.store.begin_attempt(first[0].job, first[0].lease_token, site.clock.now())
     assert stale is None
 
 
 def test_cancel_ends_job_at_once_before_deployment(site: Site) -> None:
-    job = site.accept()
-    view = cancel_job(site.platform, site.caller, job.id)
-    assert view.state == "CANCELLED"
-    assert Deployer(site.platform).step() == 0
+    assert cancel_job(site.platform, site.caller, site.accept().id).state == "CANCELLED"
+    assert site.deploy() == 0
     assert site.scheduler.submitted == []
 
 
 def test_deployer_adopts_uncertain_submission_despite_requested_cancel(site: Site) -> None:
-    site.scheduler.lose_reply = True
-    job = site.deployed()
+    job = lose_reply(site)
     cancel_job(site.platform, site.caller, job.id)
-    site.clock.tick(5)
-    Deployer(site.platform).step()
-    assert site.job(job.id).state is JobState.QUEUED
-    assert site.job(job.id).wish == "cancel"
+    site.deploy()
+    assert (site.job(job.id).state, site.job(job.id).wish) == (JobState.QUEUED, "cancel")
 
 
 def test_deployer_writes_template_for_next_attempt(site: Site) -> None:
@@ -189,7 +189,7 @@ def test_deployer_removes_template_if_heads_of_backend_cannot_continue(site: Sit
     job = site.accept()
     template = Path(site.platform.root.job(job.id).template.path)
     template.mkdir(parents=True)
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(job.id).state is JobState.QUEUED
     assert not template.exists()
 
@@ -197,18 +197,53 @@ def test_deployer_removes_template_if_heads_of_backend_cannot_continue(site: Sit
 def test_deployer_adopts_claimed_attempt_unknown_to_scheduler(site: Site) -> None:
     site.scheduler.swallow = True
     job = site.deployed()
-    claim = Path(site.attempt(job).claim)
-    claim.mkdir()
-    (claim / "owner.json").write_text('{"native_id": "77"}')
+    claim(site, job, 77)
     site.clock.tick(5)
-    Deployer(site.platform).step()
+    site.deploy()
     assert (site.job(job.id).state, site.job(job.id).native_id) == (JobState.QUEUED, "77")
 
 
 def test_deployer_drops_hold_and_begin_time_from_next_attempt_template(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "batch: {hold: true, begin: now+1hour}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     first, template = site.scheduler.planned[-2:]
     assert (first.spec.batch.hold, first.spec.batch.begin) == (True, "now+1hour")
     assert (template.spec.batch.hold, template.spec.batch.begin) == (False, "")
     assert site.job(job.id).state is JobState.QUEUED
+
+
+def test_deployer_submits_job_without_renewing_or_releasing_lease(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Store, "renew", lambda *_: asked.append("renew"))
+    monkeypatch.setattr(Store, "release", lambda *_: asked.append("release"))
+    assert site.deployed().state is JobState.QUEUED
+    assert asked == []
+
+
+def test_deployer_submits_job_when_lease_expired_while_writing_files(site: Site) -> None:
+    job = site.accept()
+    renewed: list[float] = []
+    store = site.platform.store
+
+    def slow(step: str) -> None:
+        if step == "written":
+            site.clock.tick(site.platform.settings.lease_s + 1)
+            renewed.append(store.now())
+
+    Deployer(site.platform, slow).step()
+    assert renewed
+    assert site.job(job.id).state is JobState.QUEUED
+
+
+def test_deployer_releases_lease_when_cancel_precedes_rejection(site: Site) -> None:
+    site.scheduler.refuse = "Invalid account"
+    job = site.accept()
+
+    def cancel(step: str) -> None:
+        if step == "marked":
+            site.platform.store.set_wish(job.id, Wish.CANCEL)
+
+    Deployer(site.platform, cancel).step()
+    assert site.job(job.id).state is JobState.DEPLOYING
+    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=1)
+    assert leased.job.id == job.id

@@ -7,17 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.events import GoesOn, Outcome
+from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.control import Control, ControlWish, Drill, read_control
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.control import Control, ControlWish, Drill, read_control, write_control
 from ffdl_batch.services.drill import drill
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
 from tests.fakes.scheduler import FakeScheduler
+from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
+
+PLAYED = {"interruption": "timeout", "played": True}
 
 
 @dataclass
@@ -48,10 +54,14 @@ def scheduler(site: Site) -> Signalled:
 
 
 def processing(site: Site) -> Job:
-    job = site.deployed()
-    updated = site.platform.store.apply(job, Change(((JobState.PROCESSING, site.clock.now()),)))
-    assert updated is not None
-    return updated
+    return site.move(site.deployed(), JobState.PROCESSING)
+
+
+def refused(site: Site, job: Job, event: str, words: str) -> tuple[int, int]:
+    """Play what is refused with these words; the refusal's HTTP status and exit status."""
+    with pytest.raises(Refused, match=words) as refusal:
+        drill(site.platform, site.caller, job.id, event)
+    return refusal.value.status, refusal.value.problem.exit_code
 
 
 @pytest.mark.parametrize(
@@ -77,11 +87,12 @@ def test_drill_halt_requests_halt_and_records_drill(site: Site, scheduler: Signa
     assert scheduler.signals == []
 
 
-def test_drill_rejects_halt_event_after_user_halt(site: Site, scheduler: Signalled) -> None:
+@pytest.mark.parametrize("event", ["halt", "preempt"])
+def test_drill_rejects_event_after_user_halt(site: Site, scheduler: Signalled, event: str) -> None:
     job = processing(site)
     halt_job(site.platform, site.caller, job.id)
-    with pytest.raises(Refused, match="is ending"):
-        drill(site.platform, site.caller, job.id, "halt")
+    refused(site, job, event, "is ending")
+    assert scheduler.signals == []
     assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
 
 
@@ -90,34 +101,21 @@ def test_drill_clears_record_when_halt_request_is_rejected(
 ) -> None:
     job = processing(site)
     monkeypatch.setattr(site.platform.store, "set_wish", lambda _job, _wish: None)
-    with pytest.raises(Refused, match="changes too fast"):
-        drill(site.platform, site.caller, job.id, "halt")
+    refused(site, job, "halt", "changes too fast")
     assert read_control(site.attempt(job)) == Control(1)
 
 
 @pytest.mark.parametrize("event", ["halt", "timeout", "preempt", "node-fail"])
 def test_drill_rejects_job_that_is_not_processing(site: Site, scheduler: Signalled, event: str) -> None:
     job = site.deployed()
-    with pytest.raises(Refused, match="in PROCESSING only") as refusal:
-        drill(site.platform, site.caller, job.id, event)
-    assert (refusal.value.status, refusal.value.problem.exit_code) == (409, 1)
+    assert refused(site, job, event, "in PROCESSING only") == (409, 1)
     assert site.job(job.id) == job
     assert scheduler.signals == []
 
 
-def test_drill_rejects_other_event_after_user_halt(site: Site, scheduler: Signalled) -> None:
-    job = processing(site)
-    halt_job(site.platform, site.caller, job.id)
-    with pytest.raises(Refused, match="is ending"):
-        drill(site.platform, site.caller, job.id, "preempt")
-    assert scheduler.signals == []
-    assert read_control(site.attempt(job)).drill is Drill.NONE
-
-
 def test_drill_rejects_unknown_event(site: Site, scheduler: Signalled) -> None:
-    with pytest.raises(Refused, match="known are halt, timeout, preempt, node-fail") as refusal:
-        drill(site.platform, site.caller, processing(site).id, "earthquake")
-    assert (refusal.value.status, refusal.value.problem.exit_code) == (400, 2)
+    words = "known are halt, timeout, preempt, node-fail"
+    assert refused(site, processing(site), "earthquake", words) == (400, 2)
     assert scheduler.signals == []
 
 
@@ -125,21 +123,17 @@ def test_drill_rejects_unknown_event(site: Site, scheduler: Signalled) -> None:
 def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Signalled, event: str) -> None:
     job = processing(site)
     scheduler.down = True
-    with pytest.raises(Refused, match="nothing was played") as refusal:
-        drill(site.platform, site.caller, job.id, event)
-    assert (refusal.value.status, refusal.value.problem.exit_code) == (503, 75)
+    assert refused(site, job, event, "nothing was played") == (503, 75)
     site.clock.tick(60)  # else it is left alone
     scheduler.down, scheduler.refuse_signal = False, "Access/permission denied"
-    with pytest.raises(Refused, match="Access/permission denied"):
-        drill(site.platform, site.caller, job.id, event)
+    refused(site, job, event, "Access/permission denied")
     assert read_control(site.attempt(job)) == Control(1)
 
 
 def test_drill_sends_no_signal_when_record_cannot_be_written(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     Path(site.attempt(job).path).rename(Path(site.attempt(job).path + ".away"))
-    with pytest.raises(Refused, match="could not be noted"):
-        drill(site.platform, site.caller, job.id, "node-fail")
+    refused(site, job, "node-fail", "could not be noted")
     assert scheduler.signals == []
 
 
@@ -149,3 +143,83 @@ def test_drill_reports_other_users_job_as_unknown(site: Site, scheduler: Signall
         drill(site.platform, Caller(site.caller.uid + 1), job.id, "timeout")
     assert refusal.value.status == 404
     assert scheduler.signals == []
+
+
+@pytest.mark.parametrize(
+    ("event", "outcome", "why", "said"),
+    [
+        ("preempt", Outcome.CANCELLED, "preemption", "a drill played a preemption"),
+        ("node-fail", Outcome.FAILED, "node_failure", "a drill played a node failure"),
+    ],
+)
+def test_watcher_records_drilled_interruption_without_charging_retry_budget(
+    site: Site, event: str, outcome: Outcome, why: str, said: str
+) -> None:
+    job, head = at_work(site)
+    head.saves()
+    write_control(site.platform.root, job, drill=Drill(event))
+    head.ends(outcome, error_code="S106", stored=False)
+    after = end(site, job, EndCause.FAILURE)
+    assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (attempt.interruption, attempt.played) == (why, True)
+    assert site.platform.store.history(job.id)[-1].message == f"{said}; a checkpoint was saved"
+
+
+@pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "played"])
+@pytest.mark.parametrize("with_record", [True, False], ids=["told by the head", "without a word of the head"])
+def test_watcher_records_halt_as_drill_only_if_drill_requested_it(site: Site, event: str, with_record: bool) -> None:
+    job, head = at_work(site)
+    said = "a drill played a halt" if event else "halted on request"
+    halt = drill(site.platform, site.caller, job.id, event) if event else halt_job(site.platform, site.caller, job.id)
+    assert halt.wish == "halt"
+    if with_record:
+        head.ends(Outcome.HALTED, interruption="halt", played=bool(event), message=f"{said}; checkpoint confirmed")
+    after = end(site, job, EndCause.SUCCESS if with_record else EndCause.CANCELLED)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (after.state, attempt.interruption, attempt.played) == (JobState.HALTED, "halt", bool(event))
+    assert site.platform.store.history(job.id)[-1].message.startswith(f"{said}; ")
+
+
+def test_watcher_records_cancel_after_drilled_halt_as_real_cancel(site: Site) -> None:
+    job, _ = at_work(site)
+    drill(site.platform, site.caller, job.id, "halt")
+    cancel_job(site.platform, site.caller, job.id)
+    end(site, job, EndCause.CANCELLED)
+    (attempt,) = site.platform.store.attempts(job.id)
+    assert (site.job(job.id).state, attempt.played) == (JobState.CANCELLED, False)
+
+
+def test_watcher_records_drilled_time_limit_without_charging_retry_budget(site: Site) -> None:
+    job, head = at_work(site)
+    message = "a drill played a time limit; checkpoint confirmed after 2.0 s"
+    spent = Spent(gpu_seconds=60.0)
+    head.begins_successor()
+    head.ends(Outcome.HALTED, **PLAYED, goes_on=GoesOn.SUCCESSOR, spent=spent, message=message)
+    site.watch(full=False)
+    after = site.job(job.id)
+    assert (after.state, after.attempt, after.spent) == (JobState.DEPLOYING, 2, spent)
+    first = site.platform.store.attempts(job.id)[0]
+    assert (first.interruption, first.played) == ("timeout", True)
+    assert site.platform.store.history(job.id)[-1].message == message
+
+
+def test_watcher_continues_after_drilled_time_limit_when_head_could_not_submit(site: Site) -> None:
+    job, head = at_work(site)
+    message = "a drill played a time limit; checkpoint confirmed after 2.0 s; sbatch ended with 1"
+    saved = Checkpoint(asked=True, confirmed=True, answered=True, took_s=2.0)
+    head.ends(Outcome.HALTED, **PLAYED, goes_on=GoesOn.PLATFORM, spent=Spent(), message=message, checkpoint=saved)
+    after = end(site, job, EndCause.SUCCESS)
+    assert (after.state, after.spent.timeouts) == (JobState.PENDING, 0)
+    assert site.platform.store.history(job.id)[-1].message == message
+
+
+def test_watcher_ignores_drill_of_earlier_run_for_later_end(site: Site) -> None:
+    job, head = at_work(site)
+    write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    for run in (1, 2):
+        Path(site.attempt(job).run_claim(run)).mkdir()
+    head.ends(Outcome.FAILED, error_code="S106", stored=False)
+    assert end(site, job, EndCause.FAILURE).spent.node_failures == 1
+    attempt = site.platform.store.attempts(job.id)[0]
+    assert (attempt.interruption, attempt.played) == ("node_failure", False)

@@ -15,7 +15,6 @@ from ffdl_batch.domain.fault_policy import FaultPolicy
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.fault_policies import find_policy
 from ffdl_batch.services.log_search import Grep, Match, matching
 from ffdl_batch.services.watch import SETTLE_S, Watcher
@@ -31,7 +30,7 @@ def failed(site: Site, printed: str, *policies: FaultPolicy, retry: str = "failu
     site.platform.settings = replace(site.platform.settings, fault_policies=policies)
     watcher = Watcher(site.platform)
     job = site.accept(manifest=MANIFEST + f"batch: {{retry: {{{retry}}}}}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
     head.starts()
     site.scheduler.run(NativeId(head.job.native_id))
@@ -68,7 +67,7 @@ def test_fault_policy_excludes_node_from_next_attempts(site: Site) -> None:
     assert "policy nccl" in noticed.incident.message
     (said,) = (one.text for one in noticed.incident.evidence if one.source == "policy nccl")
     assert said == f"a line of the log is what it looks for: {NCCL.match}"
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 
 

@@ -22,7 +22,6 @@ from ffdl_batch.ports.scheduler import SchedulerUnreachable
 from ffdl_batch.services.exposition import Family, Histogram, render
 from ffdl_batch.services.figures import Counted, Figures
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.watch import Watcher
 from tests.unit.services.conftest import Site, write_events, write_final
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "ffdl-dashboard.json"
@@ -49,17 +48,16 @@ def value(found: dict[str, dict[Labels, float]], name: str, **labels: str) -> fl
 
 
 @pytest.fixture
-def ended(site: Site, watcher: Watcher) -> Iterator[Site]:
+def ended(site: Site) -> Iterator[Site]:
     """One job that has ended, and one that waits."""
     job = site.deployed("k1")
     site.clock.tick(50.0)
     site.scheduler.run(NativeId(job.native_id))
     write_events(site, job, [("load-model", site.clock.now())])
-    watcher.step(full=True)
+    site.watch()
     site.clock.tick(100.0)
     write_final(site, job, Outcome.COMPLETED)
-    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
+    site.end(job, EndCause.SUCCESS)
     site.accept("k2")
     yield site
 
@@ -112,13 +110,12 @@ def test_figures_exclude_jobs_of_other_users(ended: Site) -> None:
     assert not {"ffdl_jobs", "ffdl_jobs_ended_total", "ffdl_attempts_total"} & found.keys()
 
 
-def test_figures_count_interrupted_attempts_by_cause(site: Site, watcher: Watcher) -> None:
+def test_figures_count_interrupted_attempts_by_cause(site: Site) -> None:
     job = site.deployed("k1")
     site.scheduler.run(NativeId(job.native_id))
-    watcher.step(full=True)
+    site.watch()
     write_final(site, job, Outcome.TIMED_OUT, interruption=Interruption.TIMEOUT.value)
-    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
+    site.end(job, EndCause.SUCCESS)
     found = parsed(figures_of(site.platform).text())
     assert value(found, "ffdl_recoveries_total", interruption="timeout", drill="no") == 1
 

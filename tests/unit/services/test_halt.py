@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from threading import Thread
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, Wish
 from ffdl_batch.domain.views import JobView
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.control import ControlWish, read_control
-from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.control import (
+    Control,
+    ControlWish,
+    Drill,
+    fence_earlier,
+    read_control,
+    read_drill,
+    write_control,
+)
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
@@ -21,28 +34,19 @@ from tests.unit.services.conftest import Site
 LIVE = [JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING]
 
 
-def moved(site: Site, job: Job, *states: JobState, cause: Cause = Cause.PROGRESS) -> Job:
-    now = site.clock.now()
-    updated = site.platform.store.apply(job, Change(tuple((state, now) for state in states), cause))
-    assert updated is not None
-    return updated
-
-
 def halt(site: Site, job: Job) -> JobView:
     return halt_job(site.platform, site.caller, job.id)
 
 
 def test_halt_ends_job_immediately_before_first_deployment(site: Site) -> None:
-    job = site.accept()
-    view = halt(site, job)
+    view = halt(site, site.accept())
     assert (view.state, view.wish, view.message) == ("HALTED", "none", "halted before it was deployed")
     assert view.ended_at == site.clock.now()
     assert site.scheduler.submitted == []
 
 
 def test_halt_ends_job_immediately_between_two_attempts(site: Site) -> None:
-    job = moved(site, site.deployed(), JobState.PENDING, cause=Cause.REQUEUED)
-    view = halt(site, job)
+    view = halt(site, site.move(site.deployed(), JobState.PENDING, cause=Cause.REQUEUED))
     assert (view.state, view.message) == ("HALTED", "halted before attempt 2 was deployed")
     assert [attempt.number for attempt in view.attempts] == [1]
 
@@ -50,7 +54,7 @@ def test_halt_ends_job_immediately_between_two_attempts(site: Site) -> None:
 @pytest.mark.parametrize("state", LIVE)
 def test_halt_records_request_and_writes_control_file_when_job_is_on_scheduler(site: Site, state: JobState) -> None:
     job = site.deployed()
-    job = job if state is JobState.QUEUED else moved(site, job, state)
+    job = job if state is JobState.QUEUED else site.move(job, state)
     view = halt(site, job)
     assert (view.state, view.wish) == (state, "halt")
     assert read_control(site.attempt(job)).wish is ControlWish.HALT
@@ -70,7 +74,7 @@ def test_halt_records_request_when_deploying_job_has_no_directory(site: Site) ->
 @pytest.mark.parametrize("ask", [halt_job, cancel_job])
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, ask: Callable[..., JobView]) -> None:
-    job = moved(site, site.deployed(), state)
+    job = site.move(site.deployed(), state)
     if (ask, state) != (cancel_job, JobState.HALTED):
         assert ask(site.platform, site.caller, job.id).state == state
         assert site.job(job.id) == job
@@ -78,7 +82,7 @@ def test_halt_and_cancel_leave_ended_job_unchanged(site: Site, state: JobState, 
 
 
 def test_cancel_marks_halted_job_as_cancelled(site: Site) -> None:
-    job = moved(site, site.deployed(), JobState.HALTED)
+    job = site.move(site.deployed(), JobState.HALTED)
     site.clock.tick(60)
     view = cancel_job(site.platform, site.caller, job.id)
     assert (view.state, view.wish, view.message) == ("CANCELLED", "none", "cancelled by its owner")
@@ -96,13 +100,13 @@ def test_cancel_prevents_deployment_of_job_halted_while_pending(site: Site) -> N
     job = site.accept()
     halt(site, job)
     assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.scheduler.submitted == []
 
 
 def test_cancel_applies_to_job_resumed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner's other shell resumes the job between our look and our write."""
-    job = moved(site, site.deployed(), JobState.HALTED)
+    job = site.move(site.deployed(), JobState.HALTED)
     real, looks = site.platform.store.apply, []
 
     def late(seen: Job, change: Change) -> Job | None:
@@ -120,20 +124,17 @@ def test_cancel_applies_to_job_resumed_concurrently(site: Site, monkeypatch: pyt
 def test_cancel_overrides_halt_and_later_halt_does_not_replace_it(site: Site) -> None:
     job = site.deployed()
     halt(site, job)
-    assert cancel_job(site.platform, site.caller, job.id).wish == "cancel"
-    assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
-    assert halt(site, job).wish == "cancel"
-    assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
+    for ask in (cancel_job, halt_job):
+        assert ask(site.platform, site.caller, job.id).wish == "cancel"
+        assert read_control(site.attempt(job)).wish is ControlWish.CANCEL
 
 
 def test_halt_is_recorded_when_control_file_cannot_be_written(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_args: object, **_options: object) -> None:
-        raise OSError(28, "No space left on device")
-
     job = site.deployed()
-    monkeypatch.setattr("ffdl_batch.services.control.write_whole", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr("ffdl_batch.services.control.write_whole", Mock(side_effect=full))
     assert halt(site, job).wish == "halt"
     assert "could not be written now" in caplog.text
 
@@ -154,33 +155,26 @@ def test_halt_rereads_job_when_it_is_deployed_concurrently(site: Site, monkeypat
     assert (view.state, view.wish, looks) == ("DEPLOYING", "halt", [JobState.PENDING])
 
 
-def test_halt_ends_job_that_is_requeued_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watcher puts the job back to PENDING between our look and our write."""
-    job = site.deployed()
-    real = site.platform.store.set_wish
-
-    def late(job_id: str, wish: Wish) -> Job | None:
-        moved(site, site.job(job_id), JobState.PENDING, cause=Cause.REQUEUED)
-        return real(job_id, wish)
-
-    monkeypatch.setattr(site.platform.store, "set_wish", late)
-    assert halt(site, job).state == "HALTED"
-
-
-def test_cancel_applies_to_job_when_its_halt_completes_concurrently(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("cancels", "state"), [(False, JobState.PENDING), (True, JobState.HALTED)], ids=["halt, requeued", "cancel, halted"]
+)
+def test_halt_and_cancel_apply_to_job_whose_attempt_ends_concurrently(
+    site: Site, monkeypatch: pytest.MonkeyPatch, cancels: bool, state: JobState
 ) -> None:
-    """The watcher sees the halted attempt end between our look and our write."""
-    job = moved(site, site.deployed(), JobState.PROCESSING)
-    halt(site, job)
+    """The watcher puts the job back to PENDING, or sees the halted attempt end, between our look and our write."""
+    job = site.deployed()
+    if cancels:
+        job = site.move(job, JobState.PROCESSING)
+        halt(site, job)
     real = site.platform.store.set_wish
 
     def late(job_id: str, wish: Wish) -> Job | None:
-        moved(site, site.job(job_id), JobState.HALTED)
+        site.move(site.job(job_id), state, cause=Cause.PROGRESS if cancels else Cause.REQUEUED)
         return real(job_id, wish)
 
     monkeypatch.setattr(site.platform.store, "set_wish", late)
-    assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
+    view = cancel_job(site.platform, site.caller, job.id) if cancels else halt(site, job)
+    assert view.state == ("CANCELLED" if cancels else "HALTED")
 
 
 def test_halt_is_refused_as_temporary_failure_when_job_cannot_be_updated(
@@ -200,3 +194,86 @@ def test_halt_and_cancel_return_404_for_job_of_another_user(site: Site) -> None:
             ask(site.platform, Caller(site.caller.uid + 1), job.id)
         assert refusal.value.status == 404
     assert site.job(job.id) == job
+
+
+NEW = {"attempt": 1, "wish": "", "drill": "", "run": 0, "given_up": None, "format": FORMAT}
+
+
+def cell(site: Site, job: Job) -> object:
+    return json.loads(Path(site.attempt(job).control).read_text())
+
+
+def test_write_control_keeps_request_and_drill_independent(site: Site) -> None:
+    job = site.deployed()
+    assert read_control(site.attempt(job)) == Control(1)
+    assert write_control(site.platform.root, job, wish=Wish.HALT)
+    assert write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    assert cell(site, job) == {**NEW, "wish": "halt", "drill": "node-fail"}
+    assert write_control(site.platform.root, job, wish=Wish.NONE)
+    assert cell(site, job) == {**NEW, "drill": "node-fail"}
+    assert Path(site.attempt(job).control).stat().st_mode & 0o777 == 0o600
+
+
+def test_read_drill_applies_only_to_current_run(site: Site) -> None:
+    """The scheduler may start the same attempt anew: what interrupts that run is none of the drill's."""
+    job = site.deployed()
+    attempt = site.attempt(job)
+    for run, drill in ((1, Drill.TIMEOUT), (2, Drill.PREEMPT)):
+        Path(attempt.run_claim(run)).mkdir()
+        assert read_drill(attempt) is Drill.NONE
+        write_control(site.platform.root, job, drill=drill)
+        assert (read_drill(attempt), read_control(attempt).run) == (drill, run)
+    write_control(site.platform.root, job, drill=Drill.NONE)
+    assert read_control(attempt) == Control(1)
+
+
+def test_write_control_does_not_rewrite_same_value(site: Site) -> None:
+    job = site.deployed()
+    write_control(site.platform.root, job, wish=Wish.CANCEL)
+    before = Path(site.attempt(job).control).stat().st_ino
+    assert write_control(site.platform.root, job, wish=Wish.CANCEL)
+    assert Path(site.attempt(job).control).stat().st_ino == before
+
+
+def test_write_control_returns_false_without_attempt_directory(site: Site) -> None:
+    job = site.accept()
+    assert not write_control(site.platform.root, job, wish=Wish.HALT)
+    assert not write_control(site.platform.root, replace(job, attempt=1), wish=Wish.HALT)
+    assert read_control(site.attempt(job)) == Control()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"attempt": "x"}', '{"wish": "dance"}'])
+def test_write_control_replaces_damaged_cell(site: Site, text: str) -> None:
+    job = site.deployed()
+    Path(site.attempt(job).control).write_text(text)
+    assert read_control(site.attempt(job)) == Control()
+    write_control(site.platform.root, job, wish=Wish.HALT)
+    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT)
+
+
+def test_control_fence_writes_newer_attempt_into_existing_cells(site: Site) -> None:
+    job = site.deployed()
+    write_control(site.platform.root, job, wish=Wish.HALT)
+    assert fence_earlier(site.platform.root, job) == 0
+    third = replace(job, attempt=3)  # the second never had a directory
+    assert fence_earlier(site.platform.root, third) == 1
+    assert read_control(site.attempt(job)) == Control(3, ControlWish.HALT)
+    write_control(site.platform.root, job, drill=Drill.PREEMPT)
+    assert read_control(site.attempt(job)).attempt == 3, "an older row does not lift the fence"
+
+
+def test_write_control_loses_no_update_from_concurrent_threads(site: Site) -> None:
+    job = site.deployed()
+
+    def write(*values: dict[str, Any]) -> None:
+        for value in values * 25:
+            write_control(site.platform.root, job, **value)
+
+    wishes, drills = [{"wish": Wish.NONE}, {"wish": Wish.HALT}], [{"drill": Drill.NONE}, {"drill": Drill.PREEMPT}]
+    threads = [Thread(target=write, args=values) for values in (wishes, drills)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert read_control(site.attempt(job)) == Control(1, ControlWish.HALT, Drill.PREEMPT)
+    assert not [path for path in Path(site.attempt(job).path).iterdir() if path.name.startswith(".control")]

@@ -15,7 +15,6 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation
 from ffdl_batch.services import listed, watch
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.judgement import QUIET_S, Judge
 from ffdl_batch.services.remembered import Memory
 from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
@@ -59,10 +58,10 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return Work(monkeypatch)
 
 
-def look(site: Site, watcher: Watcher, times: int = 1) -> None:
+def look(site: Site, times: int = 1) -> None:
     for _ in range(times):
         site.clock.tick(2)
-        watcher.step(full=True)
+        site.watch()
 
 
 def say_the_same_again(site: Site) -> None:
@@ -70,130 +69,125 @@ def say_the_same_again(site: Site) -> None:
     site.scheduler.seen = {native: replace(seen) for native, seen in site.scheduler.seen.items()}
 
 
-def test_watcher_skips_jobs_with_unchanged_observations(site: Site, watcher: Watcher, work: Work) -> None:
+def test_watcher_skips_jobs_with_unchanged_observations(site: Site, work: Work) -> None:
     jobs = [site.deployed(str(key)) for key in range(3)]
-    look(site, watcher)
+    look(site)
     assert work.take() == (3, 3, sorted(job.id for job in jobs))
     for _ in range(5):
         say_the_same_again(site)
-        look(site, watcher)
+        look(site)
         assert work.take() == (0, 0, [])
     site.scheduler.run(NativeId(jobs[1].native_id))
-    look(site, watcher)
+    look(site)
     assert work.take() == (1, 1, [jobs[1].id])
     assert site.job(jobs[1].id).nodes == "n1"
 
 
-def test_watcher_applies_settle_time_to_ended_job_when_listing_is_unchanged(
-    site: Site, watcher: Watcher, work: Work
-) -> None:
+def test_watcher_applies_settle_time_to_ended_job_when_listing_is_unchanged(site: Site, work: Work) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     site.scheduler.run(NativeId(job.native_id))
-    look(site, watcher, 3)
+    look(site, 3)
     site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
-    look(site, watcher, 3)
+    look(site, 3)
     assert site.job(job.id).state is JobState.PROCESSING
     assert work.take()[2][-3:] == [job.id] * 3
     site.clock.tick(SETTLE_S)
-    look(site, watcher)
+    look(site)
     assert (site.job(job.id).state, site.platform.store.history(job.id)[-1].error_code) == (JobState.PENDING, "S110")
 
 
-def test_watcher_accepts_requeue_after_controllers_stop_beating_when_listing_is_unchanged(
-    site: Site, watcher: Watcher
-) -> None:
+def test_watcher_accepts_requeue_after_controllers_stop_beating_when_listing_is_unchanged(site: Site) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
     heartbeat = Path(site.attempt(job).heartbeat(0))
     heartbeat.touch()
     os.utime(heartbeat, (site.clock.now(), site.clock.now()))
     site.scheduler.run(NativeId(job.native_id))
-    look(site, watcher)
+    look(site)
     site.scheduler.wait(NativeId(job.native_id), restarts=1)
-    look(site, watcher, 3)
+    look(site, 3)
     assert site.job(job.id).state is JobState.PROCESSING
     site.clock.tick(QUIET_S)
-    look(site, watcher)
+    look(site)
     assert site.job(job.id).state is JobState.QUEUED
 
 
-def test_watcher_judges_job_at_each_step_until_its_files_are_readable(site: Site, watcher: Watcher, work: Work) -> None:
+def test_watcher_judges_job_at_each_step_until_its_files_are_readable(site: Site, work: Work) -> None:
     job = site.deployed()
-    look(site, watcher, 2)
+    look(site, 2)
     events = Path(site.attempt(job).events, "node-0.jsonl")
     events.mkdir()
     Path(site.platform.root.doorbell, job.id).touch()
-    look(site, watcher)
+    look(site)
     work.take()
-    look(site, watcher, 2)
+    look(site, 2)
     assert work.take()[2] == [job.id] * 2
     events.rmdir()
     write_events(site, job, [("learner", site.clock.now())])
     Path(site.platform.root.doorbell, job.id).unlink()
-    look(site, watcher)
+    look(site)
     assert site.job(job.id).state is JobState.PROCESSING
     work.take()
-    look(site, watcher)
+    look(site)
     assert work.take() == (0, 0, [])
 
 
-def test_watcher_sends_and_repeats_cancel_when_listing_is_unchanged(site: Site, watcher: Watcher) -> None:
+def test_watcher_sends_and_repeats_cancel_when_listing_is_unchanged(site: Site) -> None:
     job = site.deployed()
-    look(site, watcher, 3)
+    look(site, 3)
     cancel_job(site.platform, site.caller, job.id)
-    look(site, watcher, 2)
+    look(site, 2)
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
     site.clock.tick(AGAIN_S)
-    look(site, watcher)
+    look(site)
     assert site.scheduler.cancelled == [NativeId(job.native_id)] * 2
 
 
-def test_watcher_counts_missing_listings_from_last_sighting_before_failing_job(site: Site, watcher: Watcher) -> None:
+def test_watcher_counts_missing_listings_from_last_sighting_before_failing_job(site: Site) -> None:
     job = site.deployed()
-    look(site, watcher, 5)
+    look(site, 5)
     native = NativeId(job.native_id)
     seen = site.scheduler.seen.pop(native)
     site.scheduler.forgotten.add(native)
-    look(site, watcher, FORGOTTEN_AFTER - 1)
+    look(site, FORGOTTEN_AFTER - 1)
     site.clock.tick(ACCOUNTING_LAG_S)
     site.scheduler.seen[native] = seen
-    look(site, watcher)
+    look(site)
     del site.scheduler.seen[native]
-    look(site, watcher, FORGOTTEN_AFTER)
+    look(site, FORGOTTEN_AFTER)
     assert site.job(job.id).state is JobState.QUEUED
     site.clock.tick(ACCOUNTING_LAG_S)
-    look(site, watcher)
+    look(site)
     assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
 
 
-def test_watcher_judges_next_attempt_when_its_observation_equals_the_previous_one(
-    site: Site, watcher: Watcher, work: Work
-) -> None:
+def test_watcher_judges_next_attempt_when_its_observation_equals_the_previous_one(site: Site, work: Work) -> None:
     job = site.deployed()
-    look(site, watcher, 2)
+    look(site, 2)
     site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
-    look(site, watcher)
+    look(site)
     site.clock.tick(SETTLE_S)
-    look(site, watcher)
+    look(site)
     site.clock.tick(600)
-    Deployer(site.platform).step()
+    site.deploy()
     second = site.job(job.id)
     assert (second.state, second.attempt) == (JobState.QUEUED, 2)
     work.take()
-    look(site, watcher)
+    look(site)
     assert work.take() == (1, 1, [job.id])
-    look(site, watcher)
+    look(site)
     assert work.take() == (0, 0, [])
 
 
-def test_watcher_judges_every_job_after_taking_over_lease(site: Site, watcher: Watcher, work: Work) -> None:
+def test_watcher_judges_every_job_after_taking_over_lease(site: Site, work: Work) -> None:
     job = site.deployed()
-    look(site, watcher, 3)
-    watcher.close()
+    look(site, 3)
+    site.watcher.close()
     work.take()
     with contextlib.closing(Watcher(site.platform)) as other:
-        look(site, other)
+        site.clock.tick(2)
+        other.step(full=True)
         assert work.take() == (1, 1, [job.id])
-    look(site, watcher)
+    look(site)
     assert work.take() == (1, 1, [job.id])

@@ -5,22 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from ffdl_batch.domain.job import Change, Job, Token
-from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
+from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.deploy import WORKERS, Deployer
 from ffdl_batch.services.in_flight import BEHIND, UNANSWERED
-from ffdl_batch.store import Store
+from ffdl_batch.services.outcomes import GROUP, Decided, Outcomes
+from ffdl_batch.store import Store, StoreUnavailable
+from ffdl_batch.store.schema import JOBS
 from tests.fakes.arrays import ArrayScheduler
-from tests.unit.services.array_site import ArraySite
-from tests.unit.services.conftest import Site
+from tests.unit.services.conftest import ArraySite, Site
 
 PATIENCE_S = 60.0
 
@@ -61,7 +66,7 @@ def stepping(site: Site, slow: SlowScheduler, asked: int) -> Iterator[None]:
 
     def step() -> None:
         try:
-            Deployer(site.platform).step()
+            site.deploy()
         except BaseException as error:  # noqa: BLE001 - for the test
             failures.append(error)
 
@@ -106,7 +111,7 @@ def test_deployer_sets_and_clears_pending_reasons_while_submission_is_unanswered
         site.clock.tick(20.0)
         wait_for(lambda: reasons(site, jobs) == {UNANSWERED.format(30): WORKERS, BEHIND: 3})
     assert reasons(site, jobs) == {"": WORKERS + 2, BEHIND: 1}
-    Deployer(site.platform).step()
+    site.deploy()
     assert {site.job(job.id).state for job in jobs} == {JobState.QUEUED}
     assert reasons(site, jobs) == {"": WORKERS + 3}
     assert all(site.states(job) == ["PENDING", "DEPLOYING", "QUEUED"] for job in jobs)
@@ -125,7 +130,7 @@ def test_deployer_finds_submission_when_reply_is_lost_after_pending_reason_is_se
     assert site.job(job.id).uncertain_since is not None
     slow.lose_reply = False
     site.clock.tick(60.0)
-    Deployer(site.platform).step()
+    site.deploy()
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, "")
     assert len(slow.submitted) == 1
 
@@ -173,3 +178,150 @@ def test_deployer_marks_elements_uncertain_when_pending_reason_changes_at_lost_r
     arrays.deploy()
     assert len(told) == 1
     assert all(job.uncertain_since is not None for job in arrays.elements(array))
+
+
+def accept_three(site: Site) -> list[Job]:
+    return [site.accept(key) for key in ("one", "two", "three")]
+
+
+Q, P, D = JobState.QUEUED, JobState.PENDING, JobState.DEPLOYING
+
+
+def states_of(site: Site, jobs: list[Job]) -> list[JobState]:
+    return [site.job(job.id).state for job in jobs]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[int]:
+    """How many jobs each call of this method of the store got."""
+    sizes: list[int] = []
+    real = getattr(Store, method)
+
+    def call(store: Store, *arguments: Any, **more: Any) -> object:
+        sizes.append(len(arguments[0]))
+        return real(store, *arguments, **more)
+
+    monkeypatch.setattr(Store, method, call)
+    return sizes
+
+
+def at(step: str, act: Callable[[], None]) -> Callable[[str], None]:
+    """Acts when the deployer reaches `step` for the first time."""
+    acts = [act]
+
+    def reached(name: str) -> None:
+        if name == step and acts:
+            acts.pop()()
+
+    return reached
+
+
+def take_lease(site: Site, job: Job) -> None:
+    """Another daemon found the lease run out."""
+    with site.platform.store.engine.begin() as connection:
+        connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(lease_token="others", lease_until=0.0))
+
+
+def wish_cancel(site: Site, job: Job) -> None:
+    site.platform.store.set_wish(job.id, Wish.CANCEL)
+
+
+def test_deployer_begins_all_claimed_attempts_in_one_write(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = accept_three(site)
+    sizes = counted(monkeypatch, "begin_attempts")
+    assert site.deploy() == 3
+    assert states_of(site, jobs) == [Q] * 3
+    assert sizes == [3]
+
+
+def test_outcomes_are_written_in_groups(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [site.accept(f"k{number}") for number in range(GROUP + 3)]
+    (token,) = {one.lease_token for one in site.platform.store.claim_deployable("me", limit=99, lease_s=30)}
+    sizes = counted(monkeypatch, "apply_many")
+    outcomes = Outcomes(site.platform.store, token, lambda: None)
+    for job in jobs:
+        outcomes.expect(finished((job, Change(((JobState.FAILED, 1.0),)))))
+    assert outcomes.write() == len(jobs)
+    assert sizes == [GROUP, 3]
+
+
+def finished(*decided: Decided) -> Future[Sequence[Decided]]:
+    outcome: Future[Sequence[Decided]] = Future()
+    outcome.set_result(decided)
+    return outcome
+
+
+def test_outcomes_write_nothing_without_decisions(site: Site) -> None:
+    written: list[str] = []
+    outcomes = Outcomes(site.platform.store, "token", lambda: written.append("written"))
+    outcomes.expect(finished())
+    assert outcomes.write() == 0
+    assert written == []
+
+
+def test_deployer_skips_only_the_job_cancelled_before_attempt_begins(site: Site) -> None:
+    jobs = accept_three(site)
+    assert Deployer(site.platform, at("claimed", lambda: wish_cancel(site, jobs[1]))).step() == 2
+    assert states_of(site, jobs) == [Q, P, Q]
+    assert site.deploy() == 1, "its lease was given back at once"
+    assert site.job(jobs[1].id).state is JobState.CANCELLED
+    assert len(site.scheduler.submitted) == 2
+
+
+def test_deployer_skips_only_the_job_that_lost_its_lease_before_attempt_begins(site: Site) -> None:
+    jobs = accept_three(site)
+    assert Deployer(site.platform, at("claimed", lambda: take_lease(site, jobs[1]))).step() == 2
+    assert states_of(site, jobs) == [Q, P, Q]
+    assert site.platform.store.attempts(jobs[1].id) == []
+
+
+def test_deployer_finds_submission_of_job_that_lost_its_lease_after_submitting(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffdl_batch.services.deploy.WORKERS", 1)
+    jobs = accept_three(site)
+    assert Deployer(site.platform, at("submitted", lambda: take_lease(site, jobs[0]))).step() == 2
+    assert states_of(site, jobs) == [D, Q, Q]
+    assert site.deploy() == 1
+    assert states_of(site, jobs) == [Q] * 3
+    assert len(site.scheduler.submitted) == 3, "the submission of the first was found"
+
+
+def test_deployer_completes_other_jobs_when_one_worker_fails(site: Site) -> None:
+    def fail() -> None:
+        raise RuntimeError("an error in the program")
+
+    jobs = accept_three(site)
+    with pytest.raises(RuntimeError, match="an error in the program"):
+        Deployer(site.platform, at("submitted", fail)).step()
+    assert sorted(states_of(site, jobs)) == [D, Q, Q]
+    assert site.deploy() == 1, "its lease was given back"
+    assert len(site.scheduler.submitted) == 3
+
+
+@pytest.mark.parametrize("method", ["begin_attempts", "apply_many"])
+def test_deployer_loses_no_job_when_database_write_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    jobs = accept_three(site)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, method, full)
+        with pytest.raises(StoreUnavailable):
+            site.deploy()
+    assert site.deploy() == 3, "the leases were given back"
+    assert states_of(site, jobs) == [Q] * 3
+    assert len(site.scheduler.submitted) == 3
+
+
+def test_deployer_keeps_job_pending_when_scheduler_pause_ends_within_step(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.accept()
+    answers = [False, True]
+    monkeypatch.setattr(Adapters, "may_ask", lambda *_: answers.pop(0) if answers else True)
+    assert site.deploy() == 0
+    assert site.job(job.id).state is JobState.PENDING
+    assert site.deploy() == 1
+    assert site.job(job.id).state is JobState.QUEUED

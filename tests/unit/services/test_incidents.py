@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,12 +17,10 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.incidents import TAIL_BYTES, TAIL_LINES, read_tail
 from ffdl_batch.services.owed import OWED
 from ffdl_batch.services.watch import SETTLE_S, Watcher
-from tests.fakes.head import FakeHead
-from tests.unit.services.chains import accept, end, head_of, running
+from tests.unit.services.chains import at_work, end, running
 from tests.unit.services.conftest import MANIFEST, Site
 
 BOOM = b'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: boom\n'
@@ -43,71 +42,67 @@ def prints(site: Site, job: Job, text: bytes, learner: int = 1) -> None:
     log.write_bytes(text)
 
 
-def fails(site: Site, watcher: Watcher, job: Job, text: bytes = BOOM, **values: object) -> Job:
+def fails(site: Site, job: Job, text: bytes = BOOM, **values: object) -> Job:
     """Its learner ends with 1 after `text`; its head says so, and the scheduler."""
-    head = head_of(site, job)
     prints(site, job, text)
-    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1, ended_by="", asked="")
-    head.ends(Outcome.FAILED, **{**SPEC, **values})
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
-    return site.job(job.id)
+    site.head(job).says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1, ended_by="", asked="")
+    site.head(job).ends(Outcome.FAILED, **{**SPEC, **values})
+    return site.end(site.job(job.id), EndCause.FAILURE)
 
 
-def test_incident_records_failure_with_evidence_and_lost_gpu_time(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
-    site.clock.tick(90)
-    job = fails(site, watcher, site.job(job.id))
-    assert job.state is JobState.FAILED
+def only(site: Site, job: Job) -> Incident:
     (found,) = incidents(site, job)
+    return found
+
+
+def test_incident_records_failure_with_evidence_and_lost_gpu_time(site: Site) -> None:
+    job, _ = at_work(site)
+    site.clock.tick(90)
+    job = fails(site, job)
+    assert job.state is JobState.FAILED
+    found = only(site, job)
     assert (found.kind, found.code, found.attempt, found.episode) == ("user.traceback", "C201", 1, "end-0")
     assert (found.message, found.nodes, found.learner) == ("learner 1: ValueError: boom", ("n1",), 1)
     assert [one.text for one in found.evidence][2] == "ValueError: boom"
     assert {one.source for one in found.evidence} == {"learner-1", "controller", "scheduler"}
-    assert found.at == job.ended_at
-    assert found.lost_gpu_s == 90.0  # one GPU, from the learner's start
+    assert (found.at, found.lost_gpu_s) == (job.ended_at, 90.0)  # one GPU, from the learner's start
 
 
-def test_incident_counts_lost_gpu_time_from_last_checkpoint(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
+def test_incident_counts_lost_gpu_time_from_last_checkpoint(site: Site) -> None:
+    job, _ = at_work(site)
     site.clock.tick(60)
     saved = site.clock.now()
     site.clock.tick(30)
-    job = fails(site, watcher, site.job(job.id), checkpoint=Checkpoint(saved_at=saved, newest="model.pt"))
-    assert [one.lost_gpu_s for one in incidents(site, job)] == [30.0]
+    job = fails(site, job, checkpoint=Checkpoint(saved_at=saved, newest="model.pt"))
+    assert only(site, job).lost_gpu_s == 30.0
 
 
-def test_incident_is_not_recorded_for_success_or_owner_cancel(site: Site, watcher: Watcher) -> None:
+def test_incident_is_not_recorded_for_success_or_owner_cancel(site: Site) -> None:
     done, stopped = site.deployed("k1"), site.deployed("k2")
-    running(site, watcher, done).ends(Outcome.COMPLETED)
-    running(site, watcher, stopped)
+    running(site, done).ends(Outcome.COMPLETED)
+    running(site, stopped)
     cancel_job(site.platform, site.caller, stopped.id)
-    head_of(site, stopped).ends(Outcome.CANCELLED, message="ended from outside")
+    site.head(stopped).ends(Outcome.CANCELLED, message="ended from outside")
     site.scheduler.end(NativeId(done.native_id), EndCause.SUCCESS, site.clock.now())
-    site.scheduler.end(NativeId(stopped.native_id), EndCause.CANCELLED, site.clock.now())
-    watcher.step(full=True)
+    site.end(stopped, EndCause.CANCELLED)
     assert [site.job(job.id).state for job in (done, stopped)] == [JobState.COMPLETED, JobState.CANCELLED]
     assert incidents(site, done) + incidents(site, stopped) == []
 
 
-def test_incident_is_recorded_when_another_user_cancels_scheduler_job(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
-    end(site, watcher, job, EndCause.CANCELLED)
+def test_incident_is_recorded_when_another_user_cancels_scheduler_job(site: Site) -> None:
+    job, _ = at_work(site)
+    end(site, job, EndCause.CANCELLED)
     assert (site.job(job.id).state, kinds(site, job)) == (JobState.CANCELLED, ["scheduler.cancelled_by_others"])
 
 
-def test_incident_is_not_recorded_when_owner_cancels_in_scheduler(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
+def test_incident_is_not_recorded_when_owner_cancels_in_scheduler(site: Site) -> None:
+    job, _ = at_work(site)
     native = NativeId(job.native_id)
     site.scheduler.end(native, EndCause.CANCELLED, site.clock.now())
     site.scheduler.seen[native] = replace(site.scheduler.seen[native], native_state=f"CANCELLED by {job.uid}")
-    watcher.step(full=True)
+    site.watch()
     site.clock.tick(SETTLE_S + 1)
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).state, kinds(site, job)) == (JobState.CANCELLED, [])
 
 
@@ -115,97 +110,86 @@ def test_incident_is_not_recorded_when_owner_cancels_in_scheduler(site: Site, wa
     ("cause", "kind"), [(EndCause.NODE_FAIL, "node.failed"), (EndCause.PREEMPTED, "scheduler.preempted")]
 )
 def test_incident_is_recorded_once_per_attempt_that_is_followed_by_another(
-    site: Site, watcher: Watcher, cause: EndCause, kind: str
+    site: Site, cause: EndCause, kind: str
 ) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
-    end(site, watcher, job, cause)
-    assert site.job(job.id).state is JobState.PENDING
-    (found,) = incidents(site, job)
+    job, _ = at_work(site)
+    assert end(site, job, cause).state is JobState.PENDING
+    found = only(site, job)
     assert (found.kind, found.nodes, found.attempt) == (kind, ("n1",), 1)
-    Deployer(site.platform).step()
-    running(site, watcher, site.job(job.id))
-    end(site, watcher, job, cause)
+    site.deploy()
+    running(site, site.job(job.id))
+    end(site, job, cause)
     assert [(one.kind, one.attempt) for one in incidents(site, job)] == [(kind, 1), (kind, 2)]
 
 
-def test_incident_is_recorded_for_time_limit_when_head_controller_continues(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
+def test_incident_is_recorded_for_time_limit_when_head_controller_continues(site: Site) -> None:
+    job, _ = at_work(site)
     site.clock.tick(600)
-    head_of(site, job).goes_on()
-    watcher.step(full=False)
-    (found,) = incidents(site, job)
+    site.head(job).goes_on()
+    site.watch(full=False)
+    found = only(site, job)
     assert (found.kind, found.code, found.attempt, found.lost_gpu_s) == ("scheduler.time_limit", "C203", 1, 0.0)
 
 
-def test_incident_is_recorded_for_each_scheduler_requeue(site: Site, watcher: Watcher) -> None:
+def test_incident_is_recorded_for_each_scheduler_requeue(site: Site) -> None:
     job = site.deployed()
     for restart in range(2):
-        head = head_of(site, job)
+        head = site.head(job)
         head.starts(restart)
         site.scheduler.run(NativeId(job.native_id), restarts=restart)
-        watcher.step(full=True)
+        site.watch()
         head.ends(Outcome.CANCELLED, message="ended from outside", restart=restart)
         site.clock.tick(60)
         site.scheduler.run(NativeId(job.native_id), restarts=restart + 1)
-        head_of(site, job).starts(restart + 1)
-        watcher.step(full=True)
-        watcher.step(full=True)
-    assert [(one.kind, one.episode) for one in incidents(site, job)] == [
-        ("scheduler.requeued", "end-0"),
-        ("scheduler.requeued", "end-1"),
-    ]
+        site.head(job).starts(restart + 1)
+        site.watch()
+        site.watch()
+    found = [(one.kind, one.episode) for one in incidents(site, job)]
+    assert found == [("scheduler.requeued", "end-0"), ("scheduler.requeued", "end-1")]
 
 
-def test_incident_records_time_limit_when_run_requeues_itself_at_its_limit(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head = running(site, watcher, job)
+def test_incident_records_time_limit_when_run_requeues_itself_at_its_limit(site: Site) -> None:
+    job, head = at_work(site)
     head.ends(Outcome.TIMED_OUT, interruption="timeout", goes_on=GoesOn.REQUEUE, error_code="C203", message="its limit")
     site.clock.tick(60)
     site.scheduler.run(NativeId(job.native_id), restarts=1)
-    head_of(site, job).starts(1)
-    watcher.step(full=True)
+    site.head(job).starts(1)
+    site.watch()
     assert [(one.kind, one.code) for one in incidents(site, job)] == [("scheduler.time_limit", "C203")]
 
 
-def test_incident_is_not_recorded_for_drill(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head = running(site, watcher, job)
+def test_incident_is_not_recorded_for_drill(site: Site) -> None:
+    job, head = at_work(site)
     head.ends(Outcome.HALTED, interruption="timeout", played=True, goes_on=GoesOn.PLATFORM, message="a drill played it")
-    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
+    site.end(job, EndCause.SUCCESS)
     assert (site.job(job.id).state, kinds(site, job)) == (JobState.PENDING, [])
 
 
-def test_incident_is_recorded_once_when_controllers_die_while_storing(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job).is_killed_storing()
-    end(site, watcher, job, EndCause.NODE_FAIL)
-    assert site.job(job.id).pending_reason == OWED
+def test_incident_is_recorded_once_when_controllers_die_while_storing(site: Site) -> None:
+    job, head = at_work(site)
+    head.is_killed_storing()
+    assert end(site, job, EndCause.NODE_FAIL).pending_reason == OWED
     for _ in range(3):
-        watcher.step(full=True)
-    (found,) = incidents(site, job)
+        site.watch()
+    found = only(site, job)
     assert (found.kind, found.code, found.lost_gpu_s) == ("node.failed", "000", 0.0)
-    head = head_of(site, job)
+    head = site.head(job)
     head.stores()
     Path(site.attempt(job).paid).write_text(json.dumps({"at": site.clock.now()}))
     head.ends(Outcome.COMPLETED)
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).state, len(incidents(site, job))) == (JobState.COMPLETED, 1)
 
 
-def test_incident_is_recorded_separately_when_pending_upload_fails_for_good(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    running(site, watcher, job).is_killed_storing()
-    end(site, watcher, job, EndCause.FAILURE)
-    head = head_of(site, job)
-    head.ends(Outcome.FAILED, stored=False, error_code="S303", message="results cannot be stored: disk quota exceeded")
-    watcher.step(full=True)
-    assert [(one.kind, one.episode) for one in incidents(site, job)] == [
-        ("platform.controller_died", "end-0"),
-        ("data.disk_full", "stored-0"),
-    ]
+def test_incident_is_recorded_separately_when_pending_upload_fails_for_good(site: Site) -> None:
+    job, head = at_work(site)
+    head.is_killed_storing()
+    end(site, job, EndCause.FAILURE)
+    words = "results cannot be stored: disk quota exceeded"
+    site.head(job).ends(Outcome.FAILED, stored=False, error_code="S303", message=words)
+    site.watch()
+    found = [(one.kind, one.episode) for one in incidents(site, job)]
+    assert found == [("platform.controller_died", "end-0"), ("data.disk_full", "stored-0")]
 
 
 @pytest.mark.parametrize(
@@ -216,97 +200,78 @@ def test_incident_is_recorded_separately_when_pending_upload_fails_for_good(site
     ],
 )
 def test_incident_is_recorded_when_scheduler_refuses_accepted_job(
-    site: Site, error: InvalidRequest, kind: str, code: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: InvalidRequest, kind: str, code: str
 ) -> None:
     job = site.accept()
-    site.scheduler.submit = _raises(error)  # type: ignore[method-assign,assignment]
-    Deployer(site.platform).step()
+    monkeypatch.setattr(site.scheduler, "submit", Mock(side_effect=error))
+    site.deploy()
     assert site.job(job.id).state is JobState.FAILED
-    (found,) = incidents(site, job)
+    found = only(site, job)
     assert (found.kind, found.code, found.message) == (kind, code, str(error))
     assert found.origin is Origin.USER  # monitoring wakes nobody for it
 
 
-def _raises(error: Exception) -> object:
-    def submit(_plan: object) -> None:
-        raise error
-
-    return submit
-
-
-def test_incident_is_recorded_when_dependency_can_never_be_satisfied(site: Site, watcher: Watcher) -> None:
-    first = site.deployed("k1")
-    manifest = MANIFEST + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
-    second = site.accept("k2", manifest=manifest)
-    running(site, watcher, first)
-    fails(site, watcher, site.job(first.id))
-    Deployer(site.platform).step()
+def test_incident_is_recorded_when_dependency_can_never_be_satisfied(site: Site) -> None:
+    first, _ = at_work(site)
+    second = site.accept("k2", MANIFEST + f"batch: {{dependency: 'afterok:{first.id}'}}\n")
+    fails(site, first)
+    site.deploy()
     assert (site.job(second.id).state, kinds(site, second)) == (JobState.FAILED, ["user.dependency"])
 
 
-def test_incident_uses_node_health_event_as_evidence(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head = running(site, watcher, job)
+def test_incident_uses_node_health_event_as_evidence(site: Site) -> None:
+    job, head = at_work(site)
     line = json.dumps({"at": site.clock.now(), "kind": "node.gpu", "device": "0000:3b:00", "text": "Xid 79"})
     head.says("node-0", EventKind.HEALTH, lines=f"{line}\nrubbish\n[]\n{{}}")
-    job = fails(site, watcher, site.job(job.id))
-    (found,) = incidents(site, job)
+    found = only(site, fails(site, job))
     assert (found.kind, found.nodes, found.message) == ("node.gpu", ("n1",), "n1 0000:3b:00: Xid 79")
 
 
-def test_incident_uses_lasting_node_health_fault_from_previous_day(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head = running(site, watcher, job)
+def test_incident_uses_lasting_node_health_fault_from_previous_day(site: Site) -> None:
+    job, head = at_work(site)
     line = {"at": site.clock.now() - 86400.0, "kind": "gpu", "text": "Xid 79", "lasts": True, "drains": True}
     odd = ['{"at": 1e400}', '{"at": NaN}', f'{{"at": 1{"0" * 400}}}', '{"at": -1}']
     head.says("node-0", EventKind.HEALTH, lines="\n".join([json.dumps(line), *odd]))
-    job = fails(
-        site, watcher, site.job(job.id), BOOM.replace(b"ValueError: boom", b"RuntimeError: No CUDA GPUs are available")
-    )
-    (found,) = incidents(site, job)
+    text = BOOM.replace(b"ValueError: boom", b"RuntimeError: No CUDA GPUs are available")
+    found = only(site, fails(site, job, text))
     assert (found.kind, found.nodes) == ("node.gpu", ("n1",))
 
 
-def test_incident_kind_follows_fault_class_when_data_transfer_fails(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head = running(site, watcher, job)
+def test_incident_kind_follows_fault_class_when_data_transfer_fails(site: Site) -> None:
+    job, head = at_work(site)
     head.says("node-0", EventKind.FAULT, code="S302", message="nothing came", **{"class": "network"})
     head.ends(Outcome.FAILED, error_code="S302", message="nothing came", stored=False)
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
+    site.end(job, EndCause.FAILURE)
     assert kinds(site, job) == ["data.network"]
 
 
-def test_incident_is_not_duplicated_when_new_watcher_judges_same_end(site: Site, watcher: Watcher) -> None:
+def test_incident_is_not_duplicated_when_new_watcher_judges_same_end(site: Site) -> None:
     """A daemon that is killed after the write judges the end again from the same files, if it judges it at all."""
-    job = site.deployed()
-    running(site, watcher, job)
-    end(site, watcher, job, EndCause.NODE_FAIL)
+    job, _ = at_work(site)
+    end(site, job, EndCause.NODE_FAIL)
     again = Watcher(site.platform)
     again.step(full=True)
     again.close()
     assert len(incidents(site, job)) == 1
 
 
-def test_incident_is_recorded_for_each_failure_of_retried_job(site: Site, watcher: Watcher) -> None:
-    job = accept(site, "failures: 1")
-    running(site, watcher, job)
-    fails(site, watcher, site.job(job.id))
-    Deployer(site.platform).step()
-    running(site, watcher, site.job(job.id))
-    assert fails(site, watcher, site.job(job.id)).state is JobState.FAILED
+def test_incident_is_recorded_for_each_failure_of_retried_job(site: Site) -> None:
+    job, _ = at_work(site, "failures: 1")
+    fails(site, job)
+    site.deploy()
+    running(site, site.job(job.id))
+    assert fails(site, site.job(job.id)).state is JobState.FAILED
     assert [(one.kind, one.attempt) for one in incidents(site, job)] == [("user.traceback", 1), ("user.traceback", 2)]
 
 
 def test_watcher_reads_no_log_and_observes_once_per_step_for_idle_job(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = site.deployed()
-    running(site, watcher, job)
+    at_work(site)
     monkeypatch.setattr("ffdl_batch.services.incidents.read_tail", None)
     asked = site.scheduler.observe_calls
     for _ in range(5):
-        watcher.step(full=True)
+        site.watch()
     assert site.scheduler.observe_calls == asked + 5
 
 
@@ -319,16 +284,18 @@ def test_read_tail_limits_lines_and_removes_control_sequences(site: Site) -> Non
     assert all("\x1b" not in line.text and len(line.text) <= 400 for line in lines)
 
 
-def test_incident_is_recorded_when_log_cannot_be_read(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head = running(site, watcher, job)
+def learner_fails(site: Site, job: Job) -> Job:
+    """Its learner ends with 1, and what it printed is as it is."""
+    site.head(job).says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1)
+    site.head(job).ends(Outcome.FAILED, **SPEC)
+    return site.end(job, EndCause.FAILURE)
+
+
+def test_incident_is_recorded_when_log_cannot_be_read(site: Site) -> None:
+    job, _ = at_work(site)
     Path(site.attempt(job).training_log(1)).mkdir(parents=True)
-    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1)
-    head.ends(Outcome.FAILED, **SPEC)
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
-    (found,) = incidents(site, job)
-    assert (site.job(job.id).state, found.kind) == (JobState.FAILED, "user.exit")
+    assert learner_fails(site, job).state is JobState.FAILED
+    assert only(site, job).kind == "user.exit"
 
 
 @pytest.mark.parametrize(
@@ -338,22 +305,16 @@ def test_incident_is_recorded_when_log_cannot_be_read(site: Site, watcher: Watch
         ({"host": "n2.example.org"}, "n2"),
     ],
 )
-def test_incident_names_node_as_scheduler_does(site: Site, watcher: Watcher, fields: dict[str, str], node: str) -> None:
+def test_incident_names_node_as_scheduler_does(site: Site, fields: dict[str, str], node: str) -> None:
     """A pod's host has the pod's name."""
-    job = site.deployed()
-    head = running(site, watcher, job)
+    job, head = at_work(site)
     head.says("node-0", EventKind.STARTED, **fields)
-    head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1)
-    head.ends(Outcome.FAILED, **SPEC)
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
-    (found,) = incidents(site, job)
-    assert found.nodes == (node,)
+    learner_fails(site, job)
+    assert only(site, job).nodes == (node,)
 
 
-def test_incident_blames_failing_learner_and_not_the_one_that_lost_its_peer(site: Site, watcher: Watcher) -> None:
-    job = site.deployed()
-    head: FakeHead = running(site, watcher, job)
+def test_incident_blames_failing_learner_and_not_the_one_that_lost_its_peer(site: Site) -> None:
+    job, head = at_work(site)
     head.says("node-1", EventKind.STARTED, host="n2")
     prints(site, job, BOOM.replace(b"ValueError: boom", b"RuntimeError: Connection closed by peer [::1]:4711"))
     prints(site, job, BOOM, learner=2)
@@ -361,7 +322,6 @@ def test_incident_blames_failing_learner_and_not_the_one_that_lost_its_peer(site
     site.clock.tick(1)
     replace(head, at=site.clock.now()).says("node-1", EventKind.LEARNER_ENDED, learner_id=2, exit_code=1)
     head.ends(Outcome.FAILED, **SPEC)
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
-    (found,) = incidents(site, job)
+    site.end(job, EndCause.FAILURE)
+    found = only(site, job)
     assert (found.learner, found.nodes, found.message) == (2, ("n2",), "learner 2: ValueError: boom")

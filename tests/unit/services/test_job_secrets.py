@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.job import AttemptEnd, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.secrets import secret_variables
-from ffdl_batch.domain.views import Problem, Resume
+from ffdl_batch.domain.views import Resume
 from ffdl_batch.services import job_secrets
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.job_secrets import place_secrets
+from ffdl_batch.services.cancel import cancel_job
+from ffdl_batch.services.job_secrets import forget_secrets, place_secrets
+from ffdl_batch.services.named_secrets import list_secrets, remove_secret, set_secret
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.secrets import drop_secret, keep_secret, read_secret
-from ffdl_batch.services.submit import submit
 from ffdl_batch.services.whole_files import write_whole
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -30,28 +31,13 @@ STORE = (
 LEARNERS = "batch:\n  secrets: {TOKEN: '${secret:hub}', LICENCE: '${file:licence.txt}', OTHER: in-clear-1}\n"
 BROUGHT = {"env:KEY_ID": "AKIA-KEY", "file:licence.txt": "line 1\nline 2\n", "env:UNUSED": "nobody-wants-it"}
 VALUES = {
-    "env-KEY_ID": "AKIA-KEY",
-    "s3-key": "s3-value",
-    "hub": "hub-value",
-    "file-licence.txt": "line 1\nline 2",
+    "env-KEY_ID": "AKIA-KEY", "s3-key": "s3-value", "hub": "hub-value", "file-licence.txt": "line 1\nline 2",
     "env-OTHER": "in-clear-1",
-}
+}  # fmt: skip
 
 
 def _values(attempt: AttemptDir) -> dict[str, str]:
     return dict(json.loads(Path(attempt.secrets).read_text()))
-
-
-def _submit(site: Site, manifest: str, key: str = "a", **changes: object) -> str:
-    (result,) = submit(site.platform, site.caller, [site.submission(key, manifest, **changes)])
-    assert result.problem is None, result.problem
-    return result.id
-
-
-def _problem(site: Site, manifest: str, **changes: object) -> Problem:
-    (result,) = submit(site.platform, site.caller, [site.submission("p", manifest, **changes)])
-    assert result.problem is not None
-    return result.problem
 
 
 @pytest.fixture
@@ -63,37 +49,38 @@ def kept(site: Site) -> Site:
 
 def test_attempt_receives_image_registry_credentials_as_secrets(kept: Site) -> None:
     located = "  image_location: {registry: r.example.org, user_name: '${env:KEY_ID}', access_token: planted-token}\n"
-    job_id = _submit(kept, MANIFEST + located, references=BROUGHT)
-    Deployer(kept.platform).step()
-    job = kept.job(job_id)
+    job = _deployed(kept, located)
     location = job.spec.framework.image_location
     assert location is not None
     assert (location.user_name, location.access_token) == ("${secret:env-KEY_ID}", "${secret:image-access-token}")
     assert _values(kept.attempt(job)) == {"env-KEY_ID": "AKIA-KEY", "image-access-token": "planted-token"}
     assert "planted-token" not in repr(job)
-    problem = _problem(kept, MANIFEST + located.replace("planted-token", "'${secret:none}'"), references=BROUGHT)
+    manifest = MANIFEST + located.replace("planted-token", "'${secret:none}'")
+    problem = kept.problem("p", manifest, references=BROUGHT)
     assert (problem.code, problem.findings[0].path) == ("C103", "framework.image_location.access_token")
     assert problem.findings[0].line == 7
 
 
+def _deployed(site: Site, addition: str, references: dict[str, str] = BROUGHT) -> Job:
+    """A job with this addition to its manifest, deployed."""
+    job = site.accept("a", MANIFEST + addition, references=references)
+    site.deploy()
+    return site.job(job.id)
+
+
 def test_attempt_receives_only_secrets_that_its_manifest_references(kept: Site) -> None:
-    root = kept.platform.root
-    keep_secret(root, "another", "of-no-use-here")
-    job_id = _submit(kept, MANIFEST + STORE + LEARNERS, references=BROUGHT)
-    Deployer(kept.platform).step()
-    job = kept.job(job_id)
+    keep_secret(kept.platform.root, "another", "of-no-use-here")
+    job = _deployed(kept, STORE + LEARNERS)
     attempt = kept.attempt(job)
     assert _values(attempt) == VALUES
     assert stat.S_IMODE(Path(attempt.secrets).stat().st_mode) == 0o600
     (store,) = job.spec.data_stores
     assert (store.connection["user_name"], store.connection["password"]) == ("${secret:env-KEY_ID}", "${secret:s3-key}")
     assert "${env:KEY_ID}" in job.spec.manifest_text and "in-clear-1" not in job.spec.manifest_text
-    told = repr(job) + "".join(
-        path.read_text() for path in Path(attempt.path).iterdir() if path.is_file() and path.name != "secrets.json"
-    )
+    files = [path for path in Path(attempt.path).iterdir() if path.is_file() and path.name != "secrets.json"]
+    told = repr(job) + "".join(path.read_text() for path in files)
     assert not any(value in told for value in VALUES.values())
-    own = root.job(job.id).secrets
-    assert "nobody-wants-it" not in Path(own).read_text()
+    assert "nobody-wants-it" not in Path(kept.platform.root.job(job.id).secrets).read_text()
 
 
 def test_attempt_has_no_secrets_file_without_references(site: Site) -> None:
@@ -103,13 +90,12 @@ def test_attempt_has_no_secrets_file_without_references(site: Site) -> None:
 
 
 def test_attempt_has_no_secrets_file_for_host_mount_credentials(site: Site) -> None:
-    store = (
+    job = _deployed(
+        site,
         "data_stores:\n- id: s\n  type: host_mount\n  training_data: {container: in}\n"
-        "  training_results: {container: o}\n  connection: {path: /data, password: '${secret:nobody-has-it}'}\n"
+        "  training_results: {container: o}\n  connection: {path: /data, password: '${secret:nobody-has-it}'}\n",
     )
-    job_id = _submit(site, MANIFEST + store)
-    Deployer(site.platform).step()
-    assert site.job(job_id).state is JobState.QUEUED and not Path(site.attempt(site.job(job_id)).secrets).exists()
+    assert job.state is JobState.QUEUED and not Path(site.attempt(job).secrets).exists()
 
 
 @pytest.mark.parametrize(
@@ -123,55 +109,50 @@ def test_attempt_has_no_secrets_file_for_host_mount_credentials(site: Site) -> N
     ],
 )
 def test_submit_rejects_invalid_or_missing_reference_value(kept: Site, references: dict[str, str], words: str) -> None:
-    problem = _problem(kept, MANIFEST + STORE + LEARNERS, references=references)
+    problem = kept.problem("p", MANIFEST + STORE + LEARNERS, references=references)
     assert problem.code == "C103" and words in problem.message
     assert "a\0b" not in problem.message
 
 
 def test_submit_rejects_missing_secret_with_cure_and_location(kept: Site) -> None:
     drop_secret(kept.platform.root, "hub")
-    problem = _problem(kept, MANIFEST + LEARNERS, references=BROUGHT)
+    problem = kept.problem("p", MANIFEST + LEARNERS, references=BROUGHT)
     assert (problem.code, problem.exit_code) == ("C103", 78)
     (finding,) = [one for one in problem.findings if one.code == "C103"]
-    assert (finding.message, finding.cure, finding.path) == (
-        "there is no secret hub", "ffdl secret set hub", "batch.secrets.TOKEN",
-    )  # fmt: skip
-    assert finding.line is not None
+    assert (finding.message, finding.cure) == ("there is no secret hub", "ffdl secret set hub")
+    assert finding.path == "batch.secrets.TOKEN" and finding.line is not None
 
 
 def test_deployer_fails_job_when_secret_was_removed_and_resume_works_once_restored(kept: Site) -> None:
-    job_id = _submit(kept, MANIFEST + LEARNERS, references=BROUGHT)
+    job = kept.accept("a", MANIFEST + LEARNERS, references=BROUGHT)
     drop_secret(kept.platform.root, "hub")
-    Deployer(kept.platform).step()
-    job = kept.job(job_id)
+    kept.deploy()
+    job = kept.job(job.id)
     assert (job.state, job.error_code) == (JobState.FAILED, "C103")
     assert job.message == "there is no secret hub; ffdl secret set hub makes it"
     with pytest.raises(Refused, match="there is no secret hub"):
-        resume_job(kept.platform, kept.caller, job_id, Resume())
+        resume_job(kept.platform, kept.caller, job.id, Resume())
     keep_secret(kept.platform.root, "hub", "again")
-    resume_job(kept.platform, kept.caller, job_id, Resume())
-    Deployer(kept.platform).step()
-    job = kept.job(job_id)
-    assert _values(kept.platform.root.job(job.id).attempt(job.attempt))["hub"] == "again"
+    resume_job(kept.platform, kept.caller, job.id, Resume())
+    kept.deploy()
+    assert _values(kept.attempt(kept.job(job.id)))["hub"] == "again"
 
 
 def test_attempt_keeps_own_values_apart_from_user_secrets_of_same_name(kept: Site) -> None:
     """A literal value and a variable are kept under names that the manifest uses for secrets of the user's."""
-    root = kept.platform.root
-    keep_secret(root, "env-A", "users-own-a")
-    keep_secret(root, "env-B", "users-own-b")
+    keep_secret(kept.platform.root, "env-A", "users-own-a")
+    keep_secret(kept.platform.root, "env-B", "users-own-b")
     secrets = "{A: literal-a, B: '${env:B}', C: '${secret:env-A}', D: '${secret:env-B}'}"
-    job_id = _submit(kept, f"{MANIFEST}batch: {{secrets: {secrets}}}\n", references={"env:B": "variable-b"})
-    Deployer(kept.platform).step()
-    job = kept.job(job_id)
+    job = _deployed(kept, f"batch: {{secrets: {secrets}}}\n", {"env:B": "variable-b"})
     values = _values(kept.attempt(job))
     learner = {variable: values[name] for variable, name in secret_variables(job.spec).items()}
     assert learner == {"A": "literal-a", "B": "variable-b", "C": "users-own-a", "D": "users-own-b"}
 
 
 def test_array_elements_share_values_stored_once_at_submission(kept: Site) -> None:
-    array = _submit(kept, MANIFEST + LEARNERS.replace("batch:\n", "batch:\n  array: 0-1\n"), references=BROUGHT)
-    Deployer(kept.platform).step()
+    manifest = MANIFEST + LEARNERS.replace("batch:\n", "batch:\n  array: 0-1\n")
+    array = kept.send("a", manifest, references=BROUGHT).id
+    kept.deploy()
     elements = kept.platform.store.elements_of(array)
     assert len(elements) == 2
     for job in elements:
@@ -180,8 +161,8 @@ def test_array_elements_share_values_stored_once_at_submission(kept: Site) -> No
 
 
 def test_place_secrets_uses_value_set_during_placement(kept: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = kept.job(_submit(kept, MANIFEST + LEARNERS, references=BROUGHT))
-    attempt = replace(kept.platform.root.job(job.id).attempt(1))
+    job = kept.accept("a", MANIFEST + LEARNERS, references=BROUGHT)
+    attempt = kept.platform.root.job(job.id).attempt(1)
     Path(attempt.path).mkdir(parents=True)
     write, set_anew = write_whole, ["new"]
 
@@ -201,3 +182,154 @@ def test_secret_functions_reject_invalid_names(site: Site, name: str) -> None:
     for act in (lambda: keep_secret(site.platform.root, name, "x"), lambda: drop_secret(site.platform.root, name)):
         with pytest.raises(ValueError, match="no secret's name"):
             act()
+
+
+USES = "batch: {secrets: {A: '${secret:one}', B: '${secret:env-C}', C: literal-c}}\n"
+
+
+@pytest.fixture
+def used(site: Site) -> Job:
+    """A job that refers to two secrets and brought a value along, deployed."""
+    set_secret(site.platform, "one", "first")
+    set_secret(site.platform, "env-C", "users-own")
+    set_secret(site.platform, "spare", "nobodys")
+    job = site.accept("u", MANIFEST + USES)
+    site.deploy()
+    return site.job(job.id)
+
+
+def _files(site: Site, job: Job) -> set[str]:
+    directory = Path(site.platform.root.job(job.id).path)
+    return {str(path.relative_to(directory)) for path in directory.rglob("secrets.json")}
+
+
+def _held(site: Site) -> list[str]:
+    return sorted(path.name for path in Path(site.platform.root.secret_holders).iterdir())
+
+
+def _end(site: Site, job: Job, state: JobState, *, owed: bool = False) -> Job:
+    code = {JobState.FAILED: "C201"}.get(state, "000")
+    return site.move(site.job(job.id), state, error_code=code, attempt_end=AttemptEnd("", owed=owed))
+
+
+def test_list_secrets_counts_live_jobs_that_use_each_secret(site: Site, used: Job) -> None:
+    assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
+    _end(site, used, JobState.COMPLETED)
+    assert [one.jobs for one in list_secrets(site.platform)] == [0, 0, 0]
+
+
+def test_remove_secret_requires_force_while_job_needs_it(site: Site, used: Job) -> None:
+    with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: ") as refused:
+        remove_secret(site.platform, "one", force=False)
+    assert refused.value.status == 409
+    assert remove_secret(site.platform, "one", force=True).jobs == 1
+    with pytest.raises(Refused, match="there is no secret 'one'"):
+        remove_secret(site.platform, "one", force=True)
+    assert "first" in Path(site.attempt(used).secrets).read_text(), "the attempt that has it keeps it"
+
+
+def test_remove_secret_refuses_secret_needed_for_pending_upload(site: Site, used: Job) -> None:
+    _end(site, used, JobState.FAILED, owed=True)
+    assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
+    with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: "):
+        remove_secret(site.platform, "one", force=False)
+    assert site.platform.store.note_paid(used.id, 1, 0.0)
+    assert remove_secret(site.platform, "one", force=False).jobs == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("a/b", "x"), ("n", ""), ("n", "a\0"), ("n", "x" * 65537), ("n", "\ud800")]
+)
+def test_set_secret_rejects_invalid_name_or_value(site: Site, name: str, value: str) -> None:
+    with pytest.raises(Refused) as refused:
+        set_secret(site.platform, name, value)
+    assert refused.value.status == 400
+    assert list_secrets(site.platform) == []
+
+
+def test_set_secret_updates_files_of_attempts_that_use_it(site: Site, used: Job) -> None:
+    set_secret(site.platform, "one", "second")
+    set_secret(site.platform, "spare", "others")
+    values = json.loads(Path(site.attempt(used).secrets).read_text())
+    assert values == {"one": "second", "env-C": "users-own", "env-C-2": "literal-c"}
+
+
+@pytest.mark.parametrize(
+    ("state", "left", "held"),
+    [
+        (JobState.COMPLETED, set(), False),
+        (JobState.CANCELLED, set(), False),
+        (JobState.FAILED, {"secrets.json"}, False),
+        (JobState.HALTED, {"secrets.json"}, True),
+    ],
+)
+def test_forget_secrets_keeps_only_files_needed_to_resume_ended_job(
+    site: Site, used: Job, state: JobState, left: set[str], held: bool
+) -> None:
+    assert forget_secrets(site.platform) == 0
+    attempts = {"attempt-1/secrets.json", "attempt-next/secrets.json"}
+    assert _files(site, used) == {"secrets.json", *attempts} and _held(site) == [used.id]
+    _end(site, used, state)
+    forget_secrets(site.platform)
+    assert _files(site, used) == left and _held(site) == ([used.id] if held else [])
+
+
+def test_forget_secrets_removes_all_files_after_halted_job_is_cancelled(site: Site, used: Job) -> None:
+    _end(site, used, JobState.HALTED)
+    forget_secrets(site.platform)
+    cancel_job(site.platform, site.caller, used.id)
+    assert forget_secrets(site.platform) == 1
+    assert _files(site, used) == set() and _held(site) == []
+
+
+def test_forget_secrets_keeps_attempt_secrets_until_pending_upload_is_done(site: Site, used: Job) -> None:
+    _end(site, used, JobState.COMPLETED, owed=True)
+    forget_secrets(site.platform)
+    assert _files(site, used) == {"attempt-1/secrets.json"} and _held(site) == [used.id]
+    assert site.platform.store.note_paid(used.id, 1, 0.0)
+    forget_secrets(site.platform)
+    assert _files(site, used) == set() and _held(site) == []
+
+
+def test_forget_secrets_keeps_files_of_job_resumed_concurrently(
+    site: Site, used: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = _end(site, used, JobState.FAILED)
+    files: Callable[..., list[Path]] = job_secrets._files
+
+    def resumed(*arguments: object) -> list[Path]:
+
+        monkeypatch.setattr(job_secrets, "_files", files)
+        resume_job(site.platform, site.caller, failed.id, Resume())
+        site.deploy()
+        return files(*arguments)
+
+    monkeypatch.setattr(job_secrets, "_files", resumed)
+    Path(site.platform.root.job(used.id).attempt(2).path).mkdir()
+    Path(site.platform.root.job(used.id).attempt(2).launch).touch()
+    forget_secrets(site.platform)
+    assert site.job(used.id).attempt == 2
+    assert "attempt-2/secrets.json" in _files(site, used) and _held(site) == [used.id]
+
+
+def test_forget_secrets_keeps_array_values_until_all_elements_have_ended(site: Site) -> None:
+    result = site.send("a", MANIFEST + "batch: {array: 0-1, secrets: {C: literal-c}}\n")
+    assert result.problem is None
+    site.deploy()
+    first, second = site.platform.store.elements_of(result.id)
+    assert _held(site) == sorted([result.id, first.id, second.id])
+    _end(site, first, JobState.COMPLETED)
+    forget_secrets(site.platform)
+    own = Path(site.platform.root.array(result.id).secrets)
+    assert own.exists() and _files(site, first) == set() and _files(site, second)
+    _end(site, second, JobState.CANCELLED)
+    forget_secrets(site.platform)
+    assert not own.exists() and _held(site) == []
+
+
+def test_forget_secrets_releases_holders_of_unacknowledged_submissions_without_directory(site: Site) -> None:
+    for name in ("training-0a1b2c3d4", "array-0a1b2c3d4"):
+        job_secrets.hold(site.platform.root, name)
+    Path(site.platform.root.job("training-0a1b2c3d4").path).mkdir()
+    forget_secrets(site.platform)
+    assert _held(site) == ["training-0a1b2c3d4"], "its directory is the janitor's"

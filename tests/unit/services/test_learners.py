@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Event, Scalar, encode_event
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, Scalar, encode_event
 from ffdl_batch.domain.events import EventKind as K
 from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.launch import RESTART_LEARNER, decode, encode
+from ffdl_batch.domain.launch import RESTART_LEARNER, Pod, decode, encode
 from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.chain import METRICS_TOLD
+from ffdl_batch.services.evidence import nodes_at_fault
 from ffdl_batch.services.learners import learners_of
-from ffdl_batch.services.query import get_events, get_job
+from ffdl_batch.services.leftovers import as_all_say
+from ffdl_batch.services.query import get_events
 from ffdl_batch.services.watch import Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.controller.test_outcome import at_work, launch, own_end
 from tests.unit.services.conftest import MANIFEST, Site, write_final
 
 TWO = MANIFEST + "learners: 2\nbatch: {restart: learner, retry: {failures: 3}}\n"
@@ -25,7 +29,7 @@ SAID = "learner 2 ended with exit code 7 and was started again (1 of 3)"
 @pytest.fixture
 def job(site: Site) -> Job:
     accepted = site.accept(manifest=TWO)
-    Deployer(site.platform).step()
+    site.deploy()
     deployed = site.job(accepted.id)
     path = Path(site.attempt(deployed).launch)  # of which the fake scheduler plans the least
     launch = decode(path.read_text())
@@ -61,30 +65,27 @@ def told(site: Site, job: Job) -> list[tuple[str, str]]:
     return [(event.state, event.message) for event in events if event.cause == "restarted"]
 
 
-def test_watcher_records_learner_restart_event_once_after_learner_starts_again(
-    site: Site, watcher: Watcher, job: Job
-) -> None:
+def test_watcher_records_learner_restart_event_once_after_learner_starts_again(site: Site, job: Job) -> None:
     node = Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True)
-    watcher.step(full=False)
+    site.watch(full=False)
     assert told(site, job) == []  # it waits to be started
     node.begins(2)
     began_at = site.clock.now()
     for _ in range(3):
-        watcher.step(full=False)
+        site.watch(full=False)
         Path(site.platform.root.doorbell, job.id).touch()
     Watcher(site.platform).step(full=False)  # one that remembers nothing
     assert told(site, job) == [("PROCESSING", SAID)]
-    (attempt,) = get_job(site.platform, site.caller, job.id).attempts
+    (attempt,) = site.view(job).attempts
     assert [(one.at, one.message) for one in attempt.learner_restarts] == [(began_at, SAID)]
     assert attempt.restarts == ()
 
 
-def test_watcher_records_missed_learner_restarts_before_job_end(site: Site, watcher: Watcher, job: Job) -> None:
+def test_watcher_records_missed_learner_restarts_before_job_end(site: Site, job: Job) -> None:
     node = Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True).begins(2).ends(2, 7, restarted=True).begins(2)
     node.ends(1, 0).ends(2, 0).says(K.PHASE, phase="store-results", status="started")
     write_final(site, job)
-    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
+    site.end(job, EndCause.SUCCESS)
     events, _ = get_events(site.platform, site.caller, job.id, 0)
     assert [(event.state, event.cause) for event in events][-5:] == [
         ("PROCESSING", "progress"), ("PROCESSING", "restarted"), ("PROCESSING", "restarted"), ("STORING", "progress"),
@@ -95,19 +96,102 @@ def test_watcher_records_missed_learner_restarts_before_job_end(site: Site, watc
     assert site.job(job.id).state == "COMPLETED"
 
 
-def test_learners_of_returns_state_node_and_restarts(site: Site, watcher: Watcher, job: Job) -> None:
+def test_learners_of_returns_state_node_and_restarts(site: Site, job: Job) -> None:
     Node(site, job).begins(1).begins(2).ends(2, 7, restarted=True).begins(2)
-    watcher.step(full=True)
-    one, two = learners_of(site.platform, get_job(site.platform, site.caller, job.id))
+    site.watch()
+    one, two = learners_of(site.platform, site.view(job))
     assert (one.state, one.node, one.restarts) == ("running", "n1", 0)
     assert (two.state, two.node, two.restarts) == ("running", "n1", 1)
 
 
 def test_learners_of_is_empty_without_launch_file(site: Site, job: Job) -> None:
     Path(site.attempt(job).launch).unlink()
-    assert learners_of(site.platform, get_job(site.platform, site.caller, job.id)) == ()
+    assert learners_of(site.platform, site.view(job)) == ()
 
 
 def test_learners_of_is_empty_before_first_attempt(site: Site) -> None:
     waiting = site.accept(manifest=TWO)
-    assert learners_of(site.platform, get_job(site.platform, site.caller, waiting.id)) == ()
+    assert learners_of(site.platform, site.view(waiting)) == ()
+
+
+def test_nodes_at_fault_returns_only_nodes_that_reported_node_errors() -> None:
+    def at(number: int, source: str, kind: EventKind, **fields: Scalar) -> Event:
+        return Event(number, float(number), source, kind, fields)
+
+    started = [at(1, f"node-{rank}", EventKind.STARTED, host=f"n{rank + 1}.cluster") for rank in range(3)]
+    faults = [
+        at(2, "node-0", EventKind.FAULT, code="", message="told to end"),
+        at(2, "node-1", EventKind.FAULT, code="S108", message="other devices"),
+        at(2, "node-2", EventKind.FAULT, code="S302", message="no data"),
+    ]
+    assert nodes_at_fault([*started, *faults]) == ("n2",)
+    refused = at(2, "node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=255, code="S107", detail="no netns")
+    assert nodes_at_fault([*started, *faults, refused]) == ("n1", "n2")
+    assert nodes_at_fault(started) == ()
+
+
+def test_watcher_warns_once_about_unconfined_devices(site: Site) -> None:
+    job = site.deployed()
+    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    head.says("node-0", EventKind.DEVICES, host="n1", message="")
+    site.watch()
+    assert site.job(job.id).warnings == job.warnings
+    for rank in (1, 2):
+        head.says(
+            f"node-{rank}", EventKind.DEVICES, host=f"n{rank}", message=f"node n{rank} lets the learners open all"
+        )
+        site.watch()
+    assert site.job(job.id).warnings == (*job.warnings, "devices: node n1 lets the learners open all")
+
+
+def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site) -> None:
+    job = site.deployed()
+    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    for number in (1, 2, 2):
+        head.says("node-0", EventKind.METRICS, learner_id=number, message="a line is no JSON")
+        site.watch()
+    told = tuple(f"metrics: learner {number}: a line is no JSON" for number in (1, 2))
+    assert site.job(job.id).warnings == (*job.warnings, *told)
+    for number in range(METRICS_TOLD):
+        head.says("node-0", EventKind.METRICS, learner_id=1, message=f"note {number}")
+        site.watch()
+    assert len(site.job(job.id).warnings) == len(job.warnings) + METRICS_TOLD
+
+
+LOST = FinalRecord("t-1", Outcome.FAILED, 9.0, False, error_code="S106", message="the controller of node 1 died")
+SAVED = FinalRecord("t-1", Outcome.HALTED, 9.0, False, message="preempted", interruption="preemption")
+GANG = replace(launch(2), pod=Pod("/ffdl-pod"))
+
+
+def over(node: int) -> Event:
+    return Event(99, 8.0, f"node-{node}", EventKind.ENDED)
+
+
+PEER = own_end(0, 6.0, exit_code=143, ended_by="term")
+EVENTS = [*at_work(0), *at_work(1), own_end(1, exit_code=4), PEER, over(0), over(1)]
+
+
+@pytest.mark.parametrize("final", [LOST, SAVED])
+def test_as_all_say_reports_failed_learner_that_head_controller_missed(final: FinalRecord) -> None:
+    found = as_all_say(final, GANG, EVENTS)
+    assert (found.outcome, found.error_code, found.exit_code) == (Outcome.FAILED, "C201", 4)
+    assert found.interruption == "" and "learner 2" in found.message
+
+
+@pytest.mark.parametrize(
+    ("gang", "events"),
+    [
+        (replace(GANG, pod=Pod("/ffdl-pod", apart=False)), EVENTS),  # it saw all
+        (replace(GANG, pod=None), EVENTS),
+        (GANG, EVENTS[:-1]),  # nobody has heard of the other one's end
+        (GANG, [*at_work(0), *at_work(1), PEER, over(0), over(1)]),  # no learner failed of itself
+    ],
+)
+def test_as_all_say_keeps_head_controller_record_without_complete_contrary_evidence(
+    gang: object, events: list[Event]
+) -> None:
+    assert as_all_say(LOST, gang, events) == LOST  # type: ignore[arg-type]

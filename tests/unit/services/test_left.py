@@ -18,7 +18,6 @@ from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from ffdl_batch.domain.views import LeftView
 from ffdl_batch.services.left import LeftKind, archive_left, find_left
 from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import get_job
 from tests.unit.services.conftest import Site
 
 BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b", credentials={"user_name": "k", "password": "s"})
@@ -136,10 +135,7 @@ def test_find_left_refuses_files_that_exist_only_in_pods_or_cluster_claim(
     ("apart", "note"),
     [
         (True, "they go with its pods; name a data store for training_results, and they are kept there"),
-        (
-            False,
-            "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results;",
-        ),
+        (False, "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results;"),
     ],
 )
 def test_job_view_replaces_results_directory_with_note_when_job_runs_in_pods(
@@ -149,10 +145,10 @@ def test_job_view_replaces_results_directory_with_note_when_job_runs_in_pods(
     stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
     site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
     site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
-    before = get_job(site.platform, site.caller, job.id)
+    before = site.view(job)
     assert (before.results, before.results_note) == (site.attempt(job).results, "")
     in_pods(site, job, stored=False, apart=apart)
-    shown = get_job(site.platform, site.caller, job.id)
+    shown = site.view(job)
     assert (shown.results, [one.results for one in shown.attempts]) == ("", [""])
     assert shown.results_note.startswith(note.format(job.id)) and shown.logs == site.attempt(job).logs
 
@@ -172,7 +168,7 @@ def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
     path.write_text(encode(replace(launch, pod=pod, stores=Stores(results=out))))
     site.platform.store.apply(site.job(job.id), Change(columns={"results": out}))
     where = "are in the cluster's claim shared, at base/out/mine"
-    shown = get_job(site.platform, site.caller, job.id)
+    shown = site.view(job)
     assert (shown.results, shown.results_note.split("; ")) == (
         "", [f"{out} of the pods: they {where}", "read them in a pod that has it"],
     )  # fmt: skip
@@ -190,7 +186,7 @@ def test_job_view_has_no_results_directory_when_learners_in_pods_never_started(s
     in_pods(site, job, stored=False)
     for states in ((), (JobState.DOWNLOADING,), (JobState.FAILED,)):
         goes_to(site, job, *states)
-        shown = get_job(site.platform, site.caller, job.id)
+        shown = site.view(job)
         assert shown.results == "" and shown.results_note.startswith("they go with its pods"), shown.state
 
 

@@ -13,7 +13,6 @@ from ffdl_batch.domain.job import Change
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.judgement import NOWHERE_ELSE
 from ffdl_batch.services.planning import plan_submission
 from ffdl_batch.services.reports.nodes import report_nodes
@@ -64,19 +63,19 @@ def test_deployer_excludes_unreliable_node_and_warns_owner(site: Site) -> None:
 
 def test_deployer_adds_unreliable_node_to_nodes_excluded_by_owner(site: Site) -> None:
     site.accept(manifest=MANIFEST + "batch: {exclude: n1}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     assert excluded(site) == "n1,n3"
 
 
 def test_deployer_ignores_node_exclusion_when_manifest_names_nodes(site: Site) -> None:
     site.accept(manifest=MANIFEST + "batch: {nodelist: n3}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     assert excluded(site) == ""
 
 
 def test_deployer_never_excludes_last_node_of_partition(site: Site) -> None:
     site.accept(manifest=MANIFEST + "batch: {partition: small}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     assert excluded(site) == ""
 
 

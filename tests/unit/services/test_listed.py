@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
 from ffdl_batch.services.listed import Standing, is_older, standing_of
+from ffdl_batch.services.remembered import Memory
 
 TOKEN, OTHER = "training-0a1b2c3d4-1", "training-0a1b2c3d4-2"
 WAITING = Observation(Phase.PENDING, "PENDING", submitted_at=1000.0, name=TOKEN)
@@ -71,3 +75,53 @@ def test_is_older_detects_end_before_start_of_newer_run() -> None:
     assert not is_older(ENDED, RUNNING)
     assert not is_older(ENDED, WAITING)
     assert not is_older(second_run, second_run)
+
+
+WAITS = Observation(Phase.PENDING, "PENDING", reason="Resources")
+RUNS = Observation(Phase.RUNNING, "RUNNING", nodes="n1")
+OVER = Observation(Phase.ENDED, "FAILED", EndCause.FAILURE)
+
+seen = st.sampled_from([None, WAITS, RUNS, OVER]).map(lambda one: one and replace(one))  # equal, not the same
+listings = st.lists(st.tuples(seen, st.booleans()), max_size=6)
+
+
+def remember(steps: list[tuple[Observation | None, bool]], rung: bool = False) -> Memory:
+    """After these listings, after each of which the files were read, or not. `rung`: they were read before, too."""
+    memory = Memory(1, read_once=rung)
+    for at, (listed, read) in enumerate(steps):
+        memory.note(listed, float(at))
+        memory.read_once = read
+    return memory
+
+
+@given(listings, st.booleans(), seen)
+def test_memory_is_unmoved_only_if_noting_listing_changes_and_requests_nothing(
+    steps: list[tuple[Observation | None, bool]], rung: bool, listed: Observation | None
+) -> None:
+    memory = remember(steps, rung)
+    unmoved, before = memory.is_unmoved(listed), replace(memory)
+    asks = memory.note(listed, 100.0)
+    assert unmoved == (not asks and memory == before)
+
+
+@pytest.mark.parametrize(
+    "stir",
+    [
+        lambda memory: memory.note(None, 1.0),
+        lambda memory: setattr(memory, "read_once", False),
+        lambda memory: memory.note(OVER, 1.0),
+        lambda memory: memory.note(RUNS, 1.0),
+    ],
+    ids=["it was left out", "its files could not be read", "it ended", "it ran"],
+)
+def test_memory_is_not_unmoved_after_intervening_change(stir: Callable[[Memory], object]) -> None:
+    memory = remember([(WAITS, True)])
+    assert memory.is_unmoved(replace(WAITS))
+    stir(memory)
+    assert not memory.is_unmoved(WAITS)
+
+
+def test_memory_requests_check_at_each_listing_of_ended_job() -> None:
+    memory = remember([(OVER, True)] * 3)
+    assert not memory.is_unmoved(OVER)
+    assert memory.note(OVER, 9.0)

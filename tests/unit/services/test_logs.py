@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.services import log_file
+from ffdl_batch.controller.machine.files import open_found
+from ffdl_batch.controller.record.log_files import LogFiles
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.domain.views import LogLine
+from ffdl_batch.services import log_file, log_parts, log_tail
+from ffdl_batch.services.log_file import LogReader
 from ffdl_batch.services.log_search import Grep
 from ffdl_batch.services.logs import LogQuery, read_logs
+from ffdl_batch.services.looks import FRESH_S, Looks
 from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -128,3 +139,161 @@ def test_read_logs_tail_returns_current_state_of_moving_progress_bar(
     monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", lambda _: log.write_text("one\n 1%\r 2%\r 3%"))
     lines = [line.line for line in read_logs(site.platform, site.caller, job.id, LogQuery(tail=1)) if line is not None]
     assert lines == ["one", " 1%\r 2%\r 3%"]
+
+
+LIMITS = LogLimits(bytes_per_s=10**12)
+LINE = 100
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many bytes of logs were read."""
+    count = [0]
+
+    class Counted:
+        def __init__(self, path: str) -> None:
+            self.file = open_found(path)
+
+        def __enter__(self) -> Counted:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+        def read(self, size: int) -> bytes:
+            data = self.file.read(size)
+            count[0] += len(data)
+            return data
+
+    monkeypatch.setattr(log_parts, "open_found", Counted)
+    yield count
+
+
+def log_of(attempt: AttemptDir) -> LogFiles:
+    Path(attempt.learner_logs(1)).mkdir(parents=True)
+    Path(attempt.events).mkdir(exist_ok=True)
+    return LogFiles(attempt.path, 1, LIMITS)
+
+
+@pytest.fixture
+def large(site: Site, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """20 MB of lines, a second for each 10,000 of them; every 50,000th is rare."""
+    job, now = site.accept(), [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    log = log_of(site.attempt(job))
+    for start in range(0, 200_000, 10_000):
+        now[0] += 1
+        numbers = range(start + 1, start + 10_001)
+        log.write(b"".join((b"rare %094d\n" if number % 50_000 == 0 else b"%099d\n") % number for number in numbers))
+    return job
+
+
+Search = Callable[..., list[LogLine]]
+
+
+@pytest.fixture
+def lines(site: Site, large: Job) -> Search:
+    def asked(**query: object) -> list[LogLine]:
+        found = read_logs(site.platform, site.caller, large.id, LogQuery(**query))  # type: ignore[arg-type]
+        return [line for line in found if line is not None]
+
+    return asked
+
+
+def test_log_reader_groups_lines_of_same_time_into_few_texts(site: Site, large: Job) -> None:
+    texts = list(LogReader(site.attempt(large), 1, 1).texts(ended=True))
+    assert len(texts) < 500, "of 200,000 lines"
+    assert max(len(text.text) for text in texts) <= log_file.MAX_LINE
+    lines = [line for text in texts for line in text.lines()]
+    assert [line.index for line in lines] == list(range(1, 200_001))
+    assert all(before.end == after.offset for before, after in pairwise(lines))
+    assert [lines[10_000 * n].at for n in range(20)] == [1001.0 + n for n in range(20)]
+
+
+def test_read_logs_searches_backwards_for_last_matching_lines(lines: Search, read: list[int]) -> None:
+    found = lines(grep=Grep("9"), tail=5)
+    assert [line.index for line in found] == [199_995, 199_996, 199_997, 199_998, 199_999]
+    assert read[0] < 4e6, "of 20 MB"
+    read[0] = 0
+    assert [line.index for line in lines(grep=Grep("rare"), tail=2)] == [150_000, 200_000]
+    assert read[0] < 12e6, "of 20 MB"
+
+
+def test_read_logs_reads_gap_between_rare_matches_once(lines: Search, read: list[int]) -> None:
+    found = lines(grep=Grep("rare"), tail=10)
+    assert [line.index for line in found] == [50_000, 100_000, 150_000, 200_000]
+    assert read[0] < 20e6 + 4 * 3e6
+
+
+def test_read_logs_since_does_not_read_earlier_part_of_log(lines: Search, read: list[int]) -> None:
+    assert lines(since=1020.0)[0].index == 190_001
+    assert read[0] < 4e6, "of 20 MB"
+    read[0] = 0
+    assert [line.index for line in lines(since=1020.0, grep=Grep("rare"), tail=10)] == [200_000]
+    assert read[0] < 8e6, "of 20 MB"
+
+
+def expected(whole: Sequence[LogLine], grep: Grep, tail: int | None, since: float | None) -> list[LogLine]:
+    """The same, line by line."""
+    late = [line for line in whole if since is None or (line.at or 0.0) >= since]
+    hits = [place for place, line in enumerate(late) if (grep.pattern in line.line) != grep.invert]
+    hits = hits if tail is None else hits[max(0, len(hits) - tail) :]
+    near = {n for hit in hits for n in range(max(0, hit - grep.before), hit + grep.after + 1)}
+    return [line for place, line in enumerate(late) if place in near]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_read_logs_grep_matches_line_by_line_search(site: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    dice, now = random.Random(seed), [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr(log_tail, "WINDOW", dice.choice([1, 30, 500]))
+    monkeypatch.setattr(log_tail, "NEAR", dice.choice([0, 10, 100]))
+    monkeypatch.setattr(log_file, "MAX_LINE", dice.choice([8, 60, 65536]))
+    monkeypatch.setattr(log_file, "CHUNK", dice.choice([5, 64, 4096]))
+    job = site.accept()
+    log = log_of(site.attempt(job))
+    for _ in range(60):
+        now[0] += dice.choice([0, 1])
+        log.write(dice.choice([b"ab\n", b"abc c\n\n", b"\xffa\r\n", "ä€ab\n".encode(), b"x" * 40 + b"b\n", b"c"]))
+
+    def shown(**query: object) -> list[LogLine]:
+        found = read_logs(site.platform, site.caller, job.id, LogQuery(**query))  # type: ignore[arg-type]
+        return [line for line in found if line is not None]
+
+    whole = shown()
+    for _ in range(12):
+        pattern, invert = dice.choice(["a", "b", "c", "zz", "€"]), dice.random() < 0.2
+        grep = Grep(pattern, fixed=True, invert=invert, before=dice.choice([0, 0, 2]), after=dice.choice([0, 0, 3]))
+        tail, since = dice.choice([None, 0, 1, 3, 1000]), dice.choice([None, None, 1015.0, 5000.0])
+        assert shown(grep=grep, tail=tail, since=since) == expected(whole, grep, tail, since)
+
+
+def test_read_logs_returns_lines_after_long_runs_of_carriage_returns(site: Site, read: list[int]) -> None:
+    job = site.accept()
+    log_of(site.attempt(job)).write((b"\r" * 60_000 + b"x\n") * 20)
+    found = list(read_logs(site.platform, site.caller, job.id, LogQuery()))
+    assert [line.line.strip("\r") for line in found if line is not None] == ["x"] * 20
+
+
+def test_followed_jobs_are_read_with_one_query(site: Site) -> None:
+    jobs = [site.accept(f"k{number}").id for number in range(5)]
+    asked: list[list[str]] = []
+
+    class Store:
+        def get_many(self, ids: list[str]) -> list[Job]:
+            asked.append(ids)
+            return site.platform.store.get_many(ids)
+
+    looks = Looks(Store())  # type: ignore[arg-type]
+    with looks.following(jobs[0]), looks.following(jobs[1]), looks.following(jobs[2]):
+        for now in (10.0, 10.0 + FRESH_S / 2, 10.0 + FRESH_S):
+            seen = [looks.see(job_id, now) for job_id in jobs[:3]]
+            assert [job and job.id for job in seen] == jobs[:3]
+        assert asked == [jobs[:3]] * 2
+    with looks.following(jobs[1]):
+        looks.see(jobs[1], 20.0)
+    assert asked[2:] == [[jobs[1]]], "nobody follows the others any more"
+    assert looks.see("training-none", 30.0) is None

@@ -111,7 +111,7 @@ def test_read_logs_reads_newest_attempt_that_has_output(chain: Chain) -> None:
 
 def test_read_logs_counts_output_of_any_learner_when_choosing_newest_attempt(site: Site) -> None:
     job = site.accept(manifest=MANIFEST + "learners: 2\n")
-    Deployer(site.platform).step()
+    site.deploy()
     chain = Chain(site, job.id)
     chain.write(1, "old\n", learner=1)
     chain.go_on()

@@ -64,32 +64,28 @@ def told(site: Site, native: NativeId, monkeypatch: pytest.MonkeyPatch, *, accep
 
 @both_names
 def test_watcher_adopts_claimed_job_and_leaves_foreign_job_alone(
-    site: Site,
-    watcher: Watcher,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    site: Site, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shows(site, STRANGER, name)
     job = told(site, STRANGER, monkeypatch)
     ((own, _),) = site.scheduler.submitted
     assert job.native_id == str(STRANGER)
     claims(site, job, own)
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).native_id, asked_to_change(site)) == (str(own), [])
     assert caplog.text.count(f"{STRANGER} is listed as {name!r} and is left alone") == 1
 
 
 def test_watcher_follows_job_with_own_token_when_scheduler_returned_foreign_id(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shows(site, STRANGER, PLAIN)
     job = told(site, STRANGER, monkeypatch)
     ((own, _),) = site.scheduler.submitted
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).native_id, site.job(job.id).state) == (str(own), JobState.QUEUED)
     site.scheduler.end(STRANGER, EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).state, asked_to_change(site)) == (JobState.QUEUED, [])
 
 
@@ -152,15 +148,15 @@ def test_take_away_logs_cancel_with_reason(site: Site, caplog: pytest.LogCapture
 
 
 @both_names
-def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site, watcher: Watcher, name: str) -> None:
-    head, native = begun(site, watcher)
+def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site, name: str) -> None:
+    head, native = begun(site)
     shows(site, native, name, submitted_at=1e13)
     with pytest.raises(Refused, match="nothing was played"):
         drill(site.platform, site.caller, head.job.id, "timeout")
     assert asked_to_change(site) == []
 
 
-def begun(site: Site, watcher: Watcher) -> tuple[FakeHead, NativeId]:
+def begun(site: Site) -> tuple[FakeHead, NativeId]:
     """A training that runs, was listed so under its token, and claimed its attempt."""
     job = site.deployed()
     native = NativeId(job.native_id)
@@ -168,22 +164,20 @@ def begun(site: Site, watcher: Watcher) -> tuple[FakeHead, NativeId]:
     head.starts()
     claims(site, job, native, at=1e6)
     shows(site, native, job.token, Phase.SUSPENDED)
-    watcher.step(full=True)
+    site.watch()
     return head, native
 
 
 @pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(
-    site: Site, watcher: Watcher, wish: Wish, is_restarted: bool
-) -> None:
+def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(site: Site, wish: Wish, is_restarted: bool) -> None:
     """slurmctld's state was wiped, and the ids were given out again."""
-    head, native = begun(site, watcher)
+    head, native = begun(site)
     site.platform.store.set_wish(head.job.id, wish)
     shows(site, native, PLAIN, Phase.PENDING, submitted_at=2e6, restarts=1, held_for_good=True, reason="held")
-    watching = Watcher(site.platform) if is_restarted else watcher
+    watching = Watcher(site.platform) if is_restarted else site.watcher
     if is_restarted:
-        watcher.close()
+        site.watcher.close()
     for _ in range(6):
         site.clock.tick(AGAIN_S)
         watching.step(full=True)
@@ -193,46 +187,46 @@ def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING])
-def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site, watcher: Watcher, phase: Phase) -> None:
+def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site, phase: Phase) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, job.token, phase)
-    watcher.step(full=True)
+    site.watch()
     shows(site, native, "my favourite", phase)
     site.platform.store.set_wish(job.id, Wish.CANCEL)
-    watcher.step(full=True)
+    site.watch()
     assert site.scheduler.cancelled == [native]
 
 
-def test_watcher_identifies_renamed_job_by_its_claim_without_earlier_observation(site: Site, watcher: Watcher) -> None:
+def test_watcher_identifies_renamed_job_by_its_claim_without_earlier_observation(site: Site) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
     shows(site, native, "my favourite", submitted_at=2e6)
     site.platform.store.set_wish(job.id, Wish.CANCEL)
-    watcher.step(full=True)
+    site.watch()
     assert site.scheduler.cancelled == []
     claims(site, job, native, at=2e6 + 1)
-    watcher.step(full=True)
+    site.watch()
     assert site.scheduler.cancelled == [native]
 
 
-def look_until_late(site: Site, watcher: Watcher) -> None:
+def look_until_late(site: Site) -> None:
     """Until the scheduler has answered often enough that it does not know a job."""
     for _ in range(10):
         site.clock.tick(10)
-        watcher.step(full=True)
+        site.watch()
 
 
 def test_watcher_returns_never_listed_attempt_to_deployer_and_it_is_resubmitted(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch answered with an id that no job has, and nothing was submitted."""
-    watcher.step(full=True)
+    site.watch()
     nowhere = NativeId("7654321")
     job = told(site, nowhere, monkeypatch, accepts=False)
     assert job.native_id == str(nowhere)
     site.scheduler.forgotten.add(nowhere)
-    look_until_late(site, watcher)
+    look_until_late(site)
     after = site.job(job.id)
     assert (after.state, after.native_id, after.attempt, after.error_code) == (JobState.DEPLOYING, "", 1, "000")
     assert "which it said the job was" in site.platform.store.history(job.id)[-1].message
@@ -247,17 +241,17 @@ def test_watcher_returns_never_listed_attempt_to_deployer_and_it_is_resubmitted(
 
 
 def test_watcher_charges_node_failure_when_only_accounting_knows_attempt(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler took it, and lost it before any listing showed it; its accounting has it waiting, for ever."""
-    watcher.step(full=True)
+    site.watch()
     native = NativeId("7654321")
     job = told(site, native, monkeypatch, accepts=False)
     site.scheduler.submitted.append((native, job.token))
     site.scheduler.forgotten.add(native)
     site.scheduler.lost.add(native)
-    look_until_late(site, watcher)
-    Deployer(site.platform).step()
+    look_until_late(site)
+    site.deploy()
     after = site.job(job.id)
     assert (after.state, after.attempt, after.spent.node_failures) == (JobState.QUEUED, 2, 1), after
     assert "S112" in [entry.error_code for entry in site.platform.store.history(job.id)]
@@ -265,9 +259,9 @@ def test_watcher_charges_node_failure_when_only_accounting_knows_attempt(
 
 @pytest.mark.parametrize("error", [SchedulerUnreachable("down"), InvalidRequest("no such user")])
 def test_watcher_keeps_never_listed_attempt_queued_while_search_fails(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, error: Exception
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    watcher.step(full=True)
+    site.watch()
     nowhere = NativeId("7654321")
     job = told(site, nowhere, monkeypatch, accepts=False)
     site.scheduler.forgotten.add(nowhere)
@@ -277,49 +271,49 @@ def test_watcher_keeps_never_listed_attempt_queued_while_search_fails(
 
     with monkeypatch.context() as patch:
         patch.setattr(site.scheduler, "find", fail)
-        look_until_late(site, watcher)
+        look_until_late(site)
         assert site.job(job.id).state is JobState.QUEUED
-    look_until_late(site, watcher)
+    look_until_late(site)
     assert site.job(job.id).state is JobState.DEPLOYING
 
 
 def test_deployer_finds_own_attempt_when_recorded_id_belongs_to_another_job(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watcher.step(full=True)
+    site.watch()
     shows(site, STRANGER, ANOTHER_TRAINING)
     job = told(site, STRANGER, monkeypatch)
-    look_until_late(site, watcher)
+    look_until_late(site)
     assert site.job(job.id).state is JobState.DEPLOYING
-    Deployer(site.platform).step()
+    site.deploy()
     after, ((own, _),) = site.job(job.id), site.scheduler.submitted
     assert (after.state, after.native_id, after.attempt, asked_to_change(site)) == (JobState.QUEUED, str(own), 1, [])
 
 
 @pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
 def test_deployer_ends_never_listed_attempt_as_halt_or_cancel_requests(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch, wish: Wish
+    site: Site, monkeypatch: pytest.MonkeyPatch, wish: Wish
 ) -> None:
-    watcher.step(full=True)
+    site.watch()
     nowhere = NativeId("7654321")
     job = told(site, nowhere, monkeypatch, accepts=False)
     site.scheduler.forgotten.add(nowhere)
     site.platform.store.set_wish(job.id, wish)
-    look_until_late(site, watcher)
+    look_until_late(site)
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(job)) or 0.0)) + 301
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(job.id).state is (JobState.HALTED if wish is Wish.HALT else JobState.CANCELLED)
     assert (site.scheduler.submitted, asked_to_change(site)) == ([], [])
 
 
-def test_watcher_fails_vanished_attempt_without_resubmitting_if_it_may_have_run(site: Site, watcher: Watcher) -> None:
+def test_watcher_fails_vanished_attempt_without_resubmitting_if_it_may_have_run(site: Site) -> None:
     inherited = site.deployed("one")
     site.scheduler.seen.clear()
     site.scheduler.forgotten.add(NativeId(inherited.native_id))
-    watcher.step(full=True)
+    site.watch()
     seen = site.deployed("two")
-    watcher.step(full=True)
+    site.watch()
     site.scheduler.seen.clear()
     site.scheduler.forgotten.add(NativeId(seen.native_id))
-    look_until_late(site, watcher)
+    look_until_late(site)
     assert [site.job(job.id).error_code for job in (inherited, seen)] == ["S106", "S106"]

@@ -2,71 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.job import AttemptEnd, Change, Job, JobId, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.views import JobView
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.query import get_job, list_jobs
-from tests.unit.services.array_site import with_arrays
-from tests.unit.services.conftest import MANIFEST, Site
+from tests.unit.services.chains import accept, at_work
+from tests.unit.services.conftest import Site, with_arrays
 
 
 def test_get_job_includes_all_attempts_and_list_jobs_omits_them(site: Site) -> None:
     job = site.deployed()
-    change = Change(
-        ((JobState.PROCESSING, site.clock.now()), (JobState.DEPLOYING, site.clock.now())),
-        Cause.REQUEUED,
-        "the time limit was reached",
-        "C203",
-        {"spent": Spent(timeouts=1), "nodes": "n1"},
-        AttemptEnd("timeout", gpu_seconds=5.0, owed=True),
-        succeeded=True,
-    )
-    assert site.platform.store.apply(job, change) is not None
-    view = get_job(site.platform, site.caller, job.id)
-    assert [(a.number, a.interruption, a.error_code, a.nodes, a.owed) for a in view.attempts] == [
-        (1, "timeout", "C203", "n1", True),
-        (2, "", "", "", False),
-    ]
+    end = AttemptEnd("timeout", gpu_seconds=5.0, owed=True)
+    told: dict[str, Any] = {"message": "the time limit was reached", "error_code": "C203"}
+    told |= {"columns": {"spent": Spent(timeouts=1), "nodes": "n1"}, "attempt_end": end}
+    requeue(site, job, JobState.PROCESSING, JobState.DEPLOYING, succeeded=True, **told)
+    view = site.view(job)
+    first, second = [(a.number, a.interruption, a.error_code, a.nodes, a.owed) for a in view.attempts]
+    assert (first, second) == ((1, "timeout", "C203", "n1", True), (2, "", "", "", False))
     assert (view.attempt, view.native_id, view.nodes) == (2, "", "")
     (listed,) = list_jobs(site.platform, site.caller)
     assert (listed.attempts, listed.attempt) == ((), 2)
 
 
-def test_job_view_uses_results_and_logs_of_last_attempt_that_ran(site: Site) -> None:
-    def run_and_go_on(job: Job) -> None:
-        steps = ((JobState.PROCESSING, site.clock.now()), (JobState.PENDING, site.clock.now()))
-        assert site.platform.store.apply(job, Change(steps, Cause.REQUEUED)) is not None
+def requeue(site: Site, job: Job, *states: JobState, **fields: Any) -> Job:
+    return site.move(job, *states, cause=Cause.REQUEUED, **fields)
 
+
+def begin_attempt(site: Site) -> None:
+    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
+    assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
+
+
+def test_job_view_uses_results_and_logs_of_last_attempt_that_ran(site: Site) -> None:
     job = site.deployed()
-    directory = site.platform.root.job(job.id)
-    view = get_job(site.platform, site.caller, job.id)
-    assert (view.results, view.logs) == (directory.attempt(1).results, directory.attempt(1).logs), "where they will be"
+    first, second = ((attempt.results, attempt.logs) for attempt in map(site.platform.root.job(job.id).attempt, (1, 2)))
+    view = site.view(job)
+    assert (view.results, view.logs) == first, "where they will be"
     assert [(a.results, a.logs) for a in view.attempts] == [("", "")]
-    run_and_go_on(job)
-    Deployer(site.platform).step()
+    requeue(site, job, JobState.PROCESSING, JobState.PENDING)
+    site.deploy()
     assert site.job(job.id).attempt == 2
     (listed,) = list_jobs(site.platform, site.caller)
-    for view in (get_job(site.platform, site.caller, job.id), listed):
-        assert (view.results, view.logs) == (directory.attempt(1).results, directory.attempt(1).logs)
-    view = get_job(site.platform, site.caller, job.id)
-    left = (directory.attempt(1).results, directory.attempt(1).logs)
-    assert [(a.results, a.logs) for a in view.attempts] == [left, ("", "")]
-    run_and_go_on(site.job(job.id))
-    view = get_job(site.platform, site.caller, job.id)
-    assert (view.results, view.logs) == (directory.attempt(2).results, directory.attempt(2).logs)
+    for view in (listed, site.view(job)):
+        assert (view.results, view.logs) == first
+    assert [(a.results, a.logs) for a in view.attempts] == [first, ("", "")]
+    requeue(site, site.job(job.id), JobState.PROCESSING, JobState.PENDING)
+    view = site.view(job)
+    assert (view.results, view.logs) == second
 
 
 def test_job_view_keeps_shared_store_as_results_location(site: Site) -> None:
     job = site.deployed()
     for state in (JobState.PROCESSING, JobState.HALTED):
-        change = Change(((state, site.clock.now()),), columns={"results": "/store/training"})
-        job = site.platform.store.apply(job, change) or job
-    view = get_job(site.platform, site.caller, job.id)
+        job = site.move(job, state, columns={"results": "/store/training"})
+    view = site.view(job)
     assert view.results == "/store/training"
     assert view.attempts[0].results == site.platform.root.job(job.id).attempt(1).results
 
@@ -74,42 +73,34 @@ def test_job_view_keeps_shared_store_as_results_location(site: Site) -> None:
 @pytest.mark.parametrize("by_the_head", [True, False], ids=["the head's", "the daemon's"])
 def test_job_view_keeps_shared_store_while_next_attempt_is_deploying(site: Site, by_the_head: bool) -> None:
     job = site.deployed()
-    now, own = site.clock.now(), site.platform.root.job(job.id).attempt(1)
-    job = site.platform.store.apply(job, Change(((JobState.PROCESSING, now),), columns={"results": "/store/a"})) or job
-    target = JobState.DEPLOYING if by_the_head else JobState.PENDING
-    assert site.platform.store.apply(job, Change(((target, now),), Cause.REQUEUED, succeeded=by_the_head)) is not None
+    own = site.platform.root.job(job.id).attempt(1)
+    job = site.move(job, JobState.PROCESSING, columns={"results": "/store/a"})
+    requeue(site, job, JobState.DEPLOYING if by_the_head else JobState.PENDING, succeeded=by_the_head)
     if not by_the_head:
-        (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
-        assert site.platform.store.begin_attempt(leased.job, leased.lease_token, now)
-    for view in (get_job(site.platform, site.caller, job.id), *list_jobs(site.platform, site.caller)):
+        begin_attempt(site)
+    for view in (*list_jobs(site.platform, site.caller), site.view(job)):
         assert (view.state, view.attempt, view.results, view.logs) == ("DEPLOYING", 2, "/store/a", own.logs)
-    view = get_job(site.platform, site.caller, job.id)
     assert [(a.results, a.logs) for a in view.attempts] == [(own.results, own.logs), ("", "")]
 
 
 def test_job_view_has_no_results_when_attempt_never_ran(site: Site) -> None:
     job = site.deployed()
     own = site.platform.root.job(job.id).attempt(1).results
-    assert site.job(job.id).results == get_job(site.platform, site.caller, job.id).results == own
-    change = Change(((JobState.DEPLOYING, site.clock.now()),), Cause.REQUEUED, succeeded=True)
-    assert site.platform.store.apply(job, change) is not None
-    assert get_job(site.platform, site.caller, job.id).results == ""
+    assert site.job(job.id).results == site.view(job).results == own
+    requeue(site, job, JobState.DEPLOYING, succeeded=True)
+    assert site.view(job).results == ""
 
 
 def test_job_view_timestamps_cover_current_attempt_only(site: Site) -> None:
     job = site.deployed()
     submitted = site.clock.now()
     site.clock.tick(10)
-    change = Change(((JobState.PROCESSING, site.clock.now()), (JobState.PENDING, site.clock.now())), Cause.REQUEUED)
-    updated = site.platform.store.apply(job, change)
-    assert updated is not None
-    view = get_job(site.platform, site.caller, job.id)
+    requeue(site, job, JobState.PROCESSING, JobState.PENDING)
+    view = site.view(job)
     assert (view.submitted_at, view.timestamps) == (submitted, {"PENDING": submitted + 10})
-    (leased,) = site.platform.store.claim_deployable("other", limit=1, lease_s=60)
     site.clock.tick(10)
-    assert site.platform.store.begin_attempt(leased.job, leased.lease_token, site.clock.now())
-    view = get_job(site.platform, site.caller, job.id)
-    assert view.timestamps == {"PENDING": submitted + 10, "DEPLOYING": submitted + 20}
+    begin_attempt(site)
+    assert site.view(job).timestamps == {"PENDING": submitted + 10, "DEPLOYING": submitted + 20}
 
 
 def test_job_view_timestamps_start_at_deployment_after_head_controller_continuation(site: Site) -> None:
@@ -119,7 +110,7 @@ def test_job_view_timestamps_start_at_deployment_after_head_controller_continuat
     after = site.platform.store.apply(job, Change(steps, Cause.REQUEUED, succeeded=True))
     assert after is not None
     assert site.platform.store.apply(after, Change(((JobState.QUEUED, began + 4),)))
-    for view in (get_job(site.platform, site.caller, job.id), *list_jobs(site.platform, site.caller)):
+    for view in (site.view(job), *list_jobs(site.platform, site.caller)):
         assert view.timestamps == {"DEPLOYING": began + 3, "QUEUED": began + 4}
 
 
@@ -129,52 +120,38 @@ def test_job_view_timestamps_cover_latest_run_after_scheduler_requeue(site: Site
     job = site.platform.store.apply(job, Change(((JobState.PROCESSING, began + 1),))) or job
     back = site.platform.store.apply(job, Change(((JobState.QUEUED, began + 2),), Cause.REQUEUED))
     assert back is not None
-    assert get_job(site.platform, site.caller, job.id).timestamps == {"QUEUED": began + 2}
+    assert site.view(job).timestamps == {"QUEUED": began + 2}
     assert site.platform.store.apply(back, Change(((JobState.PROCESSING, began + 3),)))
-    view = get_job(site.platform, site.caller, job.id)
+    view = site.view(job)
     assert view.timestamps == {"QUEUED": began + 2, "PROCESSING": began + 3}
 
 
 def test_job_view_timestamps_start_at_resume(site: Site) -> None:
     """Also of a job that was halted before its first attempt."""
-    job = site.accept()
-    halted = site.platform.store.apply(job, Change(((JobState.HALTED, site.clock.now()),)))
-    assert halted is not None
+    halted = site.move(site.accept(), JobState.HALTED)
     site.clock.tick(10)
-    assert site.platform.store.apply(halted, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED))
-    Deployer(site.platform).step()
-    times = get_job(site.platform, site.caller, job.id).timestamps
+    site.move(halted, JobState.PENDING, cause=Cause.RESUMED)
+    site.deploy()
+    times = site.view(halted).timestamps
     assert times == dict.fromkeys(("PENDING", "DEPLOYING", "QUEUED"), site.clock.now())
 
 
-def test_job_view_shows_gpus_of_current_overrides(site: Site) -> None:
-    job = site.accept()
-    assert site.platform.store.apply(job, Change(columns={"overrides": Overrides(2.0)})) is not None
-    assert get_job(site.platform, site.caller, job.id).gpus == 2.0
-    assert list_jobs(site.platform, site.caller)[0].gpus == 2.0
-
-
-def test_job_view_lists_overrides_by_manifest_path(site: Site) -> None:
+def test_job_view_shows_current_overrides_and_their_gpus(site: Site) -> None:
     job = site.deployed()
-    assert get_job(site.platform, site.caller, job.id).overrides == {}
-    change = Change(columns={"overrides": Overrides(gpus=2.0, time_s=5400, exclude=("n1", "n2"))})
-    assert site.platform.store.apply(job, change) is not None
-    assert get_job(site.platform, site.caller, job.id).overrides == {
-        "gpus": "2",
-        "batch.time": "01:30:00",
-        "batch.exclude": "n1,n2",
-    }
+    assert site.view(job).overrides == {}
+    site.move(job, columns={"overrides": Overrides(gpus=2.0, time_s=5400, exclude=("n1", "n2"))})
+    view = site.view(job)
+    assert view.overrides == {"gpus": "2", "batch.time": "01:30:00", "batch.exclude": "n1,n2"}
+    assert view.gpus == list_jobs(site.platform, site.caller)[0].gpus == 2.0
 
 
 @pytest.mark.parametrize(("saved_at", "has_one"), [(None, False), (50.0, True)])
 def test_job_view_cure_suggests_resume_with_more_time_after_time_limit(
     site: Site, saved_at: float | None, has_one: bool
 ) -> None:
-    job = site.deployed()
     end = AttemptEnd("timeout", Checkpoint(saved_at=saved_at))
-    change = Change(((JobState.FAILED, site.clock.now()),), error_code="C203", message="x", attempt_end=end)
-    assert site.platform.store.apply(job, change) is not None
-    cure = get_job(site.platform, site.caller, job.id).cure
+    job = site.move(site.deployed(), JobState.FAILED, error_code="C203", message="x", attempt_end=end)
+    cure = site.view(job).cure
     assert (f"ffdl resume --time TIME {job.id}" in cure) is has_one
     assert "ffdl resume --time" in cure
 
@@ -183,14 +160,11 @@ def test_job_view_cure_suggests_resume_with_more_time_after_time_limit(
 def test_job_view_cure_names_gpu_hours_when_they_ended_continuation(
     site: Site, gpu_seconds: float, is_cap: bool
 ) -> None:
-    job = site.accept(manifest=MANIFEST + "batch: {retry: {gpu_hours: 1}}\n")
-    Deployer(site.platform).step()
-    job = site.job(job.id)
+    job = accept(site, "gpu_hours: 1")
     end = AttemptEnd("timeout", Checkpoint(saved_at=50.0))
-    columns: dict[str, object] = {"spent": Spent(timeouts=1, gpu_seconds=gpu_seconds)}
-    change = Change(((JobState.FAILED, site.clock.now()),), "progress", "x", "C203", columns, end)
-    assert site.platform.store.apply(job, change) is not None
-    cure = get_job(site.platform, site.caller, job.id).cure
+    columns = {"spent": Spent(timeouts=1, gpu_seconds=gpu_seconds)}
+    site.move(job, JobState.FAILED, message="x", error_code="C203", columns=columns, attempt_end=end)
+    cure = site.view(job).cure
     assert ("--time" not in cure, cure.endswith("batch.retry.gpu_hours")) == (is_cap, is_cap)
 
 
@@ -236,3 +210,64 @@ def test_get_job_lists_candidates_for_ambiguous_prefix(site: Site, monkeypatch: 
     with pytest.raises(Refused, match=r"several ids: training-abc000000, .*training-abc000004 and others") as refused:
         get_job(site.platform, site.caller, "training-abc")
     assert (refused.value.status, refused.value.problem.cure) == (404, "write one of them")
+
+
+FOUND: Mapping[str, str | bool] = {"level": "job", "mechanism": "vxlan", "seen": True}
+UNSEEN = {**FOUND, "seen": False}
+
+
+def view(site: Site, job: Job) -> JobView:
+    site.watch()
+    return site.view(job)
+
+
+def test_job_view_reports_no_network_without_controller_event(site: Site) -> None:
+    job, _ = at_work(site)
+    seen = site.view(job)
+    assert (seen.network_requested, seen.network, seen.network_by) == ("auto", "none", "")
+
+
+@pytest.mark.parametrize(
+    ("told", "by"),
+    [
+        ((FOUND,), "vxlan"),
+        ((UNSEEN, FOUND), "vxlan"),
+        ((UNSEEN,), "vxlan; not looked at"),
+        (({**FOUND, "mechanism": "wires (two)"},), "wires (two)"),
+    ],
+)
+def test_job_view_reports_network_and_mechanism_found_by_node_controller(
+    site: Site, told: tuple[Mapping[str, str | bool], ...], by: str
+) -> None:
+    job, head = at_work(site)
+    for fields in told:
+        head.says("node-0", EventKind.NETWORK, **fields)
+    seen = view(site, job)
+    assert (seen.network, seen.network_by) == ("job", by)
+    assert view(site, job).updated_at == seen.updated_at  # and is not written again
+
+
+def test_job_view_reports_network_of_each_attempt(site: Site) -> None:
+    job, head = at_work(site)
+    head.says("node-0", EventKind.NETWORK, **FOUND)
+    view(site, job)
+    site.head(job).goes_on()
+    site.watch(full=False)
+    site.scheduler.accept(site.job(job.id).token)
+    site.deploy()
+    seen = view(site, job)
+    assert (seen.network, seen.network_by) == ("none", "")
+    assert [(one.network, one.network_by) for one in seen.attempts] == [("job", "vxlan"), ("none", "")]
+
+
+def test_job_view_keeps_network_after_job_has_ended(site: Site) -> None:
+    """Also where everything is read at once."""
+    job = site.deployed()
+    head = site.head(job)
+    head.starts()
+    head.says("node-0", EventKind.NETWORK, **FOUND)
+    head.ends(Outcome.COMPLETED)
+    site.scheduler.run(NativeId(job.native_id))
+    site.watch()
+    seen = view(site, job)
+    assert (seen.network, seen.network_by) == ("job", "vxlan")

@@ -13,11 +13,9 @@ from ffdl_batch.services.backends import LONGEST_PAUSE_S
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.materialize import begun_at
-from ffdl_batch.services.query import get_job
 from ffdl_batch.services.rooms import FIRST_PAUSE_S
 from ffdl_batch.services.rooms import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
 from ffdl_batch.services.submit import submit
-from ffdl_batch.services.watch import Watcher
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site, write_final
 
@@ -30,10 +28,7 @@ def states(site: Site, jobs: list[Job]) -> list[JobState]:
 
 
 def reasons(site: Site, jobs: list[Job]) -> set[str]:
-    return {get_job(site.platform, site.caller, job.id).pending_reason for job in jobs}
-
-
-# ----------------------------------------------------------------------------------------------- no room
+    return {site.view(job).pending_reason for job in jobs}
 
 
 def test_deployer_keeps_job_pending_with_reason_when_scheduler_is_full(site: Site) -> None:
@@ -42,7 +37,7 @@ def test_deployer_keeps_job_pending_with_reason_when_scheduler_is_full(site: Sit
     assert (job.state, job.attempt, job.native_id) == (S.PENDING, 0, "")
     assert reasons(site, [job]) == {FULL}
     assert site.states(job) == ["PENDING", "DEPLOYING", "PENDING"]
-    assert get_job(site.platform, site.caller, job.id).attempts == ()
+    assert site.view(job).attempts == ()
     assert site.platform.adapters.outages() == ()
 
 
@@ -105,27 +100,26 @@ def test_deployer_probes_full_scheduler_with_one_of_many_waiting_jobs(site: Site
     assert len(site.scheduler.turned_away) == 1
 
 
-def test_deployer_retries_immediately_after_own_job_ends(site: Site, watcher: Watcher) -> None:
+def test_deployer_retries_immediately_after_own_job_ends(site: Site) -> None:
     running = site.deployed("runs")
     site.scheduler.full = FULL
     waiting = site.deployed("waits")
     assert waiting.state is S.PENDING
     site.scheduler.full = ""
     write_final(site, running)
-    site.scheduler.end(NativeId(running.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
+    site.end(running, EndCause.SUCCESS)
     assert site.job(running.id).state is S.COMPLETED
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(waiting.id).state is S.QUEUED
 
 
 def test_deployer_submits_to_other_qos_when_one_qos_is_full(site: Site) -> None:
     site.scheduler.full = FULL
     held = site.accept("held", MANIFEST + "batch: {qos: small}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     site.scheduler.full = ""
     free = site.accept("free", MANIFEST + "batch: {qos: large}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     assert states(site, [held, free]) == [S.PENDING, S.QUEUED]
 
 
@@ -148,13 +142,10 @@ def test_cancel_ends_job_that_waits_for_capacity(site: Site) -> None:
     assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
 
 
-# ---------------------------------------------------------------------------------------------- no answer
-
-
 def test_deployer_keeps_jobs_pending_during_outage_and_asks_scheduler_once(site: Site) -> None:
     site.accept("first")
     site.scheduler.down = True
-    Deployer(site.platform).step()
+    site.deploy()
     asked = site.scheduler.asked
     jobs = [site.accept(f"k{n}") for n in range(70)]
     deployer = Deployer(site.platform)
@@ -193,11 +184,11 @@ def test_deployer_submits_to_other_backend_during_outage(site: Site) -> None:
     site.platform.adapters.use("other", FakeScheduler("other"))
     site.accept("first")
     site.scheduler.down = True
-    Deployer(site.platform).step()
+    site.deploy()
     for number in range(130):
         site.accept(f"k{number}")
     (result,) = submit(site.platform, site.caller, [site.submission("other", backend="other")])
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(result.id).state is S.QUEUED
 
 
@@ -215,18 +206,18 @@ def test_deployer_cancels_never_submitted_job_during_outage(site: Site, state: s
     assert site.job(job.id).state is S.CANCELLED
 
 
-def test_cancel_reaches_controllers_during_outage_and_scheduler_afterwards(site: Site, watcher: Watcher) -> None:
+def test_cancel_reaches_controllers_during_outage_and_scheduler_afterwards(site: Site) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     site.scheduler.down = True
-    watcher.step(full=True)
+    site.watch()
     cancel_job(site.platform, site.caller, job.id)
     assert '"cancel"' in Path(site.attempt(job).control).read_text()
-    watcher.step(full=True)
+    site.watch()
     assert site.scheduler.cancelled == []
     site.scheduler.down = False
     site.clock.tick(60)
-    watcher.step(full=True)
+    site.watch()
     assert site.scheduler.cancelled == [NativeId(job.native_id)]
 
 

@@ -12,21 +12,23 @@ from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.network_level import ONLY_HOST
 from ffdl_batch.domain.views import JobView, Resume
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import get_events, get_job
+from ffdl_batch.services.query import get_events
 from ffdl_batch.services.resume import resume_job
 from tests.unit.services.conftest import MANIFEST, Site
 
 END = AttemptEnd("halt", Checkpoint(asked=True, confirmed=True, answered=True, took_s=3.0, saved_at=50.0), 12.5)
 
 
-def ended(site: Site, job: Job, state: JobState = JobState.HALTED, end: AttemptEnd = END, **columns: object) -> Job:
+def ended(
+    site: Site, job: Job | None = None, state: JobState = JobState.HALTED, end: AttemptEnd = END, **columns: object
+) -> Job:
+    """The job, or one that was just deployed, whose attempt has ended."""
     code = "C201" if state is JobState.FAILED else "000"
     change = Change(((state, site.clock.now()),), error_code=code, columns=columns, attempt_end=end)
-    updated = site.platform.store.apply(job, change)
+    updated = site.platform.store.apply(job or site.deployed(), change)
     assert updated is not None
     return updated
 
@@ -45,13 +47,13 @@ def refused(site: Site, job: Job, **altered: object) -> Refused:
 
 @pytest.mark.parametrize("state", [JobState.HALTED, JobState.FAILED])
 def test_resume_starts_new_attempt_of_halted_or_failed_job(site: Site, state: JobState) -> None:
-    job = ended(site, site.deployed(), state, spent=Spent(timeouts=50, fruitless=2))
+    job = ended(site, None, state, spent=Spent(timeouts=50, fruitless=2))
     view = resume(site, job)
     assert (view.state, view.attempt, view.native_id, view.error_code, view.ended_at) == ("PENDING", 1, "", "000", None)
     assert site.job(job.id).spent == Spent()
     site.clock.tick(60)
-    Deployer(site.platform).step()
-    view = get_job(site.platform, site.caller, job.id)
+    site.deploy()
+    view = site.view(job)
     assert (view.state, view.attempt) == ("QUEUED", 2)
     assert [token for _, token in site.scheduler.submitted] == [f"{job.id}-1", f"{job.id}-2"]
     first, second = view.attempts
@@ -62,7 +64,7 @@ def test_resume_starts_new_attempt_of_halted_or_failed_job(site: Site, state: Jo
 
 
 def test_resume_adds_history_entry_with_changed_resources(site: Site) -> None:
-    job = ended(site, site.deployed())
+    job = ended(site)
     resume(site, job, gpus=2.0, time="1:00:00")
     entries, _ = get_events(site.platform, site.caller, job.id, 0)
     assert [(e.state, e.cause) for e in entries][-2:] == [("HALTED", "progress"), ("PENDING", "resumed")]
@@ -70,7 +72,7 @@ def test_resume_adds_history_entry_with_changed_resources(site: Site) -> None:
 
 
 def test_resume_plans_and_shows_changed_resources(site: Site) -> None:
-    job = ended(site, site.deployed())
+    job = ended(site)
     view = resume(site, job, gpus=3.0, time="90")
     assert (view.gpus, view.sources["gpus"], view.sources["batch.time"]) == (3.0, "resume", "resume")
     planned = site.scheduler.planned[-1]
@@ -79,7 +81,7 @@ def test_resume_plans_and_shows_changed_resources(site: Site) -> None:
 
 
 def test_resume_keeps_earlier_overrides_and_drops_node_exclusion(site: Site) -> None:
-    job = ended(site, site.deployed(), overrides=Overrides(2.0, 600, ("n7",)))
+    job = ended(site, overrides=Overrides(2.0, 600, ("n7",)))
     resume(site, job, time="2h")
     assert site.job(job.id).overrides == Overrides(2.0, 7200)
 
@@ -89,7 +91,7 @@ def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Si
     job = ended(site, site.accept("k", MANIFEST + extra))
     resume(site, job)
     assert site.scheduler.planned[-1].spec.batch.dependency == "afterok:training-00000000z", "it never had an attempt"
-    Deployer(site.platform).step()
+    site.deploy()
     again = ended(site, site.job(job.id))
     assert again.attempt == 1
     resume(site, again)
@@ -98,7 +100,7 @@ def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Si
     owner = Path(site.platform.root.job(job.id).attempt(1).claim_owner)
     owner.parent.mkdir()
     owner.write_text("{}")
-    Deployer(site.platform).step()
+    site.deploy()
     resume(site, ended(site, site.job(job.id)))
     batch = site.scheduler.planned[-1].spec.batch
     assert (batch.dependency, batch.begin, batch.hold) == ("", "", False)
@@ -109,14 +111,9 @@ def test_resume_drops_start_conditions_that_earlier_attempt_already_met(site: Si
     assert third.message == first.message + told
 
 
-def test_resume_accepts_zero_gpus(site: Site) -> None:
-    job = ended(site, site.deployed())
-    assert resume(site, job, gpus=0.0).gpus == 0.0
-
-
 @pytest.mark.parametrize(("state", "words"), [(JobState.COMPLETED, "has completed"), (JobState.CANCELLED, "cancelled")])
 def test_resume_refuses_completed_or_cancelled_job(site: Site, state: JobState, words: str) -> None:
-    refusal = refused(site, ended(site, site.deployed(), state))
+    refusal = refused(site, ended(site, None, state))
     assert (refusal.status, refusal.problem.exit_code) == (409, 1)
     assert words in refusal.problem.message and "submit it again" in refusal.problem.cure
 
@@ -130,28 +127,26 @@ def test_resume_refuses_live_job_and_names_next_command(site: Site) -> None:
     assert refused(site, job).problem.cure == f"ffdl wait {job.id} waits for its end"
 
 
-def test_resume_refuses_job_that_was_already_resumed(site: Site) -> None:
-    job = ended(site, site.deployed())
-    resume(site, job)
+def test_resume_accepts_zero_gpus_and_refuses_job_that_was_already_resumed(site: Site) -> None:
+    job = ended(site)
+    assert resume(site, job, gpus=0.0).gpus == 0.0
     assert "is PENDING" in refused(site, job).problem.message
 
 
-@pytest.mark.parametrize("gpus", [-1.0, math.nan, math.inf, 1e9])
-def test_resume_rejects_invalid_number_of_gpus(site: Site, gpus: float) -> None:
-    refusal = refused(site, ended(site, site.deployed()), gpus=gpus)
+@pytest.mark.parametrize(
+    "altered",
+    [{"gpus": gpus} for gpus in (-1.0, math.nan, math.inf, 1e9)]
+    + [{"time": text} for text in ("", "soon", "0", "-5", "1:2:3:4", "9" * 100)],
+)
+def test_resume_rejects_invalid_number_of_gpus_and_time_limit(site: Site, altered: dict[str, object]) -> None:
+    (option,) = altered
+    refusal = refused(site, ended(site), **altered)
     assert (refusal.status, refusal.problem.exit_code) == (400, 2)
-    assert refusal.problem.message.startswith("--gpus: ")
-
-
-@pytest.mark.parametrize("text", ["", "soon", "0", "-5", "1:2:3:4", "9" * 100])
-def test_resume_rejects_invalid_time_limit(site: Site, text: str) -> None:
-    refusal = refused(site, ended(site, site.deployed()), time=text)
-    assert (refusal.status, refusal.problem.exit_code) == (400, 2)
-    assert refusal.problem.message.startswith("--time: ")
+    assert refusal.problem.message.startswith(f"--{option}: ")
 
 
 def test_resume_rejects_resources_that_cannot_be_planned(site: Site) -> None:
-    refusal = refused(site, ended(site, site.deployed()), gpus=5.0)
+    refusal = refused(site, ended(site), gpus=5.0)
     assert (refusal.status, refusal.problem.exit_code) == (422, 78)
     assert "no node has 5 GPUs" in refusal.problem.message
 
@@ -169,13 +164,10 @@ def test_resume_replaces_warnings_of_earlier_plan(site: Site) -> None:
     assert resume(site, ended(site, site.job(job.id)), gpus=1.0).warnings == job.warnings
 
 
-STORE = """\
-data_stores:
-  - type: directory
-    training_data: {container: set}
-    connection: {path: /, password: planted-word}
-batch: {secrets: {TOKEN: planted-token}}
-"""
+STORE = (
+    "data_stores:\n  - type: directory\n    training_data: {container: set}\n"
+    "    connection: {path: /, password: planted-word}\nbatch: {secrets: {TOKEN: planted-token}}\n"
+)
 
 
 def test_resume_drops_credential_warnings_of_submission(site: Site) -> None:
@@ -196,39 +188,32 @@ def test_resume_replaces_network_warning_with_current_one(site: Site) -> None:
 
 def test_resume_succeeds_when_earlier_overrides_can_no_longer_be_planned(site: Site) -> None:
     site.scheduler.warns = lambda spec: [f"gpus: {spec.resources.gpus:g} asked for"]
-    job = ended(site, site.deployed(), overrides=Overrides(gpus=99.0))
+    job = ended(site, overrides=Overrides(gpus=99.0))
     assert resume(site, job, gpus=2.0).warnings == ("gpus: 1 asked for", "gpus: 2 asked for")
 
 
 def test_resume_succeeds_when_scheduler_does_not_answer(site: Site) -> None:
     """The plan needs facts about the site, which are known from before; the deployer waits for the scheduler."""
-    job = ended(site, site.deployed())
+    job = ended(site)
     site.scheduler.down = True
     assert resume(site, job).state == "PENDING"
 
 
-def test_resume_uses_model_archive_of_job_directory(site: Site) -> None:
-    job = ended(site, site.deployed())
-    Path(site.platform.root.model(job.model_digest)).unlink()  # as the janitor does after a day
-    resume(site, job)
-    site.clock.tick(60)
-    Deployer(site.platform).step()
-    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
-
-
-def test_resume_restores_model_archive_from_content_store(site: Site) -> None:
-    job = ended(site, site.deployed())
+@pytest.mark.parametrize("lacks", ["content store", "job directory"])
+def test_resume_uses_model_archive_of_job_directory_or_content_store(site: Site, lacks: str) -> None:
+    """The janitor empties the content store after a day."""
+    job = ended(site)
     archive = Path(site.platform.root.job(job.id).model_archive)
-    archive.unlink()
+    (archive if lacks == "job directory" else Path(site.platform.root.model(job.model_digest))).unlink()
     resume(site, job)
     site.clock.tick(60)
-    Deployer(site.platform).step()
-    assert site.job(job.id).state is JobState.QUEUED
+    site.deploy()
+    assert (site.job(job.id).state, site.job(job.id).attempt) == (JobState.QUEUED, 2)
     assert archive.is_file()
 
 
 def test_resume_is_refused_without_model_archive(site: Site) -> None:
-    job = ended(site, site.deployed())
+    job = ended(site)
     directory = site.platform.root.job(job.id)
     Path(directory.model_archive).unlink()
     Path(site.platform.root.model(job.model_digest)).unlink()
@@ -238,7 +223,7 @@ def test_resume_is_refused_without_model_archive(site: Site) -> None:
 
 
 def test_resume_is_refused_when_job_was_resumed_concurrently(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = ended(site, site.deployed())
+    job = ended(site)
     real = site.platform.store.apply
 
     def late(seen: Job, change: Change) -> Job | None:
@@ -251,7 +236,7 @@ def test_resume_is_refused_when_job_was_resumed_concurrently(site: Site, monkeyp
 
 
 def test_resume_returns_404_for_job_of_another_user(site: Site) -> None:
-    job = ended(site, site.deployed())
+    job = ended(site)
     with pytest.raises(Refused) as refusal:
         resume_job(site.platform, Caller(site.caller.uid + 1), job.id, Resume())
     assert refusal.value.status == 404
@@ -260,7 +245,7 @@ def test_resume_returns_404_for_job_of_another_user(site: Site) -> None:
 def test_resume_drops_begin_and_hold_after_node_failure_at_start(site: Site) -> None:
     """Its time to begin had come, though no controller ran."""
     job = site.accept("k", MANIFEST + "batch: {begin: now+1hour, hold: true}\n")
-    Deployer(site.platform).step()
+    site.deploy()
     job = ended(site, site.job(job.id), JobState.FAILED, AttemptEnd("node_failure"))
     resume(site, job)
     batch = site.scheduler.planned[-1].spec.batch

@@ -15,15 +15,14 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.fence import TWO_BEATS_S
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.judgement import QUIET_S
 from ffdl_batch.services.owed import OWED
-from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.watch import SETTLE_S
 from tests.fakes.head import FakeHead
+from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 from tests.unit.services.test_debts import Till
 
@@ -32,26 +31,14 @@ def head_of(site: Site, job: Job) -> FakeHead:
     return FakeHead(site.platform.root, site.job(job.id), site.clock.now())
 
 
-def killed(site: Site, watcher: Watcher, status: int = 0, cause: EndCause = EndCause.FAILURE) -> Job:
+def killed(site: Site, status: int = 0, cause: EndCause = EndCause.FAILURE) -> Job:
     """A job whose controllers were killed while they stored, and of which no last word can come any more."""
-    job = site.deployed()
-    head = head_of(site, job)
-    head.starts()
-    site.scheduler.run(NativeId(head.job.native_id))
-    watcher.step(full=True)
-    head_of(site, job).is_killed_storing(status)
-    over(site, watcher, job, cause)
-    return site.job(job.id)
+    job, head = at_work(site)
+    head.is_killed_storing(status)
+    return end(site, job, cause)
 
 
-def over(site: Site, watcher: Watcher, job: Job, cause: EndCause) -> None:
-    site.scheduler.end(NativeId(job.native_id), cause, site.clock.now())
-    watcher.step(full=True)
-    site.clock.tick(SETTLE_S + 1)
-    watcher.step(full=True)
-
-
-def is_paid(site: Site, job: Job, **record: object) -> None:
+def write_paid(site: Site, job: Job, **record: object) -> None:
     """What the paying process leaves."""
     attempt = site.attempt(job)
     values = {"outcome": Outcome.COMPLETED, "exit_code": 0, "stored": True, **record}
@@ -61,34 +48,40 @@ def is_paid(site: Site, job: Job, **record: object) -> None:
     Path(site.platform.root.doorbell, job.id).touch()
 
 
+def is_paid(site: Site, job: Job, **record: object) -> Job:
+    write_paid(site, job, **record)
+    site.watch(full=False)
+    return site.job(job.id)
+
+
 @pytest.mark.parametrize("cause", [EndCause.FAILURE, EndCause.NODE_FAIL, EndCause.PREEMPTED, EndCause.TIMEOUT])
 @pytest.mark.parametrize("status", [0, 3])
 def test_watcher_keeps_job_storing_without_rerun_when_controllers_are_killed(
-    site: Site, watcher: Watcher, status: int, cause: EndCause
+    site: Site, status: int, cause: EndCause
 ) -> None:
-    job = killed(site, watcher, status, cause)
+    job = killed(site, status, cause)
     ended = site.clock.now() - SETTLE_S - 1
-    Deployer(site.platform).step()
-    (attempt,) = get_job(site.platform, site.caller, job.id).attempts
+    site.deploy()
+    (attempt,) = site.view(job).attempts
     assert (job.state, job.pending_reason, job.ended_at) == (JobState.STORING, OWED, None)
     assert (attempt.owed, attempt.ended_at, attempt.store_by) == (True, ended, ended + STILL_ALIVE_S)
     assert len(site.scheduler.submitted) == 1
     before = job.revision
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).revision == before, "nothing new is nothing to write"
 
 
-def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site, watcher: Watcher) -> None:
-    job, till = killed(site, watcher), Till()
+def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site) -> None:
+    job, till = killed(site), Till()
     ended = site.clock.now() - SETTLE_S - 1
     payer = DebtPayer(site.platform, till.start)
     site.clock.tick(TWO_BEATS_S)
     payer.step()
     assert [payment.last_word for payment in till.made] == [LastWord.WHEN_STORED]
-    is_paid(site, job)
     till.made[0].status = 0
+    write_paid(site, job)
     payer.step()
-    watcher.step(full=False)
+    site.watch(full=False)
     after = site.job(job.id)
     (attempt,) = site.platform.store.attempts(job.id)
     assert (after.state, after.exit_code, after.ended_at) == (JobState.COMPLETED, 0, site.clock.now())
@@ -96,89 +89,81 @@ def test_watcher_completes_storing_job_after_pending_upload_is_stored(site: Site
     assert site.states(job)[-2:] == ["STORING", "COMPLETED"]
 
 
-def test_watcher_fails_storing_job_with_learner_error_after_upload(site: Site, watcher: Watcher) -> None:
-    job = killed(site, watcher, status=3)
+def test_watcher_fails_storing_job_with_learner_error_after_upload(site: Site) -> None:
     message = "learner 1 ended with exit code 3"
-    is_paid(site, job, outcome=Outcome.FAILED, exit_code=3, error_code="C201", message=message)
-    watcher.step(full=False)
-    after = site.job(job.id)
+    record = {"outcome": Outcome.FAILED, "exit_code": 3, "error_code": "C201", "message": message}
+    after = is_paid(site, killed(site, status=3), **record)
     assert (after.state, after.error_code, after.exit_code, after.message) == (JobState.FAILED, "C201", 3, message)
 
 
 @pytest.mark.parametrize("status", [130, 137, 143])
-def test_watcher_requeues_job_if_learner_was_killed_together_with_controllers(
-    site: Site, watcher: Watcher, status: int
-) -> None:
-    assert killed(site, watcher, status).state is JobState.PENDING
+def test_watcher_requeues_job_if_learner_was_killed_together_with_controllers(site: Site, status: int) -> None:
+    assert killed(site, status).state is JobState.PENDING
 
 
-def test_watcher_keeps_job_storing_when_only_end_marker_of_learner_exists(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_job_storing_when_only_end_marker_of_learner_exists(site: Site) -> None:
     job = site.deployed()
-    head_of(site, job).starts()
+    site.head(job).starts()
     Path(site.attempt(job).state, ".ended-1").write_text("0\n")
-    over(site, watcher, job, EndCause.NODE_FAIL)
-    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.STORING, OWED)
+    after = end(site, job, EndCause.NODE_FAIL)
+    assert (after.state, after.pending_reason) == (JobState.STORING, OWED)
 
 
-def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_job_storing_when_head_controller_was_ended_during_upload(site: Site) -> None:
     job = site.deployed()
-    head_of(site, job).starts()
-    head_of(site, job).is_killed_storing()
-    head_of(site, job).ends(Outcome.CANCELLED, stored=False, message="ended from outside before everything was stored")
-    over(site, watcher, job, EndCause.PREEMPTED)
-    assert site.job(job.id).state is JobState.STORING
-    is_paid(site, job)
-    watcher.step(full=True)
-    assert site.job(job.id).state is JobState.COMPLETED
+    head = site.head(job)
+    head.starts()
+    head.is_killed_storing()
+    head.ends(Outcome.CANCELLED, stored=False, message="ended from outside before everything was stored")
+    assert end(site, job, EndCause.PREEMPTED).state is JobState.STORING
+    assert is_paid(site, job).state is JobState.COMPLETED
 
 
-def test_watcher_cancels_job_with_pending_upload_when_cancelled_in_scheduler(site: Site, watcher: Watcher) -> None:
-    job = killed(site, watcher, cause=EndCause.CANCELLED)
+def test_watcher_cancels_job_with_pending_upload_when_cancelled_in_scheduler(site: Site) -> None:
+    job = killed(site, cause=EndCause.CANCELLED)
     assert (job.state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
 
 
-def test_cancel_ends_storing_job_and_keeps_its_pending_upload(site: Site, watcher: Watcher) -> None:
-    job = killed(site, watcher)
+def test_cancel_ends_storing_job_and_keeps_its_pending_upload(site: Site) -> None:
+    job = killed(site)
     cancel_job(site.platform, site.caller, job.id)
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).state, site.platform.store.attempts(job.id)[0].owed) == (JobState.CANCELLED, True)
 
 
-def test_halt_keeps_storing_job_which_completes_after_upload(site: Site, watcher: Watcher) -> None:
-    job = killed(site, watcher)
+def test_halt_keeps_storing_job_which_completes_after_upload(site: Site) -> None:
+    job = killed(site)
     halt_job(site.platform, site.caller, job.id)
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).state is JobState.STORING
-    is_paid(site, job)
-    watcher.step(full=True)
-    assert site.job(job.id).state is JobState.COMPLETED
+    assert is_paid(site, job).state is JobState.COMPLETED
 
 
-def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site, watcher: Watcher) -> None:
-    job, till = killed(site, watcher), Till()
+def test_watcher_clears_pending_upload_when_scheduler_requeues_job(site: Site) -> None:
+    job, till = killed(site), Till()
     native = NativeId(job.native_id)
     site.clock.tick(QUIET_S)
     site.scheduler.wait(native, "BeginTime", restarts=1)
-    watcher.step(full=True)
+    site.watch()
     (attempt,) = site.platform.store.attempts(job.id)
     assert (site.job(job.id).state, attempt.owed, attempt.ended_at) == (JobState.QUEUED, False, None)
     site.clock.tick(STILL_ALIVE_S)
     DebtPayer(site.platform, till.start).step()
     assert till.made == []
-    head = head_of(site, job)
+    head = site.head(job)
     head.says("head", EventKind.CLAIMED, native_id=job.native_id, restart=1)
     head.says("node-0", EventKind.STARTED, host="n2")
     head.says("node-0", EventKind.STORED, learner_id=1)
     head.ends(Outcome.COMPLETED, restart=1)
     site.scheduler.end(native, EndCause.SUCCESS, site.clock.now())
     site.scheduler.seen[native] = replace(site.scheduler.seen[native], restarts=1)
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).state is JobState.COMPLETED
     assert len(site.scheduler.submitted) == 1
 
 
-def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(site: Site, watcher: Watcher) -> None:
-    job, till = killed(site, watcher), Till()
+def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(site: Site) -> None:
+    job, till = killed(site), Till()
     site.clock.tick(STILL_ALIVE_S)
     payer = DebtPayer(site.platform, till.start)
     for tried in range(PATIENT_TRIES):
@@ -188,9 +173,9 @@ def test_job_fails_when_store_rejects_pending_upload_until_tries_are_exhausted(s
         payer.step()
         site.clock.tick(FIRST_PAUSE_S * 2**tried)
     assert [one.last_word for one in till.made] == ["when-stored"] * (PATIENT_TRIES - 1) + ["anyway"]
-    is_paid(site, job, outcome=Outcome.FAILED, stored=False, error_code="S303", message="no space left")
+    write_paid(site, job, outcome=Outcome.FAILED, stored=False, error_code="S303", message="no space left")
     Path(site.attempt(job).paid).unlink()
-    watcher.step(full=False)
+    site.watch(full=False)
     after = site.job(job.id)
     assert (after.state, after.error_code, site.platform.store.attempts(job.id)[0].owed) == ("FAILED", "S303", True)
     payer.step()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import text
 
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, SchedulerMissing
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
 from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.submit import submit
@@ -20,16 +20,12 @@ from tests.unit.services.conftest import MANIFEST, Site
 
 
 def test_submit_stores_pending_job_without_calling_scheduler(site: Site) -> None:
-    job = site.accept()
+    result = site.send("a")
+    job = site.job(result.id)
     assert site.states(job) == ["PENDING"]
-    assert job.backend == "fake"
+    assert (job.backend, result.backend) == ("fake", "fake")
     assert "a warning of the plan" in job.warnings
     assert site.scheduler.submitted == []
-
-
-def test_submit_result_names_backend_of_accepted_job(site: Site) -> None:
-    (result,) = submit(site.platform, site.caller, [site.submission("a")])
-    assert result.backend == "fake"
 
 
 def test_submit_returns_same_job_for_same_key(site: Site) -> None:
@@ -39,36 +35,28 @@ def test_submit_returns_same_job_for_same_key(site: Site) -> None:
 
 def test_submit_accepts_or_rejects_each_submission_separately(site: Site) -> None:
     bad = MANIFEST.replace("gpus: 1", "gpus: many")
-    results = submit(
-        site.platform, site.caller, [site.submission("a"), site.submission("b", bad), site.submission("c")]
-    )
+    requests = [site.submission("a"), site.submission("b", bad), site.submission("c")]
+    results = submit(site.platform, site.caller, requests)
     assert [bool(r.id) for r in results] == [True, False, True]
     problem = results[1].problem
     assert problem is not None
-    assert problem.exit_code == 78
-    assert "manifest.yml:2" in problem.message
+    assert (problem.exit_code, "manifest.yml:2" in problem.message) == (78, True)
 
 
-def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(request: LaunchRequest) -> LaunchPlan:
-        return replace(made(request), warnings=("batch.signal: no", "batch.comment: no", "http: no", "just so"))
-
-    made = site.scheduler.plan
-    monkeypatch.setattr(site.scheduler, "plan", plan)
+def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site) -> None:
+    said = ("batch.signal: no", "batch.comment: no", "http: no", "just so")
+    site.scheduler.warns = lambda _spec: said
     submission = site.submission("k", MANIFEST + "batch:\n  signal: USR1@9\n", options={"comment": "c"})
     (result,) = submit(site.platform, site.caller, [submission])
-    assert result.warnings[-4:] == (
-        "manifest.yml:8:1: warning: batch.signal: no", "batch.comment: no", "http: no", "just so"
-    )  # fmt: skip
+    assert result.warnings[-4:] == ("manifest.yml:8:1: warning: batch.signal: no", *said[1:])
     planned = plan_submission(site.platform, site.caller, submission, trial=False)
     assert result.warnings[-4] in planned.warnings
-    assert site.job(result.id).warnings[-4:] == ("batch.signal: no", "batch.comment: no", "http: no", "just so")
+    assert site.job(result.id).warnings[-4:] == said
 
 
 def test_submit_rejects_impossible_gpu_count_and_leaves_no_job_directory(site: Site) -> None:
-    (result,) = submit(site.platform, site.caller, [site.submission("a", MANIFEST.replace("gpus: 1", "gpus: 64"))])
-    assert result.problem is not None
-    assert (result.problem.exit_code, "no node has 64 GPUs" in result.problem.message) == (78, True)
+    problem = site.problem("a", MANIFEST.replace("gpus: 1", "gpus: 64"))
+    assert (problem.exit_code, "no node has 64 GPUs" in problem.message) == (78, True)
     assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
     assert site.platform.store.count_live() == 0
 
@@ -78,16 +66,10 @@ def test_submit_rejection_by_backend_names_manifest_line_of_each_field(
 ) -> None:
     store = "data_stores:\n  - {type: directory, training_data: {container: c}, connection: {path: /d}}\n"
     asked = {"data_stores[0].type": 8, "framework.command": 6, "gpus": 2, "batch.roles": None}
-
-    def refuse(request: LaunchRequest) -> LaunchPlan:
-        raise InvalidRequest("no", tuple(Finding(Severity.ERROR, "no", path=path) for path in asked))
-
-    monkeypatch.setattr(site.scheduler, "plan", refuse)
-    (result,) = submit(site.platform, site.caller, [site.submission("a", MANIFEST + store)])
-    assert result.problem is not None
-    assert [(f.path, f.file, f.line) for f in result.problem.findings] == [
-        (path, "manifest.yml", line) for path, line in asked.items()
-    ]
+    refusal = InvalidRequest("no", tuple(Finding(Severity.ERROR, "no", path=path) for path in asked))
+    monkeypatch.setattr(site.scheduler, "plan", Mock(side_effect=refusal))
+    found = site.problem("a", MANIFEST + store).findings
+    assert [(f.path, f.file, f.line) for f in found] == [(path, "manifest.yml", line) for path, line in asked.items()]
 
 
 def reads(directory: Path) -> str:
@@ -99,31 +81,25 @@ def reads(directory: Path) -> str:
 
 
 def test_submit_rejects_missing_data_directory_only_if_its_parent_is_visible(site: Site, tmp_path: Path) -> None:
-    manifest = reads(tmp_path)
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
-    (result,) = submit(site.platform, site.caller, [site.submission("a", manifest)])
-    assert result.problem is not None
-    assert (result.problem.code, result.problem.exit_code) == ("C103", 78)
-    assert f"data directory {tmp_path / 'in'} does not exist" in result.problem.message
-    assert "manifest.yml:10" in result.problem.message
-    assert "data_stores[0].training_data.container" in result.problem.message
+    problem = site.problem("a", reads(tmp_path))
+    assert (problem.code, problem.exit_code) == ("C103", 78)
+    assert f"data directory {tmp_path / 'in'} does not exist" in problem.message
+    assert "manifest.yml:10" in problem.message
+    assert "data_stores[0].training_data.container" in problem.message
     site.scheduler.needs_dirs = ("/only/the/nodes/see/this",)
-    (result,) = submit(site.platform, site.caller, [site.submission("b", manifest)])
-    assert result.problem is None
+    site.accept("b", reads(tmp_path))
 
 
 def test_submit_rejects_any_missing_data_directory_for_local_backend(site: Site, tmp_path: Path) -> None:
     site.scheduler.is_this_machine, site.scheduler.needs_dirs = True, ("/nobody/sees/this",)
-    (result,) = submit(site.platform, site.caller, [site.submission("a", reads(tmp_path))])
-    assert result.problem is not None
-    assert "data directory /nobody/sees/this does not exist" in result.problem.message
+    assert "data directory /nobody/sees/this does not exist" in site.problem("a", reads(tmp_path)).message
 
 
 def test_submit_warns_about_missing_data_directory_of_dependent_job(site: Site, tmp_path: Path) -> None:
-    (first,) = submit(site.platform, site.caller, [site.submission("a")])
+    first = site.accept("a")
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
-    waits = reads(tmp_path) + f"batch: {{dependency: 'afterok:{first.id}'}}\n"
-    (result,) = submit(site.platform, site.caller, [site.submission("b", waits)])
+    result = site.send("b", reads(tmp_path) + f"batch: {{dependency: 'afterok:{first.id}'}}\n")
     assert result.problem is None
     said = f"data directory {tmp_path / 'in'} does not exist yet (C103) (it has to be there when the job starts)"
     assert [warning for warning in result.warnings if said in warning and "manifest.yml:10" in warning]
@@ -131,9 +107,7 @@ def test_submit_warns_about_missing_data_directory_of_dependent_job(site: Site, 
 
 def test_submit_reports_status_75_when_scheduler_is_unreachable(site: Site) -> None:
     site.scheduler.down = True
-    (result,) = submit(site.platform, site.caller, [site.submission("a")])
-    assert result.problem is not None
-    assert result.problem.exit_code == 75
+    assert site.problem().exit_code == 75
 
 
 def test_submit_accepts_job_while_known_scheduler_is_unreachable(site: Site) -> None:
@@ -143,53 +117,34 @@ def test_submit_accepts_job_while_known_scheduler_is_unreachable(site: Site) -> 
     assert site.accept("second").state == "PENDING"
 
 
-def test_submit_rejects_unknown_backend_and_lists_known_backends(site: Site) -> None:
-    (result,) = submit(site.platform, site.caller, [site.submission("a", backend="pbs")])
-    assert result.problem is not None
-    assert "known: " in result.problem.message
-    assert result.problem.exit_code == 78
+def test_submit_rejects_unknown_backend_and_missing_model_archive(site: Site) -> None:
+    problem = site.problem(backend="pbs")
+    assert ("known: " in problem.message, problem.exit_code) == (True, 78)
+    assert site.problem(archive="0" * 64).code == "C102"
 
 
 def test_submit_reports_status_69_if_host_has_no_scheduler(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_here() -> BackendFacts:
-        raise InvalidRequest("sinfo is not on the PATH: there is no Slurm here")
-
-    monkeypatch.setattr(site.scheduler, "probe", none_here)
-    (result,) = submit(site.platform, site.caller, [site.submission("a")])
-    assert result.problem is not None
-    assert result.problem.exit_code == 69
+    error = InvalidRequest("sinfo is not on the PATH: there is no Slurm here")
+    monkeypatch.setattr(site.scheduler, "probe", Mock(side_effect=error))
+    assert site.problem().exit_code == 69
 
 
-def test_submit_plan_reports_same_missing_scheduler_error_when_breaker_is_open(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "trial", "message"),
+    [
+        ("probe", False, "sinfo cannot be run: install Slurm's client commands"),
+        ("test_only", True, "sbatch cannot be run"),
+    ],
+)
+def test_plan_submission_reports_same_missing_scheduler_error_when_breaker_is_open(
+    site: Site, monkeypatch: pytest.MonkeyPatch, method: str, trial: bool, message: str
 ) -> None:
-    def none_here() -> BackendFacts:
-        raise SchedulerMissing("sinfo cannot be run: install Slurm's client commands")
-
-    monkeypatch.setattr(site.scheduler, "probe", none_here)
+    monkeypatch.setattr(site.scheduler, method, Mock(side_effect=SchedulerMissing(message)), raising=False)
     for _ in range(2):  # the second is answered by the circuit breaker
         with pytest.raises(Refused) as refusal:
-            plan_submission(site.platform, site.caller, site.submission("a"), trial=False)
-        problem = refusal.value.problem
-        assert (problem.exit_code, problem.message) == (69, "sinfo cannot be run: install Slurm's client commands")
-    assert not site.platform.adapters.may_ask("fake")
-
-
-def test_submit_trial_reports_status_69_if_sbatch_is_missing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_here(_plan: LaunchPlan) -> str:
-        raise SchedulerMissing("sbatch cannot be run")
-
-    monkeypatch.setattr(site.scheduler, "test_only", none_here, raising=False)
-    for _ in range(2):
-        with pytest.raises(Refused) as refusal:
-            plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
-        assert (refusal.value.problem.exit_code, refusal.value.problem.message) == (69, "sbatch cannot be run")
-
-
-def test_submit_rejects_missing_model_archive(site: Site) -> None:
-    (result,) = submit(site.platform, site.caller, [site.submission("a", archive="0" * 64)])
-    assert result.problem is not None
-    assert result.problem.code == "C102"
+            plan_submission(site.platform, site.caller, site.submission("a"), trial=trial)
+        assert (refusal.value.problem.exit_code, refusal.value.problem.message) == (69, message)
+    assert trial or not site.platform.adapters.may_ask("fake")
 
 
 def test_submit_keeps_exported_variables_and_credentials_only_in_private_files(site: Site) -> None:
@@ -197,23 +152,19 @@ def test_submit_keeps_exported_variables_and_credentials_only_in_private_files(s
         "data_stores:\n- id: s\n  type: s3_datastore\n  training_data: {container: in}\n"
         "  connection: {auth_url: 'http://x', user_name: me, password: hunter2}\n"
     )
-    (result,) = submit(site.platform, site.caller, [site.submission("a", manifest, environ={"TOKEN": "s3cr3t"})])
-    assert result.problem is None
-    job = site.job(result.id)
+    job = site.accept("a", manifest, environ={"TOKEN": "s3cr3t"})
     directory = site.platform.root.job(job.id)
     assert "s3cr3t" in Path(directory.exported).read_text()
     assert "hunter2" in Path(directory.secrets).read_text()
     assert stat.S_IMODE(Path(directory.secrets).stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(directory.path).stat().st_mode) == 0o700
-    assert "hunter2" not in repr(job)
-    assert "s3cr3t" not in repr(job)
     with site.platform.store.engine.connect() as connection:
         rows = repr(connection.execute(text("SELECT * FROM jobs")).all())
-    assert job.id in rows and "hunter2" not in rows and "s3cr3t" not in rows
-    database = Path(site.platform.settings.state_dir)
-    for file in database.glob("ffdl.sqlite3*"):
-        assert b"hunter2" not in file.read_bytes()
-        assert b"s3cr3t" not in file.read_bytes()
+    assert job.id in rows
+    files = [file.read_bytes() for file in Path(site.platform.settings.state_dir).glob("ffdl.sqlite3*")]
+    for secret in ("hunter2", "s3cr3t"):
+        assert secret not in repr(job) and secret not in rows
+        assert not any(secret.encode() in file for file in files)
 
 
 def test_submit_keeps_private_files_when_commit_reply_is_lost(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +208,7 @@ def test_submit_removes_job_directory_when_database_disk_is_full(
 
 def test_submit_dry_run_stores_no_job_and_no_directory(site: Site) -> None:
     view = plan_submission(site.platform, site.caller, site.submission("a"), trial=True)
-    assert view.backend == "fake"
-    assert view.network == "none"
+    assert (view.backend, view.network) == ("fake", "none")
     assert DRY_RUN_ID in view.files[0].text
     assert "no trial" in view.trial
     assert site.platform.store.count_live() == 0

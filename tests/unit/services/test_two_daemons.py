@@ -35,9 +35,6 @@ def lease_ends(site: Site) -> None:
     site.clock.tick(site.platform.settings.lease_s + SUBMIT_S + 1)
 
 
-# ------------------------------------------------------------------------------------------------- turns
-
-
 def test_leader_lease_passes_to_other_daemon_when_released_or_expired(site: Site) -> None:
     taken: list[str] = []
     one = Turn(site.platform, "loop", lambda: taken.append("one"))
@@ -61,9 +58,6 @@ def test_leader_lease_continues_after_expiry_if_not_taken_by_other_daemon(site: 
     site.clock.tick(10 * site.platform.settings.lease_s)
     assert turn.take()
     assert taken == ["here"]
-
-
-# --------------------------------------------------------------------------------------------- the watcher
 
 
 def test_watcher_counts_no_restart_twice_when_it_resumes_after_other_daemon(site: Site) -> None:
@@ -130,11 +124,9 @@ def test_watcher_reads_events_again_when_row_changed_meanwhile(site: Site) -> No
     assert site.job(job.id).state is JobState.PROCESSING
 
 
-def test_watcher_reads_events_again_when_database_write_failed(
-    site: Site, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watcher_reads_events_again_when_database_write_failed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     site.scheduler.run(NativeId.parse(job.native_id), nodes="n7")
     write_events(site, job, [("load-model", site.clock.now()), ("learner", site.clock.now())])
 
@@ -145,14 +137,11 @@ def test_watcher_reads_events_again_when_database_write_failed(
         with monkeypatch.context() as patch:
             patch.setattr(Store, "apply_many", refuse)
             with pytest.raises(StoreUnavailable):
-                watcher.step(full=full)
-    watcher.step(full=False)
+                site.watch(full=full)
+    site.watch(full=False)
     assert site.job(job.id).state is JobState.PROCESSING
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).nodes == "n7"
-
-
-# -------------------------------------------------------------------------------------------- the deployer
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +191,7 @@ def _marks(site: Site) -> list[float]:
 def test_deployer_withdraws_own_late_submission_when_other_daemon_deployed_job(site: Site) -> None:
     job = site.accept()
     StoppedInSubmit(site, lambda: deploy_by_other(site))
-    assert Deployer(site.platform).step() == 0
+    assert site.deploy() == 0
     (taken, _), (late, _) = site.scheduler.submitted
     after = site.job(job.id)
     assert (after.state, after.attempt, after.native_id) == (JobState.QUEUED, 1, str(taken))
@@ -223,7 +212,7 @@ def test_deployer_keeps_late_submission_that_other_daemon_adopted(site: Site) ->
         return native
 
     site.scheduler.submit = submit_then_stop  # type: ignore[method-assign]
-    assert Deployer(site.platform).step() == 0
+    assert site.deploy() == 0
     ((native, _),) = site.scheduler.submitted
     assert site.job(job.id).native_id == str(native)
     assert (site.scheduler.withdrawn, site.scheduler.cancelled) == ([], [])
@@ -237,7 +226,7 @@ def test_deployer_withdraws_late_submission_of_cancelled_job(site: Site) -> None
         deploy_by_other(site)
 
     StoppedInSubmit(site, cancel)
-    Deployer(site.platform).step()
+    site.deploy()
     assert site.job(job.id).state is JobState.CANCELLED
     ((late, _),) = site.scheduler.submitted
     assert site.scheduler.withdrawn == [late]
@@ -263,16 +252,13 @@ def test_deployer_keeps_submit_marker_of_other_daemon_after_late_refusal(site: S
         site.scheduler.down = True
 
     StoppedInSubmit(site, other_dies)
-    Deployer(site.platform).step()
+    site.deploy()
     site.scheduler.down = False
     site.clock.at = max(site.clock.at, *_marks(site)) + 60
-    Deployer(site.platform).step()
+    site.deploy()
     after = site.job(job.id)
     assert (after.state, len(site.scheduler.submitted)) == (JobState.QUEUED, 1)
     assert after.native_id == str(site.scheduler.submitted[0][0])
-
-
-# ------------------------------------------------------------------------------------------------- debts
 
 
 def test_second_daemon_takes_over_pending_upload_when_lease_expires(site: Site) -> None:
@@ -309,9 +295,6 @@ def test_second_daemon_takes_over_pending_upload_when_first_closes(site: Site) -
     one.close()
     two.step()
     assert (till.made[0].ended, len(other_till.made)) == (True, 1)
-
-
-# ------------------------------------------------------------------------------------------- the janitor
 
 
 def orphan(site: Site, name: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,109 +11,96 @@ from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.evidence import STILL_ALIVE_S
-from ffdl_batch.services.query import get_job
-from ffdl_batch.services.watch import FORGOTTEN_AFTER, LOOK_SOON_S, SETTLE_S, Watcher
+from ffdl_batch.services.watch import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S, Watcher
+from tests.fakes.head import FakeHead
+from tests.unit.services.chains import end
 from tests.unit.services.conftest import Site, write_events, write_final
 
 
-def test_watcher_reads_events_after_doorbell_without_scheduler_query(site: Site, watcher: Watcher) -> None:
+def test_watcher_reads_events_after_doorbell_without_scheduler_query(site: Site) -> None:
     job = site.deployed()
     write_events(site, job, [("load-model", site.clock.now() + 1), ("learner", site.clock.now() + 2)])
-    assert watcher.step(full=False) == 1
+    assert site.watch(full=False) == 1
     assert site.job(job.id).state is JobState.PROCESSING
     assert site.scheduler.observe_calls == 0
     assert list(Path(site.platform.root.doorbell).iterdir()) == []
-    assert watcher.step(full=False) == 0
+    assert site.watch(full=False) == 0
 
 
-def test_watcher_observes_all_jobs_in_one_scheduler_query(site: Site, watcher: Watcher) -> None:
+def test_watcher_observes_all_jobs_in_one_scheduler_query(site: Site) -> None:
     for key in range(40):
         site.accept(str(key))
-    while Deployer(site.platform).step():
+    while site.deploy():
         pass
-    watcher.step(full=True)
+    site.watch()
     assert site.scheduler.observe_calls == 1
 
 
-def test_watcher_records_ordered_time_for_every_job_state(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_ordered_time_for_every_job_state(site: Site) -> None:
     job = site.deployed()
     start = site.clock.now()
     write_events(site, job, [("load-model", start + 1), ("learner", start + 2), ("store-results", start + 3)])
     site.clock.tick(4)
     write_final(site, job)
-    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
-    view = get_job(site.platform, site.caller, job.id)
+    site.end(job, EndCause.SUCCESS)
+    view = site.view(job)
     assert view.state == "COMPLETED"
-    assert list(view.timestamps) == [
-        "PENDING",
-        "DEPLOYING",
-        "QUEUED",
-        "DOWNLOADING",
-        "PROCESSING",
-        "STORING",
-        "COMPLETED",
-    ]
+    passed = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
+    assert list(view.timestamps) == passed
     assert sorted(view.timestamps.values()) == list(view.timestamps.values())
     assert view.ended_at is not None
 
 
-def test_watcher_fails_job_with_error_exit_status_and_log_of_learner(site: Site, watcher: Watcher) -> None:
+def test_watcher_fails_job_with_error_exit_status_and_log_of_learner(site: Site) -> None:
     job = site.deployed()
-    write_final(
-        site, job, Outcome.FAILED, exit_code=3, error_code="C201", message="learner 1 ended with 3", log_tail=("boom",)
-    )
-    site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
-    view = get_job(site.platform, site.caller, job.id)
+    record = {"exit_code": 3, "error_code": "C201", "message": "learner 1 ended with 3", "log_tail": ("boom",)}
+    write_final(site, job, Outcome.FAILED, **record)
+    site.end(job, EndCause.FAILURE)
+    view = site.view(job)
     assert (view.state, view.error_code, view.exit_code, view.log_tail) == ("FAILED", "C201", 3, ("boom",))
     assert view.cure
 
 
-def test_watcher_waits_for_final_record_after_scheduler_end(site: Site, watcher: Watcher) -> None:
+def test_watcher_waits_for_final_record_after_scheduler_end(site: Site) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
-    site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
-    assert site.job(job.id).state is JobState.PROCESSING
+    assert site.end(job, EndCause.SUCCESS).state is JobState.PROCESSING
     site.clock.tick(SETTLE_S / 2)
     write_final(site, job)
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_watcher_requeues_job_if_final_record_is_missing_after_settle_time(site: Site, watcher: Watcher) -> None:
+def test_watcher_requeues_job_if_final_record_is_missing_after_settle_time(site: Site) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
-    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
-    watcher.step(full=True)
-    site.clock.tick(SETTLE_S + 1)
-    watcher.step(full=True)
-    assert site.job(job.id).state is JobState.PENDING
-    assert (site.platform.store.history(job.id)[-1].error_code, site.job(job.id).attempt) == ("S110", 1)
+    after = end(site, job, EndCause.NODE_FAIL)
+    assert (after.state, after.attempt) == (JobState.PENDING, 1)
+    assert site.platform.store.history(job.id)[-1].error_code == "S110"
 
 
-def test_watcher_keeps_job_missing_from_listing_until_scheduler_forgets_it(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_job_missing_from_listing_until_scheduler_forgets_it(site: Site) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     site.scheduler.seen.clear()
-    for _ in range(10):
-        site.clock.tick(10)
-        watcher.step(full=True)
+    watch(site, 10, pause_s=10)
     assert site.job(job.id).state is JobState.QUEUED
     site.scheduler.forgotten.add(NativeId(job.native_id))
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).state, site.job(job.id).error_code) == (JobState.FAILED, "S106")
 
 
+def watch(site: Site, times: int, pause_s: float = 0.0) -> None:
+    for _ in range(times):
+        site.clock.tick(pause_s)
+        site.watch()
+
+
 @pytest.mark.parametrize("given_away", [False, True], ids=["lost", "its id is another job's"])
-def test_watcher_requeues_job_lost_by_scheduler_for_new_submission(
-    site: Site, watcher: Watcher, given_away: bool
-) -> None:
+def test_watcher_requeues_job_lost_by_scheduler_for_new_submission(site: Site, given_away: bool) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     native = NativeId(job.native_id)
     site.scheduler.seen.clear()
     if given_away:
@@ -122,73 +108,65 @@ def test_watcher_requeues_job_lost_by_scheduler_for_new_submission(
     else:
         site.scheduler.forgotten.add(native)
         site.scheduler.lost.add(native)
-    for _ in range(10):
-        site.clock.tick(10)
-        watcher.step(full=True)
+    watch(site, 10, pause_s=10)
     after = site.job(job.id)
     assert (after.state, after.spent.node_failures, after.error_code) == (JobState.PENDING, 1, "000")
     entry = site.platform.store.history(job.id)[-1]
     assert (entry.error_code, entry.message.partition(",")[0]) == ("S112", "the scheduler has lost the job")
-    Deployer(site.platform).step()
+    site.deploy()
     assert [token for _, token in site.scheduler.submitted] == [f"{job.id}-1", f"{job.id}-2"]
     assert native not in site.scheduler.cancelled
 
 
-def test_watcher_completes_forgotten_job_that_has_final_record(site: Site, watcher: Watcher) -> None:
+def test_watcher_completes_forgotten_job_that_has_final_record(site: Site) -> None:
     job = site.deployed()
     write_final(site, job)
     site.scheduler.seen.clear()
     site.scheduler.forgotten.add(NativeId(job.native_id))
-    for _ in range(4):
-        watcher.step(full=True)
+    watch(site, 4)
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_watcher_ends_no_job_and_opens_breaker_when_scheduler_is_unreachable(site: Site, watcher: Watcher) -> None:
+def test_watcher_ends_no_job_and_opens_breaker_when_scheduler_is_unreachable(site: Site) -> None:
     job = site.deployed()
     site.scheduler.down = True
-    for _ in range(20):
-        watcher.step(full=True)
+    watch(site, 20)
     assert site.job(job.id).state is JobState.QUEUED
     assert not site.platform.adapters.may_ask("fake")
     write_events(site, job, [("learner", site.clock.now() + 1)])
-    watcher.step(full=False)
+    site.watch(full=False)
     assert site.job(job.id).state is JobState.PROCESSING
 
 
-def test_watcher_repeats_cancel_request_only_after_interval(site: Site, watcher: Watcher) -> None:
+def test_watcher_repeats_cancel_request_only_after_interval(site: Site) -> None:
     job = site.deployed()
     cancel_job(site.platform, site.caller, job.id)
-    for _ in range(5):
-        watcher.step(full=True)
+    watch(site, 5)
     assert len(site.scheduler.cancelled) == 1
-    site.clock.tick(60)
-    watcher.step(full=True)
+    watch(site, 1, pause_s=60)
     assert len(site.scheduler.cancelled) == 2
-    site.scheduler.end(NativeId(job.native_id), EndCause.CANCELLED, site.clock.now(), started=None)
-    watcher.step(full=True)
-    assert site.job(job.id).state is JobState.CANCELLED
+    assert site.end(job, EndCause.CANCELLED, started=None).state is JobState.CANCELLED
 
 
-def test_watcher_clears_pending_reason_when_job_starts(site: Site, watcher: Watcher) -> None:
+def test_watcher_clears_pending_reason_when_job_starts(site: Site) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).pending_reason == "Resources"
-    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING", nodes="n1", started_at=1.0)
-    watcher.step(full=True)
+    site.scheduler.run(NativeId(job.native_id))
+    site.watch()
     assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == ("", "n1")
 
 
-def test_watcher_shows_missing_image_before_reason_of_head_controller(site: Site, watcher: Watcher) -> None:
+def test_watcher_shows_missing_image_before_reason_of_head_controller(site: Site) -> None:
     """Its controller loads data, and its learner's image cannot be had: that is nothing that the head knows of."""
     job = site.deployed()
     native, why = NativeId(job.native_id), "the image x cannot be had; correct its name"
     tell_from_head(site, job, "waits for node 1")
     site.scheduler.seen[native] = Observation(Phase.RUNNING, "Running", nodes="n1", lacks=why)
-    watcher.step(full=True)
+    site.watch()
     assert (site.job(job.id).pending_reason, site.job(job.id).state) == (why, JobState.QUEUED)
     site.scheduler.seen[native] = Observation(Phase.RUNNING, "Running", nodes="n1")
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).pending_reason == "waits for node 1"
 
 
@@ -200,158 +178,244 @@ def tell_from_head(site: Site, job: Job, *messages: str) -> None:
     Path(site.platform.root.doorbell, job.id).touch()
 
 
-def test_watcher_shows_and_clears_pending_reason_of_head_controller(site: Site, watcher: Watcher) -> None:
+def test_watcher_shows_and_clears_pending_reason_of_head_controller(site: Site) -> None:
     job = site.deployed()
-    native = NativeId(job.native_id)
-    watcher.step(full=True)
+    site.watch()
     why = "waiting for the controller of node 0 of attempt 1 (pid 7 on n2); it has not said that it ended"
     tell_from_head(site, job, why)
-    watcher.step(full=False)
+    site.watch(full=False)
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.QUEUED, why)
-    site.scheduler.seen[native] = Observation(Phase.RUNNING, "RUNNING", nodes="n1")
+    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING", nodes="n1")
     for _ in range(3):
-        watcher.step(full=True)
+        site.watch()
         assert (site.job(job.id).pending_reason, site.job(job.id).nodes) == (why, "n1")
     tell_from_head(site, job, why, "")
-    watcher.step(full=False)
+    site.watch(full=False)
     assert site.job(job.id).pending_reason == ""
     tell_from_head(site, job, why)
-    watcher.step(full=False)
-    site.scheduler.end(native, EndCause.CANCELLED, site.clock.now())
-    watcher.step(full=True)
-    site.clock.tick(2 * SETTLE_S)
-    watcher.step(full=True)
-    assert (site.job(job.id).state.is_terminal, site.job(job.id).pending_reason) == (True, "")
+    site.watch(full=False)
+    after = end(site, job, EndCause.CANCELLED)
+    assert (after.state.is_terminal, after.pending_reason) == (True, "")
 
 
-def test_watcher_writes_nothing_when_nothing_changed(site: Site, watcher: Watcher) -> None:
+def test_watcher_writes_nothing_when_nothing_changed(site: Site) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     revision = site.job(job.id).revision
     for _ in range(5):
-        assert watcher.step(full=True) == 0
+        assert site.watch() == 0
     assert site.job(job.id).revision == revision
 
 
-def test_second_watcher_does_nothing_until_first_closes(site: Site, watcher: Watcher) -> None:
+def test_second_watcher_does_nothing_until_first_closes(site: Site) -> None:
     job = site.deployed()
-    watcher.step(full=True)
+    site.watch()
     other = Watcher(site.platform)
     write_events(site, job, [("learner", site.clock.now())])
     assert other.step(full=True) == 0
-    watcher.close()
+    site.watcher.close()
     assert other.step(full=True) >= 1
 
 
-def test_watcher_returns_requeued_job_to_queued(site: Site, watcher: Watcher) -> None:
+def test_watcher_returns_requeued_job_to_queued(site: Site) -> None:
     job = site.deployed()
+    native = NativeId(job.native_id)
     write_events(site, job, [("learner", site.clock.now())])
-    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.RUNNING, "RUNNING")
-    watcher.step(full=True)
-    site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.PENDING, "PENDING", reason="BeginTime", restarts=1)
-    watcher.step(full=True)
+    site.scheduler.seen[native] = Observation(Phase.RUNNING, "RUNNING")
+    site.watch()
+    site.scheduler.wait(native, restarts=1)
+    site.watch()
     assert site.job(job.id).state is JobState.QUEUED
     assert site.platform.store.history(job.id)[-1].cause == "requeued"
 
 
-def test_watcher_cancels_queued_job_without_waiting_for_final_record(site: Site, watcher: Watcher) -> None:
+def test_watcher_cancels_queued_job_without_waiting_for_final_record(site: Site) -> None:
     """Slurm reports such a job as started and ended at the moment of the cancellation, on no node."""
     job = site.deployed()
     cancel_job(site.platform, site.caller, job.id)
-    watcher.step(full=True)
-    now = site.clock.now()
-    site.scheduler.end(NativeId(job.native_id), EndCause.CANCELLED, now, started=now)
-    watcher.step(full=True)
-    assert site.job(job.id).state is JobState.CANCELLED
+    site.watch()
+    assert site.end(job, EndCause.CANCELLED, started=site.clock.now()).state is JobState.CANCELLED
 
 
-def test_watcher_adopts_native_job_that_holds_claim_and_cancels_the_other(site: Site, watcher: Watcher) -> None:
+def test_watcher_adopts_native_job_that_holds_claim_and_cancels_the_other(site: Site) -> None:
     job = site.deployed()
     late = site.scheduler.accept(job.token)
     claim = Path(site.attempt(job).claim)
     claim.mkdir()
     (claim / "owner.json").write_text(f'{{"native_id": "{late}"}}')
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).native_id == str(late)
     assert [str(native) for native in site.scheduler.cancelled] == [job.native_id]
     write_final(site, site.job(job.id))
     site.scheduler.end(late, EndCause.SUCCESS, site.clock.now())
-    site.clock.tick(30)
-    watcher.step(full=True)
+    watch(site, 1, pause_s=30)
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_watcher_ignores_native_id_reused_for_another_attempt(site: Site, watcher: Watcher) -> None:
+def test_watcher_ignores_native_id_reused_for_another_attempt(site: Site) -> None:
     """A controller that lost its last seconds in a crash forgets jobs and uses their numbers again."""
     job = site.deployed()
     native = NativeId(job.native_id)
-    watcher.step(full=True)
+    site.watch()
     site.scheduler.seen[native] = Observation(Phase.ENDED, "CANCELLED", EndCause.CANCELLED, name="training-zzzzzzzzz-1")
     cancel_job(site.platform, site.caller, job.id)
     for _ in range(FORGOTTEN_AFTER - 1):
-        watcher.step(full=True)
+        site.watch()
         assert site.job(job.id).state is JobState.QUEUED
         site.clock.tick(60)
     assert site.scheduler.cancelled == []
     write_final(site, job)
-    watcher.step(full=True)
+    site.watch()
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_watcher_observes_other_jobs_when_cancel_request_is_refused(site: Site, watcher: Watcher) -> None:
+def test_watcher_observes_other_jobs_when_cancel_request_is_refused(site: Site) -> None:
     job, other = site.deployed("one"), site.deployed("two")
     cancel_job(site.platform, site.caller, job.id)
     site.scheduler.refuse_cancel = "Access/permission denied"
     write_final(site, other)
-    site.scheduler.end(NativeId(other.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=True)
-    assert site.job(other.id).state is JobState.COMPLETED
+    assert site.end(other, EndCause.SUCCESS).state is JobState.COMPLETED
 
 
-def test_watcher_queries_scheduler_once_soon_after_final_record(site: Site, watcher: Watcher) -> None:
+def test_watcher_queries_scheduler_once_soon_after_final_record(site: Site) -> None:
     job = site.deployed()
     write_final(site, job)
     write_events(site, job, [("store-results", site.clock.now())])
-    watcher.step(full=False)
+    site.watch(full=False)
     assert site.scheduler.observe_calls == 0
     site.clock.tick(LOOK_SOON_S)
     site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
-    watcher.step(full=False)
+    site.watch(full=False)
     assert site.job(job.id).state is JobState.COMPLETED
     for _ in range(5):
         site.clock.tick(LOOK_SOON_S)
-        watcher.step(full=False)
+        site.watch(full=False)
     assert site.scheduler.observe_calls == 1
 
 
-def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site, watcher: Watcher) -> None:
+def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site) -> None:
     job = site.deployed()
     write_events(site, job, [("learner", site.clock.now())])
-    heartbeat = Path(site.attempt(job).heartbeat(0))
-    heartbeat.touch()
-    os.utime(heartbeat, (site.clock.now(), site.clock.now()))
+    site.head(job).beats()
     native = NativeId(job.native_id)
     del site.scheduler.seen[native]
     site.scheduler.forgotten.add(native)
-    for _ in range(2 * FORGOTTEN_AFTER):
-        watcher.step(full=True)
+    watch(site, 2 * FORGOTTEN_AFTER)
     assert site.job(job.id).state is JobState.PROCESSING
-    site.clock.tick(STILL_ALIVE_S + 1)
-    watcher.step(full=True)
+    watch(site, 1, pause_s=STILL_ALIVE_S + 1)
     last = site.platform.store.history(job.id)[-1]
     assert (last.state, last.error_code) == (JobState.PENDING, "S106")
     assert "forgotten the job" in last.message
 
 
-def test_watcher_records_no_requeue_from_observation_before_start(site: Site, watcher: Watcher) -> None:
+def test_watcher_records_no_requeue_from_observation_before_start(site: Site) -> None:
     """The scheduler was asked while the job waited; all that follows comes from files until it is asked again."""
     job = site.deployed()
     start = site.clock.now()
     site.scheduler.seen[NativeId(job.native_id)] = Observation(Phase.PENDING, "PENDING", submitted_at=start)
-    watcher.step(full=True)
+    site.watch()
     phases = [("load-model", start + 1), ("learner", start + 2), ("store-results", start + 3)]
     for count in (2, 3):
         write_events(site, job, phases[:count])
         site.clock.tick(2)
-        watcher.step(full=False)
+        site.watch(full=False)
     assert site.states(job) == ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING"]
+
+
+def test_watcher_catches_up_with_ended_jobs_in_first_round(site: Site) -> None:
+    jobs = [site.deployed(key) for key in ("one", "two")]
+    for job in jobs:
+        write_final(site, job)
+        site.scheduler.end(NativeId(job.native_id), EndCause.SUCCESS, site.clock.now())
+    before = site.watcher.is_caught_up
+    site.watch()
+    assert (before, site.watcher.is_caught_up) == (False, True)
+    assert {site.job(job.id).state for job in jobs} == {JobState.COMPLETED}
+    assert site.scheduler.observe_calls == 1
+
+
+def test_watcher_follows_continuations_without_another_listing(site: Site) -> None:
+    """The bell of the job is taken down when its first attempt is read, and nobody rings for the later ones again."""
+    job = site.deployed()
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    head.goes_on()
+    native = site.scheduler.accept(f"{job.id}-2")  # type: ignore[arg-type]
+    site.watch()
+    assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.DEPLOYING, False)
+    assert site.watch(full=False) == 0
+    site.deploy()
+    last = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    last.starts()
+    last.stores()
+    last.ends(Outcome.COMPLETED, exit_code=0)
+    site.scheduler.end(native, EndCause.SUCCESS, site.clock.now())
+    take_bells_down(site)
+    site.watch(full=False)
+    assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.PROCESSING, False)
+    site.clock.tick(LOOK_SOON_S)
+    site.watch(full=False)
+    assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.COMPLETED, True)
+    assert site.scheduler.observe_calls == 1
+
+
+def test_watcher_catches_up_when_scheduler_does_not_answer(site: Site) -> None:
+    site.deployed()
+    site.scheduler.down = True
+    site.watch()
+    assert site.watcher.is_caught_up
+
+
+def test_watcher_catches_up_at_once_when_another_daemon_is_leader(site: Site) -> None:
+    site.watch()
+    other = Watcher(site.platform)
+    before = other.is_caught_up
+    other.step(full=True)
+    assert (before, other.is_caught_up) == (False, True)
+
+
+@pytest.mark.parametrize("rung", [True, False])
+def test_watcher_fails_forgotten_job_by_final_record_with_or_without_doorbell(site: Site, rung: bool) -> None:
+    job = site.deployed()
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    head.ends(Outcome.FAILED, error_code="C201", message="learner 1 ended with exit code 3", exit_code=3)
+    native = NativeId(job.native_id)
+    del site.scheduler.seen[native]
+    site.scheduler.forgotten.add(native)
+    if not rung:
+        take_bells_down(site)
+    site.watch()
+    site.clock.tick(LOOK_SOON_S)
+    site.watch(full=False)
+    assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.FAILED, True)
+    assert site.scheduler.observe_calls == (1 if rung else 2)
+
+
+def test_watcher_keeps_forgotten_job_processing_after_record_of_external_end(site: Site) -> None:
+    """What was ended from outside may have been started anew; a listing that leaves it out proves nothing yet."""
+    job = site.deployed()
+    head = FakeHead(site.platform.root, job, site.clock.now())
+    head.starts()
+    head.ends(Outcome.CANCELLED, message="ended from outside")
+    native = NativeId(job.native_id)
+    del site.scheduler.seen[native]
+    site.scheduler.forgotten.add(native)
+    site.watch()
+    assert site.job(job.id).state is JobState.PROCESSING
+
+
+@pytest.mark.parametrize(("ago_s", "state"), [(SETTLE_S, JobState.PROCESSING), (LONG_AGO_S, JobState.PENDING)])
+def test_watcher_waits_for_final_record_only_if_job_ended_recently(site: Site, ago_s: float, state: JobState) -> None:
+    job = site.deployed()
+    FakeHead(site.platform.root, job, site.clock.now()).starts()
+    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
+    site.clock.tick(ago_s)
+    site.watch()
+    assert site.job(job.id).state is state
+
+
+def take_bells_down(site: Site) -> None:
+    """As a daemon does that is killed before it has read."""
+    for bell in Path(site.platform.root.doorbell).iterdir():
+        bell.unlink()

@@ -8,7 +8,6 @@ from ffdl_batch.domain.incident import Evidence, Incident
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import get_job
 from ffdl_batch.services.reports.faults import FaultsAsked, report_faults
 from tests.unit.services.conftest import Site
 
@@ -48,8 +47,8 @@ def test_fault_report_lists_incidents_of_period_with_job_name_and_owner(site: Si
 def test_get_job_returns_only_its_own_incidents(site: Site) -> None:
     job, other = site.deployed("k1"), site.deployed("k2")
     note(site, job, "end-0")
-    assert [one.episode for one in get_job(site.platform, site.caller, job.id).incidents] == ["end-0"]
-    assert get_job(site.platform, site.caller, other.id).incidents == ()
+    assert [one.episode for one in site.view(job).incidents] == ["end-0"]
+    assert site.view(other).incidents == ()
 
 
 def test_fault_report_shows_other_users_only_to_administrators(site: Site) -> None:

@@ -211,9 +211,6 @@ def test_job_uses_pages_through_all_jobs_without_holding_connection(
     assert seen == [f"training-{number:09}" for number in range(1, 11)]
 
 
-# ------------------------------------------------------------------------------------------------ efficiency
-
-
 def sampled(site: Site, number: int, samples: list[tuple[float, list[float | None]]], node: int = 0) -> Path:
     """What a node controller would have written."""
     directory = Path(site.platform.root.job(f"training-{number:09}").attempt(1).metrics)
