@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ffdl_batch.domain.views import AttemptView, EventView
+from tests import preloaded
+from tests.unit.cli.programs import FFDL, environment
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 JOB = "training-000000001"
 MANIFEST = "name: digits\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\n"
 CONFIRMED = AttemptView(
-    1,
-    "4711",
-    "slurm",
-    0.0,
-    ended_at=109.0,
-    interruption="timeout",
-    played=True,
-    checkpoint_asked=True,
-    checkpoint_confirmed=True,
-    checkpoint_answered=True,
-    checkpoint_took_s=3.2,
-    checkpoint_saved_at=1_800_000_000.0,
-)
+    1, "4711", "slurm", 0.0, ended_at=109.0, interruption="timeout", played=True, checkpoint_asked=True,
+    checkpoint_confirmed=True, checkpoint_answered=True, checkpoint_took_s=3.2, checkpoint_saved_at=1_800_000_000.0,
+)  # fmt: skip
 IGNORED = AttemptView(1, "4711", "slurm", 0.0, ended_at=109.0, checkpoint_asked=True, checkpoint_took_s=61.0)
 
 
@@ -70,3 +65,20 @@ class Silent(Stage):
 
     def act(self, verb: str, job_id: str) -> None:
         """The daemon's side."""
+
+
+def start(daemon: FakeDaemon, *arguments: str | Path, program: tuple[str, ...] = FFDL) -> subprocess.Popen[str]:
+    """Start ``ffdl drill`` as a process."""
+    return preloaded.Popen(
+        [*program, "drill", *map(str, arguments)],
+        # A signal comes between any two steps, also between the making of a socket and what would close it.
+        env=environment(daemon, {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_event(daemon: FakeDaemon, process: subprocess.Popen[str]) -> None:
+    """Return when the drill has played its event."""
+    while not daemon.acts:
+        assert process.poll() is None
+        time.sleep(0.01)

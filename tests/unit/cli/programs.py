@@ -34,15 +34,9 @@ def run(
     """One run to its end."""
     start = preloaded.run if program in (FFDL, FFDL_SUBMIT) else subprocess.run
     return start(
-        [*program, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment(daemon, env),
-        cwd=cwd or Path(__file__).parents[3],
-        input=text,
-        timeout=300,
-        check=False,
-    )
+        [*program, *map(str, arguments)], capture_output=True, text=True, env=environment(daemon, env),
+        cwd=cwd or Path(__file__).parents[3], input=text, timeout=300, check=False,
+    )  # fmt: skip
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:

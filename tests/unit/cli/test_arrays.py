@@ -18,15 +18,10 @@ IDS = [f"training-000001{n:03d}" for n in range(3)]
 def array(daemon: FakeDaemon) -> FakeDaemon:
     """A daemon that knows one array: one job has ended, one runs, one waits."""
     for index, (job_id, state) in enumerate(zip(IDS, ("COMPLETED", "PROCESSING", "PENDING"), strict=True)):
-        daemon.jobs[job_id] = make_job(
-            job_id,
-            name=f"digits[{index}]",
-            state=state,
-            ended_at=1_800_000_100.0 if state == "COMPLETED" else None,
-            array=ARRAY,
-            array_index=index,
-            array_values={"LR": f"0.{index}", "DEPTH": "2"},
-        )
+        values = {"LR": f"0.{index}", "DEPTH": "2"}
+        ended_at = 1_800_000_100.0 if state == "COMPLETED" else None
+        job = make_job(job_id, name=f"digits[{index}]", state=state, ended_at=ended_at)
+        daemon.jobs[job_id] = replace(job, array=ARRAY, array_index=index, array_values=values)
     return daemon
 
 
@@ -36,22 +31,15 @@ def end_all(daemon: FakeDaemon, *states: str, exit_code: int | None = None) -> N
         daemon.jobs[job_id] = replace(daemon.jobs[job_id], state=state, ended_at=1.0, exit_code=exit_code)
 
 
-# ------------------------------------------------------------------------------------------------ submitting
-
-
-def test_submit_prints_array_id_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_prints_one_array_id_per_manifest_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.elements = 3
     done = run(FFDL_SUBMIT, "--array=0-2%2", manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout) == (0, f"Submitted batch job {ARRAY}\n")
     assert done.stderr == f"ffdl-submit: {ARRAY} is an array of 3 jobs; ffdl list --array {ARRAY} shows them\n"
     (sent,) = daemon.submissions.values()
     assert (sent.options, sent.expected) == ({"array": "0-2%2"}, "any")
-
-
-def test_submit_parsable_prints_one_array_id_per_manifest(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    daemon.elements = 3
     done = run(FFDL_SUBMIT, "--parsable", "-a", "1,3", manifest, manifest, model, daemon=daemon)
-    assert done.stdout == f"{ARRAY}\narray-000000002\n"
+    assert done.stdout == "array-000000002\narray-000000003\n"
 
 
 def test_submit_prints_element_ids_in_json_and_verbose_output(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
@@ -59,9 +47,8 @@ def test_submit_prints_element_ids_in_json_and_verbose_output(daemon: FakeDaemon
     told = json_lines(run(FFDL_SUBMIT, "--json", manifest, model, daemon=daemon).stdout)[0]["result"]
     assert (told["id"], told["elements"]) == (ARRAY, IDS)
     verbose = run(FFDL_SUBMIT, "-v", manifest, model, daemon=daemon).stderr
-    assert [word for word in verbose.split() if word.startswith("training-")] == [
-        f"training-000002{n:03d}" for n in range(3)
-    ]
+    ids = [word for word in verbose.split() if word.startswith("training-")]
+    assert ids == [f"training-000002{n:03d}" for n in range(3)]
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon).stderr == ""
 
 
@@ -84,42 +71,29 @@ def test_submit_wait_exits_with_largest_exit_status_of_array(daemon: FakeDaemon,
     assert IDS[1] in done.stderr and IDS[0] not in done.stderr
 
 
-# ------------------------------------------------------------------------------------------------ looking
-
-
-def test_list_filters_jobs_by_array(array: FakeDaemon) -> None:
+def test_list_filters_jobs_by_array_and_keeps_index_of_truncated_name(array: FakeDaemon) -> None:
     array.jobs["training-other0000"] = make_job("training-other0000")
     done = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array)
-    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
-        [job_id, f"digits[{index}]"] for index, job_id in enumerate(IDS)
-    ]
+    rows = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert rows == [[job_id, f"digits[{index}]"] for index, job_id in enumerate(IDS)]
     assert array.requests == [f"GET /api/v1/jobs?limit=10000&array={ARRAY}"]
-
-
-def test_list_keeps_array_index_of_truncated_name(array: FakeDaemon) -> None:
     array.jobs[IDS[1]] = replace(array.jobs[IDS[1]], name="n" * 40 + "[1]")
     line = run(FFDL, "list", "-h", "--array", ARRAY, daemon=array).stdout.splitlines()[1]
     assert line.split()[1] == "n" * 24 + "+[1]"
 
 
-def test_show_prints_array_summary(array: FakeDaemon) -> None:
+def test_show_prints_array_summary_and_place_of_job_in_array(array: FakeDaemon) -> None:
     done = run(FFDL, "show", ARRAY, daemon=array)
     assert done.returncode == 0
     assert "Array:               array-000000001" in done.stdout
     for text in ("Jobs:                3", "At once:             2", "Sweep over:          LR", "COMPLETED    1"):
         assert text in done.stdout, done.stdout
-    assert json_lines(run(FFDL, "show", "--json", ARRAY, daemon=array).stdout)[0]["array"]["states"] == {
-        "COMPLETED": 1,
-        "PROCESSING": 1,
-        "PENDING": 1,
-    }
+    (document,) = json_lines(run(FFDL, "show", "--json", ARRAY, daemon=array).stdout)
+    assert document["array"]["states"] == {"COMPLETED": 1, "PROCESSING": 1, "PENDING": 1}
+    element = run(FFDL, "show", IDS[1], daemon=array)
+    assert f"Array:               {ARRAY}_1  [LR=0.1 DEPTH=2]" in element.stdout, element.stdout
     unknown = run(FFDL, "show", "array-000000009", daemon=array)
     assert (unknown.returncode, "there is no array array-000000009" in unknown.stderr) == (1, True)
-
-
-def test_show_prints_array_index_and_values_of_job(array: FakeDaemon) -> None:
-    done = run(FFDL, "show", IDS[1], daemon=array)
-    assert f"Array:               {ARRAY}_1  [LR=0.1 DEPTH=2]" in done.stdout, done.stdout
 
 
 def test_wait_prints_array_states_and_exits_with_job_exit_status(array: FakeDaemon) -> None:
@@ -132,16 +106,10 @@ def test_wait_prints_array_states_and_exits_with_job_exit_status(array: FakeDaem
     assert done.returncode == 3
 
 
-# ------------------------------------------------------------------------------------------------ acting
-
-
 @pytest.mark.parametrize("verb", ["cancel", "halt"])
 def test_cancel_and_halt_request_every_unfinished_job_of_array(array: FakeDaemon, verb: str) -> None:
     done = run(FFDL, verb, ARRAY, daemon=array)
-    assert (done.returncode, done.stdout) == (
-        0,
-        f"{ARRAY} 1 COMPLETED, 1 PROCESSING, 1 PENDING; {verb} requested\n",
-    )
+    assert (done.returncode, done.stdout) == (0, f"{ARRAY} 1 COMPLETED, 1 PROCESSING, 1 PENDING; {verb} requested\n")
     assert [array.jobs[job_id].wish for job_id in IDS] == ["none", verb, verb]
     missing = run(FFDL, verb, "array-000000009", IDS[1], daemon=array)
     assert (missing.returncode, missing.stdout) == (1, f"{IDS[1]} PROCESSING, {verb} requested\n")

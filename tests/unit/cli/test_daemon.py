@@ -13,19 +13,18 @@ from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, 
 from tests.unit.client.fake_daemon import FakeDaemon
 
 
+def holder() -> dict[str, object]:
+    """What a lock says of process 1."""
+    machine = this_machine()
+    place = {"host": machine.host, "boot_id": machine.boot_id, "start_ticks": machine.start_ticks(1)}
+    return {**place, "pid": 1, "socket": "", "started_at": 1_800_000_000.0}
+
+
 def write_lock(daemon: FakeDaemon, **environ: str) -> None:
     """As if the fake daemon, which calls itself process 1, had been started with this environment."""
     env = environment(daemon, environ)
-    machine = this_machine()
-    lock = {
-        "host": machine.host,
-        "pid": 1,
-        "boot_id": machine.boot_id,
-        "start_ticks": machine.start_ticks(1),
-        "socket": str(daemon.path),
-        "started_at": 1_800_000_000.0,
-        "settings": take_fingerprints(load_settings(cwd=Path("/"), environ=env), env),
-    }
+    settings = take_fingerprints(load_settings(cwd=Path("/"), environ=env), env)
+    lock = holder() | {"socket": str(daemon.path), "settings": settings}
     state = Path(env["FFDL_STATE_DIR"])
     state.mkdir(exist_ok=True)
     (state / "daemon.lock").write_text(json.dumps(lock))
@@ -44,9 +43,7 @@ def test_daemon_status_exits_75_when_daemon_does_not_answer(short_dir: Path) -> 
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "s"))
         silent.listen()
-        machine = this_machine()
-        lock = {"host": machine.host, "pid": 1, "boot_id": machine.boot_id, "start_ticks": machine.start_ticks(1)}
-        (short_dir / "daemon.lock").write_text(json.dumps({**lock, "socket": "", "started_at": 1_800_000_000.0}))
+        (short_dir / "daemon.lock").write_text(json.dumps(holder()))
         env = {"FFDL_STATE_DIR": str(short_dir), "FFDL_SOCKET": str(short_dir / "s")}
         done = run(FFDL, "daemon", "status", env=env)
     assert (done.returncode, done.stdout) == (75, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,8 @@ from ffdl_batch.cli.drill_report import EVENTS
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
 from ffdl_batch.domain.limits import LeadFrom, Limits
 from ffdl_batch.domain.views import AttemptView
-from tests import preloaded
-from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage
-from tests.unit.cli.programs import FFDL, environment, json_lines, run
+from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage, start, wait_for_event
+from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 
@@ -75,17 +73,17 @@ def test_drill_preempt_fails_if_learners_ignore_checkpoint_request(daemon: FakeD
 
 
 @pytest.mark.parametrize(
-    ("saved_ago_s", "goes_on", "code", "result"),
+    ("saved_ago_s", "code", "result"),
     [
-        (30.0, True, 0, "there is a checkpoint to go on from, and the next attempt started"),
-        (None, True, 1, "no saved checkpoint is known"),
+        (30.0, 0, "there is a checkpoint to go on from, and the next attempt started"),
+        (None, 1, "no saved checkpoint is known"),
     ],
 )
 def test_drill_node_fail_requires_saved_checkpoint(
-    daemon: FakeDaemon, saved_ago_s: float | None, goes_on: bool, code: int, result: str
+    daemon: FakeDaemon, saved_ago_s: float | None, code: int, result: str
 ) -> None:
     saved_at = None if saved_ago_s is None else time.time() - saved_ago_s
-    Stage(daemon, AttemptView(1, "4711", "slurm", 0.0, checkpoint_saved_at=saved_at), goes_on=goes_on).begin()
+    Stage(daemon, AttemptView(1, "4711", "slurm", 0.0, checkpoint_saved_at=saved_at), goes_on=True).begin()
     done = run(FFDL, "drill", "node-fail", JOB, daemon=daemon)
     assert (done.returncode, f"Result:              {result}" in done.stdout.splitlines()) == (code, True)
     assert ("What to do:          save regularly" in done.stdout) == (saved_at is None)
@@ -142,16 +140,8 @@ def test_drill_reports_checkpoint_if_next_attempt_exceeds_queue_timeout(
 
 def test_drill_prints_how_job_continues_after_ctrl_c(daemon: FakeDaemon) -> None:
     Silent(daemon, CONFIRMED).begin()
-    process = preloaded.Popen(
-        [*FFDL, "drill", "halt", JOB],
-        env=environment(daemon),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not daemon.acts:
-        assert process.poll() is None
-        time.sleep(0.01)
+    process = start(daemon, "halt", JOB)
+    wait_for_event(daemon, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -224,6 +214,5 @@ def test_drill_help_lists_drill_options_before_job_options() -> None:
     own, _, jobs = text.partition("Options of the job, for a trial run (MANIFEST) only:")
     assert all(f"  --{name} " in own for name in ("after", "timeout", "queue-timeout", "no-resume"))
     assert "--partition" in jobs and "--partition" not in own
-    assert [line.split()[0] for line in own.splitlines() if line.startswith("  ") and line.split()[0] in EVENTS] == [
-        *EVENTS
-    ]
+    words = [line.split()[0] for line in own.splitlines() if line.startswith("  ")]
+    assert [word for word in words if word in EVENTS] == [*EVENTS]

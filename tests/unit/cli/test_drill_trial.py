@@ -12,9 +12,8 @@ import pytest
 from ffdl_batch.cli import drill_trial
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
-from tests import preloaded
-from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage
-from tests.unit.cli.programs import FFDL, environment, run
+from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage, start, wait_for_event
+from tests.unit.cli.programs import FFDL, run
 from tests.unit.client.fake_daemon import FakeDaemon
 
 
@@ -45,18 +44,6 @@ def test_drill_trial_cancels_job_after_timeout(daemon: FakeDaemon, trial: Path, 
     assert daemon.requests[-1] == f"POST /api/v1/jobs/{JOB}/cancel"
 
 
-def start(daemon: FakeDaemon, *arguments: str | Path) -> subprocess.Popen[str]:
-    """The command as a process."""
-    return preloaded.Popen(
-        [*FFDL, "drill", *map(str, arguments)],
-        # A signal comes between any two steps, also between the making of a socket and what would close it.
-        env=environment(daemon, {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -64,16 +51,12 @@ ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 def test_drill_trial_cancels_job_on_signal(daemon: FakeDaemon, trial: Path, number: signal.Signals) -> None:
     Silent(daemon, CONFIRMED).begin()
     process = start(daemon, "timeout", "--after", "0", trial / "manifest.yml")
-    while not daemon.acts:
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_for_event(daemon, process)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number, errors
-    assert errors.splitlines()[-2:] == [
-        f"ffdl: trial run {JOB} is being cancelled",
-        f"ffdl: interrupted by {number.name}",
-    ], errors
+    said = [f"ffdl: trial run {JOB} is being cancelled", f"ffdl: interrupted by {number.name}"]
+    assert errors.splitlines()[-2:] == said, errors
     assert f"POST /api/v1/jobs/{JOB}/cancel" in daemon.requests
 
 
@@ -135,17 +118,9 @@ def test_drill_trial_reports_possible_submission_after_second_ctrl_c(daemon: Fak
 def test_drill_trial_continues_if_hangup_is_ignored(daemon: FakeDaemon, trial: Path) -> None:
     """As under nohup."""
     Silent(daemon, CONFIRMED).begin()
-    command = [*FFDL, "drill", "timeout", "--after", "0", "--timeout", "2", str(trial / "manifest.yml")]
-    process = preloaded.Popen(
-        ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command],
-        env=environment(daemon),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not daemon.acts:
-        assert process.poll() is None
-        time.sleep(0.01)
+    arguments = ("timeout", "--after", "0", "--timeout", "2", trial / "manifest.yml")
+    process = start(daemon, *arguments, program=("/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *FFDL))
+    wait_for_event(daemon, process)
     process.send_signal(signal.SIGHUP)
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, "interrupted" in errors) == (124, False), errors

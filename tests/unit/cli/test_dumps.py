@@ -7,8 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,31 +49,21 @@ def cores(tmp_path: Path) -> Path:
     return directory
 
 
-@contextmanager
-def silent_daemon(directory: Path) -> Iterator[tuple[Path, socket.socket]]:
-    """A socket behind which nobody answers."""
-    path = directory / "ffdl.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-        listening.bind(str(path))
-        listening.listen()
-        yield path, listening
-
-
 @pytest.mark.parametrize("words", [FFDL_SUBMIT, (*FFDL_SUBMIT, "--dry-run"), (*FFDL, "drill", "halt")])
 def test_submit_and_drill_leave_no_core_dump_after_reading_manifest(
     words: tuple[str, ...], cores: Path, short_dir: Path, tmp_path: Path, model: Path
 ) -> None:
     (tmp_path / "manifest.yml").write_text(MANIFEST)
     (tmp_path / "password").write_text("planted")
-    with silent_daemon(short_dir) as (path, listening):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:  # nobody answers
+        path = short_dir / "ffdl.sock"
+        listening.bind(str(path))
+        listening.listen()
         process = subprocess.Popen(
             [*WITH_CORES, *words, str(tmp_path / "manifest.yml"), str(model)],
-            env=environment(None, {"FFDL_SOCKET": str(path), "KEY": "planted", "HOME": str(tmp_path)}),
-            cwd=cores,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+            env=environment(None, {"FFDL_SOCKET": str(path), "KEY": "planted", "HOME": str(tmp_path)}), cwd=cores,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
         with process:
             listening.settimeout(60)
             connection, _ = listening.accept()

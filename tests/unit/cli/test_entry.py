@@ -100,8 +100,7 @@ def test_list_reports_lack_of_memory_or_descriptors_in_one_line(tmp_path: Path, 
     """In a command's own work, where errors of the client and of files have sentences of their own."""
     broken = f"import ffdl_batch.config.load as load\ndef fail(*a, **k): raise {lacking}\nload.load_settings = fail\n"
     argv = [sys.executable, "-c", broken + "from ffdl_batch.cli.main import main; main()", "list"]
-    done = subprocess.run(
-        argv, env=environment(None, {"HOME": str(tmp_path)}), capture_output=True, text=True, timeout=60, check=False
-    )
+    env = environment(None, {"HOME": str(tmp_path)})
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (75, 1), done.stderr
     assert "ulimit" in done.stderr and "defect" not in done.stderr

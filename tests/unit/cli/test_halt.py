@@ -20,21 +20,9 @@ T0 = 1_800_000_000.0
 SENTENCE = "halted on request; no checkpoint was confirmed"
 HALTED = make_job(JOB, state="HALTED", ended_at=T0 + 100, message=SENTENCE, exit_code=0)
 FIRST = AttemptView(
-    1,
-    "4711",
-    "slurm",
-    T0,
-    T0 + 1,
-    T0 + 60,
-    interruption="timeout",
-    nodes="n1",
-    checkpoint_asked=True,
-    checkpoint_confirmed=True,
-    checkpoint_answered=True,
-    checkpoint_took_s=3.14,
-    checkpoint_saved_at=T0 + 59,
-    owed=True,
-)
+    1, "4711", "slurm", T0, T0 + 1, T0 + 60, interruption="timeout", nodes="n1", owed=True, checkpoint_asked=True,
+    checkpoint_confirmed=True, checkpoint_answered=True, checkpoint_took_s=3.14, checkpoint_saved_at=T0 + 59,
+)  # fmt: skip
 SECOND = AttemptView(2, "", "slurm", T0 + 61)
 
 
@@ -78,13 +66,12 @@ def test_halt_reports_why_request_is_delayed_or_overruled(jobs: FakeDaemon) -> N
     jobs.jobs = {job_id: make_job(job_id) for job_id in told}
     jobs.on_act = lambda _, job_id: jobs.jobs.update({job_id: told[job_id]})
     done = run(FFDL, "halt", *told, daemon=jobs)
-    assert done.stderr == (
-        f"ffdl: {JOB}: {suspended}\nffdl: {OTHER}: it is being cancelled, and a halt does not take that back\n"
-    )
+    overruled = f"ffdl: {OTHER}: it is being cancelled, and a halt does not take that back\n"
+    assert done.stderr == f"ffdl: {JOB}: {suspended}\n{overruled}"
     assert done.stdout.splitlines()[1:] == [f"{OTHER} PROCESSING, cancel requested", f"{QUEUED} QUEUED, halt requested"]
 
 
-def test_halt_wait_waits_for_all_jobs_and_reports_unconfirmed_checkpoint(jobs: FakeDaemon) -> None:
+def test_halt_wait_waits_for_all_jobs_and_reports_how_they_ended(jobs: FakeDaemon) -> None:
     jobs.on_wait = lambda job_id: HALTED if job_id == JOB else jobs.jobs[job_id]
     done = run(FFDL, "halt", "--wait", JOB, OTHER, daemon=jobs)
     assert (done.returncode, done.stdout) == (0, f"{JOB} HALTED\n{OTHER} COMPLETED\n")
@@ -93,9 +80,6 @@ def test_halt_wait_waits_for_all_jobs_and_reports_unconfirmed_checkpoint(jobs: F
     assert [request.split("/")[-1].partition("?")[0] for request in asked] == ["halt", "halt", "wait", "wait"]
     (first, second) = json_lines(run(FFDL, "halt", "--wait", "--json", JOB, OTHER, daemon=jobs).stdout)
     assert (first["job"]["state"], second["job"]["state"]) == ("HALTED", "COMPLETED")
-
-
-def test_halt_wait_exits_with_job_exit_status_if_job_failed(jobs: FakeDaemon) -> None:
     jobs.on_wait = lambda job_id: make_job(job_id, state="FAILED", exit_code=3)
     assert run(FFDL, "halt", "--wait", JOB, daemon=jobs).returncode == 3
 
@@ -135,15 +119,9 @@ def test_resume_reports_refusal_and_continues_with_other_jobs(jobs: FakeDaemon) 
 
 
 def test_submit_wait_follows_job_through_all_attempts(jobs: FakeDaemon, manifest: Path, model: Path) -> None:
-    course = iter(
-        [
-            make_job(JOB, attempt=1),
-            make_job(JOB, state="DEPLOYING", attempt=2),
-            make_job(JOB, state="PENDING", attempt=2),
-            make_job(JOB, state="PROCESSING", attempt=3),
-            replace(HALTED, attempt=3),
-        ]
-    )
+    states = [("PROCESSING", 1), ("DEPLOYING", 2), ("PENDING", 2), ("PROCESSING", 3)]
+    running = [make_job(JOB, state=state, attempt=attempt) for state, attempt in states]
+    course = iter([*running, replace(HALTED, attempt=3)])
     jobs.on_wait = lambda _: next(course)
     done = run(FFDL_SUBMIT, "--wait", "--json", manifest, model, daemon=jobs)
     submitted, ended = json_lines(done.stdout)
@@ -153,27 +131,21 @@ def test_submit_wait_follows_job_through_all_attempts(jobs: FakeDaemon, manifest
 
 
 def test_show_prints_table_of_attempts(jobs: FakeDaemon) -> None:
-    jobs.jobs[JOB] = make_job(
-        JOB,
-        state="QUEUED",
-        attempt=2,
-        attempts=(FIRST, SECOND),
-        job_dir="/jobs/x",
-        overrides={"gpus": "2", "batch.exclude": "n3"},
-    )
+    overrides = {"gpus": "2", "batch.exclude": "n3"}
+    attempts = (FIRST, SECOND)
+    jobs.jobs[JOB] = make_job(JOB, state="QUEUED", attempt=2, attempts=attempts, job_dir="/jobs/x", overrides=overrides)
     lines = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout.splitlines()
     table = lines[lines.index("Attempts:") + 1 :][:3]
     assert " ".join(table[0].split()) == "ATTEMPT SCHEDULER'S ID NODES FROM TO ENDED BECAUSE CHECKPOINT"
-    assert table[1].startswith(
-        "1        4711            n1     2027-01-15T08:00:01  2027-01-15T08:01:00  the time limit"
-    )
+    first = "1        4711            n1     2027-01-15T08:00:01  2027-01-15T08:01:00  the time limit"
+    assert table[1].startswith(first)
     assert table[1].endswith("the time limit was reached  confirmed after 3.1 s")
     assert table[2].split() == ["2", "none", "N/A", "2027-01-15T08:01:01", "N/A"]
     text = "\n".join(lines)
-    assert (
+    owed = (
         "Results owed:        by attempt 1: not everything could be stored: results and logs lie in /jobs/x/attempt-1"
-        in text
     )
+    assert owed in text
     assert "/jobs/x/attempt-1, and are stored by the next attempt, or by the daemon" in text
     assert "Altered:             batch.exclude is n3; gpus is 2" in text
     assert "Network planned:     none" in text
@@ -213,14 +185,11 @@ def test_show_labels_network_level_planned_until_learners_run(
     ],
 )
 def test_show_labels_result_store_by_state_of_job(jobs: FakeDaemon, changes: dict[str, object], label: str) -> None:
+    shown = run(FFDL, "show", JOB, daemon=jobs).stdout
+    assert "\nStore" not in shown and "\nTo be stored" not in shown, "it has no store"
     jobs.jobs[JOB] = make_job(JOB, stored_in=f"s3://kept/out/{JOB}", stored_at="https://s3.example.org", **changes)
     shown = run(FFDL, "show", JOB, daemon=jobs).stdout
     assert f"\n{label + ':':<20} s3://kept/out/{JOB}  [https://s3.example.org]\n" in shown
-
-
-def test_show_omits_result_store_if_job_has_none(jobs: FakeDaemon) -> None:
-    shown = run(FFDL, "show", JOB, daemon=jobs).stdout
-    assert "\nStore" not in shown and "\nTo be stored" not in shown
 
 
 def test_show_prints_when_pending_upload_was_completed(jobs: FakeDaemon) -> None:
@@ -232,17 +201,21 @@ def test_show_prints_when_pending_upload_was_completed(jobs: FakeDaemon) -> None
     assert "\nAttempt 1 paid:      2027-01-15T08:01:30 what it could not store is stored\n" in shown
 
 
-def test_show_prints_network_mechanism_after_level(jobs: FakeDaemon) -> None:
-    jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="job", network_by="vxlan")
-    assert "\nNetwork achieved:    job (vxlan)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
-    shown = json.loads(run(FFDL, "show", "--json", JOB, daemon=jobs).stdout)["job"]
-    assert (shown["network"], shown["network_by"]) == ("job", "vxlan")
-
-
-@pytest.mark.parametrize(("by", "shown"), [("none", "host"), ("none; not looked at", "host (not looked at)")])
-def test_show_prints_no_mechanism_for_host_network(jobs: FakeDaemon, by: str, shown: str) -> None:
-    jobs.jobs[JOB] = make_job(JOB, state="FAILED", network="host", network_by=by)
+@pytest.mark.parametrize(
+    ("level", "by", "shown"),
+    [
+        ("job", "vxlan", "job (vxlan)"),
+        ("host", "none", "host"),
+        ("host", "none; not looked at", "host (not looked at)"),
+    ],
+)
+def test_show_prints_network_mechanism_after_level_if_there_is_one(
+    jobs: FakeDaemon, level: str, by: str, shown: str
+) -> None:
+    jobs.jobs[JOB] = make_job(JOB, state="FAILED", network=level, network_by=by)
     assert f"\nNetwork achieved:    {shown}\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
+    found = json.loads(run(FFDL, "show", "--json", JOB, daemon=jobs).stdout)["job"]
+    assert (found["network"], found["network_by"]) == (level, by)
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,15 @@ def test_line_printer_keeps_partial_lines_of_two_learners_apart(capsys: pytest.C
     assert printed(capsys, lines) == "[1] a\n[2] b\n[1] c\n[2] d\n"
 
 
-def test_line_printer_redraws_progress_bar_on_one_terminal_line(
+def test_line_printer_redraws_bar_and_replaces_control_characters_on_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_lines, "is_terminal", lambda: True)
     lines = [piece(1, 1, "\r 1%\r 2%", partial=True), piece(1, 1, "\r 3%\x1b[2J", partial=True), piece(1, 1, " done")]
     assert printed(capsys, lines).replace("\ufffd", "?") == "[1]  2%\r\x1b[K[1]  3%?[2J done\n"
+    texts = [LogText(1, 1, "a\x1b[2J\n1%\r2%\nc", None, 1, 0, 13)]
+    LinePrinter(LineNames(learner=True, attempt=False), timestamps=False, as_json=False).print(texts)
+    assert capsys.readouterr().out.replace("\ufffd", "?") == "[1] a?[2J\n[1] 2%\n[1] c\n"
 
 
 def test_line_printer_marks_gaps_between_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,10 +68,8 @@ def test_logs_reports_lost_first_lines_unless_tail_is_given(job: FakeDaemon) -> 
     job.lines = [piece(1, 7, "a"), piece(2, 1, "b"), piece(1, 8, "c")]
     done = run(FFDL, "logs", JOB, daemon=job)
     assert done.stdout == "[1] a\n[2] b\n[1] c\n"
-    assert (
-        done.stderr
-        == "ffdl: the first 6 lines of learner 1 are gone: its log was too long, or the job itself shortened it\n"
-    )
+    lost = "ffdl: the first 6 lines of learner 1 are gone: its log was too long, or the job itself shortened it\n"
+    assert done.stderr == lost
     assert run(FFDL, "logs", "-n", "2", JOB, daemon=job).stderr == ""
 
 
@@ -120,22 +121,10 @@ def test_line_printer_writes_many_lines_in_one_call(
 
 
 def test_line_printer_marks_no_gap_between_adjacent_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = [
-        LogText(1, 3, "a\nb", None, 1, 0, 4),
-        LogText(1, 5, "c", None, 1, 4, 6),
-        LogText(1, 9, "d", None, 1, 9, 11),
-    ]
+    places = ((3, "a\nb", 0, 4), (5, "c", 4, 6), (9, "d", 9, 11))
+    texts = [LogText(1, first, text, None, 1, offset, end) for first, text, offset, end in places]
     LinePrinter(LineNames(learner=False, attempt=False), timestamps=False, as_json=False, separate=True).print(texts)
     assert capsys.readouterr().out == "a\nb\nc\n--\nd\n"
-
-
-def test_line_printer_replaces_control_characters_on_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_lines, "is_terminal", lambda: True)
-    texts = [LogText(1, 1, "a\x1b[2J\n1%\r2%\nc", None, 1, 0, 13)]
-    LinePrinter(LineNames(learner=True, attempt=False), timestamps=False, as_json=False).print(texts)
-    assert capsys.readouterr().out.replace("\ufffd", "?") == "[1] a?[2J\n[1] 2%\n[1] c\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""ffdl logs and loglines of a job with several attempts, and what ffdl show says of them."""
+"""ffdl logs, loglines and show of a job with several attempts, or without any output."""
 
 from __future__ import annotations
 
@@ -50,9 +50,8 @@ def test_logs_marks_lines_with_attempt_and_learner(job: FakeDaemon) -> None:
     assert run(FFDL, "logs", "--attempt", "1", JOB, daemon=job).stdout == "[1] a\n[2] b\n"
     by_learner = run(FFDL, "logs", "--attempt", "all", "--by-learner", JOB, daemon=job)
     assert by_learner.stdout == "[1.1] a\n[1.2] b\n[2.2] c\n"
-    assert run(FFDL, "logs", "--attempt", "all", "--learner", "2", JOB, daemon=job).stdout == (
-        "[attempt 1] b\n[attempt 2] c\n"
-    )
+    one = run(FFDL, "logs", "--attempt", "all", "--learner", "2", JOB, daemon=job)
+    assert one.stdout == "[attempt 1] b\n[attempt 2] c\n"
 
 
 @pytest.mark.parametrize("verb", ["logs", "loglines"])
@@ -80,11 +79,7 @@ def test_logs_exits_2_for_unknown_attempt(job: FakeDaemon, verb: str) -> None:
         ([True, True], 2, f"this is the output of attempt 2; {HINT}"),
         ([False, True], 2, ""),
         ([True, False], 1, "this is the output of attempt 1; attempt 2 has none"),
-        (
-            [True, True, False, False],
-            2,
-            f"this is the output of attempt 2; attempts 3 to 4 have none; {HINT}",
-        ),
+        ([True, True, False, False], 2, f"this is the output of attempt 2; attempts 3 to 4 have none; {HINT}"),
     ],
 )
 def test_logs_notes_other_attempts_once_on_stderr(
@@ -130,15 +125,53 @@ def test_show_prints_results_and_logs_of_each_attempt_that_ran(job: FakeDaemon) 
     chain = (attempt(1), attempt(2, ran=False), attempt(3))
     job.jobs[JOB] = make_job(JOB, attempt=3, attempts=chain, results="/store", logs="/j/attempt-3/logs")
     shown = run(FFDL, "show", JOB, daemon=job).stdout
-    for line in (
-        "Results:             /store\n",
-        "Logs:                /j/attempt-3/logs\n",
-        "Attempt 1 results:   /j/attempt-1/results\n",
-        "Attempt 1 logs:      /j/attempt-1/logs\n",
-        "Attempt 3 results:   /j/attempt-3/results\n",
-        "Attempt 3 logs:      /j/attempt-3/logs\n",
-    ):
+    of_job = ("Results:             /store\n", "Logs:                /j/attempt-3/logs\n")
+    kinds = ("results: ", "logs:    ")
+    of_attempts = [f"Attempt {n} {kind}  /j/attempt-{n}/{kind.strip(' :')}\n" for n in (1, 3) for kind in kinds]
+    for line in (*of_job, *of_attempts):
         assert line in shown
     assert "Attempt 2" not in shown
     (document,) = json_lines(run(FFDL, "show", "--json", JOB, daemon=job).stdout)
     assert [each["logs"] for each in document["job"]["attempts"]] == ["/j/attempt-1/logs", "", "/j/attempt-3/logs"]
+
+
+RAN = (AttemptView(1, "4711", "slurm", 0.0, logs="/j/attempt-1/logs"),)
+PLACES = {"logs": "/j/attempt-1/logs", "job_dir": "/j", "attempts": RAN}
+
+
+@pytest.mark.parametrize("state", ["PENDING", "DEPLOYING", "QUEUED"])
+def test_logs_reports_no_output_before_job_starts(daemon: FakeDaemon, state: str) -> None:
+    daemon.jobs[JOB] = make_job(JOB, state=state, attempts=(AttemptView(1, "4711", "slurm", 0.0),))
+    done = run(FFDL, "logs", JOB, daemon=daemon)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"ffdl: {JOB} is {state} and has no output yet; -f waits\n"
+    daemon.lines = [LogLine(1, 1, "a", None, 1)]
+    followed = run(FFDL, "logs", "-f", JOB, daemon=daemon)
+    assert (followed.returncode, followed.stdout) == (0, "a\n")
+    assert followed.stderr == f"ffdl: {JOB} is {state} and has no output yet; waiting for it\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"state": "FAILED"}, "is FAILED, and none of its learners started"),
+        ({"state": "PROCESSING", **PLACES}, "is PROCESSING and has printed nothing yet"),
+        ({"state": "COMPLETED", "results": "/j/attempt-1/results", **PLACES}, "in /j/attempt-1/logs (any more)"),
+        (
+            {"state": "COMPLETED", "results": "/j/attempt-1/results", "stored_in": f"s3://bucket/{JOB}", **PLACES},
+            f"(any more); what was stored of it is s3://bucket/{JOB}/learner-1/training-log.txt",
+        ),
+        (
+            {"state": "COMPLETED", "results": f"/store/{JOB}", **PLACES},
+            f"(any more); what was stored of it is /store/{JOB}/learner-1/training-log.txt",
+        ),
+    ],
+)
+def test_logs_explains_missing_output_and_names_stored_log(
+    daemon: FakeDaemon, changes: dict[str, object], said: str
+) -> None:
+    daemon.jobs[JOB] = make_job(JOB, **changes)
+    done = run(FFDL, "logs", JOB, daemon=daemon)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (0, "", 1)
+    assert done.stderr.endswith(f"{said}\n")
+    assert run(FFDL, "logs", "-g", "x", JOB, daemon=daemon).stderr == "", "others may be there"

@@ -32,9 +32,8 @@ ONE, TWO = "training-000000001", "training-000000002"
 def metric(step: int, loss: float, *, learner: int = 1, group: str = "train", attempt: int = 1) -> str:
     """One line as the daemon sends it."""
     values = {"loss": Measure("FLOAT", repr(loss)), "name": Measure("STRING", "a,b")}
-    record = MetricRecord(
-        "t", 1_800_000_000_000 + step, step, "", group, {"iteration": Measure("INT", str(step))}, values
-    )
+    axes = {"iteration": Measure("INT", str(step))}
+    record = MetricRecord("t", 1_800_000_000_000 + step, step, "", group, axes, values)
     return json.dumps({"learner": learner, "attempt": attempt, "record": plain_record(record)})
 
 
@@ -42,6 +41,10 @@ def sample(seconds: float, cpu_s: float) -> str:
     use = Use(cpu_s, 2_000_000_000, None, 0, int(seconds * 1_500_000))
     found = UsageSample(1_800_000_000 + seconds, "n1", use, {"1": use}, (GpuUse("0", 1, 0.5, 1 << 30, 1 << 34),))
     return json.dumps({"node": 0, "attempt": 1, "sample": json.loads(encode_sample(found))})
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.fixture
@@ -74,11 +77,8 @@ def test_metrics_adds_columns_for_several_jobs_and_learners(jobs: FakeDaemon) ->
 
 def test_metrics_only_selects_rows_by_pattern(jobs: FakeDaemon) -> None:
     jobs.measured[f"{ONE}/metrics"] += [metric(1, 0.5, group="val")]
-    for pattern, labels in (
-        ("val/*", ["val/loss"]),
-        ("loss", ["train/loss", "val/loss"]),
-        ("train/loss", ["train/loss"]),
-    ):
+    both = ["train/loss", "val/loss"]
+    for pattern, labels in (("val/*", ["val/loss"]), ("loss", both), ("train/loss", ["train/loss"])):
         rows = run(FFDL, "metrics", "--only", pattern, ONE, daemon=jobs).stdout.splitlines()
         assert [row.split()[0] for row in rows[1:]] == labels
     done = run(FFDL, "metrics", "--only", "nothing", ONE, daemon=jobs)
@@ -89,7 +89,7 @@ def test_metrics_only_selects_rows_by_pattern(jobs: FakeDaemon) -> None:
 def test_metrics_only_applies_to_files_json_and_follow(jobs: FakeDaemon, tmp_path: Path) -> None:
     jobs.measured[f"{TWO}/metrics"] += [metric(1, 0.5, group="val")]
     files = ("--csv", "-", "--parquet", tmp_path / "a.parquet")
-    rows = list(csv.DictReader(io.StringIO(run(FFDL, "metrics", "--only", "val/*", *files, TWO, daemon=jobs).stdout)))
+    rows = table(run(FFDL, "metrics", "--only", "val/*", *files, TWO, daemon=jobs).stdout)
     assert [(row["group"], row["name"]) for row in rows] == [("val", "loss"), ("val", "name")]
     assert len(pq.read_table(tmp_path / "a.parquet").to_pylist()) == 2
     documents = json_lines(run(FFDL, "metrics", "--json", "--only", "val/loss", TWO, daemon=jobs).stdout)
@@ -102,7 +102,7 @@ def test_metrics_usage_selects_one_learner(jobs: FakeDaemon) -> None:
     def of(learner: str, *options: str) -> str:
         return run(FFDL, "metrics", "--usage", "--learner", learner, *options, ONE, daemon=jobs).stdout
 
-    rows = list(csv.DictReader(io.StringIO(of("1", "--csv", "-"))))
+    rows = table(of("1", "--csv", "-"))
     assert {row["learner"] for row in rows} == {"1"} and {"used", "cpu_s"} <= {row["name"] for row in rows}
     assert [list(one["usage"]["sample"]["learners"]) for one in json_lines(of("1", "--json"))] == [["1"], ["1"]]
     assert "cpu[1]=3.5 cores" in of("1", "-f") and "[all]" not in of("1", "-f")
@@ -112,13 +112,10 @@ def test_metrics_usage_selects_one_learner(jobs: FakeDaemon) -> None:
     assert first[head.index("LEARNER")] == "1"
 
 
-def test_metrics_reports_axis_that_no_value_has(jobs: FakeDaemon) -> None:
+def test_metrics_reports_axis_without_values_and_sends_learner_and_attempt(jobs: FakeDaemon) -> None:
     done = run(FFDL, "metrics", "--axis", "epoch", ONE, daemon=jobs)
     assert "train/loss" in done.stdout and "an axis epoch; what follows is by time" in done.stderr
     assert run(FFDL, "metrics", "--axis", "iteration", ONE, daemon=jobs).stderr == ""
-
-
-def test_metrics_sends_learner_and_attempt_to_daemon(jobs: FakeDaemon) -> None:
     run(FFDL, "metrics", "--learner", "2", "--attempt", "3", ONE, daemon=jobs)
     assert jobs.requests[-1] == f"GET /api/v1/jobs/{ONE}/metrics?learner=2&attempt=3"
 
@@ -188,13 +185,13 @@ def test_metrics_follow_prints_each_record_of_all_jobs(jobs: FakeDaemon) -> None
 
 def test_metrics_writes_every_value_to_csv_and_parquet(jobs: FakeDaemon, tmp_path: Path) -> None:
     done = run(FFDL, "metrics", "--csv", "-", "--parquet", tmp_path / "a.parquet", TWO, daemon=jobs)
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    rows = table(done.stdout)
     assert len(rows) == 20 and done.stderr == ""
     assert (rows[6]["name"], rows[6]["axis"], rows[6]["at"], rows[6]["number"]) == ("loss", "iteration", "3.0", "2.0")
     assert (rows[7]["name"], rows[7]["value"], rows[7]["number"]) == ("name", "a,b", "")
-    table = pq.read_table(tmp_path / "a.parquet").to_pylist()
-    assert len(table) == 20 and table[6]["number"] == 2.0 and table[7]["number"] is None
-    assert table[6]["time"] == 1_800_000_000.003 and table[6]["job"] == TWO
+    columns = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert len(columns) == 20 and columns[6]["number"] == 2.0 and columns[7]["number"] is None
+    assert columns[6]["time"] == 1_800_000_000.003 and columns[6]["job"] == TWO
 
 
 def test_metrics_usage_prints_table_and_csv(jobs: FakeDaemon) -> None:
@@ -202,7 +199,7 @@ def test_metrics_usage_prints_table_and_csv(jobs: FakeDaemon) -> None:
     cells = {tuple(line.split("  ")[0:1]): line for line in lines}
     assert "3.5 cores" in cells[("node 0/cpu",)] and "2 GB" in cells[("node 0/memory",)]
     assert all("1.5 MB/s" in line for line in lines if "written" in line)
-    rows = list(csv.DictReader(io.StringIO(run(FFDL, "metrics", "--usage", "--csv", "-", ONE, daemon=jobs).stdout)))
+    rows = table(run(FFDL, "metrics", "--usage", "--csv", "-", ONE, daemon=jobs).stdout)
     used = [(row["number"], row["device"], row["learner"]) for row in rows if row["name"] == "used"]
     assert used == [("0.5", "0", "1")] * 2
 
@@ -247,7 +244,7 @@ def test_metrics_plot_draws_curves_in_terminal(jobs: FakeDaemon) -> None:
     assert f"oo {ONE}: 0.01 (least 0.01, most 1)" in done.stdout and f"xx {TWO}: 2 (" in done.stdout
     assert any("xxx" in line for line in lines[:-4]) and any("oo" in line for line in lines[:-4])
     alone = run(FFDL, "metrics", "--plot", ONE, daemon=jobs, env={"COLUMNS": "60", "LINES": "24"}).stdout
-    assert "-- train/loss: 0.01" in alone and any("⠉⠉" in line or "⠁" in line or "⣀" in line for line in alone)
+    assert "-- train/loss: 0.01" in alone and any(mark in alone for mark in ("⠉⠉", "⠁", "⣀"))
 
 
 @pytest.mark.parametrize(

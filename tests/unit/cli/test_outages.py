@@ -129,10 +129,8 @@ def test_commands_omit_outage_of_backend_that_no_job_needs(away: FakeDaemon, man
 
 def test_list_and_show_warn_of_accounting_outage_after_scheduler_outage(away: FakeDaemon) -> None:
     since = time.time() - 241
-    away.outages = (
-        *away.outages,
-        BackendHealth("slurm's accounting", since, "connection refused", "", time.time(), accounts_for="slurm"),
-    )
+    refused = BackendHealth("slurm's accounting", since, "connection refused", "", time.time(), accounts_for="slurm")
+    away.outages = (*away.outages, refused)
     for verb in (["list"], ["show", JOB]):
         first, second = run(FFDL, *verb, daemon=away, env={"TZ": "UTC"}).stderr.splitlines()
         assert first.startswith("ffdl: slurm unreachable since ")
@@ -157,14 +155,10 @@ def test_describe_outage_prints_age_in_one_unit(age_s: float, shown: str) -> Non
     assert describe_outage(replace(one, unreachable_since=None), 1_800_000_000.0) == ""
 
 
-def test_describe_outage_prints_date_if_it_began_on_earlier_day() -> None:
+def test_describe_outage_prints_date_of_earlier_day_and_before_if_start_is_uncertain() -> None:
     at = time.mktime((2027, 1, 20, 12, 34, 56, 0, 0, -1))
     one = BackendHealth("slurm", at, "no answer")
     assert describe_outage(one, at + 86400) == "unreachable since 2027-01-20T12:34:56 (1 d): no answer"
     assert describe_outage(one, at + 240) == "unreachable since 12:34:56 (4 min): no answer"
-
-
-def test_describe_outage_prints_before_if_start_is_uncertain() -> None:
-    at = time.mktime((2027, 1, 20, 12, 34, 56, 0, 0, -1))
-    one = BackendHealth("slurm", at, "no answer", maybe_before=True)
-    assert describe_outage(one, at + 240) == "unreachable since before 12:34:56 (4 min): no answer"
+    before = replace(one, maybe_before=True)
+    assert describe_outage(before, at + 240) == "unreachable since before 12:34:56 (4 min): no answer"

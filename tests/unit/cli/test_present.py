@@ -67,11 +67,8 @@ def test_print_table_cuts_last_column_at_terminal_width(
 def test_print_table_pads_no_other_row_for_one_long_value(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [["a", "x" * 300, "site"], ["b", "short", "default"]]
     print_table(["KEY", "VALUE", "ORIGIN"], rows, widest=10)
-    assert capsys.readouterr().out.splitlines() == [
-        "KEY  VALUE       ORIGIN",
-        f"a    {'x' * 300}  site",
-        "b    short       default",
-    ]
+    shown = ["KEY  VALUE       ORIGIN", f"a    {'x' * 300}  site", "b    short       default"]
+    assert capsys.readouterr().out.splitlines() == shown
 
 
 def test_colours_are_used_only_on_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

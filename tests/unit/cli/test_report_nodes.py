@@ -44,11 +44,8 @@ def test_report_nodes_prints_table_with_exclusion_threshold(monkeypatch: pytest.
 
 def test_report_nodes_csv_has_row_per_node_and_incident_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = list(csv.DictReader(io.StringIO(told(monkeypatch, REPORT, "--format", "csv"))))
-    assert [(row["node"], row["kind"], row["incidents"]) for row in rows] == [
-        ("n3", "node.failed", "1"),
-        ("n3", "node.gpu", "3"),
-        ("n2", "node.clock", "1"),
-    ]
+    kinds = [(row["node"], row["kind"], row["incidents"]) for row in rows]
+    assert kinds == [("n3", "node.failed", "1"), ("n3", "node.gpu", "3"), ("n2", "node.clock", "1")]
     assert [row["excluded_until"] for row in rows] == ["1800086400.000", "1800086400.000", ""]
 
 

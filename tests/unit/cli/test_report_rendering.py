@@ -10,27 +10,18 @@ import pytest
 
 from ffdl_batch.cli.report_document import Bars, Cell, Document, Section, Series
 from ffdl_batch.cli.report_html import html_page
-from ffdl_batch.cli.report_tables import (
-    markdown_lines,
-    number_column,
-    table_of,
-    text_column,
-    text_lines,
-    write_csv,
-)
+from ffdl_batch.cli.report_tables import markdown_lines, number_column, table_of, text_column, text_lines, write_csv
 
 NASTY = "<script>alert(1)</script> | \x1b[31m*_`[x](y)"
 VOID = {"meta", "rect"}
 
 
 def document(name: str = "ada", value: Cell = 12.346) -> Document:
-    table = table_of(
-        "By user", (text_column("USER"), number_column("HOURS", 1)), [(name, value), ("b", None)], "A note."
-    )
+    columns = (text_column("USER"), number_column("HOURS", 1))
+    table = table_of("By user", columns, [(name, value), ("b", None)], "A note.")
     chart = Bars("Jobs", ("1", name), (Series("ours", (3.0, None)), Series("published", (1.5, 0.0))), "%")
-    return Document(
-        "Use of November", ("Times are local.",), (Section("Hours", ("One.",), (table,), (chart,)), Section("Empty"))
-    )
+    sections = (Section("Hours", ("One.",), (table,), (chart,)), Section("Empty"))
+    return Document("Use of November", ("Times are local.",), sections)
 
 
 class Page(HTMLParser):
@@ -60,21 +51,9 @@ class Page(HTMLParser):
 
 
 def test_text_report_prints_titles_and_aligned_rows() -> None:
-    assert list(text_lines(document())) == [
-        "Use of November",
-        "===============",
-        "Times are local.",
-        "",
-        "Hours",
-        "-----",
-        "One.",
-        "",
-        "By user",
-        "USER  HOURS",
-        "ada    12.3",
-        "b         -",
-        "A note.",
-    ]
+    head = ["Use of November", "===============", "Times are local.", "", "Hours", "-----", "One.", ""]
+    table = ["By user", "USER  HOURS", "ada    12.3", "b         -", "A note."]
+    assert list(text_lines(document())) == [*head, *table]
 
 
 def test_markdown_report_right_aligns_numbers() -> None:
@@ -84,7 +63,7 @@ def test_markdown_report_right_aligns_numbers() -> None:
     assert lines[at + 1 : at + 4] == ["| --- | ---: |", "| ada | 12.3 |", "| b | - |"]
 
 
-def test_html_report_is_balanced_and_self_contained() -> None:
+def test_html_report_is_self_contained_and_draws_no_bar_for_missing_value() -> None:
     page = Page(html_page(document()))
     assert page.open == []
     tags = {tag for tag, _ in page.seen}
@@ -95,10 +74,7 @@ def test_html_report_is_balanced_and_self_contained() -> None:
     policy = [attributes.get("content") for tag, attributes in page.seen if tag == "meta"]
     assert "default-src 'none'; style-src 'unsafe-inline'" in policy
     assert "@media print" in "".join(page.words)
-
-
-def test_html_report_draws_no_bar_for_missing_value() -> None:
-    bars = [one for tag, one in Page(html_page(document())).seen if tag == "rect" and one["height"] == "10"]
+    bars = [one for tag, one in page.seen if tag == "rect" and one["height"] == "10"]
     widths = [float(one["width"] or 0) for one in bars]
     assert len(widths) == 2 + 3  # the legend's two, and three values of four
     assert widths[2:] == [460.0, 230.0, 0.0]

@@ -66,9 +66,8 @@ def report(**changes: object) -> UsageReport:
 def told(daemon: FakeDaemon) -> FakeDaemon:
     """A daemon with a report of November."""
     daemon.reports["usage"] = {"usage": to_plain(report())}
-    rows = [
-        json.dumps({"use": to_plain(one)}) for one in (USE, replace(USE, job="training-000000002", started_at=None))
-    ]
+    uses = (USE, replace(USE, job="training-000000002", started_at=None))
+    rows = [json.dumps({"use": to_plain(one)}) for one in uses]
     daemon.reports["usage/jobs"] = [*rows, '{"end":2}']
     return daemon
 
@@ -159,16 +158,13 @@ def test_report_usage_prints_markdown_and_json(told: FakeDaemon) -> None:
     assert document["usage"]["since"] == BEGIN
 
 
-def test_report_usage_prints_no_tables_for_month_without_jobs(told: FakeDaemon) -> None:
+def test_report_usage_prints_no_figures_for_month_without_jobs_or_samples(told: FakeDaemon) -> None:
     empty = UsageReport(BEGIN, END, END, 0, 0, 0, 0, 0, 0.0, 0.0, 0.0)
     told.reports["usage"] = {"usage": to_plain(empty)}
     text = november(told)
     assert "0 jobs in 30.0 days" in text
     assert "No rates are configured" in text
     assert not any(word in text for word in ("TENANT", "Times", "Efficiency", "Waste"))
-
-
-def test_report_usage_reports_missing_gpu_samples(told: FakeDaemon) -> None:
     told.reports["usage"] = {"usage": to_plain(report(efficiency=Efficiency(7.0)))}
     assert "No samples of GPUs were found" in november(told)
 

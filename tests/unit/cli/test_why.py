@@ -25,25 +25,16 @@ ARRAY = "array-000000007"
 T0 = 1_500_000_000.0
 """Long ago: a start at that time is now."""
 WAITS = WhyView(
-    JOB,
-    "digits",
-    "QUEUED",
-    "slurm",
-    "4711",
-    waits=True,
+    JOB, "digits", "QUEUED", "slurm", "4711", waits=True,
     sentence="it is the next one, and waits until what it asks for is free (Resources)",
     actions=("wait, or ask for less",),
     evidence=("by the scheduler's own plan it starts at 03:40, where the daemon is",),
     explanation=Explanation(
-        T0,
-        Reason(WaitKind.RESOURCES, "Resources"),
-        expected_start=T0,
-        rooms=(Room("main", "", 8, 0, 2, 0, 1, 2),),
-        ahead=(Ahead("main", 0, 0, 0, 0, 2),),
+        T0, Reason(WaitKind.RESOURCES, "Resources"), expected_start=T0,
+        rooms=(Room("main", "", 8, 0, 2, 0, 1, 2),), ahead=(Ahead("main", 0, 0, 0, 0, 2),),
     ),
-    trial=Foretold("starts", T0),
-    alternatives=(Alternative("partition quick", "--partition=quick", T0, 600.0, 1),),
-)
+    trial=Foretold("starts", T0), alternatives=(Alternative("partition quick", "--partition=quick", T0, 600.0, 1),),
+)  # fmt: skip
 RUNS = WhyView(OTHER, "digits", "PROCESSING", "slurm", "4712", waits=False, sentence="it does not wait: it runs on n1")
 SHOWN = f"""\
 ID:                  {JOB}  [digits]
@@ -84,12 +75,8 @@ def test_why_no_alternatives_requests_none_from_daemon(jobs: FakeDaemon) -> None
 
 def test_why_json_contains_explanation_and_alternatives(jobs: FakeDaemon) -> None:
     first, second = json_lines(run(FFDL, "why", "--json", JOB, OTHER, daemon=jobs).stdout)
-    assert first["why"]["explanation"]["reason"] == {
-        "kind": "resources",
-        "word": "Resources",
-        "detail": "",
-        "limit": None,
-    }
+    reason = {"kind": "resources", "word": "Resources", "detail": "", "limit": None}
+    assert first["why"]["explanation"]["reason"] == reason
     assert first["why"]["alternatives"][0]["options"] == "--partition=quick"
     assert not second["why"]["waits"]
 
@@ -106,7 +93,7 @@ def test_why_of_array_explains_first_waiting_element(jobs: FakeDaemon) -> None:
     assert JOB in done.stdout and "1 of 2 elements wait" in done.stderr
 
 
-def test_plan_prints_outlook_unless_no_why_is_given(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_plan_prints_outlook_of_one_manifest_or_with_why(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",), alternatives=WAITS.alternatives)
     plain = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon).stdout
     assert "awaits" not in plain and "POST /api/v1/outlook" not in daemon.requests
@@ -115,6 +102,10 @@ def test_plan_prints_outlook_unless_no_why_is_given(daemon: FakeDaemon, manifest
     assert shown == f"{plain}### what awaits it\n# 0 of 8 GPUs in main are free\n# sooner: {sooner}\n"
     (document,) = json_lines(run(FFDL, "plan", "--json", manifest, model, daemon=daemon).stdout)
     assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]
+    daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
+    assert "awaits" not in run(FFDL, "plan", manifest, manifest, model, daemon=daemon).stdout
+    shown = run(FFDL, "plan", "--why", manifest, manifest, model, daemon=daemon).stdout
+    assert shown.count("### what awaits it\n# 0 of 8 GPUs in main are free\n") == 2
 
 
 def test_plan_only_why_prints_outlook_without_plan(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
@@ -132,12 +123,3 @@ def test_plan_only_why_prints_outlook_without_plan(daemon: FakeDaemon, manifest:
 def test_plan_only_why_rejects_options_of_plan(daemon: FakeDaemon, manifest: Path, model: Path, option: str) -> None:
     done = run(FFDL, "plan", "--only-why", option, manifest, model, daemon=daemon)
     assert done.returncode == 2 and "leave out " in done.stderr and option in done.stderr.partition("leave out ")[2]
-
-
-def test_plan_of_several_manifests_prints_outlook_only_with_why(
-    daemon: FakeDaemon, manifest: Path, model: Path
-) -> None:
-    daemon.outlook = Outlook("slurm", ("0 of 8 GPUs in main are free",))
-    assert "awaits" not in run(FFDL, "plan", manifest, manifest, model, daemon=daemon).stdout
-    shown = run(FFDL, "plan", "--why", manifest, manifest, model, daemon=daemon).stdout
-    assert shown.count("### what awaits it\n# 0 of 8 GPUs in main are free\n") == 2

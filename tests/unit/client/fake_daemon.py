@@ -37,47 +37,24 @@ from ffdl_batch.domain.waiting import Outlook, WhyView
 def make_job(job_id: str = "training-000000001", **changes: Any) -> JobView:
     """A job that runs, changed where a test wants it."""
     job = JobView(
-        id=job_id,
-        name="digits",
-        user="alice",
-        state="PROCESSING",
-        wish="none",
-        backend="slurm",
-        native_id="4711",
-        attempt=1,
-        framework="pytorch",
-        framework_version="debian",
-        learners=1,
-        cpus=2.0,
-        gpus=1.0,
-        gpu_type="",
-        memory_bytes=8 * 1000**3,
-        submitted_at=1_800_000_000.0,
-        updated_at=1_800_000_010.0,
-        nodes="n1",
-        network_requested="auto",
-        network="none",
-    )
+        id=job_id, name="digits", user="alice", state="PROCESSING", wish="none", backend="slurm", native_id="4711",
+        attempt=1, framework="pytorch", framework_version="debian", learners=1, cpus=2.0, gpus=1.0, gpu_type="",
+        memory_bytes=8 * 1000**3, submitted_at=1_800_000_000.0, updated_at=1_800_000_010.0, nodes="n1",
+        network_requested="auto", network="none",
+    )  # fmt: skip
     return replace(job, **changes)
 
 
 def make_plan(submission: Submission, *, trial: bool = False) -> PlanView:
     """What a fake adapter would send."""
+    script = "#!/bin/bash\nexec head\n"
+    files = (PlannedFileView("script", script, 0o700), PlannedFileView("launch.json", "{}", 0o600))
     return PlanView(
-        backend=submission.backend or "slurm",
-        script="#!/bin/bash\nexec head\n",
-        submit_argv=("sbatch", "--job-name=a b"),
-        learner_argv=("apptainer", "exec", "{image}"),
-        environment={"A": "x y"},
-        files=(
-            PlannedFileView("script", "#!/bin/bash\nexec head\n", 0o700),
-            PlannedFileView("launch.json", "{}", 0o600),
-        ),
-        network_requested="auto",
-        network="none",
-        warnings=("a warning",),
+        backend=submission.backend or "slurm", script=script, submit_argv=("sbatch", "--job-name=a b"),
+        learner_argv=("apptainer", "exec", "{image}"), environment={"A": "x y"}, files=files,
+        network_requested="auto", network="none", warnings=("a warning",),
         trial="would start at once" if trial else "",
-    )
+    )  # fmt: skip
 
 
 @dataclass

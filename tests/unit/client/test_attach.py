@@ -39,23 +39,28 @@ def test_frame_reader_rejects_invalid_frame(line: bytes) -> None:
         FrameReader().feed(line)
 
 
-def test_helper_refuses_to_start_for_other_host() -> None:
+def test_helper_refuses_to_start_for_other_host_or_without_program() -> None:
     with pytest.raises(RequestRefused, match="processes of far, and this is") as refused:
         helper("", host="far")
     assert refused.value.problem.exit_code == 69
-
-
-def test_helper_names_program_missing_on_host() -> None:
-    with pytest.raises(
-        RequestRefused, match=r"there is no no-such-srun on .*, by which a command gets to n1"
-    ) as refused:
+    said = r"there is no no-such-srun on .*, by which a command gets to n1"
+    with pytest.raises(RequestRefused, match=said) as refused:
         Helper(AttachPlan(("no-such-srun",), (1,), node="n1"))
     assert refused.value.problem.exit_code == 69
 
 
-def test_begin_reports_stderr_of_step_that_does_not_start() -> None:
-    code = "import sys; sys.stderr.write('srun: error: Unable to create step for job 7: Job is down\\n'); sys.exit(1)"
-    with helper(code) as made, pytest.raises(RequestRefused, match="broke off: srun: error: Unable to create step"):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import sys; sys.stderr.write('srun: error: Unable to create step for job 7: Job is down\\n'); sys.exit(1)",
+            "broke off: srun: error: Unable to create step",
+        ),
+        ("print('Welcome to n1')", "Welcome to n1"),
+    ],
+)
+def test_begin_quotes_output_of_step_that_does_not_start(code: str, said: str) -> None:
+    with helper(code) as made, pytest.raises(RequestRefused, match=said):
         made.begin(Wish(("true",)))
 
 
@@ -65,11 +70,6 @@ def test_begin_times_out_if_step_does_not_become_ready(monkeypatch: pytest.Monke
     with helper(code) as made, pytest.raises(RequestRefused, match=r"within 0\.3 s") as refused:
         made.begin(Wish(("true",)))
     assert refused.value.problem.exit_code == 75
-
-
-def test_begin_quotes_output_that_is_no_frame() -> None:
-    with helper("print('Welcome to n1')") as made, pytest.raises(RequestRefused, match="Welcome to n1"):
-        made.begin(Wish(("true",)))
 
 
 def test_helper_removes_scheduler_variables_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -36,10 +36,6 @@ def client(daemon: FakeDaemon) -> Client:
     return Client(daemon.path, start=False)
 
 
-def test_package_exports_client() -> None:
-    assert ffdl_batch.Client is Client
-
-
 def test_submit_uploads_model_once_and_returns_job_handle(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
@@ -54,11 +50,15 @@ def test_submit_uploads_model_once_and_returns_job_handle(
     assert first.view().id == first.id
     assert first.cancel().wish == "cancel"
     client.close()
+    assert ffdl_batch.Client is Client
 
 
-def test_submit_accepts_manifest_as_text(client: Client, daemon: FakeDaemon, model: Path) -> None:
-    client.submit("name: x\nlearners: 1\n", model)
+def test_submit_accepts_manifest_as_text_and_handle_repr_omits_client(
+    client: Client, daemon: FakeDaemon, model: Path
+) -> None:
+    handle = client.submit("name: x\nlearners: 1\n", model)
     assert [s.manifest for s in daemon.submissions.values()] == ["name: x\nlearners: 1\n"]
+    assert repr(handle) == "JobHandle(id='training-000000001', warnings=(), network='none')", "without the client"
 
 
 def test_submit_many_sends_200_manifests_in_two_batches_with_one_upload(
@@ -78,8 +78,7 @@ def test_submit_creates_no_second_job_after_lost_reply(
     assert (daemon.batches, len(daemon.jobs)) == ([1, 1], 1)
 
 
-def test_client_reconnects_after_daemon_restart(daemon: FakeDaemon) -> None:
-    client = Client(daemon.path, start=False)
+def test_client_reconnects_after_daemon_restart(client: Client, daemon: FakeDaemon) -> None:
     assert client.health().version == "9.9"
     daemon.stop()
     daemon.start()
@@ -117,11 +116,8 @@ def test_wire_reports_slow_daemon_once(short_dir: Path, monkeypatch: pytest.Monk
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "s"))
         silent.listen()
-        for timeout_s, held_s, limits_s, words in (
-            (0.1, None, [0.1], 0),
-            (0.2, 0.3, [0.4], 0),
-            (0.3, None, [0.3, 0.2], 1),
-        ):
+        rows = ((0.1, None, [0.1], 0), (0.2, 0.3, [0.4], 0), (0.3, None, [0.3, 0.2], 1))
+        for timeout_s, held_s, limits_s, words in rows:
             began = time.monotonic()
             Noting.limits_s.clear()
             asked = wire.Request("GET", "/api/v1/jobs", timeout_s=timeout_s, held_s=held_s)
@@ -134,7 +130,7 @@ def test_wire_reports_slow_daemon_once(short_dir: Path, monkeypatch: pytest.Monk
     assert said == [f"the daemon {waits}; waiting up to 0.3 s"]
 
 
-def test_client_rejects_empty_job_id(client: Client, daemon: FakeDaemon) -> None:
+def test_client_rejects_empty_job_id_and_escapes_others_in_path(client: Client, daemon: FakeDaemon) -> None:
     """As of a variable of a shell that is not set: the path of the request would be another one."""
     for ask in (client.get, client.cancel, client.halt, client.resume, client.wait):
         with pytest.raises(UnknownJob, match="the id is empty"):
@@ -143,6 +139,9 @@ def test_client_rejects_empty_job_id(client: Client, daemon: FakeDaemon) -> None
         with pytest.raises(UnknownJob, match="the id is empty"):
             next(read(""))
     assert daemon.acts == []
+    with pytest.raises(UnknownJob):
+        client.get("../health?x")
+    assert daemon.requests == ["GET /api/v1/jobs/..%2Fhealth%3Fx"]
 
 
 def test_client_raises_typed_errors_with_problem(client: Client, daemon: FakeDaemon) -> None:
@@ -153,16 +152,12 @@ def test_client_raises_typed_errors_with_problem(client: Client, daemon: FakeDae
     assert not_allowed.value.problem == problem
     with pytest.raises(UnknownJob, match="there is no job training-000000008"):
         client.get("training-000000008")
+    with pytest.raises(UnknownJob):
+        next(client.logs("training-zzzzzzzzz"))
     daemon.refusals["/api/v1/health"] = (503, None)
     with pytest.raises(RequestRefused) as busy:
         client.health()
     assert busy.value.problem.exit_code == 75
-
-
-def test_client_escapes_job_id_in_request_path(client: Client, daemon: FakeDaemon) -> None:
-    with pytest.raises(UnknownJob):
-        client.get("../health?x")
-    assert daemon.requests == ["GET /api/v1/jobs/..%2Fhealth%3Fx"]
 
 
 def test_client_rejects_answer_in_other_schema(client: Client, daemon: FakeDaemon) -> None:
@@ -193,19 +188,16 @@ def test_list_sends_filter_to_daemon(client: Client, daemon: FakeDaemon) -> None
     assert daemon.requests == [f"GET /api/v1/jobs?{asked}"]
 
 
-def test_wait_polls_until_job_has_ended(client: Client, daemon: FakeDaemon) -> None:
-    daemon.jobs["a"] = make_job("a")
-    answers = iter([make_job("a"), make_job("a"), make_job("a", state="COMPLETED")])
-    daemon.on_wait = lambda _: next(answers)
-    assert client.wait("a").state == "COMPLETED"
-    assert daemon.requests == ["GET /api/v1/jobs/a/wait?wait_s=30"] * 3
-
-
-def test_wait_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
+def test_wait_polls_until_job_has_ended_or_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a")
     with pytest.raises(WaitTimedOut, match="a is PROCESSING after 0 s and goes on") as caught:
         client.wait("a", 0)
     assert caught.value.problem.exit_code == 124
+    daemon.requests.clear()
+    answers = iter([make_job("a"), make_job("a"), make_job("a", state="COMPLETED")])
+    daemon.on_wait = lambda _: next(answers)
+    assert client.wait("a").state == "COMPLETED"
+    assert daemon.requests == ["GET /api/v1/jobs/a/wait?wait_s=30"] * 3
 
 
 @pytest.mark.parametrize(
@@ -219,15 +211,25 @@ def test_wait_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
         (make_job(state="CANCELLED"), 1),
         (make_job(state="HALTED", exit_code=0), 1),
         (make_job(state="HALTED", exit_signal=12), 1),
+        (make_job(state="FAILED", error_code="C203", exit_code=143), 124),
+        (make_job(state="FAILED", error_code="C203", exit_signal=9), 124),
+        (make_job(state="FAILED", error_code="C201", exit_code=3), 3),
     ],
 )
-def test_job_exit_code_maps_state_exit_code_and_signal(job: JobView, code: int) -> None:
+def test_job_exit_code_maps_state_error_exit_code_and_signal(job: JobView, code: int) -> None:
     assert job_exit_code(job) == code
 
 
-def test_events_follow_reads_until_job_has_ended(client: Client, daemon: FakeDaemon) -> None:
-    daemon.jobs["a"] = make_job("a", state="COMPLETED")
+def test_events_follow_reads_until_job_has_ended_or_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
+    daemon.jobs["a"] = make_job("a")
     daemon.events = [EventView("a", n, float(n), "QUEUED", 1, "progress") for n in (1, 2, 3)]
+    events = client.events("a", follow=True, timeout_s=0)
+    assert [next(events).seq for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(WaitTimedOut, match="nothing happened to a in time") as caught:
+        next(events)
+    assert caught.value.problem.exit_code == 124
+    daemon.jobs["a"] = make_job("a", state="COMPLETED")
+    assert [event.seq for event in client.events("a", follow=True, timeout_s=0)] == [1, 2, 3]
     assert [event.seq for event in client.events("a", follow=True, after=1)] == [2, 3]
     assert daemon.requests[-1] == "GET /api/v1/jobs/a/events?after=3&wait_s=0"
 
@@ -267,23 +269,6 @@ def test_job_handle_sends_halt_resume_and_drill_arguments(client: Client, daemon
         client.resume("nope")
 
 
-def test_events_follow_raises_after_timeout(client: Client, daemon: FakeDaemon) -> None:
-    daemon.jobs["a"] = make_job("a")
-    daemon.events = [EventView("a", 1, 1.0, "QUEUED", 1, "progress")]
-    events = client.events("a", follow=True, timeout_s=0)
-    assert next(events).seq == 1
-    with pytest.raises(WaitTimedOut, match="nothing happened to a in time") as caught:
-        next(events)
-    assert caught.value.problem.exit_code == 124
-    daemon.jobs["a"] = make_job("a", state="COMPLETED")
-    assert [event.seq for event in client.events("a", follow=True, timeout_s=0)] == [1]
-
-
-def test_logs_raises_for_unknown_job(client: Client) -> None:
-    with pytest.raises(UnknownJob):
-        next(client.logs("training-zzzzzzzzz"))
-
-
 @pytest.mark.parametrize(
     ("content", "message", "code"),
     [
@@ -317,16 +302,14 @@ def test_submit_sends_exported_values_apart_from_option(
 def test_submit_and_plan_report_wrong_option_as_python_keyword(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finding = Finding(
-        Severity.ERROR, "this option is not taken; --cpus-per-task is", "did you mean --partition?", path="--partiton"
-    )
+    message = "this option is not taken; --cpus-per-task is"
+    finding = Finding(Severity.ERROR, message, "did you mean --partition?", path="--partiton")
     problem = Problem("C101", str(finding), 2, findings=(finding,))
     monkeypatch.setattr(daemon, "accept", lambda _: SubmissionResult(problem=problem))
     with pytest.raises(RequestRefused) as refused:
         client.submit(manifest, model, partiton="gpu")
-    assert str(refused.value) == (
-        "error: partiton: this option is not taken; cpus_per_task is (did you mean partition?)"
-    )
+    said = "error: partiton: this option is not taken; cpus_per_task is (did you mean partition?)"
+    assert str(refused.value) == said
     daemon.refusals["/api/v1/plan"] = (422, problem)
     with pytest.raises(RequestRefused, match=r"^error: partiton: "):
         client.plan(manifest, model, partiton="gpu")
@@ -336,16 +319,10 @@ def test_submit_keeps_text_of_manifest_findings(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finding = Finding(Severity.ERROR, "give --signal to train", file="m.yml", line=3, path="framework.command")
-    monkeypatch.setattr(
-        daemon, "accept", lambda _: SubmissionResult(problem=Problem("C101", str(finding), 78, findings=(finding,)))
-    )
+    refusal = SubmissionResult(problem=Problem("C101", str(finding), 78, findings=(finding,)))
+    monkeypatch.setattr(daemon, "accept", lambda _: refusal)
     with pytest.raises(RequestRefused, match="give --signal to train"):
         client.submit(manifest, model)
-
-
-def test_job_handle_repr_omits_client(client: Client, manifest: Path, model: Path) -> None:
-    handle = client.submit(manifest, model)
-    assert repr(handle) == "JobHandle(id='training-000000001', warnings=(), network='none')"
 
 
 def test_client_takes_default_backend_from_environment(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
@@ -353,18 +330,6 @@ def test_client_takes_default_backend_from_environment(daemon: FakeDaemon, manif
     client.submit(manifest, model)
     client.submit(manifest, model, backend="local")
     assert [sent.backend for sent in daemon.submissions.values()] == ["slurm", "local"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({"error_code": "C203", "exit_code": 143}, 124),
-        ({"error_code": "C203", "exit_signal": 9}, 124),
-        ({"error_code": "C201", "exit_code": 3}, 3),
-    ],
-)
-def test_job_exit_code_is_124_only_for_time_limit_error(changes: dict[str, Any], code: int) -> None:
-    assert job_exit_code(make_job(state="FAILED", **changes)) == code
 
 
 def test_channel_close_ends_connection_while_reply_is_held() -> None:

@@ -61,7 +61,8 @@ def test_stop_daemon_terminates_lock_holder_and_waits(tmp_path: Path, sleeper: s
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}])
-def test_stop_daemon_spares_process_not_proved_to_be_daemon(tmp_path: Path, change: dict[str, object]) -> None:
+def test_stop_daemon_does_nothing_without_lock_or_proof_of_daemon(tmp_path: Path, change: dict[str, object]) -> None:
+    assert stop_daemon(tmp_path, end=refuse) is None
     write_lock(tmp_path, os.getpid(), **change)
     assert stop_daemon(tmp_path, end=refuse) is None
 
@@ -98,10 +99,6 @@ def test_stop_daemon_terminates_daemon_that_does_not_answer(short_dir: Path, sle
     assert sleeper.wait(10) == -signal.SIGTERM
 
 
-def test_stop_daemon_does_nothing_without_lock(tmp_path: Path) -> None:
-    assert stop_daemon(tmp_path, end=refuse) is None
-
-
 def test_stop_daemon_names_host_of_remote_daemon(tmp_path: Path) -> None:
     write_lock(tmp_path, os.getpid(), host="login2")
     with pytest.raises(DaemonUnreachable, match=r"runs on login2 .*ssh login2 ffdl daemon stop"):
@@ -116,17 +113,13 @@ def test_stop_daemon_spares_process_of_other_user(tmp_path: Path, monkeypatch: p
         stop_daemon(tmp_path, end=refuse)
 
 
-def test_stop_daemon_reports_daemon_that_does_not_end(tmp_path: Path) -> None:
-    write_lock(tmp_path, os.getpid())
-    with pytest.raises(DaemonUnreachable, match=r"was asked to end and has not after 0 s"):
-        stop_daemon(tmp_path, 0.0, end=lambda _pid, _number: None)
-
-
-def test_stop_daemon_succeeds_if_process_has_already_ended(tmp_path: Path) -> None:
+def test_stop_daemon_fails_if_daemon_does_not_end_but_not_if_it_has_ended(tmp_path: Path) -> None:
     def gone(_pid: int, _number: int) -> None:
         raise ProcessLookupError
 
     write_lock(tmp_path, os.getpid())
+    with pytest.raises(DaemonUnreachable, match=r"was asked to end and has not after 0 s"):
+        stop_daemon(tmp_path, 0.0, end=lambda _pid, _number: None)
     assert stop_daemon(tmp_path, end=gone) is not None
 
 

@@ -11,25 +11,20 @@ from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.locate import locate_socket, locate_state_dir
 from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, read_lock
 
+UNUSABLE = ("/dev/null/none", "/no/such/directory", "relative", "")
 
-def test_locate_socket_prefers_named_socket(tmp_path: Path) -> None:
-    place = locate_socket({"FFDL_SOCKET": "/run/site/ffdl.sock", "XDG_RUNTIME_DIR": str(tmp_path)})
+
+def test_locate_socket_prefers_named_socket_to_runtime_directory(tmp_path: Path) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    place = locate_socket({"FFDL_SOCKET": "/run/site/ffdl.sock", **environ})
     assert (place.path, place.named) == (Path("/run/site/ffdl.sock"), True)
-
-
-def test_locate_socket_uses_runtime_directory(tmp_path: Path) -> None:
-    place = locate_socket({"XDG_RUNTIME_DIR": str(tmp_path)})
+    place = locate_socket(environ)
     assert (place.path, place.named) == (tmp_path / "ffdl" / "ffdl.sock", False)
 
 
-@pytest.mark.parametrize("runtime", ["/dev/null/none", "relative", ""])
-def test_locate_socket_uses_tmp_without_usable_runtime_directory(tmp_path: Path, runtime: str) -> None:
-    place = locate_socket({"XDG_RUNTIME_DIR": runtime}, tmp=tmp_path)
-    assert place.path == tmp_path / f"ffdl-{os.getuid()}" / "ffdl.sock"
-
-
-def test_locate_socket_uses_tmp_in_empty_environment(tmp_path: Path) -> None:
-    assert locate_socket({}, tmp=tmp_path).path.parent.name == f"ffdl-{os.getuid()}"
+@pytest.mark.parametrize("environ", [{}, *({"XDG_RUNTIME_DIR": path} for path in UNUSABLE)])
+def test_locate_socket_uses_tmp_without_usable_runtime_directory(tmp_path: Path, environ: dict[str, str]) -> None:
+    assert locate_socket(environ, tmp=tmp_path).path == tmp_path / f"ffdl-{os.getuid()}" / "ffdl.sock"
 
 
 def test_locate_socket_skips_runtime_directory_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +46,7 @@ def test_locate_socket_uses_own_private_directory(tmp_path: Path) -> None:
 
 
 def refusal(tmp: Path) -> DaemonUnreachable:
-    with pytest.raises(DaemonUnreachable) as caught:
+    with pytest.raises(DaemonUnreachable, match="not looked for there") as caught:
         locate_socket({}, tmp=tmp)
     assert caught.value.problem.exit_code == 77
     return caught.value
@@ -63,14 +58,13 @@ def test_locate_socket_rejects_directory_open_to_others(tmp_path: Path, mode: in
     assert f"has mode {mode:04o}" in str(refusal(tmp_path))
 
 
-def test_locate_socket_rejects_symlink_to_own_directory(tmp_path: Path) -> None:
+def test_locate_socket_rejects_link_or_file_in_place_of_directory(tmp_path: Path) -> None:
+    place = tmp_path / f"ffdl-{os.getuid()}"
     (tmp_path / "mine").mkdir(mode=0o700)
-    (tmp_path / f"ffdl-{os.getuid()}").symlink_to(tmp_path / "mine")
+    place.symlink_to(tmp_path / "mine")
     assert "is a symbolic link" in str(refusal(tmp_path))
-
-
-def test_locate_socket_rejects_file_in_place_of_directory(tmp_path: Path) -> None:
-    (tmp_path / f"ffdl-{os.getuid()}").write_text("")
+    place.unlink()
+    place.write_text("")
     assert "is not a directory" in str(refusal(tmp_path))
 
 

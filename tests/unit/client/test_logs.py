@@ -32,11 +32,7 @@ def test_logs_sends_attempt_to_daemon(client: Client, daemon: FakeDaemon) -> Non
     assert [found.attempt for found in client.logs("a", attempt=2)] == [2]
     assert [found.attempt for found in client.logs("a", attempt="all", learner=1)] == [1, 2]
     assert [found.attempt for found in JobHandle(client, "a").logs(attempt=1, follow=True)] == [1, 2]
-    assert daemon.requests == [
-        f"{LOGS}?attempt=2",
-        f"{LOGS}?learner=1&attempt=all",
-        f"{LOGS}?follow=true&attempt=1",
-    ]
+    assert daemon.requests == [f"{LOGS}?attempt=2", f"{LOGS}?learner=1&attempt=all", f"{LOGS}?follow=true&attempt=1"]
     problem = Problem("C101", "a has attempts 1 to 2; there is no attempt 3", 2)
     daemon.refusals["/api/v1/jobs/a/logs"] = (400, problem)
     with pytest.raises(RequestRefused, match="there is no attempt 3"):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import resource
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 from ffdl_batch import __version__
 from ffdl_batch.client import Client, DaemonUnreachable
 from ffdl_batch.client.control import find_holder
+from ffdl_batch.client.dumps import dump_limits, leave_no_dump
 from ffdl_batch.client.start import Dialling, daemon_environment
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
@@ -78,6 +82,15 @@ def site(short_dir: Path) -> Iterator[Site]:
     made.end()
 
 
+@contextmanager
+def listening(path: Path) -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(path).start()
+    try:
+        yield fake
+    finally:
+        fake.stop()
+
+
 def health_version(dialling: Dialling) -> str:
     with Client(dialling=dialling) as client:
         return client.health().version
@@ -86,10 +99,8 @@ def health_version(dialling: Dialling) -> str:
 def test_client_starts_detached_daemon_if_none_runs(site: Site) -> None:
     assert health_version(site.dialling) == "9.9"
     assert (site.state_dir / "daemon.log").read_text() == "cwd / session True\n"
-    assert (site.state_dir.stat().st_mode & 0o777, (site.state_dir / "daemon.log").stat().st_mode & 0o777) == (
-        0o700,
-        0o600,
-    )
+    modes = [path.stat().st_mode & 0o777 for path in (site.state_dir, site.state_dir / "daemon.log")]
+    assert modes == [0o700, 0o600]
 
 
 def test_racing_clients_share_one_started_daemon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +135,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_client_reports_last_output_of_daemon_that_ends_at_once(site: Site) -> None:
     argv = (sys.executable, "-c", "import sys; sys.exit('the database is of a newer release')")
     with pytest.raises(
-        DaemonUnreachable, match=r"ended with code 1; its last words: the database is of a newer"
+        DaemonUnreachable, match="ended with code 1; its last words: the database is of a newer"
     ) as raised:
         health_version(replace(site.dialling, daemon_argv=argv))
     assert raised.value.problem.cure.startswith("no daemon runs now; the next command starts one")
@@ -150,19 +161,15 @@ def test_client_waits_for_live_lock_holder_without_starting_daemon(site: Site) -
 
 
 def test_client_uses_socket_named_in_lock(site: Site, short_dir: Path) -> None:
-    fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
-    try:
+    with listening(short_dir / "other" / "ffdl.sock") as fake:
         site.write_lock(socket=str(fake.path))
         assert health_version(site.dialling) == "9.9"
         assert not site.pids.exists()
-    finally:
-        fake.stop()
 
 
 def test_client_rejects_copied_state_directory(site: Site, short_dir: Path) -> None:
     """Neither the original's, nor one that would run the same jobs once more."""
-    fake = FakeDaemon(short_dir / "other" / "ffdl.sock").start()
-    try:
+    with listening(short_dir / "other" / "ffdl.sock") as fake:
         original = short_dir / "original"
         original.mkdir()
         site.write_lock(socket=str(fake.path), directory=name_directory(original))
@@ -173,8 +180,6 @@ def test_client_rejects_copied_state_directory(site: Site, short_dir: Path) -> N
         with pytest.raises(DaemonUnreachable, match=r"remove .*/daemon.lock") as refused:
             find_holder(site.state_dir)
         assert refused.value.problem.exit_code == 78
-    finally:
-        fake.stop()
 
 
 @pytest.mark.parametrize("change", [{"start_ticks": 1}, {"boot_id": "another boot"}, {"pid": 2**22 + 1}])
@@ -240,8 +245,7 @@ while data := s.recv(65536): os.write(1, data)
 
 
 def test_client_reaches_daemon_on_other_node_through_ssh(site: Site, short_dir: Path) -> None:
-    fake = FakeDaemon(short_dir / "far" / "ffdl.sock").start()
-    try:
+    with listening(short_dir / "far" / "ffdl.sock") as fake:
         relay = short_dir / "relay.py"
         relay.write_text(RELAY)
         ssh = fake_ssh(short_dir, f"exec {sys.executable} {relay} {fake.path}")
@@ -253,8 +257,6 @@ def test_client_reaches_daemon_on_other_node_through_ssh(site: Site, short_dir: 
         assert words[-2].endswith("ffdl-submitd")
         assert words[-1] == "dial"
         assert not site.pids.exists()
-    finally:
-        fake.stop()
 
 
 def test_client_reports_ssh_failure_with_remedy(site: Site, short_dir: Path) -> None:
@@ -262,20 +264,16 @@ def test_client_reports_ssh_failure_with_remedy(site: Site, short_dir: Path) -> 
     with pytest.raises(DaemonUnreachable) as caught:
         health_version(elsewhere(site, ssh))
     assert caught.value.problem.exit_code == 75
-    assert "runs on login2" in str(caught.value)
-    assert "Permission denied (publickey)" in str(caught.value)
-    assert "run this command on login2" in str(caught.value)
+    for part in ("runs on login2", "Permission denied (publickey)", "run this command on login2"):
+        assert part in str(caught.value)
 
 
-def test_client_tries_plain_program_name_if_ssh_exits_127(site: Site, short_dir: Path) -> None:
+def test_client_reports_host_if_neither_program_nor_ssh_is_found(site: Site, short_dir: Path) -> None:
     ssh = fake_ssh(short_dir, "exit 127")
     with pytest.raises(DaemonUnreachable, match="ssh ended with code 127"):
         health_version(elsewhere(site, ssh))
     called = [line.split()[-2] for line in (short_dir / "ssh.log").read_text().splitlines()]
     assert called[-1] == "ffdl-submitd"
-
-
-def test_client_names_host_of_daemon_without_ssh_program(site: Site) -> None:
     with pytest.raises(DaemonUnreachable, match=r"runs on login2 and /no/ssh cannot be started"):
         health_version(elsewhere(site, "/no/ssh"))
 
@@ -322,37 +320,22 @@ def test_client_does_not_replace_lock_holder_of_other_host(site: Site, short_dir
 
 
 def test_daemon_environment_keeps_only_needed_variables() -> None:
-    shell = {
-        "PATH": "/p",
-        "HOME": "/h",
-        "FFDL_CONFIG": "c",
-        "SLURM_CONF": "s",
-        "SLURM_JOB_ID": "7",
-        "SBATCH_QOS": "q",
-        "XDG_RUNTIME_DIR": "r",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "PGPASSFILE": "f",
-        "PGPASSWORD": "p",
-        "KUBECONFIG": "/k/one:two",
-        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
-        "KUBERNETES_PORT": "tcp://10.96.0.1:443",
-        "HTTPS_PROXY": "http://proxy",
-    }
-    assert daemon_environment(shell, Path("/state")) == {
+    kept = {
         "PATH": "/p",
         "HOME": "/h",
         "FFDL_CONFIG": "c",
         "SLURM_CONF": "s",
         "XDG_RUNTIME_DIR": "r",
         "PGPASSFILE": "f",
-        "KUBECONFIG": f"/k/one:{Path.cwd() / 'two'}",
-        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
-        "HTTPS_PROXY": "http://proxy",
-        "FFDL_STATE_DIR": "/state",
     }
+    kept |= {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HTTPS_PROXY": "http://proxy"}
+    dropped = {"SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "AWS_SECRET_ACCESS_KEY": "x", "PGPASSWORD": "p"}
+    dropped |= {"KUBERNETES_PORT": "tcp://10.96.0.1:443"}
+    assert daemon_environment({**kept, **dropped, "KUBECONFIG": "/k/one:two"}, Path("/state")) == {
+        **kept, "KUBECONFIG": f"/k/one:{Path.cwd() / 'two'}", "FFDL_STATE_DIR": "/state",
+    }  # fmt: skip
     bare = daemon_environment({}, Path("/state"))
-    assert bare["HOME"].startswith("/")
-    assert bare["PATH"] == os.defpath
+    assert bare["HOME"].startswith("/") and bare["PATH"] == os.defpath
 
 
 def test_daemon_environment_drops_command_defaults(tmp_path: Path) -> None:
@@ -370,8 +353,7 @@ def warnings_of(site: Site, **environ: str) -> list[str]:
 
 
 def test_client_warns_of_daemon_with_other_settings_or_release(site: Site) -> None:
-    fake = FakeDaemon(site.socket).start()
-    try:
+    with listening(site.socket):
         started_with = {**site.dialling.environ, "FFDL_STATE_DIR": str(site.state_dir), "FFDL_LEASE_S": "7"}
         digests = take_fingerprints(load_settings(environ=started_with), started_with)
         site.write_lock(settings=digests, pid=os.getpid(), started_at=1_800_000_000.0)
@@ -390,20 +372,15 @@ def test_client_warns_of_daemon_with_other_settings_or_release(site: Site) -> No
         assert warning.startswith(f"the running daemon is of release 0.0.1, this program of {__version__} (process ")
         site.write_lock(settings=digests, version="0.0.1", socket="/a/sites/ffdl.sock")
         assert warnings_of(site, FFDL_IMAGES_DIRS="/nope") == []
-    finally:
-        fake.stop()
 
 
 def test_client_rejects_invalid_configuration_while_daemon_runs(site: Site, tmp_path: Path) -> None:
-    fake = FakeDaemon(site.socket).start()
-    try:
+    with listening(site.socket) as fake:
         (tmp_path / "bad.toml").write_text("leese_s = 1\n")
         with pytest.raises(DaemonUnreachable, match=r"bad\.toml: unknown key 'leese_s'; did you mean lease_s") as error:
             warnings_of(site, FFDL_CONFIG=str(tmp_path / "bad.toml"))
         assert error.value.problem.exit_code == 78
         assert fake.requests == []
-    finally:
-        fake.stop()
 
 
 @pytest.mark.usefixtures("soon")
@@ -422,10 +399,29 @@ def test_client_uses_own_socket_for_state_dir_named_in_file(site: Site, short_di
     config = short_dir / "config.toml"
     config.write_text(f'state_dir = "{site.state_dir}"\n')
     environ = {"XDG_RUNTIME_DIR": str(short_dir), "FFDL_CONFIG": str(config), "HOME": str(short_dir)}
-    fake = FakeDaemon(short_dir / "ffdl" / "ffdl.sock").start()
-    try:
+    with listening(short_dir / "ffdl" / "ffdl.sock"):
         dialling = replace(site.dialling, environ=environ, state_dir=None, start=False)
         with pytest.raises(DaemonUnreachable, match=r"no daemon answers at .*/ffdl-[0-9a-f]{12}\.sock"):
             health_version(dialling)
-    finally:
-        fake.stop()
+
+
+HARD = dump_limits()[1]
+
+
+@pytest.fixture
+def soft() -> Iterator[int]:
+    """A shell's limit in bytes that is nobody's default."""
+    before = dump_limits()
+    resource.setrlimit(resource.RLIMIT_CORE, (4096, HARD))
+    yield 4096
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+@pytest.mark.skipif(0 <= HARD < 4096, reason="no core dumps are allowed here")
+def test_started_daemon_has_core_dump_limit_of_shell(site: Site, soft: int) -> None:
+    dialling = replace(site.dialling, dumps=dump_limits())
+    leave_no_dump()
+    assert dump_limits() == (1, HARD), "no core of a program's, either (core_pattern with |)"
+    health_version(dialling)
+    limits = Path("/proc", site.pids.read_text().split()[0], "limits").read_text()
+    assert re.search(rf"Max core file size +{soft} ", limits)

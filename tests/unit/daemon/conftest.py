@@ -64,24 +64,12 @@ class Desk:
 
     async def _ask(self, method: str, target: str, data: bytes, uid: int | None, headers: Mapping[str, str]) -> Answer:
         path, _, query = target.partition("?")
+        given = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "raw_path": path.encode(),
-            "query_string": query.encode(),
-            "root_path": "",
-            "headers": [
-                (b"content-type", b"application/json"),
-                *((k.lower().encode(), v.encode()) for k, v in headers.items()),
-            ],
-            "server": None,
-            "client": None,
-            "state": {},
-        }
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
+            "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+            "headers": [(b"content-type", b"application/json"), *given], "server": None, "client": None, "state": {},
+        }  # fmt: skip
         if uid is not None:
             with_peer(scope, Peer(1, uid, lambda: None))
         incoming: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]

@@ -17,16 +17,12 @@ from tests.unit.daemon.conftest import Desk
 from tests.unit.daemon.test_routes import DIGEST, submit
 
 UNKNOWN = "/api/v1/jobs/training-000000000"
+READS = ("", "/events", "/wait?wait_s=0", "/logs")
+ACTS: dict[str, Any] = {"cancel": None, "halt": None, "resume": {}, "drill": {"event": "halt"}}
 HELD: list[tuple[str, str, Any]] = [
     ("GET", "/api/v1/jobs", None),
-    ("GET", UNKNOWN, None),
-    ("GET", f"{UNKNOWN}/events", None),
-    ("GET", f"{UNKNOWN}/wait?wait_s=0", None),
-    ("GET", f"{UNKNOWN}/logs", None),
-    ("POST", f"{UNKNOWN}/cancel", None),
-    ("POST", f"{UNKNOWN}/halt", None),
-    ("POST", f"{UNKNOWN}/resume", {}),
-    ("POST", f"{UNKNOWN}/drill", {"event": "halt"}),
+    *(("GET", UNKNOWN + read, None) for read in READS),
+    *(("POST", f"{UNKNOWN}/{act}", body) for act, body in ACTS.items()),
 ]
 
 
@@ -46,20 +42,15 @@ def test_job_routes_wait_until_watcher_has_caught_up(
             asyncio.get_running_loop().call_soon(catch_up)
         return "caught up" in course
 
+    def noting(read: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments, **words: course.append("read") or read(*arguments, **words)  # type: ignore[func-returns-value]
+
     desk.context.is_caught_up = is_caught_up
     desk.context.catch_up_until = time.monotonic() + 3600
     for read in ("get", "list_jobs"):
-        monkeypatch.setattr(desk.platform.store, read, noting(course, getattr(desk.platform.store, read)))
+        monkeypatch.setattr(desk.platform.store, read, noting(getattr(desk.platform.store, read)))
     assert desk.ask(method, target, body).status in (200, 404)
     assert course[:4] == ["asked", "caught up", "asked", "read"]
-
-
-def noting(course: list[str], read: Callable[..., Any]) -> Callable[..., Any]:
-    def noted(*arguments: object, **words: object) -> Any:
-        course.append("read")
-        return read(*arguments, **words)
-
-    return noted
 
 
 def test_other_routes_do_not_wait_for_watcher(desk: Desk) -> None:

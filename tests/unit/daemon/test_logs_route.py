@@ -67,7 +67,7 @@ def test_logs_route_rejects_unknown_and_invalid_attempts(desk: Desk, job_id: str
     assert sentence in problem(answer).message
 
 
-def test_log_encoder_flushes_pending_text_before_pause() -> None:
+def test_log_encoder_flushes_pending_text_before_pause_or_failure() -> None:
     texts = [LogText(1, n, str(n)) for n in range(1, 5)]
     came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]
     sent = list(log_routes._encoded(iter(came), lambda text: text.text.encode()))
@@ -75,8 +75,6 @@ def test_log_encoder_flushes_pending_text_before_pause() -> None:
     large = list(log_routes._encoded(iter(texts), lambda _: bytes(40_000)))
     assert [len(piece or b"") for piece in large] == [80_000, 80_000]
 
-
-def test_log_encoder_sends_text_read_before_failure() -> None:
     def fail() -> Iterator[LogText]:
         yield LogText(1, 1, "a")
         raise OSError("gone")

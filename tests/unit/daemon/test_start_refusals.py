@@ -1,15 +1,19 @@
-"""What a daemon says that ends at its start: the cause and the cure, and no promise of what only a running one does."""
+"""How a daemon ends that cannot start: what it says, and its exit status if its log has no room."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ffdl_batch.daemon.main import promise_nothing
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.store.errors import translate
 
@@ -33,3 +37,22 @@ def test_daemon_start_errors_omit_automatic_recovery(sentence: str) -> None:
     said = promise_nothing(sentence)
     assert "by itself" not in said
     assert sentence.startswith(said.split(" (", maxsplit=1)[0])
+
+
+DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("file/state", ExitCode.TRY_AGAIN), ("", ExitCode.BAD_MANIFEST)], ids=["directory", "settings"]
+)
+def test_daemon_exits_with_own_status_if_output_is_full(tmp_path: Path, state: str, code: ExitCode) -> None:
+    """And not with 120, which the interpreter makes of a last flush that fails."""
+    (tmp_path / "file").touch()
+    (tmp_path / "ffdl.toml").write_text("" if state else "no_such_key = 1\n")
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / (state or "state"))}
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            (*DAEMON, "--directory", str(tmp_path)), env=environ, cwd="/", stdin=subprocess.DEVNULL,
+            stdout=full, stderr=full, check=False, timeout=60,
+        )  # fmt: skip
+    assert ended.returncode == code

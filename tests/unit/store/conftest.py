@@ -10,6 +10,7 @@ import pytest
 from ffdl_batch.store import Store, open_store
 from tests.conftest import POSTGRES
 from tests.postgres import PostgresServer
+from tests.sqlite import write_schema
 from tests.unit.store.jobs import FakeClock
 
 
@@ -37,6 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> I
         opened = open_store(request.getfixturevalue("emptied_url"))
     else:
         network_fs = request.param == "sqlite-network-fs"
+        write_schema(tmp_path / "jobs.db", network_fs=network_fs)
         opened = open_store(f"sqlite:///{tmp_path}/jobs.db", network_fs=network_fs, clock=clock)
     yield opened
     opened.close()

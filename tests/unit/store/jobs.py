@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Thread
 
 from ffdl_batch.domain.job import Change, Job, JobId, new_job_id
 from ffdl_batch.domain.job_state import JobState
@@ -62,6 +64,14 @@ def deploying(store: Store, key: str = "") -> tuple[Job, str]:
     return begun, leased.lease_token
 
 
+def begin(store: Store, at: float) -> Job:
+    """The only job that can be deployed, in its next attempt."""
+    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
+    begun = store.begin_attempt(leased.job, leased.lease_token, at)
+    assert begun is not None
+    return begun
+
+
 def assert_consistent(store: Store, job_id: str) -> None:
     """What must be true of every job after whatever happened."""
     job = store.get(job_id)
@@ -78,3 +88,12 @@ def assert_consistent(store: Store, job_id: str) -> None:
         assert job.native_id == ("" if alive[-1] is JobState.PENDING else attempts[-1].native_id)
     assert all(attempt.ended_at is not None for attempt in attempts[:-1])
     assert (job.ended_at is not None) is job.state.is_terminal
+
+
+def in_threads(run: Callable[[int], None], count: int = 4) -> None:
+    """Call `run` with 0, 1, ... in a thread each, and wait for them."""
+    threads = [Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -36,20 +36,17 @@ def test_store_finds_array_elements_by_array_and_index(store: Store) -> None:
 
 
 def test_store_lists_array_elements_by_array_id_or_name(store: Store) -> None:
-    elements = add_array(store)
-    add_array(store, OTHER, name="sweep_")
-    single = add_job(store, name="sweep", at=SUBMITTED_AT - 1)
+    add_job(store, name="sweep[1]")
+    assert store.list_jobs(uid=1000, name="sweep") == [], "it is only named like an element"
+    elements = add_array(store, name="rate")
+    add_array(store, OTHER, name="rate_")
+    single = add_job(store, name="rate", at=SUBMITTED_AT - 1)
     assert store.list_jobs(uid=1000, array=ARRAY) == list(reversed(elements))
-    assert store.list_jobs(uid=1000, name="sweep") == [*reversed(elements), single]
-    assert store.list_jobs(uid=1000, name="sweep[2]") == [elements[2]]
-    assert store.list_jobs(uid=1000, name="swee_") == []
+    assert store.list_jobs(uid=1000, name="rate") == [*reversed(elements), single]
+    assert store.list_jobs(uid=1000, name="rate[2]") == [elements[2]]
+    assert store.list_jobs(uid=1000, name="rat_") == []
     first = store.list_jobs(uid=1000, array=ARRAY, limit=3)
     assert store.list_jobs(uid=1000, array=ARRAY, limit=3, after=first[-1].id) == [elements[0]]
-
-
-def test_store_does_not_list_job_named_like_array_element(store: Store) -> None:
-    add_job(store, name="sweep[1]")
-    assert store.list_jobs(uid=1000, name="sweep") == []
 
 
 def test_store_counts_array_elements_by_state(store: Store) -> None:
@@ -88,11 +85,8 @@ def test_store_claims_whole_array_beyond_job_limit(store: Store) -> None:
     taken = store.claim_deployable("one", limit=3, lease_s=60, elements=100)
     assert [leased.job for leased in taken] == [single, *elements]
     assert len({leased.lease_token for leased in taken}) == 1
-    assert {leased.job.spec.name for leased in store.claim_deployable("two", limit=1, lease_s=60, elements=2)} == {
-        "sweep[0]",
-        "sweep[1]",
-        "sweep[2]",
-    }
+    rest = store.claim_deployable("two", limit=1, lease_s=60, elements=2)
+    assert {leased.job.spec.name for leased in rest} == {f"sweep[{n}]" for n in range(3)}
 
 
 def test_store_claims_no_more_array_elements_than_requested(store: Store) -> None:

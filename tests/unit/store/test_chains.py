@@ -8,7 +8,7 @@ from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides, attempt_token
 from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState
 from ffdl_batch.store import Store
-from tests.unit.store.jobs import add_job, applied, assert_consistent, deploying, steps
+from tests.unit.store.jobs import add_job, applied, assert_consistent, begin, deploying, steps
 
 S = JobState
 END = AttemptEnd("timeout", Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.5, saved_at=99.25), 7200.5)
@@ -29,9 +29,8 @@ def succession(*before: tuple[JobState, float], at: float = 1010.0, **changes: o
 
 def test_store_starts_next_attempt_and_ends_previous_on_continuation(store: Store) -> None:
     job = processing(store)
-    change = succession(
-        (S.STORING, 1009.0), message="the time limit was reached", error_code="C203", columns={"spent": SPENT}
-    )
+    said = "the time limit was reached"
+    change = succession((S.STORING, 1009.0), message=said, error_code="C203", columns={"spent": SPENT})
     after = applied(store, job, change)
     assert (after.state, after.attempt, after.token) == (S.DEPLOYING, 2, f"{job.id}-2")
     assert (after.native_id, after.nodes, after.network, after.results) == ("", "", "", "/r/1")
@@ -45,7 +44,7 @@ def test_store_starts_next_attempt_and_ends_previous_on_continuation(store: Stor
     last = store.history(job.id)[-2:]
     assert [(e.state, e.attempt, e.cause, e.message) for e in last] == [
         (S.STORING, 1, "progress", ""),
-        (S.DEPLOYING, 2, "requeued", "the time limit was reached"),
+        (S.DEPLOYING, 2, "requeued", said),
     ]
     assert store.get(job.id) == after
     assert_consistent(store, job.id)
@@ -124,9 +123,7 @@ def test_store_begins_second_attempt_after_job_returns_to_pending(store: Store) 
     assert (attempt.outcome_code, attempt.interruption, attempt.owed) == ("S110", "node_failure", True)
     assert store.live_deployed("local") == []
     assert_consistent(store, job.id)
-    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
-    begun = store.begin_attempt(leased.job, leased.lease_token, 1011.0)
-    assert begun is not None
+    begun = begin(store, 1011.0)
     assert (begun.attempt, begun.spent, begun.overrides) == (2, after.spent, after.overrides)
     assert_consistent(store, job.id)
 
@@ -139,7 +136,11 @@ def test_store_keeps_end_of_attempt_when_pending_job_ends(store: Store) -> None:
     assert_consistent(store, job.id)
 
 
-def test_store_records_end_of_attempt_with_end_of_job(store: Store) -> None:
+def test_store_records_end_of_attempt_alone_or_with_end_of_job(store: Store) -> None:
+    job = processing(store)
+    after = applied(store, job, Change(attempt_end=END))
+    assert (after.revision, after.state) == (job.revision + 1, job.state)
+    assert store.attempts(job.id)[0].interruption == "timeout"
     job = processing(store)
     applied(store, job, Change(((S.HALTED, 1010.0),), attempt_end=AttemptEnd("halt", Checkpoint(asked=True), 1.5)))
     (attempt,) = store.attempts(job.id)
@@ -169,12 +170,8 @@ def test_store_returns_attempts_of_several_jobs_by_job_id(store: Store) -> None:
     one, two, none = processing(store), processing(store), add_job(store)
     applied(store, two, succession())
     found = store.attempts_of([two.id, one.id, none.id, "training-000000000"])
-    assert {job_id: [a.number for a in attempts] for job_id, attempts in found.items()} == {
-        two.id: [1, 2],
-        one.id: [1],
-        none.id: [],
-        "training-000000000": [],
-    }
+    numbers = {job_id: [a.number for a in attempts] for job_id, attempts in found.items()}
+    assert numbers == {two.id: [1, 2], one.id: [1], none.id: [], "training-000000000": []}
 
 
 def test_store_lists_pending_uploads_until_completed(store: Store) -> None:
@@ -212,13 +209,6 @@ def test_store_adds_no_history_for_upload_that_storing_job_waits_for(store: Stor
     before = store.history(job.id)
     assert store.note_paid(storing.id, 1, 2000.0)
     assert store.history(job.id) == before
-
-
-def test_store_increments_revision_for_end_of_attempt_alone(store: Store) -> None:
-    job = processing(store)
-    after = applied(store, job, Change(attempt_end=END))
-    assert (after.revision, after.state) == (job.revision + 1, job.state)
-    assert store.attempts(job.id)[0].interruption == "timeout"
 
 
 def test_store_keeps_own_end_time_of_attempt_that_ends_before_job(store: Store) -> None:

@@ -133,12 +133,8 @@ def test_store_health_dates_new_kind_of_failure_from_its_start() -> None:
     full = translate(OperationalError("INSERT", None, full_disk()), "/jobs.db")
     gone = DatabaseGone("the database /jobs.db was deleted")
     rescued = DatabaseGone("the database /jobs.db was deleted. All that it held is in a copy")
-    for at, error, since in (
-        (1000.0, full, 1000.0),
-        (1060.0, full, 1000.0),
-        (1090.0, gone, 1090.0),
-        (1120.0, rescued, 1090.0),
-    ):
+    steps = ((1000.0, full, 1000.0), (1060.0, full, 1000.0), (1090.0, gone, 1090.0), (1120.0, rescued, 1090.0))
+    for at, error, since in steps:
         now[0] = at
         health.failed(error)
         assert health.trouble is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Barrier, Thread
+from threading import Barrier
+from typing import Any
 
 import pytest
 from sqlalchemy import event, update
@@ -32,41 +33,38 @@ from ffdl_batch.domain.spec import (
 )
 from ffdl_batch.store import DuplicateId, NewJob, Store, open_store
 from ffdl_batch.store.schema import JOBS
-from tests.unit.store.jobs import SUBMITTED_AT, FakeClock, add_job, applied, assert_consistent, new_job, steps
+from tests.unit.store.jobs import (
+    SUBMITTED_AT,
+    FakeClock,
+    add_job,
+    applied,
+    assert_consistent,
+    in_threads,
+    new_job,
+    steps,
+)
 
 NASTY = "a\x00b \x1a0000 \udcff\ud800 'x' \"y\" $(id) %j \\ \n\t\r –日本語 🙂 e\u0301\u202e\ufeff \uffff\x7f\x85"
 
 
 def nasty_spec() -> JobSpec:
     """A spec with every kind of field filled."""
-    return JobSpec(
-        name=NASTY,
-        framework=Framework("custom", NASTY, NASTY, "tag", ImageLocation("r", "n", NASTY)),
-        description=NASTY,
-        version="1",
-        resources=Resources(4, 1.5, 0.5, "a100", 2**40, 7, {NASTY: 2}),
-        data_stores=(
-            DataStore("id", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, NASTY, NASTY, {"path": NASTY}),
-            DataStore("id2", StoreType.S3_DATASTORE, StoreType.DIRECTORY),
-        ),
-        metrics=EvaluationMetrics(
-            "regex", "t", NASTY, 9, ("e",), {"g": MetricGroup("r", "m", {"s": MetricValue("a", "b")})}
-        ),
-        batch=BatchOptions(
-            time_s=60,
-            preemptible=True,
-            network=NetworkLevel.EGRESS,
-            egress=(Egress("h", 443),),
-            env={"X": NASTY},
-            checkpoint=Checkpoint("USR1", 5, 6, True),
-            retry=Retry(1, 2, 3, 4),
-            roles={"ps": Role(2, 1.0, None, 5, NASTY, True)},
-            notify=Notify("a@b", ("END",), "w"),
-            slurm_args=("--x", NASTY),
-        ),
-        base_dir=NASTY,
-        sources={"batch.time_s": "line 3"},
+    stores = (
+        DataStore("id", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, NASTY, NASTY, {"path": NASTY}),
+        DataStore("id2", StoreType.S3_DATASTORE, StoreType.DIRECTORY),
     )
+    groups = {"g": MetricGroup("r", "m", {"s": MetricValue("a", "b")})}
+    batch = BatchOptions(
+        time_s=60, preemptible=True, network=NetworkLevel.EGRESS, egress=(Egress("h", 443),), env={"X": NASTY},
+        checkpoint=Checkpoint("USR1", 5, 6, True), retry=Retry(1, 2, 3, 4), notify=Notify("a@b", ("END",), "w"),
+        roles={"ps": Role(2, 1.0, None, 5, NASTY, True)}, slurm_args=("--x", NASTY),
+    )  # fmt: skip
+    return JobSpec(
+        name=NASTY, framework=Framework("custom", NASTY, NASTY, "tag", ImageLocation("r", "n", NASTY)),
+        description=NASTY, version="1", resources=Resources(4, 1.5, 0.5, "a100", 2**40, 7, {NASTY: 2}),
+        data_stores=stores, metrics=EvaluationMetrics("regex", "t", NASTY, 9, ("e",), groups), batch=batch,
+        base_dir=NASTY, sources={"batch.time_s": "line 3"},
+    )  # fmt: skip
 
 
 @contextmanager
@@ -90,52 +88,18 @@ def test_store_returns_every_job_field_unchanged(store: Store) -> None:
     (added,) = store.add_jobs([new])
     forgetful = Store(store._database)
     assert forgetful.get(new.id) == added, "what was kept is not what is stored"
-    change = Change(
-        steps=((JobState.DEPLOYING, 1235.25), (JobState.FAILED, 1236.0000001)),
-        message=NASTY,
-        error_code="C201",
-        columns={
-            "native_id": NASTY,
-            "exit_code": 255,
-            "exit_signal": 64,
-            "pending_reason": NASTY,
-            "nodes": NASTY,
-            "network": NASTY,
-            "results": NASTY,
-            "uncertain_since": 1235.125,
-            "log_tail": (NASTY, "", "x" * 10_000),
-            "warnings": (NASTY,),
-            "wish": Wish.CANCEL,
-        },
-    )
-    failed = applied(store, added, change)
+    columns: dict[str, Any] = {
+        "native_id": NASTY, "exit_code": 255, "exit_signal": 64, "pending_reason": NASTY, "nodes": NASTY,
+        "network": NASTY, "results": NASTY, "uncertain_since": 1235.125, "warnings": (NASTY,), "wish": Wish.CANCEL,
+        "log_tail": (NASTY, "", "x" * 10_000),
+    }  # fmt: skip
+    happened = ((JobState.DEPLOYING, 1235.25), (JobState.FAILED, 1236.0000001))
+    failed = applied(store, added, Change(happened, message=NASTY, error_code="C201", columns=columns))
     expected = Job(
-        id=new.id,
-        uid=2**32 - 2,
-        user=NASTY,
-        spec=nasty_spec(),
-        state=JobState.FAILED,
-        wish=Wish.CANCEL,
-        backend=NASTY,
-        attempt=0,
-        native_id=NASTY,
-        revision=2,
-        submitted_at=1234.56789,
-        updated_at=failed.updated_at,
-        ended_at=1236.0000001,
-        error_code="C201",
-        message=NASTY,
-        exit_code=255,
-        exit_signal=64,
-        pending_reason=NASTY,
-        nodes=NASTY,
-        network=NASTY,
-        results=NASTY,
-        model_digest=NASTY,
-        uncertain_since=1235.125,
-        warnings=(NASTY,),
-        log_tail=(NASTY, "", "x" * 10_000),
-    )
+        id=new.id, uid=2**32 - 2, user=NASTY, spec=nasty_spec(), state=JobState.FAILED, backend=NASTY, attempt=0,
+        revision=2, submitted_at=1234.56789, updated_at=failed.updated_at, ended_at=1236.0000001, error_code="C201",
+        message=NASTY, model_digest=NASTY, **columns,
+    )  # fmt: skip
     assert failed == expected
     assert all(getattr(expected, f.name) not in ("", None, ()) for f in dataclasses.fields(Job)), "a field is untested"
     again = Store(store._database)  # with nothing remembered
@@ -163,13 +127,10 @@ def test_store_returns_existing_job_for_used_key(store: Store) -> None:
     assert [len(entries) for entries in store.histories([first.id, other.id]).values()] == [1, 1]
 
 
-def test_store_returns_same_jobs_for_repeated_request(store: Store) -> None:
+def test_store_returns_same_jobs_for_repeated_request_only_with_key(store: Store) -> None:
     request = [new_job("a"), new_job("b")]
     assert store.add_jobs(request) == store.add_jobs(request)
     assert len(store.list_jobs(uid=None)) == 2
-
-
-def test_store_adds_new_job_each_time_without_key(store: Store) -> None:
     assert add_job(store).id != add_job(store).id
 
 
@@ -188,16 +149,13 @@ def test_store_adds_one_job_per_key_for_concurrent_requests(store: Store) -> Non
     barrier = Barrier(4)
     answers: list[dict[str, str]] = []
 
-    def add(order: list[str]) -> None:
+    def add(number: int) -> None:
+        order = keys if number % 2 else keys[::-1]
         barrier.wait()
         jobs = store.add_jobs([new_job(key) for key in order])
         answers.append({key: job.id for key, job in zip(order, jobs, strict=True)})
 
-    threads = [Thread(target=add, args=(keys if n % 2 else keys[::-1],)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(add)
     assert len(answers) == 4
     assert all(answer == answers[0] for answer in answers)
     assert len(store.list_jobs(uid=None)) == 10

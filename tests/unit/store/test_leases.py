@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Barrier, Thread
+from threading import Barrier
 
 import pytest
 
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store import Store, open_store
-from tests.unit.store.jobs import SUBMITTED_AT, FakeClock, add_job, applied, new_job, steps
+from tests.unit.store.jobs import SUBMITTED_AT, FakeClock, add_job, applied, in_threads, new_job, steps
 
 
 def test_store_claims_each_job_for_one_owner_until_release(store: Store) -> None:
@@ -103,17 +103,14 @@ def test_store_claims_each_job_once_for_concurrent_owners(store: Store) -> None:
     barrier = Barrier(4)
     claimed: list[str] = []
 
-    def claim(owner: str) -> None:
+    def claim(number: int) -> None:
+        owner = f"owner-{number}"
         barrier.wait()
         # A claimer may find all free rows locked by others for a moment (SKIP LOCKED): look until none is left.
         while len(claimed) < 60:
             claimed.extend(leased.job.id for leased in store.claim_deployable(owner, limit=4, lease_s=60))
 
-    threads = [Thread(target=claim, args=(f"owner-{number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(claim)
     assert len(claimed) == len(set(claimed)) == 60
 
 
@@ -140,15 +137,11 @@ def test_store_grants_named_lease_to_one_of_concurrent_owners(store: Store, held
     barrier = Barrier(4)
     tokens: list[str | None] = []
 
-    def acquire(owner: str) -> None:
+    def acquire(number: int) -> None:
         barrier.wait()
-        tokens.append(store.acquire_lease("watcher", owner, 60))
+        tokens.append(store.acquire_lease("watcher", f"owner-{number}", 60))
 
-    threads = [Thread(target=acquire, args=(f"owner-{number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(acquire)
     winners = [token for token in tokens if token is not None]
     assert len(tokens) == 4
     assert len(winners) == 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,17 +20,10 @@ from ffdl_batch.store.copies import companions, copy_database
 from ffdl_batch.store.own_writes import COUNTS, HEADER_BYTES, Left, is_own
 from ffdl_batch.store.revisions import driver_connection
 from tests.unit.store.jobs import FakeClock, add_job
-from tests.unit.store.test_open_files import ids_in, network_fs, path
+from tests.unit.store.test_open_files import ids_in, network_fs, opened, path
 
-__all__ = ["network_fs", "path"]  # fixtures
+__all__ = ["network_fs", "opened", "path"]  # fixtures
 LOCAL = pytest.mark.parametrize("network_fs", [False], indirect=True)
-
-
-@pytest.fixture
-def opened(path: Path, network_fs: bool, clock: FakeClock) -> Iterator[Store]:
-    store = open_store(f"sqlite:///{path}", network_fs=network_fs, clock=clock)
-    yield store
-    store.close()
 
 
 def fold(store: Store) -> None:
@@ -159,17 +152,10 @@ def test_store_commits_nothing_into_file_overwritten_in_transaction(opened: Stor
     assert path.read_bytes() == foreign
 
 
-def touch(file: Path) -> None:
-    os.utime(file)
-
-
-def copy_over_itself(file: Path) -> None:
-    file.write_bytes(file.read_bytes())
-
-
 def test_store_accepts_database_touched_or_rewritten_with_same_content(opened: Store, path: Path) -> None:
     kept = {str(add_job(opened, "first").id)}
-    for number, disturb in enumerate((touch, copy_over_itself)):
+    disturbances: tuple[Callable[[Path], object], ...] = (os.utime, lambda file: file.write_bytes(file.read_bytes()))
+    for number, disturb in enumerate(disturbances):
         disturb(path)
         opened.look_after_files()
         disturb(path)
@@ -247,13 +233,10 @@ def header(count: int, modes: bytes = b"\2\2", rest: bytes = b"") -> bytes:
     ],
 )
 def test_is_own_recognizes_own_writes_by_header_count(found: bytes, committed: int, ours: bool) -> None:
-    before = Left(8192, 1, header(5))
-    assert is_own(Left(8192, 2, found), before, committed) is ours
+    assert is_own(Left(8192, 2, found), Left(8192, 1, header(5)), committed) is ours
 
 
 def test_is_own_accepts_wrapped_write_count() -> None:
     before = Left(8192, 1, header(COUNTS - 2))
-    assert is_own(Left(8192, 2, header(1)), before, 1)
-    assert not is_own(Left(8192, 2, header(2)), before, 1)
-    assert not is_own(Left(8192, 2, header(COUNTS - 3)), before, 1)
+    assert [is_own(Left(8192, 2, header(count)), before, 1) for count in (1, 2, COUNTS - 3)] == [True, False, False]
     assert is_own(Left(4096, 2, header(7)), Left(0, 1, b""), 1), "there was nothing yet"

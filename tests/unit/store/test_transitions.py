@@ -1,22 +1,19 @@
-"""Changing jobs: guards, histories, ends, and many at once."""
+"""Changing jobs: guards, histories and ends, and many jobs in one transaction."""
 
 from __future__ import annotations
 
-from threading import Thread
+from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from ffdl_batch.domain.job import Change
 from ffdl_batch.domain.job_state import TERMINAL, Cause, IllegalTransition, JobState, Wish
-from ffdl_batch.store import Store
-from tests.unit.store.jobs import (
-    SUBMITTED_AT,
-    add_job,
-    applied,
-    assert_consistent,
-    deploying,
-    steps,
-)
+from ffdl_batch.store import Store, StoreError
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.schema import JOBS
+from ffdl_batch.store.writes import Step, Writes
+from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, assert_consistent, begin, deploying, in_threads, steps
 
 S = JobState
 
@@ -28,14 +25,6 @@ def test_begin_attempt_creates_first_attempt_with_token(store: Store) -> None:
     (attempt,) = store.attempts(job.id)
     assert (attempt.token, attempt.backend, attempt.created_at) == (job.token, "local", SUBMITTED_AT + 1)
     assert [(entry.state, entry.attempt) for entry in store.history(job.id)] == [(S.PENDING, 0), (S.DEPLOYING, 1)]
-
-
-def test_begin_attempt_rejects_job_that_is_not_pending(store: Store) -> None:
-    job, token = deploying(store)
-    with pytest.raises(IllegalTransition):
-        store.begin_attempt(job, token, SUBMITTED_AT + 2)
-    assert store.get(job.id) == job
-    assert len(store.attempts(job.id)) == 1
 
 
 def test_store_records_every_step_of_job_until_end(store: Store) -> None:
@@ -168,9 +157,7 @@ def test_resumed_job_starts_next_attempt_without_old_error(store: Store) -> None
     store.release(job.id, token)
     job = applied(store, job, Change(((S.PENDING, 1006.0),), cause=Cause.RESUMED))
     assert (job.state, job.ended_at, job.error_code, job.message, job.exit_code) == (S.PENDING, None, "000", "", None)
-    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
-    begun = store.begin_attempt(leased.job, leased.lease_token, 1007.0)
-    assert begun is not None
+    begun = begin(store, 1007.0)
     assert (begun.attempt, begun.native_id, begun.token) == (2, "", f"{job.id}-2")
     assert [attempt.outcome_code for attempt in store.attempts(job.id)] == ["C201", ""]
     assert_consistent(store, job.id)
@@ -192,17 +179,12 @@ def test_apply_many_keeps_gapless_history_with_concurrent_writers(store: Store) 
     def apply_ten(number: int) -> None:
         for turn in range(10):
             current = store.get_many([job.id for job in jobs])
-            change = Change(
-                ((S.PROCESSING, 1000.0 + turn),), cause=Cause.REQUEUED, columns={"nodes": f"{number}-{turn}"}
-            )
+            nodes: dict[str, object] = {"nodes": f"{number}-{turn}"}
+            change = Change(((S.PROCESSING, 1000.0 + turn),), cause=Cause.REQUEUED, columns=nodes)
             ordered = current if number % 2 else current[::-1]
             won.append(len(store.apply_many([(job, change) for job in ordered])))
 
-    threads = [Thread(target=apply_ten, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(apply_ten)
     assert len(won) == 40
     assert sum(len(store.history(job.id)) - 2 for job in jobs) == sum(won)
     for job in jobs:
@@ -218,9 +200,7 @@ def test_store_reuses_number_of_unsent_first_attempt(store: Store) -> None:
     job = applied(store, job, back, lease_token=token)
     assert (job.state, job.attempt, job.pending_reason, store.attempts(job.id)) == (S.PENDING, 0, "no room", [])
     assert_consistent(store, job.id)
-    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
-    again = store.begin_attempt(leased.job, leased.lease_token, 1003.0)
-    assert again is not None
+    again = begin(store, 1003.0)
     assert (again.token, again.pending_reason) == (f"{job.id}-1", "")
     history = [(entry.state, entry.attempt, entry.message) for entry in store.history(job.id)]
     assert history == [(S.PENDING, 0, ""), (S.DEPLOYING, 1, ""), (S.PENDING, 0, "no room"), (S.DEPLOYING, 1, "")]
@@ -231,9 +211,8 @@ def test_store_removes_unsent_second_attempt_and_keeps_first(store: Store) -> No
     job, token = deploying(store)
     job = applied(store, job, steps(S.QUEUED, native_id="4711"), lease_token=token)
     job = applied(store, job, Change(((S.PENDING, 1002.0),), Cause.REQUEUED))
-    (leased,) = store.claim_deployable("deployer", limit=1, lease_s=60)
-    begun = store.begin_attempt(leased.job, leased.lease_token, 1003.0)
-    assert begun is not None and begun.attempt == 2
+    begun = begin(store, 1003.0)
+    assert begun.attempt == 2
     job = applied(store, begun, Change(((S.PENDING, 1004.0),), Cause.REQUEUED, unsent=True))
     assert (job.attempt, [attempt.native_id for attempt in store.attempts(job.id)]) == (1, ["4711"])
     assert_consistent(store, job.id)
@@ -248,3 +227,69 @@ def test_apply_rejects_unsent_change_for_submitted_attempt_or_other_state(store:
     with pytest.raises(ValueError, match="was none"):
         store.apply(queued, Change(((S.PENDING, 1002.0),), Cause.REQUEUED, unsent=True))
     assert store.get(job.id) == queued
+
+
+def test_begin_attempts_starts_several_attempts_in_one_call(store: Store) -> None:
+    jobs = [add_job(store, key) for key in "abc"]
+    leased = store.claim_deployable("deployer", limit=3, lease_s=60)
+    (token,) = {one.lease_token for one in leased}
+    assert store.begin_attempts([], token, 1.0) == {}
+    begun = store.begin_attempts(jobs, token, SUBMITTED_AT + 1, 120.0)
+    assert [(job.state, job.attempt, job.token) for job in begun.values()] == [
+        (S.DEPLOYING, 1, f"{job.id}-1") for job in jobs
+    ]
+    assert store.get_many(list(begun)) == list(begun.values())
+    for job in jobs:
+        assert_consistent(store, job.id)
+
+
+def test_begin_attempts_skips_changed_or_unleased_jobs(store: Store) -> None:
+    changed, unleased, kept = (add_job(store, key) for key in "abc")
+    (first, *_) = store.claim_deployable("deployer", limit=3, lease_s=60)
+    store.set_wish(changed.id, Wish.HALT)
+    store.release(unleased.id, first.lease_token)
+    begun = store.begin_attempts([changed, unleased, kept], first.lease_token, SUBMITTED_AT + 1)
+    assert list(begun) == [kept.id]
+    assert [store.attempts(job.id) for job in (changed, unleased)] == [[], []]
+    for job in (changed, unleased, kept):
+        assert_consistent(store, job.id)
+
+
+def test_begin_attempts_starts_none_if_one_job_is_not_pending(store: Store) -> None:
+    deployed, token = deploying(store, "a")
+    pending = add_job(store, "b")
+    with store.engine.begin() as connection:
+        connection.execute(update(JOBS).values(lease_token=token))
+    with pytest.raises(IllegalTransition):
+        store.begin_attempts([pending, deployed], token, SUBMITTED_AT + 2)
+    assert store.get_many([deployed.id, pending.id]) == [deployed, pending]
+    assert (store.attempts(pending.id), len(store.attempts(deployed.id))) == ([], 1)
+
+
+def test_apply_many_writes_different_columns_in_one_call(store: Store) -> None:
+    one, two, three = (add_job(store, key) for key in "abc")
+    changes = [steps(S.QUEUED, native_id="1"), steps(S.FAILED), steps(S.QUEUED, native_id="3")]
+    updated = store.apply_many(list(zip((one, two, three), changes, strict=True)))
+    assert [(job.state, job.native_id) for job in updated] == [(S.QUEUED, "1"), (S.FAILED, ""), (S.QUEUED, "3")]
+    assert store.get_many([one.id, two.id, three.id]) == updated
+    assert [len(store.history(job.id)) for job in updated] == [2, 2, 2]
+
+
+def test_apply_many_applies_two_changes_of_one_job_in_order(store: Store) -> None:
+    job = add_job(store)
+    then = replace(job, revision=job.revision + 1)
+    updated = store.apply_many([(job, steps(S.QUEUED)), (then, Change(columns={"nodes": "n1"}))])
+    assert [(after.state, after.nodes, after.revision) for after in updated] == [(S.QUEUED, "", 2), (S.QUEUED, "n1", 3)]
+    assert store.get(job.id) == updated[-1]
+
+
+def test_writes_flush_raises_and_writes_nothing_for_row_changed_under_lock(store: Store) -> None:
+    job, other = add_job(store, "a"), add_job(store, "b")
+    stale = replace(other, revision=7)
+    database: Database = store._database
+    with pytest.raises(StoreError, match=f"{other.id} changed under its lock"), database.writing() as connection:
+        writes = Writes(connection)
+        for before in (job, stale):
+            writes.add(before, Step(replace(before, nodes="n1")))
+        writes.flush()
+    assert store.get_many([job.id, other.id]) == [job, other]

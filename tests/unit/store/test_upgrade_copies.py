@@ -125,9 +125,8 @@ def test_open_store_rejects_newer_schema_and_names_release_and_copy(empty_url: s
     put_schema(RELEASED[0], empty_url)
     make_newer(empty_url, release)
     who = f"ffdl-batch {release}" if release else "a newer release"
-    with pytest.raises(
-        SchemaTooNew, match=rf"revision 0999, made by {who};.*{HEAD} and older.*db restore FILE"
-    ) as error:
+    said = rf"revision 0999, made by {who};.*{HEAD} and older.*db restore FILE"
+    with pytest.raises(SchemaTooNew, match=said) as error:
         open_store(empty_url)
     assert ("revision-0001-" in str(error.value)) is empty_url.startswith("sqlite")
     database = connect_existing(empty_url)
