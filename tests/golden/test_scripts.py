@@ -101,9 +101,7 @@ CASES = {
 FOUR = replace(PLAIN, resources=Resources(learners=4, cpus=8, gpus=1, memory_bytes=16 * 1024**3))
 CASES |= {
     "shares": replace(
-        FOUR,
-        resources=replace(FOUR.resources, learners=3, gpus=0.25),
-        batch=BatchOptions(placement=Placement.PACK),
+        FOUR, resources=replace(FOUR.resources, learners=3, gpus=0.25), batch=BatchOptions(placement=Placement.PACK)
     ),
     "other-accelerators": replace(
         FOUR,

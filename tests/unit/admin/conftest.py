@@ -80,10 +80,7 @@ class Desk:
 
 @pytest.fixture(params=["sqlite", POSTGRES])
 def desk(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Desk]:
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "FFDL_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -211,33 +211,18 @@ def test_doctor_exits_1_if_one_node_fails_and_another_is_not_examined(site: Site
     assert site.run("--nodes=all")[0] == 1
 
 
-@pytest.mark.parametrize(
-    ("apptainer", "verdict", "said"),
-    [
-        (
-            f'case "$*" in *--net*) echo FATAL: no network >&2; exit 255 ;; esac; {SHARED}',
-            "wrong",
-            "apptainer --net --network none, which level none needs, failed there: FATAL: no network",
-        ),
-        (
-            SHARED,
-            "wrong",
-            "apptainer --net --network none, which level none needs, failed there: the container is in the network",
-        ),
-        (
-            "echo FATAL: no directories >&2; exit 255",
-            "wrong",
-            "apptainer started no empty container there: FATAL: no directories",
-        ),
-        ("exit 3", "wrong", "apptainer started no empty container there: it ended with 3 and said nothing"),
-        (
-            f'case "$*" in *--net*) exit 4 ;; esac; {SHARED}',
-            "wrong",
-            "apptainer --net --network none, which level none needs, failed there: it ended with 4 and said nothing",
-        ),
-        ("exit 124", "note", "level none was not tried: its container did not end within 10 s"),
-    ],
-)
+@pytest.mark.parametrize(("apptainer", "verdict", "said"), [
+    (f'case "$*" in *--net*) echo FATAL: no network >&2; exit 255 ;; esac; {SHARED}', "wrong",
+     "apptainer --net --network none, which level none needs, failed there: FATAL: no network"),
+    (SHARED, "wrong",
+     "apptainer --net --network none, which level none needs, failed there: the container is in the network"),
+    ("echo FATAL: no directories >&2; exit 255", "wrong",
+     "apptainer started no empty container there: FATAL: no directories"),
+    ("exit 3", "wrong", "apptainer started no empty container there: it ended with 3 and said nothing"),
+    (f'case "$*" in *--net*) exit 4 ;; esac; {SHARED}', "wrong",
+     "apptainer --net --network none, which level none needs, failed there: it ended with 4 and said nothing"),
+    ("exit 124", "note", "level none was not tried: its container did not end within 10 s"),
+])  # fmt: skip
 def test_doctor_tries_network_level_none_beside_control_container(
     site: Site, apptainer: str, verdict: str, said: str
 ) -> None:
@@ -308,33 +293,22 @@ def test_doctor_prints_slurm_reason_of_drained_node(site: Site) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("prolog", "said"),
-    [
-        ("exit 3", "no answer: nothing; Slurm has it as idle"),
-        (
-            "echo 'srun: error: Unable to allocate resources: Invalid account or account/partition' >&2; exit 1",
-            "no answer: srun: error: Unable to allocate resources: Invalid account",
-        ),
-        ("exit 124", "no answer: its step did not end within 60 s; Slurm has it as idle"),
-        ("echo srun: error: no >&2; exit 1", "no answer: srun: error: no; Slurm has it as idle"),
-        (f"printf '{CAPABLE}' >$run/capabilities", "but its prolog made nothing: prolog.d/50-ffdl did not run there"),
-        (
-            f"{MADE}; cd $run/job-7; rm network; printf 'no network:\\nlist the slots\\n' >error; : >../capabilities",
-            "it has the feature 'ffdl-network', but no network: list the slots",
-        ),
-        (
-            f"{MADE}; printf 'network=yes\\negress=no\\negress_problem=set it\\n' >$run/capabilities",
-            "it has the feature 'ffdl-egress', but level egress is not there: set it",
-        ),
-        (
-            f"printf '{CAPABLE}' >$run/capabilities; {MADE.replace('/proc/self/ns/net', '$run/capabilities')}",
-            "its prolog made a network that jobs do not see: where Slurm gives jobs mounts of their own",
-        ),
-        (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; PATH=/usr/bin:/bin", "apptainer is not on the PATH there"),
-        (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; rmdir $run/../scratch", "scratch_base of [backend.slurm]"),
-    ],
-)
+@pytest.mark.parametrize(("prolog", "said"), [
+    ("exit 3", "no answer: nothing; Slurm has it as idle"),
+    ("echo 'srun: error: Unable to allocate resources: Invalid account or account/partition' >&2; exit 1",
+     "no answer: srun: error: Unable to allocate resources: Invalid account"),
+    ("exit 124", "no answer: its step did not end within 60 s; Slurm has it as idle"),
+    ("echo srun: error: no >&2; exit 1", "no answer: srun: error: no; Slurm has it as idle"),
+    (f"printf '{CAPABLE}' >$run/capabilities", "but its prolog made nothing: prolog.d/50-ffdl did not run there"),
+    (f"{MADE}; cd $run/job-7; rm network; printf 'no network:\\nlist the slots\\n' >error; : >../capabilities",
+     "it has the feature 'ffdl-network', but no network: list the slots"),
+    (f"{MADE}; printf 'network=yes\\negress=no\\negress_problem=set it\\n' >$run/capabilities",
+     "it has the feature 'ffdl-egress', but level egress is not there: set it"),
+    (f"printf '{CAPABLE}' >$run/capabilities; {MADE.replace('/proc/self/ns/net', '$run/capabilities')}",
+     "its prolog made a network that jobs do not see: where Slurm gives jobs mounts of their own"),
+    (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; PATH=/usr/bin:/bin", "apptainer is not on the PATH there"),
+    (f"printf '{CAPABLE}' >$run/capabilities; {MADE}; rmdir $run/../scratch", "scratch_base of [backend.slurm]"),
+])  # fmt: skip
 def test_doctor_prefixes_each_node_problem_with_node_name(site: Site, prolog: str, said: str) -> None:
     site.node("n1", prolog)
     found = site.wrong("--nodes=n1")

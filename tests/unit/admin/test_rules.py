@@ -51,46 +51,33 @@ def test_faults_of_returns_nothing_for_requeued_resumed_or_cancelled_job() -> No
     assert faults_of(replace(ENDED, state="CANCELLED"), given_up, OVER, NOW) == []
 
 
-@pytest.mark.parametrize(
-    ("job", "entries", "attempts", "said"),
-    [
-        (replace(RUNNING, state="SLEEPING"), HISTORY, ATTEMPTS, "its state 'SLEEPING' is none"),
-        (replace(RUNNING, wish="fly"), HISTORY, ATTEMPTS, "its wish 'fly' is none"),
-        (RUNNING, [*HISTORY[:3], replace(HISTORY[3], cause="luck")], ATTEMPTS, "entry 4 of its history, "),
-        (RUNNING, [], ATTEMPTS, "it has no history"),
-        (RUNNING, [HISTORY[0], *HISTORY[2:]], ATTEMPTS, "its history has a gap: it has the entries [1, 3, 4]"),
-        (RUNNING, HISTORY[:3], ATTEMPTS, "its history ends with QUEUED, but it is PROCESSING"),
-        (
-            RUNNING, history("DEPLOYING", "QUEUED", "PROCESSING", attempts=(1, 1, 1)), ATTEMPTS,
-            "its history begins with DEPLOYING",
-        ),
-        (
-            RUNNING, history("PENDING", "STORING", "QUEUED", "PROCESSING"), ATTEMPTS,
-            "entry 3 of its history goes from STORING to QUEUED because of progress",
-        ),
-        (RUNNING, [*HISTORY[:3], replace(HISTORY[3], at=1.0)], ATTEMPTS, "entry 4 of its history is earlier"),
-        (RUNNING, [*HISTORY[:3], replace(HISTORY[3], attempt=3)], ATTEMPTS, "entry 4 of its history is of attempt 3"),
-        (replace(RUNNING, ended_at=3.0), HISTORY, ATTEMPTS, "it is PROCESSING and has an end"),
-        (replace(ENDED, ended_at=None), ENDS, OVER, "it is FAILED and has no end"),
-        (RUNNING, HISTORY, [], "it is in attempt 1 and has the attempts []"),
-        (replace(RUNNING, attempt=2), HISTORY, ATTEMPTS, "it is in attempt 2 and has the attempts [1]"),
-        (RUNNING, HISTORY, [replace(ATTEMPTS[0], token=f"{ID}-7")], f"attempt 1 has the token '{ID}-7'"),
-        (
-            replace(RUNNING, attempt=2), HISTORY, [*ATTEMPTS, AttemptRow(ID, 2, f"{ID}-2", "47", None)],
-            "attempt 1 has no end, and a later one has begun",
-        ),
-        (replace(RUNNING, native_id="48"), HISTORY, ATTEMPTS, "its scheduler's id is '48', that of its attempt '47'"),
-        (replace(RUNNING, lease_token="t"), HISTORY, ATTEMPTS, "its lease has the owner '' and the token 't'"),
-        (
-            replace(RUNNING, lease_owner="d", lease_token="t", lease_until=NOW + 1), HISTORY, ATTEMPTS,
-            "it is PROCESSING, and leased by d for its deployment",
-        ),
-        (
-            JobRow(ID, "PENDING", "none", 0, "", None, "d", "t", NOW + LONGEST_LEASE_S + 1), history("PENDING"), [],
-            "it is leased for 3601 s more: a clock was wrong",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("job", "entries", "attempts", "said"), [
+    (replace(RUNNING, state="SLEEPING"), HISTORY, ATTEMPTS, "its state 'SLEEPING' is none"),
+    (replace(RUNNING, wish="fly"), HISTORY, ATTEMPTS, "its wish 'fly' is none"),
+    (RUNNING, [*HISTORY[:3], replace(HISTORY[3], cause="luck")], ATTEMPTS, "entry 4 of its history, "),
+    (RUNNING, [], ATTEMPTS, "it has no history"),
+    (RUNNING, [HISTORY[0], *HISTORY[2:]], ATTEMPTS, "its history has a gap: it has the entries [1, 3, 4]"),
+    (RUNNING, HISTORY[:3], ATTEMPTS, "its history ends with QUEUED, but it is PROCESSING"),
+    (RUNNING, history("DEPLOYING", "QUEUED", "PROCESSING", attempts=(1, 1, 1)), ATTEMPTS,
+     "its history begins with DEPLOYING"),
+    (RUNNING, history("PENDING", "STORING", "QUEUED", "PROCESSING"), ATTEMPTS,
+     "entry 3 of its history goes from STORING to QUEUED because of progress"),
+    (RUNNING, [*HISTORY[:3], replace(HISTORY[3], at=1.0)], ATTEMPTS, "entry 4 of its history is earlier"),
+    (RUNNING, [*HISTORY[:3], replace(HISTORY[3], attempt=3)], ATTEMPTS, "entry 4 of its history is of attempt 3"),
+    (replace(RUNNING, ended_at=3.0), HISTORY, ATTEMPTS, "it is PROCESSING and has an end"),
+    (replace(ENDED, ended_at=None), ENDS, OVER, "it is FAILED and has no end"),
+    (RUNNING, HISTORY, [], "it is in attempt 1 and has the attempts []"),
+    (replace(RUNNING, attempt=2), HISTORY, ATTEMPTS, "it is in attempt 2 and has the attempts [1]"),
+    (RUNNING, HISTORY, [replace(ATTEMPTS[0], token=f"{ID}-7")], f"attempt 1 has the token '{ID}-7'"),
+    (replace(RUNNING, attempt=2), HISTORY, [*ATTEMPTS, AttemptRow(ID, 2, f"{ID}-2", "47", None)],
+     "attempt 1 has no end, and a later one has begun"),
+    (replace(RUNNING, native_id="48"), HISTORY, ATTEMPTS, "its scheduler's id is '48', that of its attempt '47'"),
+    (replace(RUNNING, lease_token="t"), HISTORY, ATTEMPTS, "its lease has the owner '' and the token 't'"),
+    (replace(RUNNING, lease_owner="d", lease_token="t", lease_until=NOW + 1), HISTORY, ATTEMPTS,
+     "it is PROCESSING, and leased by d for its deployment"),
+    (JobRow(ID, "PENDING", "none", 0, "", None, "d", "t", NOW + LONGEST_LEASE_S + 1), history("PENDING"), [],
+     "it is leased for 3601 s more: a clock was wrong"),
+])  # fmt: skip
 def test_faults_of_returns_exactly_one_fault_per_broken_rule(
     job: JobRow, entries: list[HistoryRow], attempts: list[AttemptRow], said: str
 ) -> None:

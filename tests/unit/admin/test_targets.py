@@ -65,8 +65,7 @@ def test_kind_of_names_device_by_mode(kind: int, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["daemon.lock", "daemon.flock", "daemon.log", "daemon.log.1", ".tree", "site-slurm.json", f".any.{HEX}"],
+    "name", ["daemon.lock", "daemon.flock", "daemon.log", "daemon.log.1", ".tree", "site-slurm.json", f".any.{HEX}"]
 )
 def test_db_backup_rejects_names_of_daemon_files(desk: Desk, job_id: str, name: str) -> None:
     assert "a name of the daemon's own files" in refused(desk, desk.state / name)

@@ -60,18 +60,12 @@ def test_kubernetes_plan_withholds_store_secrets_from_isolated_pods(own: dict[st
     assert {"user", "key"} <= secrets(plan_of(job(secrets=own), CLAIM, only_stages=True), plan.token)
 
 
-@pytest.mark.parametrize(
-    ("url", "settings", "rule"),
-    [
-        (NAMED, {}, {"ports": [{"protocol": "TCP", "port": 443}]}),
-        (ADDRESS, {}, {
-            "to": [{"ipBlock": {"cidr": "192.0.2.9/32"}}], "ports": [{"protocol": "TCP", "port": 9000}],
-        }),
-        (NAMED, {"store_networks": ["198.51.100.0/24"]}, {
-            "to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"protocol": "TCP", "port": 443}],
-        }),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("url", "settings", "rule"), [
+    (NAMED, {}, {"ports": [{"protocol": "TCP", "port": 443}]}),
+    (ADDRESS, {}, {"to": [{"ipBlock": {"cidr": "192.0.2.9/32"}}], "ports": [{"protocol": "TCP", "port": 9000}]}),
+    (NAMED, {"store_networks": ["198.51.100.0/24"]},
+     {"to": [{"ipBlock": {"cidr": "198.51.100.0/24"}}], "ports": [{"protocol": "TCP", "port": 443}]}),
+])  # fmt: skip
 def test_kubernetes_plan_lets_staging_pod_reach_only_store_and_dns(
     url: str, settings: dict[str, object], rule: dict[str, object]
 ) -> None:

@@ -25,50 +25,28 @@ def workload(*conditions: tuple[str, str, str, str], active: bool = True, **stat
     }
 
 
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (None, "it waits in the queue gpus (Kueue)"),
-        (workload(), "it waits in the queue gpus (Kueue)"),
-        (
-            workload(("QuotaReserved", "False", "Pending", FULL)),
-            f"it waits in the queue gpus (Kueue) ({FULL}): it starts when others of the queue end",
-        ),
-        (
-            workload(("QuotaReserved", "False", "Pending", NEVER)),
-            f"the queue gpus (Kueue) never has so much ({NEVER}): ask for less, or for another queue",
-        ),
-        (
-            workload(("QuotaReserved", "False", "Inadmissible", "LocalQueue gpus doesn't exist")),
-            "the queue gpus (Kueue) does not take it (LocalQueue gpus doesn't exist): ask who runs the queue, or name "
-            "another one in queue",
-        ),
-        (
-            workload(
-                ("QuotaReserved", "True", "QuotaReserved", ""),
-                admissionChecks=[
-                    {"name": "nodes", "state": "Pending", "message": "waits for nodes."},
-                    {"name": "budget", "state": "Ready", "message": ""},
-                ],
-            ),
-            "the queue gpus (Kueue) has room for it, and waits for its admission checks: nodes (waits for nodes)",
-        ),
-        (
-            workload(("QuotaReserved", "True", "QuotaReserved", ""), ("Admitted", "True", "Admitted", "")),
-            "the queue gpus (Kueue) has admitted it: its pods are about to be made",
-        ),
-        (
-            workload(("QuotaReserved", "False", "Pending", ""), ("Evicted", "True", "Preempted", "by a job")),
-            "it waits in the queue gpus (Kueue) again, because another job took its room (by a job): it starts when "
-            "there is room",
-        ),
-        (
-            workload(("Evicted", "True", "Deactivated", "exceeded the number of re-queuing retries"), active=False),
-            "the queue gpus (Kueue) has put it aside (exceeded the number of re-queuing retries): who runs the "
-            "queue sets spec.active of the Workload job-training-1-ab12c to true, or cancel the job",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("found", "words"), [
+    (None, "it waits in the queue gpus (Kueue)"),
+    (workload(), "it waits in the queue gpus (Kueue)"),
+    (workload(("QuotaReserved", "False", "Pending", FULL)),
+     f"it waits in the queue gpus (Kueue) ({FULL}): it starts when others of the queue end"),
+    (workload(("QuotaReserved", "False", "Pending", NEVER)),
+     f"the queue gpus (Kueue) never has so much ({NEVER}): ask for less, or for another queue"),
+    (workload(("QuotaReserved", "False", "Inadmissible", "LocalQueue gpus doesn't exist")),
+     "the queue gpus (Kueue) does not take it (LocalQueue gpus doesn't exist): ask who runs the queue, or name "
+     "another one in queue"),
+    (workload(("QuotaReserved", "True", "QuotaReserved", ""), admissionChecks=[{"name": "nodes", "state": "Pending",
+        "message": "waits for nodes."}, {"name": "budget", "state": "Ready", "message": ""}]),
+     "the queue gpus (Kueue) has room for it, and waits for its admission checks: nodes (waits for nodes)"),
+    (workload(("QuotaReserved", "True", "QuotaReserved", ""), ("Admitted", "True", "Admitted", "")),
+     "the queue gpus (Kueue) has admitted it: its pods are about to be made"),
+    (workload(("QuotaReserved", "False", "Pending", ""), ("Evicted", "True", "Preempted", "by a job")),
+     "it waits in the queue gpus (Kueue) again, because another job took its room (by a job): it starts when "
+     "there is room"),
+    (workload(("Evicted", "True", "Deactivated", "exceeded the number of re-queuing retries"), active=False),
+     "the queue gpus (Kueue) has put it aside (exceeded the number of re-queuing retries): who runs the "
+     "queue sets spec.active of the Workload job-training-1-ab12c to true, or cancel the job"),
+])  # fmt: skip
 def test_observe_reports_kueue_pending_reason_for_queued_job(found: dict[str, Any] | None, words: str) -> None:
     assert why_queued("gpus", found) == words
     seen = observe(job(suspend=True, queue="gpus"), [], Beside(workload=found))

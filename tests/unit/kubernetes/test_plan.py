@@ -74,35 +74,22 @@ def test_kubernetes_plan_ignores_slurm_options_with_warning() -> None:
     assert told["batch.partition"] == "batch.partition: means nothing on Kubernetes; batch.profile says where pods go"
 
 
-@pytest.mark.parametrize(
-    ("spec", "path", "words"),
-    [
-        (replace(PLAIN, batch=BatchOptions(begin="now+1hour")), "batch.begin", "starts as soon as there is room"),
-        (replace(PLAIN, batch=BatchOptions(dependency="afterok:1")), "batch.dependency", "use Slurm"),
-        (replace(PLAIN, batch=BatchOptions(hold=True)), "batch.hold", "use Slurm"),
-        (replace(PLAIN, batch=BatchOptions(staging=Staging.AHEAD)), "batch.staging", "name a claim"),
-        (replace(PLAIN, batch=BatchOptions(kubernetes={"queue": "a"})), "batch.kubernetes.queue", "known are"),
-        (replace(PLAIN, resources=replace(PLAIN.resources, gpus=0.5)), "gpus", "name a MIG type"),
-        (replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu": 1})), "batch.gres", "gpu_resources = {npu"),
-        (replace(PLAIN, resources=replace(PLAIN.resources, gres={"a.b/npu:x": 1})), "batch.gres", "its whole name"),
-        (
-            replace(
-                PLAIN,
-                framework=Framework("horovod", "0.13", "python3 x.py"),
-                resources=replace(PLAIN.resources, learners=2),
-            ),
-            "learners",
-            "name a claim on a file system that pods share",
-        ),
-        (
-            replace(PLAIN, batch=BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443),))),
-            "batch.egress",
-            "write its IPv4 address",
-        ),
-        (replace(PLAIN, batch=BatchOptions(elastic={"min_gpus": "1"})), "batch.elastic", "not offered yet"),
-        (replace(PLAIN, data_stores=(HERE,)), "data_stores", "use a data store"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "path", "words"), [
+    (replace(PLAIN, batch=BatchOptions(begin="now+1hour")), "batch.begin", "starts as soon as there is room"),
+    (replace(PLAIN, batch=BatchOptions(dependency="afterok:1")), "batch.dependency", "use Slurm"),
+    (replace(PLAIN, batch=BatchOptions(hold=True)), "batch.hold", "use Slurm"),
+    (replace(PLAIN, batch=BatchOptions(staging=Staging.AHEAD)), "batch.staging", "name a claim"),
+    (replace(PLAIN, batch=BatchOptions(kubernetes={"queue": "a"})), "batch.kubernetes.queue", "known are"),
+    (replace(PLAIN, resources=replace(PLAIN.resources, gpus=0.5)), "gpus", "name a MIG type"),
+    (replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu": 1})), "batch.gres", "gpu_resources = {npu"),
+    (replace(PLAIN, resources=replace(PLAIN.resources, gres={"a.b/npu:x": 1})), "batch.gres", "its whole name"),
+    (replace(PLAIN, framework=Framework("horovod", "0.13", "python3 x.py"), resources=replace(PLAIN.resources,
+       learners=2)), "learners", "name a claim on a file system that pods share"),
+    (replace(PLAIN, batch=BatchOptions(network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443),))),
+     "batch.egress", "write its IPv4 address"),
+    (replace(PLAIN, batch=BatchOptions(elastic={"min_gpus": "1"})), "batch.elastic", "not offered yet"),
+    (replace(PLAIN, data_stores=(HERE,)), "data_stores", "use a data store"),
+])  # fmt: skip
 def test_kubernetes_plan_rejects_unsupported_request_with_cure(spec: JobSpec, path: str, words: str) -> None:
     with pytest.raises(InvalidRequest, match=re.escape(words)) as caught:
         plan_of(spec)

@@ -146,18 +146,12 @@ def test_read_settings_parses_profile_tables() -> None:
     assert isinstance(shown, dict) and shown["big"]["node_selector"] == {"pool": "a100"}
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ({"profiles": ["big"]}, r"tables \[backend.kubernetes.profiles.NAME\] are needed"),
-        (
-            {"profiles": {"big": {"nodes": "a"}}},
-            r"kubernetes\.profiles\.big\]: unknown key 'nodes'; known: node_selector",
-        ),
-        ({"profiles": {"big": {"node_selector": "a=b"}}}, "profiles.big.node_selector is 'a=b'; a table of texts"),
-        ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "message"), [
+    ({"profiles": ["big"]}, r"tables \[backend.kubernetes.profiles.NAME\] are needed"),
+    ({"profiles": {"big": {"nodes": "a"}}}, r"kubernetes\.profiles\.big\]: unknown key 'nodes'; known: node_selector"),
+    ({"profiles": {"big": {"node_selector": "a=b"}}}, "profiles.big.node_selector is 'a=b'; a table of texts"),
+    ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
+])  # fmt: skip
 def test_read_settings_rejects_invalid_profile_with_its_path(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read_settings(raw)

@@ -42,53 +42,27 @@ def test_observe_returns_none_without_job_and_pods() -> None:
     assert observe(None, []) is None
 
 
-@pytest.mark.parametrize(
-    ("shown", "pods", "refusal", "words"),
-    [
-        (job(suspend=True, queue="team-a"), [], "", "it waits in the queue team-a (Kueue)"),
-        (job(suspend=True), [], "", "it is being created"),
-        (job(), [], "", ""),
-        (
-            job(),
-            [
-                pod(
-                    0,
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "message": "0/3 nodes are available: 3 Insufficient gpu.",
-                    },
-                )
-            ],
-            "",
-            "no node has room now: 0/3 nodes are available: 3 Insufficient gpu.; "
-            "ffdl why tells whether a node ever has so much",
-        ),
-        (
-            job(),
-            [pod(**learner(waiting={"reason": "ImagePullBackOff", "message": "not found"}))],
-            "",
-            "the image pytorch:2.5 cannot be had (ImagePullBackOff): not found; correct its name, or push it",
-        ),
-        (
-            job(),
-            [],
-            'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: '
-            "requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
-            "quota gpus is used up: requests.nvidia.com/gpu=8 of requests.nvidia.com/gpu=8, and "
-            "requests.nvidia.com/gpu=2 is asked for: the job starts when others of the namespace end",
-        ),
-        (
-            job(),
-            [],
-            'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=70100m,requests.memory=1Gi, used: '
-            "requests.cpu=0,requests.memory=1Gi, limited: requests.cpu=64,requests.memory=1Gi",
-            "quota small never has so much: requests.cpu=70100m is asked for, and it has 64: ask for less, or for a "
-            "larger quota",
-        ),
-        (job(), [], "denied", "pods are refused: denied"),
-    ],
-)
+@pytest.mark.parametrize(("shown", "pods", "refusal", "words"), [
+    (job(suspend=True, queue="team-a"), [], "", "it waits in the queue team-a (Kueue)"),
+    (job(suspend=True), [], "", "it is being created"),
+    (job(), [], "", ""),
+    (job(),
+     [pod(0, {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient gpu."})],
+     "", "no node has room now: 0/3 nodes are available: 3 Insufficient gpu.; "
+     "ffdl why tells whether a node ever has so much"),
+    (job(), [pod(**learner(waiting={"reason": "ImagePullBackOff", "message": "not found"}))], "",
+     "the image pytorch:2.5 cannot be had (ImagePullBackOff): not found; correct its name, or push it"),
+    (job(), [], 'pods "x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: '
+     "requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
+     "quota gpus is used up: requests.nvidia.com/gpu=8 of requests.nvidia.com/gpu=8, and "
+     "requests.nvidia.com/gpu=2 is asked for: the job starts when others of the namespace end"),
+    (job(), [],
+     'pods "x" is forbidden: exceeded quota: small, requested: requests.cpu=70100m,requests.memory=1Gi, used: '
+     "requests.cpu=0,requests.memory=1Gi, limited: requests.cpu=64,requests.memory=1Gi",
+     "quota small never has so much: requests.cpu=70100m is asked for, and it has 64: ask for less, or for a "
+     "larger quota"),
+    (job(), [], "denied", "pods are refused: denied"),
+])  # fmt: skip
 def test_observe_reports_pending_reason_for_waiting_job(
     shown: dict[str, Any], pods: list[Any], refusal: str, words: str
 ) -> None:
@@ -113,33 +87,18 @@ def test_observe_reports_success_for_complete_job() -> None:
 FAILED = {"type": "Failed", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
 
 
-@pytest.mark.parametrize(
-    ("pods", "end", "code", "words"),
-    [
-        ([pod(**learner(terminated={"exitCode": 3, "reason": "Error"}))], EndCause.FAILURE, 3, "BackoffLimitExceeded"),
-        ([pod(**learner(terminated={"exitCode": 137, "reason": "OOMKilled"}))], EndCause.OUT_OF_MEMORY, 137, "memory"),
-        (
-            [pod(0, {"type": "DisruptionTarget", "reason": "PreemptionByScheduler"})],
-            EndCause.PREEMPTED,
-            None,
-            "Preemption",
-        ),
-        ([pod(0, {"type": "DisruptionTarget", "reason": "DeletionByTaintManager"})], EndCause.NODE_FAIL, None, "Taint"),
-        ([pod(reason="Evicted", message="low on memory")], EndCause.NODE_FAIL, None, "low on memory"),
-        ([pod(reason="DeadlineExceeded")], EndCause.TIMEOUT, None, "deadline"),
-        ([pod(**sidecar(terminated={"exitCode": 1, "reason": "Error"}))], EndCause.FAILURE, 1, "the controller ended"),
-        ([], EndCause.FAILURE, None, "BackoffLimitExceeded"),
-        (
-            [
-                pod(0, **learner(terminated={"exitCode": 143})),
-                pod(1, {"type": "DisruptionTarget", "reason": "DeletionByPodGC"}),
-            ],
-            EndCause.NODE_FAIL,
-            None,
-            "-1-abcde: DeletionByPodGC",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("pods", "end", "code", "words"), [
+    ([pod(**learner(terminated={"exitCode": 3, "reason": "Error"}))], EndCause.FAILURE, 3, "BackoffLimitExceeded"),
+    ([pod(**learner(terminated={"exitCode": 137, "reason": "OOMKilled"}))], EndCause.OUT_OF_MEMORY, 137, "memory"),
+    ([pod(0, {"type": "DisruptionTarget", "reason": "PreemptionByScheduler"})], EndCause.PREEMPTED, None, "Preemption"),
+    ([pod(0, {"type": "DisruptionTarget", "reason": "DeletionByTaintManager"})], EndCause.NODE_FAIL, None, "Taint"),
+    ([pod(reason="Evicted", message="low on memory")], EndCause.NODE_FAIL, None, "low on memory"),
+    ([pod(reason="DeadlineExceeded")], EndCause.TIMEOUT, None, "deadline"),
+    ([pod(**sidecar(terminated={"exitCode": 1, "reason": "Error"}))], EndCause.FAILURE, 1, "the controller ended"),
+    ([], EndCause.FAILURE, None, "BackoffLimitExceeded"),
+    ([pod(0, **learner(terminated={"exitCode": 143})), pod(1, {"type": "DisruptionTarget",
+        "reason": "DeletionByPodGC"})], EndCause.NODE_FAIL, None, "-1-abcde: DeletionByPodGC"),
+])  # fmt: skip
 def test_observe_reports_most_specific_cause_of_failed_job(
     pods: list[Any], end: EndCause, code: int | None, words: str
 ) -> None:
@@ -162,46 +121,24 @@ def test_observe_reports_completing_while_job_is_ending() -> None:
         assert seen is not None and seen.phase is Phase.COMPLETING
 
 
-@pytest.mark.parametrize(
-    ("status", "end", "words"),
-    [
-        ({"reason": "NodeLost"}, EndCause.NODE_FAIL, "NodeLost"),
-        ({"reason": "Terminated", "message": "imminent node shutdown"}, EndCause.NODE_FAIL, "imminent node shutdown"),
-        ({"reason": "NodeShutdown"}, EndCause.NODE_FAIL, "NodeShutdown"),
-        (
-            {"reason": "UnexpectedAdmissionError", "message": "no healthy devices"},
-            EndCause.NODE_FAIL,
-            "healthy devices",
-        ),
-        ({"reason": "OutOfcpu"}, EndCause.NODE_FAIL, "OutOfcpu"),
-        ({"reason": "OutOfnvidia.com/gpu"}, EndCause.NODE_FAIL, "gpu"),
-        ({"reason": "NodeAffinity"}, EndCause.NODE_FAIL, "NodeAffinity"),
-        ({"reason": "Preempting", "message": "for a critical pod"}, EndCause.PREEMPTED, "for a critical pod"),
-        (
-            {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."},
-            EndCause.NODE_FAIL,
-            "low on resource",
-        ),
-        (
-            {"reason": "Evicted", "message": 'Usage of EmptyDir volume "work" exceeds the limit "1Gi". '},
-            EndCause.FAILURE,
-            "ask for more (storage)",
-        ),
-        (
-            {
-                "reason": "Evicted",
-                "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi",
-            },
-            EndCause.FAILURE,
-            "it wrote more than its storage",
-        ),
-        (
-            sidecar(terminated={"exitCode": 137, "reason": "OOMKilled"}),
-            EndCause.FAILURE,
-            "the controller ended: out of memory",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("status", "end", "words"), [
+    ({"reason": "NodeLost"}, EndCause.NODE_FAIL, "NodeLost"),
+    ({"reason": "Terminated", "message": "imminent node shutdown"}, EndCause.NODE_FAIL, "imminent node shutdown"),
+    ({"reason": "NodeShutdown"}, EndCause.NODE_FAIL, "NodeShutdown"),
+    ({"reason": "UnexpectedAdmissionError", "message": "no healthy devices"}, EndCause.NODE_FAIL, "healthy devices"),
+    ({"reason": "OutOfcpu"}, EndCause.NODE_FAIL, "OutOfcpu"),
+    ({"reason": "OutOfnvidia.com/gpu"}, EndCause.NODE_FAIL, "gpu"),
+    ({"reason": "NodeAffinity"}, EndCause.NODE_FAIL, "NodeAffinity"),
+    ({"reason": "Preempting", "message": "for a critical pod"}, EndCause.PREEMPTED, "for a critical pod"),
+    ({"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}, EndCause.NODE_FAIL,
+     "low on resource"),
+    ({"reason": "Evicted", "message": 'Usage of EmptyDir volume "work" exceeds the limit "1Gi". '}, EndCause.FAILURE,
+     "ask for more (storage)"),
+    ({"reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi"},
+     EndCause.FAILURE, "it wrote more than its storage"),
+    (sidecar(terminated={"exitCode": 137, "reason": "OOMKilled"}), EndCause.FAILURE,
+     "the controller ended: out of memory"),
+])  # fmt: skip
 def test_observe_maps_pod_failure_reason_to_end_cause(status: dict[str, Any], end: EndCause, words: str) -> None:
     seen = observe(job(FAILED), [pod(0, **status)])
     assert seen is not None and seen.end is end and words in seen.reason
@@ -418,28 +355,18 @@ NAME = "training-0a1b2c3d4-1-0-abcde"
 READY = {"type": "PodReadyToStartContainers"}
 
 
-@pytest.mark.parametrize(
-    ("trouble", "words"),
-    [
-        (
-            ("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1"'),
-            "a volume of it cannot be attached to its node (FailedAttachVolume): "
-            'Multi-Attach error for volume "pvc-1"; '
-            "a volume that one node has at a time is another pod's now: it goes on when that ends; a claim that pods "
-            "share is ReadWriteMany",
-        ),
-        (
-            ("FailedMount", "mount.nfs: access denied by server"),
-            "a volume of it cannot be mounted (FailedMount): mount.nfs: access denied by server; the storage does not "
-            "let its node in: ask who runs the cluster",
-        ),
-        (
-            ("FailedCreatePodSandBox", "failed to setup network for sandbox"),
-            "its node cannot set the pod up (FailedCreatePodSandBox): failed to setup network for sandbox; it is tried "
-            "again; if it stays so, ask who runs the cluster and its network",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("trouble", "words"), [
+    (("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1"'),
+     "a volume of it cannot be attached to its node (FailedAttachVolume): " 'Multi-Attach error for volume "pvc-1"; '
+     "a volume that one node has at a time is another pod's now: it goes on when that ends; a claim that pods "
+     "share is ReadWriteMany"),
+    (("FailedMount", "mount.nfs: access denied by server"),
+     "a volume of it cannot be mounted (FailedMount): mount.nfs: access denied by server; the storage does not "
+     "let its node in: ask who runs the cluster"),
+    (("FailedCreatePodSandBox", "failed to setup network for sandbox"),
+     "its node cannot set the pod up (FailedCreatePodSandBox): failed to setup network for sandbox; it is tried "
+     "again; if it stays so, ask who runs the cluster and its network"),
+])  # fmt: skip
 def test_observe_reports_volume_or_sandbox_event_of_waiting_pod(trouble: tuple[str, str], words: str) -> None:
     beside = Beside(troubles={NAME: trouble})
     waiting = sidecar(waiting={"reason": "PodInitializing"})

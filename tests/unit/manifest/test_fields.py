@@ -9,30 +9,12 @@ from ffdl_batch.manifest import Defaults
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, notes, parse, read, warnings
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("1.10", "1.10"),
-        ("yes", "yes"),
-        ("0x10", "0x10"),
-        ("0123", "0123"),
-        ("on", "on"),
-        ("1e3", "1e3"),
-        ("2019-01-01", "2019-01-01"),
-        ("12:30:45", "12:30:45"),
-        (".inf", ".inf"),
-        ("True", "True"),
-        ("=", "="),
-        ("~", ""),
-        ("null", ""),
-        ("", ""),
-        ("'~'", "~"),
-        ('"null"', "null"),
-        ("!!str null", "null"),
-        ("!!int 07", "07"),
-        ("'a: b'", "a: b"),
-    ],
-)
+@pytest.mark.parametrize(("written", "meant"), [
+    ("1.10", "1.10"), ("yes", "yes"), ("0x10", "0x10"), ("0123", "0123"), ("on", "on"), ("1e3", "1e3"),
+    ("2019-01-01", "2019-01-01"), ("12:30:45", "12:30:45"), (".inf", ".inf"), ("True", "True"), ("=", "="), ("~", ""),
+    ("null", ""), ("", ""), ("'~'", "~"), ('"null"', "null"), ("!!str null", "null"), ("!!int 07", "07"),
+    ("'a: b'", "a: b"),
+])  # fmt: skip
 def test_manifest_text_field_keeps_raw_scalar(written: str, meant: str) -> None:
     assert read(f"{MINIMAL}description: {written}\n").description == meant
 
@@ -42,27 +24,11 @@ def test_manifest_reads_name_framework_version_and_command_as_text() -> None:
     assert (job.name, job.framework.version, job.framework.command) == ("yes", "1.10", "on")
 
 
-@pytest.mark.parametrize(
-    ("written", "number"),
-    [
-        ("2", 2.0),
-        ('"2"', 2.0),
-        ("0.5", 0.5),
-        (".5", 0.5),
-        ("5.", 5.0),
-        ("1e3", 1000.0),
-        ("1e+3", 1000.0),
-        ("1_000", 1000.0),
-        ("0x10", 16.0),
-        ("0b11", 3.0),
-        ("010", 8.0),
-        ("0o17", 15.0),
-        ("08", 8.0),
-        ("+4", 4.0),
-        ("' 4 '", 4.0),
-        ("0.005", 0.005),
-    ],
-)
+@pytest.mark.parametrize(("written", "number"), [
+    ("2", 2.0), ('"2"', 2.0), ("0.5", 0.5), (".5", 0.5), ("5.", 5.0), ("1e3", 1000.0), ("1e+3", 1000.0),
+    ("1_000", 1000.0), ("0x10", 16.0), ("0b11", 3.0), ("010", 8.0), ("0o17", 15.0), ("08", 8.0), ("+4", 4.0),
+    ("' 4 '", 4.0), ("0.005", 0.005),
+])  # fmt: skip
 def test_manifest_cpus_accepts_yaml_number_forms(written: str, number: float) -> None:
     assert read(f"{MINIMAL}cpus: {written}\n").resources.cpus == number
 
@@ -104,26 +70,12 @@ def test_manifest_learners_warns_about_octal_number() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("written", "size"),
-    [
-        ("1Gb", 1000**3),
-        ("1GB", 1000**3),
-        ("1gb", 1000**3),
-        ("1GiB", 1024**3),
-        ("1 GiB", 1024**3),
-        ("1000MiB", 1000 * 1024**2),
-        ("300mib", 300 * 1024**2),
-        ("16 GB", 16 * 1000**3),
-        ("1Gi", 1024**3),
-        ("512Mi", 512 * 1024**2),
-        ("8G", 8 * 1000**3),
-        ("8.5GB", 8500 * 1000**2),
-        ("1TB", 1000**4),
-        ("1TiB", 1024**4),
-        ("' 1GB'", 1000**3),
-    ],
-)
+@pytest.mark.parametrize(("written", "size"), [
+    ("1Gb", 1000**3), ("1GB", 1000**3), ("1gb", 1000**3), ("1GiB", 1024**3), ("1 GiB", 1024**3),
+    ("1000MiB", 1000 * 1024**2), ("300mib", 300 * 1024**2), ("16 GB", 16 * 1000**3), ("1Gi", 1024**3),
+    ("512Mi", 512 * 1024**2), ("8G", 8 * 1000**3), ("8.5GB", 8500 * 1000**2), ("1TB", 1000**4), ("1TiB", 1024**4),
+    ("' 1GB'", 1000**3),
+])  # fmt: skip
 def test_manifest_memory_accepts_decimal_and_binary_units(written: str, size: int) -> None:
     assert read(f"name: x\nmemory: {written}\n{FRAMEWORK}").resources.memory_bytes == size
 
@@ -170,33 +122,19 @@ def test_manifest_sources_name_the_line_of_each_key() -> None:
     assert sources["batch.time"] == "manifest:4"
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (FRAMEWORK, "m.yml:1:1: error: name: Model definition name is not set (write `name: ` and a name for the job)"),
-        (
-            "name: x\n",
-            "m.yml:1:1: error: framework: Framework is not set (write framework: with name, version and command)",
-        ),
-        (
-            "name: x\nframework: ~\n",
-            "m.yml:2:1: error: framework: Framework is not set (write framework: with name, version and command)",
-        ),
-        (
-            "name: x\nframework: {version: 1, command: c}\n",
-            "m.yml:2:1: error: framework.name: Framework name is not set "
-            "(write `name: ` under framework, as tensorflow or custom)",
-        ),
-        (
-            "name: x\nframework: {name: n, command: c, version: }\n",
-            "m.yml:2:34: error: framework.version: Framework version is not set (write `version: ` under framework)",
-        ),
-        (
-            "name: x\nframework: {name: n, command: ' ', version: v}\n",
-            "m.yml:2:31: error: framework.command: Training command is not set (write `command: ` under framework)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    (FRAMEWORK, "m.yml:1:1: error: name: Model definition name is not set (write `name: ` and a name for the job)"),
+    ("name: x\n",
+     "m.yml:1:1: error: framework: Framework is not set (write framework: with name, version and command)"),
+    ("name: x\nframework: ~\n",
+     "m.yml:2:1: error: framework: Framework is not set (write framework: with name, version and command)"),
+    ("name: x\nframework: {version: 1, command: c}\n", "m.yml:2:1: error: framework.name: Framework name is not set "
+     "(write `name: ` under framework, as tensorflow or custom)"),
+    ("name: x\nframework: {name: n, command: c, version: }\n",
+     "m.yml:2:34: error: framework.version: Framework version is not set (write `version: ` under framework)"),
+    ("name: x\nframework: {name: n, command: ' ', version: v}\n",
+     "m.yml:2:31: error: framework.command: Training command is not set (write `command: ` under framework)"),
+])  # fmt: skip
 def test_manifest_rejects_missing_required_field_with_ffdl_message(text: str, line: str) -> None:
     assert errors(parse(text)) == [line]
 
@@ -318,20 +256,14 @@ def test_evaluation_metrics_warns_about_unknown_key_type_and_missing_meta() -> N
     assert parsed.spec is not None and errors(parsed) == []
 
 
-@pytest.mark.parametrize(
-    ("metrics", "line", "said"),
-    [
-        ("type: regex_extractor", 4, "groups: regex_extractor without groups finds nothing (write groups)"),
-        ("type: regex_extractor\n  groups:\n    g:\n      regex: '('", 8, "groups.g.regex: is no regular expression"),
-        ("type: regex_extractor\n  groups:\n    g:\n      regex: '%{X:a}'", 8, "there is no macro %{X}"),
-        (
-            "type: regex_extractor\n  groups: {g: {regex: a, scalars: {x: {value: $b}}}}",
-            6,
-            "groups.g.scalars.x.value: the regex has no group b (its groups are: none)",
-        ),
-        ("type: regex_extractor\n  line_lookahead: 1000\n  groups: {}", 6, "1000 lines are not looked at together"),
-    ],
-)
+@pytest.mark.parametrize(("metrics", "line", "said"), [
+    ("type: regex_extractor", 4, "groups: regex_extractor without groups finds nothing (write groups)"),
+    ("type: regex_extractor\n  groups:\n    g:\n      regex: '('", 8, "groups.g.regex: is no regular expression"),
+    ("type: regex_extractor\n  groups:\n    g:\n      regex: '%{X:a}'", 8, "there is no macro %{X}"),
+    ("type: regex_extractor\n  groups: {g: {regex: a, scalars: {x: {value: $b}}}}", 6,
+     "groups.g.scalars.x.value: the regex has no group b (its groups are: none)"),
+    ("type: regex_extractor\n  line_lookahead: 1000\n  groups: {}", 6, "1000 lines are not looked at together"),
+])  # fmt: skip
 def test_evaluation_metrics_rejects_expression_that_finds_nothing_at_its_line(
     metrics: str, line: int, said: str
 ) -> None:

@@ -17,8 +17,7 @@ def said(command: str, rest: str = "", options: dict[str, str] | None = None) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "made"),
-    [("9", 3), ("4", 3), ("x", 0), ("0", 0), ("-1", 0), ("", 0), ("$N", 0), ("1.5", 1)],
+    ("asked", "made"), [("9", 3), ("4", 3), ("x", 0), ("0", 0), ("-1", 0), ("", 0), ("$N", 0), ("1.5", 1)]
 )
 def test_ps_hosts_count_warns_if_job_cannot_have_that_many_parameter_servers(asked: str, made: int) -> None:
     (line,) = said(f"PS_HOSTS_COUNT={asked} run", "learners: 4\n")

@@ -11,9 +11,7 @@ from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read,
 def test_options_override_manifest_and_environment_fills_gaps() -> None:
     text = MINIMAL + "batch: {partition: manifest, qos: manifest}\n"
     parsed = parse(
-        text,
-        options={"partition": "flag"},
-        environment={"partition": "env", "qos": "env", "account": "env"},
+        text, options={"partition": "flag"}, environment={"partition": "env", "qos": "env", "account": "env"}
     )
     assert parsed.spec is not None
     got = parsed.spec.batch
@@ -120,55 +118,31 @@ def test_partition_option_overrides_aliased_batch_block() -> None:
     assert read(text, {"partition": "b"}).batch.partition == "b"
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (
-            {"time": "soon"},
-            "error: --time: 'soon' is not a time limit (write minutes, [days-]hours:minutes:seconds, or 2h30m)",
-        ),
-        (
-            {"mem": "lots"},
-            "error: --mem: 'lots' is not a memory size as sbatch takes it (write for example 4000 or 8G)",
-        ),
-        (
-            {"mem": "0"},
-            "error: --mem: 0 means all memory of a node to sbatch; a job needs a size here (write for example 8G)",
-        ),
-        ({"gres": "gpu:a:1,gpu:b:1"}, "error: --gres: a job has GPUs of one type (name one type, as gpu:v100:2)"),
-        (
-            {"gres": ":3"},
-            "error: --gres: ':3' is not a generic resource (write name[:type]:count, as gpu:v100:2)",
-        ),
-        (
-            {"gpus": "1.5"},
-            "error: --gpus: 1.5 GPUs: write a whole number, or shares of a GPU below 1 (write 1, to which FfDL cut it)",
-        ),
-        ({"network": "egress"}, "error: --network: level egress needs destinations (write egress:HOST:PORT)"),
-        ({"gres": "gpu:1,gpu:2"}, "error: --gres: 'gpu' is named twice (write it once)"),
-        (
-            {"gres": "a b:1"},
-            "error: --gres: 'a b:1' is not a generic resource (write name[:type]:count, as gpu:v100:2)",
-        ),
-        ({"gpus": "two"}, "error: --gpus: 'two' is not a number (write a number such as 2 or 0.5)"),
-        ({"gpus": ":2"}, "error: --gpus: ':2' is not a number of GPUs (write [type:]number, as v100:2)"),
-        ({"gpus": "1", "gres": "gpu:2"}, "error: --gpus: --gpus=1 and --gres=gpu:2 differ (give one)"),
-        ({"learners": "0"}, "error: --learners: '0' is too small (write a whole number from 1 up)"),
-        ({"cpus": ""}, "error: --cpus: a number is needed (write --cpus=1)"),
-        (
-            {"partition": "a\nb"},
-            "error: --partition: 'a\\nb' holds a line break (write it as one line of plain text)",
-        ),
-        ({"network": "lan"}, "error: --network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
-        ({"nodes": "2"}, "error: --nodes: this option is not taken (set learners in the manifest)"),
-        ({"partitoin": "x"}, "error: --partitoin: this option is not taken (did you mean --partition?)"),
-        ({"wrap": "x"}, "error: --wrap: this option is not taken (allow-listed sbatch options go to batch.slurm.args)"),
-        (
-            {"job-name": ""},
-            "error: --job-name: Model definition name is not set (write `name: ` and a name for the job)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "line"), [
+    ({"time": "soon"},
+     "error: --time: 'soon' is not a time limit (write minutes, [days-]hours:minutes:seconds, or 2h30m)"),
+    ({"mem": "lots"}, "error: --mem: 'lots' is not a memory size as sbatch takes it (write for example 4000 or 8G)"),
+    ({"mem": "0"},
+     "error: --mem: 0 means all memory of a node to sbatch; a job needs a size here (write for example 8G)"),
+    ({"gres": "gpu:a:1,gpu:b:1"}, "error: --gres: a job has GPUs of one type (name one type, as gpu:v100:2)"),
+    ({"gres": ":3"}, "error: --gres: ':3' is not a generic resource (write name[:type]:count, as gpu:v100:2)"),
+    ({"gpus": "1.5"},
+     "error: --gpus: 1.5 GPUs: write a whole number, or shares of a GPU below 1 (write 1, to which FfDL cut it)"),
+    ({"network": "egress"}, "error: --network: level egress needs destinations (write egress:HOST:PORT)"),
+    ({"gres": "gpu:1,gpu:2"}, "error: --gres: 'gpu' is named twice (write it once)"),
+    ({"gres": "a b:1"}, "error: --gres: 'a b:1' is not a generic resource (write name[:type]:count, as gpu:v100:2)"),
+    ({"gpus": "two"}, "error: --gpus: 'two' is not a number (write a number such as 2 or 0.5)"),
+    ({"gpus": ":2"}, "error: --gpus: ':2' is not a number of GPUs (write [type:]number, as v100:2)"),
+    ({"gpus": "1", "gres": "gpu:2"}, "error: --gpus: --gpus=1 and --gres=gpu:2 differ (give one)"),
+    ({"learners": "0"}, "error: --learners: '0' is too small (write a whole number from 1 up)"),
+    ({"cpus": ""}, "error: --cpus: a number is needed (write --cpus=1)"),
+    ({"partition": "a\nb"}, "error: --partition: 'a\\nb' holds a line break (write it as one line of plain text)"),
+    ({"network": "lan"}, "error: --network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
+    ({"nodes": "2"}, "error: --nodes: this option is not taken (set learners in the manifest)"),
+    ({"partitoin": "x"}, "error: --partitoin: this option is not taken (did you mean --partition?)"),
+    ({"wrap": "x"}, "error: --wrap: this option is not taken (allow-listed sbatch options go to batch.slurm.args)"),
+    ({"job-name": ""}, "error: --job-name: Model definition name is not set (write `name: ` and a name for the job)"),
+])  # fmt: skip
 def test_options_error_names_the_invalid_option(options: dict[str, str], line: str) -> None:
     assert errors(parse(MINIMAL, options)) == [line]
 

@@ -106,31 +106,22 @@ def test_directory_store_uses_its_path_for_results_without_container() -> None:
     assert (one.training_data, one.training_results) == ("", ".")
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        (
-            "{id: a, type: mount_cos}",
-            ["[0].training_data: Training input data is not set", "[0].connection: Data store connection info not set"],
-        ),
-        (
-            "{id: a, type: mount_cos, training_data: {}, connection: {auth_url: x}}",
-            ["[0].training_data.container: Data store bucket is not set"],
-        ),
-        ("{id: a, training_data: {container: c}, connection: {}}", ["[0].type: Data store type is not set"]),
-        ("{id: a, type: s3, training_data: {container: c}}", ["[0].type: 's3' is not a type of data store"]),
-        (
-            "{id: a, type: mount_cos, training_data: {container: c}, connection: {type: nfs}}",
-            ["[0].connection.type: 'nfs' is not a type of data store"],
-        ),
-        ("just text", ["data_stores[0]: a mapping is needed here, not a single value"]),
-        ("~", ["data_stores[0]: a mapping is needed here, not nothing"]),
-        (HOST % "[a]", ["[0].connection: a mapping is needed here, not a list"]),
-        (HOST % "{path: [a]}", ["[0].connection.path: one text is needed here, not a list"]),
-        (HOST.replace("container: in", "container: ../x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
-        (HOST.replace("container: in", "container: /x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "parts"), [
+    ("{id: a, type: mount_cos}",
+     ["[0].training_data: Training input data is not set", "[0].connection: Data store connection info not set"]),
+    ("{id: a, type: mount_cos, training_data: {}, connection: {auth_url: x}}",
+     ["[0].training_data.container: Data store bucket is not set"]),
+    ("{id: a, training_data: {container: c}, connection: {}}", ["[0].type: Data store type is not set"]),
+    ("{id: a, type: s3, training_data: {container: c}}", ["[0].type: 's3' is not a type of data store"]),
+    ("{id: a, type: mount_cos, training_data: {container: c}, connection: {type: nfs}}",
+     ["[0].connection.type: 'nfs' is not a type of data store"]),
+    ("just text", ["data_stores[0]: a mapping is needed here, not a single value"]),
+    ("~", ["data_stores[0]: a mapping is needed here, not nothing"]),
+    (HOST % "[a]", ["[0].connection: a mapping is needed here, not a list"]),
+    (HOST % "{path: [a]}", ["[0].connection.path: one text is needed here, not a list"]),
+    (HOST.replace("container: in", "container: ../x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
+    (HOST.replace("container: in", "container: /x") % "{type: host_mount, path: /x}", ["leads out of the store"]),
+])  # fmt: skip
 def test_data_stores_reject_missing_or_wrong_field_at_its_line(text: str, parts: list[str]) -> None:
     lines = errors(parse(store(text)))
     assert len(lines) == len(parts)
@@ -265,17 +256,14 @@ def test_http_store_rejects_training_results() -> None:
     assert "data_stores[0].training_results: results cannot be stored on a web server" in line
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "severity", "text"),
-    [
-        ("s3_datastore", "pasword", "warning", "did you mean password?"),
-        ("s3_datastore", "key_file", "warning", "of another kind of data store; nobody reads it here (write of path"),
-        ("swift_datastore", "path_style", "warning", "(write of domain_name, project_id, ca_file, timeout_s"),
-        ("mount_cos", "unheard_of", "note", "this key is passed on as it is"),
-        ("mount_cos", "path_style", "", ""),
-        ("fsspec_datastore", "unheard_of", "", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "key", "severity", "text"), [
+    ("s3_datastore", "pasword", "warning", "did you mean password?"),
+    ("s3_datastore", "key_file", "warning", "of another kind of data store; nobody reads it here (write of path"),
+    ("swift_datastore", "path_style", "warning", "(write of domain_name, project_id, ca_file, timeout_s"),
+    ("mount_cos", "unheard_of", "note", "this key is passed on as it is"),
+    ("mount_cos", "path_style", "", ""),
+    ("fsspec_datastore", "unheard_of", "", ""),
+])  # fmt: skip
 def test_data_store_reports_connection_key_only_if_it_is_not_used(
     kind: str, key: str, severity: str, text: str
 ) -> None:

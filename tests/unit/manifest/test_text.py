@@ -18,39 +18,24 @@ def test_parser_rejects_utf16_by_name(encoding: str) -> None:
     assert "UTF-16" in line and "save it as UTF-8" in line
 
 
-@pytest.mark.parametrize(
-    ("raw", "line"),
-    [
-        (b"name: x\nb: \xff\n", "m.yml:2:4: error: byte 0xff is not UTF-8 (save the manifest as UTF-8)"),
-        (
-            "name: x\n\x00",
-            "m.yml:2:1: error: a NUL character stands here (delete it, or write it as an escape in double quotes)",
-        ),
-        (
-            "name: \x1b[0m",
-            "m.yml:1:7: error: the non-printable character U+001B stands here "
-            "(delete it, or write it as an escape in double quotes)",
-        ),
-        (
-            "a: \ud800",
-            "m.yml:1:4: error: the non-printable character U+D800 stands here "
-            "(delete it, or write it as an escape in double quotes)",
-        ),
-        (b"", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
-        ("# only a comment", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
-        ("--- ~\n", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
-        (
-            b"PK\x03\x04\x14\x00\x80",
-            "m.yml: error: this is a zip archive, not a manifest (name the manifest first, then the model)",
-        ),
-        (
-            b"\x1f\x8b\x08\x00",
-            "m.yml: error: this is a gzip archive, not a manifest (name the manifest first, then the model)",
-        ),
-        ("text", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is one text"),
-        ("- a\n", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is a list"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "line"), [
+    (b"name: x\nb: \xff\n", "m.yml:2:4: error: byte 0xff is not UTF-8 (save the manifest as UTF-8)"),
+    ("name: x\n\x00",
+     "m.yml:2:1: error: a NUL character stands here (delete it, or write it as an escape in double quotes)"),
+    ("name: \x1b[0m", "m.yml:1:7: error: the non-printable character U+001B stands here "
+     "(delete it, or write it as an escape in double quotes)"),
+    ("a: \ud800", "m.yml:1:4: error: the non-printable character U+D800 stands here "
+     "(delete it, or write it as an escape in double quotes)"),
+    (b"", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+    ("# only a comment", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+    ("--- ~\n", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
+    (b"PK\x03\x04\x14\x00\x80",
+     "m.yml: error: this is a zip archive, not a manifest (name the manifest first, then the model)"),
+    (b"\x1f\x8b\x08\x00",
+     "m.yml: error: this is a gzip archive, not a manifest (name the manifest first, then the model)"),
+    ("text", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is one text"),
+    ("- a\n", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is a list"),
+])  # fmt: skip
 def test_parser_rejects_input_that_is_no_manifest(raw: str | bytes, line: str) -> None:
     assert errors(parse(raw)) == [line]
 
@@ -80,63 +65,51 @@ def test_parser_limits_nesting_through_aliases() -> None:
     assert "nests deeper than 40 levels" in line
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("a: *b\n", "1:4: error: *b repeats a value that is marked &b nowhere before"),
-        ("a: &a [*a]\n", "1:8: error: *a stands inside the very value that it repeats"),
-        ("<<: 3\n", "<< merges mappings only"),
-        ("<<: [{a: 1}, 3]\n", "<< merges mappings only"),
-        ("? [a]\n: b\n", "a key must be text"),
-        ("? {a: b}\n: b\n", "a key must be text"),
-        (
-            "a: !!python/name:os.system\n",
-            "the tag !!python/name:os.system means nothing in a manifest (delete the tag)",
-        ),
-        ("a: !mine x\n", "the tag !mine means nothing"),
-        ("a: !!binary eA==\n", "the tag !!binary means nothing"),
-        ("!e!x a: b\n", "this tag means nothing in a manifest"),
-        ("a:\n\tb: 1\n", "2:1: error: a tab indents this line; YAML takes blanks only (replace each tab by blanks)"),
-        ("a: 1\n\tb: 2\n", "2:1: error: a tab indents this line"),
-        ("a: |\n\tb\n", "2:1: error: a tab indents this line"),
-        ("a: @x\n", "1:4: error: a value cannot start with '@' (put the whole value in quotes)"),
-        ("a: `x`\n", "a value cannot start with '`'"),
-        ("a: %x\n", "a value cannot start with '%'"),
-        ("a: b: c\n", "1:5: error: a ': ' stands where it cannot"),
-        ("a: 1\na b\n", "there is a key without its ':'"),
-        ("a: [1, 2\nb: 3\n", "the list in [ ] is not closed; it starts on line 1"),
-        ("a: {b: 1\n", "the mapping in { } is not closed; it starts on line 1"),
-        ("a: 'b\nc: d\n", "a quote is opened and never closed; it starts on line 1"),
-        ('a: "\\q"\n', "this escape is not known in double quotes"),
-        ("a: >x\n  b\n", "the text after | or > must start on the next line"),
-        ("a:\n  b: 1\n c: 2\n", "3:2: error: this line does not fit the lines above it"),
-        ("a: 1\n}\n", "2:1: error: this line does not fit the lines above it"),
-        (
-            "a: b\n\n  # why\n   c: 1\n   d: 2\n",
-            "4:4: error: this line is indented further than line 1, which has its value already "
-            "(indent the keys of one block by the same number of blanks)",
-        ),
-        (
-            "f:\n  run:\n  pip install a\n  python b\n  time: 1\n",
-            "3:3: error: there is a key without its ':' (write `key: value`; if this is the text of `run` on line 2, "
-            "write `run: >` there and indent the text further)",
-        ),
-        ("f:\n  name\n  version: 1\n", "2:3: error: there is a key without its ':' (write `key: value`)"),
-        ("f:\n  name tensor\n  version: 1\n", "2:3: error: there is a key without its ':' (write `key: value`)"),
-        ("a: 'it's here'\n", "1:8: error: text follows a closing quote (double a quote that is part of the text)"),
-        ('a: "x"y\n', "1:7: error: text follows a closing quote (put the whole value in quotes)"),
-        (
-            "f:\n   run: >\n  python a\n   b: 1\n",
-            "3:3: error: this text belongs to `run` on line 2 and is indented no further than that (indent it further)",
-        ),
-        ("a: !x[y\n", "'!' starts a tag, and no tag is known here (put the whole value in quotes)"),
-        ("a: *.py\n", "1:4: error: a value cannot start with '*' (put the whole value in quotes)"),
-        ("a: &&\n", "1:4: error: a value cannot start with '&' (put the whole value in quotes)"),
-        ("a: [\n", "a [ or { is opened and never closed"),
-        ("a: {{ bucket }}\n", "1:4: error: {{ starts a placeholder of a template that nobody has filled in"),
-        ("a: {{{{x}}}}\n", "1:4: error: {{ starts a placeholder"),
-    ],
-)
+@pytest.mark.parametrize(("text", "part"), [
+    ("a: *b\n", "1:4: error: *b repeats a value that is marked &b nowhere before"),
+    ("a: &a [*a]\n", "1:8: error: *a stands inside the very value that it repeats"),
+    ("<<: 3\n", "<< merges mappings only"),
+    ("<<: [{a: 1}, 3]\n", "<< merges mappings only"),
+    ("? [a]\n: b\n", "a key must be text"),
+    ("? {a: b}\n: b\n", "a key must be text"),
+    ("a: !!python/name:os.system\n", "the tag !!python/name:os.system means nothing in a manifest (delete the tag)"),
+    ("a: !mine x\n", "the tag !mine means nothing"),
+    ("a: !!binary eA==\n", "the tag !!binary means nothing"),
+    ("!e!x a: b\n", "this tag means nothing in a manifest"),
+    ("a:\n\tb: 1\n", "2:1: error: a tab indents this line; YAML takes blanks only (replace each tab by blanks)"),
+    ("a: 1\n\tb: 2\n", "2:1: error: a tab indents this line"),
+    ("a: |\n\tb\n", "2:1: error: a tab indents this line"),
+    ("a: @x\n", "1:4: error: a value cannot start with '@' (put the whole value in quotes)"),
+    ("a: `x`\n", "a value cannot start with '`'"),
+    ("a: %x\n", "a value cannot start with '%'"),
+    ("a: b: c\n", "1:5: error: a ': ' stands where it cannot"),
+    ("a: 1\na b\n", "there is a key without its ':'"),
+    ("a: [1, 2\nb: 3\n", "the list in [ ] is not closed; it starts on line 1"),
+    ("a: {b: 1\n", "the mapping in { } is not closed; it starts on line 1"),
+    ("a: 'b\nc: d\n", "a quote is opened and never closed; it starts on line 1"),
+    ('a: "\\q"\n', "this escape is not known in double quotes"),
+    ("a: >x\n  b\n", "the text after | or > must start on the next line"),
+    ("a:\n  b: 1\n c: 2\n", "3:2: error: this line does not fit the lines above it"),
+    ("a: 1\n}\n", "2:1: error: this line does not fit the lines above it"),
+    ("a: b\n\n  # why\n   c: 1\n   d: 2\n",
+     "4:4: error: this line is indented further than line 1, which has its value already "
+     "(indent the keys of one block by the same number of blanks)"),
+    ("f:\n  run:\n  pip install a\n  python b\n  time: 1\n",
+     "3:3: error: there is a key without its ':' (write `key: value`; if this is the text of `run` on line 2, "
+     "write `run: >` there and indent the text further)"),
+    ("f:\n  name\n  version: 1\n", "2:3: error: there is a key without its ':' (write `key: value`)"),
+    ("f:\n  name tensor\n  version: 1\n", "2:3: error: there is a key without its ':' (write `key: value`)"),
+    ("a: 'it's here'\n", "1:8: error: text follows a closing quote (double a quote that is part of the text)"),
+    ('a: "x"y\n', "1:7: error: text follows a closing quote (put the whole value in quotes)"),
+    ("f:\n   run: >\n  python a\n   b: 1\n",
+     "3:3: error: this text belongs to `run` on line 2 and is indented no further than that (indent it further)"),
+    ("a: !x[y\n", "'!' starts a tag, and no tag is known here (put the whole value in quotes)"),
+    ("a: *.py\n", "1:4: error: a value cannot start with '*' (put the whole value in quotes)"),
+    ("a: &&\n", "1:4: error: a value cannot start with '&' (put the whole value in quotes)"),
+    ("a: [\n", "a [ or { is opened and never closed"),
+    ("a: {{ bucket }}\n", "1:4: error: {{ starts a placeholder of a template that nobody has filled in"),
+    ("a: {{{{x}}}}\n", "1:4: error: {{ starts a placeholder"),
+])  # fmt: skip
 def test_parser_explains_yaml_error_with_its_position(text: str, part: str) -> None:
     (line,) = errors(parse(text))
     assert line.startswith("m.yml:") and part in line
@@ -177,26 +150,16 @@ def test_parser_treats_quoted_merge_key_as_unknown_key() -> None:
     assert "<<: this key is not known and is ignored" in line
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("gpu: 1\n", "m.yml:4:1: warning: gpu: this key is not known and is ignored (did you mean gpus?)"),
-        ("Memory: 1\n", "m.yml:4:1: warning: Memory: this key is not known and is ignored (did you mean memory?)"),
-        (
-            "command: x\n",
-            "m.yml:4:1: warning: command: this key is not known and is ignored (it belongs under framework)",
-        ),
-        ("qos: x\n", "m.yml:4:1: warning: qos: this key is not known and is ignored (it belongs under batch)"),
-        (
-            "batch: {cpus: 1}\n",
-            "m.yml:4:9: warning: batch.cpus: this key is not known and is ignored (it belongs to the top level)",
-        ),
-        (
-            "batch: {checkpoint: {grace: 1}}\n",
-            "m.yml:4:22: warning: batch.checkpoint.grace: this key is not known and is ignored (did you mean grace_s?)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    ("gpu: 1\n", "m.yml:4:1: warning: gpu: this key is not known and is ignored (did you mean gpus?)"),
+    ("Memory: 1\n", "m.yml:4:1: warning: Memory: this key is not known and is ignored (did you mean memory?)"),
+    ("command: x\n", "m.yml:4:1: warning: command: this key is not known and is ignored (it belongs under framework)"),
+    ("qos: x\n", "m.yml:4:1: warning: qos: this key is not known and is ignored (it belongs under batch)"),
+    ("batch: {cpus: 1}\n",
+     "m.yml:4:9: warning: batch.cpus: this key is not known and is ignored (it belongs to the top level)"),
+    ("batch: {checkpoint: {grace: 1}}\n",
+     "m.yml:4:22: warning: batch.checkpoint.grace: this key is not known and is ignored (did you mean grace_s?)"),
+])  # fmt: skip
 def test_unknown_key_is_warning_and_error_in_strict_mode(text: str, line: str) -> None:
     assert warnings(parse(MINIMAL + text)) == [line]
     assert errors(parse(MINIMAL + text, strict=True)) == [line.replace("warning", "error")]
@@ -225,22 +188,15 @@ def test_parser_refers_wml_manifest_to_convert(key: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\nspec: {}\n",
-            "m.yml:1:13: error: apiVersion: this is an object of Kubernetes, not a manifest of a training job "
-            "(`ffdl init` writes one to start from)",
-        ),
-        (
-            "name: x\nmodel_identifier: y\nframework: {name: tensorflow, version: '1.5'}\ntrain: {trainable: true}\n",
-            "m.yml:2:19: error: model_identifier: this describes a model for a catalogue (MAX, Machine Learning "
-            "Exchange), not a training job (`ffdl init` writes a manifest; train.execution.command becomes "
-            "framework.command)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "line"), [
+    ("apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\nspec: {}\n",
+     "m.yml:1:13: error: apiVersion: this is an object of Kubernetes, not a manifest of a training job "
+     "(`ffdl init` writes one to start from)"),
+    ("name: x\nmodel_identifier: y\nframework: {name: tensorflow, version: '1.5'}\ntrain: {trainable: true}\n",
+     "m.yml:2:19: error: model_identifier: this describes a model for a catalogue (MAX, Machine Learning "
+     "Exchange), not a training job (`ffdl init` writes a manifest; train.execution.command becomes "
+     "framework.command)"),
+])  # fmt: skip
 def test_parser_names_foreign_document_in_one_line(text: str, line: str) -> None:
     parsed = parse(text)
     assert [str(f) for f in parsed.findings] == [line]

@@ -87,10 +87,7 @@ FAULTS: dict[str, tuple[Callable[[Remains], Remains], str]] = {
     "not to the end": (swap(2, Session(3, 20, steps(21, 29), (29,))), "29 different steps"),
     "another interruption": (note(0, interruption="preemption"), "the record says"),
     "time limit without a checkpoint": (note(0, confirmed=False), "without a confirmed checkpoint"),
-    "an allocation too many": (
-        lambda good: replace(good, allocations=good.allocations | {"104"}),
-        "accounting knows",
-    ),
+    "an allocation too many": (lambda good: replace(good, allocations=good.allocations | {"104"}), "accounting knows"),
     "one allocation for two attempts": (lambda good: replace(good, natives=["101", "101", "103"]), "accounting knows"),
     "not completed": (lambda good: replace(good, state="FAILED"), "is FAILED"),
     "held": (lambda good: replace(good, held=["4 GPUs of nodes, 0 of living jobs"]), "still held: 4 GPUs"),

@@ -42,11 +42,7 @@ WHOLE = Conversion({}, (), wrapped="line 4 runs something in the background")
 def _ran(*calls: tuple[str, str], place: str = "/a") -> Ran:
     """Steps of `python t.py WORD` on a node, as their stubs recorded them."""
     records: tuple[dict[str, object], ...] = tuple(
-        {
-            "name": "python",
-            "argv": ["t.py", word],
-            "env": {"STUB_RECORDS": f"{place}/records", "SLURM_NODEID": node},
-        }
+        {"name": "python", "argv": ["t.py", word], "env": {"STUB_RECORDS": f"{place}/records", "SLURM_NODEID": node}}
         for word, node in calls
     )
     return Ran(records, 0, "")

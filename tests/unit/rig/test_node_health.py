@@ -108,11 +108,7 @@ class Node:
         ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "memory", "MC0"),
         ("EDAC MC1: 1 UE memory scrubbing error on unknown memory", "memory", "MC1"),
         ("mce: [Hardware Error]: Machine check events logged", "memory", ""),
-        (
-            "EXT4-fs error (device sda1): ext4_find_entry:1456: inode #2: comm ls: reading directory",
-            "disk",
-            "sda1",
-        ),
+        ("EXT4-fs error (device sda1): ext4_find_entry:1456: inode #2: comm ls: reading directory", "disk", "sda1"),
         ("EXT4-fs (sda1): Remounting filesystem read-only", "disk", "sda1"),
         ("XFS (nvme0n1p1): Corruption of in-memory data (0x8) detected", "disk", "nvme0n1p1"),
         ("nfs: server nas.example.org not responding, still trying", "nfs", "nas.example.org"),

@@ -120,19 +120,10 @@ def test_render_lists_known_overlays_if_overlay_is_unknown(tmp_path: Path) -> No
     assert all(name in done.stderr for name in OVERLAYS)
 
 
-@pytest.mark.parametrize(
-    ("version", "overlay"),
-    [
-        ("26.05.5", "slurm-25.11"),
-        ("25.11.2", "slurm-25.11"),
-        ("25.05.1", "slurm-24.11"),
-        ("24.05.2", "slurm-23.02"),
-        ("23.11.4", "slurm-23.02"),
-        ("22.05.8", "slurm-22.05"),
-        ("20.11.7", "slurm-20.11"),
-        ("19.05.1", "slurm-20.11"),
-    ],
-)
+@pytest.mark.parametrize(("version", "overlay"), [
+    ("26.05.5", "slurm-25.11"), ("25.11.2", "slurm-25.11"), ("25.05.1", "slurm-24.11"), ("24.05.2", "slurm-23.02"),
+    ("23.11.4", "slurm-23.02"), ("22.05.8", "slurm-22.05"), ("20.11.7", "slurm-20.11"), ("19.05.1", "slurm-20.11"),
+])  # fmt: skip
 def test_overlay_for_selects_overlay_for_slurm_version(version: str, overlay: str) -> None:
     assert overlay_for(version) == overlay
 
@@ -226,8 +217,7 @@ JobId=411 ArrayJobId=41 ArrayTaskId=2 JobName=x Comment=ffdl-batch:job/7 StdErr=
 
 
 @pytest.mark.parametrize(
-    ("comment", "told"),
-    [("Comment=ffdl-batch:job/2 my run ", "ffdl-batch:job/2"), ("Comment=mine ", None), ("", None)],
+    ("comment", "told"), [("Comment=ffdl-batch:job/2 my run ", "ffdl-batch:job/2"), ("Comment=mine ", None), ("", None)]
 )
 def test_prolog_takes_own_comment_from_listing_of_array_tasks(tmp_path: Path, comment: str, told: str | None) -> None:
     """Its number is the array's, by which scontrol shows every task."""

@@ -35,25 +35,10 @@ def test_read_destination_parses_user_host_and_port(text: str, found: Destinatio
     assert read_destination(text) == found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "-oX",
-        "a b",
-        "login:99999",
-        "login:x",
-        "@login",
-        "a;b",
-        "$(id)",
-        "-l@login",
-        "$(id)@login",
-        "a;b@login",
-        "`id`@login",
-        "a'b@login",
-        "a\\@login",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "-oX", "a b", "login:99999", "login:x", "@login", "a;b", "$(id)", "-l@login", "$(id)@login", "a;b@login",
+    "`id`@login", "a'b@login", "a\\@login",
+])  # fmt: skip
 def test_read_destination_rejects_unsafe_or_invalid_text_with_status_2(text: str) -> None:
     with pytest.raises(SshFailed) as raised:
         read_destination(text)

@@ -168,20 +168,16 @@ def container(cpu: str, **more: Any) -> dict[str, Any]:
     return {"resources": {"requests": {"cpu": cpu}}, **more}
 
 
-@pytest.mark.parametrize(
-    ("spec", "cpu"),
-    [
-        ({"containers": [container("1"), container("500m")]}, "1.5"),
-        ({"containers": [container("1")], "initContainers": [container("3")]}, "3"),
-        ({"containers": [container("1")], "initContainers": [container("2", restartPolicy="Always")]}, "3"),
-        ({"containers": [container("1")],
-          "initContainers": [container("2", restartPolicy="Always"), container("4")]}, "6"),
-        ({"containers": [{"resources": {"limits": {"cpu": "2"}}}]}, "2"),
-        ({"containers": [container("1")], "overhead": {"cpu": "250m"}}, "1.25"),
-        ({"containers": [container("1")], "resources": {"requests": {"cpu": "8"}}}, "8"),
-        ({"containers": [{}]}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spec", "cpu"), [
+    ({"containers": [container("1"), container("500m")]}, "1.5"),
+    ({"containers": [container("1")], "initContainers": [container("3")]}, "3"),
+    ({"containers": [container("1")], "initContainers": [container("2", restartPolicy="Always")]}, "3"),
+    ({"containers": [container("1")], "initContainers": [container("2", restartPolicy="Always"), container("4")]}, "6"),
+    ({"containers": [{"resources": {"limits": {"cpu": "2"}}}]}, "2"),
+    ({"containers": [container("1")], "overhead": {"cpu": "250m"}}, "1.25"),
+    ({"containers": [container("1")], "resources": {"requests": {"cpu": "8"}}}, "8"),
+    ({"containers": [{}]}, None),
+])  # fmt: skip
 def test_pod_request_sums_containers_init_containers_and_overhead(spec: dict[str, Any], cpu: str | None) -> None:
     assert asked_of(spec).get("cpu") == (None if cpu is None else Decimal(cpu))
 

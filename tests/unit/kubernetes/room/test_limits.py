@@ -33,19 +33,16 @@ def test_quota_needs_count_pods_resources_and_objects_of_request() -> None:
     assert need["count/jobs.batch"] == need["configmaps"] == need["count/secrets"] == need["services"] == 1
 
 
-@pytest.mark.parametrize(
-    ("hard", "used", "freed", "said"),
-    [
-        ({f"requests.{GPU}": "2"}, {}, {}, ""),
-        ({f"requests.{GPU}": "3"}, {f"requests.{GPU}": "2"}, {},
-         f"quota q has 1 requests.{GPU} left of 3, and it asks for 2: it would wait until others end"),
-        ({f"requests.{GPU}": "3"}, {f"requests.{GPU}": "2"}, {f"requests.{GPU}": Decimal(2)}, ""),
-        ({"cpu": "3500m"}, {}, {}, "quota q has 3.5 cpu left of 3.5, and it asks for 4: it would never start"),
-        ({"limits.memory": "1Gi"}, {"limits.memory": "2Gi"}, {},
-         "quota q has 0 B limits.memory left of 1 GiB, and it asks for 2 GiB: it would never start"),
-        ({"count/cronjobs.batch": "0"}, {}, {}, ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("hard", "used", "freed", "said"), [
+    ({f"requests.{GPU}": "2"}, {}, {}, ""),
+    ({f"requests.{GPU}": "3"}, {f"requests.{GPU}": "2"}, {},
+     f"quota q has 1 requests.{GPU} left of 3, and it asks for 2: it would wait until others end"),
+    ({f"requests.{GPU}": "3"}, {f"requests.{GPU}": "2"}, {f"requests.{GPU}": Decimal(2)}, ""),
+    ({"cpu": "3500m"}, {}, {}, "quota q has 3.5 cpu left of 3.5, and it asks for 4: it would never start"),
+    ({"limits.memory": "1Gi"}, {"limits.memory": "2Gi"}, {},
+     "quota q has 0 B limits.memory left of 1 GiB, and it asks for 2 GiB: it would never start"),
+    ({"count/cronjobs.batch": "0"}, {}, {}, ""),
+])  # fmt: skip
 def test_quota_check_reports_shortage_and_whether_request_can_ever_start(
     hard: dict[str, str], used: dict[str, str], freed: dict[str, Decimal], said: str
 ) -> None:
@@ -59,11 +56,10 @@ def test_quota_check_reports_resource_that_all_pods_together_never_get() -> None
     assert never(objects(1)[0], "q", quotas) is None
 
 
-@pytest.mark.parametrize(
-    ("scope", "limit", "counts"),
-    [("Terminating", None, False), ("Terminating", 60, True), ("NotTerminating", None, True),
-     ("NotTerminating", 60, False), ("BestEffort", None, False), ("NotBestEffort", None, True)],
-)  # fmt: skip
+@pytest.mark.parametrize(("scope", "limit", "counts"), [
+    ("Terminating", None, False), ("Terminating", 60, True), ("NotTerminating", None, True),
+    ("NotTerminating", 60, False), ("BestEffort", None, False), ("NotBestEffort", None, True),
+])  # fmt: skip
 def test_quota_check_counts_only_quotas_with_matching_scope(scope: str, limit: int | None, counts: bool) -> None:
     more = {} if limit is None else {"activeDeadlineSeconds": limit}
     assert bool(lacking(objects(**more), [quota({"pods": "0"}, scopes=[scope])], {})) is counts
@@ -98,19 +94,16 @@ FLAVORS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("queue", "obstacle"),
-    [
-        (cluster_queue({"a100": 4}), ""),
-        (cluster_queue({"a100": 3}), f"the queue has not so much cpu and {GPU} left"),
-        (cluster_queue({"a100": 6}, {"a100": 3}), f"the queue has not so much cpu and {GPU} left"),
-        (cluster_queue({"a100": 4}, stopPolicy="Hold"), "the queue is stopped"),
-        (cluster_queue({"a100": 4}, queueingStrategy="StrictFIFO", pending=2),
-         "others are before it, and the queue keeps to its order"),
-        (cluster_queue({"a100": 4}, queueingStrategy="BestEffortFIFO", pending=2), ""),
-        (cluster_queue({"a100": 4}, queueingStrategy="StrictFIFO", pending=1), ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("queue", "obstacle"), [
+    (cluster_queue({"a100": 4}), ""),
+    (cluster_queue({"a100": 3}), f"the queue has not so much cpu and {GPU} left"),
+    (cluster_queue({"a100": 6}, {"a100": 3}), f"the queue has not so much cpu and {GPU} left"),
+    (cluster_queue({"a100": 4}, stopPolicy="Hold"), "the queue is stopped"),
+    (cluster_queue({"a100": 4}, queueingStrategy="StrictFIFO", pending=2),
+     "others are before it, and the queue keeps to its order"),
+    (cluster_queue({"a100": 4}, queueingStrategy="BestEffortFIFO", pending=2), ""),
+    (cluster_queue({"a100": 4}, queueingStrategy="StrictFIFO", pending=1), ""),
+])  # fmt: skip
 def test_queue_admission_reports_obstacle_from_capacity_policy_and_order(queue: dict[str, Any], obstacle: str) -> None:
     assert admit(WISH, QueueNow(queue, FLAVORS), waits_itself=True).obstacle == obstacle
 
