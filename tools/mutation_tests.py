@@ -15,7 +15,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the two files."""
-    parser.addoption("--ran", type=Path, help="file that gets a line for each test: id, first and last second")
+    parser.addoption("--ran", type=Path, help="file that gets a line for each test that passes: id, first and last second")
     parser.addoption("--only", type=Path, help="file with the ids of the tests to run, one a line")
 
 
@@ -30,10 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Note when the test ran, its fixtures included."""
-    started = time.time()
+    """Note when the test ran, its fixtures included; one that fails without a fault finds none."""
+    started, failed = time.time(), item.session.testsfailed
     done = yield
-    if file := item.config.getoption("ran"):
+    if (file := item.config.getoption("ran")) and item.session.testsfailed == failed:
         with Path(file).open("a", encoding="utf-8") as lines:
             lines.write(json.dumps([item.nodeid, int(started), int(time.time())]) + "\n")
     return done

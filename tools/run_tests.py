@@ -231,7 +231,7 @@ QUICKSTART_TIER = Tier("quickstart", Lane.HOST, lambda _: run_checks(*QUICKSTART
 DOCS_TIER = Tier("docs", Lane.HOST, lambda _: run_checks(*DOCS))
 CRASH = pytest_tier("crash", Lane.HOST, "tests/crash")
 OVERLAY = pytest_tier("overlay", Lane.HOST, "tests/overlay")
-CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=3)
+CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=4)
 FAULTS = pytest_tier("faults", Lane.FAULTS, "tests/faults", runs=2)
 PREPARE = Tier("prepare", Lane.CLUSTER, prepare_cluster, needs_root=True)
 CLUSTER = pytest_tier(
