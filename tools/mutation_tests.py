@@ -15,7 +15,7 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the two files."""
-    parser.addoption("--ran", type=Path, help="file that gets a line for each test that passes: id, first and last second")
+    parser.addoption("--ran", type=Path, help="file that gets a line for each passed test: id, first, last second")
     parser.addoption("--only", type=Path, help="file with the ids of the tests to run, one a line")
 
 
