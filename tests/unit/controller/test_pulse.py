@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ffdl_batch.controller.metrics.pulse import Pulse, Silence, shown_by
+import pytest
+
+from ffdl_batch.controller.metrics.pulse import REMEMBERED, Pulse, Silence, shown_by
 
 HANG_S = 100.0
 
@@ -50,13 +52,14 @@ def test_pulse_tolerates_pauses_as_long_as_earlier_ones() -> None:
     assert pulse.feel(2900.0, ((1900, 0),), 2900.0) == Silence(1000.0, idle=False)
 
 
-def test_pulse_counts_idle_time_from_end_of_work() -> None:
+@pytest.mark.parametrize("step", [1, 10])
+def test_pulse_counts_idle_time_from_end_of_work(step: int) -> None:
     pulse = Pulse(HANG_S)
-    assert pulse.feel(0.0, ((0, 0),), 0.0) is None
-    for at in range(10, 80, 10):
-        assert pulse.feel(float(at), ((0, 0),), float(at)) is None
-    told = [at for at in range(80, 400, 10) if pulse.feel(float(at), ((0, 0),), 70.0) is not None]
-    assert told == [170]  # at work until 70
+    for at in range(0, 80, step):
+        assert pulse.feel(float(at), ((0, 0),), 2.0 * at) is None
+    worked = 2.0 * (80 - step)
+    told = [at for at in range(80, 400, step) if pulse.feel(float(at), ((0, 0),), worked) is not None]
+    assert len(told) == 1 and abs(told[0] - (80 - step) - HANG_S) <= HANG_S / REMEMBERED
 
 
 def test_pulse_restarts_detection_after_output_resumes() -> None:

@@ -11,6 +11,7 @@ import pytest
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node import watch as watching
 from ffdl_batch.controller.node.watch import Watch
+from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 from ffdl_batch.domain.limits import Limits
 
@@ -28,6 +29,16 @@ def test_watch_fences_node_when_control_names_newer_attempt(watch: Watch, attemp
     Path(watch.attempt.control).write_text(json.dumps({"attempt": attempt}))
     watch.look()
     assert bool(watch.fenced) is fenced
+
+
+@pytest.mark.parametrize(("version", "notes"), [(FORMAT, 0), (FORMAT + 1, 1)])
+def test_watch_notes_control_of_newer_format_once(
+    watch: Watch, capsys: pytest.CaptureFixture[str], version: int, notes: int
+) -> None:
+    Path(watch.attempt.control).write_text(json.dumps({"attempt": 1, "format": version}))
+    watch.look()
+    watch.look()
+    assert capsys.readouterr().err.count("what it understands of it is obeyed") == notes
 
 
 def test_watch_fences_node_when_attempt_directory_stays_unreadable(

@@ -99,7 +99,10 @@ def test_metrics_route_skips_torn_and_invalid_lines_and_links(
     assert lines(desk, f"{job_id}/metrics?attempt=1") == []
 
 
-def test_read_metrics_follows_records_until_job_ends(desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("keep_alive_s", "is_kept_alive"), [(0.0, True), (3600.0, False)])
+def test_read_metrics_follows_records_until_job_ends(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, keep_alive_s: float, is_kept_alive: bool
+) -> None:
     path = Path(place(desk, job_id, 2).learner_metrics(1))
     rounds = iter(range(10))
 
@@ -115,10 +118,10 @@ def test_read_metrics_follows_records_until_job_ends(desk: Desk, job_id: str, mo
             desk.platform.store.apply(job, Change(((JobState.CANCELLED, now),), Cause.PROGRESS))
 
     monkeypatch.setattr("ffdl_batch.services.measured.time.sleep", later)
-    monkeypatch.setattr(measured, "KEEP_ALIVE_S", 0.0)
+    monkeypatch.setattr(measured, "KEEP_ALIVE_S", keep_alive_s)
     job = desk.platform.store.get(job_id)
     assert job is not None
     caller = Caller(job.uid)
     found = list(read_metrics(desk.platform, caller, job_id, MeasuredQuery(follow=True)))
     assert [json.loads(one)["record"]["meta"]["rindex"] for one in found if one] == [1, 11, 2, 12, 20, 21]
-    assert None in found
+    assert (None in found) is is_kept_alive

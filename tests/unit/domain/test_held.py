@@ -108,6 +108,12 @@ def test_timeline_derives_run_from_recorded_gpu_time_without_phases() -> None:
     assert (run.began, run.ended, run.phases, run.end) == (20.0, 30.0, (), JobState.FAILED)
 
 
+def test_timeline_counts_requested_gpus_for_run_without_length() -> None:
+    entries = steps((0, P, 0), (1, D, 1), (10, DOWN, 1), (10, JobState.FAILED, 1))
+    (run,) = timeline(entries, record(ended_at=10.0, gpu_seconds=3.0), TWO, now=1000).runs
+    assert (run.length_s, run.gpus) == (0.0, 2.0)
+
+
 def test_timeline_counts_no_gpus_for_staging_attempt() -> None:
     entries = steps((0, P, 0), (1, D, 1), (10, DOWN, 1), (30, D, 2), (40, PROC, 2), (60, JobState.COMPLETED, 2))
     attempts = {1: AttemptRecord(1, 1.0, ended_at=30.0, interruption="staged"), 2: AttemptRecord(2, 30.0)}

@@ -11,7 +11,7 @@ import pytest
 from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar
 from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
-from ffdl_batch.domain.known import WHOLE_SECOND_S, Evidence, Known, is_last_word
+from ffdl_batch.domain.known import WHOLE_SECOND_S, Evidence, Known, is_last_word, latest_run
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
 from ffdl_batch.domain.verdict import Move, judge
 
@@ -395,3 +395,9 @@ def test_known_takes_head_controller_wait_from_latest_claim() -> None:
     assert known(events=again, final=OUTSIDE).waits_for == ""
     again.append(head(4, 51.0, EventKind.WAITING, message="the first run"))
     assert known(events=again, final=OUTSIDE).waits_for == "the first run"
+
+
+def test_latest_run_keeps_events_that_nodes_with_slow_clocks_date_before_the_only_claim() -> None:
+    events = [event(1, "load-model", 0.5), claim(1, 1.0, 0), event(2, "learner", 2.0)]
+    assert list(latest_run(events)) == events
+    assert list(latest_run([*events, claim(2, 1.5, 1)])) == [events[2], claim(2, 1.5, 1)]

@@ -180,6 +180,16 @@ def test_log_reader_keeps_characters_whole_and_replaces_invalid_bytes(
     assert [piece.partial for piece in pieces if piece.index == 2] == [True, False]
 
 
+@pytest.mark.parametrize(("length", "pieces"), [(5, ["aaaaa"]), (6, ["aaaaa", "a"])])
+def test_log_reader_splits_line_longer_than_limit(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, length: int, pieces: list[str]
+) -> None:
+    monkeypatch.setattr(log_file, "MAX_LINE", 5)
+    learner = Printing(attempt, LogLimits())
+    learner.print(b"a" * length + b"\nb\n")
+    assert [piece.line for piece in LogReader(attempt, 1, 1).lines(ended=True)] == [*pieces, "b"]
+
+
 def test_log_reader_splits_ten_megabyte_line_into_pieces(attempt: AttemptDir) -> None:
     learner = Printing(attempt, LogLimits())
     learner.print(b"x" * 10_000_000 + b"\nnext\n")

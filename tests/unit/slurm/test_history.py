@@ -122,8 +122,10 @@ def test_sacct_history_parser_reports_truncated_row_and_resumes_at_next_row() ->
 
 def test_sacct_history_command_requests_own_jobs_or_account_of_all_users() -> None:
     own = history_argv(Period("2026-11-01"), with_line=False)
-    assert LINE not in " ".join(own) and not [word for word in own if word.startswith(("--user", "--acc", "--allu"))]
+    assert f"--format={','.join(FIELDS)}" in own, "LINE is the only one that old releases lack"
+    assert not [word for word in own if word.startswith(("--user", "--acc", "--allu"))]
     account = history_argv(Period("2026-11-01", account="vision"), with_line=True)
+    assert f"--format={','.join((*FIELDS[:-1], LINE, FIELDS[-1]))}" in account
     assert account[-2:] == ["--allusers", "--accounts=vision"]
 
 
