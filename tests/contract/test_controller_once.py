@@ -82,6 +82,8 @@ def test_next_head_controller_adopts_running_node_controller(run: Rig) -> None:
     (run.base / "go").touch()
     assert second.wait(timeout=240) == 0, run.errors
     assert (count(run), run.final().outcome) == (1, Outcome.COMPLETED)
+    assert not [event for event in run.events("head") if event.kind is EventKind.WAITING], "it follows at once"
+    assert len([event for event in run.events() if event.kind is EventKind.STARTED]) == 1
 
 
 def test_next_head_controller_does_not_rerun_ended_learner(run: Rig) -> None:

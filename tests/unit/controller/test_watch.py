@@ -66,6 +66,23 @@ class SteppedTime(RunningTime):
         return self.at
 
 
+def test_watch_takes_learner_as_begun_when_file_system_does_not_say(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "FRESH_S", 60.0)
+    watch.clock = clock = SteppedTime()
+    watch.begin()
+    try:
+        assert not watch.has_begun(1)
+        clock.at += 1.0
+        Path(watch.attempt.path).rename(watch.attempt.path + ".gone")
+        assert watch.has_begun(1)
+        Path(watch.attempt.path + ".gone").rename(watch.attempt.path)
+        assert not watch.has_begun(1)
+    finally:
+        watch.finish()
+
+
 @pytest.mark.parametrize(
     ("error", "is_fenced"), [(errno.EIO, True), (errno.EROFS, True), (errno.ENOSPC, False), (errno.EDQUOT, False)]
 )
