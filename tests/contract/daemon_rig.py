@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import preloaded
-from tests.sqlite import write_schema
+from tests.first_start import write_schema
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAKED = ("-m", "tests.fakes.daemon_with_fake_scheduler")

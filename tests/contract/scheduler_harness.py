@@ -30,6 +30,7 @@ from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, Scheduler
 from ffdl_slurm.adapter import SlurmScheduler
 from tests import preloaded
+from tests.first_start import write_controller
 from tests.login_node import Laptop, LoginNode
 
 WAIT_S = 180.0
@@ -285,6 +286,7 @@ class FakeSlurmHarness(Harness):
             "python": sys.executable,
             "gpu_devices": {"nvidia": [f"{devices}/nvidia[0-9]"]},
         }
+        write_controller(base / "tree")
         super().__init__(base, {**defaults, **(settings or {})})
 
     @contextmanager

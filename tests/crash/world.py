@@ -31,7 +31,7 @@ from tests import preloaded
 from tests.crash.driver import be_driver
 from tests.crash.fuzz.judge import fault_in_history
 from tests.fakes.head import FakeHead
-from tests.sqlite import write_schema
+from tests.first_start import write_controller, write_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "fakes" / "bin"
@@ -81,6 +81,7 @@ class World:
     def __init__(self, base: Path, options: WorldOptions | None = None) -> None:
         self.base, self.options = base, options or WorldOptions()
         self.slurm, self.state = base / "slurm", base / "state"
+        self.tree = self.state
         for name in ("jobs", "gone", "steps"):
             (self.slurm / name).mkdir(parents=True)
         (base / "scratch").mkdir()
@@ -135,16 +136,20 @@ class World:
 
     # ------------------------------------------------------------------------------------------- lives
 
-    def make_database(self) -> None:
-        """Spare the first daemon the migrations."""
-        if not self.state.exists() and not self.options.database_url:
+    def ease_first_start(self) -> None:
+        """Spare the first daemon the migrations, and the build of the controller."""
+        if self.state.exists():
+            return
+        if not self.options.database_url:
             write_schema(self.state / "ffdl.sqlite3")
+        if self.options.backend == "slurm":
+            write_controller(self.tree)
 
     def live(self, *arguments: str) -> Life:
         """One run of the driver, to its end or its death. It is a fork of this process, which has imported all that it
         needs, and has no other thread."""
         said, errors = self.base / "driver.out", self.base / "driver.err"
-        self.make_database()
+        self.ease_first_start()
         pid = os.fork()
         if pid == 0:
             be_driver(arguments, self.environment(), self.base, said, errors)
@@ -165,7 +170,7 @@ class World:
 
     def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A run of the driver that somebody else will end."""
-        self.make_database()
+        self.ease_first_start()
         return preloaded.Popen(
             [sys.executable, "-m", "tests.crash.driver", *arguments],
             env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -78,7 +78,7 @@ class FaultWorld(World):
 
     def launch(self, limits: Limits | None = None) -> None:
         """Start the daemon and return at once."""
-        self.make_database()
+        self.ease_first_start()
         with (self.base / "daemon.err").open("ab") as errors:
             self.daemon = preloaded.Popen(
                 [self.python, *PROGRAM],

@@ -48,6 +48,8 @@ class Desk:
     context: Context
     platform: Platform
     pokes: list[str]
+    answer: Answer | None = None
+    """The last one."""
 
     def ask(
         self,
@@ -81,9 +83,12 @@ class Desk:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        await self.app(scope, receive, send)
-        status = next(m["status"] for m in sent if m["type"] == "http.response.start")
-        return Answer(status, b"".join(m.get("body", b"") for m in sent))
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            status = next(m["status"] for m in sent if m["type"] == "http.response.start")
+            self.answer = Answer(status, b"".join(m.get("body", b"") for m in sent))
+        return self.answer
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import hashlib
 import os
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import jsonschema
 import pytest
@@ -14,6 +15,7 @@ from fastapi.routing import APIRoute
 from ffdl_batch.daemon import job_routes
 from ffdl_batch.daemon.app import ROUTES
 from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.health import Health
 from ffdl_batch.domain.views import JobView, LearnerView, PlanView, Problem
 from ffdl_batch.services import query
@@ -243,17 +245,13 @@ def test_routes_return_503_with_exit_status_if_database_memory_or_threads_are_la
         assert found.message == named
 
 
-def test_routes_reraise_unexpected_error_for_server_log(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
-
-    def broken(*_: object) -> None:
-        sent.append("asked")
-        raise RuntimeError("a secret detail")
-
-    monkeypatch.setattr(desk.platform.store, "get", broken)
-    with pytest.raises(RuntimeError):  # raised again after the reply, for uvicorn to write to the log
+def test_routes_name_log_for_unexpected_error_and_raise_it_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk.platform.store, "get", Mock(side_effect=RuntimeError("a secret detail")))
+    with pytest.raises(RuntimeError):  # for uvicorn to write to the log
         desk.ask("GET", "/api/v1/jobs/training-000000000")
-    assert sent == ["asked"]
+    assert desk.answer is not None and (desk.answer.status, problem(desk.answer).exit_code) == (500, ExitCode.FAILED)
+    assert "/x/daemon.log holds the traceback" in problem(desk.answer).message
+    assert "a secret detail" not in str(desk.answer.json)
 
 
 def test_job_route_preserves_lone_surrogates(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ from tests.fakes.arrays import ArrayScheduler
 from tests.fakes.clock import FakeClock
 from tests.fakes.head import FakeHead
 from tests.fakes.scheduler import FakeScheduler
-from tests.sqlite import write_schema
+from tests.first_start import write_schema
 
 if TYPE_CHECKING:
     from tests.postgres import TurnedServerClock

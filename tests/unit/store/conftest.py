@@ -10,7 +10,7 @@ import pytest
 from ffdl_batch.store import Store, open_store
 from tests.conftest import POSTGRES
 from tests.postgres import PostgresServer
-from tests.sqlite import write_schema
+from tests.first_start import write_schema
 from tests.unit.store.jobs import FakeClock
 
 
