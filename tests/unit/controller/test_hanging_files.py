@@ -77,8 +77,9 @@ def test_handover_returns_default_while_earlier_task_hangs(held: threading.Event
 def test_handover_rejects_task_when_queue_is_full(held: threading.Event) -> None:
     hand = Hand("test", 2)
     hand.begin()
-    done: list[int] = []
-    hand.ask(lambda: held.wait(120), None, 0.05)
+    begun, done = threading.Event(), list[int]()
+    hand.ask(lambda: (begun.set(), held.wait(120)), None, 0.05)  # type: ignore[func-returns-value]
+    assert begun.wait(120)
     for number in (1, 2):
         hand.ask(lambda one=number: done.append(one), None, 0.0)  # type: ignore[misc]
     with pytest.raises(Full, match="test: 2 pieces of work wait already"):

@@ -86,7 +86,7 @@ def test_deadline_prefers_scheduler_value_over_own_limit() -> None:
 def test_limit_now_parses_command_output_or_warns_on_failure(
     argv: tuple[str, ...], seconds: int | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.head.limit.ASKING_S", 0.3)
+    monkeypatch.setattr("ffdl_batch.controller.head.limit.ASKING_S", 0.3 if argv[:1] == ("sleep",) else 120.0)
     asking = Succession("/t", keep_env=("PATH",), limit_now=argv)
     assert limit_now_s(replace(launch("/a", Limits()), succession=asking), "7") == seconds
     failed = argv[:1] in (("sh",), ("sleep",), ("/nowhere",)) or "{unknown}" in argv

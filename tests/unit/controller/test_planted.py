@@ -120,7 +120,9 @@ def test_learner_log_replaces_planted_file_when_learner_restarts(
     start = Start(1, argv, {}, str(place), written, str(place / ".began-1"), str(place / ".ended-1"))
     learner = Learner.spawn(start, RunningTime(), Blind())
     assert learner.process.wait(timeout=60) == 0
+    deadline = time.monotonic() + 60.0
     while not learner.output.has_ended():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     assert is_as_it_was(outside)
     assert (log.is_symlink(), log.read_text(), stat.S_IMODE(log.stat().st_mode) & 0o600) == (False, "said\n", 0o600)

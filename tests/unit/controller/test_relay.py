@@ -39,6 +39,7 @@ def test_relay_sends_progress_at_intervals_and_its_end_at_once(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
+    monkeypatch.setattr(relay, "MOVING_S", 3600.0)
     mine = relay_of(attempt, 0, said)
     assert not mine.look()
     show_moving(attempt.moving, "storing", "1 of 2 files")

@@ -9,8 +9,8 @@ import pytest
 
 from ffdl_batch.store import Store, open_store
 from tests.conftest import POSTGRES
-from tests.postgres import PostgresServer
 from tests.first_start import write_schema
+from tests.postgres import PostgresServer
 from tests.unit.store.jobs import FakeClock
 
 
