@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import sys
 import time
 
 from tests.fakes.slurm import arrays
-from tests.fakes.slurm.jobs import read_options
 from tests.fakes.slurm.state import STATE, begin, complain, load, option, own, records, spoil
 
 TYPE_CHECKING = False  # see the package's docstring
@@ -83,6 +81,10 @@ LIVE_TITLES = {"Partition": "PARTITION", "PriorityLong": "PRIORITY", "UserName":
 
 def live() -> int:
     """All jobs that wait or run, whoever's; beside those that were submitted the lines of the file `others`."""
+    import getpass  # they take a quarter of the time of every other call
+
+    from tests.fakes.slurm.jobs import read_options
+
     fields = [part.partition(":0")[0] for part in option("Format").split(",")]
     print("|".join({**TITLES, **LIVE_TITLES}[name] for name in fields))
     for record in records("jobs"):
