@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.collectors.lines import FollowedFile, LineCutter, Place
+from ffdl_batch.collectors.lines import FollowedFile, LineCutter
 from ffdl_batch.collectors.places import Found
 from tests.unit.collectors.rig import Told
 
@@ -186,4 +186,3 @@ def test_line_cutter_returns_start_of_each_line() -> None:
     cutter = LineCutter(10, 50)
     assert [start for start, _ in cutter.feed(b"ab\r\n\r\nc\rd")] == [10, 14, 16]
     assert cutter.start == 18
-    assert Place(1, 2) == (1, 2)

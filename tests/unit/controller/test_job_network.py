@@ -173,7 +173,7 @@ def test_await_network_fails_without_valid_job_id(tmp_path: Path, env: dict[str,
     clock = Clock()
     with pytest.raises(PhaseFailed) as error:
         await_network(launch_of(tmp_path), 1, env, clock.rest, clock.now)
-    assert error.value.code == "S107"
+    assert (error.value.code, clock.at) == ("S107", Clock().at), "it does not wait first"
 
 
 def test_has_own_network_only_for_levels_job_and_egress() -> None:

@@ -65,8 +65,10 @@ def test_tree_fingerprint_opens_no_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert sight_of([str(tmp_path)], on)
 
 
-def test_tree_fingerprint_of_missing_tree_differs_from_no_trees(tmp_path: Path) -> None:
-    assert sight_of([str(tmp_path / "none")], on) != sight_of([], on)
+def test_tree_fingerprint_of_missing_tree_differs_from_no_trees_and_empty_tree(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    missing = sight_of([str(tmp_path / "none")], on)
+    assert missing != sight_of([], on) and missing != sight_of([str(tmp_path / "empty")], on)
 
 
 def test_tree_fingerprint_stops_when_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,9 @@ def test_manifest_gpus_accepts_zero_and_warns_about_fraction() -> None:
 
 
 def test_manifest_gpus_rejects_negative_number() -> None:
-    assert errors(parse(f"{MINIMAL}gpus: -1\n"))
+    assert errors(parse(f"{MINIMAL}gpus: -1\n")) == [
+        "m.yml:4:7: error: gpus: '-1' is no number of GPUs (write a number of 0 or more, or leave the line out)"
+    ]
 
 
 def test_manifest_learners_warns_about_octal_number() -> None:

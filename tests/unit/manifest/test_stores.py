@@ -180,7 +180,11 @@ def test_data_store_notes_missing_result_container() -> None:
 
 def test_data_store_errors_are_reported_with_other_errors() -> None:
     lines = errors(parse(store("{id: a, type: mount_cos}") + "cpus: -1\n"))
-    assert len(lines) == 3
+    assert [line.split(": ")[2] for line in lines] == [
+        "data_stores[0].training_data",
+        "data_stores[0].connection",
+        "cpus",
+    ]
 
 
 def test_s3_store_warns_about_empty_bucket() -> None:
