@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from kubernetes_validate import validate
 
 from ffdl_batch.ports.tenancy import Tenant
+from ffdl_kubernetes.discovery import groups
 from ffdl_kubernetes.objects.tenant import PERMISSIONS, tenant_objects
+from ffdl_kubernetes.tenancy import differences
 
 BARE = Tenant("team-a")
 FULL = Tenant(
@@ -58,3 +61,17 @@ def test_tenant_permissions_exclude_secret_reads_exec_and_wildcards() -> None:
     verbs = {resource: allowed for _, resources, allowed in PERMISSIONS for resource in resources}
     assert verbs["secrets"] == ("create",)
     assert "pods/exec" not in verbs and not any("*" in word for words in (verbs, *verbs.values()) for word in words)
+
+
+@pytest.mark.parametrize("found", [None, {"name": "b"}, {}])
+def test_differences_name_part_that_cluster_lacks_or_has_otherwise(found: object) -> None:
+    wanted = {"metadata": {}, "roleRef": {"name": "a"}}
+    told = f"roleRef is {'not there' if found is None else found}, wanted {{'name': 'a'}}"
+    assert list(differences({"metadata": {}, "roleRef": found}, wanted)) == [told]
+    assert not list(differences(wanted, wanted))
+
+
+def test_groups_lists_preferred_version_first() -> None:
+    served = {"name": "kueue.x-k8s.io", "versions": [{"version": "v1beta1"}, {"version": "v1"}]}
+    client = Mock(raw=Mock(return_value={"groups": [{**served, "preferredVersion": {"version": "v1"}}]}))
+    assert groups(client) == {"kueue.x-k8s.io": ("v1", "v1beta1")}
