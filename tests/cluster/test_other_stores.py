@@ -18,7 +18,7 @@ from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.python_layers import SOURCE
 from tests.cluster.test_data import FILL, LIST, PYTHON
-from tests.contract.certificates import certificate_for
+from tests.fakes.certificates import certificate_for
 
 pytestmark = pytest.mark.full
 

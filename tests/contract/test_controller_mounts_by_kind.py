@@ -18,10 +18,10 @@ from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.mounting import Brought, Mounts
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from tests import preloaded
-from tests.contract.certificates import certificate_for
 from tests.contract.controller_rig import content, files_below, rig
 from tests.contract.test_controller_data import Site
 from tests.contract.test_controller_mounts import LOOK, WAIT, how, mounts_of, rclone_of, require_nothing_left
+from tests.fakes.certificates import certificate_for
 from tests.fakes.google_server import Google, google_server
 from tests.fakes.s3_server import S3Server
 from tests.fakes.ssh_server import SshServer

@@ -27,8 +27,8 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from tests import preloaded
-from tests.contract.certificates import certificate_for
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, REPOSITORY, Site, site_in, until
+from tests.fakes.certificates import certificate_for
 from tests.preloaded import FFDL
 
 HOSTILE = "<script>alert('x')</script> =HYPERLINK(1) \x1b[31m"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.certificates import certificate_for
 from tests.contract.test_data_jobs import Data, data
 from tests.contract.test_staging_gcs import Office, account, office
+from tests.fakes.certificates import certificate_for
 from tests.fakes.swift_server import Stored, Swift, swift_server
 
 __all__ = ["data", "office"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.controller.machine.files import open_found
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, encode_event
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState
@@ -23,6 +24,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.domain.submission import Submission, SubmissionResult
 from ffdl_batch.domain.views import JobView, Problem
 from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.services import log_parts
 from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.deploy import Deployer
@@ -248,3 +250,30 @@ def write_final(site: Site, job: Job, outcome: Outcome = Outcome.COMPLETED, **va
 
     record = FinalRecord(job.native_id, outcome, site.clock.now(), stored=True, exit_code=0)
     write_whole(Path(site.attempt(job).final), json.dumps(to_plain(replace(record, **values))))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many bytes of logs were read."""
+    count = [0]
+
+    class Counted:
+        def __init__(self, path: str) -> None:
+            self.file = open_found(path)
+
+        def __enter__(self) -> Counted:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.file.close()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.file, name)
+
+        def read(self, size: int) -> bytes:
+            data = self.file.read(size)
+            count[0] += len(data)
+            return data
+
+    monkeypatch.setattr(log_parts, "open_found", Counted)
+    yield count

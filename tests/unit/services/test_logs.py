@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.files import open_found
 from ffdl_batch.controller.record.log_files import LogFiles
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.views import LogLine
-from ffdl_batch.services import log_file, log_parts, log_tail
+from ffdl_batch.services import log_file, log_tail
 from ffdl_batch.services.log_file import LogReader
 from ffdl_batch.services.log_search import Grep
 from ffdl_batch.services.logs import LogQuery, read_logs
@@ -143,33 +142,6 @@ def test_read_logs_tail_returns_current_state_of_moving_progress_bar(
 
 LIMITS = LogLimits(bytes_per_s=10**12)
 LINE = 100
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many bytes of logs were read."""
-    count = [0]
-
-    class Counted:
-        def __init__(self, path: str) -> None:
-            self.file = open_found(path)
-
-        def __enter__(self) -> Counted:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            self.file.close()
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.file, name)
-
-        def read(self, size: int) -> bytes:
-            data = self.file.read(size)
-            count[0] += len(data)
-            return data
-
-    monkeypatch.setattr(log_parts, "open_found", Counted)
-    yield count
 
 
 def log_of(attempt: AttemptDir) -> LogFiles:
