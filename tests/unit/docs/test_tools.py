@@ -139,6 +139,15 @@ def test_preloaded_programs_end_as_executed_ones(code: str) -> None:
     assert forked.stderr.splitlines()[-1:] == executed.stderr.splitlines()[-1:]
 
 
+def test_under_load_returns_exit_status_and_ends_busy_processes() -> None:
+    children = "cat /proc/$PPID/task/$PPID/children; exit 3"
+    argv = [sys.executable, "-m", "tools.under_load", "--busy", "2", "sh", "-c", children]
+    done = subprocess.run(argv, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
+    pids = done.stdout.split()
+    assert (done.returncode, len(pids)) == (3, 3)
+    assert not [pid for pid in pids if Path("/proc", pid).exists()]
+
+
 @pytest.mark.parametrize(("ci", "failed"), [("", 0), ("false", 0), ("true", 1), ("1", 1)])
 def test_refuse_counts_failure_only_on_ci(monkeypatch: pytest.MonkeyPatch, ci: str, failed: int) -> None:
     monkeypatch.setenv("CI", ci)
