@@ -51,8 +51,8 @@ class Lane(Enum):
     """Those that wait for something that does not answer."""
     CLUSTER = "cluster"
     """What needs root on Debian: the test clusters, of which a machine can hold two."""
-    PATIENT = "patient"
-    """Tests that do not depend on time, and yield to the others."""
+    UNIT = "unit"
+    """Tests that do not wait."""
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,10 @@ def pytest_tier(
     needs_root: bool = False,
 ) -> Tier:
     """A tier of pytest, as `runs` processes, or one for each command of `starts`."""
-    under = ("nice", "-n", "10") if lane is Lane.PATIENT else ()
 
     def run(of: Run) -> Tally:
         options = [] if of.full else ["-m", "not full"]
-        return run_shares(name, *paths, runs=list(starts) or [under] * runs, results=of.results, options=options)
+        return run_shares(name, *paths, runs=list(starts) or [()] * runs, results=of.results, options=options)
 
     return Tier(name, lane, run, needs_root)
 
@@ -242,7 +241,7 @@ CLUSTER = pytest_tier(
     needs_root=True,
 )
 PYTHON39 = pytest_tier("python39", Lane.HOST, "tests/python39", needs_root=True)
-UNIT = pytest_tier("unit", Lane.PATIENT, "tests/unit", "tests/golden", runs=2)
+UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=2)
 TIERS = (LINT_TIER, QUICKSTART_TIER, DOCS_TIER, CRASH, OVERLAY, PYTHON39, CONTRACT, FAULTS, PREPARE, CLUSTER, UNIT)
 SHARDS = {
     "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT],
