@@ -105,8 +105,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     except HeldElsewhere as held:
         return _end(str(held), held.exit_code)
     except OSError as error:
-        why = explain_lack(error) or error
-        return _end(f"the configuration or the state directory cannot be used: {why}", ExitCode.TRY_AGAIN)
+        return _end(f"the configuration or the state directory cannot be used: {describe(error)}", ExitCode.TRY_AGAIN)
     try:
         return _run(settings, hold, opener, foreground=options.foreground)
     finally:
@@ -128,7 +127,6 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
 def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
     from ffdl_batch.daemon.logfile import log_to
     from ffdl_batch.daemon.server import Daemon
-    from ffdl_batch.services.file_troubles import explain
     from ffdl_batch.services.platform import open_platform
     from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
 
@@ -144,8 +142,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     except StoreError as error:
         return _end(str(error), ExitCode.UNAVAILABLE)
     except OSError as error:
-        why = explain_lack(error) or promise_nothing(str(explain(error, settings.state_dir) or error))
-        return _end(f"a directory cannot be made or written: {why}", ExitCode.TRY_AGAIN)
+        return _end(f"a directory cannot be made or written: {describe(error)}", ExitCode.TRY_AGAIN)
     # The socket's place follows from the state directory, also where a file named that.
     environ = {**os.environ, "FFDL_STATE_DIR": settings.state_dir}
     try:
@@ -153,6 +150,13 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
     finally:
         platform.close()
     return ExitCode.OK
+
+
+def describe(error: OSError) -> str:
+    """Say what keeps a daemon from starting, with the cure where there is one."""
+    from ffdl_batch.services.file_troubles import explain
+
+    return explain_lack(error) or promise_nothing(str(explain(error, str(error.filename or "")) or error))
 
 
 def promise_nothing(sentence: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
+from pathlib import Path
 
 from ffdl_batch.domain.jobdir import Root
 
@@ -28,9 +29,12 @@ class Trouble:
 
 
 def explain(error: OSError, place: str) -> Trouble | None:
-    """What `error`, met in or below the directory `place`, says; None where nothing passing explains it."""
+    """What `error`, met in or below the directory `place` ("" = unknown), says; None where nothing passing explains it.
+
+    A tree without its `doorbell` is not there: whatever is missing below it is missing for that.
+    """
     where = str(error.filename or place)
-    if error.errno == errno.ENOENT and where == Root(place).doorbell:
+    if error.errno == errno.ENOENT and place and not Path(Root(place).doorbell).is_dir():
         return Trouble(f"{place} is not there", f"look whether its file system is mounted; {_GOES_ON}")
     if error.errno in _FULL:
         return Trouble(f"no space is left in {place}", f"free space there, or raise the quota; {_GOES_ON}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon.main import promise_nothing
+from ffdl_batch.daemon.main import describe, promise_nothing
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.store.errors import translate
@@ -37,6 +37,12 @@ def test_daemon_start_errors_omit_automatic_recovery(sentence: str) -> None:
     said = promise_nothing(sentence)
     assert "by itself" not in said
     assert sentence.startswith(said.split(" (", maxsplit=1)[0])
+
+
+def test_daemon_start_error_names_cure_if_lock_cannot_be_written() -> None:
+    said = describe(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/state/lock"))
+    assert said == "no space is left in /state/lock: free space there, or raise the quota"
+    assert describe(OSError(errno.EACCES, "Permission denied", "/state")) == "[Errno 13] Permission denied: '/state'"
 
 
 DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")

@@ -255,9 +255,17 @@ def test_explain_names_message_and_cure_for_file_system_error(number: int, said:
     assert said in trouble.message and cure in trouble.cure
 
 
-def test_explain_returns_none_for_missing_file_or_denied_permission() -> None:
-    assert explain(FileNotFoundError(errno.ENOENT, "missing", "/jobs/jobs/x"), "/jobs") is None
-    assert explain(PermissionError(errno.EACCES, "denied"), "/jobs") is None
+def test_explain_returns_none_for_missing_file_or_denied_permission(root: Root) -> None:
+    assert explain(FileNotFoundError(errno.ENOENT, "missing", f"{root.path}/jobs/x"), root.path) is None
+    assert explain(PermissionError(errno.EACCES, "denied"), root.path) is None
+
+
+@pytest.mark.parametrize("missing", ["doorbell", "jobs/.now-x", ""])
+def test_explain_says_that_tree_is_not_there_for_any_file_below_it(tmp_path: Path, missing: str) -> None:
+    """An empty mount point is no tree."""
+    trouble = explain(FileNotFoundError(errno.ENOENT, "missing", str(tmp_path / missing)), str(tmp_path))
+    assert trouble is not None and trouble.message == f"{tmp_path} is not there"
+    assert explain(FileNotFoundError(errno.ENOENT, "missing"), "") is None
 
 
 def move_tree(source: Path, target: Path) -> None:
