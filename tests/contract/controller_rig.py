@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from ffdl_batch.controller.machine.processes import all_processes, status_field
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
@@ -47,6 +49,15 @@ nodes = [subprocess.Popen([sys.executable, "-m", "ffdl_batch.controller", "node"
          env={**os.environ, "FFDL_NODE_RANK": str(rank)}) for rank in range(int(sys.argv[2]))]
 sys.exit(max(node.wait() for node in nodes))
 """
+
+
+def await_true(condition: Callable[[], object], why: Callable[[], str], patience_s: float = 120.0) -> None:
+    """Look often at first: a condition may need many files, or all processes of this machine."""
+    end, pause_s = time.monotonic() + patience_s, 0.02
+    while not condition():
+        assert time.monotonic() < end, why()
+        time.sleep(pause_s)
+        pause_s = min(0.1, pause_s * 1.25)
 
 
 class Rig:
@@ -150,34 +161,45 @@ class Rig:
 
     def events(self, source: str = "node-0") -> list[Event]:
         """Events of one writer so far."""
-        path = Path(self.attempt.event_file(source))
-        return decode_events(path.read_text()) if path.exists() else []
+        return decode_events(content(Path(self.attempt.event_file(source))).decode())
 
     def ended(self, source: str = "node-0") -> list[Mapping[str, object]]:
         """The fields of the learners' endings."""
         return [dict(e.fields) for e in self.events(source) if e.kind is EventKind.LEARNER_ENDED]
 
     def log(self, learner: int = 1) -> str:
-        """A learner's log."""
-        return Path(self.attempt.training_log(learner)).read_text(errors="replace")
+        """A learner's log, "" as long as there is none."""
+        return content(Path(self.attempt.training_log(learner))).decode(errors="replace")
 
     @property
     def errors(self) -> str:
         """Standard error of all controllers so far."""
-        return (self.said_in / "controller.err").read_text()
+        return content(self.said_in / "controller.err").decode(errors="replace")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds."""
-        end = time.monotonic() + 120
-        while not condition():
-            assert time.monotonic() < end, f"{what} did not happen; {self.errors}"
-            time.sleep(0.02)
+        await_true(condition, lambda: f"{what} did not happen; {self.errors}")
 
     def wait_for_log(self, text: str) -> None:
         """Until the learner's log holds the text, and the event of its start is there, which another thread writes."""
-        self.wait(lambda: Path(self.attempt.training_log(1)).exists() and text in self.log(), f"{text!r} in the log")
+        self.wait(lambda: text in self.log(), f"{text!r} in the log")
         kinds = (EventKind.LEARNER_STARTED, EventKind.LEARNER_ENDED)
         self.wait(lambda: any(e.kind in kinds for e in self.events()), "the event of the learner's start")
+
+    def start_until(self, text: str) -> subprocess.Popen[bytes]:
+        """A head, once the learner's log holds the text."""
+        head = self.start()
+        self.wait_for_log(text)
+        return head
+
+    def kill_controllers(self) -> None:
+        """The heads and then the node controller, which a living head would replace; learners live on."""
+        node = self.node_pid()
+        for process in self._started:
+            process.kill()  # does nothing to one that has ended
+        os.kill(node, signal.SIGKILL)
+        for process in self._started:
+            process.wait(timeout=240)
 
     @property
     def output(self) -> str:
@@ -237,6 +259,21 @@ def rig(base: Path) -> Iterator[Rig]:
         yield made
     finally:
         made.kill_all()
+
+
+@pytest.fixture(name="run")
+def plain_run(tmp_path: Path) -> Iterator[Rig]:
+    """For the modules that import it."""
+    with rig(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture(name="run")
+def patient_run(tmp_path: Path) -> Iterator[Rig]:
+    """As the other, with controllers that wait for files of this machine however long that takes."""
+    with rig(tmp_path) as one:
+        one.have_controllers_do()
+        yield one
 
 
 def content(path: Path) -> bytes:

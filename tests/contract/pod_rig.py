@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from pathlib import Path
 from ffdl_batch.controller.machine.location import _START
 from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import Event, FinalRecord, decode_events
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import EnvDelivery, HostVariables, LaunchFile, LearnerCommand, Pod, Seat, encode
 from ffdl_batch.domain.limits import Limits
@@ -38,8 +37,8 @@ from ffdl_batch.runtimes.pod import (
     pre_stop_argv,
     shim_argv,
     stand_in_argv,
-)
-from tests.contract.controller_rig import MARK, ROOT
+)  # fmt: skip
+from tests.contract.controller_rig import MARK, ROOT, await_true
 
 JOB_ID = f"training-{os.getpid():09d}"
 LIMITS = Limits(grace_s=60, kill_wait_s=3, heartbeat_s=0.5)
@@ -95,14 +94,9 @@ class PodRig:
         argv = stand_in_argv(controller)
         if bare:
             argv = tuple(self.attempt.state if word == WORKING_DIR else word for word in argv)
+        learner = LearnerCommand(argv, env, EnvDelivery.FILE, protected=PROTECTED)
         launch = LaunchFile(
-            job_id=JOB_ID,
-            attempt=1,
-            token=f"{JOB_ID}-1",
-            job_dir=self.job.path,
-            attempt_dir=self.attempt.path,
-            doorbell=str(self.pod / "doorbell"),
-            learner=LearnerCommand(argv, env, EnvDelivery.FILE, protected=PROTECTED),
+            JOB_ID, 1, f"{JOB_ID}-1", self.job.path, self.attempt.path, str(self.pod / "doorbell"), learner,
             model_archive=self.job.model_archive,
             limits=LIMITS,
             scratch_base=str(self.pod / "scratch"),
@@ -114,7 +108,7 @@ class PodRig:
             names="learner-x",
             host=HostVariables(address="FFDL_POD_IP", gpus=""),
             pod=Pod(str(self.pod)),
-        )
+        )  # fmt: skip
         launch = dataclasses.replace(launch, **changes)  # type: ignore[arg-type]
         (self.plan / "launch.json").write_text(encode(launch))
         (self.plan / SHIM).write_text(SHIM_TEXT)
@@ -145,28 +139,13 @@ class PodRig:
     @property
     def environment(self) -> dict[str, str]:
         """Of both containers."""
-        return {
-            "PATH": os.environ["PATH"],
-            "HOSTNAME": f"pod-{self.index}",
-            INDEX: str(self.index),
-            MARK: str(self.base),
-        }
+        own = {"HOSTNAME": f"pod-{self.index}", INDEX: str(self.index), MARK: str(self.base)}
+        return {"PATH": os.environ["PATH"], **own}
 
     def start(self) -> None:
         """The controller's container."""
         given = ["--model", self.model, "--private", self.private, "--wishes", self.wishes, "--message", self.message]
-        argv = [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            _START,
-            str(ROOT),
-            "pod",
-            "--launch",
-            self.plan / "launch.json",
-            *given,
-        ]
+        argv = [sys.executable, "-I", "-S", "-c", _START, ROOT, "pod", "--launch", self.plan / "launch.json", *given]
         env = {**self.environment, "FFDL_NATIVE_ID": f"{JOB_ID}-1", "FFDL_POD_IP": f"127.0.1.{self.index + 1}"}
         with (self.base / "said").open("ab") as said, (self.base / "errors").open("ab") as errors:
             self.sidecar = subprocess.Popen(
@@ -268,10 +247,7 @@ class PodRig:
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Until the condition holds."""
-        end = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < end, f"not in time: {what}; {self.errors}; {self.container_said}"
-            time.sleep(0.02)
+        await_true(condition, lambda: f"not in time: {what}; {self.errors}; {self.container_said}", PATIENCE_S)
 
     @property
     def errors(self) -> str:
@@ -309,6 +285,10 @@ class PodRig:
     def wait_for_log(self, text: str) -> None:
         """Until the learner has printed it."""
         self.wait(lambda: text in self.log(), f"{text!r} in the log: {self.log()!r}")
+
+    def wait_for_event(self, kind: EventKind) -> None:
+        """Until the pod's node controller has told of it."""
+        self.wait(lambda: any(event.kind is kind for event in self.events()), kind.value)
 
     def final(self) -> FinalRecord:
         """The final record."""

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.stores.entries import Entries
 from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, NodeCache, decode, encode
-from ffdl_batch.domain.staging import Cached, Transfer
+from ffdl_batch.domain.staging import Transfer
 from ffdl_batch.staging.cache.room import discard
 from ffdl_batch.staging.cache.shelf import Shelf
 from tests.contract.controller_rig import rig
@@ -67,34 +66,29 @@ def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Cachy]:
 
 @pytest.mark.parametrize("link", [True, False])
 def test_second_attempt_reads_cached_data_without_download(site: Cachy, link: bool) -> None:
-    site.cached('cat "$DATA_DIR/a"', link=link)
-    assert site.run.run() == 0, site.run.errors
+    """A linked entry is not discarded as long as a learner uses it."""
+    site.cached(SLOW, link=link)
+    head = site.run.start_until("from the bucket")
+    (key,) = site.shelf.names()
     assert Path(site.run.attempt.data).is_symlink() is link
+    assert not link or not discard(site.shelf, key)
+    Path(site.run.job.checkpoints, "go").touch()
+    assert head.wait(timeout=240) == 0, site.run.errors
     assert "are kept in the cache of this node" in site.run.log()
     site.forget()
+    Path(site.run.job.checkpoints, "go").touch()
     assert site.run.run() == 0, site.run.errors
     assert site.downloads() == 1
     assert "come from the cache of this node" in site.run.log()
     assert re.search(r"(?<!\d)0 B/s", site.run.log()) is None
     assert "from the bucket\n" in site.run.log()
-
-
-def test_cache_entry_is_not_discarded_while_learner_uses_it(site: Cachy) -> None:
-    site.cached(SLOW)
-    head = site.run.start()
-    site.run.wait_for_log("from the bucket")
-    (key,) = site.shelf.names()
-    assert not discard(site.shelf, key)
-    Path(site.run.job.checkpoints, "go").touch()
-    assert head.wait(timeout=240) == 0, site.run.errors
     assert discard(site.shelf, key)
 
 
 def test_restarted_attempt_refills_cache_when_entry_is_missing(site: Cachy) -> None:
     """The scheduler starts the attempt anew: what was loaded is said to be done, and the link leads nowhere."""
     site.cached(SLOW)
-    head = site.run.start()
-    site.run.wait_for_log("from the bucket")
+    head = site.run.start_until("from the bucket")
     head.send_signal(signal.SIGTERM)
     assert head.wait(timeout=240) == 143, site.run.errors
     shutil.rmtree(site.run.base / "cache")
@@ -186,15 +180,3 @@ def test_image_reference_is_passed_to_apptainer_when_cache_build_fails(site: Cac
     with_image(site, images, "some/image:one")
     assert site.run.run() == 0, site.run.errors
     assert f"by docker://{images.registry.host}/some/image:one" in site.run.log()
-
-
-def test_cache_entry_is_held_only_when_tree_and_lock_exist(tmp_path: Path) -> None:
-    tree, lock = tmp_path / "tree", tmp_path / "lock"
-    found = Cached(0, "k", str(tree), str(lock), 1, False)
-    entries = Entries()
-    assert not entries.hold(found)
-    lock.touch()
-    assert not entries.hold(found)
-    tree.mkdir()
-    assert entries.hold(found)
-    assert entries.hold(replace(found, filled=True))

@@ -1,4 +1,4 @@
-"""What a learner sees: FfDL's contract in bare form; the controller as a zipapp under the oldest Python here."""
+"""What a learner sees: FfDL's contract in bare form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,10 @@ from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.launch import Network, Stores
 from ffdl_batch.runtimes.bare import isolated_argv
 from ffdl_batch.runtimes.contract import Places
-from tests.contract.controller_rig import JOB_ID, ROOT, Rig, oldest_python, rig
+from tests.contract.controller_rig import JOB_ID, ROOT, Rig, plain_run, rig  # noqa: F401
 
 DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"
 DUMP_AND_PLACE = "python3 main.py; pwd > $RESULT_DIR/pwd"
-
-
-@pytest.fixture(name="run")
-def made(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as one:
-        yield one
 
 
 def seen(run: Rig) -> dict[str, str]:
@@ -35,24 +28,19 @@ def seen(run: Rig) -> dict[str, str]:
     return found
 
 
-def places(run: Rig, *, copied: bool) -> Places:
+def test_learner_environment_matches_ffdl_contract(run: Rig) -> None:
     data, bucket = run.base / "bucket" / "in", run.base / "bucket" / "out"
     data.mkdir(parents=True)
     bucket.mkdir()
-    hosts = ("", "") if copied else (str(data), str(bucket))
-    return Places(run.job, run.attempt, JOB_ID, "in", "out", *hosts, copied=copied)
-
-
-@pytest.mark.parametrize("copied", [False, True], ids=["mounted", "copied"])
-def test_learner_environment_matches_ffdl_contract(run: Rig, copied: bool) -> None:
-    run.write(DUMP_AND_PLACE, model={"main.py": DUMP}, places=places(run, copied=copied))
+    places = Places(run.job, run.attempt, JOB_ID, "in", "out", str(data), str(bucket))
+    run.write(DUMP_AND_PLACE, model={"main.py": DUMP}, places=places)
     host = {"KUBERNETES_PORT": "x", "DLAAS_JOB": "x", "APPTAINER_BIND": "/etc", "SINGULARITYENV_X": "1", "SECRET": "x"}
     assert run.run(**host) == 0, run.errors
     env = seen(run)
     expected = {
-        "DATA_DIR": run.attempt.data if copied else str(run.base / "bucket" / "in"),
+        "DATA_DIR": str(data),
         "RESULT_DIR": run.attempt.results,
-        "RESULT_BUCKET_DIR": "" if copied else str(run.base / "bucket" / "out"),
+        "RESULT_BUCKET_DIR": str(bucket),
         "CHECKPOINT_DIR": run.job.checkpoints,
         "MODEL_DIR": run.attempt.model,
         "LOG_DIR": run.attempt.learner_logs(1),
@@ -80,59 +68,36 @@ def test_learner_environment_matches_ffdl_contract(run: Rig, copied: bool) -> No
 
 def test_user_variables_are_passed_verbatim_and_do_not_override_contract(run: Rig) -> None:
     nasty = {"A": "$(id) `id` \\ ' \" \n end ", "B": "ü\r\n", "EMPTY": "", "MODEL_DIR": "/x", "RANK": "9", "C": "{x}"}
-    nasty["RESUME"] = "9"
-    run.write("python3 main.py", model={"main.py": DUMP}, user_env=nasty)
+    nasty |= {"RESUME": "9", "PATH": f"/nowhere:{os.environ['PATH']}"}
+    run.write('printf %s "$PATH" > "$RESULT_DIR/path"; python3 main.py', model={"main.py": DUMP}, user_env=nasty)
     assert run.run() == 0
     env = seen(run)
-    assert {name: env[name] for name in ("A", "B", "EMPTY", "RANK", "C")} == {
-        name: nasty[name] for name in ("A", "B", "EMPTY", "RANK", "C")
-    }
+    kept = ("A", "B", "EMPTY", "RANK", "C")
+    assert {name: env[name] for name in kept} == {name: nasty[name] for name in kept}
     assert (env["MODEL_DIR"], env["RESUME"]) == (run.attempt.model, "0")
+    assert Path(run.attempt.results, "path").read_text() == nasty["PATH"]
 
 
-@pytest.mark.parametrize("name", ["UID", "a-b", "APPTAINERENV_X", ""])
-def test_attempt_fails_with_c101_for_invalid_variable_name(run: Rig, name: str) -> None:
-    run.write("touch $RESULT_DIR/ran", user_env={name: "1"})
+def test_attempt_fails_with_c101_for_invalid_variable_name(run: Rig) -> None:
+    run.write("touch $RESULT_DIR/ran", user_env={"a-b": "1"})
     assert run.run() == 127
     assert (run.final().outcome, run.final().error_code) == (Outcome.FAILED, "C101")
-    assert name in run.final().message
+    assert "a-b" in run.final().message
     assert not (Path(run.attempt.results) / "ran").exists()
 
 
-@pytest.mark.parametrize("path", ["a", "", "/nowhere:/proc"])
-def test_attempt_fails_with_c101_when_user_path_has_no_bash(run: Rig, path: str) -> None:
-    run.write("true", user_env={"PATH": path})
+def test_attempt_fails_with_c101_when_user_path_has_no_bash(run: Rig) -> None:
+    run.write("true", user_env={"PATH": "/nowhere:/proc"})
     assert run.run() == 127
     final = run.final()
     assert (final.outcome, final.error_code) == (Outcome.FAILED, "C101")
-    assert f"there is no bash on the PATH that the job was given ({path!r})" in final.message
-
-
-def test_learner_uses_path_given_by_user(run: Rig) -> None:
-    path = f"/nowhere:{os.environ['PATH']}"
-    run.write('printf %s "$PATH" > "$RESULT_DIR/path"', user_env={"PATH": path})
-    assert run.run() == 0
-    assert Path(run.attempt.results, "path").read_text() == path
+    assert "there is no bash on the PATH that the job was given ('/nowhere:/proc')" in final.message
 
 
 def test_learner_command_runs_as_shell_text(run: Rig) -> None:
     run.write("for i in 1 2;\ndo\r\necho $i;\ndone; false || echo \"a  b\" 'c' | cat; printf e >&2")
     assert run.run() == 0
     assert run.log() == "1\n2\na  b c\ne"
-
-
-def test_controller_zipapp_is_reproducible_and_runs_on_oldest_python(run: Rig) -> None:
-    target = run.base / "ffdl-controller.pyz"
-    build_zipapp(target)
-    first = target.read_bytes()
-    build_zipapp(target)
-    assert target.read_bytes() == first
-    run.python, run.controller = oldest_python(), ("-I", "-S", str(target))
-    run.env = {"PYTHONPATH": "/nonexistent"}
-    run.write("echo from a zip")
-    assert run.run() == 0, run.errors
-    assert run.log() == "from a zip\n"
-    assert run.final().outcome is Outcome.COMPLETED
 
 
 def test_controller_imports_only_domain_modules_in_zipapp() -> None:

@@ -30,6 +30,7 @@ COLLECTED = {
     "collectors": (sys.executable, "-m", "ffdl_batch.collectors"),
     "metrics": Collecting("regex_extractor", (LOSS,), 0),
 }
+LOG = f"{JOB_ID}/learner-1/training-log.txt"
 MEASURED = f"{JOB_ID}/learner-1/evaluation-metrics.txt"
 
 
@@ -75,7 +76,7 @@ class Site:
             "stores": Stores(),
             "limits": QUICK,
         }
-        os.makedirs(run.job.checkpoints, exist_ok=True)  # noqa: PTH103 - JobDir gives texts
+        Path(run.job.checkpoints).mkdir(parents=True, exist_ok=True)
         return run.write(command, **{**given, **changes})  # type: ignore[arg-type]
 
     def measured(self) -> list[str]:
@@ -125,8 +126,10 @@ def made(tmp_path: Path, s3_server: S3Server) -> Iterator[Site]:
         site.proxy.stop()
 
 
-def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout(site: Site) -> None:
+def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout_when_stores_are_busy_first(site: Site) -> None:
     site.put("set/deep/a", b"the data\n")
+    site.proxy.rules.append(Rule("GET", site.results, status=503, code="SlowDown", times=2))
+    site.proxy.rules.append(Rule("GET", "set/deep/a", status=500, code="InternalError", times=1))
     site.write(READ)
     assert site.run.run() == 0, site.run.errors
     assert (site.run.final().outcome, site.run.final().stored) == (Outcome.COMPLETED, True)
@@ -135,11 +138,12 @@ def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout(site: Site)
         f"{JOB_ID}/model.bin",
         f"{JOB_ID}/_submitted_code/model.zip",
         f"_wml_checkpoints/{JOB_ID}/ckpt",
-        f"{JOB_ID}/learner-1/training-log.txt",
+        LOG,
     }
     assert stored[f"{JOB_ID}/model.bin"] == b"result\n"
-    assert stored[f"{JOB_ID}/learner-1/training-log.txt"].decode() == site.run.log()
+    assert stored[LOG].decode() == site.run.log()
     told, _, rest = site.run.log().partition("the data\n")
+    assert "ffdl: loading data: set/deep/a: it answered 500 InternalError" in told and "; tried again" in told
     assert "ffdl: loading data: 1 file, 9 B in " in told
     assert not rest
     for path in site.run.base.rglob("*"):
@@ -147,120 +151,55 @@ def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout(site: Site)
             assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_results_and_log_are_uploaded_while_learner_runs(site: Site) -> None:
-    site.put("set/deep/a", b"x")
-    site.write(f'{READ}; echo first; while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo second')
+def test_results_log_and_metrics_are_uploaded_while_learner_runs_and_after_it_fails(site: Site) -> None:
+    site.put("set/deep/a", b"x\n")
+    wait = 'while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done'
+    site.write(f"{READ}; echo loss 0.5; {wait}; echo loss 0.25; exit 3", **COLLECTED)
     site.run.start()
-    log = f"{JOB_ID}/learner-1/training-log.txt"
-    site.run.wait(lambda: b"first" in site.stored().get(log, b""), "the log in the store")
+    site.run.wait(lambda: site.measured() == ["0.5"], "records in the store")
+    site.run.wait(lambda: b"loss 0.5" in site.stored().get(LOG, b""), "the log in the store")
     site.run.wait(lambda: f"{JOB_ID}/model.bin" in site.stored(), "the result in the store")
+    assert not Path(site.run.attempt.learner_logs(1), "evaluation-metrics.txt").exists()
     Path(site.run.attempt.results, "go").touch()
-    assert site.run.await_end() == 0, site.run.errors
-    assert site.stored()[log].endswith(b"first\nsecond\n")
-
-
-def test_results_of_failed_learner_are_uploaded(site: Site) -> None:
-    site.put("set/deep/a", b"x")
-    site.write(f"{READ}; exit 3")
-    assert site.run.run() == 3
+    assert site.run.await_end() == 3, site.run.errors
     assert (site.run.final().error_code, site.run.final().stored) == ("C201", True)
-    assert f"{JOB_ID}/model.bin" in site.stored()
+    assert site.measured() == ["0.5", "0.25"]
+    assert site.stored()[LOG].endswith(b"loss 0.5\nloss 0.25\n")
+    assert {f"{JOB_ID}/model.bin", f"{JOB_ID}/go"} <= set(site.stored())
 
 
-def test_halt_uploads_log_of_learner(site: Site) -> None:
-    site.put("set/deep/a", b"x")
-    site.write(f"{READ}; trap 'echo asked; exit 0' USR2; echo ready; while true; do sleep 0.05; done")
-    site.run.start()
-    site.run.wait_for_log("ready")
+def test_halt_uploads_log_and_metrics_of_learner(site: Site) -> None:
+    site.put("set/deep/a", b"x\n")
+    command = f"{READ}; trap 'echo loss 0.25; exit 0' USR2; echo loss 0.5; while true; do sleep 0.05; done"
+    site.write(command, **{**COLLECTED, "limits": replace(QUICK, upload_s=600.0)})
+    site.run.start_until("loss 0.5")
     site.run.say("halt")
     os.kill(site.run.node_pid(), signal.SIGURG)
     site.run.await_end()
     assert (site.run.final().outcome, site.run.final().stored) == (Outcome.HALTED, True)
-    assert site.stored()[f"{JOB_ID}/learner-1/training-log.txt"].endswith(b"ready\nasked\n")
+    assert site.measured() == ["0.5", "0.25"]
+    assert site.stored()[LOG].endswith(b"loss 0.5\nloss 0.25\n")
 
 
-def test_metrics_are_uploaded_while_learner_runs_and_after_it_fails(site: Site) -> None:
-    site.put("set/deep/a", b"x\n")
-    command = f'{READ}; echo loss 0.5; while [ ! -e "$RESULT_DIR/go" ]; do sleep 0.05; done; echo loss 0.25; exit 3'
-    site.write(command, **COLLECTED)
-    site.run.start()
-    site.run.wait(lambda: site.measured() == ["0.5"], "records in the store")
-    assert not Path(site.run.attempt.learner_logs(1), "evaluation-metrics.txt").exists()
-    Path(site.run.attempt.results, "go").touch()
-    assert site.run.await_end() == 3, site.run.errors
-    assert (site.run.final().error_code, site.measured()) == ("C201", ["0.5", "0.25"])
-
-
-def test_metrics_of_halted_attempt_are_uploaded(site: Site) -> None:
-    site.put("set/deep/a", b"x\n")
-    command = f"{READ}; trap 'echo loss 0.25; exit 0' USR2; echo loss 0.5; while true; do sleep 0.05; done"
-    site.write(command, **{**COLLECTED, "limits": replace(QUICK, upload_s=600.0)})
-    site.run.start()
-    site.run.wait_for_log("loss 0.5")
-    site.run.say("halt")
-    os.kill(site.run.node_pid(), signal.SIGURG)
-    site.run.await_end()
-    assert (site.run.final().outcome, site.measured()) == (Outcome.HALTED, ["0.5", "0.25"])
-
-
-def test_uploads_to_bucket_continue_when_directory_store_fails(site: Site, tmp_path: Path) -> None:
-    site.put("set/deep/a", b"x\n")
-    blocked = tmp_path / "blocked"
-    blocked.write_text("a file, where a directory is to be\n")
-    site.write(f"{READ}; echo loss 0.5", **COLLECTED, stores=Stores(logs=str(blocked), results=str(blocked)))
-    site.run.run()
-    assert site.run.final().error_code == "S303", site.run.final()
-    assert site.measured() == ["0.5"] and f"{JOB_ID}/model.bin" in site.stored()
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "error"),
-    [(403, "InvalidAccessKeyId", "C103"), (404, "NoSuchBucket", "C103"), (503, "SlowDown", "")],
-)
-def test_results_store_is_checked_before_loading_and_busy_store_is_retried(
-    site: Site, status: int, code: str, error: str
-) -> None:
-    """One that is only busy is not wrong."""
+def test_attempt_fails_with_c103_before_loading_when_results_store_rejects_credentials(site: Site) -> None:
     site.put("set/deep/a", b"x")
-    site.proxy.rules.append(Rule("GET", site.results, status=status, code=code, times=2))
+    site.proxy.rules.append(Rule("GET", site.results, status=403, code="InvalidAccessKeyId", times=2))
     site.write(READ)
     site.run.run()
-    assert site.run.final().error_code == (error or "000"), site.run.final()
-    assert (site.run.log() == "") == bool(error)
-    if error:
-        assert "the store of results cannot be used: " in site.run.final().message
-        assert code in site.run.final().message
-        assert not os.path.exists(site.run.attempt.model + "/main.py")  # noqa: PTH110 - AttemptDir gives texts
+    final = site.run.final()
+    assert (final.error_code, site.run.log()) == ("C103", "")
+    assert "the store of results cannot be used: " in final.message and "InvalidAccessKeyId" in final.message
+    assert not Path(site.run.attempt.model, "main.py").exists()
 
 
-@pytest.mark.parametrize(
-    ("rule", "prefix", "fault_class"),
-    [
-        (Rule("GET", "set/deep/a", status=403, code="AccessDenied"), "set", "credentials"),
-        (Rule(), "nothing-there", "missing"),
-    ],
-)
-def test_attempt_fails_with_c103_when_data_is_denied_or_missing(
-    site: Site, rule: Rule, prefix: str, fault_class: str
-) -> None:
-    site.put("set/deep/a", b"x" * 100)
-    site.proxy.rules += [rule] if rule.status else []
+def test_attempt_fails_with_c103_when_data_is_missing(site: Site) -> None:
     launch = site.write(READ)
-    site.write(READ, fetches=(replace(launch.fetches[0], prefix=prefix),))
+    site.write(READ, fetches=(replace(launch.fetches[0], prefix="nothing-there"),), uploads=())
     site.run.run()
     assert site.run.final().error_code == "C103", site.run.final()
-    assert [one["class"] for one in site.events(EventKind.FAULT)] == [fault_class]
+    assert [one["class"] for one in site.events(EventKind.FAULT)] == ["missing"]
     assert site.data in site.run.final().message
     assert not site.events(EventKind.LEARNER_STARTED)
-
-
-def test_download_retry_is_reported_in_learner_log(site: Site) -> None:
-    site.put("set/deep/a", b"x")
-    site.proxy.rules.append(Rule("GET", "set/deep/a", status=500, code="InternalError", times=1))
-    site.write(READ)
-    assert site.run.run() == 0, site.run.errors
-    assert "ffdl: loading data: set/deep/a: it answered 500 InternalError" in site.run.log()
-    assert "; tried again" in site.run.log()
 
 
 def hold(site: Site) -> None:
@@ -269,18 +208,17 @@ def hold(site: Site) -> None:
     site.proxy.rules.append(Rule("GET", "deep/a", pause_s=5.0))
 
 
-@pytest.mark.parametrize("wish", ["halt", "cancel"])
-def test_halt_or_cancel_request_stops_download_before_learner_start(site: Site, wish: str) -> None:
+def test_cancel_request_stops_download_before_learner_start(site: Site) -> None:
     hold(site)
-    site.write(READ)
+    site.write(READ, uploads=())
     site.run.start()
     pid = site.await_staging("deep/a")
-    site.run.say(wish)
+    site.run.say("cancel")
     site.run.await_end()
     assert not Path(f"/proc/{pid}").exists()
     assert not site.staging_pids()
     assert not site.events(EventKind.LEARNER_STARTED)
-    assert site.run.final().outcome is (Outcome.HALTED if wish == "halt" else Outcome.CANCELLED)
+    assert site.run.final().outcome is Outcome.CANCELLED
 
 
 def kill_controllers(site: Site, pid: int) -> None:
@@ -304,7 +242,7 @@ def test_restarted_attempt_resumes_partial_download_after_controller_kill(site: 
         return data
 
     site.proxy.edit = give
-    site.write('wc -c < "$DATA_DIR/deep/a"')
+    site.write('wc -c < "$DATA_DIR/deep/a"', uploads=())
     site.run.start()
     pid = site.await_staging("deep/a")
     site.run.wait(lambda: len(site.ranges()) == 2, "both parts to be asked for")
@@ -327,7 +265,7 @@ def test_restarted_attempt_resumes_partial_download_after_controller_kill(site: 
 
 def test_attempt_fails_with_s302_when_staging_program_is_killed(site: Site) -> None:
     hold(site)
-    site.write(READ)
+    site.write(READ, uploads=())
     site.run.start()
     os.kill(site.await_staging("deep/a"), signal.SIGKILL)
     site.run.await_end()
@@ -358,7 +296,8 @@ def test_upload_completes_when_sigterm_reaches_staging_program(site: Site) -> No
 
 def test_rejected_upload_stays_pending_until_store_accepts_it(site: Site) -> None:
     site.put("set/deep/a", b"x")
-    site.write(f"{READ}; touch {site.run.base}/over; until [ -e {site.run.base}/go ]; do sleep 0.05; done")
+    wait = f"touch {site.run.base}/over; until [ -e {site.run.base}/go ]; do sleep 0.05; done"
+    site.write(f"{READ}; {wait}", limits=replace(LIMITS, upload_s=600.0))
     site.run.start()
     site.run.wait((site.run.base / "over").exists, "the learner's end")
     away = Rule("", site.results, status=403, code="ExpiredToken")
@@ -368,12 +307,12 @@ def test_rejected_upload_stays_pending_until_store_accepts_it(site: Site) -> Non
     final = site.run.final()
     assert (final.outcome, final.stored, final.error_code) == (Outcome.FAILED, False, "S303")
     assert site.run.run("pay") == 74
-    assert not os.path.exists(site.run.attempt.paid)  # noqa: PTH110 - AttemptDir gives texts
+    assert not Path(site.run.attempt.paid).exists()
     site.proxy.rules.remove(away)
     assert site.run.run("pay") == 0, site.run.errors
-    assert os.path.exists(site.run.attempt.paid)  # noqa: PTH110 - AttemptDir gives texts
+    assert Path(site.run.attempt.paid).exists()
     assert site.stored()[f"{JOB_ID}/model.bin"] == b"result\n"
-    assert site.stored()[f"{JOB_ID}/learner-1/training-log.txt"].decode() == site.run.log()
+    assert site.stored()[LOG].decode() == site.run.log()
 
 
 def test_attempt_fails_with_s306_when_staging_interpreter_is_missing(site: Site) -> None:
@@ -401,7 +340,7 @@ def test_shared_results_are_uploaded_only_by_first_or_last_node(site: Site) -> N
     assert set(site.stored()) == {f"{JOB_ID}/learner-2/training-log.txt"}
     Path(run.attempt.results, "go").touch()
     assert run.await_end() == 0, run.errors
-    assert {f"{JOB_ID}/of-1", f"{JOB_ID}/of-2", f"{JOB_ID}/learner-1/training-log.txt"} <= set(site.stored())
+    assert {f"{JOB_ID}/of-1", f"{JOB_ID}/of-2", LOG} <= set(site.stored())
 
 
 def test_last_node_uploads_results_written_after_first_node_ended(site: Site) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from ffdl_batch.controller.gang.launch_agent import NAME
 from ffdl_batch.domain.events import Event, EventKind, Outcome
 from ffdl_batch.domain.launch import LaunchFile, Network, Seat, decode, encode
-from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig, two_nodes
+from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, patient_run, two_nodes  # noqa: F401
 
 NAMES = f"learner-{JOB_ID}"
 HOST = Network(level="host")
@@ -36,13 +36,6 @@ if "node" in sys.orig_argv:
     from ffdl_batch.controller.node import supervisor
     supervisor.DOUBT_S = {seconds}
 """
-
-
-@pytest.fixture(name="run")
-def made(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as one:
-        one.have_controllers_do()
-        yield one
 
 
 def change(run: Rig, **changes: object) -> LaunchFile:
@@ -68,11 +61,6 @@ def make_late(run: Rig, then: str = "pass") -> None:
 
 def of_kind(run: Rig, kind: EventKind, source: str = "node-0") -> list[Event]:
     return [event for event in run.events(source) if event.kind is kind]
-
-
-def said(run: Rig, learner: int) -> str:
-    """A learner's log, where there is one yet."""
-    return run.log(learner) if Path(run.attempt.training_log(learner)).exists() else ""
 
 
 def when_up(run: Rig, *learners: int) -> str:
@@ -137,7 +125,7 @@ def test_learners_start_only_after_all_nodes_are_ready_in_every_run(run: Rig) ->
         (run.base / "go").touch()
         run.wait(lambda: len(of_kind(run, EventKind.LEARNER_STARTED, "node-1")) == number, "the start")  # noqa: B023
         if number == 1:
-            run.wait(lambda: said(run, 1) == said(run, 2) == "up\n", "both learners")
+            run.wait(lambda: run.log(1) == run.log(2) == "up\n", "both learners")
             end_step(run)
             assert head.wait(timeout=240) == 143, run.errors
             (run.base / "go").unlink()
@@ -195,17 +183,16 @@ def test_attempt_fails_with_s101_before_learner_start_when_port_is_taken(run: Ri
             assert of_kind(run, EventKind.LEARNER_STARTED, source) == []
 
 
-@pytest.mark.parametrize("wish", ["halt", "cancel"])
-def test_halt_or_cancel_request_ends_wait_for_other_nodes(run: Rig, wish: str) -> None:
+def test_halt_request_ends_wait_for_other_nodes(run: Rig) -> None:
     two_nodes(run, "echo up; sleep 600", names=NAMES)
     make_late(run)
     head = run.start()
     run.wait(lambda: bool(of_kind(run, EventKind.READY)), "the first node to be ready")
-    run.say(wish)
+    run.say("halt")
     run.wait(lambda: bool(of_kind(run, EventKind.ENDED)), "the first node's end")
     (run.base / "go").touch()
     head.wait(timeout=240)
-    assert run.final().outcome is {"halt": Outcome.HALTED, "cancel": Outcome.CANCELLED}[wish]
+    assert run.final().outcome is Outcome.HALTED
     assert run.log(1) == ""
 
 
@@ -235,16 +222,23 @@ time.sleep(600)
 
 def serve(run: Rig, service: str, worker: str, seats: tuple[Seat, ...] = PS_AND_WORKER, **changes: object) -> None:
     two_nodes(run, "", {"ps.py": SAVES, "main.py": CHECKPOINTS}, names=NAMES, seats=seats,
-              command=worker, commands={"ps": service}, **changes)  # fmt: skip
+              command=worker, **{"commands": {"ps": service}, **changes})  # fmt: skip
 
 
-def test_service_is_terminated_when_worker_on_other_node_completes(run: Rig) -> None:
-    serve(run, "exec python3 ps.py SIGTERM RESULT_DIR 3", f"{when_up(run, 1)}echo trained",
+def test_service_is_terminated_only_when_last_worker_completes(run: Rig) -> None:
+    seats = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))
+    wait = f"if [ $LEARNER_ID = 3 ]; then while [ ! -e '{run.base}/go' ]; do sleep 0.1; done; fi"
+    serve(run, "exec python3 ps.py SIGTERM RESULT_DIR 3", f"{when_up(run, 1)}{wait}", seats, learners=3,
           limits=dataclasses.replace(LIMITS, kill_wait_s=60))  # fmt: skip
-    assert run.run() == 0, run.errors
+    head = run.start()
+    run.wait(lambda: len(run.ended()) == 1, "the end of the first worker")
+    time.sleep(2.5)
+    assert last_ends(run) == {2: ""}
+    (run.base / "go").touch()
+    assert head.wait(timeout=240) == 0, run.errors
     final = run.final()
     assert (final.outcome, final.stored, final.exit_code) == (Outcome.COMPLETED, True, 0)
-    assert last_ends(run) == {1: "service", 2: ""}
+    assert last_ends(run) == {1: "service", 2: "", 3: ""}
     assert (run.store / "of-service").read_text() == "saved"  # it had the time to do what it does on TERM
     assert (run.store / "learner-1" / "training-log.txt").read_text() == "up\n"
     assert (Path(run.attempt.state) / "learner.exit").read_text() == "0\n"
@@ -261,6 +255,7 @@ def test_attempt_succeeds_after_killing_service_that_ignores_sigterm(run: Rig) -
 
 def test_attempt_fails_when_service_fails_while_worker_runs(run: Rig) -> None:
     begun = run.base / "begun"
+    run.have_controllers_do(DOUBTS.format(seconds=1))
     serve(run, f"while [ ! -e '{begun}' ]; do sleep 0.05; done; exit 5", f"touch '{begun}'; sleep 600")
     assert run.run() == 5, run.errors
     assert last_ends(run) == {1: "", 2: "stop"}
@@ -299,46 +294,27 @@ def test_learner_failure_stops_services_and_other_learners(run: Rig) -> None:
     assert run.final().error_code == "C201"
 
 
-def test_service_keeps_running_until_last_worker_completes(run: Rig) -> None:
-    seats = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))
-    serve(run, "sleep 600", f"if [ $LEARNER_ID = 3 ]; then while [ ! -e '{run.base}/go' ]; do sleep 0.1; done; fi",
-          seats, learners=3)  # fmt: skip
+def test_halt_waits_only_for_service_that_handles_checkpoint_request(run: Rig) -> None:
+    seats = (Seat(0, "ps", 0, service=True), Seat(0, "deaf", 0, service=True), Seat(1, "worker", 0))
+    commands = {"ps": "exec python3 ps.py SIGUSR2 CHECKPOINT_DIR 4", "deaf": "sleep 600"}
+    serve(run, "", "exec python3 main.py", seats, learners=3, commands=commands,
+          limits=dataclasses.replace(LIMITS, grace_s=600))  # fmt: skip
     head = run.start()
-    run.wait(lambda: len(run.ended()) == 1, "the end of the first worker")
-    time.sleep(2.5)
-    assert last_ends(run) == {2: ""}
-    (run.base / "go").touch()
-    assert head.wait(timeout=240) == 0, run.errors
-    assert last_ends(run) == {1: "service", 2: "", 3: ""}
-
-
-@pytest.mark.parametrize(
-    ("service", "ended_by", "saves"),
-    [
-        pytest.param("sleep 600", "service", False, id="it hears nothing and is not waited for"),
-        pytest.param("exec python3 ps.py SIGUSR2 CHECKPOINT_DIR 4", "", True, id="it hears, and has its time"),
-    ],
-)
-def test_halt_waits_only_for_service_that_handles_checkpoint_request(
-    run: Rig, service: str, ended_by: str, saves: bool
-) -> None:
-    serve(run, service, "exec python3 main.py", limits=dataclasses.replace(LIMITS, grace_s=600))
-    head = run.start()
-    run.wait(lambda: "up" in said(run, 2) and (not saves or "up" in said(run, 1)), "worker and service")
-    run.wait(lambda: bool(of_kind(run, EventKind.LEARNER_STARTED)), "that the service is begun, which says nothing")
+    run.wait(lambda: "up" in run.log(1) and "up" in run.log(3), "worker and service")
+    run.wait(lambda: len(of_kind(run, EventKind.LEARNER_STARTED)) == 2, "that the other service is begun")
     run.say("halt")
     assert head.wait(timeout=240) == 0, run.errors  # in less than the grace
     final = run.final()
     assert (final.outcome, final.checkpoint.confirmed, final.checkpoint.answered) == (Outcome.HALTED, True, True)
-    assert last_ends(run) == {1: ended_by, 2: ""}
+    assert last_ends(run) == {1: "", 2: "service", 3: ""}
     assert "had to be ended" not in final.message
-    assert (Path(run.job.checkpoints) / "of-service").exists() == saves
+    assert (Path(run.job.checkpoints) / "of-service").exists()
 
 
 def test_node_controller_kill_during_service_shutdown_does_not_rerun_worker(run: Rig) -> None:
     serve_here(run)
     head = run.start()
-    run.wait(lambda: "told" in said(run, 1), "the service to be told")
+    run.wait(lambda: "told" in run.log(1), "the service to be told")
     os.kill(run.node_pid(), signal.SIGKILL)
     assert head.wait(timeout=240) == 0, run.errors
     assert (run.store / "trained").read_text() == "trained\n"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from ffdl_batch.controller.learner.orphans import mark
 from ffdl_batch.controller.learner.output import WRITER_MARK
 from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.domain.limits import LogLimits
-from tests.contract.controller_rig import JOB_ID, Rig, rig
+from tests.contract.controller_rig import JOB_ID, Rig, plain_run  # noqa: F401
 
 FLOOD = """\
 import sys, time
@@ -25,12 +22,6 @@ while time.monotonic() - begun < 3 or count * 128 < 60e6:
     time.sleep(max(0, begun + count * 128 / 64e6 - time.monotonic()))
 sys.stdout.write("the last of %d lines" % count + chr(10))
 """
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as made:
-        yield made
 
 
 def writers() -> list[int]:
@@ -71,8 +62,7 @@ def test_log_flood_is_limited_and_keeps_exit_status_and_last_line(run: Rig) -> N
 
 def test_learner_output_is_complete_after_log_writer_is_killed(run: Rig) -> None:
     run.write('echo one; while [ ! -e "$MODEL_DIR/go" ]; do sleep 0.1; done; echo two; seq 100000; exit 4')
-    run.start()
-    run.wait_for_log("one")
+    run.start_until("one")
     (victim,) = writers()
     os.kill(victim, signal.SIGKILL)
     run.wait(lambda: writers() not in ([], [victim]), "the next writer")
@@ -84,11 +74,8 @@ def test_learner_output_is_complete_after_log_writer_is_killed(run: Rig) -> None
 
 def test_learner_output_is_complete_after_controllers_are_killed(run: Rig) -> None:
     run.write('echo one; while [ ! -e "$MODEL_DIR/go" ]; do sleep 0.1; done; seq 100000; echo two; sleep 600')
-    head = run.start()
-    run.wait_for_log("one")
-    for pid in (head.pid, run.node_pid()):  # a head that lives ends what its node controller leaves
-        os.kill(pid, signal.SIGKILL)
-    run.await_end()
+    run.start_until("one")
+    run.kill_controllers()
     Path(run.attempt.model, "go").touch()
     run.wait(lambda: run.log().endswith("two\n"), "what the learner prints after that")
     assert run.log() == "one\n" + "".join(f"{number}\n" for number in range(1, 100_001)) + "two\n"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,16 +75,17 @@ def _argv(pid: int) -> list[bytes]:
         return []
 
 
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_regex_metrics_are_extracted_from_log_and_stored_with_it(rig: Rig) -> None:
+    """By what is planned for the manifest's group."""
+    group = MetricGroup(
+        "loss %{INT:step} %{FLOAT:loss}", "$when", {"loss": MetricValue("float", "$loss")},
+        {"iteration": MetricValue("INT", "$step")},
+    )  # fmt: skip
+    wanted = EvaluationMetrics("regex_extractor", groups={"g": group})
+    spec = JobSpec("a", Framework("custom", "1", "true"), metrics=wanted)
+    planned = plan_metrics(spec, sys.executable, controller_arguments(str(ROOT)))
     command = 'echo "loss 1 0.5"; echo "loss 2 0.25"; echo own > "$LOG_DIR/notes"'
-    rig.write(command, collectors=PROGRAM, metrics=BY_LOG)
+    rig.write(command, collectors=planned.collectors, metrics=planned.metrics)
     assert rig.run() == 0
     assert losses(rig) == ["0.5", "0.25"]
     assert [record.etimes["iteration"].value for record in records(rig)] == ["1", "2"]
@@ -123,10 +123,10 @@ def test_restarted_collector_records_each_metric_once_after_kill(rig: Rig) -> No
     rig.write(SLOW_LOSSES, collectors=PROGRAM, metrics=BY_LOG)
     head = rig.start()
     for _ in range(2):
-        until(lambda: collectors_of(rig))
+        rig.wait(lambda: bool(collectors_of(rig)), "the collector")
         for pid in collectors_of(rig):
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not collectors_of(rig))
+        rig.wait(lambda: not collectors_of(rig), "the collector's end")
     Path(rig.attempt.path, "go").touch()
     assert head.wait(timeout=240) == 0
     assert losses(rig) == [f"0.{i}" for i in range(1, 7)]
@@ -161,22 +161,20 @@ def test_stuck_collector_is_killed_after_bounded_wait(rig: Rig, monkeypatch: pyt
     told = Journal(str(rig.base / "events.jsonl"), "node-0")
     meter = Meter(launch, 0, [1], told)
     meter.begin(dict, {})
-    until(lambda: meter.pids)
+    rig.wait(lambda: bool(meter.pids), "the collector")
     (pid,) = meter.pids
     meter.finish(0.1)
     assert [one for one in told.events if "0.5 s after the learner had ended" in str(one.fields["message"])]
-    until(lambda: pid not in all_processes())
+    rig.wait(lambda: pid not in all_processes(), "the collector's end")
 
 
 def test_collector_ends_with_killed_controllers_and_next_run_continues(rig: Rig) -> None:
     lines = "echo loss 1 0.1; sleep 1.5; echo loss 2 0.2; [ -e $RESULT_DIR/../go ] || sleep 600"
     rig.write(lines, collectors=PROGRAM, metrics=BY_LOG)
-    head = rig.start()
-    until(lambda: losses(rig))
-    head.kill()
-    head.wait()
-    os.kill(rig.node_pid(), signal.SIGKILL)
-    until(lambda: not collectors_of(rig))
+    rig.start()
+    rig.wait(lambda: bool(losses(rig)), "a loss")
+    rig.kill_controllers()
+    rig.wait(lambda: not collectors_of(rig), "the collector's end")
     Path(rig.attempt.path, "go").touch()
     assert rig.run() == 0, rig.errors
     # The learner ran again and its log went on: what either run printed is there once.
@@ -196,14 +194,3 @@ def test_usage_samples_record_learner_memory_and_stay_out_of_store(rig: Rig) -> 
     assert samples[0].learners["1"].memory_bytes and samples[0].network == "node"
     stored = {path.name for path in (rig.store / "learner-1").iterdir()}
     assert stored == {"training-log.txt", ".log-copy-complete"}  # FfDL's layout, and nothing of ours
-
-
-def test_planned_metrics_collector_runs_and_records_loss(rig: Rig) -> None:
-    found = MetricGroup("loss %{FLOAT:loss}", "$when", {"loss": MetricValue("float", "$loss")})
-    spec = JobSpec(
-        "a", Framework("custom", "1", "true"), metrics=EvaluationMetrics("regex_extractor", groups={"g": found})
-    )
-    metering = plan_metrics(spec, sys.executable, controller_arguments(str(ROOT)))
-    rig.write("echo loss 0.5", collectors=metering.collectors, metrics=metering.metrics)
-    assert rig.run() == 0
-    assert losses(rig) == ["0.5"]

@@ -12,15 +12,13 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from ffdl_batch.controller.machine.processes import all_processes, descendants
 from ffdl_batch.controller.stores.mounting import Mounting
-from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.mounting import Brought, Mounts
+from ffdl_batch.domain.mounting import Mounts
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
 from tests import preloaded
-from tests.contract.controller_rig import content, files_below, rig
+from tests.contract.controller_rig import rig
 from tests.contract.test_controller_data import Site
-from tests.contract.test_controller_mounts import LOOK, WAIT, how, mounts_of, rclone_of, require_nothing_left
+from tests.contract.test_controller_mounts import WAIT, how, require_hidden, require_nothing_left
 from tests.fakes.certificates import certificate_for
 from tests.fakes.google_server import Google, google_server
 from tests.fakes.s3_server import S3Server
@@ -92,52 +90,54 @@ def by_sftp(site: Site, ssh: SshServer) -> StoreAddress:
     return StoreAddress(StoreKind.FSSPEC, f"127.0.0.1:{ssh.port}", "", str(remote), options, keys)
 
 
-def write(
-    site: Site, command: str, store: StoreAddress, *, must: bool = True, brought: tuple[Brought, ...] = ()
-) -> None:
-    fetch = Transfer(store, "set", site.run.attempt.data)
-    site.write(command, fetches=(fetch,), mounts=Mounts(() if brought else (0,), must, brought=brought))
-
-
-def require_hidden(site: Site, store: StoreAddress) -> None:
-    """No argument, variable or file has a credential, but for the attempt's file of them. The job waits."""
+def require_secrets_hidden(site: Site, store: StoreAddress) -> None:
+    """None of the store's secrets is found outside of the attempt's file of them; of a long one, its middle line."""
     secrets = json.loads(Path(site.run.attempt.secrets).read_text())
-    hidden = {key: secrets[name].split("\n") for key, name in store.credentials.items() if key != "user_name"}
-    values = [lines[len(lines) // 2] for lines in hidden.values()]
-    (mount,) = mounts_of(site.run)
-    for pid in [*descendants(mount.owner.pid, all_processes()), rclone_of(site.run)]:
-        for place in ("cmdline", "environ"):
-            said = Path(f"/proc/{pid}/{place}").read_bytes()
-            assert not [value for value in values if value.encode() in said], (pid, place)
-    for path in files_below(site.run.base):
-        if path.is_file() and Path(site.run.attempt.data) not in path.parents and str(path) != site.run.attempt.secrets:
-            assert not [value for value in values if value.encode() in content(path)], path
+    lines = [secrets[name].split("\n") for key, name in store.credentials.items() if key != "user_name"]
+    require_hidden(site, *(some[len(some) // 2] for some in lines))
 
 
-def run_and_look(site: Site, store: StoreAddress) -> str:
-    """A job that sees the data in a mount; what it said."""
-    write(site, WAIT, store)
-    site.run.start()
-    site.run.wait_for_log("begun")
-    require_hidden(site, store)
+def mounted(site: Site, store: StoreAddress) -> str:
+    """Why it is not, by the mount alone; it is gone again afterwards."""
+    fetch = Transfer(store, "set", site.run.attempt.data)
+    Path(fetch.local).mkdir(parents=True, exist_ok=True)
+    launch = site.write("true", fetches=(fetch,), mounts=Mounts((0,)))
+    scratch = site.run.base / "scratch"
+    scratch.mkdir(exist_ok=True)
+    mounting = Mounting(launch, 0, str(scratch))
+    try:
+        why = mounting.mount(0, lambda: None)
+        if not why:
+            assert (Path(fetch.local) / "deep" / "a").read_bytes() == DATA
+            require_secrets_hidden(site, store)
+        return why
+    finally:
+        mounting.finish()
+        require_nothing_left(site.run)
+
+
+def test_learner_reads_mounted_sftp_store_without_its_symbolic_links(site: Site, ssh: SshServer) -> None:
+    store = by_sftp(site, ssh)
+    fetch = Transfer(store, "set", site.run.attempt.data)
+    site.write(f'ls -A "$DATA_DIR"; {WAIT}', fetches=(fetch,), uploads=(), mounts=Mounts((0,), True))
+    site.run.start_until("begun")
+    require_secrets_hidden(site, store)
     (Path(site.run.attempt.results) / "go").touch()
     assert site.run.await_end() == 0, site.run.errors + site.run.log()
     assert how(site) == [(0, "mounted")]
-    assert "is mounted\nthe data\n1\nbegun" in site.run.log()
+    assert "is mounted\ndeep\nthe data\n1\nbegun" in site.run.log()
     require_nothing_left(site.run)
-    return site.run.log()
 
 
 @pytest.mark.parametrize("asked", [by_v1, by_v3])
 def test_swift_container_is_mounted_with_v1_or_v3_authentication(
     site: Site, swift: Swift, asked: Callable[[Site, Swift], StoreAddress]
 ) -> None:
-    run_and_look(site, asked(site, swift))
+    assert mounted(site, asked(site, swift)) == ""
 
 
 def test_google_store_with_hmac_keys_is_mounted(site: Site) -> None:
-    store = replace(site.store(site.data), kind=StoreKind.GCS)
-    run_and_look(site, store)
+    assert mounted(site, replace(site.store(site.data), kind=StoreKind.GCS)) == ""
 
 
 def test_s3_store_with_custom_tls_certificate_is_mounted(site: Site, tmp_path: Path) -> None:
@@ -145,18 +145,13 @@ def test_s3_store_with_custom_tls_certificate_is_mounted(site: Site, tmp_path: P
     with tls_front(site.server.port, certificate, key) as port:
         options = {"ca_file": str(certificate), "timeout_s": "60"}
         store = replace(site.store(site.data), endpoint=f"https://127.0.0.1:{port}", options=options)
-        run_and_look(site, store)
-
-
-def test_sftp_store_with_private_key_is_mounted(site: Site, ssh: SshServer) -> None:
-    store = by_sftp(site, ssh)
-    assert "mounted\nthe data" in run_and_look(site, store)
+        assert mounted(site, store) == ""
 
 
 def test_sftp_store_with_key_file_is_mounted(site: Site, ssh: SshServer) -> None:
     store = by_sftp(site, ssh)
     options = {**store.options, "key_file": str(ssh.key)}
-    run_and_look(site, replace(store, options=options, credentials={"user_name": "user_name"}))
+    assert mounted(site, replace(store, options=options, credentials={"user_name": "user_name"})) == ""
 
 
 @pytest.mark.parametrize("in_a_file", [False, True])
@@ -179,13 +174,7 @@ def test_sftp_store_with_passphrase_key_is_mounted_only_with_right_passphrase(
     assert why, "it is mounted"
     assert "another one" not in why
     keep(site, password="planted 'pass' #1")
-    run_and_look(site, store)
-
-
-def test_sftp_mount_omits_symbolic_links(site: Site, ssh: SshServer) -> None:
-    write(site, 'ls -A "$DATA_DIR"', by_sftp(site, ssh))
-    assert site.run.run() == 0, site.run.errors + site.run.log()
-    assert site.run.log().endswith("is mounted\ndeep\n")
+    assert mounted(site, store) == ""
 
 
 def test_sftp_mount_rejects_unknown_host_key(site: Site, ssh: SshServer, tmp_path: Path) -> None:
@@ -195,25 +184,6 @@ def test_sftp_mount_rejects_unknown_host_key(site: Site, ssh: SshServer, tmp_pat
     assert "host" in mounted(site, replace(store, options={**store.options, "known_hosts": str(other)}))
     why = mounted(site, replace(store, options={**store.options, "known_hosts": str(tmp_path / "none")}))
     assert why == f"no file says which hosts are known: {tmp_path / 'none'}"
-    assert mounted(site, store) == ""
-
-
-def mounted(site: Site, store: StoreAddress) -> str:
-    """Why it is not, by the mount alone; it is gone again afterwards."""
-    fetch = Transfer(store, "set", site.run.attempt.data)
-    Path(fetch.local).mkdir(parents=True, exist_ok=True)
-    launch = site.write("true", fetches=(fetch,), mounts=Mounts((0,)))
-    scratch = site.run.base / "scratch"
-    scratch.mkdir(exist_ok=True)
-    mounting = Mounting(launch, 0, str(scratch))
-    try:
-        why = mounting.mount(0, lambda: None)
-        if not why:
-            assert (Path(fetch.local) / "deep" / "a").read_bytes() == DATA
-        return why
-    finally:
-        mounting.finish()
-        require_nothing_left(site.run)
 
 
 def test_google_store_with_service_account_is_mounted_with_one_token(site: Site, google: Google) -> None:
@@ -234,15 +204,3 @@ def test_google_store_is_mounted_only_with_valid_token(site: Site, google: Googl
     why = mounted(site, store)
     assert why.startswith("the mounted store cannot be read: "), why
     assert "planted" not in why
-
-
-def test_data_is_copied_and_event_gives_reason_when_protocol_is_never_mounted(site: Site) -> None:
-    fetch = Transfer(site.store(site.data), "set", site.run.attempt.data)
-    brought = (Brought(0, "stores of the protocol ftp are not mounted"),)
-    site.write(f"{LOOK}; true", fetches=(fetch,), mounts=Mounts((), True, brought=brought))
-    assert site.run.run() == 0, site.run.errors
-    (event,) = site.events(EventKind.DATA)
-    said = f"{site.data}/set is not mounted: stores of the protocol ftp are not mounted; its data are brought"
-    assert said in site.run.log()
-    assert (event["how"], event["message"]) == ("staged", said.partition(";")[0])
-    assert site.run.log().endswith("the data\n0\n")

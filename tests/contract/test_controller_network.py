@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from ffdl_batch.controller.network.isolate import probe
 from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.launch import HostVariables, Network, Seat, decode, encode
 from ffdl_batch.runtimes.bare import isolated_argv
-from tests.contract.controller_rig import JOB_ID, Rig, rig, two_nodes
+from tests.contract.controller_rig import JOB_ID, Rig, plain_run, two_nodes  # noqa: F401
 
 NAMES = f"learner-{JOB_ID}"
 OWN = "/proc/self/ns/net"
@@ -31,12 +30,6 @@ if "node" in sys.orig_argv:
         tell(self, learner_id, learner)
     Supervisor._tell_started = tell_late
 """
-
-
-@pytest.fixture(name="run")
-def made(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as one:
-        yield one
 
 
 def own_network(run: Rig, command: str, level: str = "job") -> None:

@@ -94,7 +94,7 @@ def test_daemon_records_hang_and_straggler_incidents_with_evidence(desk: Desk) -
     assert (hang.kind, hang.episode, hang.learner, hang.code) == ("user.hang", "hang-1", 1, "000")
     assert "and computes nothing" in hang.message
     assert any("stuck_in_the_barrier" in line.text for line in hang.evidence)
-    for words in (("show", hung), ("report", "faults"), ("report", "faults", "--format", "html")):
+    for words in (("show", hung), ("report", "faults")):
         assert "stuck_in_the_barrier" in desk.try_to(*words).stdout, words
     logs = Path(desk.show(hung)["logs"], "learner-1")
     [stacks] = logs.glob("stacks-*.txt")

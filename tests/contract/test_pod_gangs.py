@@ -18,7 +18,7 @@ from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import HEAD, EventKind, Outcome, decode_events
 from ffdl_batch.domain.limits import Limits
 from tests.contract.pod_rig import LIMITS, PodRig, TinyMirror, pods
-from tests.contract.test_pod_signals import TRAINING, control
+from tests.contract.test_pod_signals import TRAINING
 
 PORT = 20_000 + os.getpid() % 10_000
 """Another test run on this machine has another."""
@@ -91,9 +91,15 @@ def begin(gang: list[PodRig], command: str, limits: Limits = LIMITS) -> None:
         pod.start_learner()
 
 
-def test_pod_gang_learners_connect_and_complete_as_one_job(gang: list[PodRig]) -> None:
-    with Courier(gang).at_work():
+def test_pod_gang_learners_start_when_all_pods_are_ready_and_complete_as_one_job(gang: list[PodRig]) -> None:
+    courier, allowed = Courier(gang), threading.Event()
+    courier.bring = lambda _index: allowed.is_set()
+    with courier.at_work():
         begin(gang, "python3 meet.py")
+        for pod in gang:
+            pod.wait_for_event(EventKind.READY)
+        assert not [e for pod in gang for e in pod.events() if e.kind is EventKind.LEARNER_STARTED]
+        allowed.set()
         assert [pod.end() for pod in reversed(gang)] == [(0, 0), (0, 0)], [pod.log() for pod in gang]
     final = gang[0].final()
     assert (final.outcome, final.stored) == (Outcome.COMPLETED, True), final
@@ -107,26 +113,13 @@ def test_pod_gang_learners_connect_and_complete_as_one_job(gang: list[PodRig]) -
     assert word[-1]["kind"] == EventKind.ENDED.value
 
 
-def test_pod_gang_starts_no_learner_before_all_pods_are_ready(gang: list[PodRig]) -> None:
-    courier = Courier(gang)
-    allowed = threading.Event()
-    courier.bring = lambda _index: allowed.is_set()
-    with courier.at_work():
-        begin(gang, "python3 meet.py")
-        for pod in gang:
-            pod.wait(lambda pod=pod: any(e.kind is EventKind.READY for e in pod.events()), "ready")  # type: ignore[misc]
-        assert not [e for pod in gang for e in pod.events() if e.kind is EventKind.LEARNER_STARTED]
-        allowed.set()
-        assert [pod.end() for pod in gang] == [(0, 0), (0, 0)]
-
-
 @pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_pod_gang_ends_other_learner_when_one_fails(gang: list[PodRig], failing: int) -> None:
     with Courier(gang).at_work():
         fails = "until [ -e /job/go ]; do sleep 0.1; done; exit 5"
         begin(gang, f'if [ "$RANK" = {failing} ]; then {fails}; fi; exec sleep 300')
         for pod in gang:
-            pod.wait(lambda pod=pod: any(e.kind is EventKind.LEARNER_STARTED for e in pod.events()), "it")  # type: ignore[misc]
+            pod.wait_for_event(EventKind.LEARNER_STARTED)
         (Path(gang[failing].attempt.state) / "go").touch()
         codes = [pod.end() for pod in gang]
     assert codes[failing][0] == 5, (codes, gang[0].errors, gang[1].errors)
@@ -137,25 +130,13 @@ def test_pod_gang_ends_other_learner_when_one_fails(gang: list[PodRig], failing:
     assert f"learner {failing + 1}" in final.message
 
 
-def test_pod_gang_halt_signals_learners_of_all_pods(gang: list[PodRig]) -> None:
-    with Courier(gang).at_work():
-        begin(gang, "exec python3 train.py")
-        for pod in gang:
-            pod.wait_for_log("training")
-        for pod in gang:
-            pod.wish("control", control("halt"))
-        assert [pod.end() for pod in gang] == [(0, 0), (0, 0)]
-    final = gang[0].final()
-    assert (final.outcome, final.interruption) == (Outcome.HALTED, Interruption.HALT.value)
-    assert all("asked by SIGUSR2" in pod.log() for pod in gang)
-
-
 def test_pod_gang_time_limit_signals_learners_of_all_pods(gang: list[PodRig]) -> None:
     limits = Limits(grace_s=8, kill_wait_s=2, heartbeat_s=0.5, time_s=16)  # the learners begin in the first half
     with Courier(gang).at_work():
         begin(gang, "exec python3 train.py", limits)
         assert [pod.end()[0] for pod in gang] == [0, 0]
-    assert gang[0].final().interruption == Interruption.TIMEOUT.value
+    final = gang[0].final()
+    assert (final.outcome, final.interruption) == (Outcome.HALTED, Interruption.TIMEOUT.value)
     assert all("asked by SIGUSR2" in pod.log() for pod in gang)
 
 
@@ -164,7 +145,7 @@ def test_pod_gang_fails_with_s106_when_controller_of_one_pod_dies(gang: list[Pod
         begin(gang, "echo at work; exec sleep 300")
         for pod in gang:
             pod.wait_for_log("at work")
-            pod.wait(lambda pod=pod: any(e.kind is EventKind.LEARNER_STARTED for e in pod.events()), "it")  # type: ignore[misc]
+            pod.wait_for_event(EventKind.LEARNER_STARTED)
         gang[1].kill_sidecar()
         gang[1].start()
         assert gang[1].end()[0] == 74, gang[1].errors
@@ -179,7 +160,7 @@ def test_pod_gang_head_does_not_complete_when_other_pod_vanishes(gang: list[PodR
     with Courier(gang).at_work():
         begin(gang, "exec sleep 300", replace(LIMITS, grace_s=5))
         for pod in gang:
-            pod.wait(lambda pod=pod: any(e.kind is EventKind.LEARNER_STARTED for e in pod.events()), "it")  # type: ignore[misc]
+            pod.wait_for_event(EventKind.LEARNER_STARTED)
         for pid in gang[1].processes():
             send(pid, signal.SIGKILL)  # the end of one is the end of others
         gang[0].delete()  # what the Job's controller does about the pods that are left

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.pod import LINE_BYTES, PREFIX, FrameKind
-from tests.contract.pod_rig import PodRig, TinyMirror, pods
+from ffdl_batch.domain.pod import LINE_BYTES, FrameKind
+from ffdl_kubernetes.mirror.mirror import Mirror
+from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
 
 LOG = "logs/learner-1"
 GARBAGE = """
@@ -48,7 +50,7 @@ def whole_log(pod: PodRig) -> bytes:
     return b"".join(path.read_bytes() for path in names)
 
 
-def test_pod_log_frames_carry_binary_output_unchanged(pod: PodRig) -> None:
+def test_pod_log_frames_carry_binary_output_unchanged_into_mirror_of_daemon(pod: PodRig, tmp_path: Path) -> None:
     pod.write("python3 out.py", model={"out.py": GARBAGE})
     assert pod.run() == (0, 0), pod.log()
     said = TinyMirror().apply(pod.frames()).files[LOG]
@@ -56,6 +58,14 @@ def test_pod_log_frames_carry_binary_output_unchanged(pod: PodRig) -> None:
     assert bytes(range(256)) * 40 in said
     assert max(map(len, pod.lines)) <= LINE_BYTES
     assert all(line.isascii() for line in pod.lines)
+    copy = AttemptDir(str(tmp_path / "copy"))
+    Path(copy.path).mkdir()
+    mirror = Mirror(copy, str(tmp_path / "bell"), JOB_ID, 1, LogLimits())
+    for at, frame in enumerate(pod.frames()):
+        mirror.apply(frame, 1000.0 + at, 0)
+    assert mirror.missing == {}
+    for name in ("final.json", "events/head.jsonl", "events/node-0.jsonl", "logs/learner-1/training-log.txt"):
+        assert Path(copy.path, name).read_bytes() == Path(pod.attempt.path, name).read_bytes()
 
 
 def test_pod_log_frames_split_ten_megabyte_line_into_short_lines(pod: PodRig) -> None:
@@ -71,10 +81,8 @@ def test_pod_log_frames_split_ten_megabyte_line_into_short_lines(pod: PodRig) ->
 
 def test_pod_log_frames_keep_output_of_rotated_log_files(pod: PodRig) -> None:
     """The mirror has what the pod's oldest files do not have any more."""
-    program = COUNTING
-    pod.write(
-        "python3 out.py", model={"out.py": program}, logs=LogLimits(file_bytes=8192, files=3, bytes_per_s=1024**2)
-    )
+    limits = LogLimits(file_bytes=8192, files=3, bytes_per_s=1024**2)
+    pod.write("python3 out.py", model={"out.py": COUNTING}, logs=limits)
     pod.start()
     pod.start_learner()
     for lines in range(1000, 4001, 1000):
@@ -165,9 +173,3 @@ def test_restarted_pod_controller_resends_final_record_of_completed_attempt(pod:
     pod.wait(lambda: any(f.file == "final.json" for f in pod.frames()[heard:]), "the record is said again")
     assert pod.end_sidecar() == 0
     assert len(pod.events("head")) == count
-
-
-def test_pod_controller_prints_only_frames_on_standard_output(pod: PodRig) -> None:
-    pod.write("echo here")
-    assert pod.run() == (0, 0)
-    assert all(line.startswith(PREFIX) for line in pod.lines)

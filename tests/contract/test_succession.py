@@ -27,7 +27,7 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Resources
 from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain
 from ffdl_local.records import JOB_FILE, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
-from tests.contract.controller_rig import LIMITS, Rig, rig
+from tests.contract.controller_rig import Rig, plain_run  # noqa: F401
 from tests.contract.scheduler_harness import LocalHarness
 
 TRAIN = """
@@ -49,9 +49,10 @@ while step < end:
     step += 1
     print("step", step, flush=True)
 """
-STUBBORN = "trap 'echo caught; exit 0' USR2; echo up; while :; do sleep 0.05; done"
 SHORT = BatchOptions(time_s=12, checkpoint=Checkpoint(grace_s=12))
 """They are asked after half of it, and have the other half to answer, however busy the machine is."""
+LONG = BatchOptions(time_s=600)
+"""What asks them is a signal."""
 DEAF = {"batch": BatchOptions(time_s=5, checkpoint=Checkpoint(grace_s=1)), "lead_s": 1}
 
 
@@ -136,8 +137,12 @@ def _is_free(lock: Path) -> bool:
     return not is_held(lock)
 
 
-def test_continuation_completes_job_across_three_time_limited_attempts(world: LocalHarness) -> None:
-    _, plan = start(world, train(world, last=3), resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 20))
+def test_continuation_completes_job_across_three_attempts_and_lets_pending_job_run_between(world: LocalHarness) -> None:
+    """Two GPUs in all: the job that waits for both of them has its turn before the chain goes on."""
+    both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
+    _, plan = start(world, train(world, last=3), resources=both)
+    world.await_log(plan, "step")
+    other, _ = world.submit("echo $CUDA_VISIBLE_DEVICES", resources=both)
     assert await_final(world, plan, 3).outcome is Outcome.COMPLETED, world.diagnosis()
     assert attempts(plan) == ["attempt-1", "attempt-2", "attempt-3"]
     steps: list[int] = []
@@ -159,23 +164,14 @@ def test_continuation_completes_job_across_three_time_limited_attempts(world: Lo
     kept = sorted(p.name for p in Path(attempt_of(plan, 3).results).iterdir())
     assert kept == ["of-1", "of-2", "of-3"]
     assert [e.fields["by"] for e in head_events(plan, 1) if e.kind is EventKind.CONTINUED] == ["successor"]
-
-
-def head_events(plan: LaunchPlan, number: int) -> list[Event]:
-    return decode_events(Path(attempt_of(plan, number).event_file("head")).read_text())
-
-
-def test_continuation_lets_pending_job_run_between_attempts(world: LocalHarness) -> None:
-    """Two GPUs in all: the job that waits for both of them has its turn before the chain goes on."""
-    both = Resources(gpus=2, cpus=1, memory_bytes=1 << 20)
-    _, plan = start(world, train(world, last=2), resources=both)
-    world.await_log(plan, "step")
-    other, _ = world.submit("echo $CUDA_VISIBLE_DEVICES", resources=both)
-    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED
     between, after = world.observe(other), world.observe(native_of(plan, 2))
     assert between is not None and after is not None
     assert between.end is EndCause.SUCCESS
     assert between.started_at and after.started_at and between.started_at < after.started_at
+
+
+def head_events(plan: LaunchPlan, number: int) -> list[Event]:
+    return decode_events(Path(attempt_of(plan, number).event_file("head")).read_text())
 
 
 def test_continuation_stops_when_learner_confirms_no_checkpoint(world: LocalHarness) -> None:
@@ -187,61 +183,29 @@ def test_continuation_stops_when_learner_confirms_no_checkpoint(world: LocalHarn
     assert (told.goes_on, attempts(plan)) == (GoesOn.NO, ["attempt-1"])
 
 
-def test_continuation_stops_after_second_attempt_without_new_checkpoint(world: LocalHarness) -> None:
-    _, plan = start(world, STUBBORN)
-    assert await_final(world, plan, 2).goes_on is GoesOn.NO
-    told = [final(plan, number) for number in (1, 2)]
-    assert [r.outcome for r in told] == [Outcome.HALTED, Outcome.HALTED]
-    assert "the chain ends here" in told[1].message and told[1].error_code == "C203"
-    assert told[1].spent is not None and told[1].spent.fruitless == 2
-    assert attempts(plan) == ["attempt-1", "attempt-2"]
-
-
-def test_continuation_stops_when_timeout_retry_budget_is_spent(world: LocalHarness) -> None:
-    _, plan = start(world, train(world, last=9), budget=Budget(timeouts=1))
-    assert "batch.retry.timeouts allows 1" in await_final(world, plan, 2).message
-    assert attempts(plan) == ["attempt-1", "attempt-2"]
-
-
-def test_continuation_stops_when_gpu_hours_budget_is_spent(world: LocalHarness) -> None:
-    gpu = Resources(gpus=1, cpus=1, memory_bytes=1 << 20)
-    native, plan = start(world, train(world, last=9), resources=gpu, budget=Budget(gpu_seconds=1.0))
-    world.await_end(native)
-    assert "batch.retry.gpu_hours" in final(plan).message and attempts(plan) == ["attempt-1"]
-
-
 # ------------------------------------------------------------------------------------------ the owner's word
 
 
-@pytest.mark.parametrize("signalled", [True, False], ids=["with its signal", "by the cell alone"])
-def test_halt_request_ends_job_with_confirmed_checkpoint_and_no_continuation(
-    world: LocalHarness, signalled: bool
-) -> None:
-    native, plan = start(world, train(world, last=9), batch=BatchOptions(time_s=600))
+def test_halt_request_ends_job_with_confirmed_checkpoint_and_no_continuation(world: LocalHarness) -> None:
+    native, plan = start(world, train(world, last=9), batch=LONG)
     world.await_log(plan, "step")
     put(plan, 1, wish="halt")
-    if signalled:
-        world.scheduler.signal(native, "URG")
+    world.scheduler.signal(native, "URG")
     assert world.await_end(native).end is EndCause.SUCCESS
     told = final(plan)
     assert (told.outcome, told.interruption, told.checkpoint.confirmed) == (Outcome.HALTED, "halt", True)
     assert (told.goes_on, attempts(plan)) == (GoesOn.NO, ["attempt-1"])
 
 
-def test_continuation_charges_preemption_when_signal_comes_far_from_time_limit(world: LocalHarness) -> None:
-    native, plan = start(world, train(world, last=2), batch=BatchOptions(time_s=600))
+def test_signal_far_from_time_limit_is_charged_as_preemption_and_cancel_ends_next_attempt(world: LocalHarness) -> None:
+    native, plan = start(world, train(world, last=9), batch=LONG)
     world.await_log(plan, "step")
     world.scheduler.signal(native, "URG")
-    assert await_final(world, plan, 2).outcome is Outcome.COMPLETED
+    second = native_of(plan, 2)
+    world.wait(lambda: Path(attempt_of(plan, 2).training_log(1)).exists() and "step" in log(plan, 2), world.diagnosis)
     told = final(plan)
     assert (told.interruption, told.goes_on) == ("preemption", GoesOn.SUCCESSOR)
     assert told.spent is not None and (told.spent.preemptions, told.spent.timeouts) == (1, 0)
-
-
-def test_cancel_request_ends_second_attempt_without_continuation(world: LocalHarness) -> None:
-    _, plan = start(world, train(world, last=9))
-    second = native_of(plan, 2)
-    world.wait(lambda: Path(attempt_of(plan, 2).training_log(1)).exists() and "step" in log(plan, 2), world.diagnosis)
     put(plan, 2, wish="cancel")
     world.scheduler.cancel(second)
     assert world.await_end(second).end is EndCause.CANCELLED
@@ -261,7 +225,7 @@ def test_halt_request_before_start_prevents_learner_execution(world: LocalHarnes
 
 
 def test_continuation_is_submitted_by_platform_when_local_supervisor_is_killed(world: LocalHarness) -> None:
-    _, plan = start(world, train(world, last=2), batch=BatchOptions(time_s=600))
+    _, plan = start(world, train(world, last=2), batch=LONG)
     world.await_log(plan, "step")
     await_head(world, plan)
     supervisor = record(plan, STARTED)["pid"]
@@ -295,7 +259,9 @@ def test_local_scheduler_keeps_slots_of_running_job_after_supervisor_is_killed(w
 
 
 def test_continuation_runs_once_when_daemon_and_supervisor_both_submit_it(world: LocalHarness) -> None:
-    _, plan = start(world, train(world, last=2))
+    native, plan = start(world, train(world, last=2), batch=LONG)
+    world.await_log(plan, "step")
+    world.scheduler.signal(native, "URG")
     attempt = attempt_of(plan, 2)
     world.wait(Path(attempt.submit_begun).exists, world.diagnosis)
 
@@ -335,51 +301,31 @@ def test_next_attempt_starts_after_learner_of_killed_head_controller_is_ended(wo
 # ------------------------------------------------------------------------------------- controllers by themselves
 
 
-@pytest.fixture(name="run")
-def made(tmp_path: Path) -> Iterator[Rig]:
-    with rig(tmp_path) as one:
-        yield one
-
-
-def stop_node_while_the_learner_ends(run: Rig) -> int:
-    """The pid of a node controller that has not seen yet that its learner ended."""
-    run.wait_for_log("up")
-    pid = run.node_pid()
-    os.kill(pid, signal.SIGSTOP)
+def test_head_controller_finds_exit_status_of_learner_after_node_controller_is_killed(run: Rig) -> None:
+    run.write(f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done; (exit 5)")
+    head = run.start_until("up")
+    node = run.node_pid()
+    os.kill(node, signal.SIGSTOP)
     (run.base / "go").touch()
     run.wait((Path(run.attempt.state) / ".ended-1").exists, "the learner's own word about its end")
-    return pid
-
-
-@pytest.mark.parametrize(("status", "outcome"), [(0, Outcome.COMPLETED), (5, Outcome.FAILED)])
-def test_head_controller_finds_exit_status_of_learner_after_node_controller_is_killed(
-    run: Rig, status: int, outcome: Outcome
-) -> None:
-    run.write(
-        f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done; (exit {status})"
-    )
-    head = run.start()
-    os.kill(stop_node_while_the_learner_ends(run), signal.SIGKILL)
-    assert head.wait(timeout=180) == status, run.errors
-    told = run.final()
-    assert (told.outcome, told.stored, told.exit_code) == (outcome, True, status)
-    assert (run.base / "n").read_text() == "ran\n"
-
-
-def test_requeued_attempt_finds_learner_exit_after_both_controllers_are_killed(run: Rig) -> None:
-    run.write(f"echo up; echo ran >> '{run.base}/n'; while [ ! -e '{run.base}/go' ]; do sleep 0.02; done")
-    head = run.start()
-    node = stop_node_while_the_learner_ends(run)
-    head.kill()
-    head.wait(timeout=180)
     os.kill(node, signal.SIGKILL)
-    assert run.run() == 0, run.errors
-    assert (run.final().outcome, run.final().stored) == (Outcome.COMPLETED, True)
+    assert head.wait(timeout=180) == 5, run.errors
+    told = run.final()
+    assert (told.outcome, told.stored, told.exit_code) == (Outcome.FAILED, True, 5)
     assert (run.base / "n").read_text() == "ran\n"
+
+
+WARNED = Limits(grace_s=60, kill_wait_s=60, heartbeat_s=0.5, time_s=600, lead_s=599)
+"""A signal at the beginning counts as that of the time limit."""
 
 
 def requeueing(run: Rig, *argv: str) -> Succession:
     return Succession(template=str(run.base / "none"), requeue=argv, timeout_s=120.0, budget=Budget(timeouts=2))
+
+
+def warn(run: Rig) -> None:
+    run.wait_for_log("step")
+    os.kill(run.node_pid(), signal.SIGURG)
 
 
 def test_continuation_by_requeue_restarts_same_attempt_from_checkpoint(run: Rig) -> None:
@@ -388,10 +334,10 @@ def test_continuation_by_requeue_restarts_same_attempt_from_checkpoint(run: Rig)
     play = f"import os, signal; open({str(asked)!r}, 'w').write('{{native_id}}'); os.kill(os.getppid(), signal.SIGTERM)"
     # The training ends in the second run, where it finds a checkpoint.
     body = TRAIN.replace("attempt == int(sys.argv[1])", "os.path.exists(path)")
-    limits = Limits(grace_s=4, kill_wait_s=3, heartbeat_s=0.5, time_s=30, lead_s=26)
     succession = requeueing(run, sys.executable, "-c", play)
-    run.write("python3 main.py", model={"main.py": body}, limits=limits, succession=succession)
+    run.write("python3 main.py", model={"main.py": body}, limits=WARNED, succession=succession)
     head = run.start()
+    warn(run)
     assert head.wait(timeout=180) == 0, run.errors
     told = run.final()
     assert (told.outcome, told.goes_on, told.spent) == (Outcome.HALTED, GoesOn.REQUEUE, Spent(timeouts=1))
@@ -405,9 +351,10 @@ def test_continuation_by_requeue_restarts_same_attempt_from_checkpoint(run: Rig)
 
 
 def test_continuation_is_left_to_platform_when_requeue_command_fails(run: Rig) -> None:
-    limits = replace(LIMITS, time_s=12, lead_s=6)
-    run.write("python3 main.py 9", model={"main.py": TRAIN}, limits=limits, succession=requeueing(run, "false"))
-    assert run.run() == 0, run.errors
+    run.write("python3 main.py 9", model={"main.py": TRAIN}, limits=WARNED, succession=requeueing(run, "false"))
+    head = run.start()
+    warn(run)
+    assert head.wait(timeout=180) == 0, run.errors
     told = run.final()
     assert (told.outcome, told.goes_on) == (Outcome.HALTED, GoesOn.PLATFORM)
     assert "false ended with 1" in told.message
@@ -417,11 +364,8 @@ def test_continuation_is_left_to_platform_when_requeue_command_fails(run: Rig) -
 def test_head_controller_does_not_rerun_attempt_after_next_submission_began(run: Rig) -> None:
     """The head was killed between submitting the next attempt and its own last word."""
     run.write(f"echo ran >> '{run.base}/n'; echo up; sleep 600")
-    head = run.start()
-    run.wait_for_log("up")
-    for pid in (head.pid, run.node_pid()):
-        os.kill(pid, signal.SIGKILL)
-    head.wait(timeout=180)
+    run.start_until("up")
+    run.kill_controllers()
     following = run.job.attempt(2)
     os.makedirs(following.submit)  # noqa: PTH103 - AttemptDir gives texts
     Path(following.submit_begun).write_text("begun\n")

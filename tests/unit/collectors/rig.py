@@ -40,18 +40,12 @@ class Told:
 
 
 def spec_for(
-    logs: Path,
-    kind: str = "file",
-    groups: Sequence[ExtractionGroup] = (),
-    *,
-    lookahead: int = 0,
+    logs: Path, kind: str = "file", groups: Sequence[ExtractionGroup] = (), *, lookahead: int = 0,
     more: Sequence[Path] = (),
-) -> CollectorSpec:
+) -> CollectorSpec:  # fmt: skip
     """A spec whose output lies beside the logs."""
-    out, stop = logs.parent / "metrics" / "learner-1.jsonl", logs.parent / "stop"
-    return CollectorSpec(
-        kind, "training-1", 1, str(logs), str(out), str(stop), tuple(groups), lookahead, tuple(map(str, more))
-    )
+    out, stop, also = logs.parent / "metrics" / "learner-1.jsonl", logs.parent / "stop", tuple(map(str, more))
+    return CollectorSpec(kind, "training-1", 1, str(logs), str(out), str(stop), tuple(groups), lookahead, also)
 
 
 def drain(source: Source, *, final: bool = False) -> list[MetricRecord]:

@@ -9,8 +9,20 @@ import pytest
 
 from ffdl_batch.collectors import emetrics
 from ffdl_batch.collectors.emetrics import FILE, EmetricsSource
+from ffdl_batch.collectors.source import Notes, State
 from ffdl_batch.domain.metrics import Measure
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of records, which a test writes."""
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs" / FILE
+
+
+def source_of(path: Path, notes: Notes | None = None, state: State | None = None) -> EmetricsSource:
+    return EmetricsSource(spec_for(path.parent), Time(), notes or Told().notes(), state or {})
 
 
 def line(step: int, **meta: object) -> str:
@@ -30,22 +42,16 @@ def test_emetrics_source_reads_records_below_all_directories(tmp_path: Path) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     records = drain(EmetricsSource(spec_for(logs, more=[more]), Time(), Told().notes(), {}))
-    assert {record.etimes["i"].value: record.subid for record in records} == {
-        "1": "",
-        "2": "learner-2",
-        "3": "own",
-        "4": "",
-    }
+    subids = {record.etimes["i"].value: record.subid for record in records}
+    assert subids == {"1": "", "2": "learner-2", "3": "own", "4": ""}
     assert {record.training_id for record in records} == {"training-1"}
     assert sorted({record.time_ms for record in records}) == [99, int(NOW_S * 1000)]
     assert records[0].values["loss"] == Measure("FLOAT", "0.125")
 
 
-def test_emetrics_source_reads_deleted_file_to_end_and_releases_it(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    path = tmp_path / "logs" / FILE
+def test_emetrics_source_reads_deleted_file_to_end_and_releases_it(path: Path) -> None:
     path.write_text(line(1))
-    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), Told().notes(), {})
+    source = source_of(path)
     assert texts(drain(source), "loss") == ["0.125"]
     with path.open("a") as file:
         file.write(line(2) + line(3).rstrip())
@@ -67,27 +73,22 @@ def test_emetrics_source_reads_files_in_turn(tmp_path: Path, monkeypatch: pytest
     assert harvests[0].more
 
 
-def test_emetrics_source_counts_wrong_lines_and_reports_them_once(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    path = tmp_path / "logs" / FILE
+def test_emetrics_source_counts_wrong_lines_and_reports_them_once(path: Path) -> None:
     path.write_bytes(b"\n{\n" + line(1).encode() + b"\xff\xfe\n[]\n" + line(2).encode() + b"{" * 3_000_000 + b"\n")
     told = Told()
     notes = told.notes()
-    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), notes, {})
-    assert texts(drain(source), "loss") == ["0.125", "0.25"]
+    assert texts(drain(source_of(path, notes)), "loss") == ["0.125", "0.25"]
     assert notes.counts["wrong_lines"] == 4
     assert told.kinds == ["wrong_lines", "long_lines"]
     assert str(path) in told.said[0][1] and "is no JSON" in told.said[0][1]
 
 
-def test_emetrics_source_reads_torn_line_once_complete_after_restart(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    path = tmp_path / "logs" / FILE
+def test_emetrics_source_reads_torn_line_once_complete_after_restart(path: Path) -> None:
     path.write_text(line(1) + line(2)[:20])
     told = Told()
-    source = EmetricsSource(spec_for(tmp_path / "logs"), Time(), told.notes(), {})
+    source = source_of(path, told.notes())
     assert texts(drain(source), "loss") == ["0.125"]
-    successor = EmetricsSource(spec_for(tmp_path / "logs"), Time(), told.notes(), kept(source))
+    successor = source_of(path, told.notes(), kept(source))
     assert drain(successor) == []
     path.write_text(line(1) + line(2) + line(3).rstrip())
     assert texts(drain(successor), "loss") == ["0.25"]

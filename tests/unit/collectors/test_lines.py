@@ -58,10 +58,13 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path)
 
 
-def test_followed_file_returns_line_once_complete(log: Log) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_followed_file_returns_line_once_complete_also_after_restart(log: Log, restarts: bool) -> None:
     assert log.read() == []
     log.write(b"one\ntw")
     assert log.read() == ["one"]
+    if restarts:
+        log.again()
     log.write(b"o\nthree")
     assert log.read() == ["two"]
     assert log.read(final=True) == ["three"]
@@ -85,14 +88,6 @@ def test_followed_file_cuts_long_lines_and_reports_once(log: Log) -> None:
     assert log.told.kinds == ["long_lines"]
 
 
-def test_followed_file_rereads_incomplete_line_after_restart(log: Log) -> None:
-    log.write(b"one\ntw")
-    assert log.read() == ["one"]
-    log.again()
-    log.write(b"o\n")
-    assert log.read() == ["two"]
-
-
 def test_followed_file_reads_truncated_log_from_start(log: Log) -> None:
     log.write(b"one\ntwo\nrest")
     assert log.read() == ["one", "two"]
@@ -101,13 +96,16 @@ def test_followed_file_reads_truncated_log_from_start(log: Log) -> None:
     assert log.told.kinds == ["truncated"]
 
 
-def test_followed_file_detects_truncation_during_restart(log: Log) -> None:
+@pytest.mark.parametrize("change", ["truncated", "replaced"])
+def test_followed_file_reports_log_truncated_or_replaced_during_restart(log: Log, change: str) -> None:
     log.write(b"one\ntwo\n")
     assert log.read() == ["one", "two"]
     log.again()
+    if change == "replaced":
+        log.path.rename(log.path.with_name("kept"))
     log.path.write_bytes(b"new\n")
     assert log.read() == ["new"]
-    assert log.told.kinds == ["truncated"]
+    assert log.told.kinds == [change]
 
 
 def test_followed_file_loses_no_line_on_rotation(log: Log) -> None:
@@ -142,16 +140,6 @@ def test_followed_file_reads_rotated_logs_first_on_start(log: Log) -> None:
     log.rotate()
     log.write(b"three\n")
     assert log.read() == ["one", "two", "three"]
-
-
-def test_followed_file_reports_log_replaced_during_restart(log: Log) -> None:
-    log.write(b"one\n")
-    assert log.read() == ["one"]
-    log.again()
-    log.path.rename(log.path.with_name("kept"))
-    log.write(b"two\n")
-    assert log.read() == ["two"]
-    assert log.told.kinds == ["replaced"]
 
 
 def test_followed_file_reads_deleted_log_to_end(log: Log) -> None:

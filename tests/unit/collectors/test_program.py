@@ -9,16 +9,9 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.collectors import program
 from ffdl_batch.collectors.ledger import Ledger, open_ledger
-from ffdl_batch.collectors.program import (
-    EXIT_ALONE,
-    EXIT_CANNOT_READ,
-    EXIT_CANNOT_WRITE,
-    EXIT_DONE,
-    MOST_PAUSE_S,
-    Collector,
-    World,
-)
+from ffdl_batch.collectors.program import Collector, World
 from ffdl_batch.collectors.source import Harvest, State
 from ffdl_batch.domain.metrics import Measure, MetricRecord
 from tests.unit.collectors.rig import Told, spec_for
@@ -77,7 +70,7 @@ class Script:
 
 def test_collector_ends_when_stop_file_exists_and_all_is_read(tmp_path: Path) -> None:
     script = Script(tmp_path, Harvest([RECORD], True), Harvest([RECORD, RECORD], True), Harvest([RECORD], False))
-    assert script.run() == EXIT_DONE
+    assert script.run() == program.EXIT_DONE
     assert script.lines == 4
     assert script.finals == [True, True, True]
     assert script.said == [{"event": "done", "records": 4, "notes": {}}]
@@ -86,23 +79,23 @@ def test_collector_ends_when_stop_file_exists_and_all_is_read(tmp_path: Path) ->
 def test_collector_ends_at_once_when_its_parent_is_gone(tmp_path: Path) -> None:
     script = Script(tmp_path, Harvest([RECORD], False))
     script.alone_at_s = 3.0
-    assert script.run(stop_at_s=60) == EXIT_ALONE
+    assert script.run(stop_at_s=60) == program.EXIT_ALONE
     assert script.lines == 1 and script.now_s < 4.0 and script.said == []
 
 
 def test_collector_ends_when_output_reaches_size_limit(tmp_path: Path) -> None:
     script = Script(tmp_path, *[Harvest([RECORD], True)] * 50)
     script.spec = replace(script.spec, max_bytes=300)
-    assert script.run(stop_at_s=60) == EXIT_DONE
+    assert script.run(stop_at_s=60) == program.EXIT_DONE
     assert 300 <= Path(script.spec.out).stat().st_size < 600
     assert script.told.kinds == ["full"] and script.said[-1]["records"] == script.lines
 
 
 def test_collector_lengthens_pauses_while_idle(tmp_path: Path) -> None:
     script = Script(tmp_path, Harvest([RECORD], False))
-    assert script.run(stop_at_s=60) == EXIT_DONE
+    assert script.run(stop_at_s=60) == program.EXIT_DONE
     pauses = [later - earlier for earlier, later in zip(script.polled_at, script.polled_at[1:], strict=False)]
-    assert pauses[0] < pauses[1] < pauses[2] and max(pauses) == MOST_PAUSE_S
+    assert pauses[0] < pauses[1] < pauses[2] and max(pauses) == program.MOST_PAUSE_S
     assert len(script.finals) < 25
     assert script.now_s <= 60.5
 
@@ -116,14 +109,14 @@ def test_collector_polls_less_often_if_polls_are_slow(tmp_path: Path) -> None:
 
 def test_collector_retries_unreadable_source_and_reports_it_once(tmp_path: Path) -> None:
     script = Script(tmp_path, OSError(116, "stale"), OSError(116, "stale"), Harvest([RECORD], False))
-    assert script.run() == EXIT_DONE
+    assert script.run() == program.EXIT_DONE
     assert script.lines == 1
     assert script.told.kinds == ["unreadable"]
 
 
 def test_collector_exits_with_read_error_only_after_stop_file(tmp_path: Path) -> None:
     script = Script(tmp_path, *[OSError(116, "stale")] * 100)
-    assert script.run(stop_at_s=100) == EXIT_CANNOT_READ
+    assert script.run(stop_at_s=100) == program.EXIT_CANNOT_READ
     assert 100 <= script.now_s < 110
 
 
@@ -139,7 +132,7 @@ def test_collector_keeps_records_until_they_can_be_written(tmp_path: Path, monke
         whole(ledger)
 
     monkeypatch.setattr(Ledger, "complete", complete)
-    assert script.run() == EXIT_DONE
+    assert script.run() == program.EXIT_DONE
     assert script.lines == 1 and script.told.kinds == ["unwritable"]
     assert script.said[0]["records"] == 1
 
@@ -150,12 +143,12 @@ def test_collector_exits_with_write_error_only_after_stop_file(tmp_path: Path, m
 
     monkeypatch.setattr(Ledger, "complete", complete)
     script = Script(tmp_path, Harvest([RECORD], False))
-    assert script.run(stop_at_s=50) == EXIT_CANNOT_WRITE
+    assert script.run(stop_at_s=50) == program.EXIT_CANNOT_WRITE
     assert script.finals == [False]
     assert script.now_s >= 50
 
 
 def test_collector_writes_no_position_file_without_records(tmp_path: Path) -> None:
     script = Script(tmp_path, *[Harvest([], True)] * 50)
-    script.run()
-    assert not Path(f"{script.spec.out}.position").exists()
+    assert script.run() == program.EXIT_DONE
+    assert len(script.finals) == 51 and not Path(f"{script.spec.out}.position").exists()

@@ -21,17 +21,14 @@ from ffdl_batch.domain.metrics import ExtractionGroup, Measure, MetricRecord
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
 
 LOSS = ExtractionGroup(
-    "train",
-    r".*step %{INT:step}: loss=%{FLOAT:loss}",
-    scalars={"loss": Measure("FLOAT", "$loss")},
-    etimes={"iteration": Measure("INT", "$step")},
-)
+    "train", r".*step %{INT:step}: loss=%{FLOAT:loss}",
+    scalars={"loss": Measure("FLOAT", "$loss")}, etimes={"iteration": Measure("INT", "$step")},
+)  # fmt: skip
 PAIR = ExtractionGroup(
-    "epoch",
-    r"Epoch %{INT:epoch}.*?val_acc %{FLOAT:acc}",
+    "epoch", r"Epoch %{INT:epoch}.*?val_acc %{FLOAT:acc}", etimes={"epoch": Measure("INT", "$epoch")},
     scalars={"acc": Measure("FLOAT", "$acc"), "phase": Measure("STRING", "validation")},
-    etimes={"epoch": Measure("INT", "$epoch")},
-)
+)  # fmt: skip
+NUMBER = {"n": Measure("INT", "$n")}
 
 
 class Run:
@@ -62,31 +59,19 @@ def test_regex_source_returns_record_per_matching_line(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS)
     run.write("loading\nI step 10: loss=0.25 (1.2 s)\nstep 20: loss=nan\n")
     first, second = run.found()
-    assert first == MetricRecord(
-        "training-1",
-        int(NOW_S * 1000),
-        0,
-        "",
-        "train",
-        {"iteration": Measure("INT", "10")},
-        {"loss": Measure("FLOAT", "0.25")},
-    )
+    etimes, values = {"iteration": Measure("INT", "10")}, {"loss": Measure("FLOAT", "0.25")}
+    assert first == MetricRecord("training-1", int(NOW_S * 1000), 0, "", "train", etimes, values)
     assert second.values["loss"] == Measure("FLOAT", "nan")
 
 
 def test_regex_source_reads_only_known_log_names_and_depth(tmp_path: Path) -> None:
     run = Run(tmp_path, LOSS)
-    for number, name in enumerate(
-        ("training-log.txt", "user_log.txt", "2/training-log.txt", "2/training-log.txt.bak", "my-training-log.txt")
-    ):
+    (run.logs / "2" / "deep").mkdir(parents=True)
+    other = ("2/training-log.txt.bak", "my-training-log.txt", "2/deep/training-log.txt")
+    for number, name in enumerate(("training-log.txt", "user_log.txt", "2/training-log.txt", *other)):
         run.write(f"step {number}: loss=0.{number}\n", name)
-    (run.logs / "2" / "deep").mkdir()
-    run.write("step 9: loss=0.9\n", "2/deep/training-log.txt")
-    assert sorted((record.values["loss"].value, record.subid) for record in run.found()) == [
-        ("0.0", ""),
-        ("0.1", ""),
-        ("0.2", "2"),
-    ]
+    found = sorted((record.values["loss"].value, record.subid) for record in run.found())
+    assert found == [("0.0", ""), ("0.1", ""), ("0.2", "2")]
 
 
 def test_regex_source_matches_across_window_and_empties_it(tmp_path: Path) -> None:
@@ -97,84 +82,60 @@ def test_regex_source_matches_across_window_and_empties_it(tmp_path: Path) -> No
     assert texts(records, "phase") == ["validation", "validation"]
 
 
-def test_regex_source_matches_only_at_window_start(tmp_path: Path) -> None:
-    run = Run(tmp_path, PAIR, lookahead=2)
-    run.write("one\nEpoch 1 val_acc 0.5\n")
+@pytest.mark.parametrize(
+    ("lookahead", "first", "then", "found"),
+    [
+        (2, "one\nEpoch 1 val_acc 0.5\n", "two\nthree\n", ["0.5"]),
+        (50, "one\nEpoch 1 val_acc 0.5\ntwo\nEpoch 2 val_acc 0.6", None, ["0.5", "0.6"]),
+    ],
+)
+def test_regex_source_matches_only_at_window_start_or_at_end_of_log(
+    tmp_path: Path, lookahead: int, first: str, then: str | None, found: list[str]
+) -> None:
+    run = Run(tmp_path, PAIR, lookahead=lookahead)
+    run.write(first)
     assert run.found() == []
-    run.write("two\nthree\n")
-    assert texts(run.found(), "acc") == ["0.5"]
-
-
-def test_regex_source_matches_remaining_window_at_end(tmp_path: Path) -> None:
-    run = Run(tmp_path, PAIR, lookahead=50)
-    run.write("one\nEpoch 1 val_acc 0.5\ntwo\nEpoch 2 val_acc 0.6")
-    assert run.found() == []
-    assert texts(run.found(final=True), "acc") == ["0.5", "0.6"]
+    run.write(then or "")
+    assert texts(run.found(final=then is None), "acc") == found
 
 
 def test_regex_source_uses_first_matching_group(tmp_path: Path) -> None:
-    first = ExtractionGroup("first", "a %{INT:n}", scalars={"n": Measure("INT", "$n")})
-    second = ExtractionGroup("second", "[ab] %{INT:n}", scalars={"n": Measure("INT", "$n")})
+    first = ExtractionGroup("first", "a %{INT:n}", scalars=NUMBER)
+    second = ExtractionGroup("second", "[ab] %{INT:n}", scalars=NUMBER)
     run = Run(tmp_path, first, second)
     run.write("a 1\nb 2\na 3\n")
-    assert [(record.group, record.values["n"].value) for record in run.found()] == [
-        ("first", "1"),
-        ("second", "2"),
-        ("first", "3"),
-    ]
+    found = [(record.group, record.values["n"].value) for record in run.found()]
+    assert found == [("first", "1"), ("second", "2"), ("first", "3")]
 
 
 def test_regex_source_compiles_with_multiline_and_dotall(tmp_path: Path) -> None:
-    group = ExtractionGroup("g", r".*^end %{INT:n}$", scalars={"n": Measure("INT", "$n")})
-    run = Run(tmp_path, group, lookahead=3)
+    run = Run(tmp_path, ExtractionGroup("g", r".*^end %{INT:n}$", scalars=NUMBER), lookahead=3)
     run.write("begin\nend 5\n")
     assert texts(run.found(), "n") == ["5"]
 
 
 def test_regex_source_converts_types_and_reports_wrong_ones_once(tmp_path: Path) -> None:
-    group = ExtractionGroup(
-        "g",
-        r"v (?P<v>\S+)(?: (?P<more>\S+))?",
-        scalars={
-            "int": Measure("INT", "$v"),
-            "text": Measure("STRING", "$v"),
-            "json": Measure("JSONSTRING", "$v"),
-            "own": Measure("", "$v"),
-            "more": Measure("FLOAT", "$more"),
-        },
-    )
-    run = Run(tmp_path, group)
+    types = {"int": "INT", "text": "STRING", "json": "JSONSTRING", "own": ""}
+    scalars = {name: Measure(kind, "$v") for name, kind in types.items()} | {"more": Measure("FLOAT", "$more")}
+    run = Run(tmp_path, ExtractionGroup("g", r"v (?P<v>\S+)(?: (?P<more>\S+))?", scalars=scalars))
     run.write('v 0x10\nv {"a":1} 2.5\nv word\n')
     first, second, _ = run.found()
     assert first.values == {
-        "int": Measure("INT", "16"),
-        "text": Measure("STRING", "0x10"),
-        "json": Measure("JSONSTRING", "0x10"),
+        "int": Measure("INT", "16"), "text": Measure("STRING", "0x10"), "json": Measure("JSONSTRING", "0x10"),
         "own": Measure("STRING", "0x10"),
-    }
+    }  # fmt: skip
     assert second.values["json"] == Measure("JSONSTRING", '{"a":1}')
     assert second.values["more"] == Measure("FLOAT", "2.5")
     assert run.told.kinds == ["type:g:int"]
 
 
 def test_regex_source_takes_time_and_sub_run_from_match(tmp_path: Path) -> None:
-    group = ExtractionGroup(
-        "g",
-        r"(?P<at>\S+) (?P<who>\w+) %{INT:n}",
-        time="$at",
-        subid="$who",
-        scalars={"n": Measure("INT", "$n")},
-    )
+    group = ExtractionGroup("g", r"(?P<at>\S+) (?P<who>\w+) %{INT:n}", time="$at", subid="$who", scalars=NUMBER)
     run = Run(tmp_path, group)
     run.write("2026-01-02T03:04:05.5Z w1 1\n1700000000 w2 2\n1700000000123 w3 3\nlater w4 4\nsoon w5 5\n")
     now_ms = int(NOW_S * 1000)
-    assert [(record.time_ms, record.subid) for record in run.found()] == [
-        (1767323045500, "w1"),
-        (1700000000000, "w2"),
-        (1700000000123, "w3"),
-        (now_ms, "w4"),
-        (now_ms, "w5"),
-    ]
+    times_ms = {"w1": 1767323045500, "w2": 1700000000000, "w3": 1700000000123, "w4": now_ms, "w5": now_ms}
+    assert {record.subid: record.time_ms for record in run.found()} == times_ms
     assert run.told.kinds == ["time:g"]
 
 
@@ -182,11 +143,10 @@ def test_regex_source_uses_time_at_which_line_was_printed(tmp_path: Path) -> Non
     """By the real writer's marks; also where the log was turned over, and after a restart of the collector."""
     run = Run(tmp_path, LOSS, lookahead=2)
     attempt = AttemptDir(str(tmp_path))
-    Path(attempt.learner_logs(1)).mkdir()
-    Path(attempt.marks(1)).parent.mkdir()
-    run.spec = replace(
-        run.spec, log_dir=attempt.learner_logs(1), marks=attempt.marks(1), log_files=attempt.log_files(1)
-    )
+    logs, marks, files = attempt.learner_logs(1), attempt.marks(1), attempt.log_files(1)
+    for directory in (Path(logs), Path(marks).parent):
+        directory.mkdir()
+    run.spec = replace(run.spec, log_dir=logs, marks=marks, log_files=files)
     run.source = run.made({})
     clock = [1_700_000_000.0]
     with pytest.MonkeyPatch.context() as patch:
@@ -208,11 +168,10 @@ def test_regex_source_uses_time_of_reading_without_marks(tmp_path: Path) -> None
     run = Run(tmp_path, LOSS)
     run.spec = replace(run.spec, marks=str(tmp_path / "marks"), log_files=str(tmp_path / "files"))
     run.source = run.made({})
-    run.write("step 1: loss=0.5\n")
-    assert [record.time_ms for record in run.found()] == [int(NOW_S * 1000)]
-    (tmp_path / "files").write_text("torn")
-    run.write("step 2: loss=0.5\n")
-    assert [record.time_ms for record in run.found()] == [int(NOW_S * 1000)]
+    for _ in range(2):
+        run.write("step 1: loss=0.5\n")
+        assert [record.time_ms for record in run.found()] == [int(NOW_S * 1000)]
+        (tmp_path / "files").write_text("torn")
 
 
 def test_regex_source_dates_stamp_without_year_in_past(tmp_path: Path) -> None:
@@ -241,15 +200,13 @@ def test_regex_source_finds_same_records_with_and_without_restarts(tmp_path: Pat
     run = Run(tmp_path, PAIR, LOSS, lookahead=3)
     records: list[MetricRecord] = []
     for number in range(40):
-        run.write(
-            [f"step {number}: loss={number}\n", f"Epoch {number}\n", "noi", f"se\nval_acc {number}\r"][number % 4]
-        )
+        parts = (f"step {number}: loss={number}\n", f"Epoch {number}\n", "noi", f"se\nval_acc {number}\r")
+        run.write(parts[number % 4])
         records += run.found()
         if number % every == 0:
             run.source = run.made(kept(run.source))
     records += run.found(final=True)
-    one = run.made({})
-    assert records == drain(one, final=True)
+    assert records == drain(run.made({}), final=True)
     assert len(records) == 20
 
 
@@ -324,8 +281,7 @@ def test_regex_source_keeps_expression_that_is_rarely_slow(tmp_path: Path, monke
     monkeypatch.setattr(limit, "LIMIT_S", 0.01)
     monkeypatch.setattr(regexes, "SLOW_COST", 10)
     monkeypatch.setattr(regexes, "SLOW_TOO_OFTEN", 20)
-    bad = ExtractionGroup("bad", r"(a+)+$b|n %{INT:n}", scalars={"n": Measure("INT", "$n")})
-    run = Run(tmp_path, bad)
+    run = Run(tmp_path, ExtractionGroup("bad", r"(a+)+$b|n %{INT:n}", scalars=NUMBER))
     run.write(("a" * 60 + "\n" + "n 1\n" * 20) * 4)
     assert len(run.found()) == 80
     assert run.told.kinds == ["slow:bad"]
@@ -364,8 +320,7 @@ def test_regex_source_reports_no_group_that_matched_or_had_no_lines(tmp_path: Pa
     for name, text in (("a", ""), ("b", "step 10: loss=0.25\n")):
         (tmp_path / name).mkdir()
         run = Run(tmp_path / name, LOSS)
-        if text:
-            run.write(text)
+        run.write(text)
         run.found(final=True)
         assert run.told.said == []
     run = Run(tmp_path, LOSS, PAIR)

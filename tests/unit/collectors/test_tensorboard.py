@@ -45,22 +45,19 @@ def scalars(records: list[MetricRecord]) -> list[tuple[int, str, np.float32]]:
     ]
 
 
+def true_scalars(path: Path) -> list[tuple[int, str, np.float32]]:
+    return [(step, tag, np.float32(value)) for _, step, tag, value in truth(path)]
+
+
 def test_tensorboard_source_converts_step_to_ffdl_record(run: Run) -> None:
     write(run.logs / "tb" / "test", [(10, {"loss": 0.25, "acc": 0.5})])
     (found,) = run.found(final=True)
-    assert found == MetricRecord(
-        "training-1",
-        1_700_000_000_000,
-        0,
-        "",
-        "test",
-        {
-            "iteration": Measure("INT", "10"),
-            "timestamp": Measure("STRING", "2023-11-14T22:13:20.000000Z"),
-            "wall_time": Measure("FLOAT", "1700000000.0"),
-        },
-        {"loss": Measure("FLOAT", "0.25"), "acc": Measure("FLOAT", "0.5")},
-    )
+    etimes = {
+        "iteration": Measure("INT", "10"), "timestamp": Measure("STRING", "2023-11-14T22:13:20.000000Z"),
+        "wall_time": Measure("FLOAT", "1700000000.0"),
+    }  # fmt: skip
+    values = {"loss": Measure("FLOAT", "0.25"), "acc": Measure("FLOAT", "0.5")}
+    assert found == MetricRecord("training-1", 1_700_000_000_000, 0, "", "test", etimes, values)
 
 
 @pytest.mark.parametrize("new_style", [False, True])
@@ -68,10 +65,8 @@ def test_tensorboard_source_matches_tensorboard_loader_in_both_styles(run: Run, 
     values = [(step, {"loss": 1 / step, "acc/top 5": step / 7}) for step in range(1, 40)]
     path = write(run.logs, values, new_style=new_style)
     records = run.found(final=True)
-    assert len(records) == 39
-    true = truth(path)
-    assert len(true) == 78
-    assert scalars(records) == [(step, tag, np.float32(value)) for _, step, tag, value in true]
+    assert (len(records), len(truth(path))) == (39, 78)
+    assert scalars(records) == true_scalars(path)
 
 
 def test_tensorboard_source_merges_scalars_of_one_step(run: Run) -> None:
@@ -79,20 +74,15 @@ def test_tensorboard_source_merges_scalars_of_one_step(run: Run) -> None:
     path = write_x(run.logs / "train", values)
     records = run.found(final=True)
     assert len(records) == 200
-    assert scalars(records) == [(step, tag, np.float32(value)) for _, step, tag, value in truth(path)]
+    assert scalars(records) == true_scalars(path)
     assert {found.group for found in records} == {"train"}
 
 
 def test_tensorboard_source_derives_group_and_sub_run_from_directories(run: Run) -> None:
     for number, where in enumerate(("", "2/tb/train", "learner-3/val", "learner-x/val", "tb/4/val")):
         write(run.logs / where, [(number, {"a": 1})])
-    assert {found.etimes["iteration"].value: (found.subid, found.group) for found in run.found(final=True)} == {
-        "0": ("", "logs"),
-        "1": ("2", "train"),
-        "2": ("learner-3", "val"),
-        "3": ("", "val"),
-        "4": ("", "val"),
-    }
+    found = {int(one.etimes["iteration"].value): (one.subid, one.group) for one in run.found(final=True)}
+    assert found == {0: ("", "logs"), 1: ("2", "train"), 2: ("learner-3", "val"), 3: ("", "val"), 4: ("", "val")}
 
 
 def test_tensorboard_source_merges_files_by_wall_time(run: Run) -> None:
@@ -164,7 +154,7 @@ def test_tensorboard_source_loses_nothing_with_torn_tail_and_restarts(
             run.source = run.made(kept(run.source))
     grow(path, data)
     records += run.found(final=True)
-    assert scalars(records) == [(step, tag, np.float32(value)) for _, step, tag, value in truth(whole)]
+    assert scalars(records) == true_scalars(whole)
     assert len(records) == 7
     assert run.told.said == []
 

@@ -9,18 +9,16 @@ import pytest
 from ffdl_batch.controller.checkpointing.answers import answer, endings_of_run
 from ffdl_batch.controller.head.outcome import conclude
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
+from ffdl_batch.domain.launch import LaunchFile, Pod
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file
 
 K = EventKind
 LIMITS = Limits(grace_s=30, lead_s=60, time_s=None)
 
 
 def launch(learners: int = 1) -> LaunchFile:
-    return LaunchFile(
-        "training-0", 1, "training-0-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=learners,
-        nodes=learners, limits=LIMITS,
-    )  # fmt: skip
+    return launch_file(learners=learners, nodes=learners, limits=LIMITS)
 
 
 def ev(kind: EventKind, at: float, node: int = 0, **fields: Scalar) -> Event:
@@ -37,7 +35,7 @@ def asked(reason: str, at: float = 2.0, node: int = 0) -> Event:
 
 def ended(learner: int = 1, at: float = 3.0, **fields: Scalar) -> Event:
     body: dict[str, Scalar] = {"learner_id": learner, "exit_code": 0, "ended_by": "", "asked": "", "signalled": False}
-    return Event(int(at * 10), at, f"node-{learner - 1}", K.LEARNER_ENDED, {**body, **fields})
+    return ev(K.LEARNER_ENDED, at, learner - 1, **{**body, **fields})
 
 
 def report(node: int = 0, at: float = 4.0, **fields: Scalar) -> Event:
@@ -75,8 +73,7 @@ STORED = ev(K.STORED, 5.0, learner_id=1)
 def test_conclude_maps_checkpoint_request_and_learner_end_to_outcome(
     reason: str, ending: dict[str, Scalar], said: Event, outcome: Outcome, interruption: str, code: str
 ) -> None:
-    told = replace(ended(), fields={**ended().fields, "asked": reason, **ending})
-    events = [*started(), asked(reason), told, said, STORED]
+    events = [*started(), asked(reason), ended(asked=reason, **ending), said, STORED]  # type: ignore[arg-type]
     found = conclude(launch(), events, False)
     assert (found.outcome, found.interruption, found.error_code) == (outcome, interruption, code)
     assert found.stored
@@ -85,10 +82,8 @@ def test_conclude_maps_checkpoint_request_and_learner_end_to_outcome(
 def test_conclude_reports_halt_without_checkpoint_after_grace_period() -> None:
     events = [*started(), asked("halt"), ended(asked="halt", exit_code=143, ended_by="halt"), report(answered=False)]
     found = conclude(launch(), events, False)
-    assert found.message == (
-        "halted on request; no checkpoint was confirmed; "
-        "the grace period of 30 s was over, and learner 1 had to be ended"
-    )
+    over = "the grace period of 30 s was over, and learner 1 had to be ended"
+    assert found.message == f"halted on request; no checkpoint was confirmed; {over}"
     assert (found.checkpoint.asked, found.checkpoint.answered, found.checkpoint.confirmed) == (True, False, False)
 
 
@@ -205,5 +200,5 @@ def test_endings_of_run_drops_learner_that_failed_on_unfit_node() -> None:
     failed = ended(exit_code=255, code="S107")
     again = [ev(K.STARTED, 10.0, host="h")]
     assert list(endings_of_run([*started(), failed])) == [1]
-    assert list(endings_of_run([*started(), failed, *again])) == []
+    assert endings_of_run([*started(), failed, *again]) == {}
     assert list(endings_of_run([*started(), ended(exit_code=255, code="S103"), *again])) == [1]

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,16 +37,9 @@ from ffdl_batch.domain.attach import (
     encode_frame,
 )
 from ffdl_batch.runtimes.contract import SHELL
+from tests.unit.controller.rig import LIMIT_S, until
 
 JOB = "training-0a1b2c3d4"
-LIMIT_S = 120.0
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -73,11 +65,8 @@ def running(place: Path, number: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def agent_of(number: int) -> Agent:
     """Its agent, once it is there."""
-    deadline = time.monotonic() + LIMIT_S
-    while number not in (found := find_agents(JOB, 2, [number])):
-        assert time.monotonic() < deadline, "there is no agent"
-        time.sleep(0.01)
-    return found[number]
+    until(lambda: number in find_agents(JOB, 2, [number]), "there is no agent")
+    return find_agents(JOB, 2, [number])[number]
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +83,8 @@ def agent(learner: subprocess.Popen[bytes]) -> Agent:
 
 def test_find_agents_matches_job_attempt_and_learner(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
     assert agent.session == learner.pid
-    assert (find_agents(JOB, 1, [3]), find_agents(JOB, 2, [1, 2]), find_agents("training-other0000", 2, [3])) == (
-        {},
-        {},
-        {},
-    )
+    for job, attempt, learners in ((JOB, 1, [3]), (JOB, 2, [1, 2]), ("training-other0000", 2, [3])):
+        assert find_agents(job, attempt, learners) == {}
 
 
 def test_members_excludes_process_of_agent(agent: Agent, learner: subprocess.Popen[bytes]) -> None:
@@ -109,8 +95,7 @@ def test_members_excludes_process_of_agent(agent: Agent, learner: subprocess.Pop
 
 @pytest.mark.parametrize("word", ["", " ", "a b", "'", '"', "$(id)", "`id`", "-n", "\n", "äß€", "\x01\x7f", "*", "{a}"])
 def test_agent_passes_any_argument_unchanged(agent: Agent, word: str) -> None:
-    status, text = collect(start(agent, ["printf", "%s|", word], {}), LIMIT_S)
-    assert (status, text.decode()) == (0, f"{word}|")
+    assert collect(start(agent, ["printf", "%s|", word], {}), LIMIT_S) == (0, f"{word}|".encode())
 
 
 def test_agent_starts_command_without_ignored_signals(agent: Agent) -> None:
@@ -121,10 +106,8 @@ def test_agent_starts_command_without_ignored_signals(agent: Agent) -> None:
 
 
 def test_agent_passes_variables_and_exit_status(agent: Agent) -> None:
-    status, text = collect(
-        start(agent, ["bash", "-c", 'echo "$COLOUR$LEARNER_ID"; exit 9'], {"COLOUR": "a'b "}), LIMIT_S
-    )
-    assert (status, text) == (9, b"a'b 3\n")
+    session = start(agent, ["bash", "-c", 'echo "$COLOUR$LEARNER_ID"; exit 9'], {"COLOUR": "a'b "})
+    assert collect(session, LIMIT_S) == (9, b"a'b 3\n")
 
 
 def test_open_pipe_rejects_file_that_is_no_pipe(agent: Agent, tmp_path: Path) -> None:
@@ -149,12 +132,15 @@ def test_start_reports_agent_that_does_not_answer(agent: Agent, monkeypatch: pyt
 def test_glance_measures_cpu_between_two_samples(agent: Agent) -> None:
     first = start(agent, ["bash", "-c", "while :; do :; done"], {})
     try:
-        look, deadline = Glance(agent), time.monotonic() + LIMIT_S
-        busy: dict[str, Any] = {"cpu_percent": 0.0}
-        while busy["cpu_percent"] == 0:
-            assert time.monotonic() < deadline
-            rows = [row for row in look.look()["processes"] if row["command"].startswith("bash -c while")]
-            (busy,) = rows or [busy]  # it may not have become that yet
+        look, busy = Glance(agent), dict[str, Any]()
+
+        def is_busy() -> bool:
+            for row in look.look()["processes"]:  # it may not have become that yet
+                if row["command"].startswith("bash -c while"):
+                    busy.update(row)
+            return bool(busy.get("cpu_percent"))
+
+        until(is_busy)
         assert (busy["threads"], busy["memory_bytes"] > 0, busy["gpu_memory_bytes"]) == (1, True, None)
     finally:
         first.kill()
@@ -176,10 +162,8 @@ def test_glance_hides_start_script_of_learner(agent: Agent) -> None:
 def test_parse_smi_reads_gpu_and_process_memory() -> None:
     cards = "0, NVIDIA A100-SXM4-40GB, 87, 30211, 40960\n1, NVIDIA A100-SXM4-40GB, [N/A], 4, 40960\n"
     gpus, use = parse_smi(f"{cards}\n77, 30000\n77, 5\n8, [N/A]\n")
-    assert [(gpu["index"], gpu["busy_percent"], gpu["used_bytes"]) for gpu in gpus] == [
-        ("0", 87, 30211 << 20),
-        ("1", None, 4 << 20),
-    ]
+    found = [(gpu["index"], gpu["busy_percent"], gpu["used_bytes"]) for gpu in gpus]
+    assert found == [("0", 87, 30211 << 20), ("1", None, 4 << 20)]
     assert use == {77: 30005 << 20, 8: 0}
     assert parse_smi("") == ([], {})
 
@@ -201,11 +185,8 @@ def test_stack_dump_lists_threads_if_py_spy_fails(agent: Agent, monkeypatch: pyt
     code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
     hanging = start(agent, [sys.executable, "-c", code], {})
     try:
-        deadline = time.monotonic() + LIMIT_S
-        text, complete = "", True
-        while "2 threads" not in text:
-            assert time.monotonic() < deadline, text
-            text, complete = stacks.dump(agent)
+        until(lambda: "2 threads" in stacks.dump(agent)[0])
+        text, complete = stacks.dump(agent)
         assert not complete
         assert text.startswith(f"learner 3 on {os.uname().nodename}:\nprocess ")
         assert text.count("  thread ") == 2
@@ -307,10 +288,7 @@ def test_helper_refuses_tables_after_learner_has_ended(tmp_path: Path) -> None:
     ((ready, _), (kind, table)) = FrameReader().feed(b"".join(lines))
     (one,) = json.loads(table)["learners"]
     assert (ready, kind, one["learner"]) == (READY, TABLE, 5)
-    deadline = time.monotonic() + LIMIT_S
-    while find_agents(JOB, 2, [5]):
-        assert time.monotonic() < deadline, "the agent lives"
-        time.sleep(0.01)
+    until(lambda: not find_agents(JOB, 2, [5]), "the agent lives")
     helper.say(LOOK)
     ((kind, text),) = helper.rest()
     assert (kind, b"no learner of the job runs on " in text) == (REFUSED, True)

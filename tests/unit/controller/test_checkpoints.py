@@ -18,8 +18,9 @@ from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.events import Event, EventKind, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import HostVariables, LaunchFile, LearnerCommand
+from ffdl_batch.domain.launch import HostVariables, LaunchFile
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file
 
 K = EventKind
 
@@ -50,18 +51,23 @@ def test_inventory_stops_at_file_limit_and_time_limit(tmp_path: Path) -> None:
     assert not take_inventory(str(tmp_path), patience_s=-1.0).whole
 
 
+S = 10**9
+
+
 @pytest.mark.parametrize(
-    ("now", "new"),
-    [((1, 5, 10**9), []), ((2, 5, 10**9), ["a"]), ((1, 6, 10**9), ["a"]), ((1, 5, 2 * 10**9), ["a"])],
-    ids=["same", "replaced", "grown", "written again"],
+    ("before", "after", "new"),
+    [
+        (Inventory({"a": (1, 5, S)}), {"a": (1, 5, S)}, []),
+        (Inventory({"a": (1, 5, S)}), {"a": (2, 5, S)}, ["a"]),  # replaced
+        (Inventory({"a": (1, 5, S)}), {"a": (1, 6, S)}, ["a"]),  # grown
+        (Inventory({"a": (1, 5, S)}), {"a": (1, 5, 2 * S)}, ["a"]),  # written again
+        (Inventory({}, whole=False), {"old": (1, 1, 50 * S), "new": (2, 1, 101 * S)}, ["new"]),  # by their times alone
+    ],
 )
-def test_changed_files_lists_new_replaced_or_rewritten_files(now: tuple[int, int, int], new: list[str]) -> None:
-    assert changed(Inventory({"a": (1, 5, 10**9)}), Inventory({"a": now}), 100.0) == new
-
-
-def test_changed_files_uses_modification_times_after_partial_inventory() -> None:
-    after = Inventory({"old": (1, 1, 50 * 10**9), "new": (2, 1, 101 * 10**9)})
-    assert changed(Inventory({}, whole=False), after, 100.0) == ["new"]
+def test_changed_files_lists_new_replaced_or_rewritten_files(
+    before: Inventory, after: dict[str, tuple[int, int, int]], new: list[str]
+) -> None:
+    assert changed(before, Inventory(after), 100.0) == new
 
 
 def test_checkpoint_record_confirms_file_written_between_request_and_exit(tmp_path: Path) -> None:
@@ -77,6 +83,20 @@ def test_checkpoint_record_confirms_file_written_between_request_and_exit(tmp_pa
     found = record.result()
     assert (found.asked, found.confirmed, found.answered, found.took_s) == (True, True, True, 2.5)
     assert (found.newest, found.saved_at) == ("answer", 2_000_000_000.0)
+
+
+def test_checkpoint_record_reports_but_does_not_confirm_file_written_before_request(tmp_path: Path) -> None:
+    write(tmp_path / "of-earlier-attempt")
+    record = CheckpointRecord(str(tmp_path))
+    record.begin()
+    found = record.result()
+    assert (found.asked, found.confirmed, found.saved_at, found.newest) == (False, False, None, "")
+    saved = write(tmp_path / "early").stat().st_mtime
+    record.asked(1.0)
+    record.ended(2.0, by_itself=True)
+    found = record.result()
+    assert (found.confirmed, found.newest) == (False, "early")
+    assert found.saved_at == pytest.approx(saved)
 
 
 @pytest.mark.parametrize(("wrote", "by_itself"), [(False, True), (True, False)])
@@ -145,10 +165,7 @@ def test_running_time_excludes_time_while_process_is_stopped(monkeypatch: pytest
 
 
 def launch(tmp_path: Path, *step: str) -> LaunchFile:
-    learner, path = LearnerCommand(("x",), {}), str(tmp_path / "a")
-    return LaunchFile(
-        "training-0", 1, "training-0-1", "/j", path, "/d", learner, step=step, host=HostVariables(restart_count="R")
-    )
+    return launch_file(str(tmp_path / "a"), step=step, host=HostVariables(restart_count="R"))
 
 
 @pytest.mark.parametrize(
@@ -226,18 +243,9 @@ def test_copy_tree_keeps_newer_target_files(tmp_path: Path) -> None:
 
 
 def test_copy_tree_leaves_only_whole_files_when_interrupted(tmp_path: Path) -> None:
-    class EnoughError(Exception):
-        pass
-
-    calls = []
-
-    def go_on() -> None:
-        calls.append(1)
-        if len(calls) > 3:
-            raise EnoughError
-
+    calls = iter([None] * 3)
     for name in "abc":
         write(tmp_path / "source" / name, "whole")
-    with pytest.raises(EnoughError):
-        copy_tree(str(tmp_path / "source"), str(tmp_path / "target"), go_on=go_on)
+    with pytest.raises(StopIteration):
+        copy_tree(str(tmp_path / "source"), str(tmp_path / "target"), go_on=lambda: next(calls))
     assert [path.read_text() for path in (tmp_path / "target").iterdir()] == ["whole"]

@@ -25,19 +25,12 @@ def dev(tmp_path: Path) -> Path:
 
 
 def wanted(dev: Path, gpus: int = 0, *, shared: bool = False, learners: int = 1, **each: int) -> Devices:
+    amd, intel = (f"{dev}/kfd", f"{dev}/renderD*"), (f"{dev}/renderD*",)
     return Devices(
-        gpus=gpus,
-        shared=shared,
-        each=each,
-        learners=learners,
-        gpu_files={
-            "nvidia": (f"{dev}/nvidia[0-9]*",),
-            "amd": (f"{dev}/kfd", f"{dev}/renderD*"),
-            "intel": (f"{dev}/renderD*",),
-        },
-        gres_files={"npu": (f"{dev}/npu[0-9]*",)},
-        options={"nvidia": ("--nv",), "amd": ("--rocm",), "intel": ()},
-    )
+        gpus=gpus, shared=shared, each=each, learners=learners,
+        gpu_files={"nvidia": (f"{dev}/nvidia[0-9]*",), "amd": amd, "intel": intel},
+        gres_files={"npu": (f"{dev}/npu[0-9]*",)}, options={"nvidia": ("--nv",), "amd": ("--rocm",), "intel": ()},
+    )  # fmt: skip
 
 
 def hold(want: Devices, denied: Sequence[str] = (), said: str = "EPERM", **environ: str) -> Found:
@@ -53,6 +46,10 @@ def names(paths: Sequence[str]) -> list[str]:
     return [Path(path).name for path in paths]
 
 
+def nvidia(numbers: str) -> list[str]:
+    return [f"nvidia{number}" for number in numbers]
+
+
 def refusal(want: Devices, denied: Sequence[str] = (), said: str = "EPERM", **environ: str) -> str:
     with pytest.raises(PhaseFailed) as error:
         hold(want, denied, said, **environ)
@@ -61,115 +58,102 @@ def refusal(want: Devices, denied: Sequence[str] = (), said: str = "EPERM", **en
 
 
 @pytest.mark.parametrize(
-    ("denied", "environ"),
+    ("denied", "error", "environ"),
     [
-        (("nvidia0", "nvidia1"), {CUDA: "0,1", STEP: "2,3"}),  # confined learners count from 0
-        (("nvidia0", "nvidia1"), {CUDA: "0,1"}),
-        (("nvidia0", "nvidia1"), {CUDA: "GPU-5f1e,GPU-77aa"}),
-        (("nvidia0", "nvidia1", "nvidia2"), {CUDA: "MIG-5f1e,MIG-77aa"}),  # two parts of one GPU
+        ("01", "EPERM", {CUDA: "0,1", STEP: "2,3"}),  # confined learners count from 0
+        ("01", "EPERM", {CUDA: "0,1"}),
+        ("01", "EPERM", {CUDA: "0,1", STEP: "0,1"}),  # the files are in another order than the PCI bus
+        ("01", "EPERM", {CUDA: "GPU-5f1e,GPU-77aa"}),
+        ("012", "EPERM", {CUDA: "MIG-5f1e,MIG-77aa"}),  # two parts of one GPU
+        ("", "EPERM", {CUDA: "0,1,2,3"}),  # the whole node: nothing to confine
+        ("0", "EACCES", {CUDA: "0,1,2"}),  # of a display, which nobody may open
     ],
 )
 def test_gpu_check_accepts_openable_files_matching_allocation(
-    dev: Path, denied: tuple[str, ...], environ: dict[str, str]
+    dev: Path, denied: str, error: str, environ: dict[str, str]
 ) -> None:
-    found = hold(wanted(dev, 2), denied, **environ)
-    assert (found.vendor, found.told, found.doubts) == ("nvidia", tuple(environ[CUDA].split(",")), ())
-    assert names(found.files) == [name for name in ("nvidia2", "nvidia3") if name not in denied]
-
-
-def test_gpu_check_accepts_whole_node_without_confinement(dev: Path) -> None:
-    found = hold(wanted(dev, 4), **{CUDA: "0,1,2,3"})
-    assert (names(found.files), found.doubts) == (["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ())
-
-
-def test_gpu_check_warns_if_devices_are_not_constrained(dev: Path) -> None:
-    found = hold(wanted(dev, 2), **{CUDA: "1,2"})
-    assert len(found.doubts) == 1 and "nvidia0" in found.doubts[0] and "ConstrainDevices" in found.doubts[0]
-    assert equip(wanted(dev, 2), found, [2], {})[0].gpus == "1,2"
-
-
-def test_gpu_check_accepts_allocated_files_in_non_pci_order(dev: Path) -> None:
-    found = hold(wanted(dev, 2), ("nvidia0", "nvidia1"), **{CUDA: "0,1", STEP: "0,1"})
-    assert (names(found.files), found.doubts) == (["nvidia2", "nvidia3"], ())
+    told = tuple(environ[CUDA].split(","))
+    found = hold(wanted(dev, len(told)), nvidia(denied), error, **environ)
+    assert (found.vendor, found.told, found.doubts) == ("nvidia", told, ())
+    assert names(found.files) == [name for name in nvidia("0123") if name not in nvidia(denied)]
 
 
 @pytest.mark.parametrize(
-    ("denied", "environ"),
+    ("denied", "environ", "cause"),
     [
-        (("nvidia1", "nvidia2"), {CUDA: "0", STEP: "2"}),  # Slurm's numbers count from nvidia1: this is nvidia3
-        (("nvidia1", "nvidia2"), {CUDA: "GPU-5f1e", STEP: "2"}),
-        (("nvidia2", "nvidia3"), {CUDA: "0", STEP: "0"}),
+        ("", {CUDA: "1,2"}, "ConstrainDevices"),
+        ("12", {CUDA: "0", STEP: "2"}, "gres.conf"),  # Slurm's numbers count from nvidia1: this is nvidia3
+        ("12", {CUDA: "GPU-5f1e", STEP: "2"}, "gres.conf"),
+        ("23", {CUDA: "0", STEP: "0"}, "gres.conf"),
     ],
 )
-def test_gpu_check_warns_about_openable_gpu_missing_from_gres_conf(
-    dev: Path, denied: tuple[str, ...], environ: dict[str, str]
+def test_gpu_check_warns_about_openable_gpu_that_is_not_allocated(
+    dev: Path, denied: str, environ: dict[str, str], cause: str
 ) -> None:
-    found = hold(wanted(dev, 1), denied, **environ)
+    want = wanted(dev, count := len(environ[CUDA].split(",")))
+    found = hold(want, nvidia(denied), **environ)
     (doubt,) = found.doubts
-    assert "nvidia0, " in doubt and "gres.conf" in doubt and "ConstrainDevices" not in doubt
-    assert equip(wanted(dev, 1), found, [1], {})[0].gpus == environ[CUDA]
-
-
-def test_gpu_check_ignores_display_gpu_that_cannot_be_opened(dev: Path) -> None:
-    assert hold(wanted(dev, 3), ("nvidia0",), "EACCES", **{CUDA: "0,1,2"}).doubts == ()
+    assert "nvidia0, " in doubt and [word for word in ("ConstrainDevices", "gres.conf") if word in doubt] == [cause]
+    assert equip(want, found, [count], {})[0].gpus == environ[CUDA]
 
 
 @pytest.mark.parametrize(
     ("told", "step", "denied"),
     [
-        ("MIG-5f1e", "9", ("nvidia0", "nvidia2", "nvidia3")),  # of nvidia1: each instance has a number of its own
-        ("MIG-5f1e", "1", ("nvidia1", "nvidia2", "nvidia3")),
-        ("MIG-5f1e,MIG-77aa", "6,7", ("nvidia2", "nvidia3")),  # of two GPUs
-        ("MIG-GPU-5f1e/1/0", "9", ("nvidia0", "nvidia2", "nvidia3")),
-        ("MIG-5f1e,3", "1,7", ("nvidia0", "nvidia1")),
+        ("MIG-5f1e", "9", "023"),  # of nvidia1: each instance has a number of its own
+        ("MIG-5f1e", "1", "123"),
+        ("MIG-5f1e,MIG-77aa", "6,7", "23"),  # of two GPUs
+        ("MIG-GPU-5f1e/1/0", "9", "023"),
+        ("MIG-5f1e,3", "1,7", "01"),
     ],
 )
-def test_gpu_check_does_not_map_mig_instances_to_device_files(
-    dev: Path, told: str, step: str, denied: tuple[str, ...]
-) -> None:
-    found = hold(wanted(dev, told.count(",") + 1), denied, **{CUDA: told, STEP: step})
+def test_gpu_check_does_not_map_mig_instances_to_device_files(dev: Path, told: str, step: str, denied: str) -> None:
+    found = hold(wanted(dev, told.count(",") + 1), nvidia(denied), **{CUDA: told, STEP: step})
     assert (len(found.gpus.open), found.doubts) == (4 - len(denied), ())
-    every = [f"nvidia{number}" for number in range(4)]
-    said = refusal(wanted(dev, told.count(",") + 1), every, **{CUDA: told, STEP: step})
+    said = refusal(wanted(dev, told.count(",") + 1), nvidia("0123"), **{CUDA: told, STEP: step})
     assert "lets the learners open none of" in said and "look for" not in said
 
 
-def test_gpu_check_counts_whole_gpus_next_to_mig_instance(dev: Path) -> None:
-    assert "the allocation has" in refusal(
-        wanted(dev, 2), ("nvidia0", "nvidia1", "nvidia2"), **{CUDA: "MIG-5f1e,3", STEP: "1,7"}
-    )
+TOO_FEW = "nvidia3, and the allocation has GPUs {}"
+NONE = "lets the learners open none of"
 
 
-def test_gpu_check_rejects_fewer_openable_files_than_allocated_gpus(dev: Path) -> None:
-    three = ("nvidia0", "nvidia1", "nvidia2")
-    for told in ({CUDA: "0,1"}, {CUDA: "0,1", STEP: "2,3"}, {CUDA: "GPU-5f1e,GPU-77aa", STEP: "2,3"}):
-        said = refusal(wanted(dev, 2), three, **told)
-        assert f"nvidia3, and the allocation has GPUs {told[CUDA]}" in said and "look for" not in said
-    assert "lets the learners open none of" in refusal(wanted(dev, 1), (*three, "nvidia3"), "EACCES", **{CUDA: "0"})
-    shared = wanted(dev, 1, shared=True)
-    assert "lets the learners open none of" in refusal(shared, (*three, "nvidia3"), **{CUDA: "0", STEP: "3"})
+@pytest.mark.parametrize(
+    ("gpus", "denied", "error", "environ", "words"),
+    [
+        (2, "012", "EPERM", {CUDA: "0,1"}, TOO_FEW),
+        (2, "012", "EPERM", {CUDA: "0,1", STEP: "2,3"}, TOO_FEW),
+        (2, "012", "EPERM", {CUDA: "GPU-5f1e,GPU-77aa", STEP: "2,3"}, TOO_FEW),
+        (2, "012", "EPERM", {CUDA: "MIG-5f1e,3", STEP: "1,7"}, "the allocation has"),  # a whole one beside an instance
+        (1, "0123", "EACCES", {CUDA: "0"}, NONE),
+        (2, "", "EPERM", {}, "and 2 were asked for"),
+        (2, "", "EPERM", {CUDA: ""}, "and 2 were asked for"),
+        (2, "", "EPERM", {CUDA: "0"}, "and 2 were asked for"),
+        (2, "", "EPERM", {CUDA: "NoDevFiles"}, "and 2 were asked for"),
+    ],
+)
+def test_gpu_check_rejects_fewer_gpus_than_allocated_or_requested(
+    dev: Path, gpus: int, denied: str, error: str, environ: dict[str, str], words: str
+) -> None:
+    said = refusal(wanted(dev, gpus), nvidia(denied), error, **environ)
+    assert words.format(environ.get(CUDA)) in said and "look for" not in said
 
 
-def test_gpu_check_names_device_with_io_error(dev: Path) -> None:
-    assert f"look for {dev}/nvidia1 (EIO)" in refusal(wanted(dev, 4), ("nvidia1",), "EIO", **{CUDA: "0,1,2,3"})
+def test_gpu_check_rejects_shared_gpu_that_cannot_be_opened(dev: Path) -> None:
+    assert NONE in refusal(wanted(dev, 1, shared=True), nvidia("0123"), **{CUDA: "0", STEP: "3"})
 
 
-def test_gpu_check_names_missing_device_file_if_it_is_known(dev: Path) -> None:
+def test_gpu_check_names_device_file_with_io_error_or_missing_if_it_is_known(dev: Path) -> None:
+    assert f"look for {dev}/nvidia1 (EIO)" in refusal(wanted(dev, 4), nvidia("1"), "EIO", **{CUDA: "0,1,2,3"})
     (dev / "nvidia3").unlink()
     assert f"look for {dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 4), **{CUDA: "0,1,2,3"})
-    denied = ("nvidia0", "nvidia2")
-    assert f"look for {dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), denied, **{CUDA: "0,1", STEP: "1,3"})
-    assert "look for" not in refusal(wanted(dev, 2), denied, **{CUDA: "0,1"})  # which it is nobody says
+    assert f"look for {dev}/nvidia3 (ENOENT)" in refusal(wanted(dev, 2), nvidia("02"), **{CUDA: "0,1", STEP: "1,3"})
+    assert "look for" not in refusal(wanted(dev, 2), nvidia("02"), **{CUDA: "0,1"})  # which it is nobody says
 
 
 def test_gpu_check_names_driver_and_setting_without_device_files(tmp_path: Path) -> None:
     said = refusal(wanted(tmp_path, 1), **{CUDA: "0"})
     assert "no device file of a GPU" in said and "gpu_devices" in said and "load the driver" in said
-
-
-@pytest.mark.parametrize("environ", [{}, {CUDA: ""}, {CUDA: "0"}, {CUDA: "NoDevFiles"}])
-def test_gpu_check_rejects_allocation_smaller_than_request(dev: Path, environ: dict[str, str]) -> None:
-    assert "and 2 were asked for" in refusal(wanted(dev, 2), **environ)
 
 
 def test_gpu_check_passes_allocation_through_without_patterns(dev: Path) -> None:

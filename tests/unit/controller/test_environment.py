@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.controller.learner.environment import (
     EnvironmentRefused,
+    check_shell,
     file_text,
     host_subset,
     merge,
@@ -76,17 +78,23 @@ def test_environment_file_encodes_values_that_apptainer_would_alter() -> None:
     assert "\r" not in text
 
 
+BAD_NAMES = ["", "a-b", "1A", "A B", "A=B", "UID", "BASHOPTS", "APPTAINERENV_A", "SINGULARITY_BIND", "é"]
+
+
 @pytest.mark.parametrize(
-    "name", ["", "a-b", "1A", "A B", "A=B", "UID", "BASHOPTS", "APPTAINERENV_A", "SINGULARITY_BIND", "é"]
+    ("name", "value", "message"), [*((name, "x", "cannot|not a variable") for name in BAD_NAMES), ("A", "\0", "NUL")]
 )
-def test_environment_merge_rejects_invalid_and_reserved_names(name: str) -> None:
-    with pytest.raises(EnvironmentRefused, match=r"cannot|not a variable"):
-        merge({}, {name: "x"}, ())
+def test_environment_merge_rejects_bad_names_and_nul_in_value(name: str, value: str, message: str) -> None:
+    with pytest.raises(EnvironmentRefused, match=message):
+        merge({}, {name: value}, ())
 
 
-def test_environment_merge_rejects_nul_in_value() -> None:
-    with pytest.raises(EnvironmentRefused, match="NUL"):
-        merge({}, {"A": "\0"}, ())
+@pytest.mark.parametrize("path", ["a", "", "/nowhere:/proc"])
+def test_shell_check_rejects_path_without_bash(path: str) -> None:
+    with pytest.raises(EnvironmentRefused, match=re.escape(f"no bash on the PATH that the job was given ({path!r})")):
+        check_shell({"PATH": path})
+    check_shell({"PATH": f"{path}:{os.environ['PATH']}"})
+    check_shell({})
 
 
 def test_environment_merge_prefers_user_values_except_protected_names() -> None:
@@ -95,9 +103,8 @@ def test_environment_merge_prefers_user_values_except_protected_names() -> None:
 
 def test_host_subset_excludes_container_runtime_settings() -> None:
     host = {"PATH": "/bin", "APPTAINER_BIND": "/", "SLURM_JOB_ID": "1", "SECRET": "x", "SINGULARITYENV_A": "1"}
-    assert host_subset(host, ("PATH", "SLURM_*", "APPTAINER*", "*")) == {
-        k: host[k] for k in ("PATH", "SLURM_JOB_ID", "SECRET")
-    }
+    kept = {name: host[name] for name in ("PATH", "SLURM_JOB_ID", "SECRET")}
+    assert host_subset(host, ("PATH", "SLURM_*", "APPTAINER*", "*")) == kept
     assert host_subset(host, ("PATH", "SLURM_*")) == {"PATH": "/bin", "SLURM_JOB_ID": "1"}
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import resource
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,28 +24,19 @@ from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import EventKind as K
 from ffdl_batch.domain.events import decode_events
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 from ffdl_batch.domain.metrics import Collecting
+from tests.unit.controller.rig import launch_file, refusal, until
 
 
-@pytest.fixture
-def held() -> Iterator[threading.Event]:
-    """What a hanging system call waits for; set in the end, so that no thread is left."""
-    event = threading.Event()
-    yield event
-    event.set()
+class Failures:
+    """Errors to raise, one at each call; then none."""
 
+    def __init__(self, *errors: int) -> None:
+        self._left = [OSError(number, os.strerror(number)) for number in errors]
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def refuse(*errors: int) -> list[OSError]:
-    """Errors to raise, one after the other."""
-    return [OSError(number, os.strerror(number)) for number in errors]
+    def __call__(self) -> None:
+        if self._left:
+            raise self._left.pop(0)
 
 
 # ------------------------------------------------------------------------------------------------------ handing over
@@ -149,23 +138,23 @@ def test_journal_keeps_event_order_while_write_hangs(
         assert [event.kind for event in decode_events(path.read_text())] == [K.STARTED]
         held.set()
         assert journal.close()
-    assert [(event.seq, event.kind) for event in decode_events(path.read_text())] == [
-        (1, K.STARTED), (2, K.ASKED), (3, K.LEARNER_ENDED),
-    ]  # fmt: skip
+    written = [(event.seq, event.kind) for event in decode_events(path.read_text())]
+    assert written == [(1, K.STARTED), (2, K.ASKED), (3, K.LEARNER_ENDED)]
 
 
 def test_journal_keeps_all_events_after_torn_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The beginning of a line got there, and could not be taken back."""
     path = tmp_path / "head.jsonl"
     journal = Journal(str(path), "head")
-    write, failures = os.write, iter(refuse(errno.EIO, errno.EIO))
+    write, fail = os.write, Failures(errno.EIO, errno.EIO)
 
     def tear(descriptor: int, data: bytes) -> int:
-        error = next(failures, None)
-        if error is None:
-            return write(descriptor, data)
-        write(descriptor, data[:9])
-        raise error
+        try:
+            fail()
+        except OSError:
+            write(descriptor, data[:9])
+            raise
+        return write(descriptor, data)
 
     monkeypatch.setattr(os, "ftruncate", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
     monkeypatch.setattr(os, "write", tear)
@@ -177,13 +166,10 @@ def test_journal_keeps_all_events_after_torn_line(tmp_path: Path, monkeypatch: p
 
 
 def test_complaints_count_lost_messages_when_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.BytesIO()
-    failures = iter(refuse(errno.ENOSPC, errno.EIO))
+    said, fail = io.BytesIO(), Failures(errno.ENOSPC, errno.EIO)
 
     def write(_: int, data: bytes) -> int:
-        error = next(failures, None)
-        if error is not None:
-            raise error
+        fail()
         return said.write(data)
 
     monkeypatch.setattr(os, "write", write)
@@ -209,13 +195,10 @@ def test_complaints_count_lost_messages_when_disk_is_full(monkeypatch: pytest.Mo
     ],
 )
 def test_patiently_retries_only_transient_errors(tmp_path: Path, error: int, awaits_space: bool, passes: bool) -> None:
-    answers = iter([*refuse(error), None])
-    rests: list[float] = []
+    fail, rests = Failures(error), list[float]()
 
     def work() -> str:
-        refused = next(answers)
-        if refused is not None:
-            raise refused
+        fail()
         return "done"
 
     if passes:
@@ -263,36 +246,28 @@ def test_patiently_retries_missing_file_only_if_directory_is_missing(tmp_path: P
 
 
 def test_patiently_raises_error_after_time_limit(tmp_path: Path) -> None:
-    def work() -> None:
-        raise OSError(errno.EIO, "broken")
-
-    with pytest.raises(OSError, match="broken"):
-        patiently(work, str(tmp_path), 0.0)
+    with pytest.raises(OSError, match="Input/output error"):
+        patiently(refusal(errno.EIO), str(tmp_path), 0.0)
 
 
 def test_claim_succeeds_on_retry_after_sync_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had been renamed into place; what came after that failed."""
     attempt = AttemptDir(str(tmp_path))
-    sync, failures = files.sync_directory, iter(refuse(errno.EIO))
+    sync, fail = files.sync_directory, Failures(errno.EIO)
 
-    def fail(path: str) -> None:
-        error = next(failures, None)
-        if error is not None:
-            raise error
+    def fail_once(path: str) -> None:
+        fail()
         sync(path)
 
-    monkeypatch.setattr(claiming, "sync_directory", fail)
+    monkeypatch.setattr(claiming, "sync_directory", fail_once)
     made = patiently(lambda: claim_attempt(attempt, "7"), attempt.path, 60.0, lambda _: None)
     assert (made.run, made.owner["pid"]) == (1, os.getpid())
     assert claim_attempt(attempt, "8").run == 0
 
 
 def test_claim_leaves_no_files_when_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setattr(claiming, "write_cell", full)
-    with pytest.raises(OSError, match="no room"):
+    monkeypatch.setattr(claiming, "write_cell", refusal(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space left"):
         claim_attempt(AttemptDir(str(tmp_path)), "7")
     assert list(tmp_path.iterdir()) == []
 
@@ -308,9 +283,7 @@ def test_meter_reports_incomplete_metrics_when_file_system_hangs(
 
     monkeypatch.setattr(Meter, "_prepare", hang)
     monkeypatch.setattr("ffdl_batch.controller.metrics.meter.LEAST_END_S", 0.05)
-    command = LearnerCommand(("true",), {})
-    launch = LaunchFile("j", 1, "j-1", str(tmp_path), str(tmp_path / "attempt-1"), str(tmp_path / "bell"), command)
-    launch = replace(launch, collectors=("false",), metrics=Collecting("tensorboard"))
+    launch = launch_file(str(tmp_path / "attempt-1"), collectors=("false",), metrics=Collecting("tensorboard"))
     journal = Journal(str(tmp_path / "events.jsonl"), "node-0")
     meter = Meter(launch, 0, [1], journal)
     meter.begin(dict, {})
@@ -320,3 +293,17 @@ def test_meter_reports_incomplete_metrics_when_file_system_hangs(
     (told,) = journal.events
     assert told.kind is K.METRICS and "metrics may be incomplete" in str(told.fields["message"])
     assert meter.pids == set()
+
+
+def test_write_text_names_file_in_error_and_keeps_old_content(tmp_path: Path) -> None:
+    """write(2) itself names none. No file may grow over 4 KiB here."""
+    path, (soft, hard) = tmp_path / "task.json", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text("before")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as failed:
+            files.write_text(str(path), "x" * 8192)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(path))
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("task.json", "before")]

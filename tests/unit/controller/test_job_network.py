@@ -11,39 +11,24 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.network import job_network
-from ffdl_batch.controller.network.job_network import (
-    WAIT_S,
-    JobNetwork,
-    await_network,
-    check_addresses,
-    has_own,
-    misplaced,
-    place_of,
-)
+from ffdl_batch.controller.network.job_network import JobNetwork, await_network, check_addresses, misplaced, place_of
 from ffdl_batch.controller.node.runtime_words import read_complaint
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.launch import EnvDelivery, HostVariables, LaunchFile, LearnerCommand, Network, Seat
+from tests.unit.controller.rig import launch_file
 
 FACTS = {
-    "job": "41",
-    "netns": "/run/ffdl/3/net",
-    "rank": "1",
-    "nodes": "2",
-    "learners": "2",
-    "prefix": "10.200.1.",
-    "mechanism": "vxlan",
-    "mtu": "1450",
-    "level": "job",
-}
+    "job": "41", "netns": "/run/ffdl/3/net", "rank": "1", "nodes": "2", "learners": "2", "prefix": "10.200.1.",
+    "mechanism": "vxlan", "mtu": "1450", "level": "job",
+}  # fmt: skip
 ENV = {"SLURM_JOB_ID": "41"}
 
 
 def launch_of(directory: Path | str, level: str = "job") -> LaunchFile:
-    return LaunchFile(
-        "training-7", 1, "training-7-1", "/j", "/j/a", "/d",
-        LearnerCommand(("x",), {}, EnvDelivery.FILE),
-        learners=3, nodes=2, seats=(Seat(0), Seat(1, index=1), Seat(1, index=2)), names="learner-training-7",
-        network=Network("auto", level, "vxlan", str(directory)), host=HostVariables(allocation="SLURM_JOB_ID"),
+    return launch_file(
+        learner=LearnerCommand(("x",), {}, EnvDelivery.FILE), learners=3, nodes=2, names="learner-training-7",
+        seats=(Seat(0), Seat(1, index=1), Seat(1, index=2)), host=HostVariables(allocation="SLURM_JOB_ID"),
+        network=Network("auto", level, "vxlan", str(directory)),
     )  # fmt: skip
 
 
@@ -121,31 +106,27 @@ def test_await_network_rejects_network_with_mismatched_facts(
     assert error.value.code == "S107"
 
 
-def test_await_network_reports_prolog_error_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_facts", [False, True])
+@pytest.mark.parametrize(
+    ("text", "said", "code"),
+    [
+        ("  1.0 ms  swept\nNO: no vxlan\n", "could not make it:.*; NO: no vxlan", "S107"),
+        ("NO: scontrol did not tell\n", "could not make it: NO: scontrol", "S107"),
+        ("NO: 192.0.2.1 cannot be a destination: it is outside NETWORK_EGRESS_TO of values.env\n",
+         "outside NETWORK_EGRESS_TO", "C101"),
+    ],
+)  # fmt: skip
+def test_await_network_reports_prolog_error_in_spite_of_earlier_facts(
+    tmp_path: Path, text: str, said: str, code: str, has_facts: bool
+) -> None:
     (tmp_path / "job-41").mkdir()
-    (tmp_path / "job-41" / "error").write_text("  1.0 ms  swept\nno network for this job: no vxlan\n")
+    if has_facts:
+        tell(tmp_path)
+    (tmp_path / "job-41" / "error").write_text(text.replace("NO", "no network for this job"))
     clock = Clock()
-    with pytest.raises(PhaseFailed, match=r"could not make it:.*; no network for this job: no vxlan") as error:
+    with pytest.raises(PhaseFailed, match=said.replace("NO", "no network for this job")) as error:
         found(tmp_path, clock)
-    assert (error.value.code, clock.at) == ("S107", 0.0)
-
-
-def test_await_network_prefers_error_over_earlier_facts(tmp_path: Path) -> None:
-    tell(tmp_path)
-    (tmp_path / "job-41" / "error").write_text("no network for this job: scontrol did not tell\n")
-    with pytest.raises(PhaseFailed, match="could not make it: no network for this job: scontrol") as error:
-        found(tmp_path)
-    assert error.value.code == "S107"
-
-
-def test_await_network_reports_user_error_for_forbidden_destination(tmp_path: Path) -> None:
-    (tmp_path / "job-41").mkdir()
-    (tmp_path / "job-41" / "error").write_text(
-        "no network for this job: 192.0.2.1 cannot be a destination: it is outside NETWORK_EGRESS_TO of values.env\n"
-    )
-    with pytest.raises(PhaseFailed, match="outside NETWORK_EGRESS_TO") as error:
-        found(tmp_path)
-    assert error.value.code == "C101"
+    assert (error.value.code, clock.at) == (code, 0.0)
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -157,7 +138,7 @@ def test_await_network_names_prolog_that_did_not_run(tmp_path: Path, begun: bool
         found(tmp_path, clock)
     assert error.value.code == "S107"
     assert ("neither network nor error" if begun else f"there is no {tmp_path}/job-41") in str(error.value)
-    assert WAIT_S < clock.at < WAIT_S + 3
+    assert job_network.WAIT_S < clock.at < job_network.WAIT_S + 3
 
 
 def test_await_network_fails_if_facts_cannot_be_read(tmp_path: Path) -> None:
@@ -177,7 +158,10 @@ def test_await_network_fails_without_valid_job_id(tmp_path: Path, env: dict[str,
 
 
 def test_has_own_network_only_for_levels_job_and_egress() -> None:
-    assert [level for level in ("none", "job", "egress", "host") if has_own(launch_of("/", level))] == ["job", "egress"]
+    assert [level for level in ("none", "job", "egress", "host") if job_network.has_own(launch_of("/", level))] == [
+        "job",
+        "egress",
+    ]
 
 
 def test_check_addresses_rejects_nodes_with_inconsistent_prefixes() -> None:
@@ -239,9 +223,11 @@ def test_misplaced_detects_learner_if_slot_is_missing() -> None:
         ("host", "FATAL: /etc/apptainer/apptainer.conf must be owned by root", "S105", "runtime failed"),
         ("host", "something with netns", "S105", "runtime failed"),
         ("job", "FATAL: could not open image /x.sif", "S103", "image cannot be used"),
+        ("host", "FATAL: Unable to handle docker://a/b:c uri: failed to get checksum for docker://a/b:c: pinging "
+         "container registry", "S103", "image cannot be used"),
         ("job", "no space left on device", "S105", "runtime failed"),
     ],
-)
+)  # fmt: skip
 def test_read_complaint_classifies_runtime_errors_by_network_level(
     level: str, text: str, code: str, named: str
 ) -> None:
@@ -252,8 +238,8 @@ def test_read_complaint_classifies_runtime_errors_by_network_level(
 def test_read_complaint_names_shell_if_job_has_no_container() -> None:
     bare = launch_of("/", "host")
     bare = replace(bare, learner=replace(bare.learner, delivery=EnvDelivery.PROCESS))
-    assert read_complaint(bare, [], "n1") == (
-        "the learner's shell did not come up on n1: it said nothing", "S105")  # fmt: skip
+    said = "the learner's shell did not come up on n1: it said nothing"
+    assert read_complaint(bare, [], "n1") == (said, "S105")
 
 
 def test_await_network_reads_bounded_part_of_facts_file(tmp_path: Path) -> None:

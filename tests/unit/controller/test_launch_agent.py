@@ -7,16 +7,15 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.controller.gang.launch_agent import MAIL, install
+from tests.unit.controller.rig import LIMIT_S, until
 
 PREFIX = "learner-training-abc"
-LIMIT_S = 120.0
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 
 
@@ -31,12 +30,9 @@ class Learners:
         self.log = place / "log of learner 2"
         self.shell = shell
         with self.log.open("wb") as log:
+            argv = [shell, self.agent, "--serve", f"{PREFIX}-1"]
             self.server = subprocess.Popen(
-                [shell, self.agent, "--serve", f"{PREFIX}-1"],
-                env=self.environment(2),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                argv, env=self.environment(2), stdout=log, stderr=log, start_new_session=True
             )
 
     def environment(self, learner_id: int) -> dict[str, str]:
@@ -55,13 +51,6 @@ class Learners:
     def end(self) -> None:
         os.killpg(self.server.pid, signal.SIGKILL)
         self.server.wait()
-
-
-def until(condition: object, what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.fixture(params=SHELLS)
@@ -90,11 +79,8 @@ def test_launch_agent_ignores_ssh_options(learners: Learners, options: tuple[str
 
 def test_launch_agent_runs_commands_concurrently(learners: Learners) -> None:
     """Two that wait for each other."""
-    here = learners.state
-    wait = "i=0; until [ -e '{1}' ] || [ $i -ge 2000 ]; do sleep 0.05; i=$((i+1)); done; [ -e '{1}' ]"
-    first = learners.ask(f"{PREFIX}-1", f": > '{here}/a'; " + wait.replace("{1}", f"{here}/b"))
-    second = learners.ask(f"{PREFIX}-1", f": > '{here}/b'; " + wait.replace("{1}", f"{here}/a"))
-    for process in (first, second):
+    wait = "cd '{}'; : > {}; i=0; until [ -e {} ] || [ $i -ge 2000 ]; do sleep 0.05; i=$((i+1)); done; [ $i -lt 2000 ]"
+    for process in [learners.ask(f"{PREFIX}-1", wait.format(learners.state, *names)) for names in ("ab", "ba")]:
         process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0
 
@@ -168,10 +154,3 @@ def test_launch_agent_rejects_unknown_learner_and_missing_command(
 ) -> None:
     status, errors = learners.run(*argv)
     assert (status, message in errors) == (255, True), errors
-
-
-def test_launch_agent_install_removes_earlier_commands(tmp_path: Path) -> None:
-    install(str(tmp_path), ["a-0"])
-    (tmp_path / MAIL / "a-0" / "old.run").write_text("echo old\n")
-    install(str(tmp_path), ["a-0"])
-    assert list((tmp_path / MAIL / "a-0").iterdir()) == []

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Succession
+from ffdl_batch.domain.launch import LaunchFile, Succession
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file
 
 
 def launch(directory: str, limits: Limits) -> LaunchFile:
-    return LaunchFile("training-0", 1, "training-0-1", "/j", directory, "/d", LearnerCommand(("x",), {}), limits=limits)
+    return launch_file(directory, limits=limits)
 
 
 def told(tmp_path: Path) -> tuple[str, str] | None:
@@ -40,21 +41,17 @@ def test_time_limit_requests_halt_before_limit_and_stop_at_limit(
     assert (told(tmp_path), limit.used_s) == (("stop", "time"), 100.0)
 
 
-def test_time_limit_keeps_stop_request_of_another_controller(tmp_path: Path) -> None:
-    (tmp_path / "stop.json").write_text('{"what": "stop", "reason": "failure"}')
+@pytest.mark.parametrize(("time_s", "before"), [(10, ("stop", "failure")), (None, None)])
+def test_time_limit_leaves_stop_request_unchanged_if_one_exists_or_scheduler_keeps_limit(
+    tmp_path: Path, time_s: int | None, before: tuple[str, str] | None
+) -> None:
+    if before is not None:
+        (tmp_path / "stop.json").write_text(json.dumps({"what": before[0], "reason": before[1]}))
     now = [0.0]
-    limit = TimeLimit(launch(str(tmp_path), Limits(time_s=10)), lambda: now[0])
-    now[0] = 11.0
-    limit.look()
-    assert told(tmp_path) == ("stop", "failure")
-
-
-def test_time_limit_only_records_time_if_scheduler_enforces_it(tmp_path: Path) -> None:
-    now = [0.0]
-    limit = TimeLimit(launch(str(tmp_path), Limits()), lambda: now[0])
+    limit = TimeLimit(launch(str(tmp_path), Limits(time_s=time_s)), lambda: now[0])
     now[0] = 1e6
     limit.look()
-    assert (told(tmp_path), limit.used_s) == (None, 1e6)
+    assert (told(tmp_path), limit.used_s) == (before, 1e6)
 
 
 def test_deadline_prefers_scheduler_value_over_own_limit() -> None:

@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import threading
 import time
@@ -13,13 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.learner import output as outputs
+from ffdl_batch.controller.learner.output import LogPlace, Output
 from ffdl_batch.controller.machine.location import module_argv
 from ffdl_batch.controller.record import log_files
+from ffdl_batch.controller.record.log_bound import KEPT_BYTES, LINE_COST, Bound
 from ffdl_batch.controller.record.log_files import LogFiles
 from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.log_writer import Writer
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
+from tests.unit.controller.rig import LIMIT_S, until
 
 SMALL = LogLimits(file_bytes=1000, files=3, bytes_per_s=10**9)
 
@@ -208,3 +214,89 @@ def test_log_writer_limits_total_size_of_endless_output(attempt: AttemptDir) -> 
     room = sum(path.stat().st_size for path in Path(attempt.learner_logs(1)).iterdir())
     assert room <= 1.25 * 300_000
     assert Path(attempt.training_log(1)).read_text().endswith("the last word\n")
+
+
+def test_output_writes_pending_data_after_writer_is_killed(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "WAIT_S", LIMIT_S)  # else who reads on is killed where it starts slowly
+    output = Output(LogPlace(attempt.path, 1, LogLimits(), "mark"))
+    writer = output._writer
+    assert writer is not None
+    os.kill(writer.pid, signal.SIGKILL)
+    writer.wait()
+    os.write(output.write_end, b"growing\n")
+    output.release()
+    until(output.has_ended)
+    assert Path(attempt.training_log(1)).read_text() == "growing\n"
+
+
+# ----------------------------------------------------------------------------- how much of the output goes into a log
+
+
+RATE, BURST = 1000, 5000
+LINE = b"x" * 199 + b"\n"
+NOTE = re.compile(rb"\[ffdl: (\d+) lines \(\d+\.\d MB\) left out here: more than 1000 bytes/s \(log_rate\)\]\n")
+
+
+def notes(written: bytes) -> int:
+    """How many lines are told to be left out."""
+    return sum(int(number) for number in NOTE.findall(written))
+
+
+def test_log_bound_passes_burst_and_counts_dropped_lines() -> None:
+    bound = Bound(RATE, BURST, 0.0)
+    written = b"".join(b"".join(bound.feed(LINE, 0.0)) for _ in range(100))
+    assert written == LINE * (BURST // len(LINE))
+    more = b"".join(bound.feed(LINE, 1.5))
+    assert more.endswith(LINE) and notes(more) == 100 - BURST // len(LINE)
+    assert not bound.is_shut and bound.finish() == []
+
+
+def test_log_bound_limits_rate_and_accounts_for_every_line() -> None:
+    bound = Bound(RATE, BURST, 0.0)
+    written, fed = b"", 0
+    for tick in range(1000):  # 100 s of 20 kB/s
+        written += b"".join(bound.feed(LINE * 10, tick / 10))
+        fed += 10
+    written += b"".join(bound.finish())
+    assert len(written) <= BURST + 100 * RATE + KEPT_BYTES + 20_000
+    assert written.count(LINE) + notes(written) == fed
+    assert len(NOTE.findall(written)) <= 101, "not more than one a second"
+
+
+def test_log_bound_charges_minimum_cost_per_line() -> None:
+    bound = Bound(RATE, BURST, 0.0)
+    written = b"".join(b"".join(bound.feed(b"\n", 0.0)) for _ in range(1000))
+    assert len(written) == BURST // LINE_COST
+
+
+def test_log_bound_keeps_last_lines_after_flood() -> None:
+    bound = Bound(RATE, BURST, 0.0)
+    lines = [f"{number:05d}\n".encode() for number in range(50_000)]
+    written = b"".join(b"".join(bound.feed(line, 0.0)) for line in lines)
+    written += b"".join(bound.finish())
+    assert written.endswith(b"".join(lines[-KEPT_BYTES // 6 + 1 :]))
+    assert written.splitlines().count(b"00049") == 1
+    assert written.count(b"\n") - len(NOTE.findall(written)) + notes(written) == len(lines)
+
+
+def test_log_bound_writes_no_note_if_nothing_was_dropped() -> None:
+    bound = Bound(RATE, BURST, 0.0)
+    assert bound.feed(b"x" * 6000, 0.0) == [b"x" * 6000]
+    assert bound.feed(b"y\nz", 0.0) == []
+    assert bound.finish() == [b"y\nz"]
+
+
+@pytest.mark.parametrize(
+    ("flood", "dropped", "later", "lines", "kept"),
+    [(b"x" * 6000, b"rest\nhalf", b" a line\nwhole\n", 2, b"whole\n"), (b"\r" * 6000, b"\r1", b"\r2", 0, b"\r2")],
+)
+def test_log_bound_writes_note_on_own_line_and_resumes(
+    flood: bytes, dropped: bytes, later: bytes, lines: int, kept: bytes
+) -> None:
+    bound = Bound(RATE, BURST, 0.0)
+    bound.feed(flood, 0.0)
+    assert bound.feed(dropped, 0.0) == []
+    note, rest = bound.feed(later, 10.0)
+    assert note.startswith(b"\n[ffdl: %d lines " % lines) and rest == kept

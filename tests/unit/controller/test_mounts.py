@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.controller.machine import mounts as table
+from ffdl_batch.controller.stores import mounting
 from ffdl_batch.controller.stores.rclone import config_text, environment, mount_argv
 from ffdl_batch.controller.stores.rclone_readiness import made_ready
 from ffdl_batch.controller.stores.rclone_remotes import NotMountable, remote_of
@@ -119,6 +120,27 @@ def test_rclone_readiness_rejects_version_without_known_hosts_support(tmp_path: 
     with pytest.raises(NotMountable, match="it has no known_hosts_file"):
         made_ready(remote_of(store, SECRETS), str(tmp_path), environ)
     assert not (tmp_path / "known_hosts").exists()
+
+
+@pytest.mark.parametrize(
+    ("programs", "device", "why"),
+    [
+        (("fusermount3", "rclone"), "fuse", ""),
+        (("fusermount", "rclone"), "fuse", ""),
+        (("rclone",), "fuse", "fusermount3 is not installed"),
+        (("fusermount3",), "fuse", "rclone is not installed"),
+        (("fusermount3", "rclone"), "none", "none is not there, or closed to this user"),
+    ],
+)
+def test_mount_check_names_missing_device_or_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], device: str, why: str
+) -> None:
+    for name in (*programs, "fuse"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mounting, "DEVICE", device)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mounting.lacking() == why
 
 
 def test_mount_argv_contains_no_secrets_and_mounts_read_only() -> None:

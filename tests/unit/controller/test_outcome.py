@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ffdl_batch.controller.head.outcome import conclude, exit_status, may_run_again
+from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
 from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, decode_events
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.launch import LaunchFile, Pod
+from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from tests.unit.controller.rig import launch_file
 
 K = EventKind
 
 
 def launch(learners: int = 1) -> LaunchFile:
-    return LaunchFile(
-        "training-0",
-        1,
-        "training-0-1",
-        "/j",
-        "/j/a",
-        "/d",
-        LearnerCommand(("x",), {}),
-        learners=learners,
-        nodes=learners,
-    )
+    return launch_file(learners=learners, nodes=learners)
 
 
 def ev(kind: EventKind, at: float = 1.0, source: str = "node-0", **fields: Scalar) -> Event:
@@ -35,9 +29,7 @@ def ev(kind: EventKind, at: float = 1.0, source: str = "node-0", **fields: Scala
 
 
 def ended(learner: int = 1, at: float = 2.0, **fields: Scalar) -> Event:
-    return Event(
-        int(at * 10), at, "node-0", K.LEARNER_ENDED, {"learner_id": learner, "exit_code": 0, "ended_by": "", **fields}
-    )
+    return ev(K.LEARNER_ENDED, at, "node-0", learner_id=learner, **{"exit_code": 0, "ended_by": "", **fields})
 
 
 STORED = ev(K.STORED, 3.0, learner_id=1)
@@ -133,18 +125,14 @@ def gave_up(node: int, why: str, at: float = 2.0) -> Event:
         ([fault(1, "S106"), MISSING], False, Outcome.FAILED, "S103", "no image"),
         # somebody asked for the end
         ([gave_up(0, "stop")], True, Outcome.CANCELLED, "000", "ended from outside before the learners had finished"),
-        (
-            [gave_up(0, "stop", 1.0), gave_up(1, "term")],
-            False, Outcome.CANCELLED, "000", "ended from outside before the learners had finished",
-        ),
+        ([gave_up(0, "stop", 1.0), gave_up(1, "term")], False, Outcome.CANCELLED, "000",
+         "ended from outside before the learners had finished"),
         ([gave_up(0, "stop", 1.0), gave_up(1, "halt")], False, Outcome.HALTED, "000", "halt"),
         ([gave_up(0, "term", 1.0), gave_up(1, "halt")], False, Outcome.HALTED, "000", "halt"),
         # one learner was at work when the other's node was asked
         ([fault(1, "S302"), ended(1, asked="halt")], False, Outcome.FAILED, "S302", "S302 of node 1"),
-        (
-            [gave_up(1, "halt"), ended(1, asked="halt")],
-            False, Outcome.HALTED, "000", "halted on request; no checkpoint was confirmed",
-        ),
+        ([gave_up(1, "halt"), ended(1, asked="halt")], False, Outcome.HALTED, "000",
+         "halted on request; no checkpoint was confirmed"),
         ([gave_up(1, "warned"), ended(1, asked="warned", exit_code=143, ended_by="warned")], False, Outcome.TIMED_OUT,
          "C203", "the time limit was reached; no checkpoint was confirmed"),
     ],
@@ -208,16 +196,12 @@ def test_out_of_memory_is_detected_from_oom_counters_and_exit_status(
     ],
     ids=["v2", "v1"],
 )
-def test_read_counters_supports_cgroup_v1_and_v2(
-    tmp_path_factory: pytest.TempPathFactory, cgroup: str, file: str, text: str
-) -> None:
-    root = tmp_path_factory.mktemp("sys")
-    (root / "proc" / "self").mkdir(parents=True)
-    (root / "proc" / "self" / "cgroup").write_text(cgroup)
-    (root / "proc" / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
-    (root / "cg" / file).parent.mkdir(parents=True)
-    (root / "cg" / file).write_text(text)
-    assert read_counters(str(root / "proc"), str(root / "cg")) == OomCounters(2, 7)
+def test_read_counters_supports_cgroup_v1_and_v2(tmp_path: Path, cgroup: str, file: str, text: str) -> None:
+    vmstat = "nr_free_pages 1\noom_kill 7\n"
+    for path, content in (("proc/self/cgroup", cgroup), ("proc/vmstat", vmstat), (f"cg/{file}", text)):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    assert read_counters(str(tmp_path / "proc"), str(tmp_path / "cg")) == OomCounters(2, 7)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +220,8 @@ def test_placeholder_devices_splits_devices_among_learners(devices: str, learner
     assert placeholder_devices(devices, learners) == shares
 
 
-def test_journal_continues_after_last_complete_line(tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("events") / "head.jsonl"
+def test_journal_continues_after_last_complete_line(tmp_path: Path) -> None:
+    path = tmp_path / "head.jsonl"
     Journal(str(path), "head").append(K.STARTED, host="a")
     with path.open("a") as file:
         file.write('{"seq":2,"torn')
@@ -247,10 +231,8 @@ def test_journal_continues_after_last_complete_line(tmp_path_factory: pytest.Tem
     assert [(e.seq, e.kind) for e in decode_events(path.read_text())] == [(1, K.STARTED), (2, K.FINAL)]
 
 
-def test_journal_keeps_events_until_write_succeeds(
-    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path_factory.mktemp("events") / "later" / "head.jsonl"
+def test_journal_keeps_events_until_write_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "later" / "head.jsonl"
     journal = Journal(str(path), "head")
     journal.append(K.STARTED, host="a")
     assert "tried again" in capsys.readouterr().err
@@ -313,10 +295,8 @@ def test_conclude_names_every_unfit_node_grouped_by_reason() -> None:
     said = [fault(n, "S107", 2.0 + n, message=f"node n{n} has no network: no vxlan") for n in range(3)]
     other = fault(3, "S107", 8.0, message="node n3 has no network: no prolog")
     found = conclude(launch(4), [*hosts, *said, other, fault(2, "S302", 9.0)], False)
-    assert (found.error_code, found.message) == (
-        "S107",
-        "node n0 has no network: no vxlan (and so on n1, n2); node n3 has no network: no prolog",
-    )
+    both = "node n0 has no network: no vxlan (and so on n1, n2); node n3 has no network: no prolog"
+    assert (found.error_code, found.message) == ("S107", both)
 
 
 FULL = ev(K.FAULT, 3.0, code="S303", message="no space left")
@@ -336,3 +316,42 @@ def test_conclude_reports_upload_failure_only_after_halt(
 ) -> None:
     found = conclude(launch(), events, False)
     assert (found.outcome, found.error_code, found.message.endswith("; no space left")) == (outcome, code, says)
+
+
+# ------------------------------------------------------------------------ what an attempt left that reaches no store
+
+STARTED = ev(K.LEARNER_STARTED, 1.5, learner_id=1)
+
+
+def cut_off() -> LaunchFile:
+    """In a pod that reaches no store, and has something to go there."""
+    store = Transfer(StoreAddress(StoreKind.S3, container="out"), "out", "/j/a/results")
+    return replace(launch(), pod=Pod("/pod", cut_off=True), uploads=(store,))
+
+
+@pytest.mark.parametrize(
+    ("events", "outcome", "later", "status"),
+    [
+        ([STARTED, ended()], Outcome.COMPLETED, True, 0),
+        ([STARTED, ended(exit_code=3)], Outcome.FAILED, True, 3),
+        ([STARTED, ended(ended_by="halt")], Outcome.HALTED, True, 0),
+        ([STARTED, ended(exit_code=143, ended_by="time")], Outcome.TIMED_OUT, True, None),
+        ([STARTED, ended(exit_code=143, ended_by="term")], Outcome.CANCELLED, False, None),
+        ([ev(K.FAULT, 3.0, code="S302", message="gone")], Outcome.FAILED, False, None),
+    ],
+)
+def test_pending_upload_is_deferred_unless_cancelled_or_not_started(
+    events: list[Event], outcome: Outcome, later: bool, status: int | None
+) -> None:
+    told = conclude(cut_off(), events, terminated=outcome is Outcome.CANCELLED)
+    assert (told.outcome, told.stored) == (outcome, False)
+    record = FinalRecord("7", told.outcome, 4.0, told.stored, told.exit_code, told.exit_signal, told.error_code)
+    final = left_to_others(cut_off(), record, lambda: events)
+    assert final.stores_later is later
+    assert status is None or exit_status(final) == status
+
+
+def test_pending_upload_is_not_deferred_if_pod_reaches_stores() -> None:
+    record = FinalRecord("7", Outcome.FAILED, 4.0, False, error_code="S303")
+    near = replace(cut_off(), pod=Pod("/pod"))
+    assert left_to_others(near, record, lambda: [STARTED, ended()]) == record

@@ -15,17 +15,19 @@ def record(step: int, time_ms: int, axis: str = "iteration", group: str = "loss"
     return MetricRecord("training-x", time_ms, step + 1, "", group, {axis: measure}, {"loss": Measure("FLOAT", "0.5")})
 
 
-def test_step_intervals_divide_time_between_records_by_steps() -> None:
-    assert intervals([record(0, 1000), record(10, 3000), record(20, 5000)]) == [0.2, 0.2]
-
-
-def test_step_intervals_separate_groups_and_skip_restarts_and_clock_jumps() -> None:
-    records = [record(5, 1000), record(1, 1500, group="accuracy"), record(6, 3000), record(0, 4000), record(1, 3500)]
-    assert intervals(records) == [2.0]
-
-
-def test_step_intervals_ignore_epochs() -> None:
-    assert intervals([record(1, 1000, "epoch"), record(2, 9000, "epoch")]) == []
+@pytest.mark.parametrize(
+    ("records", "found"),
+    [
+        ([record(0, 1000), record(10, 3000), record(20, 5000)], [0.2, 0.2]),
+        ([record(5, 1000), record(1, 1500, group="accuracy"), record(6, 3000)], [2.0]),
+        ([record(5, 1000), record(6, 3000), record(0, 4000), record(1, 3500)], [2.0]),  # begun anew; a clock set back
+        ([record(1, 1000, "epoch"), record(2, 9000, "epoch")], []),
+    ],
+)
+def test_step_intervals_divide_time_by_steps_within_group_and_run(
+    records: list[MetricRecord], found: list[float]
+) -> None:
+    assert intervals(records) == found
 
 
 def test_step_median_needs_at_least_five_values() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import stat
 import time
 import zipfile
@@ -18,15 +17,6 @@ from ffdl_batch.controller.gang.launch_agent import MAIL, NAME, install
 from ffdl_batch.controller.learner.learner import Learner, Start
 from ffdl_batch.controller.learner.output import LogPlace
 from ffdl_batch.controller.machine import files
-from ffdl_batch.controller.machine.files import (
-    create_empty,
-    make_directory,
-    open_own,
-    read_found,
-    size_of,
-    touch,
-    write_text,
-)
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node.watch import Echo
 from ffdl_batch.controller.record.log_tail import tail
@@ -37,35 +27,18 @@ from ffdl_batch.controller.stores.storing import store_logs, store_results
 from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.events import Phase
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+from ffdl_batch.domain.launch import LaunchFile, Stores
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.services.evidence import saved_checkpoint
 from ffdl_batch.services.log_file import LogReader, has_log
+from tests.unit.controller.rig import LIMIT_S, launch_file, plant_link, plant_pipe, plant_socket, until
 
 Plant = Callable[[Path, Path], None]
 KEPT = "what the user has outside\n"
 
 
-def plant_link(path: Path, outside: Path) -> None:
-    path.symlink_to(outside)
-
-
 def plant_dangling_link(path: Path, outside: Path) -> None:
     path.symlink_to(outside.with_name("not there yet"))
-
-
-def plant_pipe(path: Path, outside: Path) -> None:
-    os.mkfifo(path)
-
-
-def plant_socket(path: Path, outside: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as one:
-        here = Path.cwd()
-        os.chdir(path.parent)  # their paths are short
-        try:
-            one.bind(path.name)
-        finally:
-            os.chdir(here)
 
 
 planted = pytest.mark.parametrize("plant", [plant_link, plant_dangling_link, plant_pipe, plant_socket])
@@ -109,7 +82,7 @@ class Blind:
 def test_learner_log_replaces_planted_file_when_learner_restarts(
     place: Path, outside: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.learner.output.WAIT_S", 60.0)  # who writes it may start slowly
+    monkeypatch.setattr("ffdl_batch.controller.learner.output.WAIT_S", LIMIT_S)  # who writes it may start slowly
     attempt = AttemptDir(str(place))
     log = Path(attempt.training_log(1))
     log.parent.mkdir(parents=True)
@@ -119,18 +92,15 @@ def test_learner_log_replaces_planted_file_when_learner_restarts(
     written = LogPlace(str(place), 1, LogLimits(), "mark")
     start = Start(1, argv, {}, str(place), written, str(place / ".began-1"), str(place / ".ended-1"))
     learner = Learner.spawn(start, RunningTime(), Blind())
-    assert learner.process.wait(timeout=60) == 0
-    deadline = time.monotonic() + 60.0
-    while not learner.output.has_ended():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert learner.process.wait(timeout=LIMIT_S) == 0
+    until(learner.output.has_ended)
     assert is_as_it_was(outside)
     assert (log.is_symlink(), log.read_text(), stat.S_IMODE(log.stat().st_mode) & 0o600) == (False, "said\n", 0o600)
 
 
 def test_open_own_appends_to_log_and_writes_blocking(place: Path) -> None:
     (place / "log").write_text("before\n")
-    descriptor = open_own(str(place / "log"), os.O_WRONLY | os.O_APPEND)
+    descriptor = files.open_own(str(place / "log"), os.O_WRONLY | os.O_APPEND)
     try:
         os.write(descriptor, b"after\n")
         assert os.get_blocking(descriptor)
@@ -143,7 +113,7 @@ def test_open_own_replaces_pipe_that_has_a_reader(place: Path) -> None:
     os.mkfifo(place / "log")
     reader = os.open(place / "log", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        os.close(open_own(str(place / "log"), os.O_WRONLY))
+        os.close(files.open_own(str(place / "log"), os.O_WRONLY))
     finally:
         os.close(reader)
     assert (place / "log").is_file()
@@ -160,17 +130,16 @@ def test_read_found_reopens_file_blocking_if_it_has_a_lease(place: Path, monkeyp
         return real(path, flags, mode)
 
     monkeypatch.setattr(os, "open", refuse)
-    assert read_found(str(place / "log")) == "x"
+    assert files.read_found(str(place / "log")) == "x"
     assert asked == [True, False]
 
 
 @planted
 def test_touch_and_create_replace_planted_files(place: Path, outside: Path, plant: Plant) -> None:
-    for name, make in (("touched", touch), ("made", create_empty)):
+    for name, make in (("touched", files.touch), ("made", files.create_empty)):
         plant(place / name, outside)
         make(str(place / name))
-        assert not (place / name).is_symlink()
-        assert (place / name).is_file()
+        assert (place / name).is_file() and not (place / name).is_symlink()
     assert is_as_it_was(outside)
 
 
@@ -190,7 +159,7 @@ def test_phase_files_replace_planted_files(place: Path, outside: Path, plant: Pl
 
 def test_write_text_uses_unpredictable_temporary_name(place: Path, outside: Path) -> None:
     (place / f"cell.{os.uname().nodename}.{os.getpid()}.tmp").symlink_to(outside)
-    write_text(str(place / "cell"), "text")
+    files.write_text(str(place / "cell"), "text")
     assert (place / "cell").read_text() == "text"
     assert is_as_it_was(outside)
 
@@ -202,7 +171,7 @@ def test_write_text_does_not_follow_link_at_temporary_name(
     left = place / f"cell.{os.uname().nodename}.{'00' * 4}.{os.getpid()}.tmp"
     left.symlink_to(outside)
     with pytest.raises(FileExistsError):
-        write_text(str(place / "cell"), "text")
+        files.write_text(str(place / "cell"), "text")
     assert is_as_it_was(outside)
     assert left.is_symlink()
 
@@ -214,29 +183,27 @@ def test_phase_files_ignore_planted_status_files(place: Path, outside: Path, pla
         plant(place / name, outside)
     phases = PhaseFiles(str(place))
     assert (phases.began(1), phases.ended_status(1), phases.status(Phase.LEARNER)) == (None, None, None)
-    at = phases.ended_at(1)
-    assert at is not None
-    assert at != 1000
+    assert phases.ended_at(1) not in (None, 1000)
 
 
 def test_phase_files_read_regular_status_files(place: Path) -> None:
+    phases = PhaseFiles(str(place))
     (place / ".began-1").write_text("17\n")
     (place / ".ended-1").write_text("3\n")
-    phases = PhaseFiles(str(place))
     assert (phases.began(1), phases.ended_status(1), phases.began(2), phases.ended_at(2)) == ("17", 3, None, None)
 
 
 def test_read_found_limits_size_of_huge_file(place: Path) -> None:
     with (place / ".ended-1").open("wb") as file:
         file.truncate(1 << 40)
-    assert len(read_found(str(place / ".ended-1"))) == files.SMALL_BYTES
+    assert len(files.read_found(str(place / ".ended-1"))) == files.SMALL_BYTES
 
 
 @planted
 def test_log_tail_is_empty_for_planted_file(place: Path, outside: Path, plant: Plant) -> None:
     plant(place / "log", outside)
     assert tail(str(place / "log")) == ()
-    assert size_of(str(place / "log")) == 0
+    assert files.size_of(str(place / "log")) == 0
 
 
 @planted
@@ -285,23 +252,13 @@ def test_launch_agent_install_empties_mailbox_without_following_links(place: Pat
 def test_make_directory_rejects_and_keeps_existing_file(place: Path) -> None:
     (place / "file").write_text("kept")
     with pytest.raises(FileExistsError):
-        make_directory(str(place / "file"))
+        files.make_directory(str(place / "file"))
     assert (place / "file").read_text() == "kept"
 
 
 def launch_of(tmp_path: Path, **more: object) -> LaunchFile:
     job = tmp_path / "jobs" / "training-abc"
-    fields: dict[str, object] = {
-        "token": "training-abc-1",
-        "job_id": "training-abc",
-        "attempt": 1,
-        "attempt_dir": str(job / "attempt-1"),
-        "job_dir": str(job),
-        "doorbell": str(tmp_path / "doorbell"),
-        "learner": LearnerCommand(("true",), {}),
-        **more,
-    }
-    return LaunchFile(**fields)  # type: ignore[arg-type]
+    return launch_file(str(job / "attempt-1"), job_dir=str(job), doorbell=str(tmp_path / "doorbell"), **more)
 
 
 def test_store_logs_replaces_links_planted_in_results(tmp_path: Path, outside: Path) -> None:

@@ -1,7 +1,9 @@
-"""What a pod shows of its learners where nobody may run a command in it."""
+"""What a pod shows of its learners where nobody may run a command in it, and of how data move."""
 
 from __future__ import annotations
 
+import errno
+import json
 import threading
 from pathlib import Path
 
@@ -9,21 +11,25 @@ import pytest
 
 from ffdl_batch.controller.attach import serve
 from ffdl_batch.controller.learner.agents import Agent
-from ffdl_batch.controller.pod import answers
+from ffdl_batch.controller.pod import answers, relay
 from ffdl_batch.controller.pod.answers import LONGEST_CHARACTERS, Answers
 from ffdl_batch.controller.pod.relay import Relay
+from ffdl_batch.controller.stores.progress import show_moving
 from ffdl_batch.domain.attach import STACK, TOP
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
-from ffdl_batch.domain.pod import Answer, FrameKind, Look, decode_answer, decode_frame, encode_answer
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile, Pod
+from ffdl_batch.domain.pod import Answer, Frame, FrameKind, Look, decode_answer, decode_frame, encode_answer
+from tests.unit.controller.rig import launch_file, refusal
 
 
 def launch(base: Path) -> LaunchFile:
-    attempt = base / "attempt-1"
-    attempt.mkdir(exist_ok=True)
-    return LaunchFile(
-        "training-a", 1, "training-a-1", str(base), str(attempt), str(base / "bell"), LearnerCommand((), {}),
-        learners=2, nodes=2, pod=Pod(str(base), apart=True),
-    )  # fmt: skip
+    (base / "attempt-1").mkdir(exist_ok=True)
+    pod = Pod(str(base), apart=True)
+    return launch_file(str(base / "attempt-1"), job_dir=str(base), learners=2, nodes=2, pod=pod)
+
+
+def frames(lines: list[str]) -> list[Frame]:
+    return [frame for line in lines if (frame := decode_frame(line)) is not None]
 
 
 def shown(base: Path, look: Look) -> Answer:
@@ -47,7 +53,7 @@ def test_pod_answer_reports_learner_that_cannot_be_entered(
 ) -> None:
     monkeypatch.setattr(serve, "PATIENCE_S", 0.0)
     answer = shown(tmp_path, Look("a", STACK, learners))
-    assert f"learner {learners[0]} of attempt 1 of training-a cannot be entered on" in answer.refused
+    assert f"learner {learners[0]} of attempt 1 of training-7 cannot be entered on" in answer.refused
 
 
 def test_pod_answer_truncates_long_stack_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,11 +65,9 @@ def test_pod_answer_truncates_long_stack_dump(tmp_path: Path, monkeypatch: pytes
 
 
 def test_pod_answer_reports_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
-        raise OSError("no /proc here")
-
-    monkeypatch.setattr(answers, "await_agents", fails)
-    assert shown(tmp_path, Look("a", TOP, (1,))).refused == "nothing can be seen: OSError: no /proc here"
+    monkeypatch.setattr(answers, "await_agents", refusal(errno.EIO))
+    said = "nothing can be seen: OSError: [Errno 5] Input/output error"
+    assert shown(tmp_path, Look("a", TOP, (1,))).refused == said
 
 
 def test_pod_answer_rejects_unknown_view_of_later_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +90,41 @@ def test_relay_splits_long_answer_into_ordered_frames(tmp_path: Path) -> None:
     lines: list[str] = []
     data = encode_answer(Answer(text="stück\n" * 20_000))
     Relay(launch(tmp_path), 0, 1, lines.append).answer("a", data)
-    frames = [frame for line in lines if (frame := decode_frame(line)) is not None]
-    assert len(frames) > 1 and {(one.kind, one.file, one.size) for one in frames} == {
-        (FrameKind.ANSWER, "a", len(data))
-    }
-    assert b"".join(one.data for one in frames) == data
-    assert [one.offset for one in frames] == [sum(len(one.data) for one in frames[:n]) for n in range(len(frames))]
+    sent = frames(lines)
+    assert len(sent) > 1
+    assert {(one.kind, one.file, one.size) for one in sent} == {(FrameKind.ANSWER, "a", len(data))}
+    assert b"".join(one.data for one in sent) == data
+    assert [one.offset for one in sent] == [sum(len(one.data) for one in sent[:n]) for n in range(len(sent))]
+
+
+@pytest.fixture
+def moving(tmp_path: Path) -> Path:
+    """The file that tells of the transfer that is under way."""
+    path = Path(AttemptDir(launch(tmp_path).attempt_dir).moving)
+    path.parent.mkdir(parents=True)
+    return path
+
+
+def test_relay_sends_progress_at_intervals_and_its_end_at_once(
+    tmp_path: Path, moving: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(relay, "MOVING_S", 3600.0)
+    mine = Relay(launch(tmp_path), 0, 1, lines.append)
+    assert not mine.look()
+    show_moving(str(moving), "storing", "1 of 2 files")
+    assert mine.look()
+    show_moving(str(moving), "storing", "2 of 2 files")
+    assert not mine.look(), "not again so soon"
+    monkeypatch.setattr(relay, "MOVING_S", 0.0)
+    assert mine.look() and not mine.look()
+    moving.unlink()
+    assert mine.look() and not mine.look()
+    assert {(one.kind, one.file) for one in frames(lines)} == {(FrameKind.CELL, "staging/now.json")}
+    assert [json.loads(one.data).get("said") for one in frames(lines)] == ["1 of 2 files", "2 of 2 files", None]
+
+
+def test_relay_of_other_pods_sends_no_progress(tmp_path: Path, moving: Path) -> None:
+    lines: list[str] = []
+    show_moving(str(moving), "storing", "1 of 2 files")
+    assert not Relay(launch(tmp_path), 1, 1, lines.append).look() and not lines

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.controller.learner.seat import Seat
 from ffdl_batch.controller.machine.files import write_cell
+from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.controller.pod.last_word import MOST_BYTES, last_word
 from ffdl_batch.controller.pod.printed import MISSES, Printed
 from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod
+from ffdl_batch.domain.launch import Pod
 from ffdl_batch.domain.pod import PLAIN_WISH, Look, encode_look, pack
+from tests.unit.controller.rig import launch_file
 
 
 class Place:
@@ -27,17 +30,16 @@ class Place:
         for directory in (Path(self.attempt.events), Path(self.attempt.learner_logs(1)), base / "wishes", base / "pod"):
             directory.mkdir(parents=True, exist_ok=True)
         self.wishes_dir = base / "wishes"
-        launch = LaunchFile(
-            "training-a", 1, "training-a-1", str(base), self.attempt.path, str(base / "bell"), LearnerCommand((), {}),
-            learners=2, nodes=2, pod=Pod(str(base / "pod"), apart=apart),
-        )  # fmt: skip
+        pod = Pod(str(base / "pod"), apart=apart)
+        launch = launch_file(self.attempt.path, job_dir=str(base), learners=2, nodes=2, pod=pod)
         self.again: list[dict[str, int]] = []
         self.signals: list[str] = []
         self.takes = True
         self.looks: list[Look] = []
-        self.wishes = Wishes(
-            launch, index, str(self.wishes_dir), lambda w: self.again.append(dict(w)), self.signal, self.show
-        )
+        self.wishes = Wishes(launch, index, str(self.wishes_dir), self.resend, self.signal, self.show)
+
+    def resend(self, wish: Mapping[str, int]) -> None:
+        self.again.append(dict(wish))
 
     def signal(self, name: str) -> bool:
         if self.takes:
@@ -105,12 +107,15 @@ def test_pod_requests_ignore_damaged_files(tmp_path: Path) -> None:
     assert place.again == []
 
 
-@pytest.mark.parametrize(
-    "name", ["events/node-0.jsonl", "events/head.jsonl", "stop.json", "../../x", "final.json", "events/../x.jsonl"]
-)
-def test_pod_siblings_write_only_event_files_of_other_nodes(tmp_path: Path, name: str) -> None:
-    place = Place(tmp_path)
-    place.wish("siblings", siblings("text", name))
+OTHER = ("events/node-0.jsonl", "events/head.jsonl", "stop.json", "../../x", "final.json", "events/../x.jsonl")
+
+
+@pytest.mark.parametrize(("name", "apart"), [*((name, True) for name in OTHER), ("events/node-1.jsonl", False)])
+def test_pod_siblings_write_only_event_files_of_other_nodes_and_none_in_shared_directory(
+    tmp_path: Path, name: str, apart: bool
+) -> None:
+    place = Place(tmp_path, apart=apart)
+    place.wish("siblings", siblings(failure(), name))
     assert not Path(place.attempt.path, name).exists()
 
 
@@ -138,21 +143,12 @@ def test_pod_siblings_do_not_stop_learner_after_harmless_end(tmp_path: Path, fie
     assert place.stop() == {}
 
 
-def test_pod_siblings_write_no_events_in_shared_directory(tmp_path: Path) -> None:
-    place = Place(tmp_path, apart=False)
-    place.wish("siblings", siblings(failure()))
-    assert not Path(place.attempt.event_file("node-1")).exists()
-
-
 def test_printed_log_reads_rotated_files_and_skips_lost_output(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    attempt, directory = place.attempt, Path(place.attempt.learner_logs(1))
-    files = {"training-log.txt.1": b"b" * 10, "training-log.txt": b"c" * 5}
-    entries, base = [], 100
-    for name, data in files.items():
+    attempt = Place(tmp_path).attempt
+    directory, entries = Path(attempt.learner_logs(1)), []
+    for name, base, data in (("training-log.txt.1", 100, b"b" * 10), ("training-log.txt", 110, b"c" * 5)):
         (directory / name).write_bytes(data)
         entries.append({"inode": (directory / name).stat().st_ino, "base": base, "lines": 0})
-        base += len(data)
     write_cell(attempt.log_files(1), {"files": entries})
     printed = Printed(attempt, 1)
     assert printed.read(0, 100) == (100, b"b" * 10), "what was there is gone"
@@ -189,22 +185,24 @@ def test_pod_termination_message_of_other_nodes_holds_last_events(tmp_path: Path
     assert word.endswith(lines[-1]) and word.splitlines()[0] + "\n" in lines
 
 
+def seat_of(base: Path) -> Seat:
+    seat = Seat(str(base))
+    Path(seat.path).mkdir()
+    return seat
+
+
 @pytest.mark.parametrize("text", ["", "12", "x\n", "0\n", "1\n", "-5\n", "4194305000\n"])
 def test_seat_without_valid_shim_pid_has_no_processes(tmp_path: Path, text: str) -> None:
     """Whatever stands in the file: nobody's processes are taken for a learner's."""
-    seat = Seat(str(tmp_path))
-    Path(seat.path).mkdir()
+    seat = seat_of(tmp_path)
     Path(seat.file("begun")).write_text(text)
-    from ffdl_batch.controller.machine.processes import all_processes
-
     assert seat.shim == 0
     assert seat.members(all_processes()) == []
     assert seat.process_group() == 0
 
 
 def test_seat_shim_without_own_group_has_no_process_group(tmp_path: Path) -> None:
-    seat = Seat(str(tmp_path))
-    Path(seat.path).mkdir()
+    seat = seat_of(tmp_path)
     child = os.fork()
     if not child:
         os.read(os.pipe()[0], 1)
@@ -220,8 +218,7 @@ def test_seat_shim_without_own_group_has_no_process_group(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("line", ["", "id", "id x\n", "id 3"])
 def test_seat_end_is_unknown_if_exit_line_is_incomplete(tmp_path: Path, line: str) -> None:
-    seat = Seat(str(tmp_path))
-    Path(seat.path).mkdir()
+    seat = seat_of(tmp_path)
     Path(seat.file("ended")).write_text(line)
     assert seat.ended() is None
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +15,21 @@ import pytest
 from ffdl_batch.controller.gang.ports import LOOKS, await_free, is_taken, ports_on
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
+from ffdl_batch.domain.launch import LaunchFile, Network, Seat
+from tests.unit.controller.rig import launch_file
 
-HOST = LaunchFile(
-    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=2, ports=12000,
-    seats=(Seat(1), Seat(0), Seat(1)), network=Network(level="host"),
-)  # fmt: skip
+HOST = launch_file(learners=3, nodes=2, ports=12000, seats=(Seat(1), Seat(0), Seat(1)), network=Network(level="host"))
+
+
+def listen(server: socket.socket, host: str) -> int:
+    """The port at which it listens, which nobody else gets by chance: the system gives away those above 32768."""
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for port in range(10_000 + os.getpid() % 10_000, 32_768):
+        with suppress(OSError):
+            server.bind((host, port))
+            server.listen(1)
+            return port
+    raise AssertionError("all ports are taken")
 
 
 @pytest.fixture(params=["127.0.0.1", "", "::"])
@@ -26,9 +37,7 @@ def listener(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
     """Somebody who listens at a port that was free."""
     family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((request.param, 0))
-        made.listen(1)
+        listen(made, request.param)
         yield made
 
 
@@ -66,10 +75,7 @@ def test_port_is_taken_while_another_socket_listens(listener: socket.socket) -> 
 def test_port_is_free_with_connections_in_time_wait() -> None:
     """An earlier run's: its end keeps them for a minute."""
     with socket.socket() as server:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        port = port_of(server)
+        port = listen(server, "127.0.0.1")
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
             accepted.close()  # who closes first keeps the connection (TIME_WAIT)

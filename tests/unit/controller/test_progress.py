@@ -17,8 +17,8 @@ MIB, GIB = 1 << 20, 1 << 30
     ("line", "text"),
     [
         (
-            Progress(812, 10_000, 12 * GIB, 151 * GIB, 640 * MIB),
-            "812 of 10000 files, 12 GiB of 151 GiB, 640 MiB/s, 4 min left",
+            Progress(812, 9000, 12 * GIB, 151 * GIB, 640 * MIB),
+            "812 of 9000 files, 12 GiB of 151 GiB, 640 MiB/s, 4 min left",
         ),
         (Progress(0, 1, 0, 90, 1.0), "0 of 1 file, 0 B of 90 B, 1 B/s, 2 min left"),
         (Progress(0, 1, 0, GIB, 102_400), "0 of 1 file, 0 B of 1 GiB, 100 KiB/s, 2 h 55 min left"),

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.metrics.health import HANGS_MOST, Health
+from ffdl_batch.controller.metrics.meter import Meter
 from ffdl_batch.controller.metrics.pulse import REMEMBERED, Pulse, Silence, shown_by
+from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.usage import UsageSample, Use
+from tests.unit.controller.rig import launch_file, until
 
 HANG_S = 100.0
 
 
-def lived(
-    pulse: Pulse, until: int, *, step: int = 10, sign_each: int = 0, cpu: float = 0.0
-) -> list[tuple[int, Silence]]:
-    """Samples from 0 each `step` s; a sign each `sign_each` s (0 = the first alone); `cpu` cores are used."""
+def lived(pulse: Pulse, until: int, sign_each: int, cpu: float) -> list[tuple[int, Silence]]:
+    """Samples from 0 each 10 s; a sign each `sign_each` s (0 = the first alone); `cpu` cores are used."""
     found = []
-    for at in range(0, until + 1, step):
+    for at in range(0, until + 1, 10):
         shown = ((at // sign_each if sign_each else 0, 0),)
         silence = pulse.feel(float(at), shown, cpu * at)
         if silence is not None:
@@ -24,16 +32,18 @@ def lived(
     return found
 
 
-def test_pulse_reports_idle_silent_learner_once() -> None:
-    assert lived(Pulse(HANG_S), 1000) == [(100, Silence(100.0, idle=True))]
-
-
-def test_pulse_reports_no_hang_with_regular_output() -> None:
-    assert lived(Pulse(HANG_S), 1000, sign_each=90) == []
-
-
-def test_pulse_reports_no_hang_if_learner_computes_silently_from_start() -> None:
-    assert lived(Pulse(HANG_S), 10_000, cpu=1.0) == []
+@pytest.mark.parametrize(
+    ("until", "sign_each", "cpu", "found"),
+    [
+        (1000, 0, 0.0, [(100, Silence(100.0, idle=True))]),
+        (1000, 90, 0.0, []),
+        (10_000, 0, 1.0, []),  # it computes without a word from the start, and may be well
+    ],
+)
+def test_pulse_reports_idle_silent_learner_once_and_no_other(
+    until: int, sign_each: int, cpu: float, found: list[tuple[int, Silence]]
+) -> None:
+    assert lived(Pulse(HANG_S), until, sign_each, cpu) == found
 
 
 def test_pulse_reports_hang_if_busy_learner_stops_its_regular_output() -> None:
@@ -62,14 +72,10 @@ def test_pulse_counts_idle_time_from_end_of_work(step: int) -> None:
     assert len(told) == 1 and abs(told[0] - (80 - step) - HANG_S) <= HANG_S / REMEMBERED
 
 
-def test_pulse_restarts_detection_after_output_resumes() -> None:
+@pytest.mark.parametrize(("cpu_s", "told"), [(0.0, [100, 350]), (None, [])])
+def test_pulse_restarts_detection_after_output_and_needs_processor_time(cpu_s: float | None, told: list[int]) -> None:
     pulse = Pulse(HANG_S)
-    assert [at for at in range(0, 500, 10) if pulse.feel(float(at), ((at // 250, 0),), 0.0)] == [100, 350]
-
-
-def test_pulse_reports_no_hang_without_processor_time() -> None:
-    pulse = Pulse(HANG_S)
-    assert [at for at in range(0, 500, 10) if pulse.feel(float(at), ((0, 0),), None)] == []
+    assert [at for at in range(0, 500, 10) if pulse.feel(float(at), ((at // 250, 0),), cpu_s)] == told
 
 
 def test_pulse_keeps_few_samples_at_high_sampling_rate() -> None:
@@ -86,3 +92,45 @@ def test_shown_by_returns_size_and_time_or_none_for_missing_file(tmp_path: Path)
     after = shown_by([str(path)])
     assert before == (None,)
     assert after == ((5, path.stat().st_mtime_ns),)
+
+
+# ------------------------------------------------------------------------------------- what a node controller reports
+
+
+SAMPLE = UsageSample(0.0, "n1", None, {"1": Use(cpu_s=0.0)})
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> LaunchFile:
+    log = Path(AttemptDir(str(tmp_path / "attempt-1")).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.touch()
+    return launch_file(str(tmp_path / "attempt-1"), limits=Limits(hang_s=100.0))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(str(tmp_path / "events.jsonl"), "node-0")
+
+
+def test_health_limits_number_of_reported_hangs(launch: LaunchFile, journal: Journal) -> None:
+    health = Health(launch, [1], journal)
+    log = AttemptDir(launch.attempt_dir).training_log(1)
+    for number in range(3 * HANGS_MOST):
+        os.utime(log, (number, number))
+        for at in (0.0, 60.0, 120.0):
+            health.look(200.0 * number + at, {1: os.getpid()}, SAMPLE)
+    assert [event.kind for event in journal.events] == [EventKind.HANG] * HANGS_MOST
+
+
+def test_meter_uses_run_clock_for_hang_detection(
+    launch: LaunchFile, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the run stands still then; the node's does not."""
+    seen: list[float] = []
+    monkeypatch.setattr(Health, "look", lambda _self, now, *_: seen.append(now))
+    meter = Meter(launch, 0, [1], journal, clock=lambda: 42.0)
+    meter.begin(dict, {})
+    until(lambda: seen)
+    meter.finish()
+    assert set(seen) == {42.0}

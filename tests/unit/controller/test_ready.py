@@ -12,14 +12,11 @@ from ffdl_batch.controller.gang.ready import Gathering, Standing, Word, _sender_
 from ffdl_batch.controller.machine.processes import boot_id
 from ffdl_batch.controller.record.phases import Ended, PhaseFailed
 from ffdl_batch.domain.events import Event, EventKind, Scalar
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file
 
 K = EventKind
-LAUNCH = LaunchFile(
-    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=3,
-    limits=Limits(heartbeat_s=10.0, fence_s=120.0),
-)  # fmt: skip
+LAUNCH = launch_file(learners=3, nodes=3, limits=Limits(heartbeat_s=10.0, fence_s=120.0))
 
 
 def told(*kinds: tuple[EventKind, dict[str, Scalar]]) -> list[Event]:
@@ -87,9 +84,8 @@ class World:
 
 
 def test_gathering_returns_addresses_when_last_node_is_ready() -> None:
-    world = World(
-        {1: Word(told(began(1)))}, {2: Word(told(began(1), ready(1, "c")))}, {1: Word(told(began(1), ready(1, "b")))}
-    )
+    last = {1: Word(told(began(1), ready(1, "b")))}
+    world = World({1: Word(told(began(1)))}, {2: Word(told(began(1), ready(1, "c")))}, last)
     assert world.gathering().await_addresses("a") == ("a", "b", "c")
     assert world.at == 3.0
     assert world.asked == [1, 1, 1, 1, 2]  # a node that is not ready is the only one that is looked at
@@ -101,33 +97,30 @@ def test_await_neighbour_returns_first_other_node() -> None:
         assert world.gathering(rank).await_neighbour().host == f"n{other}"
 
 
-def test_gathering_ends_if_node_ended_before_it_was_ready() -> None:
-    world = World({1: Word(told(began(1), OVER))})
+@pytest.mark.parametrize("events", [[began(1), OVER], [began(1), ready(1), OVER]])
+def test_gathering_ends_if_node_ended_before_all_are_ready(events: list[tuple[EventKind, dict[str, Scalar]]]) -> None:
+    """It was told to end; who waits for a third node would start learners that have nobody to talk to."""
+    world = World({1: Word(told(*events))})
     with pytest.raises(Ended, match=r"node 1 \(n1\) ended before all nodes were ready") as caught:
         world.gathering().await_addresses("a")
     assert caught.value.reason == "stop"
 
 
-def test_gathering_ends_if_ready_node_ended_before_others_are_ready() -> None:
-    """It was told to end; who waits for a third node would start learners that have nobody to talk to."""
-    world = World({1: Word(told(began(1), ready(1), OVER))})
-    with pytest.raises(Ended):
-        world.gathering().await_addresses("a")
-
-
-def test_gathering_fails_if_node_heartbeat_stops() -> None:
-    world = World({1: Word(told(began(1)), 5.0)})
-    with pytest.raises(PhaseFailed, match=r"node 1 \(n1\) was not heard of for 135 s") as caught:
-        world.gathering().await_addresses("a")
-    assert (caught.value.code, world.at) == ("S106", 137.0)
-
-
-def test_gathering_fails_if_node_never_starts() -> None:
+@pytest.mark.parametrize(
+    ("word", "await_others", "message", "at"),
+    [
+        (Word(told(began(1)), 5.0), lambda one: one.await_addresses("a"), r"\(n1\) was not heard of for 135 s", 137.0),
+        (Word([]), Gathering.await_neighbour, "has not begun 300 s after", 301.0),
+    ],
+)
+def test_gathering_fails_if_node_never_starts_or_its_heartbeat_stops(
+    word: Word, await_others: Callable[[Gathering], object], message: str, at: float
+) -> None:
     """The job step goes on without it: nobody else would end the wait before the time limit."""
-    world = World({1: Word([])})
-    with pytest.raises(PhaseFailed, match="node 1 has not begun 300 s after") as caught:
-        world.gathering().await_neighbour()
-    assert (caught.value.code, world.at) == ("S106", 301.0)
+    world = World({1: word})
+    with pytest.raises(PhaseFailed, match=f"node 1 {message}") as caught:
+        await_others(world.gathering())
+    assert (caught.value.code, world.at) == ("S106", at)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +156,7 @@ def names(monkeypatch: pytest.MonkeyPatch, sender: str, own: str) -> None:
 
 @pytest.mark.parametrize(
     ("sender", "own", "address"),
-    [
-        ("10.0.0.5", "10.9.9.9", "10.0.0.5"),
-        ("127.0.0.1", "10.9.9.9", "10.9.9.9"),
-        ("", "10.9.9.9", "10.9.9.9"),
-    ],
+    [("10.0.0.5", "10.9.9.9", "10.0.0.5"), ("127.0.0.1", "10.9.9.9", "10.9.9.9"), ("", "10.9.9.9", "10.9.9.9")],
 )
 def test_own_address_prefers_route_address_unless_loopback_or_missing(
     monkeypatch: pytest.MonkeyPatch, sender: str, own: str, address: str

@@ -18,13 +18,11 @@ from ffdl_batch.controller.gang.rendezvous import (
     tf_config,
 )
 from ffdl_batch.controller.node.seats import Seats
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Seat
+from ffdl_batch.domain.launch import LaunchFile, Network, Seat
 from ffdl_batch.domain.mistakes import MOST_LEARNERS
+from tests.unit.controller.rig import launch_file
 
-PLAIN = LaunchFile(
-    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), names="learner-training-7",
-    network=Network(level="host"),
-)  # fmt: skip
+PLAIN = launch_file(names="learner-training-7", network=Network(level="host"))
 NODES = ("10.0.0.1", "10.0.0.2")
 TWO_BY_TWO = replace(PLAIN, learners=4, nodes=2, seats=tuple(Seat(n // 2, index=n) for n in range(4)), ports=12000)
 WITH_GPUS = replace(TWO_BY_TWO, seats=tuple(Seat(n // 2, index=n, gpus=2) for n in range(4)))
@@ -71,27 +69,27 @@ def test_meet_gives_each_learner_a_distinct_port_other_than_master_port() -> Non
 
 def test_place_values_set_role_index_and_role_command() -> None:
     values = [place_values(ROLES, learner_id) for learner_id in range(1, 6)]
-    assert [(one["role"], one["role_index"]) for one in values] == [
-        ("ps", "0"), ("chief", "0"), ("worker", "0"), ("worker", "1"), ("evaluator", "0"),
-    ]  # fmt: skip
+    roles = "ps 0, chief 0, worker 0, worker 1, evaluator 0"
+    assert ", ".join(f"{one['role']} {one['role_index']}" for one in values) == roles
     assert [one["command"] for one in values] == ["python ps.py"] + ["python main.py"] * 4
     plain = place_values(SPREAD, 2)
     assert (plain["role"], plain["role_index"], plain["master_port"]) == ("", "1", "29500")
     assert "command" not in plain  # a launch file that uses it without saying it is damaged
 
 
-def test_peer_values_set_name_address_and_master_address() -> None:
-    values = company_values(meet(TWO_BY_TWO, NODES), 4)
-    assert (values["name"], values["address"], values["master_addr"]) == (
-        "learner-training-7-3",
-        "10.0.0.2",
-        "10.0.0.1",
-    )
-
-
-def test_master_address_is_node_of_first_learner() -> None:
-    launch = replace(TWO_BY_TWO, seats=(Seat(1, index=0), Seat(0, index=1), Seat(0, index=2), Seat(1, index=3)))
-    assert company_values(meet(launch, NODES), 2)["master_addr"] == "10.0.0.2"
+@pytest.mark.parametrize(
+    ("nodes", "learner_id", "found"),
+    [
+        ((0, 0, 1, 1), 4, "learner-training-7-3 10.0.0.2 10.0.0.1"),
+        ((1, 0, 0, 1), 2, "learner-training-7-1 10.0.0.1 10.0.0.2"),
+    ],
+)
+def test_peer_values_set_name_address_and_address_of_first_learner(
+    nodes: tuple[int, ...], learner_id: int, found: str
+) -> None:
+    launch = replace(TWO_BY_TWO, seats=tuple(Seat(node, index=n) for n, node in enumerate(nodes)))
+    values = company_values(meet(launch, NODES), learner_id)
+    assert f"{values['name']} {values['address']} {values['master_addr']}" == found
 
 
 def test_level_none_maps_own_learner_to_loopback_and_others_to_nodes() -> None:
@@ -108,24 +106,25 @@ def test_level_none_maps_own_learner_to_loopback_and_others_to_nodes() -> None:
     ]
 
 
-@pytest.mark.parametrize(("level", "own"), [("none", "127.0.0.1"), ("host", "10.0.0.2")])
-def test_seats_values_use_addresses_visible_to_learner(tmp_path: Path, level: str, own: str) -> None:
-    seats = Seats(replace(SPREAD, network=Network(level=level), scratch_base=str(tmp_path)), "/l", 1)
+@pytest.mark.parametrize(
+    ("launch", "level", "own", "master"),
+    [
+        (SPREAD, "none", "127.0.0.1", "10.0.0.1"),
+        (SPREAD, "host", "10.0.0.2", "10.0.0.1"),
+        (PLAIN, "none", "127.0.0.1", "127.0.0.1"),
+        (PLAIN, "host", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_seats_values_use_addresses_visible_to_learner(
+    tmp_path: Path, launch: LaunchFile, level: str, own: str, master: str
+) -> None:
+    last = launch.learners
+    seats = Seats(replace(launch, network=Network(level=level), scratch_base=str(tmp_path)), "/l", last - 1)
     Path(seats.scratch).mkdir()
-    seats.meet(NODES)
-    values = seats.values(2)
-    assert (values["address"], values["master_addr"]) == (own, "10.0.0.1")
-    assert Path(values["hosts_file"]).read_text().splitlines()[2].split()[:2] == [own, "learner-training-7-1"]
-
-
-@pytest.mark.parametrize("level", ["none", "host"])
-def test_seats_use_loopback_as_master_for_single_learner(tmp_path: Path, level: str) -> None:
-    seats = Seats(replace(PLAIN, network=Network(level=level), scratch_base=str(tmp_path)), "/l", 0)
-    Path(seats.scratch).mkdir()
-    seats.meet()
-    values = seats.values(1)
-    assert (values["address"], values["master_addr"]) == ("127.0.0.1", "127.0.0.1")
-    assert "127.0.0.1 learner-training-7-0 " in Path(values["hosts_file"]).read_text()
+    seats.meet(*([NODES] if last > 1 else []))
+    values = seats.values(last)
+    assert (values["address"], values["master_addr"]) == (own, master)
+    assert f"\n{own} learner-training-7-{last - 1} " in Path(values["hosts_file"]).read_text()
 
 
 @pytest.mark.parametrize("level", ["job", "egress", "host"])
@@ -135,36 +134,25 @@ def test_seen_by_returns_same_peers_for_levels_with_network(level: str) -> None:
     assert seen_by(launch, peers, 2) == peers
 
 
+CLUSTER = {
+    "ps": ["10.0.0.1:12001"], "chief": ["10.0.0.1:12002"], "worker": ["10.0.0.2:12001", "10.0.0.2:12002"],
+}  # fmt: skip
+
+
+def task(role: str, index: int) -> dict[str, object]:
+    return {"type": role, "index": index}
+
+
 @pytest.mark.parametrize(
     ("launch", "learner_id", "expected"),
     [
-        (
-            SPREAD,
-            2,
-            {"cluster": {"worker": ["10.0.0.1:29501", "10.0.0.2:29501"]}, "task": {"type": "worker", "index": 1}},
-        ),
-        (
-            ROLES,
-            4,
-            {
-                "cluster": {
-                    "ps": ["10.0.0.1:12001"],
-                    "chief": ["10.0.0.1:12002"],
-                    "worker": ["10.0.0.2:12001", "10.0.0.2:12002"],
-                },
-                "task": {"type": "worker", "index": 1},
-            },
-        ),
+        (SPREAD, 2, {"cluster": {"worker": ["10.0.0.1:29501", "10.0.0.2:29501"]}, "task": task("worker", 1)}),
+        (ROLES, 4, {"cluster": CLUSTER, "task": task("worker", 1)}),
+        (ROLES, 5, {"cluster": CLUSTER, "task": task("evaluator", 0)}),  # which is not in the cluster
     ],
 )
 def test_tf_config_lists_cluster_and_own_task(launch: LaunchFile, learner_id: int, expected: object) -> None:
     assert json.loads(tf_config(meet(launch, NODES), learner_id)) == expected
-
-
-def test_tf_config_excludes_evaluator_from_cluster_but_names_its_task() -> None:
-    text = json.loads(tf_config(meet(ROLES, NODES), 5))
-    assert text["task"] == {"type": "evaluator", "index": 0}
-    assert sorted(text["cluster"]) == ["chief", "ps", "worker"]
 
 
 def test_tf_config_task_index_matches_position_in_cluster() -> None:

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.head.forgetting import forget_attempt, forget_template, remove
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
 from ffdl_batch.controller.machine.files import make_private
 from ffdl_batch.controller.node import seats as seats_module
 from ffdl_batch.controller.node.seats import Seats
+from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, needed_format
+from tests.unit.controller.rig import launch_file
 
 JOB = "training-0a1b2c3d4"
 
 
 def test_pick_secrets_maps_variables_to_secret_values() -> None:
     text = json.dumps({"hub": "h", "key": "k", "other": "o"})
-    assert pick_secrets(text, {"TOKEN": "hub", "KEY": "key", "AGAIN": "hub"}) == {
-        "TOKEN": "h",
-        "KEY": "k",
-        "AGAIN": "h",
-    }
+    found = pick_secrets(text, {"TOKEN": "hub", "KEY": "key", "AGAIN": "hub"})
+    assert found == {"TOKEN": "h", "KEY": "k", "AGAIN": "h"}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"hub": 1}', '{"hub": "hunter2'])
@@ -38,16 +38,16 @@ def test_pick_secrets_rejects_invalid_file_without_printing_values(text: str) ->
     assert error.value.__cause__ is None and error.value.__suppress_context__ is (text == '{"hub": "hunter2')
 
 
-def seats(tmp_path: Path, delivery: EnvDelivery, **changes: object) -> Seats:
+def seats(tmp_path: Path, delivery: EnvDelivery) -> Seats:
     attempt = JobDir(str(tmp_path / JOB)).attempt(1)
     for directory in (attempt.path, attempt.state):
         Path(directory).mkdir(parents=True)
     Path(attempt.environment).write_text(json.dumps({"TOKEN": "in-clear", "PLAIN": "p"}))
     Path(attempt.secrets).write_text(json.dumps({"hub": "it's\nsecret"}))
     command = LearnerCommand(("x", "{env_file}"), {"LEARNER_ID": "1"}, delivery, protected=("LEARNER_ID",))
-    launch = LaunchFile(
-        JOB, 1, f"{JOB}-1", str(tmp_path / JOB), attempt.path, "/bell", command, scratch_base=str(tmp_path),
-        secrets={"TOKEN": "hub", "LEARNER_ID": "hub"},
+    launch = launch_file(
+        attempt.path, job_id=JOB, token=f"{JOB}-1", job_dir=str(tmp_path / JOB), learner=command,
+        scratch_base=str(tmp_path), secrets={"TOKEN": "hub", "LEARNER_ID": "hub"},
     )  # fmt: skip
     assert needed_format(launch) == 2
     found = Seats(launch, AttemptDir(attempt.path).launch, 0)
@@ -85,7 +85,7 @@ def test_seats_pass_secrets_to_container_in_file_removed_after_reading(tmp_path:
 
 def test_seats_keep_environment_file_without_secrets(tmp_path: Path) -> None:
     found = seats(tmp_path, EnvDelivery.FILE)
-    found.launch = LaunchFile(**{**found.launch.__dict__, "secrets": {}})
+    found.launch = replace(found.launch, secrets={})
     file = Path(found.start(1).argv[1])
     found.hide(1)
     assert file.exists() and "in-clear" in file.read_text()
@@ -101,15 +101,13 @@ def test_leave_no_dumps_disables_core_dumps_for_process_and_children() -> None:
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *resource.getrlimit(resource.RLIMIT_CORE), flush=True)\n"
         "subprocess.run(['sh', '-c', 'ulimit -c'], check=True)\n"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", look], check=True, capture_output=True, text=True, env=dict(os.environ)
-    )
+    said = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
     assert said.stdout.split() == ["0", "0", str(hard), "0"]
 
 
 def test_seats_remove_secret_files_of_earlier_attempts(tmp_path: Path) -> None:
     found = seats(tmp_path, EnvDelivery.FILE)
-    found.launch = LaunchFile(**{**found.launch.__dict__, "attempt": 3})
+    found.launch = replace(found.launch, attempt=3)
     names = [f"ffdl-{JOB}-{number}-{rank}" for number, rank in ((1, 0), (1, 5), (2, 0), (3, 1), (12, 0))]
     for name in (*names, "ffdl-training-zzzzzzzzz-1-0"):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -117,3 +115,53 @@ def test_seats_remove_secret_files_of_earlier_attempts(tmp_path: Path) -> None:
     found.clear_earlier()
     left = {path.name for path in tmp_path.glob("ffdl-*")}
     assert left == {f"ffdl-{JOB}-3-1", f"ffdl-{JOB}-12-0", "ffdl-training-zzzzzzzzz-1-0"}
+
+
+# ------------------------------------------------------------------------------ when the files of secrets are removed
+
+
+DONE = FinalRecord("7", Outcome.COMPLETED, 1.0, stored=True, exit_code=0)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> LaunchFile:
+    """An attempt and a template with secrets."""
+    job = JobDir(str(tmp_path / "job"))
+    for attempt in (job.attempt(1), job.template):
+        Path(attempt.path).mkdir(parents=True)
+        Path(attempt.secrets).write_text("{}")
+    return launch_file(job.attempt(1).path, job_dir=job.path)
+
+
+@pytest.mark.parametrize(
+    ("final", "kept"),
+    [
+        (DONE, set()),
+        (replace(DONE, outcome=Outcome.HALTED), set()),
+        (replace(DONE, outcome=Outcome.FAILED, stored=False, error_code="S303"), {"attempt-1"}),
+        (replace(DONE, outcome=Outcome.HALTED, goes_on=GoesOn.SUCCESSOR), {"attempt-next"}),
+        (replace(DONE, outcome=Outcome.HALTED, goes_on=GoesOn.PLATFORM), set()),
+        (replace(DONE, outcome=Outcome.HALTED, goes_on=GoesOn.REQUEUE), {"attempt-1", "attempt-next"}),
+        (replace(DONE, outcome=Outcome.CANCELLED), {"attempt-1", "attempt-next"}),
+        (replace(DONE, outcome=Outcome.FAILED, error_code="S106"), {"attempt-1", "attempt-next"}),
+    ],
+)
+def test_secret_removal_keeps_only_files_that_later_runs_need(
+    launch: LaunchFile, final: FinalRecord, kept: set[str]
+) -> None:
+    """A run of the same attempt needs all of it, a successor the template, and what is owed is stored with it."""
+    forget_template(launch, final)
+    forget_attempt(launch, final)
+    assert {path.parent.name for path in Path(launch.job_dir).glob("*/secrets.json")} == kept
+
+
+def test_secret_removal_warns_about_file_it_cannot_remove(
+    launch: LaunchFile, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = AttemptDir(launch.attempt_dir)
+    remove(attempt)
+    remove(attempt)
+    assert capsys.readouterr().err == ""
+    Path(attempt.secrets).mkdir()
+    remove(attempt)
+    assert "secrets.json" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,15 +17,13 @@ from ffdl_batch.controller.learner.restarts import Restarts, count_restarts, pau
 from ffdl_batch.controller.machine.handover import Hand
 from ffdl_batch.controller.node.services import Services, at_work, is_training_over, left_behind
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile, LearnerCommand, Seat
+from ffdl_batch.domain.launch import RESTART_LEARNER, Seat
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file
 
 K = EventKind
 SEATS = (Seat(0, "ps", 0, service=True), Seat(0, "worker", 0), Seat(1, "worker", 1))
-LAUNCH = LaunchFile(
-    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=2, seats=SEATS,
-    limits=Limits(grace_s=60),
-)  # fmt: skip
+LAUNCH = launch_file(learners=3, nodes=2, seats=SEATS, limits=Limits(grace_s=60))
 
 
 class Told:
@@ -71,52 +69,32 @@ SAVED: dict[str, Scalar] = {"asked": True, "confirmed": True, "answered": True, 
 @pytest.mark.parametrize(
     ("told", "outcome", "code"),
     [
-        pytest.param(
-            all_began().ended(2).ended(3).ended(1, 143, ended_by="service").stored(1, 2, 3),
-            Outcome.COMPLETED, "000", id="ended because nobody needed it",
-        ),
-        pytest.param(
-            all_began().ended(2).ended(3).ended(1, 1).stored(1, 2, 3), Outcome.COMPLETED, "000",
-            id="failed when its peers were gone",
-        ),
-        pytest.param(
-            all_began().ended(2).ended(1, 1).ended(3).stored(1, 2, 3), Outcome.COMPLETED, "000",
-            id="failed a moment before the last of its peers was done",
-        ),
-        pytest.param(
-            all_began().ended(1).ended(2).ended(3).stored(1, 2, 3), Outcome.COMPLETED, "000", id="was done by itself",
-        ),
-        pytest.param(
-            all_began().ended(1, 7).ended(2, ended_by="stop").ended(3, ended_by="stop").stored(1, 2, 3),
-            Outcome.FAILED, "C201", id="failed early",
-        ),
-        pytest.param(
-            all_began().ended(2, 4).ended(1, 143, ended_by="stop").ended(3, ended_by="stop").stored(1, 2, 3),
-            Outcome.FAILED, "C201", id="a learner failed",
-        ),
-        pytest.param(
-            all_began().ended(2).ended(3).ended(1, 143, ended_by="service").stored(2, 3),
-            Outcome.FAILED, "S106", id="what it left is not stored",
-        ),
-        pytest.param(
-            all_began().ended(2).ended(1, 143, ended_by="service").stored(1, 2), Outcome.FAILED, "S106",
-            id="one learner's end is not known",
-        ),
-        pytest.param(
-            halted().ended(2, asked="halt").ended(3, asked="halt").ended(1, 143, asked="halt", ended_by="service")
-            .add(K.CHECKPOINT, 0, **SAVED).add(K.CHECKPOINT, 1, **SAVED).stored(1, 2, 3),
-            Outcome.HALTED, "000", id="halted",
-        ),
-        pytest.param(
-            halted().ended(1, 1, asked="halt").ended(2, asked="halt").ended(3, asked="halt", signalled=True)
-            .stored(1, 2, 3),
-            Outcome.HALTED, "000", id="halted, and it answered with a status of its own and no file",
-        ),
-        pytest.param(
-            halted().ended(1, asked="halt", signalled=True).ended(2, asked="halt").ended(3, asked="halt")
-            .stored(1, 2, 3),
-            Outcome.COMPLETED, "000", id="it alone heard the request, and the others were done",
-        ),
+        pytest.param(all_began().ended(2).ended(3).ended(1, 143, ended_by="service").stored(1, 2, 3),
+                     Outcome.COMPLETED, "000", id="ended because nobody needed it"),
+        pytest.param(all_began().ended(2).ended(3).ended(1, 1).stored(1, 2, 3), Outcome.COMPLETED, "000",
+                     id="failed when its peers were gone"),
+        pytest.param(all_began().ended(2).ended(1, 1).ended(3).stored(1, 2, 3), Outcome.COMPLETED, "000",
+                     id="failed a moment before the last of its peers was done"),
+        pytest.param(all_began().ended(1).ended(2).ended(3).stored(1, 2, 3), Outcome.COMPLETED, "000",
+                     id="was done by itself"),
+        pytest.param(all_began().ended(1, 7).ended(2, ended_by="stop").ended(3, ended_by="stop").stored(1, 2, 3),
+                     Outcome.FAILED, "C201", id="failed early"),
+        pytest.param(all_began().ended(2, 4).ended(1, 143, ended_by="stop").ended(3, ended_by="stop").stored(1, 2, 3),
+                     Outcome.FAILED, "C201", id="a learner failed"),
+        pytest.param(all_began().ended(2).ended(3).ended(1, 143, ended_by="service").stored(2, 3),
+                     Outcome.FAILED, "S106", id="what it left is not stored"),
+        pytest.param(all_began().ended(2).ended(1, 143, ended_by="service").stored(1, 2), Outcome.FAILED, "S106",
+                     id="one learner's end is not known"),
+        pytest.param(halted().ended(2, asked="halt").ended(3, asked="halt")
+                     .ended(1, 143, asked="halt", ended_by="service")
+                     .add(K.CHECKPOINT, 0, **SAVED).add(K.CHECKPOINT, 1, **SAVED).stored(1, 2, 3),
+                     Outcome.HALTED, "000", id="halted"),
+        pytest.param(halted().ended(1, 1, asked="halt").ended(2, asked="halt").ended(3, asked="halt", signalled=True)
+                     .stored(1, 2, 3),
+                     Outcome.HALTED, "000", id="halted, and it answered with a status of its own and no file"),
+        pytest.param(halted().ended(1, asked="halt", signalled=True).ended(2, asked="halt").ended(3, asked="halt")
+                     .stored(1, 2, 3),
+                     Outcome.COMPLETED, "000", id="it alone heard the request, and the others were done"),
     ],
 )  # fmt: skip
 def test_conclude_derives_outcome_of_job_with_services(told: Told, outcome: Outcome, code: str) -> None:
@@ -125,15 +103,13 @@ def test_conclude_derives_outcome_of_job_with_services(told: Told, outcome: Outc
 
 
 def test_conclude_names_failed_service() -> None:
-    found = conclude(
-        LAUNCH, all_began().ended(1, 7).ended(2, ended_by="stop").ended(3, 9).stored(1, 2, 3).events, terminated=False
-    )
+    told = all_began().ended(1, 7).ended(2, ended_by="stop").ended(3, 9).stored(1, 2, 3)
+    found = conclude(LAUNCH, told.events, terminated=False)
     assert (found.learner_id, found.exit_code) == (1, 7)
 
 
 @pytest.mark.parametrize(
-    ("service", "confirmed"),
-    [({"ended_by": "service"}, True), ({"ended_by": "halt"}, True), ({"exit_code": 3}, True)],
+    ("service", "confirmed"), [({"ended_by": "service"}, True), ({"ended_by": "halt"}, True), ({"exit_code": 3}, True)]
 )
 def test_checkpoint_answer_needs_no_confirmation_from_services(service: dict[str, Any], confirmed: bool) -> None:
     told = halted().ended(2, asked="halt").ended(3, asked="halt").ended(1, asked="halt", **service)
@@ -220,14 +196,6 @@ class Nodes:
         return self.told()
 
 
-@pytest.fixture
-def held() -> Iterator[threading.Event]:
-    """Work that waits for it hangs until the test is over."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
 def test_services_read_other_nodes_once_a_second_until_training_is_over() -> None:
     nodes = Nodes()
     services = Services(LAUNCH, cast("Any", nodes), Hand("files"))
@@ -244,10 +212,8 @@ def test_services_read_other_nodes_once_a_second_until_training_is_over() -> Non
 def test_services_read_only_nodes_with_training_learners() -> None:
     """Services by the hundred would read each other's files else."""
     seats = (Seat(0, "launcher"), *(Seat(number, "worker", number, service=True) for number in range(1, 9)))
-    nodes = Nodes()
-    Services(replace(LAUNCH, learners=9, nodes=9, seats=seats), cast("Any", nodes), Hand("files")).are_free(
-        0, asked=False
-    )
+    nodes, launch = Nodes(), replace(LAUNCH, learners=9, nodes=9, seats=seats)
+    Services(launch, cast("Any", nodes), Hand("files")).are_free(0, asked=False)
     assert (nodes.looks, nodes.asked) == (1, {0})
 
 
@@ -287,10 +253,7 @@ def test_services_retry_unreadable_event_files_and_warn_once(capsys: pytest.Capt
 
 # ------------------------------------------------------------------------------------------------------ started again
 
-AGAIN = LaunchFile(
-    "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=2, seats=SEATS,
-    restart=RESTART_LEARNER, restarts_max=3,
-)  # fmt: skip
+AGAIN = launch_file(learners=3, nodes=2, seats=SEATS, restart=RESTART_LEARNER, restarts_max=3)
 
 
 @pytest.mark.parametrize(("count", "seconds"), [(1, 1), (2, 2), (3, 4), (5, 16), (6, 30), (7, 30), (5000, 30)])
@@ -359,9 +322,7 @@ def test_restarts_return_error_if_learner_cannot_start() -> None:
     restarts = made_with(refuse)
     restarts.add(2, {}, 0.0)
     ((number, error),) = restarts.start_due(1.0)
-    assert number == 2
-    assert isinstance(error, FileNotFoundError)
-    assert not restarts.pending
+    assert (number, type(error), restarts.pending) == (2, FileNotFoundError, False)
 
 
 def test_restarts_drop_pending_learners_after_request(tmp_path: Path) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.controller.record.phases import PhaseFailed
+from ffdl_batch.controller.stores import storing
 from ffdl_batch.controller.stores.measured import show_growing, show_metrics
-from ffdl_batch.controller.stores.storing import do_each, store_logs
+from ffdl_batch.controller.stores.storing import do_each, store_logs, store_results
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+from ffdl_batch.domain.launch import LaunchFile, Stores
 from ffdl_batch.domain.metrics import Collecting
+from tests.unit.controller.rig import launch_file, refusal
 
 
 @pytest.fixture
@@ -29,9 +32,8 @@ def attempt(tmp_path: Path) -> AttemptDir:
 
 
 def launched(attempt: AttemptDir, kind: str = "tensorboard") -> LaunchFile:
-    job = str(Path(attempt.path).parent)
-    launch = LaunchFile("j", 1, "t", job, attempt.path, "/d", LearnerCommand((), {}), learners=2, learners_per_node=2)
-    return replace(launch, metrics=Collecting(kind) if kind else None)
+    job, metrics = str(Path(attempt.path).parent), Collecting(kind) if kind else None
+    return launch_file(attempt.path, job_dir=job, learners=2, learners_per_node=2, metrics=metrics)
 
 
 def show(attempt: AttemptDir, kind: str = "tensorboard", learners: tuple[int, ...] = (1, 2)) -> None:
@@ -43,15 +45,12 @@ def shown(attempt: AttemptDir, number: int) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(Path(attempt.learner_logs(number)).iterdir())}
 
 
-@pytest.mark.parametrize("refusal", [None, errno.EPERM, errno.EXDEV])
+@pytest.mark.parametrize("error", [None, errno.EPERM, errno.EXDEV])
 def test_show_metrics_puts_records_beside_each_learner_log(
-    attempt: AttemptDir, refusal: int | None, monkeypatch: pytest.MonkeyPatch
+    attempt: AttemptDir, error: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(refusal, "no links here")
-
-    if refusal is not None:
-        monkeypatch.setattr(os, "link", refused)
+    if error is not None:
+        monkeypatch.setattr(os, "link", refusal(error))
     for _ in range(2):  # storing is tried again
         show(attempt)
         assert shown(attempt, 1) == {"evaluation-metrics.txt": "records 1\n"}
@@ -78,25 +77,19 @@ def test_show_metrics_adds_no_file_for_own_records_or_without_metrics(attempt: A
 def test_show_metrics_warns_and_continues_if_records_cannot_be_linked(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "the disk is full")
-
-    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(os, "link", refusal(errno.ENOSPC))
     show(attempt)
     assert shown(attempt, 1) == {} and "is not stored with the log" in capsys.readouterr().err
     Path(attempt.learner_logs(2)).rmdir()
     show(attempt, learners=(2,))
 
 
-@pytest.mark.parametrize("refusal", [None, errno.EPERM])
+@pytest.mark.parametrize("error", [None, errno.EPERM])
 def test_show_growing_exposes_current_records_in_separate_directory(
-    attempt: AttemptDir, refusal: int | None, monkeypatch: pytest.MonkeyPatch
+    attempt: AttemptDir, error: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(refusal, "no links here")
-
-    if refusal is not None:
-        monkeypatch.setattr(os, "link", refused)
+    if error is not None:
+        monkeypatch.setattr(os, "link", refusal(error))
     place = show_growing(launched(attempt), 1)
     assert Path(place, "evaluation-metrics.txt").read_text() == "records 1\n"
     with Path(attempt.learner_metrics(1)).open("a") as file:
@@ -111,15 +104,9 @@ def test_show_growing_exposes_current_records_in_separate_directory(
 
 
 def test_show_metrics_retries_copy_after_disk_was_full(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(errno.EPERM, "no links here")
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "the disk is full")
-
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", refusal(errno.EPERM))
     with monkeypatch.context() as now:
-        now.setattr(os, "replace", full)
+        now.setattr(os, "replace", refusal(errno.ENOSPC))
         show(attempt)
         assert shown(attempt, 1) == {}
     show(attempt)
@@ -150,3 +137,20 @@ def test_do_each_runs_remaining_stores_after_expected_errors(capsys: pytest.Capt
     with pytest.raises(KeyError):
         do_each([lambda: fails(KeyError("at once")), lambda: done.append("four")])
     assert done == ["three"]
+
+
+def test_results_and_logs_are_sent_when_directory_store_fails(
+    attempt: AttemptDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(storing, "send_results", lambda *_, **__: sent.append("results"))
+    monkeypatch.setattr(storing, "send_logs", lambda *_, **__: sent.append("logs"))
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file, where a directory is to be\n")
+    launch = replace(launched(attempt), stores=Stores(logs=str(blocked), results=str(blocked)))
+    Path(attempt.results).mkdir()
+    stores: list[Callable[[], None]] = [lambda: store_results(launch), lambda: store_logs(launch, [1])]
+    for store in stores:
+        with pytest.raises(OSError, match="blocked"):
+            store()
+    assert sent == ["results", "logs"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +11,8 @@ from ffdl_batch.controller.head import step
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.launch import LaunchFile
+from tests.unit.controller.rig import launch_file
 
 BEGUN = (EventKind.STARTED,)
 OVER = (EventKind.STARTED, EventKind.ENDED)
@@ -21,15 +20,12 @@ OVER = (EventKind.STARTED, EventKind.ENDED)
 
 @pytest.fixture
 def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LaunchFile:
-    """An attempt on two nodes, whose srun sleeps."""
-    monkeypatch.setattr(step, "LOOK_S", 0.01)
-    monkeypatch.setattr(step, "LINGERS_S", 0.1)
+    """An attempt on two nodes, whose srun sleeps. Each call of runs() looks at the events."""
+    monkeypatch.setattr(step, "LOOK_S", 0.0)
+    monkeypatch.setattr(step, "LINGERS_S", 0.0)
     attempt = AttemptDir(str(tmp_path / "1"))
-    os.makedirs(attempt.events)  # noqa: PTH103 - AttemptDir gives texts
-    learner = LearnerCommand(("x",), {})
-    return LaunchFile(
-        "training-0", 1, "training-0-1", str(tmp_path), attempt.path, "/d", learner, nodes=2, step=("sleep", "60")
-    )
+    Path(attempt.events).mkdir(parents=True)
+    return launch_file(attempt.path, nodes=2, step=("sleep", "600"))
 
 
 def say(launch: LaunchFile, rank: int, kinds: Sequence[EventKind]) -> None:
@@ -49,33 +45,30 @@ def running(launch: LaunchFile) -> Iterator[Step]:
     child.process.wait()
 
 
-def lasts(child: Step, for_s: float = 0.3) -> bool:
-    """Whether it still runs after `for_s`, which is three times as long as it may linger."""
-    end = time.monotonic() + for_s
-    while child.runs() and time.monotonic() < end:
-        time.sleep(0.01)
-    return child.process.poll() is None
+def continues(child: Step) -> bool:
+    """Whether it still runs after three looks."""
+    return all(child.runs() for _ in range(3)) and child.process.poll() is None
 
 
-def test_step_ignores_events_of_earlier_run(running: Step) -> None:
-    assert lasts(running)
-
-
-@pytest.mark.parametrize("other", [(), BEGUN])
-def test_step_continues_while_one_node_has_not_ended(
-    running: Step, launch: LaunchFile, other: tuple[EventKind, ...]
+@pytest.mark.parametrize(("first", "second"), [((), ()), (OVER, ()), (OVER, BEGUN)])
+def test_step_continues_until_all_nodes_have_new_end_event(
+    running: Step, launch: LaunchFile, first: tuple[EventKind, ...], second: tuple[EventKind, ...]
 ) -> None:
-    say(launch, 0, OVER + OVER)
-    say(launch, 1, OVER + other)
-    assert lasts(running)
+    say(launch, 0, OVER + first)
+    say(launch, 1, OVER + second)
+    assert continues(running)
 
 
-def test_step_kills_launcher_that_outlives_all_nodes(
-    running: Step, launch: LaunchFile, capsys: pytest.CaptureFixture[str]
+def test_step_kills_launcher_that_outlives_all_nodes_for_too_long(
+    running: Step, launch: LaunchFile, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rank in (0, 1):
         say(launch, rank, OVER + OVER)
-    assert not lasts(running, 60.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(step, "LINGERS_S", 3600.0)
+        assert continues(running)
+    assert not running.runs()
+    assert running.process.poll() is not None
     assert "outlived the step's tasks" in capsys.readouterr().err
 
 
@@ -85,4 +78,4 @@ def test_step_continues_if_event_file_cannot_be_read(running: Step, launch: Laun
     path = Path(AttemptDir(launch.attempt_dir).event_file("node-1"))
     path.unlink()
     path.mkdir()
-    assert lasts(running)
+    assert continues(running)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from ffdl_batch.domain.limits import Lead, LeadFrom, Limits
 JOB = "training-0a1b2c3d4"
 CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.0, saved_at=5.0, newest="c")
 HALTED = Conclusion(Outcome.HALTED, True, message="x", interruption="timeout", checkpoint=CONFIRMED)
+UNCONFIRMED = replace(HALTED, outcome=Outcome.TIMED_OUT, checkpoint=Checkpoint(asked=True), error_code="C203")
 
 
 def plan(tmp_path: Path, **succession: object) -> LaunchFile:
@@ -45,6 +46,13 @@ def plan(tmp_path: Path, **succession: object) -> LaunchFile:
     (template / "environment.json").chmod(0o600)
     (template / ".script.sh.half").write_text("torn")
     return replace(planned, attempt=1, token=f"{JOB}-1", attempt_dir=job.attempt(1).path)
+
+
+def noted(launch: LaunchFile, **cell: object) -> LaunchFile:
+    """The platform has written into the attempt's control file."""
+    Path(launch.attempt_dir).mkdir(parents=True)
+    Path(AttemptDir(launch.attempt_dir).control).write_text(json.dumps({"attempt": 1, **cell}))
+    return launch
 
 
 def submitter(tmp_path: Path, body: str) -> tuple[str, ...]:
@@ -113,43 +121,37 @@ def test_submit_next_runs_command_under_lock_with_begun_mark(tmp_path: Path) -> 
     assert (Path(attempt.submit) / "reply").read_text().split() == ["held", "begun"]
 
 
-def test_submit_next_reports_refusal_and_keeps_begun_mark(tmp_path: Path) -> None:
-    argv = submitter(tmp_path, "print('Invalid qos', file=sys.stderr); sys.exit(1)\n")
-    launch = plan(tmp_path, submit=argv)
-    with pytest.raises(Refused, match="ended with 1: Invalid qos"):
+@pytest.mark.parametrize(
+    ("body", "timeout_s", "message", "begun"),
+    [
+        ("print('Invalid qos', file=sys.stderr); sys.exit(1)\n", 120.0, "ended with 1: Invalid qos", True),
+        ("time.sleep(600)\n", 0.2, r"did not answer in 0\.2 s", True),
+        ("", 120.0, "cannot be submitted", False),
+    ],
+)
+def test_submit_next_reports_failure_and_keeps_begun_mark_if_command_ran(
+    tmp_path: Path, body: str, timeout_s: float, message: str, begun: bool
+) -> None:
+    submit = submitter(tmp_path, body) if body else ("/nowhere/sbatch", "{script}")
+    launch = plan(tmp_path, submit=submit, timeout_s=timeout_s)
+    with pytest.raises(Refused, match=message):
         go(launch)
-    assert Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
+    assert Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists() is begun
 
 
-def test_submit_next_stops_waiting_for_hanging_command(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=r"did not answer in 0\.2 s"):
-        go(plan(tmp_path, submit=submitter(tmp_path, "time.sleep(60)\n"), timeout_s=0.2))
-
-
-def test_submit_next_removes_begun_mark_if_command_cannot_run(tmp_path: Path) -> None:
-    launch = plan(tmp_path, submit=("/nowhere/sbatch", "{script}"))
-    with pytest.raises(Refused, match="cannot be submitted"):
-        go(launch)
-    assert not Path(JobDir(launch.job_dir).attempt(2).submit_begun).exists()
-
-
-def test_submit_next_leaves_begun_submission_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_submit_next_does_not_submit_if_submission_is_begun_or_locked(tmp_path: Path, begun: bool) -> None:
     launch = plan(tmp_path, submit=submitter(tmp_path, "print(1)\n"))
     attempt = JobDir(launch.job_dir).attempt(2)
-    os.makedirs(attempt.submit)  # noqa: PTH103 - AttemptDir gives texts
-    Path(attempt.submit_begun).write_text("begun\n")
-    go(launch)
-    assert not Path(attempt.launch).exists() and not (Path(attempt.submit) / "reply").exists()
-
-
-def test_submit_next_leaves_locked_submission_unchanged(tmp_path: Path) -> None:
-    launch = plan(tmp_path, submit=submitter(tmp_path, "print(1)\n"))
-    attempt = JobDir(launch.job_dir).attempt(2)
-    os.makedirs(attempt.submit)  # noqa: PTH103 - AttemptDir gives texts
-    with (Path(attempt.submit) / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    Path(attempt.submit).mkdir(parents=True)
+    with (Path(attempt.submit) / "lock").open("w") as lock:
+        if begun:
+            Path(attempt.submit_begun).write_text("begun\n")
+        else:
+            fcntl.flock(lock, fcntl.LOCK_EX)
         go(launch)
-    assert not Path(attempt.submit_begun).exists()
+    assert not (Path(attempt.submit) / "reply").exists()
+    assert (Path(attempt.submit_begun).exists(), Path(attempt.launch).exists()) == (begun, not begun)
 
 
 @pytest.mark.parametrize("damage", ["missing", "torn", "foreign"])
@@ -179,13 +181,9 @@ def test_submit_next_rejects_missing_damaged_or_foreign_template(tmp_path: Path,
     ],
 )
 def test_next_lead_grows_with_checkpoint_time_unless_set_in_manifest(
-    tmp_path: Path,
-    lead_s: int | None,
-    origin: str,
-    took_s: float | None,
-    limit_s: float | None,
+    tmp_path: Path, lead_s: int | None, origin: str, took_s: float | None, limit_s: float | None,
     expected: tuple[int | None, str],
-) -> None:
+) -> None:  # fmt: skip
     launch = plan(tmp_path, lead_s=lead_s)
     launch = replace(launch, limits=replace(launch.limits, lead_s=lead_s, lead_from=LeadFrom(origin)))
     assert launch.succession is not None
@@ -194,9 +192,8 @@ def test_next_lead_grows_with_checkpoint_time_unless_set_in_manifest(
 
 
 def test_kept_environment_matches_names_and_prefixes() -> None:
-    assert kept_environment(("A", "B_*"), {"A": "1", "AA": "2", "B_": "3", "B_X": "4"}) == {
-        "A": "1", "B_": "3", "B_X": "4",
-    }  # fmt: skip
+    environ = {"A": "1", "AA": "2", "B_": "3", "B_X": "4"}
+    assert kept_environment(("A", "B_*"), environ) == {"A": "1", "B_": "3", "B_X": "4"}
     assert kept_environment((), {"A": "1"}) == {}
 
 
@@ -205,32 +202,31 @@ def test_kept_environment_matches_names_and_prefixes() -> None:
 
 def test_continuation_submits_successor_after_confirmed_checkpoint(tmp_path: Path) -> None:
     found = Chain(plan(tmp_path), "77").arrange(HALTED, 100.0, None)
-    assert (found.goes_on, found.attempt, found.spent) == (
-        GoesOn.SUCCESSOR, 2, Spent(timeouts=1, gpu_seconds=100.0),
-    )  # fmt: skip
+    spent = Spent(timeouts=1, gpu_seconds=100.0)
+    assert (found.goes_on, found.attempt, found.spent) == (GoesOn.SUCCESSOR, 2, spent)
     assert "checkpoint confirmed" in found.message and found.error_code == ""
 
 
-def test_continuation_stops_without_confirmed_checkpoint(tmp_path: Path) -> None:
-    nothing = replace(HALTED, outcome=Outcome.TIMED_OUT, checkpoint=Checkpoint(asked=True), error_code="C203")
-    found = Chain(plan(tmp_path), "77").arrange(nothing, 0.0, None)
+@pytest.mark.parametrize(
+    ("settings", "end", "message"),
+    [
+        ({}, UNCONFIRMED, r"no checkpoint was confirmed.*the chain ends here"),
+        ({"spent": Spent(timeouts=3)}, HALTED, "batch.retry.timeouts allows 3"),
+        ({"budget": Budget(gpu_seconds=7200.0), "spent": Spent(gpu_seconds=7000.0)}, HALTED,
+         "batch.retry.gpu_hours is 2"),
+    ],
+)  # fmt: skip
+def test_continuation_stops_without_confirmed_checkpoint_or_retry_budget(
+    tmp_path: Path, settings: dict[str, object], end: Conclusion, message: str
+) -> None:
+    found = Chain(plan(tmp_path, **settings), "77").arrange(end, 200.0, None)
     assert (found.goes_on, found.error_code) == (GoesOn.NO, "C203")
-    assert "the chain ends here" in found.message and "no checkpoint was confirmed" in found.message
-
-
-def test_continuation_stops_when_retry_budget_is_used_up(tmp_path: Path) -> None:
-    found = Chain(plan(tmp_path, spent=Spent(timeouts=3)), "77").arrange(HALTED, 0.0, None)
-    assert found.goes_on is GoesOn.NO and "batch.retry.timeouts allows 3" in found.message
-    capped = plan(tmp_path / "b", budget=Budget(gpu_seconds=7200.0), spent=Spent(gpu_seconds=7000.0))
-    found = Chain(capped, "77").arrange(HALTED, 200.0, None)
-    assert found.goes_on is GoesOn.NO and "batch.retry.gpu_hours is 2" in found.message
+    assert re.search(message, found.message), found.message
 
 
 @pytest.mark.parametrize(("wish", "interruption"), [("halt", "halt"), ("cancel", "timeout")])
 def test_continuation_stops_after_halt_or_cancel_request(tmp_path: Path, wish: str, interruption: str) -> None:
-    launch = plan(tmp_path)
-    os.makedirs(launch.attempt_dir)  # noqa: PTH103 - AttemptDir gives texts
-    Path(AttemptDir(launch.attempt_dir).control).write_text(json.dumps({"attempt": 1, "wish": wish}))
+    launch = noted(plan(tmp_path), wish=wish)
     found = Chain(launch, "77").arrange(HALTED, 0.0, None)
     assert (found.goes_on, found.interruption) == (GoesOn.NO, interruption)
     assert not Path(JobDir(launch.job_dir).attempt(2).path).exists()
@@ -277,9 +273,7 @@ def test_continuation_adds_to_budget_spent_by_earlier_run(tmp_path: Path) -> Non
 
 def drilled(launch: LaunchFile, **cell: object) -> LaunchFile:
     """The platform has noted a drill with the attempt."""
-    os.makedirs(launch.attempt_dir)  # noqa: PTH103 - AttemptDir gives texts
-    Path(AttemptDir(launch.attempt_dir).control).write_text(json.dumps({"attempt": 1, "drill": "timeout", **cell}))
-    return launch
+    return noted(launch, **{"drill": "timeout", **cell})
 
 
 def test_drilled_timeout_continues_without_using_retry_budget(tmp_path: Path) -> None:
@@ -288,8 +282,7 @@ def test_drilled_timeout_continues_without_using_retry_budget(tmp_path: Path) ->
     assert (found.goes_on, found.interruption, found.played) == (GoesOn.SUCCESSOR, "timeout", True)
     assert found.spent == Spent(timeouts=3, gpu_seconds=100.0)
     assert found.message.startswith("a drill played a time limit; checkpoint confirmed after 4.0 s; in earnest")
-    nothing = replace(HALTED, outcome=Outcome.TIMED_OUT, checkpoint=Checkpoint(asked=True), error_code="C203")
-    deaf = Chain(drilled(plan(tmp_path / "b"), run=1), "77").arrange(nothing, 0.0, None)
+    deaf = Chain(drilled(plan(tmp_path / "b"), run=1), "77").arrange(UNCONFIRMED, 0.0, None)
     assert (deaf.goes_on, deaf.error_code, deaf.spent) == (GoesOn.SUCCESSOR, "", Spent())
 
 

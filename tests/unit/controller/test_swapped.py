@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import threading
 import zipfile
 from collections.abc import Callable
@@ -22,7 +21,8 @@ from ffdl_batch.controller.stores.model import unpack
 from ffdl_batch.controller.stores.storing import store_logs
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores
+from ffdl_batch.domain.launch import Stores
+from tests.unit.controller.rig import launch_file, plant_link, plant_pipe, plant_socket
 
 SECRET = "what the user has outside\n"
 both_ways = pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
@@ -101,36 +101,18 @@ def test_copy_tree_copies_original_directory_if_parent_is_moved(tmp_path: Path, 
     assert everything_in(target) == "a learner's" * 2
 
 
-def make_link(path: Path, outside: Path) -> None:
-    path.symlink_to(outside / "file")
-
-
-def make_pipe(path: Path, outside: Path) -> None:
-    os.mkfifo(path)
-
-
-def make_socket(path: Path, outside: Path) -> None:
-    here = Path.cwd()
-    os.chdir(path.parent)  # their paths are short
-    try:
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(path.name)
-    finally:
-        os.chdir(here)
-
-
-def make_directory(path: Path, outside: Path) -> None:
+def plant_directory(path: Path, target: Path) -> None:
     path.mkdir()
 
 
-def make_nothing(path: Path, outside: Path) -> None:
+def plant_nothing(path: Path, target: Path) -> None:
     pass
 
 
 @both_ways
-@pytest.mark.parametrize("make", [make_link, make_pipe, make_socket, make_directory, make_nothing])
+@pytest.mark.parametrize("plant", [plant_link, plant_pipe, plant_socket, plant_directory, plant_nothing])
 def test_copy_tree_skips_file_replaced_by_another_type(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path, Path], None], link: bool
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path, Path], None], link: bool
 ) -> None:
     """Between the look at it and its opening."""
     source, target = tmp_path / "s", tmp_path / "t"
@@ -140,7 +122,7 @@ def test_copy_tree_skips_file_replaced_by_another_type(
 
     def become() -> None:
         (source / "file").unlink()
-        make(source / "file", outside)
+        plant(source / "file", outside / "file")
 
     once = Once(become)
 
@@ -239,10 +221,8 @@ def test_copy_tree_writes_nothing_through_replaced_target_directory(tmp_path: Pa
     assert not (target / "sub").is_symlink()
 
 
-@pytest.mark.parametrize("times", [1, 100])
-def test_make_below_never_uses_new_directory_replaced_by_link(
-    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
+def replace_new_directories(monkeypatch: pytest.MonkeyPatch, times: int, outside: Path) -> None:
+    """The first `times` directories that are made become links at once."""
     real, made = files.make_directory, []
 
     def plant(name: str, mode: int, *, dir_fd: int | None = None) -> None:
@@ -253,26 +233,27 @@ def test_make_below_never_uses_new_directory_replaced_by_link(
             os.symlink(outside, name, dir_fd=dir_fd)
 
     monkeypatch.setattr("ffdl_batch.controller.machine.directories.make_directory", plant)
-    if times == 1:
-        assert Path(make_below(str(tmp_path), ["state"])).is_dir()
-        assert not (tmp_path / "state").is_symlink()
-        return
+
+
+def test_make_below_makes_directory_again_if_link_replaced_it(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_new_directories(monkeypatch, 1, outside)
+    assert Path(make_below(str(tmp_path), ["state"])).is_dir()
+    assert not (tmp_path / "state").is_symlink()
+
+
+def test_make_below_fails_if_links_replace_its_directory_again_and_again(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_new_directories(monkeypatch, 100, outside)
     with pytest.raises(OSError, match=f"is no directory.*{tmp_path}/state"):
         make_below(str(tmp_path), ["state"])
 
 
 def test_store_logs_writes_nothing_through_replaced_store_directory(tmp_path: Path, outside: Path) -> None:
     job, store = tmp_path / "jobs" / "training-abc", tmp_path / "store"
-    launch = LaunchFile(
-        token="training-abc-1",
-        job_id="training-abc",
-        attempt=1,
-        attempt_dir=str(job / "attempt-1"),
-        job_dir=str(job),
-        doorbell=str(tmp_path / "doorbell"),
-        learner=LearnerCommand(("true",), {}),
-        stores=Stores("", str(store), ""),
-    )
+    launch = launch_file(str(job / "attempt-1"), job_dir=str(job), stores=Stores("", str(store), ""))
     logs = Path(AttemptDir(launch.attempt_dir).learner_logs(1))
     logs.mkdir(parents=True)
     (logs / "file").write_text("said")

@@ -57,13 +57,8 @@ def test_cgroup_v2_reads_each_file_at_level_owned_by_job(tmp_path: Path, proc: P
     step = tmp_path / "cgroup" / "slurm" / "job_7" / "step_0"
     group(step, [], memory__current="9", memory__peak="9")
     group(step / "slurm", [1])
-    group(
-        step / "user",
-        [],
-        memory__current="700\n",
-        memory__peak="900\n",
-        io__stat="8:0 rbytes=5 wbytes=1\n8:16 rbytes=2 wbytes=3 rios=4\n",
-    )
+    io = "8:0 rbytes=5 wbytes=1\n8:16 rbytes=2 wbytes=3 rios=4\n"
+    group(step / "user", [], memory__current="700\n", memory__peak="900\n", io__stat=io)
     group(step / "user" / "task_0", [10, 11], cpu__stat="usage_usec 2500000\nuser_usec 1\n")
     found = find_own({10, 11, 12}, str(proc), str(tmp_path / "cgroup"))
     assert found is not None and found.read() == Use(2.5, 700, 900, 7, 4)
@@ -84,13 +79,8 @@ def test_cgroup_v1_reads_each_controller_hierarchy(tmp_path: Path, proc: Path) -
     lines = f"4:memory:{task}\n3:cpu,cpuacct:{task}\n2:blkio:/\n1:name=systemd:/\n0::/x\n"
     (proc / "self" / "cgroup").write_text(lines)
     root = tmp_path / "cgroup"
-    group(
-        root / "memory/slurm/job_7/step_0/task_0",
-        [10],
-        memory__usage_in_bytes="70\n",
-        memory__max_usage_in_bytes="90\n",
-    )
-    group(root / "cpu,cpuacct/slurm/job_7/step_0/task_0", [10], cpuacct__usage="1500000000\n")
+    group(root / f"memory{task}", [10], memory__usage_in_bytes="70\n", memory__max_usage_in_bytes="90\n")
+    group(root / f"cpu,cpuacct{task}", [10], cpuacct__usage="1500000000\n")
     found = find_own({10}, str(proc), str(root))
     assert found is not None and found.read() == Use(1.5, 70, 90, None, None)
     shutil.rmtree(root / "memory")
@@ -139,12 +129,15 @@ def test_learner_traffic_is_read_from_own_network_namespace(proc: Path) -> None:
     assert Trees(str(proc)).traffic(11) is None
 
 
+def compiled(library: Path, text: str) -> str:
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, "-x", "c", "-"], input=text, text=True, check=True)
+    return str(library)
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     place = tmp_path_factory.mktemp("nvml")
-    (place / "nvml.c").write_text(NVML)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", place / "libnvidia-ml.so.1", place / "nvml.c"], check=True)
-    return str(place / "libnvidia-ml.so.1")
+    return compiled(place / "libnvidia-ml.so.1", NVML)
 
 
 def test_gpu_usage_reads_devices_by_index_and_uuid(library: str) -> None:
@@ -158,9 +151,8 @@ def test_gpu_usage_is_disabled_without_driver_or_devices(library: str, tmp_path:
     gpus = Gpus({1: "0"}, str(tmp_path / "none.so"))
     assert [gpus.is_there, gpus.read(), gpus.is_there] == [True, (), False]
     assert not Gpus({1: "", 2: ""}, library).is_there
-    (tmp_path / "other.c").write_text("int nvmlInit(void) { return 0; }\n")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "other.so", tmp_path / "other.c"], check=True)
-    assert Gpus({1: "0"}, str(tmp_path / "other.so")).read() == ()
+    other = compiled(tmp_path / "other.so", "int nvmlInit(void) { return 0; }\n")
+    assert Gpus({1: "0"}, other).read() == ()
 
 
 def test_usage_sampler_writes_samples_that_can_be_decoded(tmp_path: Path, library: str) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.head import claim
+from ffdl_batch.controller.head.claim import claim_attempt
 from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, pay_debts, tell_newer
 from ffdl_batch.controller.machine.processes import identity
 from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
+from ffdl_batch.domain.launch import LaunchFile, encode
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file
 
 JOB = "training-0a1b2c3d4"
 FAR: dict[str, Scalar] = {"host": "elsewhere", "pid": 7, "boot_id": "b", "start_ticks": 1}
@@ -31,11 +34,9 @@ def refuse(_: float) -> None:
 def make(tmp_path: Path, number: int, **control: object) -> LaunchFile:
     job = JobDir(str(tmp_path / JOB))
     attempt = job.attempt(number)
-    os.makedirs(attempt.events)  # noqa: PTH103 - AttemptDir gives texts
-    launch = LaunchFile(
-        JOB, number, f"{JOB}-{number}", job.path, attempt.path, "/bell", LearnerCommand(("x",), {}),
-        limits=Limits(heartbeat_s=10.0, fence_s=120.0),
-    )  # fmt: skip
+    Path(attempt.events).mkdir(parents=True)
+    limits = Limits(heartbeat_s=10.0, fence_s=120.0)
+    launch = launch_file(attempt.path, job_id=JOB, attempt=number, job_dir=job.path, limits=limits)
     Path(attempt.launch).write_text(encode(launch))
     Path(attempt.control).write_text(json.dumps({"attempt": number, **control}))
     return launch
@@ -65,24 +66,39 @@ def two(tmp_path: Path) -> tuple[LaunchFile, AttemptDir]:
     return make(tmp_path, 1, wish="", drill=""), AttemptDir(make(tmp_path, 2).attempt_dir)
 
 
-def test_await_earlier_returns_if_earlier_attempt_has_ended(two: tuple[LaunchFile, AttemptDir]) -> None:
-    said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}))
-    await_earlier([two[0]], two[1], refuse, silent)
+STARTED, ENDED = (EventKind.STARTED, FAR), (EventKind.ENDED, dict[str, Scalar]())
 
 
-def test_await_earlier_returns_if_earlier_attempt_never_started(two: tuple[LaunchFile, AttemptDir]) -> None:
-    await_earlier([two[0]], two[1], refuse, silent)
-
-
-def test_await_earlier_waits_if_earlier_attempt_started_again_after_its_end(two: tuple[LaunchFile, AttemptDir]) -> None:
-    said(two[0], (EventKind.STARTED, FAR), (EventKind.ENDED, {}), (EventKind.STARTED, FAR))
-    beat(two[0], 0.0)
-    with pytest.raises(Waited):
+def waits(two: tuple[LaunchFile, AttemptDir]) -> bool:
+    """Whether the new attempt has to wait for the older one."""
+    try:
         await_earlier([two[0]], two[1], refuse, silent)
+    except Waited:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("events", "age_s", "waited"),
+    [
+        ([STARTED, ENDED], 0.0, False),
+        ([STARTED, ENDED, STARTED], 0.0, True),
+        ([STARTED], 0.0, True),
+        ([STARTED], 100.0, True),
+        ([STARTED], 140.0, False),
+    ],
+)
+def test_await_earlier_waits_for_remote_controller_until_it_has_ended_or_fence_time_is_over(
+    two: tuple[LaunchFile, AttemptDir], events: list[tuple[EventKind, dict[str, Scalar]]], age_s: float, waited: bool
+) -> None:
+    assert not waits(two), "it never started"
+    said(two[0], *events)
+    beat(two[0], age_s)
+    assert waits(two) is waited
 
 
 def test_await_earlier_reports_reason_once_and_clears_it_at_end(two: tuple[LaunchFile, AttemptDir]) -> None:
-    said(two[0], (EventKind.STARTED, FAR))
+    said(two[0], STARTED)
     beat(two[0], 0.0)
     told: list[str] = []
     left = [3]
@@ -101,29 +117,15 @@ def test_await_earlier_reports_reason_once_and_clears_it_at_end(two: tuple[Launc
     assert told == [why, ""]
 
 
-@pytest.mark.parametrize(("age_s", "waits"), [(0.0, True), (100.0, True), (140.0, False)])
-def test_await_earlier_waits_for_remote_controller_until_fence_time_is_over(
-    two: tuple[LaunchFile, AttemptDir], age_s: float, waits: bool
-) -> None:
-    said(two[0], (EventKind.STARTED, FAR))
-    beat(two[0], age_s)
-    if waits:
-        with pytest.raises(Waited):
-            await_earlier([two[0]], two[1], refuse, silent)
-    else:
-        await_earlier([two[0]], two[1], refuse, silent)
-
-
 def test_await_earlier_waits_for_local_controller_while_its_process_lives(two: tuple[LaunchFile, AttemptDir]) -> None:
     mine = identity(os.getpid())
     said(two[0], (EventKind.STARTED, mine))
     beat(two[0], 1000.0)
-    with pytest.raises(Waited):
-        await_earlier([two[0]], two[1], refuse, silent)
+    assert waits(two)
     changed: tuple[dict[str, Scalar], ...] = ({**mine, "start_ticks": 1}, {**mine, "boot_id": "earlier"})
     for dead in changed:
         said(two[0], (EventKind.STARTED, dead))
-        await_earlier([two[0]], two[1], refuse, silent)
+        assert not waits(two)
 
 
 def test_earlier_attempts_record_highest_newer_attempt_number(tmp_path: Path) -> None:
@@ -172,3 +174,39 @@ def test_pending_upload_process_is_killed_when_head_stops(tmp_path: Path, monkey
         pay_debts([made], refuse)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     assert not [c for c in children if b"600" in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
+# ------------------------------------------------------------------------------------------ which run gets an attempt
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> AttemptDir:
+    return AttemptDir(str(tmp_path))
+
+
+def test_claim_rejects_second_delivery_with_same_process_identity(attempt: AttemptDir) -> None:
+    """Process ids begin anew in each namespace: two heads of one node may have the same id, start and boot."""
+    assert claim_attempt(attempt, "101").run == 1
+    second = claim_attempt(attempt, "102")
+    assert (second.run, second.owner["native_id"]) == (0, "101")
+
+
+def test_claim_succeeds_when_rename_result_is_lost(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = claim._rename_into_place
+
+    def put_and_lose_the_answer(path: str, owner: dict[str, object]) -> bool:
+        put(path, owner)
+        return False
+
+    monkeypatch.setattr(claim, "_rename_into_place", put_and_lose_the_answer)
+    assert claim_attempt(attempt, "101").run == 1
+
+
+def test_claim_admits_same_native_job_only_after_first_run_dies(
+    attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert claim_attempt(attempt, "101").run == 1
+    monkeypatch.setattr(claim, "identity", lambda pid: {**identity(pid), "pid": pid + 1})
+    assert claim_attempt(attempt, "101").run == 0
+    monkeypatch.setattr(claim, "lives_here", lambda _: False)
+    assert claim_attempt(attempt, "101").run == 2

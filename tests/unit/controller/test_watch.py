@@ -12,16 +12,14 @@ from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node import watch as watching
 from ffdl_batch.controller.node.watch import Watch
 from ffdl_batch.domain.formats import FORMAT
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
 from ffdl_batch.domain.limits import Limits
+from tests.unit.controller.rig import launch_file, refusal
 
 
 @pytest.fixture(name="watch")
 def made(tmp_path: Path) -> Watch:
     (tmp_path / "attempt" / "events").mkdir(parents=True)
-    learner, path = LearnerCommand(("x",), {}), str(tmp_path / "attempt")
-    launch = LaunchFile("training-0", 2, "training-0-2", "/j", path, "/d", learner, limits=Limits(fence_s=5.0))
-    return Watch(launch, 0, [1])
+    return Watch(launch_file(str(tmp_path / "attempt"), attempt=2, limits=Limits(fence_s=5.0)), 0, [1])
 
 
 @pytest.mark.parametrize(("attempt", "fenced"), [(1, False), (2, False), (3, True), ("x", False)])
@@ -90,12 +88,8 @@ def test_watch_fences_node_when_heartbeat_fails_except_on_full_disk(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, error: int, is_fenced: bool
 ) -> None:
     """A dead disk is read from the cache for hours: no cell read there proves that no newer attempt has begun."""
-
-    def refuse(path: str) -> None:
-        raise OSError(error, "refused", path)
-
     watch.clock = SteppedTime()
-    monkeypatch.setattr(watching, "touch", refuse)
+    monkeypatch.setattr(watching, "touch", refusal(error))
     for later_s, expected in ((0.0, False), (4.9, False), (5.1, is_fenced)):
         watch.clock.at = 100.0 + later_s
         watch.look()

@@ -1,19 +1,31 @@
-"""Where data come from and results go, and what learners see of it."""
+"""Where data come from and results go, what learners see of it, what is cached, and what is mounted."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ffdl_batch.domain.gang import Load, Member, lay_on_one
 from ffdl_batch.domain.jobdir import JobDir
+from ffdl_batch.domain.launch import NodeCache
+from ffdl_batch.domain.mounting import Brought, Mounting, Mounts
 from ffdl_batch.domain.placeholders import fill, literal
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint, DataStore, Framework, JobSpec, StoreType
+from ffdl_batch.domain.spec import (
+    BatchOptions,
+    Checkpoint,
+    DataStore,
+    Framework,
+    ImageLocation,
+    JobSpec,
+    Staging,
+    StoreType,
+)
 from ffdl_batch.domain.staging import StoreKind, Transfer
 from ffdl_batch.runtimes.contract import Bind, container_layout
-from ffdl_batch.runtimes.data import Data, Subject, place_data
-from ffdl_batch.runtimes.layout import RequestRefused, Runtime, compose_start
+from ffdl_batch.runtimes.data import CACHE_PER_GPU, Data, Subject, place_data
+from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, compose_start
 
 JOB = JobDir("/s/{jobs}/training-0")
 FIRST = JOB.attempt(1)
@@ -78,11 +90,8 @@ def test_container_layout_gives_staged_store_the_paths_of_mounted_store() -> Non
     layout = container_layout(place_data(subject(COS)).places)
     assert (layout.data_dir, layout.result_dir) == ("/mnt/data/in/set", "/mnt/results/out/training-0")
     assert layout.checkpoint_dir == "/mnt/results/out/_wml_checkpoints"
-    found = [
-        Bind(bind.source.replace("{{", "{").replace("}}", "}"), bind.target, bind.read_only) for bind in layout.binds
-    ]
-    assert Bind(JOB.data(1), "/mnt/data/in/set", read_only=True) in found
-    assert Bind(FIRST.results, "/mnt/results/out/training-0") in found
+    assert Bind(literal(JOB.data(1)), "/mnt/data/in/set", read_only=True) in layout.binds
+    assert Bind(literal(FIRST.results), "/mnt/results/out/training-0") in layout.binds
 
 
 def test_container_layout_makes_copied_data_writable() -> None:
@@ -111,11 +120,9 @@ def test_compose_start_numbers_data_directories_of_several_stores() -> None:
     start = compose_start(spec, RUNTIME)
     env = {name: value for name, value in start.learner.env.items() if name.startswith("DATA_DIR")}
     assert env == {
-        "DATA_DIR": "/mnt/data/more",
-        "DATA_DIR_1": "/mnt/data/more",
-        "DATA_DIR_2": "/job/in/set",
+        "DATA_DIR": "/mnt/data/more", "DATA_DIR_1": "/mnt/data/more", "DATA_DIR_2": "/job/in/set",
         "DATA_DIR_3": "/job/data",
-    }
+    }  # fmt: skip
     assert set(env) <= set(start.learner.protected)
     assert start.learner.env["RESULT_DIR"] == "/job/out"
     assert start.staging == RUNTIME.staging
@@ -156,3 +163,133 @@ def test_compose_start_rejects_unusable_stores_at_their_field(
     (finding,) = refused.value.findings
     assert (finding.path, refused.value.not_yet) == (path, False)
     assert not path or finding.code == "C103"
+
+
+# --------------------------------------------------------------------------------------- what the nodes' cache serves
+
+
+REFERENCE = "docker://registry.example.org/a/b:c"
+CACHE = NodeCache("/cache", 10)
+CACHED = replace(RUNTIME, image=REFERENCE, program="singularity", cache=CACHE)
+
+
+def composed(runtime: Runtime, *stores: object) -> Start:
+    return compose_start(subject(*stores), runtime)  # type: ignore[arg-type]
+
+
+def test_compose_start_serves_registry_image_from_node_cache() -> None:
+    start = composed(CACHED)
+    assert start.cache == NodeCache("/cache", 10, REFERENCE, "singularity")
+    assert "{image}" in start.learner.argv
+    assert REFERENCE not in start.learner.argv
+    assert start.staging == CACHED.staging
+
+
+@pytest.mark.parametrize(
+    "change", [{"cache": None}, {"staging": ()}, {"image": "/i.sif"}, {"image": "library://a/b:c"}], ids=str
+)
+def test_compose_start_uses_image_path_if_cache_or_registry_does_not_apply(change: dict[str, object]) -> None:
+    start = composed(replace(CACHED, **change))  # type: ignore[arg-type]
+    assert start.cache is None
+    assert str(change.get("image", REFERENCE)) in start.learner.argv
+    assert start.staging == ()
+
+
+def private(runtime: Runtime, *stores: object) -> Start:
+    plain = subject(*stores)  # type: ignore[arg-type]
+    location = ImageLocation("registry.example.org", "a", user_name="${secret:me}", access_token="${secret:word}")
+    framework = replace(plain.spec.framework, image_location=location)
+    return compose_start(replace(plain, spec=replace(plain.spec, framework=framework)), runtime)
+
+
+def test_compose_start_fetches_private_image_into_cache_or_user_directory() -> None:
+    known = {"user_name": "me", "password": "word"}
+    assert private(CACHED).cache == NodeCache("/cache", 10, REFERENCE, "singularity", known)
+    without = replace(CACHED, cache=None, images="/jobs/images")
+    start = private(without, COS)
+    assert start.cache == NodeCache("", 0, REFERENCE, "singularity", known, "/jobs/images")
+    assert "{image}" in start.learner.argv
+    assert composed(without).cache is None
+    assert private(replace(without, image="/i.sif")).cache is None
+    with pytest.raises(RequestRefused, match=r"framework\.image_location\.access_token: the nodes do not see"):
+        private(replace(without, staging=()))
+
+
+def test_compose_start_uses_cache_for_data_without_registry_image() -> None:
+    assert composed(replace(CACHED, image="/i.sif"), COS).cache == NodeCache("/cache", 10, "", "singularity")
+    assert composed(replace(CACHED, image="/i.sif", cache=None), COS).cache is None
+
+
+def test_place_data_links_only_read_only_data_on_one_node() -> None:
+    both = place_data(subject(COS, replace(COPIED, training_results="")))
+    assert [fetch.link for fetch in both.fetches] == [True, False]
+    two = replace(subject(COS), gang=replace(lay_on_one([Member(Load(1, 1))] * 2), nodes_of=(0, 1), nodes=2))
+    assert [fetch.link for fetch in place_data(two).fetches] == [False]
+
+
+# --------------------------------------------------------------------------------------------------- what nodes mount
+
+
+READ = replace(COS, training_results="")
+COPY = replace(COPIED, training_results="")
+ONE = Mounts((0,), cache_bytes=CACHE_PER_GPU)
+
+
+def mounts(site: Mounting, *stores: DataStore, cache: NodeCache | None = None, **batch: object) -> Mounts | None:
+    given = subject(*stores)
+    spec = replace(given.spec, batch=replace(given.spec.batch, **batch))  # type: ignore[arg-type]
+    return compose_start(replace(given, spec=spec), replace(RUNTIME, mounting=site, cache=cache)).mounts
+
+
+def of(kind: StoreType, **connection: str) -> DataStore:
+    return replace(READ, effective_type=kind, connection=connection)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        of(StoreType.SWIFT_DATASTORE, auth_url="https://swift.example.org/v3"),
+        of(StoreType.GCS_DATASTORE),
+        of(StoreType.FSSPEC_DATASTORE, protocol="sftp", host="a.example.org"),
+    ],
+)
+def test_compose_start_mounts_other_store_types_that_rclone_supports(store: DataStore) -> None:
+    assert mounts(Mounting.AUTO, store) == ONE
+
+
+@pytest.mark.parametrize("site", [Mounting.AUTO, Mounting.ALWAYS])
+def test_compose_start_stages_store_of_unsupported_protocol_with_reason(site: Mounting) -> None:
+    other = of(StoreType.FSSPEC_DATASTORE, protocol="ftp", host="a.example.org")
+    must = site is Mounting.ALWAYS
+    brought = (Brought(0, "stores of the protocol ftp are not mounted"),)
+    assert mounts(site, other) == replace(ONE, transfers=(), must=must, brought=brought)
+    both = replace(ONE, transfers=(1,), must=must, brought=brought)
+    assert mounts(site, other, replace(READ, training_data="sets")) == both
+    assert mounts(Mounting.NEVER, other) is None
+
+
+AUTO, ALWAYS, NEVER = Mounting.AUTO, Mounting.ALWAYS, Mounting.NEVER
+MUST = replace(ONE, must=True)
+
+
+@pytest.mark.parametrize(
+    ("site", "stores", "options", "found"),
+    [
+        (AUTO, [COS], {}, ONE),
+        (ALWAYS, [COS], {}, MUST),
+        (NEVER, [COS], {}, None),
+        (ALWAYS, [COPY], {}, None),  # what is copied is never mounted
+        (AUTO, [COPY, READ], {}, replace(ONE, transfers=(1,))),
+        (NEVER, [COS], {"mount": AUTO}, ONE),  # the manifest has the last word
+        (NEVER, [COS], {"mount": ALWAYS}, MUST),
+        (ALWAYS, [COS], {"mount": NEVER}, None),
+        (ALWAYS, [COS], {"mount": None}, MUST),
+        (AUTO, [COS], {"cache": NodeCache("/cache")}, None),  # a cache comes first unless a mount is asked for
+        (ALWAYS, [COS], {"cache": NodeCache("/cache")}, MUST),
+        (ALWAYS, [COS], {"staging": Staging.AHEAD}, None),
+    ],
+)
+def test_compose_start_mounts_stores_by_site_manifest_cache_and_staging(
+    site: Mounting, stores: list[DataStore], options: dict[str, Any], found: Mounts | None
+) -> None:
+    assert mounts(site, *stores, **options) == found

@@ -27,12 +27,8 @@ def test_plan_metrics_starts_installed_collectors_from_their_path() -> None:
 
 def test_plan_metrics_needs_named_interpreter_for_archive_controller() -> None:
     metrics, archive = spec(EvaluationMetrics("file")), controller_arguments("/jobs/controller.pyz")
-    assert plan_metrics(metrics, "/opt/python", archive).collectors == (
-        "/opt/python",
-        "-I",
-        "-m",
-        "ffdl_batch.collectors",
-    )
+    found = plan_metrics(metrics, "/opt/python", archive)
+    assert found.collectors == ("/opt/python", "-I", "-m", "ffdl_batch.collectors")
     staging = ("/opt/ffdl/python", "-I", "-m", "ffdl_batch.staging")
     found = plan_metrics(metrics, "/usr/bin/python3", archive, staging)
     assert found.collectors == ("/opt/ffdl/python", "-I", "-m", "ffdl_batch.collectors")

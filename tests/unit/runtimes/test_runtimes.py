@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,12 @@ from ffdl_batch.runtimes.contract import (
     container_layout,
     learner_environment,
 )
-from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Subject, choose_network, compose_start, refusal
+from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, Subject, choose_network, compose_start, refusal
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
 ALONE = lay_on_one([Member(Load(1, 1))])
+SPEC = JobSpec("x", Framework("custom", "i", "true"))
 RUN = {"attempt": "2", "restart": "1", "resume": "1"}
 
 
@@ -61,9 +63,7 @@ def test_apptainer_argv_contains_binds_and_disables_network_by_default() -> None
 def test_apptainer_argv_adds_network_flags_for_each_mode(network: NetworkMode, there: str, absent: str) -> None:
     argv = apptainer_argv(Container("/i", network=network, gpus=GpuLibraries.AMD, program="singularity"))
     assert argv[0] == "singularity"
-    assert "--rocm" in argv
-    assert there in argv
-    assert absent not in argv
+    assert "--rocm" in argv and there in argv and absent not in argv
 
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", codec="utf-8"), max_size=20))
@@ -91,32 +91,18 @@ def test_bare_argv_contains_only_the_constant_shell_script() -> None:
 
 
 def test_container_layout_sets_learner_variables_for_mounted_stores() -> None:
-    layout = container_layout(
-        places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
-    )
-    env = {
-        k: fill(v, {**VALUES, "gpus": "3", **RUN})
-        for k, v in learner_environment(Learners("training-0", "a\r\nb", 2, 2.0), layout).items()
-    }
+    named = places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
+    layout = container_layout(named)
+    planned = learner_environment(Learners("training-0", "a\r\nb", 2, 2.0), layout)
+    env = {name: fill(value, {**VALUES, "gpus": "3", **RUN}) for name, value in planned.items()}
     expected = {
-        "DATA_DIR": "/mnt/data/in",
-        "RESULT_DIR": "/mnt/results/out/training-0",
-        "RESULT_BUCKET_DIR": "/mnt/results/out",
-        "CHECKPOINT_DIR": "/mnt/results/out/_wml_checkpoints",
-        "MODEL_DIR": "/job/model-code",
-        "LOG_DIR": "/job/logs",
-        "JOB_STATE_DIR": "/job",
-        "TRAINING_ID": "training-0",
-        "TRAINING_COMMAND": "a b",
-        "GPU_COUNT": "2.000000",
-        "NUM_LEARNERS": "2",
-        "LEARNER_ID": "2",
-        "LEARNER_NAME_PREFIX": "learner-training-0",
-        "CUDA_VISIBLE_DEVICES": "3",
-        "FFDL_ATTEMPT": "2",
-        "FFDL_RESTART": "1",
-        "RESUME": "1",
-    }
+        "DATA_DIR": "/mnt/data/in", "RESULT_DIR": "/mnt/results/out/training-0",
+        "RESULT_BUCKET_DIR": "/mnt/results/out", "CHECKPOINT_DIR": "/mnt/results/out/_wml_checkpoints",
+        "MODEL_DIR": "/job/model-code", "LOG_DIR": "/job/logs", "JOB_STATE_DIR": "/job", "TRAINING_ID": "training-0",
+        "TRAINING_COMMAND": "a b", "GPU_COUNT": "2.000000", "NUM_LEARNERS": "2", "LEARNER_ID": "2",
+        "LEARNER_NAME_PREFIX": "learner-training-0", "CUDA_VISIBLE_DEVICES": "3", "FFDL_ATTEMPT": "2",
+        "FFDL_RESTART": "1", "RESUME": "1",
+    }  # fmt: skip
     assert {name: env[name] for name in expected} == expected
     assert Bind("/d/in", "/mnt/data/in", read_only=True) in layout.binds
     assert Bind(JOB.checkpoints, "/mnt/results/out/_wml_checkpoints") in layout.binds
@@ -126,6 +112,8 @@ def test_container_layout_places_copied_data_below_job_directory() -> None:
     layout = container_layout(places(data_container="in", results_container="out", copied=True))
     assert (layout.data_dir, layout.result_dir, layout.result_bucket_dir) == ("/job/in", "/job/out", "")
     assert Bind(JOB.attempt(1).data, "/job/in") in layout.binds
+    bare = bare_layout(places(data_container="in", results_container="out", copied=True))
+    assert (bare.data_dir, bare.result_bucket_dir) == (JOB.attempt(1).data, "")
     same = container_layout(places(data_container="x", results_container="x", copied=True))
     assert (same.data_dir, same.result_dir) == ("/job/x", "/job/results/x")
 
@@ -137,30 +125,30 @@ def test_container_layout_uses_default_directories_without_container_names() -> 
 
 def test_layouts_use_bucket_checkpoints_when_checkpoints_are_shared() -> None:
     shared = places(results_container="out", results_bucket="/d/out", shared_checkpoints=True)
-    assert bare_layout(shared).checkpoint_dir == "/d/out/_wml_checkpoints"
+    assert bare_layout(shared).checkpoint_dir == checkpoints_on_host(shared) == "/d/out/_wml_checkpoints"
     assert not any(bind.source == JOB.checkpoints for bind in container_layout(shared).binds)
-
-
-def test_checkpoints_on_host_returns_job_or_shared_bucket_directory() -> None:
     assert checkpoints_on_host(places()) == JOB.checkpoints
-    shared = places(results_bucket="/d/out", shared_checkpoints=True)
-    assert checkpoints_on_host(shared) == "/d/out/_wml_checkpoints"
 
 
-@pytest.mark.parametrize(("command", "status"), [("true", 0), ("sh -c 'exit 6'", 6), ("syntax )", 2), ("(exit 4)", 4)])
-def test_learner_shell_records_exit_status_of_command(tmp_path: Path, command: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("command", "status", "recorded"),
+    [
+        ("true", 0, "0\n"),
+        ("sh -c 'exit 6'", 6, "6\n"),
+        ("syntax )", 2, "2\n"),
+        ("(exit 4)", 4, "4\n"),
+        ("kill -TERM $$", -15, None),
+        ("kill -KILL $$", -9, None),
+    ],
+)
+def test_learner_shell_records_exit_status_unless_it_is_killed(
+    tmp_path: Path, command: str, status: int, recorded: str | None
+) -> None:
     env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
     env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
     assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode == status
-    assert (tmp_path / ".ended-1").read_text() == f"{status}\n"
-
-
-@pytest.mark.parametrize("command", ["kill -TERM $$", "kill -KILL $$"])
-def test_learner_shell_records_no_exit_status_when_killed(tmp_path: Path, command: str) -> None:
-    env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
-    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
-    assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode < 0
-    assert not (tmp_path / ".ended-1").exists()
+    ended = tmp_path / ".ended-1"
+    assert (ended.read_text() if ended.exists() else None) == recorded
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "a\nb"])
@@ -174,17 +162,22 @@ def test_command_text_replaces_line_feeds_with_blanks(text: str, line: str) -> N
     assert command_text(text) == line
 
 
+def in_directory(container: str, mode: str) -> DataStore:
+    connection = {"path": "bucket", "mode": mode}
+    return DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, container, "out", connection)
+
+
+def composed(runtime: Runtime, *stores: DataStore) -> Start:
+    spec = replace(SPEC, data_stores=stores, base_dir="/home/a")
+    return compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), runtime)
+
+
 @pytest.mark.parametrize("image", ["", "/i.sif"], ids=["bare", "contained"])
-@pytest.mark.parametrize(
-    ("mode", "needed"), [("mount", ("/home/a/bucket/in",)), ("copy", ())], ids=["mounted", "copied"]
-)
+@pytest.mark.parametrize(("mode", "needed"), [("mount", ("/home/a/bucket/in",)), ("copy", ())])
 def test_compose_start_requires_data_directory_on_nodes_only_for_mounted_store(
     image: str, mode: str, needed: tuple[str, ...]
 ) -> None:
-    store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "out", {"path": "bucket", "mode": mode})
-    spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
-    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
-    assert start.data.needs_dirs == needed
+    assert composed(Runtime(image), in_directory("in", mode)).data.needs_dirs == needed
 
 
 @pytest.mark.parametrize("image", ["", "/i.sif"], ids=["bare", "contained"])
@@ -193,17 +186,13 @@ def test_compose_start_copies_data_only_if_store_names_training_data(
     image: str, container: str, source: str | None
 ) -> None:
     """A store of results alone would be copied into every attempt, results of other jobs and all."""
-    connection = {"path": "bucket", "mode": "copy"}
-    store = DataStore("d", StoreType.DIRECTORY, StoreType.DIRECTORY, container, "out", connection)
-    spec = JobSpec("x", Framework("custom", "i", "true"), data_stores=(store,), base_dir="/home/a")
-    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime(image))
+    start = composed(Runtime(image), in_directory(container, "copy"))
     assert [copy.source for copy in start.data.copies] == ([source] if source is not None else [])
     assert start.data.stores.results == "/home/a/bucket/out/training-0"
 
 
 def test_compose_start_requires_no_directory_without_data_store() -> None:
-    spec = JobSpec("x", Framework("custom", "i", "true"))
-    assert compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime()).data.needs_dirs == ()
+    assert composed(Runtime()).data.needs_dirs == ()
 
 
 NONE, LEVEL_JOB, LEVEL_EGRESS, HOST = NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST
@@ -229,9 +218,7 @@ LACKING = {LEVEL_JOB: refusal("batch.network", "n3 cannot", "choose another part
 def test_choose_network_selects_level_or_rejects_unavailable_request(
     asked: NetworkLevel, learners: int, provable: set[NetworkLevel], level: NetworkLevel | str
 ) -> None:
-    spec = JobSpec(
-        "x", Framework("custom", "i", "true"), resources=Resources(learners=learners), batch=BatchOptions(network=asked)
-    )
+    spec = replace(SPEC, resources=Resources(learners=learners), batch=BatchOptions(network=asked))
     mechanisms = {one: f"by {one}" for one in provable}
     if isinstance(level, NetworkLevel):
         chosen = choose_network(spec, mechanisms, lacking=LACKING)
@@ -242,7 +229,7 @@ def test_choose_network_selects_level_or_rejects_unavailable_request(
 
 
 def test_choose_network_explains_why_site_minimum_is_unavailable() -> None:
-    spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(learners=2))
+    spec = replace(SPEC, resources=Resources(learners=2))
     with pytest.raises(RequestRefused, match=r"asks for network level egress or tighter.*get host: n3 cannot"):
         choose_network(spec, {HOST: "none"}, LEVEL_EGRESS, LACKING)
     assert choose_network(spec, {HOST: "none", LEVEL_JOB: "vxlan"}, LEVEL_EGRESS).level == "job"
@@ -261,8 +248,7 @@ def test_choose_network_explains_why_site_minimum_is_unavailable() -> None:
 def test_choose_network_suggests_cure_when_site_minimum_is_unmet(
     asked: NetworkLevel, learners: int, minimum: NetworkLevel, cure: str
 ) -> None:
-    batch = BatchOptions(network=asked)
-    spec = JobSpec("x", Framework("custom", "i", "true"), resources=Resources(learners=learners), batch=batch)
+    spec = replace(SPEC, resources=Resources(learners=learners), batch=BatchOptions(network=asked))
     with pytest.raises(RequestRefused) as error:
         choose_network(spec, {HOST: "none"}, minimum)
     assert error.value.findings[0].cure == cure
@@ -270,8 +256,7 @@ def test_choose_network_suggests_cure_when_site_minimum_is_unmet(
 
 @pytest.mark.parametrize("level", [LEVEL_JOB, LEVEL_EGRESS])
 def test_compose_start_joins_job_network_with_hostname_and_hosts_file(level: NetworkLevel) -> None:
-    spec = JobSpec("x", Framework("custom", "i", "true"))
-    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), Runtime("/i.sif", network=level))
+    start = composed(Runtime("/i.sif", network=level))
     argv = start.learner.argv
     assert argv[argv.index("--netns-path") + 1] == "{netns}" and "--net" not in argv
     assert argv[argv.index("--hostname") + 1] == "{name}"
@@ -289,8 +274,7 @@ def test_compose_start_joins_job_network_with_hostname_and_hosts_file(level: Net
     ],
 )
 def test_compose_start_sets_hostname_only_for_container_without_network(runtime: Runtime, named: bool) -> None:
-    spec = JobSpec("x", Framework("custom", "i", "true"))
-    start = compose_start(Subject("training-0", spec, ALONE, JOB, JOB.attempt(1)), runtime)
+    start = composed(runtime)
     assert start.rendezvous.names == ("learner-training-0" if named else "")
     assert ("--hostname" in start.learner.argv) is named
     assert any("destination=/etc/hosts" in word for word in start.learner.argv) is named

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from ffdl_batch.controller.gang.launch_agent import install
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
+from tests.unit.controller.rig import LIMIT_S, until
 
 PREFIX = "learner-training-abc"
-LIMIT_S = 120.0
 LEARNERS = 3
 TELL = 'echo "$SLURM_PROCID/$SLURM_NTASKS on $LEARNER_ID local $SLURM_LOCALID node $SLURM_NODEID $SLURMD_NODENAME"'
 
@@ -70,11 +71,17 @@ class Learners:
             server.wait()
 
 
-def until(condition: Callable[[], bool], what: str = "it") -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+def open_when_read(pipe: Path) -> IO[str]:
+    """The named pipe for writing, once a process opens it for reading."""
+    opened: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):
+            opened.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(opened)
+
+    until(is_read, f"a reader of {pipe}")
+    return os.fdopen(opened[0], "w")
 
 
 @pytest.fixture
@@ -181,10 +188,10 @@ def test_srun_ends_tasks_on_other_learners_after_failure_with_kill_option(learne
     assert learners.run("srun -K bash -c '[ $SLURM_PROCID = 2 ] && exit 200; exec sleep 600'")[0] == 200
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGUSR1, 5), (signal.SIGUSR2, 5), (signal.SIGTERM, 5)])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM])
 @pytest.mark.parametrize("options", ["", "-n6", "-l"])
 def test_srun_forwards_signals_to_tasks_of_all_learners(
-    learners: Learners, number: signal.Signals, status: int, options: str
+    learners: Learners, number: signal.Signals, options: str
 ) -> None:
     name = number.name.removeprefix("SIG")
     wait = f'trap "echo told >told\\$SLURM_PROCID; exit 5" {name}; : >up$SLURM_PROCID; while :; do sleep 0.05; done'
@@ -193,8 +200,7 @@ def test_srun_forwards_signals_to_tasks_of_all_learners(
     until(lambda: len(list(learners.place.glob("up*"))) == count, "the tasks to begin")
     process.send_signal(number)
     process.communicate(timeout=LIMIT_S)
-    assert process.returncode == status
-    assert len(list(learners.place.glob("told*"))) == count
+    assert (process.returncode, len(list(learners.place.glob("told*")))) == (5, count)
 
 
 def test_script_continues_after_its_background_srun_is_killed(learners: Learners) -> None:
@@ -208,7 +214,7 @@ def test_srun_waits_for_launch_agent_and_reports_missing_one(learners: Learners)
     right = note.rename(note.with_name("right"))
     os.mkfifo(note)
     process = learners.begin("srun -N2 true")
-    with note.open("w") as wrong:  # which is open once the step reads it
+    with open_when_read(note) as wrong:
         assert process.poll() is None
         right.rename(note)  # for its next look, which comes soon
         wrong.write(f"{os.getpid()}\n")
@@ -258,13 +264,16 @@ def test_srun_starts_one_mpirun_over_all_learners(learners: Learners) -> None:
 
 
 def test_take_steps_exits_when_script_succeeds_but_not_when_it_fails(learners: Learners) -> None:
-    env, ended = learners.environment(1), learners.state / ".ended-1"
+    env, ended, later = learners.environment(1), learners.state / ".ended-1", learners.state / "later"
+    os.mkfifo(ended)
+    os.mkfifo(later)
     with subprocess.Popen(["take-steps", "bash", "job.sh"], env=env, cwd=learners.place) as process:
         try:
-            ended.write_text("3\n")
-            time.sleep(1.5)
-            assert process.poll() is None, "the platform ends the others, or starts the first one again"
-            ended.write_text("0\n")
+            with open_when_read(ended) as status:
+                later.rename(ended)
+                status.write("3\n")
+            with open_when_read(ended) as status:  # so it looks again after a failure
+                status.write("0\n")
             assert process.wait(LIMIT_S) == 0
         finally:
             process.kill()

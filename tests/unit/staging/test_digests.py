@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,17 @@ from ffdl_batch.staging.stores.store import Item
 
 MIB = 1 << 20
 ETAG = "0" * 32
+
+
+@contextmanager
+def opened(tmp_path: Path, data: bytes) -> Iterator[int]:
+    """The descriptor of a file with this content."""
+    (tmp_path / "file").write_bytes(data)
+    file = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def test_etag_functions_distinguish_md5_and_multipart_etags() -> None:
@@ -55,31 +68,24 @@ def test_ranges_cover_whole_size_without_overlap() -> None:
 
 @pytest.mark.parametrize(("name", "wanted"), [("crc32", "352441c2"), ("sha1", hashlib.sha1(b"abc").hexdigest())])
 def test_digest_of_hashes_byte_range_and_rejects_short_file(tmp_path: Path, name: str, wanted: str) -> None:
-    (tmp_path / "file").write_bytes(b"xabcx")
-    file = os.open(tmp_path / "file", os.O_RDONLY)
-    try:
+    with opened(tmp_path, b"xabcx") as file:
         assert digest_of(file, 1, 4, name) == wanted
         with pytest.raises(EOFError):
             digest_of(file, 0, 6, name)
-    finally:
-        os.close(file)
 
 
 def test_running_digest_accepts_parts_in_any_order_and_reads_each_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = os.urandom(10)
-    (tmp_path / "file").write_bytes(data)
-    file = os.open(tmp_path / "file", os.O_RDONLY)
+    data, pread = os.urandom(10), os.pread
     read: list[tuple[int, int]] = []
-    pread = os.pread
 
     def noted(descriptor: int, size: int, start: int) -> bytes:
         read.append((start, size))
         return pread(descriptor, size, start)
 
     monkeypatch.setattr(os, "pread", noted)
-    try:
+    with opened(tmp_path, data) as file:
         running = RunningDigest(file, "md5")
         running.came(4, 8)
         assert read == []
@@ -88,20 +94,14 @@ def test_running_digest_accepts_parts_in_any_order_and_reads_each_once(
         running.came(8, 10)
         assert running.hexdigest(10) == hashlib.md5(data).hexdigest()
         assert read == [(0, 4), (4, 4), (8, 2)]
-    finally:
-        os.close(file)
 
 
 def test_running_digest_is_correct_with_many_threads(tmp_path: Path) -> None:
     data = os.urandom(100_000)
-    (tmp_path / "file").write_bytes(data)
-    file = os.open(tmp_path / "file", os.O_RDONLY)
     starts = list(range(0, len(data), 100))
     random.Random(1).shuffle(starts)
-    try:
+    with opened(tmp_path, data) as file:
         running = RunningDigest(file, "sha256")
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda start: running.came(start, start + 100), starts))
         assert running.hexdigest(len(data)) == hashlib.sha256(data).hexdigest()
-    finally:
-        os.close(file)

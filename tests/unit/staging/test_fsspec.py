@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import socket
 from datetime import UTC, datetime
 
 import pytest
 
 from ffdl_batch.domain.staging import FaultClass
 from ffdl_batch.staging.stores.fsspec import _fault, _item
+from ffdl_batch.staging.stores.sftp import why_unreachable
 from ffdl_batch.staging.stores.store import UNKNOWN
 
 MD5 = hashlib.md5(b"1").digest()
@@ -18,12 +20,9 @@ MD5 = hashlib.md5(b"1").digest()
 
 @pytest.mark.parametrize(
     "more",
-    [
-        {"md5": MD5.hex()},
-        {"md5Hash": base64.b64encode(MD5).decode()},
-        {"content_settings": {"content_md5": bytearray(MD5)}},
-    ],
-)
+    [{"md5": MD5.hex()}, {"md5Hash": base64.b64encode(MD5).decode()},
+     {"content_settings": {"content_md5": bytearray(MD5)}}],
+)  # fmt: skip
 def test_fsspec_item_takes_md5_from_protocol_fields(more: dict[str, object]) -> None:
     item = _item("a", {"type": "file", "size": 1, "ETag": '"0x8D"', **more})
     assert item is not None
@@ -33,8 +32,7 @@ def test_fsspec_item_takes_md5_from_protocol_fields(more: dict[str, object]) -> 
 @pytest.mark.parametrize("value", ["", "no digest", b"short", None, 7, base64.b64encode(b"short").decode()])
 def test_fsspec_item_ignores_invalid_checksum(value: object) -> None:
     item = _item("a", {"type": "file", "size": 1, "md5": value})
-    assert item is not None
-    assert item.digests == {}
+    assert item is not None and item.digests == {}
 
 
 def test_fsspec_item_derives_etag_from_size_and_time_and_skips_links() -> None:
@@ -55,6 +53,10 @@ class ClientAuthenticationError(Exception):
     """As a library's own."""
 
 
+class ServiceBusy(Exception):
+    """As a library's own."""
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -66,20 +68,30 @@ class ClientAuthenticationError(Exception):
         (NotImplementedError(), FaultClass.REFUSED),
         (ValueError("a wrong option"), FaultClass.REFUSED),
         (ImportError("smbprotocol"), FaultClass.LIBRARY),
+        (ConnectionResetError(), None),
+        (TimeoutError(), None),
+        (EOFError(), None),
+        (OSError("Failure"), None),
+        (ServiceBusy(), None),
     ],
 )
-def test_fsspec_fault_classifies_permanent_failure(error: Exception, kind: FaultClass) -> None:
+def test_fsspec_fault_classifies_permanent_and_returns_none_for_temporary_failure(
+    error: Exception, kind: FaultClass | None
+) -> None:
     fault = _fault(error, "key")
-    assert fault is not None
-    assert fault.kind is kind
-
-
-class ServiceBusy(Exception):
-    """As a library's own."""
+    assert (fault and fault.kind) == kind
 
 
 @pytest.mark.parametrize(
-    "error", [ConnectionResetError(), TimeoutError(), EOFError(), OSError("Failure"), ServiceBusy()]
+    ("error", "said"),
+    [
+        (TimeoutError(), "h:22 did not answer within 5 s"),
+        (socket.gaierror(-2, "Name not known"), "h:22: the host's name cannot be looked up (Name not known"),
+        (OSError(113, "No route to host"), "h:22 cannot be reached: No route to host"),
+        (FileNotFoundError(2, "No such file"), ""),
+        (ValueError("q"), ""),
+    ],
 )
-def test_fsspec_fault_returns_none_for_temporary_failure(error: Exception) -> None:
-    assert _fault(error, "key") is None
+def test_why_unreachable_explains_network_errors_only(error: Exception, said: str) -> None:
+    why = why_unreachable(error, "h:22", 5.0)
+    assert why.startswith(said) and bool(why) == bool(said)

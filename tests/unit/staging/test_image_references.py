@@ -33,18 +33,11 @@ def test_parse_reference_reads_image_like_docker(text: str, meant: Reference) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "docker://",
-        "docker://a b",
-        "docker://quay.io/../x",
-        "docker://quay.io/a:",
-        "docker://quay.io/A",
-        "docker://a@b",
-        "docker://quay.io/a?x=y",
-        "docker://user:pass@quay.io/a",
-        "docker://quay.io:port/a",
+        "docker://", "docker://a b", "docker://quay.io/../x", "docker://quay.io/a:", "docker://quay.io/A",
+        "docker://a@b", "docker://quay.io/a?x=y", "docker://user:pass@quay.io/a", "docker://quay.io:port/a",
         "docker://-rf/a",
     ],
-)
+)  # fmt: skip
 def test_parse_reference_rejects_invalid_image_reference(text: str) -> None:
     with pytest.raises(Fault, match="no reference to an image"):
         parse_reference(text)
