@@ -15,7 +15,7 @@ from ffdl_batch.cli.report_state import LAG_S, Told, locked, new_rows, read_told
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.faults_report import FaultsReport
 from ffdl_batch.domain.incident_view import IncidentRow
-from ffdl_batch.ports.mail import MailNotSent, read_address, read_login, read_relay
+from ffdl_batch.ports.mail import read_address, read_login, read_relay
 
 NOW = 10_000.0
 
@@ -63,6 +63,17 @@ def test_reported_state_file_is_read_back_and_never_partial(tmp_path: Path) -> N
         write_told(str(path), Told(NOW))
     assert raised.value.code == ExitCode.TRY_AGAIN
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 9, "noticed_at": 1, "keys": []}', b"\xff"]
+)
+def test_damaged_reported_state_file_is_rejected_and_kept(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(damage)
+    with pytest.raises(Stop, match=f"{path}.*remove it") as raised:
+        read_told(str(path))
+    assert (raised.value.code, path.read_bytes()) == (ExitCode.BAD_MANIFEST, damage)
 
 
 def test_report_lock_times_out_while_another_report_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +143,3 @@ def test_read_login_hides_password_and_requires_private_file(tmp_path: Path) -> 
     path.chmod(0o644)
     with pytest.raises(ValueError, match="chmod 600"):
         read_login(path)
-
-
-def test_mail_not_sent_is_permanent_unless_marked_as_temporary() -> None:
-    assert (MailNotSent("x").may_pass, MailNotSent("x", may_pass=True).may_pass) == (False, True)

@@ -58,9 +58,20 @@ def test_receive_archive_rejects_path_that_is_file_and_directory(site: Site) -> 
         send(site, model_zip({"a": "1", "a/b": "2"}))
 
 
-def test_receive_archive_rejects_symbolic_link_entries(site: Site) -> None:
-    with pytest.raises(Refused, match="neither a file nor a directory"):
-        send(site, entry("link", stat.S_IFLNK | 0o777))
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFBLK, stat.S_IFCHR, stat.S_IFIFO, stat.S_IFSOCK])
+def test_receive_archive_rejects_links_devices_pipes_and_sockets(site: Site, kind: int) -> None:
+    before = kept(site)
+    with pytest.raises(Refused, match="'x' of the model archive is neither a file nor a directory"):
+        send(site, entry("x", kind | 0o777))
+    assert kept(site) == before
+
+
+def test_receive_archive_rejects_encrypted_entry(site: Site) -> None:
+    data, before = bytearray(model_zip({"a.py": "1"})), kept(site)
+    data[data.index(b"PK\x01\x02") + 8] |= 1  # the first flag in the directory of the archive
+    with pytest.raises(Refused, match=r"'a\.py' of the model archive is encrypted"):
+        send(site, bytes(data))
+    assert kept(site) == before
 
 
 @pytest.mark.parametrize("data", [b"", b"not a zip", model_zip()[:-10], b"PK\x05\x06" + b"\0" * 18])

@@ -168,11 +168,10 @@ class StoppedInSubmit:
 def get_on(deployer: Deployer) -> int:
     """Steps until one of them got on with a job, which the first need not: PostgreSQL skips a row on which the stopped
     daemon's own thread writes at that moment that the scheduler has not answered."""
-    for _ in range(100):
-        if done := deployer.step():
-            return done
+    deadline = time.monotonic() + 120
+    while not (done := deployer.step()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return 0
+    return done
 
 
 def deploy_by_other(site: Site) -> None:
