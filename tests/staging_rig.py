@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
 
 from ffdl_batch.domain.staging import (
@@ -31,6 +33,8 @@ from tests.fakes.s3_server import S3Server
 
 SECRET, KEY = "planted-Secret/Key+0123456789", "PLANTEDACCESSKEY0001"
 MIB = 1 << 20
+# Each run within this process makes a client of its own; the files that describe S3 are read once for all of them.
+vars(botocore.session)["create_loader"] = functools.cache(botocore.session.create_loader)
 
 
 @dataclass(frozen=True)
@@ -91,13 +95,11 @@ class StagingRig:
         """Store an object in parts; its ETag."""
         at = {"Bucket": self.bucket, "Key": key}
         upload = self.client.create_multipart_upload(**at)["UploadId"]
-        done = [
-            {
-                "PartNumber": n,
-                "ETag": self.client.upload_part(**at, UploadId=upload, PartNumber=n, Body=part)["ETag"],
-            }
+        etags = [
+            self.client.upload_part(**at, UploadId=upload, PartNumber=n, Body=part)["ETag"]
             for n, part in enumerate(parts, 1)
         ]
+        done = [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(etags, 1)]
         made = self.client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": done})
         return str(made["ETag"]).strip('"')
 
@@ -124,12 +126,12 @@ class StagingRig:
         )
         return replace(task, **changes)
 
-    def run(self, task: StageTask, *, check: bool = False) -> Outcome:
+    def run(self, task: StageTask, *, check: bool = False, lists: bool = False) -> Outcome:
         """Do it within this process."""
         output = self.directory / "output"
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            status = run_program(str(self.written(task)), check=check, output=descriptor)
+            status = run_program(str(self.written(task)), check=check, output=descriptor, lists=lists)
         finally:
             os.close(descriptor)
         return Outcome(status, lines_of(output.read_text()))

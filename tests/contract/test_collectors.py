@@ -28,17 +28,15 @@ LOSS = ExtractionGroup(
 )
 ENDLESS = ExtractionGroup("endless", "(x+x+)+y", scalars={"n": Measure("", "1")})
 MAIN = "import sys\nfrom ffdl_batch.collectors.__main__ import main\nsys.exit(main())\n"
-SMALL_BATCHES = "from ffdl_batch.collectors import lines, tensorboard\nlines.CHUNK_BYTES = 700\n"
-SMALL_BATCHES += "tensorboard.MOST_RECORDS = 10\n"
-SMALL_BATCHES += (
-    """
+SMALL_BATCHES = f"""
 import time
+from ffdl_batch.collectors import lines, tensorboard
 from ffdl_batch.collectors.ledger import Ledger
+lines.CHUNK_BYTES, tensorboard.MOST_RECORDS = 700, 10
 commit, left = Ledger.commit, iter(range(100))
 Ledger.commit = lambda *args: time.sleep(600) if next(left, None) is None else commit(*args)
-"""
-    + MAIN
-)  # who kills it may be late: after so many batches it does nothing more
+{MAIN}"""  # who kills it may be late: after so many batches it does nothing more
+SHORT_LIMIT = f"from ffdl_batch.collectors import limit\nlimit.LIMIT_S = 0.03\n{MAIN}"
 NO_LIMIT = f"from ffdl_batch.collectors import limit\nlimit.LIMIT_S = 1000\n{MAIN}"
 NO_PROTOBUF = f"import sys\nsys.modules['google.protobuf'] = None\n{MAIN}"
 
@@ -98,7 +96,7 @@ def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -110,15 +108,15 @@ def collecting(tmp_path: Path) -> Iterator[Collecting]:
 
 def test_regex_collector_records_every_match_once_after_kills(collecting: Collecting) -> None:
     collecting.spec("regex_extractor", LOSS, lookahead=2)
-    text = "".join(f"step {n}: loss={n / 4}\n" if n % 3 else f"noise\r{n}\r\n" for n in range(60_000))
-    (collecting.logs / "training-log.txt").write_text(text + "step 60001: loss=1")
+    text = "".join(f"step {n}: loss={n / 4}\n" if n % 3 else f"noise\r{n}\r\n" for n in range(20_000))
+    (collecting.logs / "training-log.txt").write_text(text + "step 20001: loss=1")
     rng = random.Random(7)
-    for _ in range(6):
+    for _ in range(4):
         collecting.killed_in_work(rng)
     left = len(collecting.records())
     collecting.stop.touch()
     said = collecting.ended(collecting.start())
-    steps = [*(n for n in range(60_000) if n % 3), 60_001]
+    steps = [*(n for n in range(20_000) if n % 3), 20_001]
     assert 0 < left < len(steps)
     assert [int(record.etimes["iteration"].value) for record in collecting.records()] == steps
     assert said == [{"event": "done", "records": len(steps), "notes": {}}]
@@ -126,10 +124,10 @@ def test_regex_collector_records_every_match_once_after_kills(collecting: Collec
 
 def test_tensorboard_collector_matches_tensorboard_loader_after_kills(collecting: Collecting) -> None:
     collecting.spec("tensorboard")
-    write(collecting.logs / "train", [(step, {"a": step / 3, "b": step}) for step in range(6000)])
-    write(collecting.logs / "val", [(step, {"c": step}) for step in range(2000)], new_style=True)
+    write(collecting.logs / "train", [(step, {"a": step / 3, "b": step}) for step in range(2000)])
+    write(collecting.logs / "val", [(step, {"c": step}) for step in range(1000)], new_style=True)
     rng = random.Random(8)
-    for _ in range(4):
+    for _ in range(3):
         collecting.killed_in_work(rng)
     left = len(collecting.records())
     grown = write_x(collecting.base / "x", [(step, tag, step / 7) for step in range(500) for tag in ("d", "e")])
@@ -149,7 +147,7 @@ def test_tensorboard_collector_matches_tensorboard_loader_after_kills(collecting
     ]
     assert 0 < left < len(collecting.records())
     assert sorted(found) == sorted(true)
-    assert len(true) == 15_000
+    assert len(true) == 6_000
 
 
 def test_collector_copies_learner_records_while_learner_runs(collecting: Collecting) -> None:
@@ -200,7 +198,7 @@ def test_collector_disables_slow_regex_and_continues_with_others(collecting: Col
     collecting.spec("regex_extractor", ENDLESS, LOSS)
     (collecting.logs / "training-log.txt").write_text(("x" * 60 + "\nstep 1: loss=1\n") * 10)
     collecting.stop.touch()
-    *notes, done = collecting.ended(collecting.start())
+    *notes, done = collecting.ended(collecting.start(SHORT_LIMIT))
     assert [note["kind"] for note in notes] == ["slow:endless", "off:endless"]
     assert done["records"] == 10
 

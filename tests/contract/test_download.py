@@ -6,12 +6,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.jobdir import Root
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.preloaded import FFDL
@@ -26,7 +27,7 @@ results, attempt = pathlib.Path(os.environ["RESULT_DIR"]), os.environ["FFDL_ATTE
 (results / "link").symlink_to("/etc/passwd")
 pathlib.Path(os.environ["CHECKPOINT_DIR"], "step").write_text("7")
 print("hello", flush=True)
-finish = pathlib.Path(sys.argv[1], "finish")
+finish = pathlib.Path(sys.argv[1])
 while not finish.exists():
     time.sleep(0.05)
 (results / "last").write_text("the end")
@@ -34,7 +35,7 @@ print("goodbye", flush=True)
 """
 MANIFEST = """\
 name: left
-framework: {{name: custom, version: python-numpy, command: python3 train.py '{base}'}}
+framework: {{name: custom, version: python-numpy, command: python3 train.py '{finish}'}}
 cpus: 1
 memory: 100MB
 {more}"""
@@ -52,65 +53,63 @@ class Desk:
 
     site: Site
     base: Path
+    jobs: dict[str, Path] = field(default_factory=dict)
+    """What lets each of them end."""
 
     def ask(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """One command, which ends with that code."""
+        env = {**self.site.environment(), "XDG_CACHE_HOME": str(self.base / "home")}
         done = preloaded.run(
-            [*FFDL, *words],
-            cwd=self.base / "desk",
-            env={**self.site.environment(), "XDG_CACHE_HOME": str(self.base / "home")},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+            [*FFDL, *words], cwd=self.base / "desk", env=env, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
         return done
 
     def submit(self, more: str = "") -> str:
         """A job that has printed its first line."""
-        (self.base / "manifest.yml").write_text(MANIFEST.format(base=self.base, more=more.format(base=self.base)))
+        finish = self.base / f"finish-{len(self.jobs)}"
+        (self.base / "manifest.yml").write_text(MANIFEST.format(finish=finish, more=more.format(base=self.base)))
         told = self.ask("submit", "--parsable", str(self.base / "manifest.yml"), str(self.base / "model"))
         job_id = told.stdout.strip()
-        until(lambda: "hello" in self.ask("logs", job_id).stdout, f"the training to begin; {self.site.log}")
-        until(lambda: self.site.state_of(job_id) == "PROCESSING", "the daemon to know that it did")
+        self.jobs[job_id] = finish
+        until(lambda: self.site.state_of(job_id) == "PROCESSING", lambda: f"the training to begin; {self.site.log}")
+        log = Path(Root(str(self.site.state)).job(job_id).attempt(1).training_log(1))
+        until(lambda: log.exists() and "hello" in log.read_text(), "its first line")
         return job_id
 
     def finish(self, job_id: str) -> dict[str, Any]:
         """Let the job end; the job."""
-        (self.base / "finish").touch()
-        self.ask("wait", "--timeout", "240", job_id)
-        job: dict[str, Any] = json.loads(self.ask("show", "--json", job_id).stdout)["job"]
+        self.jobs[job_id].touch()
+        job: dict[str, Any] = until(lambda: (found := self.show(job_id))["ended_at"] and found, f"{job_id} to end")
         return job
 
+    def show(self, job_id: str) -> dict[str, Any]:
+        return dict(self.site.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"])
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    base = tmp_path_factory.mktemp("download")
     for name in ("model", "desk", "home"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "model" / "train.py").write_text(TRAIN)
-    with site_in(tmp_path, more_environment={"FFDL_BACKEND": "local"}) as site:
-        made = Desk(site, tmp_path)
-        site.launch(program=PLAIN)
-        until(site.is_served, f"the daemon to answer; its log:\n{site.log}")
+        (base / name).mkdir()
+    (base / "model" / "train.py").write_text(TRAIN)
+    with site_in(base, more_environment={"FFDL_BACKEND": "local"}) as site:
+        made = Desk(site, base)
+        site.start(program=PLAIN)
         try:
             yield made
         finally:
-            (tmp_path / "finish").touch()
-            for job in json.loads(made.ask("list", "--json").stdout)["jobs"]:
-                made.ask("cancel", job["id"])
-                made.ask("wait", "--timeout", "240", job["id"], code=job_code(made, job["id"]))
+            for job_id in made.jobs:
+                site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
+                made.finish(job_id)
 
 
-def job_code(desk: Desk, job_id: str) -> int:
-    """What waiting for the job ends with, once it has ended."""
-    state = until(lambda: ended(desk, job_id), f"{job_id} to end")
-    return 0 if state == "COMPLETED" else 1
-
-
-def ended(desk: Desk, job_id: str) -> str:
-    state = str(json.loads(desk.ask("show", "--json", job_id).stdout)["job"]["state"])
-    return state if state in ("COMPLETED", "FAILED", "CANCELLED") else ""
+@pytest.fixture(scope="module")
+def ended(desk: Desk) -> str:
+    """A job that is complete."""
+    job_id = desk.submit()
+    assert desk.finish(job_id)["state"] == "COMPLETED"
+    return job_id
 
 
 def found_in(directory: Path) -> dict[str, bytes]:
@@ -132,6 +131,11 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     assert (out / "results" / "empty").stat().st_mtime > 1e9
     desk.ask("download", "--logs", job_id)
     assert found_in(out / "logs")["learner-1/training-log.txt"] == b"hello\n"
+    (desk.base / "desk" / "own").mkdir()
+    (desk.base / "desk" / "own" / "empty").write_text("my own")
+    refused = desk.ask("download", job_id, "--out", "own", code=1)
+    assert "not what the store has (empty)" in refused.stderr
+    assert found_in(desk.base / "desk" / "own") == {"empty": b"my own"}
 
     desk.finish(job_id)
     told = desk.ask("download", job_id)  # what an earlier call brought is replaced
@@ -154,21 +158,18 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     assert not list((desk.base / "home").rglob("sent"))
 
 
-def test_download_keeps_differing_local_files_without_force(desk: Desk) -> None:
-    job_id = desk.submit()
+def test_download_keeps_differing_local_files_without_force(desk: Desk, ended: str) -> None:
     out = desk.base / "desk" / "mine"
     out.mkdir()
     (out / "empty").write_text("my own")
-    refused = desk.ask("download", job_id, "--out", "mine", code=1)
+    refused = desk.ask("download", ended, "--out", "mine", code=1)
     assert "not what the store has (empty)" in refused.stderr
     assert "have them replaced (--force)" in refused.stderr
     assert found_in(out) == {"empty": b"my own"}
-    desk.finish(job_id)
-    desk.ask("download", job_id, "--out", "mine", code=1)
-    desk.ask("download", job_id, "--out", "mine", "--force")
+    desk.ask("download", ended, "--out", "mine", "--force")
     assert found_in(out) == RESULTS
     (out / "last").write_text("altered")
-    desk.ask("download", job_id, "--out", "mine", code=1)
+    desk.ask("download", ended, "--out", "mine", code=1)
 
 
 def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -> None:
@@ -180,37 +181,28 @@ def test_download_fetches_results_from_directory_store_of_manifest(desk: Desk) -
     got = found_in(desk.base / "desk" / job_id / "results")
     assert {name: got[name] for name in RESULTS} == RESULTS
     assert {"learner-1/training-log.txt", "_submitted_code/model.zip"} < set(got)
-    desk.ask("download", job_id, "--attempt", "1", "--out", "own")
-    assert found_in(desk.base / "desk" / "own") == RESULTS
+    desk.ask("download", job_id, "--attempt", "1", "--out", "first")
+    assert found_in(desk.base / "desk" / "first") == RESULTS
     (desk.base / "nfs" / "kept" / job_id).rename(desk.base / "nfs" / "kept" / "moved")
     gone = desk.ask("download", job_id, "--out", "again", code=1)
     assert f"{job_id} has no results (any more): {job['results']} is not there" in gone.stderr
 
 
-def test_download_rejects_unknown_job_or_attempt_and_file_as_output(desk: Desk) -> None:
-    job_id = desk.submit()
+def test_download_rejects_unknown_job_or_attempt_and_file_as_output(desk: Desk, ended: str) -> None:
     (desk.base / "desk" / "a-file").touch()
-    assert "a-file is no directory" in desk.ask("download", job_id, "--out", "a-file", code=2).stderr
-    assert "there is no attempt 2" in desk.ask("download", job_id, "--attempt", "2", code=2).stderr
+    assert "a-file is no directory" in desk.ask("download", ended, "--out", "a-file", code=2).stderr
+    assert "there is no attempt 2" in desk.ask("download", ended, "--attempt", "2", code=2).stderr
     assert "there is no job" in desk.ask("download", "training-zzzzzzzzz", code=1).stderr
 
 
-def test_client_fetches_results_of_ended_job_through_daemon(desk: Desk) -> None:
-    job_id = desk.submit()
-    desk.finish(job_id)
+def test_client_fetches_results_of_ended_job_through_daemon(desk: Desk, ended: str) -> None:
     program = (
         "import pathlib, sys; from ffdl_batch import Client; client = Client(); "
         "left = client.left.find(sys.argv[1]); assert not left.is_partial; "
         "print(client.left.bring(left, pathlib.Path(sys.argv[2])))"
     )
     target = desk.base / "by-wire"
-    done = preloaded.run(
-        [sys.executable, "-c", program, job_id, str(target)],
-        env=desk.site.environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    argv, env = [sys.executable, "-c", program, ended, str(target)], desk.site.environment()
+    done = preloaded.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
     assert found_in(target) == RESULTS

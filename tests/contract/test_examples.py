@@ -26,20 +26,20 @@ from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
 
 EXAMPLES = ROOT / "docs" / "examples"
 LIMIT_S = 180.0
-WAYS = ("signal", "halt file", "kill")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Example:
-    """`command` takes the seconds of a step; `ask_at` is a step that lies behind the first checkpoint of its own. With
-    `pause_s` after each, the steps from there on take half a minute: so long may it take until it is asked."""
+    """`command` takes the seconds of a step. Within `ask_after` steps of a run it makes a checkpoint of its own. With
+    `pause_s` after each, the steps that are left after three such runs take 25 s: so long may it take until it is
+    asked."""
 
     name: str
     command: str
     word: str
     steps: int
     result: str
-    ask_at: int
+    ask_after: int
     pause_s: float
 
     @property
@@ -59,7 +59,7 @@ ALL = (
 )
 
 
-@pytest.fixture(params=ALL, ids=lambda example: example.name)
+@pytest.fixture(scope="module", params=ALL, ids=lambda example: example.name)
 def example(request: pytest.FixtureRequest) -> Example:
     """Each example in turn."""
     assert isinstance(request.param, Example)
@@ -77,10 +77,12 @@ class Plain:
         shutil.copytree(example.model, base / "model")
         self.process: subprocess.Popen[bytes] | None = None
         self.runs = 0
+        self.before: dict[Path, int] = {}
 
     def start(self, pause_s: float = 0.0) -> subprocess.Popen[bytes]:
         """Start the command, in a process group of its own."""
         self.runs += 1
+        self.before = self.saved()
         env = {**os.environ, **{name: str(place) for name, place in self.places.items()}, "RESUME": str(self.runs - 1)}
         argv = ["bash", "-c", f"exec {self.example.command.format(pause=pause_s)}"]
         with self.log_path.open("wb") as log:
@@ -104,12 +106,13 @@ class Plain:
         found = self.places["CHECKPOINT_DIR"].iterdir()
         return {path: path.stat().st_mtime_ns for path in found if path.suffix != ".unfinished"}
 
-    def wait_for(self, step: int) -> None:
-        """Until the last run has logged that step, and there is a checkpoint: another process may save it."""
-        deadline = time.monotonic() + LIMIT_S
-        while not any(done >= step for done in self.steps) or not self.saved():
+    def wait_for_checkpoint(self) -> dict[Path, int]:
+        """Until the last run has made its steps and a new checkpoint, which another process may save; what is saved."""
+        before, deadline = self.before, time.monotonic() + LIMIT_S
+        while len(self.steps) < self.example.ask_after or self.saved() == before:
             assert time.monotonic() < deadline, self.log_path.read_text()
-            time.sleep(0.01)
+            time.sleep(0.02)
+        return self.saved()
 
     def interrupt(self, way: str) -> int:
         """Ask for the end, or force it; the exit status."""
@@ -138,50 +141,66 @@ class Plain:
             self.process.wait(LIMIT_S)
 
 
-@pytest.fixture
-def trainings(tmp_path: Path, example: Example) -> Iterator[tuple[Plain, Plain]]:
-    """One to be interrupted, one not."""
-    made = Plain(tmp_path / "interrupted", example), Plain(tmp_path / "whole", example)
+@contextlib.contextmanager
+def plain(base: Path, example: Example) -> Iterator[Plain]:
+    made = Plain(base, example)
     try:
         yield made
     finally:
-        for training in made:
-            training.clear()
+        made.clear()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_example_resumes_as_plain_process_after_signal_halt_file_or_kill(
-    trainings: tuple[Plain, Plain], way: str
+@pytest.fixture(scope="module")
+def whole_result(tmp_path_factory: pytest.TempPathFactory, example: Example) -> str:
+    """The result of an uninterrupted run."""
+    with plain(tmp_path_factory.mktemp("whole"), example) as whole:
+        result = whole.finish()
+        assert whole.steps == list(range(1, example.steps + 1))
+    return result
+
+
+def test_example_resumes_as_plain_process_after_signal_halt_file_and_kill(
+    tmp_path: Path, example: Example, whole_result: str
 ) -> None:
-    training, whole = trainings
-    example = training.example
-    training.start(example.pause_s)
-    training.wait_for(example.ask_at)
-    kept = training.saved()
-    status = training.interrupt(way)
-    first = training.steps
-    if way != "kill":
-        assert status == 0, training.log_path.read_text()
-        assert training.saved() != kept, "the request was answered by a new checkpoint"
-    assert example.steps > first[-1], "it was interrupted before its end"
-    result = training.finish()
+    seen: set[int] = set()
+    with plain(tmp_path, example) as training:
+        for way in ("signal", "halt file", "kill"):
+            training.start(example.pause_s)
+            kept = training.wait_for_checkpoint()
+            status = training.interrupt(way)
+            if way != "kill":
+                assert status == 0, training.log_path.read_text()
+                assert training.saved() != kept, "the request was answered by a new checkpoint"
+            assert example.steps > training.steps[-1], "it was interrupted before its end"
+            check_resumed(training, seen)
+            seen |= {*training.steps}
+        result = training.finish()
+        check_resumed(training, set())
+        seen |= {*training.steps}
+    assert seen == set(range(1, example.steps + 1))
+    assert result == whole_result
+
+
+def check_resumed(training: Plain, seen: set[int]) -> None:
+    """Its last run, but for the first one, began where the one before ended."""
+    if training.runs == 1:
+        return
     assert "going on" in training.log_path.read_text().splitlines()[0]
     assert training.steps[0] > 1
-    assert {*first, *training.steps} == set(range(1, example.steps + 1))
-    if way != "kill" and example.name != "restart-file":
-        assert not set(first) & set(training.steps), "no step ran twice"
-    assert result == whole.finish()
-    assert whole.steps == list(range(1, example.steps + 1))
+    if training.example.name != "restart-file":
+        assert not seen & {*training.steps}, "no step ran twice"
 
 
-def test_example_resumes_in_next_attempt_after_halt_by_controllers(tmp_path: Path, example: Example) -> None:
+def test_example_resumes_in_next_attempt_after_halt_by_controllers(
+    tmp_path: Path, example: Example, whole_result: str
+) -> None:
     model = {path.name: path.read_text() for path in example.model.iterdir() if path.is_file()}
     command = example.command.format(pause=example.pause_s)
     with rig(tmp_path / "platform") as run:
         run.have_controllers_do()
         run.write(command, model=model, checkpoints=run.job.checkpoints)
         head = run.start()
-        run.wait_for_log(f"{example.word} {example.ask_at}\n")
+        run.wait_for_log(f"{example.word} {example.ask_after}\n")
         _wish_halt(run)
         assert head.wait(LIMIT_S) == 0, run.errors
         final, first = run.final(), example.steps_in(run.log())
@@ -193,13 +212,8 @@ def test_example_resumes_in_next_attempt_after_halt_by_controllers(tmp_path: Pat
         assert run.final().outcome is Outcome.COMPLETED
         assert "going on" in run.log() and "RESUME=1" in run.log()
         assert {*first, *example.steps_in(run.log())} == set(range(1, example.steps + 1))
-        result = (Path(run.attempt.results) / example.result).read_text()
+        assert (Path(run.attempt.results) / example.result).read_text() == whole_result
         run.wait(lambda: run.processes() == [], "the end of all that was started")
-    whole = Plain(tmp_path / "whole", example)
-    try:
-        assert result == whole.finish()
-    finally:
-        whole.clear()
 
 
 def _wish_halt(run: Rig) -> None:
@@ -215,11 +229,5 @@ def begin_second(run: Rig, command: str, model: dict[str, str]) -> None:
     """The next attempt of the same job."""
     run.attempt = run.job.attempt(2)
     Path(run.attempt.path).mkdir(mode=0o700)
-    run.write(
-        command,
-        model=model,
-        attempt=2,
-        attempt_dir=run.attempt.path,
-        token=f"{JOB_ID}-2",
-        checkpoints=run.job.checkpoints,
-    )
+    second: dict[str, object] = {"attempt": 2, "attempt_dir": run.attempt.path, "token": f"{JOB_ID}-2"}
+    run.write(command, model=model, checkpoints=run.job.checkpoints, **second)  # type: ignore[arg-type]

@@ -125,9 +125,8 @@ def set_all(desk: Desk) -> None:
 
 
 def submitted(desk: Desk, path: str) -> str:
-    said = desk.run(
-        *FFDL_SUBMIT, "--parsable", path, str(desk.site.directory / "model"), LICENCE_KEY=VALUES["from-env"]
-    )
+    model = str(desk.site.directory / "model")
+    said = desk.run(*FFDL_SUBMIT, "--parsable", path, model, LICENCE_KEY=VALUES["from-env"])
     desk.submitted.append(said.strip())
     return desk.submitted[-1]
 
@@ -173,18 +172,16 @@ def test_secret_values_stay_in_private_files_and_learner_environment(desk: Desk)
     job_id = submitted(desk, path)
     assert await_up(desk, job_id, 1) == digests("hub")
 
-    own, first, template = f"jobs/{job_id}/secrets.json", f"jobs/{job_id}/attempt-1/secrets.json", ""
-    template = f"jobs/{job_id}/attempt-next/secrets.json"
+    own = f"jobs/{job_id}/secrets.json"
+    first, second, template = (f"jobs/{job_id}/attempt-{which}/secrets.json" for which in ("1", "2", "next"))
     store = {"secrets/hub": {"hub"}, "secrets/unused": {"unused"}}
     assert written(desk) == {**store, own: OWN, first: {"hub", *OWN}, template: {"hub", *OWN}}
     of_learner = search.in_processes("environ")
     assert of_learner, "the learner has them"
     for pid, names in of_learner.items():
         assert names == {"hub", *OWN}
-        assert (
-            environment_of(pid).get("LEARNER_ID", "1") == "1"
-            and environment_of(pid).get("TRAINING_ID", job_id) == job_id
-        )
+        environment = environment_of(pid)
+        assert (environment.get("LEARNER_ID", "1"), environment.get("TRAINING_ID", job_id)) == ("1", job_id)
     assert search.in_processes("cmdline") == {}
     for pid in of_learner:
         assert re.search("Max core file size +0 ", Path(f"/proc/{pid}/limits").read_text())
@@ -201,14 +198,10 @@ def test_secret_values_stay_in_private_files_and_learner_environment(desk: Desk)
 
     desk.site.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "timeout"})
     assert await_up(desk, job_id, 2) == digests("renewed"), "the attempt that the head made has what is set by then"
-    second = f"jobs/{job_id}/attempt-2/secrets.json"
     until(lambda: not (desk.site.state / first).exists(), "the first attempt's file to go")
     assert written(desk) == {
-        "secrets/hub": {"renewed"},
-        own: OWN,
-        second: {"renewed", *OWN},
-        template: {"renewed", *OWN},
-    }
+        "secrets/hub": {"renewed"}, own: OWN, second: {"renewed", *OWN}, template: {"renewed", *OWN},
+    }  # fmt: skip
 
     (desk.site.directory / "release").touch()
     desk.ffdl("wait", job_id)
@@ -284,22 +277,18 @@ def test_secrets_api_never_returns_or_logs_a_value(desk: Desk) -> None:
     assert written(desk) == {}
 
 
-@pytest.mark.parametrize(
-    ("argv", "given", "status", "words"),
-    [
+def test_secret_command_rejects_invalid_arguments_without_printing_value(desk: Desk) -> None:
+    for argv, given, status, words in (
         (("set", "n", "planted-1"), "", 2, "the value is no argument"),
         (("set", "a/b"), "x", 2, "cannot be a secret's name"),
         (("set", "n"), "", 2, "the value is empty"),
-        (("set", "n"), "x" * 70000, 2, "the value has more than 65536 bytes"),
+        (("set", "n"), "planted" * 10000, 2, "the value has more than 65536 bytes"),
         (("set", "n", "--from-file", "/nowhere"), "", 66, "/nowhere: No such file or directory"),
         (("rm", "n"), "", 1, "there is no secret 'n'"),
-    ],
-)
-def test_secret_command_rejects_invalid_arguments_without_printing_value(
-    desk: Desk, argv: tuple[str, ...], given: str, status: int, words: str
-) -> None:
-    desk.ffdl("secret", *argv, status=status, given=given)
-    assert words in desk.said.decode() and b"planted" not in desk.said
+    ):
+        desk.said = b""
+        desk.ffdl("secret", *argv, status=status, given=given)
+        assert words in desk.said.decode() and b"planted" not in desk.said
 
 
 def test_secret_set_prompts_for_value_without_echo(desk: Desk) -> None:

@@ -80,7 +80,7 @@ def test_staging_cache_adds_entry_when_object_changes(cached: CacheRig) -> None:
     assert len(cached.keys()) == 2
 
 
-def test_staging_cache_downloads_once_for_ten_concurrent_jobs(cached: CacheRig) -> None:
+def test_staging_cache_downloads_once_for_concurrent_jobs(cached: CacheRig) -> None:
     cached.put()
     go_on = threading.Event()
 
@@ -89,9 +89,9 @@ def test_staging_cache_downloads_once_for_ten_concurrent_jobs(cached: CacheRig) 
             go_on.wait(600)
 
     cached.staging.proxy.before = wait
-    links = [True, False] * 5
+    links = [True, False] * 2
     jobs = [cached.start(cached.task(link=link, rate_line_s=0.2, cache={"stale_s": 20.0})) for link in links]
-    until(lambda: sum(sees_who_fills(job) for job in jobs) == 9, "nine wait, and see how far it is")
+    until(lambda: sum(sees_who_fills(job) for job in jobs) == 3, "the others wait, and see how far it is")
     go_on.set()
     for job in jobs:
         job.done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +21,30 @@ from tests.staging_rig import MIB, rig
 __all__ = ["cached", "rig"]
 
 
-@pytest.mark.parametrize("damage", ["content", "gone", "added", "link", "record", "list"])
-def test_staging_cache_refills_damaged_entry_and_notes_it(cached: CacheRig, damage: str) -> None:
+def test_staging_cache_refills_damaged_entry_and_notes_it(cached: CacheRig) -> None:
     cached.put()
     _, (said,), _ = cached.run(cached.task())
-    tree, entry = Path(said.tree), Path(said.tree).parent
-    (tree / "deep").chmod(0o755)
-    victim = tree / "deep/b.bin"
-    victim.chmod(0o644)
-    if damage == "content":
-        victim.write_bytes(NOISE[::-1])
-    elif damage == "added":
-        (tree / "deep/more").write_bytes(b"1")
-    elif damage == "record":
-        (entry / "entry.json").write_text("{")
-    elif damage == "list":
-        (entry / "files.jsonl").write_text('["a')
-    else:
-        victim.unlink()
-        if damage == "link":
-            victim.symlink_to("/etc/passwd")
-    task = cached.task()
-    _, (said,), notes = cached.run(task)
-    assert said.filled
-    assert len(notes) == 1
-    assert "was damaged" in notes[0]
-    assert cached.files(task) == FILES
+    for damage in ("content", "added", "record", "list", "gone", "link"):
+        tree, entry = Path(said.tree), Path(said.tree).parent
+        (tree / "deep").chmod(0o755)
+        victim = tree / "deep/b.bin"
+        victim.chmod(0o644)
+        if damage == "content":
+            victim.write_bytes(NOISE[::-1])
+        elif damage == "added":
+            (tree / "deep/more").write_bytes(b"1")
+        elif damage == "record":
+            (entry / "entry.json").write_text("{")
+        elif damage == "list":
+            (entry / "files.jsonl").write_text('["a')
+        else:
+            victim.unlink()
+            if damage == "link":
+                victim.symlink_to("/etc/passwd")
+        task = cached.task()
+        _, (said,), (note,) = cached.run(task)
+        assert said.filled and "was damaged" in note, damage
+        assert cached.files(task) == FILES
 
 
 def test_staging_cache_verifies_entry_digests_once_after_reboot(cached: CacheRig) -> None:
@@ -108,25 +107,33 @@ def test_staging_cache_is_bypassed_when_write_fails_with_no_space(
     assert cached.half() == []
 
 
-@pytest.mark.parametrize("wrong", ["another's", "open to all", "another's part", "no directory"])
-def test_staging_cache_is_bypassed_when_directory_is_not_trustworthy(cached: CacheRig, wrong: str) -> None:
+def make_untrustworthy(cached: CacheRig) -> Iterator[str]:
+    """In one way after the other."""
+    root, own = Path(cached.shelf.root), os.getuid()
+    os.chown(cached.directory, 4321, 4321)
+    yield "another's"
+    os.chown(cached.directory, own, own)
+    cached.directory.chmod(0o777)
+    yield "open to all"
+    cached.directory.chmod(0o755)
+    root.mkdir()
+    os.chown(root, 4321, 4321)
+    yield "another's part"
+    root.rmdir()
+    cached.directory.rmdir()
+    cached.directory.write_text("")
+    yield "no directory"
+
+
+def test_staging_cache_is_bypassed_when_directory_is_not_trustworthy(cached: CacheRig) -> None:
     cached.put()
     cached.directory.mkdir()
-    if wrong == "another's":
-        os.chown(cached.directory, 4321, 4321)
-    elif wrong == "open to all":
-        cached.directory.chmod(0o777)
-    elif wrong == "another's part":
-        Path(cached.shelf.root).mkdir()
-        os.chown(cached.shelf.root, 4321, 4321)
-    else:
-        cached.directory.rmdir()
-        cached.directory.write_text("")
-    task = cached.task()
-    done, said, notes = cached.run(task)
-    assert (done.files, said, len(notes)) == (3, [], 1)
-    assert "the cache is not used" in notes[0]
-    assert cached.files(task) == FILES
+    for wrong in make_untrustworthy(cached):
+        task = cached.task()
+        done, said, notes = cached.run(task)
+        assert (done.files, said, len(notes)) == (3, [], 1), wrong
+        assert "the cache is not used" in notes[0]
+        assert cached.files(task) == FILES
 
 
 def test_staging_cache_evicts_least_recently_used_entry_that_is_not_locked(cached: CacheRig) -> None:

@@ -1,4 +1,4 @@
-"""The figures of staging, from the smallest run: both clients move everything, and are compared."""
+"""The figures of staging and of its cache, from the smallest run: both clients move everything, and are compared."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from ffdl_batch.controller.stores.mounting import lacking
 from tests.benchmarks import staging
+from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.staging import MOUNT, measure_staging
 
@@ -47,3 +48,19 @@ def test_staging_benchmark_raises_when_client_transfers_wrong_files(
     monkeypatch.setattr(staging, "PLAIN", lazy)
     with pytest.raises(RuntimeError, match="boto3 brought other files"):
         measure_staging(SMALLEST)
+
+
+def test_cache_benchmark_reports_all_measures_and_one_download() -> None:
+    figures = measure_cache(Knobs(rounds=1, staged_mib=1, staged_files=3, sharing=2))
+    assert [(one.benchmark, one.measure, one.unit, len(one.samples)) for one in figures] == [
+        (f"data set: {data}", measure, unit, count)
+        for data, rate in (("one file of 1 MiB", "MiB/s"), ("3 files of 1000 bytes", "files/s"))
+        for measure, unit, count in (
+            ("ready, and the cache filled", "s", 1),
+            ("the same", rate, 1),
+            ("ready at a hit", "s", 2),
+            ("the same", rate, 2),
+            ("downloads of 2 jobs at once", "times", 1),
+        )
+    ]
+    assert [one.samples[0] for one in figures if one.unit == "times"] == [1.0, 1.0]

@@ -14,7 +14,6 @@ import pytest
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
 from ffdl_batch.staging.stores.fsspec import FsspecStore
-from ffdl_batch.staging.stores.sftp import why_unreachable
 from tests import preloaded
 from tests.fakes.s3_server import free_port
 from tests.fakes.ssh_server import BreakingWire, SshServer
@@ -241,24 +240,6 @@ def test_sftp_store_reports_server_without_ssh_greeting(rig: StagingRig, ssh: Ss
         store = replace(store, options={**store.options, "timeout_s": "1"})
         outcome = rig.run(rig.task(store=store, tries=1))
     assert f"127.0.0.1:{port} did not greet as an SSH server does" in outcome.failed.message
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (TimeoutError(), "h:22 did not answer within 5 s"),
-        (
-            socket.gaierror(-2, "Name or service not known"),
-            "h:22: the host's name cannot be looked up (Name or service",
-        ),
-        (OSError(113, "No route to host"), "h:22 cannot be reached: No route to host"),
-        (FileNotFoundError(2, "No such file"), ""),
-        (ValueError("q"), ""),
-    ],
-)
-def test_why_unreachable_explains_network_errors_only(error: Exception, said: str) -> None:
-    why = why_unreachable(error, "h:22", 5.0)
-    assert why.startswith(said) and bool(why) == bool(said)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from tests.fakes.serving import serving
 from tests.staging_rig import StagingRig, rig
 
 __all__ = ["rig"]
@@ -31,10 +31,8 @@ class Office:
                 form = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 assert "assertion=" in form
                 office.asked += 1
-                said = (
-                    {"access_token": TOKEN, "expires_in": 3600} if office.status == 200 else {"error": "invalid_grant"}
-                )
-                body = json.dumps(said).encode()
+                given, refused = {"access_token": TOKEN, "expires_in": 3600}, {"error": "invalid_grant"}
+                body = json.dumps(given if office.status == 200 else refused).encode()
                 self.send_response_only(office.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -52,12 +50,8 @@ class Office:
 @pytest.fixture
 def office() -> Iterator[Office]:
     made = Office()
-    thread = Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with serving(made.server):
+        yield made
 
 
 def account(office: Office) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Note, Progress, Retry
-from ffdl_batch.staging.digests import digest_of
+from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
 from tests.staging_rig import MIB, StagingRig, rig
 
@@ -68,25 +67,6 @@ def test_stage_out_keeps_identical_object_with_other_part_sizes(rig: StagingRig)
     assert puts(rig) == []
 
 
-def test_stage_out_signs_content_md5_of_every_put(rig: StagingRig) -> None:
-    """It stands in for a digest of the body in the signature."""
-    lay(rig, {"small": b"1", "big": NOISE})
-    rig.run(rig.task(OUT, "job"))
-    signed = [
-        by for (method, _, _), by in zip(rig.proxy.requests, rig.proxy.authorizations, strict=True) if method == "PUT"
-    ]
-    assert len(signed) == 4
-    assert all("content-md5;" in by for by in signed)
-
-
-def test_stage_out_sends_small_file_without_expect_continue(rig: StagingRig) -> None:
-    """Nothing is asked before its body is sent."""
-    lay(rig, {"small": b"1"})
-    rig.run(rig.task(OUT, "job"))
-    assert rig.get("job/small") == b"1"
-    assert rig.proxy.expected == []
-
-
 def test_stage_out_keeps_newer_object_with_keep_newer(rig: StagingRig) -> None:
     lay(rig, {"late": b"earlier", "mine": b"1"})
     os.utime(rig.local / "late", (1_000_000_000, 1_000_000_000))
@@ -113,13 +93,19 @@ def test_stage_out_skips_links_pipes_and_invalid_names_with_note(rig: StagingRig
     assert all(part in whys for part in ("is a link", "is no file", "not UTF-8", "longer than 1024 bytes"))
 
 
-def test_stage_out_uploads_large_file_in_parts(rig: StagingRig) -> None:
-    lay(rig, {"big": NOISE})
+def test_stage_out_uploads_large_file_in_parts_and_small_file_at_once_with_signed_md5(rig: StagingRig) -> None:
+    """The MD5 stands in for a digest of the body in the signature. Nothing is asked before a body is sent."""
+    lay(rig, {"small": b"1", "big": NOISE})
     outcome = rig.run(rig.task(OUT, "job"))
-    assert rig.get("job/big") == NOISE
+    assert (rig.get("job/small"), rig.get("job/big")) == (b"1", NOISE)
     assert sum("partNumber=" in path for path in puts(rig)) == 3
-    assert outcome.of(Progress)[-1].bytes == len(NOISE)
+    assert outcome.of(Progress)[-1].bytes == len(NOISE) + 1
     assert rig.uploads() == []
+    asked = zip(rig.proxy.requests, rig.proxy.authorizations, strict=True)
+    signed = [by for (method, _, _), by in asked if method == "PUT"]
+    assert len(signed) == 4
+    assert all("content-md5;" in by for by in signed)
+    assert not any("small" in path for path in rig.proxy.expected)
 
 
 def test_stage_out_resends_file_that_is_written_during_upload(rig: StagingRig) -> None:
@@ -163,7 +149,7 @@ def test_stage_out_resumes_multipart_upload_after_kill(rig: StagingRig) -> None:
     lay(rig, {"big": NOISE})
     rig.proxy.rules = [Rule("PUT", "partNumber", after=2, hang_s=600)]
     killed = rig.start(rig.task(OUT, "job", parallel=1))
-    wait_for(lambda: any("partNumber=3" in path for _, path, _ in list(rig.proxy.requests)))
+    until(lambda: any("partNumber=3" in path for _, path, _ in list(rig.proxy.requests)), "the third part")
     killed.kill()
     killed.wait()
     rig.proxy.rules.clear()
@@ -209,26 +195,6 @@ def test_stage_out_classifies_missing_bucket_and_full_store(rig: StagingRig) -> 
     outcome = rig.run(rig.task(OUT, "job"))
     assert (outcome.status, outcome.failed.class_) == (73, FaultClass.FULL)
     assert "key job/a" in outcome.failed.message
-
-
-def wait_for(holds: object) -> None:
-    assert callable(holds)
-    for _ in range(3600):
-        if holds():
-            return
-        threading.Event().wait(0.05)
-    raise TimeoutError
-
-
-def test_digest_of_raises_eof_error_if_file_is_too_short(tmp_path: Path) -> None:
-    path = tmp_path / "short"
-    path.write_bytes(b"123")
-    file = os.open(path, os.O_RDONLY)
-    try:
-        with pytest.raises(EOFError):
-            digest_of(file, 0, 4)
-    finally:
-        os.close(file)
 
 
 def test_stage_out_uploads_other_files_when_store_rejects_one_name(rig: StagingRig) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Note, Retry, StoreAddress, StoreKind
 from tests.fakes.fault_proxy import FaultProxy, Rule
+from tests.fakes.serving import serving, serving_files
 from tests.staging_rig import MIB, StagingRig, rig
 
 __all__ = ["rig"]
@@ -101,19 +100,10 @@ def web() -> Iterator[Web]:
     class Handler(_Serving):
         web = made
 
-    yield from _served(Handler, made)
-
-
-def _served(handler: object, made: Web) -> Iterator[Web]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)  # type: ignore[arg-type]
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.port = server.server_address[1]
-    yield made
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(server):
+        yield made
 
 
 @pytest.fixture
@@ -242,15 +232,10 @@ def test_s3_store_stages_in_nothing_from_empty_bucket(rig: StagingRig) -> None:
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Iterator[tuple[StoreAddress, Path]]:
-    """Python's own server, which gives no ETag and no ranges, and the directory that it serves."""
+    """Python's own server, and the directory that it serves."""
     (tmp_path / "www").mkdir()
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing."""
-
-    for served in _served(functools.partial(Quiet, directory=str(tmp_path / "www")), Web({})):
-        yield StoreAddress(StoreKind.HTTP, f"http://127.0.0.1:{served.port}"), tmp_path / "www"
+    with serving_files(tmp_path / "www") as endpoint:
+        yield StoreAddress(StoreKind.HTTP, endpoint), tmp_path / "www"
 
 
 @pytest.mark.parametrize("replaces", [True, False])

@@ -28,12 +28,11 @@ from ffdl_batch.store.copies import KEPT, upgrade_copies
 from ffdl_batch.store.database import Database, connect
 from ffdl_batch.store.existing import connect_existing
 from ffdl_batch.store.revisions import HEAD, REVISIONS, bring_up_to_date, standing_of
+from tests import preloaded
 from tests.captured.releases import RELEASED, as_read, migrate_to, put_schema
 from tests.conftest import POSTGRES
 from tests.crash.fuzz.companions import fork_child
 from tests.postgres import PostgresServer
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["sqlite", POSTGRES])
@@ -127,7 +126,9 @@ def test_migrations_reproduce_captured_schema_of_every_release(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("revision", RELEASED)
-def test_open_store_upgrades_released_schema_and_keeps_all_data(empty_url: str, tmp_path: Path, revision: str) -> None:
+def test_open_store_upgrades_released_schema_and_keeps_all_jobs_usable(
+    empty_url: str, tmp_path: Path, revision: str
+) -> None:
     put_schema(revision, empty_url)
     store = open_store(empty_url)
     try:
@@ -136,9 +137,32 @@ def test_open_store_upgrades_released_schema_and_keeps_all_data(empty_url: str, 
         report = checked(empty_url)
         assert (report.faults, report.jobs) == ([], len(as_read(revision)["jobs"]))
         assert (report.standing.revision, report.standing.release) == (HEAD, __version__)
+        assert_usable(store, as_read(revision)["names"])
+        assert checked(empty_url).faults == []
     finally:
         store.close()
     assert upgraded == shape_of_a_fresh_one(empty_url, tmp_path)
+
+
+def assert_usable(store: Store, names: Mapping[str, str]) -> None:
+    """Do to its jobs whatever a daemon or an owner may do next."""
+    for what in ("queued", "downloading", "processing", "halting", "storing", "requeued", "uncertain"):
+        job = store.set_wish(names[what], Wish.CANCEL)
+        assert job is not None and job.wish is Wish.CANCEL
+        at = store.history(job.id)[-1].at
+        ended = store.apply(job, Change(((JobState.CANCELLED, at + 1),)))
+        assert ended is not None and (ended.state, ended.wish) == (JobState.CANCELLED, Wish.NONE)
+    for what in ("halted", "failed"):
+        job = store.get(names[what])
+        assert job is not None and job.ended_at is not None
+        resumed = store.apply(job, Change(((JobState.PENDING, job.ended_at + 1),), cause="resumed"))
+        assert resumed is not None and (resumed.state, resumed.attempt) == (JobState.PENDING, 1)
+    store.end_leases_of("login1:/state")
+    leased = {str(one.job.id): one for one in store.claim_deployable("daemon", limit=99, lease_s=60)}
+    for what in ("pending", "halted", "failed", "newest"):
+        job = leased[names[what]].job
+        begun = store.begin_attempt(job, leased[job.id].lease_token, job.updated_at + 2)
+        assert begun is not None and begun.attempt == job.attempt + 1
 
 
 def shape_of_a_fresh_one(url: str, tmp_path: Path) -> dict[str, object]:
@@ -158,35 +182,6 @@ def shape_of_a_fresh_one(url: str, tmp_path: Path) -> dict[str, object]:
         store.close()
 
 
-@pytest.mark.parametrize("revision", RELEASED)
-def test_upgraded_store_cancels_resumes_and_deploys_jobs_of_released_schema(empty_url: str, revision: str) -> None:
-    put_schema(revision, empty_url)
-    names = as_read(revision)["names"]
-    store = open_store(empty_url)
-    try:
-        # Whatever a daemon or an owner may do next.
-        for what in ("queued", "downloading", "processing", "halting", "storing", "requeued", "uncertain"):
-            job = store.set_wish(names[what], Wish.CANCEL)
-            assert job is not None and job.wish is Wish.CANCEL
-            at = store.history(job.id)[-1].at
-            ended = store.apply(job, Change(((JobState.CANCELLED, at + 1),)))
-            assert ended is not None and (ended.state, ended.wish) == (JobState.CANCELLED, Wish.NONE)
-        for what in ("halted", "failed"):
-            job = store.get(names[what])
-            assert job is not None and job.ended_at is not None
-            resumed = store.apply(job, Change(((JobState.PENDING, job.ended_at + 1),), cause="resumed"))
-            assert resumed is not None and (resumed.state, resumed.attempt) == (JobState.PENDING, 1)
-        store.end_leases_of("login1:/state")
-        leased = {one.job.id: one for one in store.claim_deployable("daemon", limit=99, lease_s=60)}
-        for what in ("pending", "halted", "failed", "newest"):
-            job = leased[names[what]].job
-            begun = store.begin_attempt(job, leased[job.id].lease_token, job.updated_at + 2)
-            assert begun is not None and begun.attempt == job.attempt + 1
-        assert checked(empty_url).faults == []
-    finally:
-        store.close()
-
-
 def die_at_the_commit(url: str, side: str) -> None:
     """A daemon's start, killed before or after its next commit."""
     database = connect(url, None, SystemClock())
@@ -200,13 +195,6 @@ def die_at_the_commit(url: str, side: str) -> None:
 
     setattr(dialect, "do_commit", killed)  # noqa: B010 - a method
     bring_up_to_date(database)
-
-
-def python(source: str, *arguments: str) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", textwrap.dedent(source), *arguments]
-    return subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True, cwd=ROOT
-    )
 
 
 def test_schema_upgrade_resumes_after_kill_before_or_after_any_commit(empty_url: str, tmp_path: Path) -> None:
@@ -227,7 +215,7 @@ def test_schema_upgrade_resumes_after_kill_before_or_after_any_commit(empty_url:
 
 
 def test_schema_upgrade_applies_each_revision_once_for_concurrent_daemons(postgres: PostgresServer) -> None:
-    source = """
+    source = textwrap.dedent("""
         import sys
         from ffdl_batch.ports.clock import SystemClock
         from ffdl_batch.store import database as module
@@ -239,11 +227,12 @@ def test_schema_upgrade_applies_each_revision_once_for_concurrent_daemons(postgr
         print("ready", flush=True)
         sys.stdin.readline()
         print(*bring_up_to_date(database).applied, flush=True)
-        """
+        """)
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with postgres.database() as name:
         url = postgres.url(name)
         put_schema(RELEASED[0], url)
-        starters = [python(source, url) for _ in range(3)]
+        starters = [preloaded.Popen([sys.executable, "-c", source, url], text=True, **streams) for _ in range(3)]
         try:
             for one in starters:
                 assert one.stdout is not None and one.stdout.readline() == "ready\n"
