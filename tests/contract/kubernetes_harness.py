@@ -47,7 +47,7 @@ class KubernetesHarness(Harness):
     backend = "kubernetes"
     image = IMAGE
     forgets = True
-    knows_nodes = shares_nodes = begins_next = sees_tree = False
+    knows_nodes = shares_nodes = begins_next = sees_tree = _is_cordoned = False
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None, **knobs: Any) -> None:
         self.place = base / "claim"
@@ -91,7 +91,6 @@ class KubernetesHarness(Harness):
         return Path(self.root.job(plan.launch.job_id).model_archive)
 
     def seen_by_job(self, path: str) -> Path:
-        """In the claim."""
         jobs = Path(self.root.path, "jobs")
         return self.place / "jobs" / Path(path).relative_to(jobs)
 
@@ -101,17 +100,21 @@ class KubernetesHarness(Harness):
         until(condition, what)
 
     def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
-        """No node takes pods."""
         self._cordon(True)
         native, plan = self.submit(command)
         self.await_observation(native, lambda seen: "no node has room now" in seen.reason)
         return native, plan
 
     def let_run(self) -> None:
-        """It does again."""
         self._cordon(False)
 
+    def settle(self) -> None:
+        if self._is_cordoned:
+            self._cordon(False)
+        super().settle()
+
     def _cordon(self, closed: bool) -> None:
+        self._is_cordoned = closed
         change = {"spec": {"unschedulable": closed}}
         self.k8s.ask("PATCH", "api/v1/nodes/n1", change, content="application/merge-patch+json")
 
@@ -120,6 +123,5 @@ class KubernetesHarness(Harness):
         return f"{printed_in(self.k8s.place, 2500)}; cluster: {self.k8s.log.read_text()[-2000:]}"
 
     def close(self) -> None:
-        """The cluster ends, and everything in it."""
         self._close_scheduler()
         self._cluster.__exit__(None, None, None)

@@ -24,7 +24,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes import watching
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
-from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.client import MERGE, ClusterClient
 from ffdl_kubernetes.objects.files import PART_BYTES
 from ffdl_kubernetes.objects.template import model_volume
 from ffdl_kubernetes.objects.tenant import tenant_objects
@@ -78,15 +78,31 @@ class Site:
             (attempt / file.name).write_text(file.text)
         return plan
 
-    def observe(self, native: NativeId) -> Observation | None:
-        return self.scheduler.observe([native]).get(native)
+    def observe(self, native: NativeId) -> Observation:
+        return self.scheduler.observe([native])[native]
 
-    def wait(self, native: NativeId, until: Callable[[Observation | None], bool]) -> Observation | None:
+    def wait(self, native: NativeId, until: Callable[[Observation], bool] = lambda _: True) -> Observation:
+        """Return what is observed of the job, once it is observed and `until` holds."""
         end = time.monotonic() + WAIT_S
-        while not until(seen := self.observe(native)):
+        while (seen := self.scheduler.observe([native]).get(native)) is None or not until(seen):
             assert time.monotonic() < end, seen
             time.sleep(0.05)
         return seen
+
+    def job(self, token: str) -> dict[str, Any]:
+        """Return the Job of an attempt."""
+        found = self.administrator.get("Job", token)
+        assert found is not None, token
+        return found
+
+    def pods(self, token: str) -> list[dict[str, Any]]:
+        return self.administrator.list("Pod", {"labelSelector": f"batch.kubernetes.io/job-name={token}"})[0]
+
+    def set_status(self, token: str, **status: object) -> None:
+        """Give the pods of an attempt this status, as kubelets do."""
+        for pod in self.pods(token):
+            path = f"api/v1/namespaces/{self.k8s.namespace}/pods/{pod['metadata']['name']}/status"
+            self.administrator._ask("PATCH", path, body={"status": status}, content=MERGE)
 
     def admin(self) -> ClusterClient:
         return self.administrator
@@ -98,7 +114,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
     with cluster(tmp_path, nodes=[node("n1", gpus=1)]) as k8s:
         found = Site(tmp_path, k8s)
         try:
@@ -114,28 +131,21 @@ def test_kubernetes_probe_reports_version_namespace_and_network_levels(site: Sit
     assert site.start(network_policies="").probe().network_levels == frozenset({NetworkLevel.HOST})
 
 
-def test_kubernetes_submit_creates_job_that_owns_its_other_objects(site: Site) -> None:
-    plan = site.plan()
-    native = site.scheduler.submit(plan)
-    assert native == NativeId(plan.token)
-    seen = site.wait(native, lambda one: one is not None and bool(one.nodes))
-    assert seen is not None and (seen.phase, seen.nodes, seen.name) == (Phase.PENDING, "n1", plan.token)
-    admin = site.admin()
-    job = admin.get("Job", plan.token)
-    assert job is not None
-    for kind, name in (("ConfigMap", plan.token), ("Secret", plan.token), ("NetworkPolicy", plan.token)):
-        found = admin.get(kind, name)
-        assert found is not None, (kind, name)
-        assert [one["uid"] for one in found["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
-
-
-def test_kubernetes_submit_keeps_variable_values_out_of_configmap(site: Site) -> None:
+def test_kubernetes_submit_creates_job_that_owns_its_other_objects_and_variables_only_in_secret(site: Site) -> None:
     plan = site.plan()
     assert "planted-value" not in json.dumps(plan.objects)
-    site.scheduler.submit(plan)
-    assert "planted-value" not in json.dumps(site.admin().get("ConfigMap", plan.token))
-    secret = site.admin().get("Secret", plan.token)
-    assert secret is not None and "environment.json" in secret["data"]
+    native = site.scheduler.submit(plan)
+    assert native == NativeId(plan.token)
+    seen = site.wait(native, lambda one: bool(one.nodes))
+    assert (seen.phase, seen.nodes, seen.name) == (Phase.PENDING, "n1", plan.token)
+    admin = site.admin()
+    job = site.job(plan.token)
+    found = {kind: admin.get(kind, plan.token) for kind in ("ConfigMap", "Secret", "NetworkPolicy")}
+    for kind, one in found.items():
+        assert one is not None, kind
+        assert [owner["uid"] for owner in one["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert "planted-value" not in json.dumps(found["ConfigMap"])
+    assert found["Secret"] is not None and "environment.json" in found["Secret"]["data"]
 
 
 def test_kubernetes_submit_creates_three_objects_without_variables(site: Site) -> None:
@@ -144,8 +154,7 @@ def test_kubernetes_submit_creates_three_objects_without_variables(site: Site) -
     site.scheduler.submit(plan)
     asked = {what: count for what, count in site.k8s.counts().items() if what.startswith(("create", "get", "patch"))}
     assert asked == {"create jobs": 1, "create configmaps": 1, "create networkpolicies": 1, "patch jobs": 1}
-    job = site.admin().get("Job", plan.token)
-    assert job is not None
+    job = site.job(plan.token)
     assert "private" not in [one["name"] for one in job["spec"]["template"]["spec"]["volumes"]]
 
 
@@ -161,8 +170,7 @@ def test_kubernetes_submit_uses_model_configmaps_for_large_model_or_older_job(si
         volumes[[one["name"] for one in volumes].index("model")] = model_volume(plan.token, 1)
         site.admin().create(first)
     site.scheduler.submit(plan)
-    job = site.admin().get("Job", plan.token)
-    assert job is not None
+    job = site.job(plan.token)
     (model,) = [one for one in job["spec"]["template"]["spec"]["volumes"] if one["name"] == "model"]
     named = [one["configMap"] for one in model["projected"]["sources"]]
     assert len(named) == (1 if older else 3) and not any(one.get("optional") for one in named), "pods need all of them"
@@ -190,32 +198,17 @@ def test_kubernetes_submit_creates_owned_pull_secret_for_image_credentials(site:
     }  # fmt: skip
     of_pods = site.admin().get("Secret", plan.token)
     assert of_pods is not None and base64.b64decode(of_pods["data"]["secrets.json"]) == b"{}\n", "no pod has them"
-    job = site.admin().get("Job", plan.token)
-    assert job is not None and job["metadata"]["uid"] == secret["metadata"]["ownerReferences"][0]["uid"]
+    job = site.job(plan.token)
+    assert job["metadata"]["uid"] == secret["metadata"]["ownerReferences"][0]["uid"]
     assert job["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": f"{plan.token}-image"}]
 
 
 def test_kubernetes_submit_keeps_existing_job_when_repeated_after_restart(site: Site) -> None:
     plan = site.plan()
     site.scheduler.submit(plan)
-    uid = (site.admin().get("Job", plan.token) or {})["metadata"]["uid"]
+    uid = site.job(plan.token)["metadata"]["uid"]
     assert site.start().submit(plan) == NativeId(plan.token)
-    assert (site.admin().get("Job", plan.token) or {})["metadata"]["uid"] == uid
-
-
-def test_kubernetes_find_completes_job_left_suspended_by_dead_daemon(site: Site) -> None:
-    plan = site.plan()
-    site.k8s.fault("status", method="POST", path="/secrets", code=500, count=50)
-    with pytest.raises(SchedulerError):
-        site.scheduler.submit(plan)
-    job = site.admin().get("Job", plan.token)
-    assert job is not None and job["spec"]["suspend"]
-    site.k8s.do("clear_faults")
-    successor = site.start()
-    assert successor.find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
-    job = site.admin().get("Job", plan.token)
-    assert job is not None and not job["spec"]["suspend"]
-    assert site.admin().get("Secret", plan.token) is not None
+    assert site.job(plan.token)["metadata"]["uid"] == uid
 
 
 def test_kubernetes_submit_finds_job_when_create_response_is_lost(site: Site) -> None:
@@ -242,15 +235,16 @@ def test_kubernetes_submit_finds_job_after_lost_response_when_job_fills_quota(fu
         full.scheduler.submit(later)
 
 
-def test_kubernetes_find_completes_suspended_job_that_fills_quota(full: Site) -> None:
+def test_kubernetes_find_completes_job_left_suspended_by_dead_daemon_when_job_fills_quota(full: Site) -> None:
     plan = full.plan()
     full.k8s.fault("status", method="POST", path="/secrets", code=500, count=50)
     with pytest.raises(SchedulerError):
         full.scheduler.submit(plan)
+    assert full.job(plan.token)["spec"]["suspend"]
     full.k8s.do("clear_faults")
     assert full.start().find(plan.token, plan.attempt_dir) == {NativeId(plan.token)}
-    job = full.admin().get("Job", plan.token)
-    assert job is not None and not job["spec"]["suspend"]
+    assert not full.job(plan.token)["spec"]["suspend"]
+    assert full.admin().get("Secret", plan.token) is not None
 
 
 def test_kubernetes_submit_raises_uncertain_when_lookup_fails_after_quota_error(full: Site) -> None:
@@ -259,11 +253,6 @@ def test_kubernetes_submit_raises_uncertain_when_lookup_fails_after_quota_error(
     full.k8s.fault("status", method="GET", path=f"/jobs/{plan.token}", code=500, count=50)
     with pytest.raises(SubmissionUncertain):
         full.scheduler.submit(plan)
-
-
-def test_kubernetes_submit_retries_after_429_with_retry_after(site: Site) -> None:
-    site.k8s.fault("status", method="POST", path="/jobs", code=429, retry_after=1)
-    assert site.scheduler.submit(site.plan())
 
 
 def test_kubernetes_submit_rejects_oversized_model_before_creating_objects(site: Site) -> None:
@@ -292,20 +281,6 @@ def test_kubernetes_adapter_reports_never_created_job_as_forgotten(site: Site) -
     site.scheduler.cancel(native)
 
 
-@pytest.mark.parametrize(
-    ("resources", "words"),
-    [
-        (Resources(gpus=2, cpus=1, memory_bytes=1 << 28), "Insufficient nvidia.com/gpu"),
-        (Resources(cpus=1, memory_bytes=1 << 50), "Insufficient memory"),
-    ],
-)
-def test_kubernetes_pending_reason_names_insufficient_resource(site: Site, resources: Resources, words: str) -> None:
-    native = site.scheduler.submit(site.plan(resources=resources))
-    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
-    assert seen is not None and seen.phase is Phase.PENDING
-    assert seen.reason.startswith("no node has room now: 0/1 nodes are available") and words in seen.reason
-
-
 def make_tenant(site: Site, tenant: Tenant) -> None:
     client = ClusterClient(read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": tenant.namespace}))
     for thing in tenant_objects(tenant):
@@ -318,35 +293,26 @@ def test_kubernetes_tenant_user_runs_jobs_and_pending_reason_names_quota(site: S
     site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("alice")), "namespace": "team-a"}
     site.scheduler = site.start()
     native = site.scheduler.submit(site.plan(resources=Resources(gpus=1, cpus=1, memory_bytes=1 << 28)))
-    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
-    assert seen is not None and seen.phase is Phase.PENDING
+    seen = site.wait(native, lambda one: bool(one.reason))
+    assert seen.phase is Phase.PENDING
     assert seen.reason.startswith("quota ffdl-batch-daemon never has so much: requests.nvidia.com/gpu=1 is asked for")
     runs = site.scheduler.submit(site.plan())
-    site.wait(runs, lambda one: one is not None and bool(one.nodes))
+    site.wait(runs, lambda one: bool(one.nodes))
     site.scheduler.cancel(native)
-    site.wait(native, lambda one: one is not None and one.end is EndCause.CANCELLED)
+    site.wait(native, lambda one: one.end is EndCause.CANCELLED)
 
 
-def test_kubernetes_submit_reports_missing_permissions(site: Site) -> None:
-    plan = site.plan()
-    site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("mallory"))}
-    with pytest.raises(SchedulerError, match="needs the permissions of its Role"):
-        site.start().submit(plan)
-
-
-def test_kubernetes_test_only_checks_plan_without_creating_objects(site: Site) -> None:
-    plan = site.plan()
-    assert "takes all 4 objects" in site.scheduler.test_only(plan)
-    assert site.admin().get("Job", plan.token) is None
-
-
-def test_kubernetes_watch_resumes_after_expiry(site: Site) -> None:
+def test_kubernetes_watch_resumes_with_new_list_after_expiry(site: Site) -> None:
     first = site.scheduler.submit(site.plan())
-    site.wait(first, lambda one: one is not None and bool(one.nodes))
+    site.wait(first, lambda one: bool(one.nodes))
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}}
+    site.admin().create(other)  # a version that no watch tells of, so that those of the watches are too old
     site.k8s.do("expire")
+    site.k8s.counts(reset=True)
     site.k8s.do("close_watches")
     second = site.scheduler.submit(site.plan())
-    site.wait(second, lambda one: one is not None and bool(one.nodes))
+    site.wait(second, lambda one: bool(one.nodes))
+    assert site.k8s.counts().get("list pods"), "the watch was refused"
 
 
 def test_kubernetes_observe_does_not_end_job_when_api_server_is_down(
@@ -354,7 +320,7 @@ def test_kubernetes_observe_does_not_end_job_when_api_server_is_down(
 ) -> None:
     monkeypatch.setattr(watching, "STALE_S", 3600.0)  # nobody knows how long the server takes to end
     native = site.scheduler.submit(site.plan())
-    site.wait(native, lambda one: one is not None)
+    site.wait(native)
     site.k8s.stop()
     seen = site.observe(native)
     assert seen is not None and seen.phase is not Phase.ENDED
@@ -368,8 +334,8 @@ def test_kubernetes_adapter_keeps_job_of_another_namespace_as_unknown(site: Site
     native = site.scheduler.submit(plan)
     make_tenant(site, Tenant("team-b"))
     site.scheduler = site.start(namespace="team-b")
-    seen = site.wait(native, lambda one: one is not None)
-    assert seen is not None and seen.phase is Phase.UNKNOWN
+    seen = site.wait(native)
+    assert seen.phase is Phase.UNKNOWN
     assert f"{site.k8s.url}, namespace {site.k8s.namespace}" in seen.lacks and "namespace team-b" in seen.lacks
     assert site.scheduler.is_forgotten([native]) == frozenset()
     with pytest.raises(SchedulerError, match="was sent to"):
@@ -386,7 +352,7 @@ def test_kubernetes_adapter_keeps_job_of_another_namespace_as_unknown(site: Site
 def test_kubernetes_observe_sends_no_requests(site: Site) -> None:
     ids = [site.scheduler.submit(site.plan()) for _ in range(5)]
     for native in ids:
-        site.wait(native, lambda one: one is not None)
+        site.wait(native)
     site.k8s.counts(reset=True)
     for _ in range(20):
         assert len(site.scheduler.observe(ids)) == 5

@@ -3,67 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-
-import pytest
 
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_batch.domain.spec import Resources
 from ffdl_kubernetes.client import MERGE
-from tests.contract.test_kubernetes_adapter import Site
-from tests.fakes.kubernetes.rig import cluster, eventually, node
+from tests.contract.test_kubernetes_adapter import Site, site
+from tests.fakes.kubernetes.rig import eventually
 
+__all__ = ["site"]
 LONG_AGO = "2026-01-01T00:00:00Z"
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with cluster(tmp_path, nodes=[node("n1", gpus=1)]) as k8s:
-        found = Site(tmp_path, k8s)
-        try:
-            yield found
-        finally:
-            found.close()
-
-
-def lack_image(site: Site, token: str, container: str, seconds: float) -> None:
-    """Its pod has had its node, and waits for an image, for so long."""
-    admin = site.admin()
-    pods, _ = admin.list("Pod", {})
-    (pod,) = [one for one in pods if one["metadata"]["name"].startswith(token)]
+def lack_image(site: Site, token: str, seconds: float) -> None:
+    """Its pod has had its node, and waits for the learner's image, for so long."""
     since = datetime.fromtimestamp(time.time() - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "python:3"'}}
     status = {
-        "name": container, "image": "python:3", "imageID": "", "ready": False, "restartCount": 0, "state": waiting,
+        "name": "learner", "image": "python:3", "imageID": "", "ready": False, "restartCount": 0, "state": waiting,
     }  # fmt: skip
     conditions = [
         {"type": kind, "status": "True", "lastTransitionTime": since} for kind in ("PodScheduled", "Initialized")
     ]
-    where = "containerStatuses" if container == "learner" else "initContainerStatuses"
-    path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}/status"
-    body = {"status": {"phase": "Pending", "conditions": conditions, where: [status]}}
-    admin._ask("PATCH", path, body=body, content=MERGE)
-
-
-def end_pods(site: Site, token: str) -> None:
-    """As the kubelet does with pods that are being deleted, when their containers are gone."""
-    admin = site.admin()
-    for pod in admin.list("Pod", {})[0]:
-        if pod["metadata"]["name"].startswith(token):
-            path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}/status"
-            admin._ask("PATCH", path, body={"status": {"phase": "Failed"}}, content=MERGE)
+    site.set_status(token, phase="Pending", conditions=conditions, containerStatuses=[status])
 
 
 def test_kubernetes_cancel_ends_pending_job_and_removes_its_objects(site: Site) -> None:
     plan = site.plan(resources=Resources(gpus=2, cpus=1, memory_bytes=1 << 28))
     native = site.scheduler.submit(plan)
-    site.wait(native, lambda one: one is not None and bool(one.reason))
+    site.wait(native, lambda one: bool(one.reason))
     site.scheduler.cancel(native)
     site.scheduler.cancel(native)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
-    assert seen is not None and seen.end is EndCause.CANCELLED
+    seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
+    assert seen.end is EndCause.CANCELLED
     assert site.start().find(plan.token, plan.attempt_dir) == {native}
     assert site.admin().get("ConfigMap", plan.token) is None
 
@@ -72,45 +44,44 @@ def test_kubernetes_observe_keeps_failed_job_completing_until_its_pods_end(site:
     """Up to 1.30 a Job whose deadline is over is Failed at once, and not when its pods have ended."""
     plan = site.plan()
     native = site.scheduler.submit(plan)
-    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    site.wait(native, lambda one: bool(one.nodes))
     site.scheduler.cancel(native)
-    site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
-    job = site.admin().get("Job", plan.token)
-    assert job is not None and job["spec"]["activeDeadlineSeconds"] and site.admin().get("NetworkPolicy", plan.token)
+    site.wait(native, lambda one: one.phase is Phase.COMPLETING)
+    job = site.job(plan.token)
+    assert job["spec"]["activeDeadlineSeconds"] and site.admin().get("NetworkPolicy", plan.token)
     failed = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "lastTransitionTime": LONG_AGO}
     path = f"apis/batch/v1/namespaces/{site.k8s.namespace}/jobs/{plan.token}/status"
     listed = [*job["status"]["conditions"], failed]
     site.admin()._ask("PATCH", path, body={"status": {"conditions": listed}}, content=MERGE)
-    seen = site.wait(native, lambda one: one is not None and one.native_state == "Failed")
-    assert seen is not None and (seen.phase, seen.end) == (Phase.COMPLETING, None)
-    end_pods(site, plan.token)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
-    assert seen is not None and seen.end is EndCause.CANCELLED
+    seen = site.wait(native, lambda one: one.native_state == "Failed")
+    assert (seen.phase, seen.end) == (Phase.COMPLETING, None)
+    site.set_status(plan.token, phase="Failed")
+    seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
+    assert seen.end is EndCause.CANCELLED
 
 
-@pytest.mark.parametrize("container", ["controller", "learner"])
-def test_kubernetes_adapter_ends_job_when_image_is_missing_for_too_long(site: Site, container: str) -> None:
+def test_kubernetes_adapter_ends_job_when_image_is_missing_for_too_long(site: Site) -> None:
     plan = site.plan()
     native = site.scheduler.submit(plan)
-    site.wait(native, lambda one: one is not None and bool(one.nodes))
-    lack_image(site, plan.token, container, 500)
-    seen = site.wait(native, lambda one: one is not None and bool(one.reason))
-    assert seen is not None and seen.phase is Phase.PENDING, "the patience is 900 s"
+    site.wait(native, lambda one: bool(one.nodes))
+    lack_image(site, plan.token, 500)
+    seen = site.wait(native, lambda one: bool(one.reason))
+    assert seen.phase is Phase.PENDING, "the patience is 900 s"
     assert seen.reason.startswith(
         'the image python:3 cannot be had (ImagePullBackOff): Back-off pulling image "python:3"'
     )
-    lack_image(site, plan.token, container, 1000)
-    site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
-    end_pods(site, plan.token)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
-    assert seen is not None and seen.end is EndCause.NO_IMAGE
+    lack_image(site, plan.token, 1000)
+    site.wait(native, lambda one: one.phase is Phase.COMPLETING)
+    site.set_status(plan.token, phase="Failed")
+    seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
+    assert seen.end is EndCause.NO_IMAGE
     assert seen.reason.startswith("the image python:3 cannot be had")
     assert site.admin().get("NetworkPolicy", plan.token), "what isolates its pods stays as long as its Job"
     for _ in range(2):
         site.scheduler = site.start()
         assert site.scheduler.find(plan.token, plan.attempt_dir) == {native}
         # The pod may be there still: the daemon before lets it go a moment after it has told its end.
-        later = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
+        later = site.wait(native, lambda one: one.phase is Phase.ENDED)
         known = later is not None and later.end is EndCause.NO_IMAGE
         assert known, "a daemon that was started anew knows it, with the Job and without it"
         site.admin().delete("Job", plan.token)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.spec import BatchOptions, NetworkLevel
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
 from ffdl_kubernetes import canary
+from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import read_settings
 from tests.contract.test_kubernetes_adapter import Site
@@ -88,7 +89,14 @@ def levels(site: Site, **changes: object) -> frozenset[NetworkLevel]:
     return site.start(**changes).probe().network_levels
 
 
-def test_canary_proves_network_policies_once_for_all_daemons(site: Site) -> None:
+def warned(adapter: KubernetesScheduler, words: str) -> BackendFacts:
+    """Return what a probe says of the cluster, once its first warning has these words."""
+    found = eventually(lambda: (facts := adapter.probe()) and words in facts.warnings[0] and facts, words)
+    assert isinstance(found, BackendFacts)
+    return found
+
+
+def test_canary_proves_network_policies_for_all_daemons_of_cluster_until_proof_expires(site: Site) -> None:
     adapter = site.scheduler = site.start()
     facts = adapter.probe()
     assert facts.network_levels == {NetworkLevel.HOST} and "nothing is known yet" in facts.warnings[0]
@@ -101,25 +109,25 @@ def test_canary_proves_network_policies_once_for_all_daemons(site: Site) -> None
     assert "create jobs" not in site.k8s.counts()
     plan = site.plan()
     assert (plan.network.level, plan.network.mechanism) == ("none", "NetworkPolicy, proved by a canary")
+    file = site.base / "tree" / canary.FILE
+    known = json.loads(file.read_text())
+    file.write_text(json.dumps({**known, "cluster": "https://elsewhere team-a"}))
+    assert levels(site, canary_interval_s=0) == {NetworkLevel.HOST}
+    file.write_text(json.dumps({**known, "at": known["at"] - 7 * 3600}))
+    assert NetworkLevel.JOB in levels(site)
+    file.write_text(json.dumps({**known, "at": known["at"] - 19 * 3600}))
+    assert levels(site) == {NetworkLevel.HOST}
 
 
-def test_canary_limits_plans_to_host_network_when_policies_are_not_enforced(site: Site) -> None:
+def test_canary_disproof_limits_plans_to_host_network_and_rejects_plan_for_closed_level(site: Site) -> None:
     adapter = site.scheduler = site.start()
     with kubelet(site, let_through):
-        facts = eventually(
-            lambda: (found := adapter.probe()) and "does not enforce" in found.warnings[0] and found, "back"
-        )
+        facts = warned(adapter, "does not enforce")
     assert facts.network_levels == {NetworkLevel.HOST}
     with pytest.raises(InvalidRequest, match="does not enforce NetworkPolicies"):
         site.plan(batch=BatchOptions(network=NetworkLevel.JOB))
     plan = site.plan()
     assert plan.network.level == "host" and any("does not enforce" in one for one in plan.warnings)
-
-
-def test_kubernetes_submit_rejects_plan_when_canary_disproves_network_level(site: Site) -> None:
-    adapter = site.start()
-    with kubelet(site, let_through):
-        eventually(lambda: "does not enforce" in adapter.probe().warnings[0], "it is back")
     site.scheduler = site.start(network_policies="enforced")
     plan = site.plan(batch=BatchOptions(network=NetworkLevel.NONE))
     with pytest.raises(InvalidRequest, match="was planned with a network level that needs them"):
@@ -132,9 +140,7 @@ def test_canary_warns_without_result_when_pods_never_run(site: Site, monkeypatch
     site.k8s.do("pause", controller="scheduler")
     adapter = site.start()
     adapter.probe()
-    facts = eventually(
-        lambda: (found := adapter.probe()) and "did not run" in found.warnings[0] and found, "it is over"
-    )
+    facts = warned(adapter, "did not run")
     assert facts.network_levels == {NetworkLevel.HOST}
     assert not (site.base / "tree" / canary.FILE).exists()
     assert site.admin().list("Job", {})[0] == []
@@ -144,29 +150,13 @@ def test_canary_reports_exit_status_when_server_pods_end(site: Site) -> None:
     adapter = site.start()
     adapter.probe()
     with kubelet(site, enforced, servers="Failed"):
-        facts = eventually(
-            lambda: (found := adapter.probe()) and "has ended" in found.warnings[0] and found, "it is told"
-        )
+        facts = warned(adapter, "has ended")
     assert re.search(r"-servers-[01]\S*: exit status 127", facts.warnings[0])
     assert site.admin().list("Job", {})[0] == []
-
-
-def test_canary_result_is_ignored_for_another_cluster_or_after_expiry(site: Site) -> None:
-    adapter = site.start()
-    with kubelet(site, enforced):
-        eventually(lambda: NetworkLevel.JOB in adapter.probe().network_levels, "the canary is back")
-    file = site.base / "tree" / canary.FILE
-    known = json.loads(file.read_text())
-    file.write_text(json.dumps({**known, "cluster": "https://elsewhere team-a"}))
-    assert levels(site, canary_interval_s=0) == {NetworkLevel.HOST}
-    file.write_text(json.dumps({**known, "at": known["at"] - 7 * 3600}))
-    assert NetworkLevel.JOB in levels(site)
-    file.write_text(json.dumps({**known, "at": known["at"] - 19 * 3600}))
-    assert levels(site) == {NetworkLevel.HOST}
 
 
 def test_canary_warning_names_missing_permission(site: Site) -> None:
     adapter = site.start(kubeconfig=str(site.k8s.kubeconfig_of("mallory")))
     adapter.probe()
-    facts = eventually(lambda: (found := adapter.probe()) and "cannot create" in found.warnings[0] and found, "refused")
+    facts = warned(adapter, "cannot create")
     assert 'User "mallory" cannot create resource "jobs"' in facts.warnings[0]

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,10 @@ import pytest
 
 from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.services.owed import OWED
 from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.kubernetes_harness import CLAIM
-from tests.contract.test_kubernetes_jobs import RESULTS, STORES, World, own_bucket, world_in
+from tests.contract.test_kubernetes_jobs import RESULTS, World, own_bucket, world_in
 from tests.fakes.s3_server import S3Server
 
 SETTINGS = f"""
@@ -28,6 +27,7 @@ volumes = {{ "/lab" = "{CLAIM}/projects" }}
 network_policies = "enforced"
 """
 MERGE = "application/merge-patch+json"
+HELD = 'Multi-Attach error for volume "pvc-7" Volume is already used by pod(s) notebook-0'
 ORDER = ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING", "COMPLETED"]
 
 
@@ -68,63 +68,126 @@ def egress_of(world: World, token: str) -> Any:
     ]["egress"]
 
 
-def test_volume_claim_job_loads_data_in_separate_pod_and_isolates_learner(claimed: World) -> None:
-    only_data = "".join(line for line in STORES.splitlines(keepends=True) if "training_results" not in line)
-    reach = (
-        "import os, socket; found = socket.socket(); "
-        f"print('reached' if found.connect_ex(('127.0.0.1', {claimed.server.port})) == 0 else 'nothing')"
-    )
-    job_id = claimed.submit(f'cat "$DATA_DIR/a"; python3 -c "{reach}"', stores=only_data)
-    job = ended(claimed, job_id)
-    assert (job["state"], job["attempts"]) == ("COMPLETED", [("staged", "000"), ("", "000")]), (
-        job, claimed.diagnosis(),
-    )  # fmt: skip
-    assert claimed.printed(job_id, attempt=2) == "from the store\nnothing\n"
-    assert sorted(job["timestamps"], key=job["timestamps"].get) == ORDER
-    address = {"to": [{"ipBlock": {"cidr": "127.0.0.1/32"}}]}
-    assert {**address, "ports": [{"protocol": "TCP", "port": claimed.server.port}]} in egress_of(claimed, f"{job_id}-1")
-    assert egress_of(claimed, f"{job_id}-2") == []
-
-
 def attempts_of(world: World, job_id: str) -> list[str]:
     """Names of the Jobs that were made for it."""
     found = world.k8s.ask("GET", f"apis/batch/v1/namespaces/{world.k8s.namespace}/jobs")["items"]
     return sorted(name for one in found if (name := one["metadata"]["name"]).startswith(job_id))
 
 
-def test_volume_claim_job_stores_results_in_separate_pod(claimed: World) -> None:
-    job_id = claimed.submit('cat "$DATA_DIR/a"; echo 42 >"$RESULT_DIR/answer"; echo over')
+def test_volume_claim_job_loads_and_stores_in_separate_pods_and_isolates_learner(claimed: World) -> None:
+    reach = (
+        "import os, socket; found = socket.socket(); "
+        f"print('reached' if found.connect_ex(('127.0.0.1', {claimed.server.port})) == 0 else 'nothing')"
+    )
+    job_id = claimed.submit(f'cat "$DATA_DIR/a"; python3 -c "{reach}"; echo 42 >"$RESULT_DIR/answer"')
     job = ended(claimed, job_id)
     assert (job["state"], job["attempts"]) == ("COMPLETED", [("staged", "000"), ("", "000")]), (
         job, claimed.diagnosis(),
     )  # fmt: skip
+    assert claimed.printed(job_id, attempt=2) == "from the store\nnothing\n"
     assert sorted(job["timestamps"], key=job["timestamps"].get) == ORDER
     stored = claimed.stored(f"out/{job_id}/")
-    assert stored["answer"] == b"42\n" and stored["learner-1/training-log.txt"].endswith(b"over\n")
+    assert stored["answer"] == b"42\n" and stored["learner-1/training-log.txt"].endswith(b"nothing\n")
     assert "_submitted_code/model.zip" in stored
     assert attempts_of(claimed, job_id) == [f"{job_id}-1", f"{job_id}-2", f"{job_id}-2-store"]
-    assert (egress_of(claimed, f"{job_id}-2"), bool(egress_of(claimed, f"{job_id}-2-store"))) == ([], True)
+    rule = {"to": [{"ipBlock": {"cidr": "127.0.0.1/32"}}], "ports": [{"protocol": "TCP", "port": claimed.server.port}]}
+    loads, learns, stores = (egress_of(claimed, f"{job_id}-{part}") for part in ("1", "2", "2-store"))
+    assert (rule in loads, learns, rule in stores) == (True, [], True), (loads, stores)
 
 
-def test_daemon_finds_storing_pod_after_sigkill(claimed: World) -> None:
-    job_id = claimed.submit(
-        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done; exit 3', stores=RESULTS
-    )
-    claimed.await_state(job_id, "PROCESSING")
-    claimed.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": True}}, content=MERGE)
-    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")
+WAITS = 'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done'
+
+
+def go_on(world: World, job_id: str) -> None:
+    """The learner ends."""
+    (state,) = world.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")
     (state / "go").touch()
-    until(lambda: f"{job_id}-1-store" in attempts_of(claimed, job_id), "who stores")
-    assert claimed.job(job_id)["state"] == "STORING"
-    daemon = claimed.site.processes[-1]
-    daemon.send_signal(signal.SIGKILL)
-    daemon.wait()
-    claimed.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": False}}, content=MERGE)
+
+
+def cordon(world: World, closed: bool) -> None:
+    world.k8s.ask("PATCH", "api/v1/nodes/n1", {"spec": {"unschedulable": closed}}, content=MERGE)
+
+
+def told(world: World, job_id: str, words: str) -> str:
+    """Return why the results are not stored yet, once that has these words."""
+    until(lambda: words in world.job(job_id)["pending_reason"], lambda: f"{words!r}: {world.job(job_id)}")
+    job = world.job(job_id)
+    assert job["state"] == "STORING" and job["pending_reason"].startswith(f"{OWED}: "), job
+    return str(job["pending_reason"])
+
+
+def test_pending_upload_reports_why_storing_pod_waits_and_outlasts_daemon_sigkill(claimed: World) -> None:
+    job_id = claimed.submit(f"{WAITS}; exit 3", stores=RESULTS)
+    claimed.await_state(job_id, "PROCESSING")
+    cordon(claimed, True)
+    go_on(claimed, job_id)
+    assert "unschedulable" in told(claimed, job_id, "no node has room now")
+    assert f"{job_id}-1-store" in attempts_of(claimed, job_id)
+    claimed.kill_daemon()
+    cordon(claimed, False)
     claimed.site.start(program=PLAIN)
     job = ended(claimed, job_id)
     assert (job["state"], job["error_code"], job["exit_code"]) == ("FAILED", "C201", 3), (job, claimed.diagnosis())
-    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+    assert job["pending_reason"] == "" and claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
     assert [one for one in attempts_of(claimed, job_id) if one.endswith("-store")] == [f"{job_id}-1-store"]
+
+
+def detach(world: World, away: bool) -> None:
+    world.k8s.do("detach", claims={CLAIM: HELD} if away else {})
+
+
+@pytest.mark.full
+def test_pending_upload_waits_for_job_quota_and_completes_when_quota_is_removed(claimed: World) -> None:
+    """Not even the Job is taken."""
+    job_id = claimed.submit(WAITS, stores=RESULTS)
+    claimed.await_state(job_id, "PROCESSING")
+    where = f"api/v1/namespaces/{claimed.k8s.namespace}/resourcequotas"
+    claimed.k8s.ask("POST", where, {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "1"}}})
+    go_on(claimed, job_id)
+    assert "it is tried again" in told(claimed, job_id, "quota none")
+    claimed.k8s.ask("DELETE", f"{where}/none")
+    job = ended(claimed, job_id)
+    assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, claimed.diagnosis())
+    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+
+
+def test_pending_upload_reports_volume_attach_error_and_restarts_after_storing_pod_is_evicted(claimed: World) -> None:
+    job_id = claimed.submit(WAITS, stores=RESULTS)
+    claimed.await_state(job_id, "PROCESSING")
+    detach(claimed, True)
+    go_on(claimed, job_id)
+    why = told(claimed, job_id, "FailedAttachVolume").removeprefix(f"{OWED}: ")
+    assert why.startswith(f"a volume of it cannot be attached to its node (FailedAttachVolume): {HELD}; ")
+    assert "it goes on when that ends" in why
+    where = f"api/v1/namespaces/{claimed.k8s.namespace}/pods?labelSelector=batch.kubernetes.io/job-name"
+    (pod,) = claimed.k8s.ask("GET", f"{where}={job_id}-1-store")["items"]
+    claimed.k8s.do("evict", namespace=claimed.k8s.namespace, pod=pod["metadata"]["name"])
+    told(claimed, job_id, "EvictionByEvictionAPI")
+    detach(claimed, False)
+    until(lambda: claimed.site.log.count(f"{job_id}: storing what attempt 1 owes") == 2, "that it is begun anew")
+    job = ended(claimed, job_id)
+    assert (job["state"], job["pending_reason"]) == ("COMPLETED", ""), (job, claimed.diagnosis())
+    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
+    assert attempts_of(claimed, job_id)[-1] == f"{job_id}-1-store"
+
+
+def test_why_suggests_fewer_learners_when_cluster_is_too_small(claimed: World) -> None:
+    """The node has 4 CPUs, and each of two learners wants 3."""
+    job_id = claimed.submit("true", learners=2, stores="", cpus=3)
+    until(lambda: "Insufficient cpu" in claimed.job(job_id)["pending_reason"], "it finds no room")
+    claimed.await_state(job_id, "DOWNLOADING")  # one of them has its node
+    status, reply = claimed.site.ask("GET", f"/api/v1/jobs/{job_id}/why")
+    assert status == 200
+    why = reply["why"]
+    (room,), (alternative,) = why["explanation"]["rooms"], why["alternatives"]
+    assert (room["learners_fitting"], room["wanted"], room["nodes"]) == (1, 2, 1)
+    assert why["waits"] and why["sentence"].startswith("some of its learners have their nodes, and others wait: ")
+    assert "empty they have room for 1 of 2 learners; one node has at most 4 CPUs" in why["sentence"]
+    assert (
+        "even if nothing else ran, the nodes that take such pods now have room for 1 of 2 learners" in why["evidence"]
+    )
+    assert alternative["options"] == "--learners=1" and alternative["at"] is not None
+    assert "or cancel it, and ask for one of the alternatives, which would start sooner" in why["actions"]
 
 
 @pytest.mark.full
@@ -139,29 +202,6 @@ def test_resume_continues_volume_claim_job_from_checkpoint_stored_at_halt(claime
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     assert claimed.printed(job_id, attempt=2).startswith("from epoch 7 resumed 1")
     assert not [one for one in job["attempts"] if one["owed"]]
-
-
-def failed_to_store(world: World, job_id: str) -> bool:
-    lines = world.site.log.splitlines()
-    return any(job_id in line and "could not be stored (exit code 74)" in line for line in lines)
-
-
-@pytest.mark.full
-def test_volume_claim_job_completes_pending_upload_when_bucket_returns(claimed: World) -> None:
-    """The bucket is away when the learner has ended, and comes back."""
-    job_id = claimed.submit(
-        'echo 42 >"$RESULT_DIR/answer"; until [ -e "$JOB_STATE_DIR/go" ]; do sleep 0.1; done', stores=RESULTS
-    )
-    claimed.await_state(job_id, "PROCESSING")
-    claimed.lose_bucket()
-    (state,) = claimed.k8s.place.parent.glob(f"claim/jobs/{job_id}/attempt-1/state")
-    (state / "go").touch()
-    until(partial(failed_to_store, claimed, job_id), "that it cannot be stored")
-    assert claimed.job(job_id)["state"] == "STORING"
-    claimed.server.client.create_bucket(Bucket=claimed.bucket)
-    job = ended(claimed, job_id)
-    assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
-    assert claimed.stored(f"out/{job_id}/")["answer"] == b"42\n"
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.tenant import role
-from ffdl_kubernetes.settings import read_settings
 from tests import preloaded
 from tests.command_lines import command_lines
 from tests.contract import test_debugging as local
@@ -32,7 +30,6 @@ from tests.contract.test_debugging import (  # noqa: F401 - they run with this m
     test_exec_forwards_interrupt_to_command,
     test_exec_passes_large_stdin_and_stdout_unchanged,
     test_shell_provides_resizable_terminal_with_interrupt_key,
-    test_stack_prints_function_in_which_learner_hangs,
 )
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 from tests.preloaded import FFDL
@@ -57,10 +54,6 @@ test_exec_leaves_no_process_when_helper_is_killed = only_in_full(
     local.test_exec_leaves_no_process_when_helper_is_killed
 )
 test_shell_ends_when_terminal_is_closed = only_in_full(local.test_shell_ends_when_terminal_is_closed)
-test_top_lists_processes_of_every_learner = only_in_full(local.test_top_lists_processes_of_every_learner)
-test_top_prints_tables_repeatedly_until_interrupt = only_in_full(
-    local.test_top_prints_tables_repeatedly_until_interrupt
-)
 
 CONFIG = """\
 [frameworks.custom]
@@ -137,15 +130,7 @@ def test_exec_runs_command_in_learner_container_with_its_environment(desk: Desk,
 def as_user(desk: Desk, k8s: FakeCluster, job_id: str, user: str, asked: str, *, debugging: bool) -> tuple[int, str]:
     """Exit code and words of what a user asks of a helper `h` (Python text) who may do what a daemon may, and with
     `debugging` what a tenant gets for that."""
-    admin = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
-    meta = {"name": f"role-of-{user}", "namespace": k8s.namespace}
-    admin.create(role(meta, debugging=debugging))
-    admin.create({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": meta["name"]},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-    })  # fmt: skip
-    admin.close()
+    k8s.grant(user, role({}, debugging=debugging)["rules"])
     (plan,) = desk.site.ask("GET", f"/api/v1/jobs/{job_id}/attach?learner=1")[1]["plans"]
     argv = [str(k8s.kubeconfig_of(user)) if word == str(k8s.kubeconfig) else word for word in plan["argv"]]
     code = "import sys; from ffdl_batch.client import *; from ffdl_batch.client.attach import *\n"
@@ -178,7 +163,7 @@ def test_stack_prints_hanging_function_without_exec_permission(
 ) -> None:  # fmt: skip
     if late_s:
         k8s.fault("slow", method="GET", path="/log", seconds=late_s)
-    code, said = as_user(desk, k8s, lone, "dora", "sys.exit(run(h, Wish(do='stack')))", debugging=False)
+    code, said = as_user(desk, k8s, lone, f"dora-{late_s}", "sys.exit(run(h, Wish(do='stack')))", debugging=False)
     assert (code, "stuck_in_the_barrier (hang.py:6)" in said) == (0, True), said
 
 

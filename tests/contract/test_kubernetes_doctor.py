@@ -111,21 +111,3 @@ def test_cluster_client_rereads_service_account_token_in_pod(
     site.k8s.do("forget_token", token="first")
     assert not may(client, "create", "batch", "jobs")
     client.close()
-
-
-def test_cluster_client_uses_configured_kubeconfig_context(site: Site, tmp_path: Path) -> None:
-    import yaml
-
-    plain = yaml.safe_load(site.k8s.kubeconfig.read_text())
-    right = plain["contexts"][0]["context"]
-    plain["clusters"].append({"name": "away", "cluster": {"server": "https://127.0.0.1:1"}})
-    plain["contexts"] += [
-        {"name": "other", "context": {**right, "cluster": "away"}},
-        {"name": "right", "context": {**right, "namespace": "team-b"}},
-    ]
-    plain["current-context"] = "other"
-    file = tmp_path / "several"
-    file.write_text(yaml.safe_dump(plain))
-    client = ClusterClient(KubernetesSettings(kubeconfig=str(file), context="right"))
-    assert client.namespace == "team-b" and client.version().startswith("v1.")
-    client.close()

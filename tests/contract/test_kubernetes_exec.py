@@ -34,7 +34,7 @@ def hands(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def program(hands: Hands, pod: str, *argv: str, kubeconfig: Path | None = None) -> list[str]:
     where = ["--kubeconfig", str(kubeconfig or hands.k8s.kubeconfig), "--namespace", hands.k8s.namespace, "--pod", pod]
-    return [sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--timeout", "60", "--", *argv]
+    return [sys.executable, "-m", "ffdl_kubernetes.attach", *where, "--timeout", "60", "--", *argv]
 
 
 def run(argv: list[str], given: bytes = b"") -> tuple[int | None, bytes, bytes]:
@@ -85,16 +85,7 @@ def test_attach_program_reports_why_command_cannot_start(hands: Hands) -> None:
 
 def test_attach_program_needs_create_permission_since_kubernetes_1_35(hands: Hands) -> None:
     """A WebSocket is a GET; a right to `get` alone let people run commands until then."""
-    meta = {"name": "reader"}
-    group = "rbac.authorization.k8s.io"
-    rules = [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]}]
-    where = f"apis/{group}/v1/namespaces/{hands.k8s.namespace}"
-    hands.k8s.ask("POST", f"{where}/roles", {"metadata": meta, "rules": rules})
-    binding = {
-        "metadata": meta, "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": "reader"}],
-    }  # fmt: skip
-    hands.k8s.ask("POST", f"{where}/rolebindings", binding)
+    hands.k8s.grant("reader", [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]}])
     argv = program(hands, "up", "true", kubeconfig=hands.k8s.kubeconfig_of("reader"))
     if hands.k8s.ask("GET", "version")["minor"] == "29":
         assert run(argv)[0] == 0

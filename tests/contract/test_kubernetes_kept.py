@@ -29,21 +29,17 @@ class Full(KubernetesHarness):
         items = self.k8s.ask("GET", f"apis/batch/v1/namespaces/{self.k8s.namespace}/jobs")["items"]
         return sorted(one["metadata"]["name"] for one in items)
 
-    def await_spare_of(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A minute later."""
+    def await_spare_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A minute later: until a Job could go; its pods are let go a moment after its end is told."""
         monkeypatch.setattr(kept, "SETTLED_S", 0.0)
-        self.await_spare()
+        assert isinstance(self.scheduler, KubernetesScheduler)
+        watcher = self.scheduler._watcher
+        self.wait(lambda: bool(kept.spare_jobs(watcher, self.root)), lambda: f"{watcher.jobs()}")
 
     def begin_anew(self) -> None:
         """Another daemon takes over."""
         self._close_scheduler()
         self.scheduler = create_adapter(self.backend, self._settings, AdapterContext(self.root.path, "root", 0))
-
-    def await_spare(self) -> None:
-        """Until a Job could go: its pods are let go a moment after its end is told."""
-        assert isinstance(self.scheduler, KubernetesScheduler)
-        watcher = self.scheduler._watcher
-        self.wait(lambda: bool(kept.spare_jobs(watcher, self.root)), lambda: f"{watcher.jobs()}")
 
 
 @pytest.fixture
@@ -54,7 +50,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Full]:
     found.close()
 
 
-def test_kubernetes_submit_deletes_ended_job_when_quota_is_full(world: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kubernetes_submit_after_restart_deletes_ended_job_when_quota_is_full(
+    world: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started anew, and asks after none of its jobs: so nothing else looks at the cluster."""
     world.give(2)
     first, _ = world.submit("echo first")
     assert world.await_end(first).end is EndCause.SUCCESS
@@ -63,26 +62,13 @@ def test_kubernetes_submit_deletes_ended_job_when_quota_is_full(world: Full, mon
     with pytest.raises(TooManyJobs, match="one that has ended counts until then"):
         world.submit("echo third")
     assert world.there() == sorted([first.job, second.job]), "it ended just now"
-    world.await_spare_of(monkeypatch)
+    world.await_spare_job(monkeypatch)
+    world.begin_anew()
     third, plan = world.submit("echo third")
     assert world.there() == sorted([second.job, third.job])
     assert world.await_end(third).end is EndCause.SUCCESS
     assert world.log(plan) == "third\n"
     world.scheduler.cancel(second)
-
-
-def test_kubernetes_submit_after_restart_deletes_ended_job_when_quota_is_full(
-    world: Full, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was started anew, and asks after none of its jobs: so nothing else looks at the cluster."""
-    world.give(1)
-    first, _ = world.submit("echo first")
-    world.await_end(first)
-    world.await_spare_of(monkeypatch)
-    world.begin_anew()
-    second, _ = world.submit("echo second")
-    assert world.there() == [second.job]
-    world.await_end(second)
 
 
 def test_kubernetes_submit_deletes_job_of_lost_node_when_quota_is_full(
@@ -98,23 +84,7 @@ def test_kubernetes_submit_deletes_job_of_lost_node_when_quota_is_full(
     assert not Path(plan.attempt_dir.final).exists()
     with pytest.raises(TooManyJobs):
         world.submit("echo second")
-    world.await_spare_of(monkeypatch)
+    world.await_spare_job(monkeypatch)
     second, _ = world.submit("echo second")
     assert world.there() == [second.job]
     world.scheduler.cancel(second)
-
-
-@pytest.mark.parametrize("missing", ["record", "mark"])
-def test_kubernetes_submit_keeps_ended_job_without_final_record_or_cluster_mark(
-    world: Full, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    monkeypatch.setattr(kept, "SETTLED_S", 0.0)
-    world.give(1)
-    first, plan = world.submit("echo first")
-    world.await_end(first)
-    world.await_spare()
-    attempt = plan.attempt_dir
-    Path(attempt.final if missing == "record" else Path(attempt.path, "submit/cluster")).unlink()
-    with pytest.raises(TooManyJobs):
-        world.submit("echo second")
-    assert world.there() == [first.job]

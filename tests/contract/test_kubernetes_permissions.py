@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-import ffdl_kubernetes
 from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.pod import FINALIZER
 from ffdl_batch.domain.spec import Framework, JobSpec, NetworkLevel, Resources
@@ -21,7 +19,7 @@ from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerError
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.discovery import may
-from ffdl_kubernetes.objects.tenant import PERMISSIONS, ROLE, role, tenant_objects
+from ffdl_kubernetes.objects.tenant import PERMISSIONS, tenant_objects
 from ffdl_kubernetes.settings import read_settings
 from tests.contract.test_kubernetes_adapter import Site
 from tests.contract.test_kubernetes_canary import enforced, kubelet
@@ -192,8 +190,3 @@ def test_daemon_operations_fail_without_any_one_permission_of_the_role(
     finally:
         k8s.do("clear_faults")
         walk.close()
-
-
-def test_shipped_role_manifest_equals_generated_role() -> None:
-    shipped = Path(ffdl_kubernetes.__file__).with_name("manifests") / "role.yml"
-    assert yaml.safe_load(shipped.read_text()) == role({"name": ROLE})

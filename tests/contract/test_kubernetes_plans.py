@@ -82,17 +82,22 @@ def plan(k8s: FakeCluster, tmp_path: Path, claim: str) -> Iterator[Plan]:
     platform.close()
 
 
-def everything(k8s: FakeCluster) -> list[str]:
-    """Kind and name of all that is in the namespace."""
+@pytest.fixture(autouse=True)
+def nothing_is_created(k8s: FakeCluster) -> Iterator[None]:
+    """Of no kind that plans have is an object made or deleted in the namespace."""
     client = ClusterClient(read_settings({"kubeconfig": str(k8s.kubeconfig)}))
-    try:
+
+    def everything() -> list[str]:
         return [f"{kind}/{one['metadata']['name']}" for kind in KINDS for one in client.list(kind, {})[0]]
-    finally:
-        client.close()
+
+    before = everything()
+    yield
+    after = everything()
+    client.close()
+    assert after == before
 
 
 def test_plan_prints_all_objects_without_variable_values_and_creates_none(plan: Plan, k8s: FakeCluster) -> None:
-    before = everything(k8s)
     view = plan(environ={"TOKEN": "planted-value"})
     objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
     assert [one["kind"] for one in objects] == ["Job", "ConfigMap", "NetworkPolicy", "Secret"]
@@ -103,27 +108,22 @@ def test_plan_prints_all_objects_without_variable_values_and_creates_none(plan: 
     assert not [document for document in view.objects if "planted-value" in document]
     assert [warning for warning in view.warnings if "batch.partition: means nothing on Kubernetes" in warning]
     assert not [warning for warning in view.warnings if "profile" in warning and "no profiles" in warning]
-    assert everything(k8s) == before
 
 
 def test_plan_trial_validates_all_objects_on_server_and_creates_none(plan: Plan, k8s: FakeCluster) -> None:
-    before = everything(k8s)
     k8s.counts(reset=True)
     assert plan(trial=True).trial == f"the API server takes all 4 objects in namespace {k8s.namespace}; none was made"
     made = {what: count for what, count in k8s.counts().items() if what.startswith("create")}
     assert sum(made.values()) == 4, "each object was shown to the server"
-    assert everything(k8s) == before
 
 
 def test_plan_trial_reports_admission_webhook_denial(plan: Plan, k8s: FakeCluster) -> None:
-    before = everything(k8s)
     k8s.do("webhook", plural="jobs", name="images.example.com", message="images come from registry.example.org alone")
     with pytest.raises(Refused) as caught:
         plan(trial=True)
     problem = caught.value.problem
     assert (problem.code, problem.exit_code) == ("C104", ExitCode.BAD_MANIFEST)
     assert "images come from registry.example.org alone; these are rules of the cluster's own" in problem.message
-    assert everything(k8s) == before
 
 
 def test_plan_trial_reports_exhausted_quota_with_numbers(plan: Plan, k8s: FakeCluster) -> None:
@@ -132,7 +132,6 @@ def test_plan_trial_reports_exhausted_quota_with_numbers(plan: Plan, k8s: FakeCl
     path = f"api/v1/namespaces/{k8s.namespace}/resourcequotas"
     client._ask("POST", path, body={**quota, "spec": {"hard": {"count/jobs.batch": "0"}}})
     client.close()
-    before = everything(k8s)
     with pytest.raises(Refused) as caught:
         plan(trial=True)
     problem = caught.value.problem
@@ -141,7 +140,6 @@ def test_plan_trial_reports_exhausted_quota_with_numbers(plan: Plan, k8s: FakeCl
         "quota team of the namespace never has so much (count/jobs.batch=1 is asked for, of count/jobs.batch=0"
         in problem.message
     )
-    assert everything(k8s) == before
 
 
 STORED = """\
@@ -156,10 +154,8 @@ data_stores:
 
 @pytest.mark.parametrize("claim", ["jobs"])
 def test_plan_trial_covers_loading_and_storing_jobs_with_volume_claim(plan: Plan, k8s: FakeCluster) -> None:
-    before = everything(k8s)
     view = plan(MANIFEST + STORED, trial=True)
     objects: list[Any] = [yaml.safe_load(document) for document in view.objects]
     jobs = [one["metadata"]["name"] for one in objects if one["kind"] == "Job"]
     assert jobs == ["training-dryrun000-1", "training-dryrun000-2", "training-dryrun000-2-store"]
     assert view.trial.startswith(f"the API server takes all {len(objects)} objects in namespace {k8s.namespace}")
-    assert everything(k8s) == before

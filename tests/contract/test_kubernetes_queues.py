@@ -31,8 +31,7 @@ def say(site: Site, token: str, *conditions: tuple[str, str, str, str]) -> None:
     """Kueue's Workload of a Job has these conditions from now on."""
     admin = site.admin()
     admin.paths["Workload"] = ("apis/kueue.x-k8s.io/v1beta1", "workloads")
-    job = admin.get("Job", token)
-    assert job is not None
+    job = site.job(token)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": token, "uid": job["metadata"]["uid"], "controller": True}
     thing: dict[str, Any] = {
         "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload",
@@ -48,35 +47,24 @@ def suspend(site: Site, token: str, is_suspended: bool) -> None:
     site.admin().patch("Job", token, {"spec": {"suspend": is_suspended}})
 
 
-def pods_of(site: Site, token: str) -> list[dict[str, Any]]:
-    return site.admin().list("Pod", {"labelSelector": f"batch.kubernetes.io/job-name={token}"})[0]
-
-
-def end_pods(site: Site, token: str) -> None:
-    """What kubelets do to pods that are deleted: their containers end."""
-    for pod in pods_of(site, token):
-        path = f"api/v1/namespaces/{site.k8s.namespace}/pods/{pod['metadata']['name']}/status"
-        site.admin()._ask("PATCH", path, body={"status": {"phase": "Failed"}}, content="application/merge-patch+json")
-
-
 def test_kueue_job_reports_pending_reason_until_it_is_admitted(site: Site) -> None:
     native = site.scheduler.submit(site.plan())
-    job = site.admin().get("Job", native.job)
-    assert job is not None and job["spec"]["suspend"]
+    job = site.job(native.job)
+    assert job["spec"]["suspend"]
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
     say(site, native.job, ("QuotaReserved", "False", "Pending", "insufficient unused quota for cpu"))
-    seen = site.wait(native, lambda one: one is not None and "insufficient" in one.reason)
-    assert seen is not None and seen.phase is Phase.PENDING
+    seen = site.wait(native, lambda one: "insufficient" in one.reason)
+    assert seen.phase is Phase.PENDING
     assert "it starts when others of the queue end" in seen.reason
     suspend(site, native.job, False)
-    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    site.wait(native, lambda one: bool(one.nodes))
 
 
 def test_kueue_suspension_of_claimed_job_ends_it_as_preempted(site: Site) -> None:
     plan = site.plan()
     native = site.scheduler.submit(plan)
     suspend(site, native.job, False)
-    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    site.wait(native, lambda one: bool(one.nodes))
     claim = Path(plan.attempt_dir.claim_owner)
     claim.parent.mkdir()
     claim.write_text("{}")
@@ -84,11 +72,11 @@ def test_kueue_suspension_of_claimed_job_ends_it_as_preempted(site: Site) -> Non
     queues = site.scheduler._queues
     eventually(lambda: any(one.get("status") for one in queues.by_owner().values()), "Kueue's word is heard")
     suspend(site, native.job, True)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.COMPLETING)
-    assert seen is not None and seen.end is None
-    end_pods(site, native.job)
-    seen = site.wait(native, lambda one: one is not None and one.phase is Phase.ENDED)
-    assert seen is not None and seen.end is EndCause.PREEMPTED and "another job took its room" in seen.reason
+    seen = site.wait(native, lambda one: one.phase is Phase.COMPLETING)
+    assert seen.end is None
+    site.set_status(native.job, phase="Failed")
+    seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
+    assert seen.end is EndCause.PREEMPTED and "another job took its room" in seen.reason
     # A look that deletes a Job as it changes meanwhile is refused, and the next one tries again.
     eventually(lambda: site.observe(native) and site.admin().get("Job", native.job) is None, "the Job is deleted")
     successor = site.start()
@@ -100,10 +88,10 @@ def test_kueue_suspension_of_claimed_job_ends_it_as_preempted(site: Site) -> Non
 def test_kueue_suspension_before_start_returns_job_to_pending(site: Site) -> None:
     native = site.scheduler.submit(site.plan())
     suspend(site, native.job, False)
-    site.wait(native, lambda one: one is not None and bool(one.nodes))
+    site.wait(native, lambda one: bool(one.nodes))
     suspend(site, native.job, True)
-    seen = site.wait(native, lambda one: one is not None and one.native_state == "Suspended")
-    assert seen is not None and seen.phase is Phase.PENDING
+    seen = site.wait(native, lambda one: one.native_state == "Suspended")
+    assert seen.phase is Phase.PENDING
     assert site.admin().get("Job", native.job) is not None
 
 

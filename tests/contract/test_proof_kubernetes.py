@@ -125,15 +125,12 @@ def test_proof_fails_and_cleans_up_when_no_pod_runs(k8s: FakeCluster, capsys: py
     eventually(lambda: not namespaces(k8s), "its namespace is gone")  # which may take longer than the proof waits
 
 
-@pytest.mark.parametrize(
-    ("broken", "only", "point"),
-    [
-        pytest.param("role", "permissions", "permissions"),
-        pytest.param("security", "permissions", "tenant"),
-        pytest.param("bytes", "results", "results are copied", marks=pytest.mark.full),
-        pytest.param("image", "a job completes", "a job completes", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize(("broken", "only", "point"), [
+    pytest.param("role", "permissions", "permissions"),
+    pytest.param("security", "permissions", "tenant"),
+    pytest.param("bytes", "results", "results are copied", marks=pytest.mark.full),
+    pytest.param("image", "a job completes", "a job completes", marks=pytest.mark.full),
+])  # fmt: skip
 def test_proof_detects_deliberate_break(
     k8s: FakeCluster, capsys: pytest.CaptureFixture[str], broken: str, only: str, point: str
 ) -> None:

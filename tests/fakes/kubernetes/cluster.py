@@ -98,7 +98,6 @@ class Control:
             "pause": self._pause,
             "evict": self._evict,
             "lose_node": self._lose_node,
-            "recover_node": self._recover_node,
             "delete_node": lambda node: registry.delete(NODES, "", node),
             # The pod's node throws it out for want of something.
             "pressure": lambda namespace, pod, message: self._kubelets.worker(namespace, pod).evicted(message),
@@ -139,10 +138,6 @@ class Control:
         if self._cluster.kubelets is not None:
             self._cluster.kubelets.silence(node)
         self._cluster.nodes.lose(node)
-
-    def _recover_node(self, node: str) -> None:
-        self._cluster.nodes.recover(node)
-        self._kubelets.resume(node)
 
     def _set_missing_images(self, missing: list[str]) -> None:
         """Set the names (patterns) of images that no registry has."""

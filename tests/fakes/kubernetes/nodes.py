@@ -153,13 +153,8 @@ def make_node(given: Obj) -> Obj:
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
         },
     }  # fmt: skip
-    _set_ready(node)
-    return node
-
-
-def _set_ready(node: Obj) -> None:
     set_condition(node, "Ready", "True", "KubeletReady", "kubelet is posting ready status")
-    node["spec"]["taints"] = [one for one in node["spec"].get("taints") or [] if one["key"] != _UNREACHABLE]
+    return node
 
 
 class NodeLifecycle:
@@ -188,11 +183,6 @@ class NodeLifecycle:
         for pod in self._on(name):
             self._registry.change(PODS, *key_of(pod), unready)
             self.queue.add(key_of(pod))
-
-    def recover(self, name: str) -> None:
-        """Hear of the node again."""
-        self._lost.pop(name, None)
-        self._registry.change(NODES, "", name, _set_ready)
 
     def _on(self, node: str) -> list[Obj]:
         return [pod for pod in self._registry.store.list(PODS) if pod["spec"].get("nodeName") == node]

@@ -62,6 +62,17 @@ class FakeCluster:
         self.do("token", token=token, user=user, groups=[])
         return self._write_kubeconfig(user, token)
 
+    def grant(self, user: str, rules: Any, *, everywhere: bool = False) -> None:
+        """Give a user a role with these rules, in the namespace or `everywhere`."""
+        group, kind = "rbac.authorization.k8s.io", "ClusterRole" if everywhere else "Role"
+        path = f"apis/{group}/v1" + ("" if everywhere else f"/namespaces/{self.namespace}")
+        meta = {"name": f"role-of-{user}"}
+        self.ask("POST", f"{path}/{kind.lower()}s", {"metadata": meta, "rules": rules})
+        self.ask("POST", f"{path}/{kind.lower()}bindings", {
+            "metadata": meta, "roleRef": {"apiGroup": group, "kind": kind, "name": meta["name"]},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        })  # fmt: skip
+
     def _write_kubeconfig(self, user: str, token: str) -> Path:
         file = self.place / f"{user}.kubeconfig"
         return write_kubeconfig(file, self.url, self.authority, namespace=self.namespace, token=token)

@@ -125,15 +125,11 @@ async def _stream(
     """Send chunks until the stream ends or the other side has gone."""
     writer.write(response.head({"Transfer-Encoding": "chunked"}))
     await writer.drain()
-    gone = asyncio.ensure_future(reader.read(1))
+    gone, step = asyncio.ensure_future(reader.read(1)), asyncio.ensure_future(anext(stream, None))
     try:
         while True:
-            step = asyncio.ensure_future(anext(stream, None))
             await asyncio.wait({gone, step}, return_when=asyncio.FIRST_COMPLETED)
             if not step.done():
-                step.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await step
                 return
             chunk = step.result()
             if chunk is None:
@@ -141,10 +137,14 @@ async def _stream(
             if chunk:
                 writer.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
                 await writer.drain()
+            step = asyncio.ensure_future(anext(stream, None))
         writer.write(b"0\r\n\r\n")
         await writer.drain()
     finally:
         gone.cancel()
+        step.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await step
         await stream.aclose()  # type: ignore[attr-defined]
 
 

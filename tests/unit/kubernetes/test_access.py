@@ -118,19 +118,16 @@ def test_kubernetes_plan_keeps_level_none_for_job_without_stores() -> None:
     assert (plan.network.level, plan.launch.cut_off) == ("none", False)
 
 
-@pytest.mark.parametrize(
-    ("store", "place"),
-    [
-        (StoreAddress(StoreKind.S3), Place("", 443)),
-        (StoreAddress(StoreKind.S3, "http://[2001:db8::1]:9000"), Place("2001:db8::1", 9000)),
-        (StoreAddress(StoreKind.S3, "http://minio"), Place("minio", 80)),
-        (StoreAddress(StoreKind.SWIFT, "https://keystone.example.org/v3"), Place("", 0)),
-        (StoreAddress(StoreKind.GCS), Place("", 443)),
-        (StoreAddress(StoreKind.HTTP, "https://data.example.org/sets"), Place("data.example.org", 443)),
-        (StoreAddress(StoreKind.FSSPEC, "files.example.org"), Place("files.example.org", 22)),
-        (StoreAddress(StoreKind.FSSPEC), Place("", 0)),
-    ],
-)
+@pytest.mark.parametrize(("store", "place"), [
+    (StoreAddress(StoreKind.S3), Place("", 443)),
+    (StoreAddress(StoreKind.S3, "http://[2001:db8::1]:9000"), Place("2001:db8::1", 9000)),
+    (StoreAddress(StoreKind.S3, "http://minio"), Place("minio", 80)),
+    (StoreAddress(StoreKind.SWIFT, "https://keystone.example.org/v3"), Place("", 0)),
+    (StoreAddress(StoreKind.GCS), Place("", 443)),
+    (StoreAddress(StoreKind.HTTP, "https://data.example.org/sets"), Place("data.example.org", 443)),
+    (StoreAddress(StoreKind.FSSPEC, "files.example.org"), Place("files.example.org", 22)),
+    (StoreAddress(StoreKind.FSSPEC), Place("", 0)),
+])  # fmt: skip
 def test_places_of_maps_store_address_to_host_and_port_once(store: StoreAddress, place: Place) -> None:
     assert places_of([Transfer(store, "set", "/data"), Transfer(store, "more", "/more")]) == (place,)
 

@@ -92,14 +92,11 @@ def test_exit_status_is_read_from_kubelet_status() -> None:
     assert exit_status(failure) == 137
 
 
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        ({"status": "Failure", "reason": "InternalError", "message": "error executing command"}, "error executing"),
-        ({"status": "Failure", "reason": "NonZeroExitCode"}, "NonZeroExitCode"),
-        ({}, "nothing"),
-    ],
-)
+@pytest.mark.parametrize(("status", "said"), [
+    ({"status": "Failure", "reason": "InternalError", "message": "error executing command"}, "error executing"),
+    ({"status": "Failure", "reason": "NonZeroExitCode"}, "NonZeroExitCode"),
+    ({}, "nothing"),
+])  # fmt: skip
 def test_exit_status_raises_not_started_for_status_without_exit_code(status: dict[str, Any], said: str) -> None:
     with pytest.raises(NotStarted, match=said):
         exit_status(status)

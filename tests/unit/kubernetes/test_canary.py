@@ -29,16 +29,13 @@ OPEN, SHUT = "10.0.0.1", "10.0.0.2"
 SETTINGS = KubernetesSettings(service_account="ffdl-batch-learner", image_pull_secrets=("registry",))
 
 
-@pytest.mark.parametrize(
-    ("free", "bound", "enforced", "words"),
-    [
-        ({OPEN: 3, SHUT: 0}, {OPEN: 0, SHUT: 0}, True, "a canary proved"),
-        ({OPEN: 3, SHUT: 3}, {OPEN: 3, SHUT: 3}, False, "does not enforce NetworkPolicies"),
-        ({OPEN: 3, SHUT: 0}, {OPEN: 1, SHUT: 0}, False, "connections out of a pod that may make none"),
-        ({OPEN: 3, SHUT: 3}, {OPEN: 0, SHUT: 0}, False, "connections into a pod that may take none"),
-        ({OPEN: 0, SHUT: 0}, {OPEN: 0, SHUT: 0}, None, "nothing is known"),
-    ],
-)
+@pytest.mark.parametrize(("free", "bound", "enforced", "words"), [
+    ({OPEN: 3, SHUT: 0}, {OPEN: 0, SHUT: 0}, True, "a canary proved"),
+    ({OPEN: 3, SHUT: 3}, {OPEN: 3, SHUT: 3}, False, "does not enforce NetworkPolicies"),
+    ({OPEN: 3, SHUT: 0}, {OPEN: 1, SHUT: 0}, False, "connections out of a pod that may make none"),
+    ({OPEN: 3, SHUT: 3}, {OPEN: 0, SHUT: 0}, False, "connections into a pod that may take none"),
+    ({OPEN: 0, SHUT: 0}, {OPEN: 0, SHUT: 0}, None, "nothing is known"),
+])  # fmt: skip
 def test_canary_judges_network_policy_enforcement_from_connection_counts(
     free: dict[str, int], bound: dict[str, int], enforced: bool | None, words: str
 ) -> None:

@@ -60,16 +60,13 @@ def test_end_job_deletes_seen_version_of_job_if_no_pod_is_placed(
     assert client.asked == [("delete", "7")] * 2, "it is looked at anew where it has changed"
 
 
-@pytest.mark.parametrize(
-    ("found", "pods"),
-    [
-        (job("Failed"), [PLACED]),
-        (job("Complete"), []),
-        (job(activeDeadlineSeconds=1), [PLACED]),
-        (job(suspend=True), [PLACED]),
-        (None, [PLACED]),
-    ],
-)
+@pytest.mark.parametrize(("found", "pods"), [
+    (job("Failed"), [PLACED]),
+    (job("Complete"), []),
+    (job(activeDeadlineSeconds=1), [PLACED]),
+    (job(suspend=True), [PLACED]),
+    (None, [PLACED]),
+])  # fmt: skip
 def test_end_job_leaves_ended_ending_or_missing_job_unchanged(
     found: dict[str, Any] | None, pods: list[dict[str, Any]]
 ) -> None:

@@ -26,19 +26,36 @@ def ended(name: str, **labels: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": own}, "status": {"conditions": [failed]}}
 
 
-@pytest.mark.parametrize("stored", [False, True])
-def test_retained_jobs_release_storing_job_only_after_results_are_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool
-) -> None:
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
     monkeypatch.setattr(kept, "SETTLED_S", 0.0)
-    root = Root(str(tmp_path))
+    return Root(str(tmp_path))
+
+
+def spare(root: Root, *jobs: dict[str, Any]) -> list[str]:
+    watcher = Watcher(lambda: ClusterClient(KubernetesSettings()), lambda *_: None)
+    for job in jobs:
+        watcher.put("Job", job)
+    return [job["metadata"]["name"] for job in kept.spare_jobs(watcher, root)]
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_retained_jobs_release_storing_job_only_after_results_are_stored(root: Root, stored: bool) -> None:
     attempt = root.job(JOB).attempt(1)
     for mark in (marks.SENT_TO, marks.END_TOLD):
         marks.leave(attempt, mark)
     if stored:
         Path(attempt.paid).write_text("{}")
-    watcher = Watcher(lambda: ClusterClient(KubernetesSettings()), lambda *_: None)
-    watcher.put("Job", ended(f"{JOB}-1"))
-    watcher.put("Job", ended(f"{JOB}-1{STORING}", **{STORES_LABEL: "true"}))
-    found = [job["metadata"]["name"] for job in kept.spare_jobs(watcher, root)]
-    assert found == [f"{JOB}-1", *([f"{JOB}-1{STORING}"] if stored else [])]
+    jobs = ended(f"{JOB}-1"), ended(f"{JOB}-1{STORING}", **{STORES_LABEL: "true"})
+    assert spare(root, *jobs) == [f"{JOB}-1", *([f"{JOB}-1{STORING}"] if stored else [])]
+
+
+@pytest.mark.parametrize("missing", ["", "final record", "cluster mark"])
+def test_retained_jobs_release_ended_job_only_with_final_record_and_cluster_mark(root: Root, missing: str) -> None:
+    attempt = root.job(JOB).attempt(1)
+    Path(attempt.path).mkdir(parents=True)
+    if missing != "cluster mark":
+        marks.leave(attempt, marks.SENT_TO)
+    if missing != "final record":
+        Path(attempt.final).write_text("{}")
+    assert spare(root, ended(f"{JOB}-1")) == ([] if missing else [f"{JOB}-1"])

@@ -53,18 +53,15 @@ def test_observe_reports_kueue_pending_reason_for_queued_job(found: dict[str, An
     assert seen is not None and (seen.phase, seen.end, seen.reason) == (Phase.PENDING, None, words)
 
 
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("Preempted", "another job took its room"),
-        ("PodsReadyTimeout", "not all ready"),
-        ("ClusterQueueStopped", "the queue was stopped"),
-        ("LocalQueueStopped", "the queue was stopped"),
-        ("AdmissionCheck", "an admission check"),
-        ("NodeFailures", "a node failed"),
-        ("SomethingNew", "its queue took its room back (why not)"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "words"), [
+    ("Preempted", "another job took its room"),
+    ("PodsReadyTimeout", "not all ready"),
+    ("ClusterQueueStopped", "the queue was stopped"),
+    ("LocalQueueStopped", "the queue was stopped"),
+    ("AdmissionCheck", "an admission check"),
+    ("NodeFailures", "a node failed"),
+    ("SomethingNew", "its queue took its room back (why not)"),
+])  # fmt: skip
 def test_observe_reports_preemption_with_kueue_reason_for_suspended_job_that_ran(reason: str, words: str) -> None:
     beside = Beside(workload=workload(("Evicted", "True", reason, "why not")), began=True)
     seen = observe(job(suspend=True, queue="gpus"), [pod(node="n1")], beside)
@@ -94,15 +91,12 @@ def test_observe_reports_pending_for_evicted_job_that_never_ran() -> None:
     assert seen is not None and seen.phase is Phase.PENDING
 
 
-@pytest.mark.parametrize(
-    ("served", "queue", "words"),
-    [
-        ({"kueue.x-k8s.io": ("v1beta1",)}, "gpus", "start together, when the queue gpus (Kueue) admits them"),
-        ({"kueue.x-k8s.io": ("v1beta1",)}, "", "Kueue is there: name a LocalQueue in queue"),
-        ({"scheduling.k8s.io": ("v1",)}, "", "start one by one (the cluster has no Kueue)"),
-        ({"scheduling.k8s.io": ("v1", "v1alpha2")}, "", "the scheduler's own gangs (alpha, v1alpha2) are served"),
-    ],
-)
+@pytest.mark.parametrize(("served", "queue", "words"), [
+    ({"kueue.x-k8s.io": ("v1beta1",)}, "gpus", "start together, when the queue gpus (Kueue) admits them"),
+    ({"kueue.x-k8s.io": ("v1beta1",)}, "", "Kueue is there: name a LocalQueue in queue"),
+    ({"scheduling.k8s.io": ("v1",)}, "", "start one by one (the cluster has no Kueue)"),
+    ({"scheduling.k8s.io": ("v1", "v1alpha2")}, "", "the scheduler's own gangs (alpha, v1alpha2) are served"),
+])  # fmt: skip
 def test_gang_message_depends_on_queue_kueue_and_scheduler_api(
     served: dict[str, tuple[str, ...]], queue: str, words: str
 ) -> None:

@@ -37,14 +37,11 @@ def objects(left: Left) -> list[Any]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize(
-    "more",
-    [
-        "",
-        "batch: {time: 2h, env: {A: 'yes'}, secrets: {TOKEN: '${secret:hub}'}, network: job}\n",
-        "batch: {sweep: [{LR: 0.1}, {LR: 0.2}]}\n",
-    ],
-)
+@pytest.mark.parametrize("more", [
+    "",
+    "batch: {time: 2h, env: {A: 'yes'}, secrets: {TOKEN: '${secret:hub}'}, network: job}\n",
+    "batch: {sweep: [{LR: 0.1}, {LR: 0.2}]}\n",
+])  # fmt: skip
 def test_kubernetes_export_passes_schemas_of_supported_releases(release: str, more: str) -> None:
     found = objects(leave(MANIFEST + more))
     assert {"Job", "ConfigMap", "NetworkPolicy", "Service"} <= {one["kind"] for one in found}

@@ -55,21 +55,10 @@ def template(shape: PodShape, settings: KubernetesSettings = PLAIN) -> Any:
     return cast("Any", job(shape, settings))["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize("settings", [PLAIN, RICH], ids=["plain", "rich"])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        SHAPE,
-        replace(SHAPE, learners=4, placement=Placement.SPREAD, limit_s=3600),
-        replace(SHAPE, learners=4, placement=Placement.PACK, storage_bytes=1 << 30, gres={"example.com/npu": 1}),
-    ],
-    ids=["single", "spread", "packed"],
-)
 @pytest.mark.parametrize("version", RELEASES)
-def test_kubernetes_objects_pass_schemas_of_supported_releases(
-    version: str, shape: PodShape, settings: KubernetesSettings
-) -> None:
-    for one in objects(shape, settings):
+def test_kubernetes_objects_pass_schemas_of_supported_releases(version: str) -> None:
+    shape = replace(SHAPE, learners=4, placement=Placement.PACK, storage_bytes=1 << 30, gres={"example.com/npu": 1})
+    for one in objects(shape, RICH):
         validate(cast("dict[str, Any]", one), version, strict=True)
 
 
@@ -79,20 +68,6 @@ def test_job_object_is_created_suspended_without_kubernetes_retries() -> None:
     assert spec["completionMode"] == "Indexed"
     assert release("") == {"spec": {"suspend": False}}
     assert release("team-a") == {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team-a"}}}
-
-
-def test_pod_template_meets_restricted_pod_security_level() -> None:
-    """kubernetes.io, "Pod Security Standards": what the level restricted asks for."""
-    pod = template(SHAPE)
-    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert (pod["automountServiceAccountToken"], pod["enableServiceLinks"]) == (False, False)
-    for container in (*pod["initContainers"], *pod["containers"]):
-        confined = container["securityContext"]
-        assert (confined["allowPrivilegeEscalation"], confined["readOnlyRootFilesystem"]) == (False, True)
-        assert confined["capabilities"] == {"drop": ["ALL"]}
-    allowed = {"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
-    assert {kind for volume in pod["volumes"] for kind in volume if kind != "name"} <= allowed
 
 
 def test_pod_template_requests_devices_by_site_resource_names() -> None:
@@ -145,11 +120,6 @@ def test_network_policy_rejects_host_name_as_egress() -> None:
         policy(TOKEN, OWN, Ways(NetworkLevel.EGRESS, (Egress("host.example.org", 443),)), PLAIN)
 
 
-def test_network_policy_allows_everything_at_level_host() -> None:
-    spec = cast("Any", policy(TOKEN, OWN, Ways(NetworkLevel.HOST), PLAIN))["spec"]
-    assert (spec["ingress"], spec["egress"]) == ([{}], [{}])
-
-
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES])
 def test_model_parts_rebuild_the_archive_in_name_order(size: int) -> None:
     archive = bytes(number % 251 for number in range(size))
@@ -159,33 +129,27 @@ def test_model_parts_rebuild_the_archive_in_name_order(size: int) -> None:
     assert b"".join(base64.b64decode(text) for part in parts for text in part.values()) == archive
 
 
-@pytest.mark.parametrize(
-    ("raw", "said"),
-    [
-        ({"image": "x"}, "unknown key 'image'; known: canary_interval_s, claim, context"),
-        ({"claim": 3}, "claim is 3; a text is needed"),
-        ({"keep_s": -1}, "keep_s is -1; a count is needed"),
-        ({"tolerations": "x"}, "a list of texts is needed"),
-        ({"volumes": {"data": "claim"}}, "absolute directories are needed"),
-        ({"node_selector": {"a": 1}}, "a table of texts is needed"),
-        ({"image_pull_policy": "Sometimes"}, "choose Always, IfNotPresent, Never"),
-        ({"tolerations": ["a:Never"]}, "write key, key=value or key=value:Effect"),
-        ({"controller_image": ""}, "controller_image is empty"),
-    ],
-)
+@pytest.mark.parametrize(("raw", "said"), [
+    ({"image": "x"}, "unknown key 'image'; known: canary_interval_s, claim, context"),
+    ({"claim": 3}, "claim is 3; a text is needed"),
+    ({"keep_s": -1}, "keep_s is -1; a count is needed"),
+    ({"tolerations": "x"}, "a list of texts is needed"),
+    ({"volumes": {"data": "claim"}}, "absolute directories are needed"),
+    ({"node_selector": {"a": 1}}, "a table of texts is needed"),
+    ({"image_pull_policy": "Sometimes"}, "choose Always, IfNotPresent, Never"),
+    ({"tolerations": ["a:Never"]}, "write key, key=value or key=value:Effect"),
+    ({"controller_image": ""}, "controller_image is empty"),
+])  # fmt: skip
 def test_kubernetes_settings_reject_invalid_value_with_expected_form(raw: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidRequest, match=r"\[backend\.kubernetes\]") as error:
         read_settings(raw)
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("gpu", {"key": "gpu", "operator": "Exists"}),
-        ("gpu:NoExecute", {"key": "gpu", "operator": "Exists", "effect": "NoExecute"}),
-        ("gpu=yes:NoSchedule", {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), [
+    ("gpu", {"key": "gpu", "operator": "Exists"}),
+    ("gpu:NoExecute", {"key": "gpu", "operator": "Exists", "effect": "NoExecute"}),
+    ("gpu=yes:NoSchedule", {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}),
+])  # fmt: skip
 def test_parse_toleration_accepts_taint_syntax(text: str, found: dict[str, str]) -> None:
     assert parse_toleration(text) == found

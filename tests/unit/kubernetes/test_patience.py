@@ -36,19 +36,16 @@ def pod(began_s: float, lacking_s: float) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("time_s", "lead_s", "began_s", "lacking_s", "is_over"),
-    [
-        (None, None, 2000, 880, False),
-        (None, None, 2000, 920, True),
-        (3600, 60, 1000, 880, False),
-        (3600, 60, 1000, 920, True),
-        (600, 40, 430, 425, False),  # 0.8 of 560 s
-        (600, 40, 460, 455, True),
-        (60, 600, 22, 20, False),  # a lead is half of the limit at most
-        (60, 600, 26, 24, True),
-    ],
-)
+@pytest.mark.parametrize(("time_s", "lead_s", "began_s", "lacking_s", "is_over"), [
+    (None, None, 2000, 880, False),
+    (None, None, 2000, 920, True),
+    (3600, 60, 1000, 880, False),
+    (3600, 60, 1000, 920, True),
+    (600, 40, 430, 425, False),  # 0.8 of 560 s
+    (600, 40, 460, 455, True),
+    (60, 600, 22, 20, False),  # a lead is half of the limit at most
+    (60, 600, 26, 24, True),
+])  # fmt: skip
 def test_image_timeout_ends_before_job_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time_s: int | None, lead_s: int | None, began_s: float,
     lacking_s: float, is_over: bool,

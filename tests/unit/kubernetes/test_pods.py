@@ -152,15 +152,12 @@ def test_kubernetes_job_end_waits_for_pods_if_job_ended_while_daemon_was_down(wo
     assert world.final.exists() and world.seen() == DONE
 
 
-@pytest.mark.parametrize(
-    ("since_s", "reads", "seen"),
-    [
-        (READ_S - 60, False, WAITS),
-        (READ_S + 60, False, DONE),
-        (READ_S + 60, True, WAITS),
-        (READ_MOST_S + 60, True, DONE),
-    ],
-)
+@pytest.mark.parametrize(("since_s", "reads", "seen"), [
+    (READ_S - 60, False, WAITS),
+    (READ_S + 60, False, DONE),
+    (READ_S + 60, True, WAITS),
+    (READ_MOST_S + 60, True, DONE),
+])  # fmt: skip
 def test_kubernetes_job_end_waits_for_unreadable_pods_only_until_timeout(
     world: World, since_s: float, reads: bool, seen: tuple[Phase, EndCause | None]
 ) -> None:

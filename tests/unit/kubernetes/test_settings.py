@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
-from ffdl_batch.ports.capabilities import ExplainsSettings
+from ffdl_batch.ports.capabilities import ExplainsSettings, LimitsModels
 from ffdl_batch.ports.registry import AdapterContext, adapter_names, create_adapter
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.connecting import load_config
 from ffdl_kubernetes.settings import KubernetesSettings, Profile, as_table, read_settings, settle
@@ -20,11 +21,12 @@ kind: Config
 current-context: one
 clusters:
 - {name: c, cluster: {server: "https://SERVER:6443"}}
+- {name: d, cluster: {server: "https://two:6443"}}
 users:
 - {name: u, user: {token: t}}
 contexts:
 - {name: one, context: {cluster: c, user: u, namespace: team-a}}
-- {name: two, context: {cluster: c, user: u, namespace: team-b}}
+- {name: two, context: {cluster: d, user: u, namespace: team-b}}
 """
 CONTEXT = AdapterContext("/tree", "Ada.Lovelace", 1234)
 
@@ -37,8 +39,9 @@ def kubeconfig(path: Path, server: str = "one") -> Path:
 
 def test_kubernetes_adapter_is_registered_and_explains_settings() -> None:
     assert "kubernetes" in adapter_names()
-    adapter = create_adapter("kubernetes", {"namespace": "jobs-{user}"}, CONTEXT)
+    adapter = create_adapter("kubernetes", {"namespace": "jobs-{user}", "model_bytes": 7}, CONTEXT)
     assert isinstance(adapter, ExplainsSettings)
+    assert isinstance(adapter, LimitsModels) and adapter.model_bytes == 7
     assert (adapter.explain()["namespace"], adapter.explain()["run_as_user"]) == ("jobs-ada-lovelace", 1234)
 
 
@@ -74,7 +77,8 @@ def test_cluster_client_uses_named_kubeconfig_and_context(tmp_path: Path) -> Non
     file = kubeconfig(tmp_path / "config")
     client = ClusterClient(KubernetesSettings(kubeconfig=str(file)))
     assert (client.config.cluster.server, client.namespace) == ("https://one:6443", "team-a")
-    assert ClusterClient(KubernetesSettings(kubeconfig=str(file), context="two")).namespace == "team-b"
+    other = ClusterClient(KubernetesSettings(kubeconfig=str(file), context="two"))
+    assert (other.config.cluster.server, other.namespace) == ("https://two:6443", "team-b")
     with pytest.raises(SchedulerMissing, match="Context 'three' not found; name the file"):
         load_config(KubernetesSettings(kubeconfig=str(file), context="three"))
     with pytest.raises(SchedulerMissing, match="no cluster is configured in /nowhere"):
@@ -90,19 +94,27 @@ users: [{name: u, user: %s}]
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "is no kubeconfig: .*; correct it, or write it anew"),
-        ("- a\n", "is no kubeconfig"),
-        ("a: [b\n", "is no kubeconfig: .*line 2"),
-        ("clusters: 7\ncontexts: []\n", "is no kubeconfig"),
-        (WHOLE.replace("user: u}", "user: other}") % "{token: t}", "no cluster is configured in .*other"),
-        (WHOLE % '{token: ""}', "user u of .* has an empty token; log in again"),
-        (WHOLE.replace(", user: u}", "}") % "{token: t}", "cannot be used: .*; correct its user"),
-        (WHOLE % "{client-certificate-data: x, client-key-data: y}", "cannot be used: .*; correct its user"),
-    ],
-)
+def with_cluster(field: str) -> str:
+    return (
+        (WHOLE % "{token: t}")
+        .replace("clusters: [{", "clusters: [{name: a, cluster: {}}, {")
+        .replace('6443"', f'6443", {field}')
+    )
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "is no kubeconfig: .*; correct it, or write it anew"),
+    ("- a\n", "is no kubeconfig"),
+    ("a: [b\n", "is no kubeconfig: .*line 2"),
+    ("clusters: 7\ncontexts: []\n", "is no kubeconfig"),
+    (WHOLE.replace("user: u}", "user: other}") % "{token: t}", "no cluster is configured in .*other"),
+    (WHOLE % '{token: ""}', "user u of .* has an empty token; log in again"),
+    (WHOLE.replace(", user: u}", "}") % "{token: t}", "cannot be used: .*; correct its user"),
+    (WHOLE % "{client-certificate-data: x, client-key-data: y}", "cannot be used: .*; correct its user"),
+    (with_cluster("proxy-url: http://proxy:3128"), "proxy-url of cluster c .* set HTTPS_PROXY where the daemon"),
+    (with_cluster("tls-server-name: x"), "tls-server-name of cluster c .* write the name that the server's cert"),
+    (WHOLE % "{as: somebody, token: t}", "as of user u in .* is not supported: .*its own credentials"),
+])  # fmt: skip
 def test_cluster_client_reports_broken_kubeconfig_and_reads_it_again(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
@@ -112,6 +124,41 @@ def test_cluster_client_reports_broken_kubeconfig_and_reads_it_again(tmp_path: P
     file.write_text(WHOLE % "{token: t}")
     assert client.config.cluster.server == "https://one:6443"
     assert client._client is not None
+    client.close()
+
+
+def answered(tmp_path: Path, *replies: httpx2.Response) -> ClusterClient:
+    """A client of a server that gives these answers, in that order."""
+    client, left = ClusterClient(KubernetesSettings(kubeconfig=str(kubeconfig(tmp_path / "config")))), iter(replies)
+    transport = httpx2.MockTransport(lambda _: next(left))
+    client._http = httpx2.Client(transport=transport, base_url="https://one:6443")
+    return client
+
+
+def test_cluster_client_waits_as_long_as_429_says_or_ever_longer_and_then_gives_up(tmp_path: Path) -> None:
+    """A server, or a proxy before it, that does not always say when."""
+    busy, pauses = httpx2.Response(429, json={"message": "too many requests"}), list[float]()
+    hint = httpx2.Response(429, headers={"Retry-After": "3"})
+    client = answered(
+        tmp_path, *[busy] * 3, httpx2.Response(200, json={}), hint, httpx2.Response(200, json={}), *[busy] * 9
+    )
+    client._pause = pauses.append
+    client.version()
+    assert len(pauses) == 3 and 0 < pauses[0] < pauses[1] < pauses[2] <= 4.0
+    client.version()
+    assert pauses[3:] == [3.0]
+    with pytest.raises(SchedulerUnreachable, match="too many requests"):
+        client.version()
+    client.close()
+
+
+def test_cluster_client_raises_unreachable_for_invalid_api_response(tmp_path: Path) -> None:
+    texts = "<html>a proxy's page</html>", '{"type": "ADDED", "object": {"metad'
+    client = answered(tmp_path, *(httpx2.Response(200, text=text) for text in texts))
+    with pytest.raises(SchedulerUnreachable, match="answered what is no object of its API"):
+        client.version()
+    with pytest.raises(SchedulerUnreachable, match="broke off within a line of a watch"):
+        list(client.watch("Pod", {}, "1", 5))
     client.close()
 
 

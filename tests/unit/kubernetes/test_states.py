@@ -144,17 +144,14 @@ def test_observe_maps_pod_failure_reason_to_end_cause(status: dict[str, Any], en
     assert seen is not None and seen.end is end and words in seen.reason
 
 
-@pytest.mark.parametrize(
-    ("reason", "end"),
-    [
-        ("PreemptionByScheduler", EndCause.PREEMPTED),
-        ("EvictionByEvictionAPI", EndCause.PREEMPTED),
-        ("DeletionByTaintManager", EndCause.NODE_FAIL),
-        ("DeletionByPodGC", EndCause.NODE_FAIL),
-        ("TerminationByKubelet", EndCause.NODE_FAIL),
-        ("SomethingNew", EndCause.NODE_FAIL),
-    ],
-)
+@pytest.mark.parametrize(("reason", "end"), [
+    ("PreemptionByScheduler", EndCause.PREEMPTED),
+    ("EvictionByEvictionAPI", EndCause.PREEMPTED),
+    ("DeletionByTaintManager", EndCause.NODE_FAIL),
+    ("DeletionByPodGC", EndCause.NODE_FAIL),
+    ("TerminationByKubelet", EndCause.NODE_FAIL),
+    ("SomethingNew", EndCause.NODE_FAIL),
+])  # fmt: skip
 def test_observe_maps_disruption_reason_to_end_cause(reason: str, end: EndCause) -> None:
     shown = job({"type": "Failed", "reason": "PodFailurePolicy", "message": "matching FailJob rule"})
     seen = observe(shown, [pod(0, {"type": "DisruptionTarget", "reason": reason, "message": "why"})])
@@ -172,38 +169,32 @@ def refused(message: str) -> str:
     return seen.reason
 
 
-@pytest.mark.parametrize(
-    ("message", "advice"),
-    [
-        ('violates PodSecurity "restricted:latest": allowPrivilegeEscalation', "a setting of the site's breaks it"),
-        ("failed quota: q: must specify limits.cpu for: learner", "ffdl-admin tenant create makes one"),
-        ("maximum memory usage per Container is 4Gi, but limit is 8Gi", "the namespace's LimitRange allows"),
-        ("no PriorityClass with name high was found", "correct priority_class"),
-        ('pod rejected: RuntimeClass "gvisor" not found', "correct runtime_class"),
-        ('error looking up service account a/b: serviceaccount "b" not found', "correct service_account"),
-        ("unable to create new content in namespace a because it is being terminated", "cancel the job"),
-    ],
-)
+@pytest.mark.parametrize(("message", "advice"), [
+    ('violates PodSecurity "restricted:latest": allowPrivilegeEscalation', "a setting of the site's breaks it"),
+    ("failed quota: q: must specify limits.cpu for: learner", "ffdl-admin tenant create makes one"),
+    ("maximum memory usage per Container is 4Gi, but limit is 8Gi", "the namespace's LimitRange allows"),
+    ("no PriorityClass with name high was found", "correct priority_class"),
+    ('pod rejected: RuntimeClass "gvisor" not found', "correct runtime_class"),
+    ('error looking up service account a/b: serviceaccount "b" not found', "correct service_account"),
+    ("unable to create new content in namespace a because it is being terminated", "cancel the job"),
+])  # fmt: skip
 def test_observe_reports_pending_with_cure_for_rejected_pods(message: str, advice: str) -> None:
     assert advice in refused(message)
 
 
-@pytest.mark.parametrize(
-    ("message", "advice"),
-    [
-        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "ffdl why tells whether a node ever has so much"),
-        ("0/3 nodes are available: 3 Too many pods.", "ffdl why tells whether a node ever has so much"),
-        ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "gpu_type, node_selector"),
-        ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: a100}.", "tolerations"),
-        ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", "kept for others, or not ready"),
-        (
-            "0/3 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.",
-            "when they are back",
-        ),
-        ('0/3 nodes are available: persistentvolumeclaim "data" not found.', "have the claim made"),
-        ("pod has unbound immediate PersistentVolumeClaims.", "ask who runs the cluster"),
-    ],
-)
+@pytest.mark.parametrize(("message", "advice"), [
+    ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "ffdl why tells whether a node ever has so much"),
+    ("0/3 nodes are available: 3 Too many pods.", "ffdl why tells whether a node ever has so much"),
+    ("0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.", "gpu_type, node_selector"),
+    ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: a100}.", "tolerations"),
+    ("0/3 nodes are available: 3 node(s) had untolerated taint(s).", "kept for others, or not ready"),
+    (
+        "0/3 nodes are available: 3 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.",
+        "when they are back",
+    ),
+    ('0/3 nodes are available: persistentvolumeclaim "data" not found.', "have the claim made"),
+    ("pod has unbound immediate PersistentVolumeClaims.", "ask who runs the cluster"),
+])  # fmt: skip
 def test_observe_reports_pending_with_cure_for_unschedulable_pods(message: str, advice: str) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     seen = observe(job(), [pod(0, condition)])
@@ -221,38 +212,35 @@ def test_observe_omits_preemption_details_from_pending_reason() -> None:
     assert seen.reason == f"no node has room now: {reasons}; ffdl why tells whether a node ever has so much"
 
 
-@pytest.mark.parametrize(
-    ("reason", "message", "advice"),
-    [
-        ("ErrImagePull", "pull access denied, repository does not exist or may require authorization", "credentials"),
-        ("ErrImagePull", 'failed to resolve reference "x": not found', "correct its name, or push it"),
-        ("InvalidImageName", "couldn't parse image name: invalid reference format", "correct its name"),
-        ("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never', "have it on the nodes"),
-        ("ImagePullBackOff", "429 Too Many Requests: toomanyrequests", "it is tried again"),
-        ("RegistryUnavailable", "dial tcp: lookup r on 10.0.0.1: no such host", "nodes do not reach the registry"),
-        ("ImagePullBackOff", 'Back-off pulling image "x"', "check its name, and that nodes may pull it"),
-        ("ImageInspectError", "failed to inspect", "check its name"),
-        ("SignatureValidationFailed", "no valid signature", "check its name"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "message", "advice"), [
+    ("ErrImagePull", "pull access denied, repository does not exist or may require authorization", "credentials"),
+    ("ErrImagePull", 'failed to resolve reference "x": not found', "correct its name, or push it"),
+    ("InvalidImageName", "couldn't parse image name: invalid reference format", "correct its name"),
+    ("ErrImageNeverPull", 'Container image "x" is not present with pull policy of Never', "have it on the nodes"),
+    ("ImagePullBackOff", "429 Too Many Requests: toomanyrequests", "it is tried again"),
+    ("RegistryUnavailable", "dial tcp: lookup r on 10.0.0.1: no such host", "nodes do not reach the registry"),
+    ("ImagePullBackOff", 'Back-off pulling image "x"', "check its name, and that nodes may pull it"),
+    ("ImageInspectError", "failed to inspect", "check its name"),
+    ("SignatureValidationFailed", "no valid signature", "check its name"),
+])  # fmt: skip
 def test_observe_reports_pending_with_cure_for_image_that_cannot_be_pulled(
     reason: str, message: str, advice: str
 ) -> None:
-    seen = observe(job(), [pod(**learner(waiting={"reason": reason, "message": message}))])
+    waits = learner(waiting={"reason": reason, "message": message})
+    seen = observe(job(), [pod(**waits)])
     assert seen is not None and seen.phase is Phase.PENDING
     assert f"({reason}): {message}; " in seen.reason and advice in seen.reason
+    beside = observe(job(), [pod(**waits, **sidecar(running={"startedAt": CREATED}))])
+    assert beside is not None and (beside.phase, beside.lacks) == (Phase.RUNNING, seen.reason)
 
 
-@pytest.mark.parametrize(
-    ("reason", "message", "advice"),
-    [
-        ("CreateContainerConfigError", 'secret "x" not found', "cancel and submit again"),
-        ("CreateContainerConfigError", "failed to prepare subPath for volumeMount", "claim or volumes"),
-        ("CreateContainerError", "context deadline exceeded", "ask who runs the cluster"),
-        ("RunContainerError", 'exec: "/bin/sh": stat /bin/sh: no such file or directory', "images have /bin/sh"),
-        ("PostStartHookError", "", "ask who runs the cluster"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "message", "advice"), [
+    ("CreateContainerConfigError", 'secret "x" not found', "cancel and submit again"),
+    ("CreateContainerConfigError", "failed to prepare subPath for volumeMount", "claim or volumes"),
+    ("CreateContainerError", "context deadline exceeded", "ask who runs the cluster"),
+    ("RunContainerError", 'exec: "/bin/sh": stat /bin/sh: no such file or directory', "images have /bin/sh"),
+    ("PostStartHookError", "", "ask who runs the cluster"),
+])  # fmt: skip
 def test_observe_reports_cure_for_container_that_cannot_be_created(reason: str, message: str, advice: str) -> None:
     """Also while the sidecar runs: then the job does."""
     waits = learner(waiting={"reason": reason, "message": message})
@@ -328,14 +316,11 @@ def test_observe_prefers_requested_cancel_over_failure_but_not_over_success() ->
     assert observe(done, [], Beside(cancelled=True)).end is EndCause.SUCCESS  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("beside", "end"),
-    [
-        (Beside(cancelled=True), EndCause.CANCELLED),
-        (Beside(no_image="the image x cannot be had"), EndCause.NO_IMAGE),
-        (Beside(), EndCause.TIMEOUT),
-    ],
-)
+@pytest.mark.parametrize(("beside", "end"), [
+    (Beside(cancelled=True), EndCause.CANCELLED),
+    (Beside(no_image="the image x cannot be had"), EndCause.NO_IMAGE),
+    (Beside(), EndCause.TIMEOUT),
+])  # fmt: skip
 @pytest.mark.parametrize("status", [{}, {"reason": "DeadlineExceeded"}])
 def test_observe_takes_cause_of_deadline_from_cancel_or_image_mark(
     beside: Beside, end: EndCause, status: dict[str, Any]
@@ -374,14 +359,11 @@ def test_observe_reports_volume_or_sandbox_event_of_waiting_pod(trouble: tuple[s
     assert seen is not None and (seen.phase, seen.reason) == (Phase.PENDING, words)
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [
-        pod(0, READY, node="n1", **sidecar(waiting={"reason": "PodInitializing"})),
-        pod(0, node="n1", **sidecar(running={"startedAt": CREATED})),
-        pod(0),
-    ],
-)
+@pytest.mark.parametrize("shown", [
+    pod(0, READY, node="n1", **sidecar(waiting={"reason": "PodInitializing"})),
+    pod(0, node="n1", **sidecar(running={"startedAt": CREATED})),
+    pod(0),
+])  # fmt: skip
 def test_observe_ignores_event_after_its_cause_is_over(shown: dict[str, Any]) -> None:
     seen = observe(job(), [shown], Beside(troubles={NAME: ("FailedMount", "x")}))
     assert seen is not None and (seen.reason, seen.lacks) == ("", "")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+import yaml
 from kubernetes_validate import validate
 
+import ffdl_kubernetes
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.discovery import groups
-from ffdl_kubernetes.objects.tenant import PERMISSIONS, tenant_objects
+from ffdl_kubernetes.objects.tenant import PERMISSIONS, ROLE, role, tenant_objects
 from ffdl_kubernetes.tenancy import differences
 
 BARE = Tenant("team-a")
@@ -75,3 +78,8 @@ def test_groups_lists_preferred_version_first() -> None:
     served = {"name": "kueue.x-k8s.io", "versions": [{"version": "v1beta1"}, {"version": "v1"}]}
     client = Mock(raw=Mock(return_value={"groups": [{**served, "preferredVersion": {"version": "v1"}}]}))
     assert groups(client) == {"kueue.x-k8s.io": ("v1", "v1beta1")}
+
+
+def test_shipped_role_manifest_equals_generated_role() -> None:
+    shipped = Path(ffdl_kubernetes.__file__).with_name("manifests") / "role.yml"
+    assert yaml.safe_load(shipped.read_text()) == role({"name": ROLE})

@@ -18,46 +18,43 @@ from ffdl_kubernetes.waiting_reasons import (
 )
 
 
-@pytest.mark.parametrize(
-    ("message", "kind", "figures"),
-    [
-        (
-            "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint {pool: x}. "
-            "preemption: 0/5 nodes are available: 5 No preemption victims found for incoming pod.",
-            WaitKind.NO_ROOM,
-            {"nodes with Insufficient nvidia.com/gpu": "2 of 5",
-             "nodes that had untolerated taint {pool: x}": "3 of 5"},
-        ),
-        (
-            "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated "
-            "taint {a: b, c: d}.",
-            WaitKind.KEPT_FOR_OTHERS,
-            {"nodes that didn't match Pod's node affinity/selector": "1 of 3",
-             "nodes that had untolerated taint {a: b, c: d}": "2 of 3"},
-        ),
-        (
-            "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
-            WaitKind.WRONG_LABELS,
-            {"nodes that didn't match Pod's node affinity/selector": "3 of 3"},
-        ),
-        ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_CLOSED,
-         {"nodes that were unschedulable": "1 of 1"}),
-        ("0/2 nodes are available: 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
-         WaitKind.NODES_CLOSED, {"nodes that had untolerated taint {node.kubernetes.io/unreachable: }": "2 of 2"}),
-        # As 1.36 words it, which also looks for claims of devices.
-        ("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to "
-         "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod.",
-         WaitKind.NO_ROOM,
-         {"nodes with Insufficient cpu": "1 of 3", "nodes that had untolerated taint(s)": "2 of 3"}),
-        ("0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not "
-         "eligible due to preemptionPolicy=Never.", WaitKind.KEPT_FOR_OTHERS,
-         {"nodes that had untolerated taint(s)": "1 of 1"}),
-        ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
-        ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
-         "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),
-        ("no nodes available to schedule pods", WaitKind.NO_ROOM, {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("message", "kind", "figures"), [
+    (
+        "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) had untolerated taint {pool: x}. "
+        "preemption: 0/5 nodes are available: 5 No preemption victims found for incoming pod.",
+        WaitKind.NO_ROOM,
+        {"nodes with Insufficient nvidia.com/gpu": "2 of 5",
+         "nodes that had untolerated taint {pool: x}": "3 of 5"},
+    ),
+    (
+        "0/3 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 2 node(s) had untolerated "
+        "taint {a: b, c: d}.",
+        WaitKind.KEPT_FOR_OTHERS,
+        {"nodes that didn't match Pod's node affinity/selector": "1 of 3",
+         "nodes that had untolerated taint {a: b, c: d}": "2 of 3"},
+    ),
+    (
+        "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
+        WaitKind.WRONG_LABELS,
+        {"nodes that didn't match Pod's node affinity/selector": "3 of 3"},
+    ),
+    ("0/1 nodes are available: 1 node(s) were unschedulable.", WaitKind.NODES_CLOSED,
+     {"nodes that were unschedulable": "1 of 1"}),
+    ("0/2 nodes are available: 2 node(s) had untolerated taint {node.kubernetes.io/unreachable: }.",
+     WaitKind.NODES_CLOSED, {"nodes that had untolerated taint {node.kubernetes.io/unreachable: }": "2 of 2"}),
+    # As 1.36 words it, which also looks for claims of devices.
+    ("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s). no new claims to "
+     "deallocate, preemption: 0/3 nodes are available: 1 No preemption victims found for incoming pod.",
+     WaitKind.NO_ROOM,
+     {"nodes with Insufficient cpu": "1 of 3", "nodes that had untolerated taint(s)": "2 of 3"}),
+    ("0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not "
+     "eligible due to preemptionPolicy=Never.", WaitKind.KEPT_FOR_OTHERS,
+     {"nodes that had untolerated taint(s)": "1 of 1"}),
+    ('persistentvolumeclaim "jobs" not found', WaitKind.VOLUME, {}),
+    ('0/2 nodes are available: persistentvolumeclaim "jobs" not found. preemption: 0/2 nodes are available: 2 '
+     "Preemption is not helpful for scheduling.", WaitKind.VOLUME, {}),
+    ("no nodes available to schedule pods", WaitKind.NO_ROOM, {}),
+])  # fmt: skip
 def test_read_scheduling_returns_kind_and_node_counts_from_message(
     message: str, kind: WaitKind, figures: dict[str, str]
 ) -> None:

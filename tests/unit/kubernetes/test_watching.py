@@ -9,7 +9,7 @@ import pytest
 
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes import watching
-from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired
+from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired, Refused
 from ffdl_kubernetes.watching import Watcher
 
 
@@ -99,11 +99,6 @@ def breaks() -> Iterator[tuple[str, dict[str, Any]]]:
     raise SchedulerUnreachable("a proxy's page")
 
 
-def is_refused() -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from ()
-    raise SchedulerMissing("nobody is logged in")
-
-
 def test_watcher_pauses_before_reopening_watch_that_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "SHORT_S", 600.0)
     server = Scripted(closes, closes, closes)
@@ -129,11 +124,21 @@ def test_watcher_reports_unreachable_if_accepted_watch_breaks_at_once(monkeypatc
         server.watcher.await_sync(0)
 
 
-def test_watcher_recovers_without_new_list_when_credentials_return() -> None:
+@pytest.mark.parametrize("error", [
+    SchedulerMissing("nobody is logged in"), Refused(429, "TooManyRequests", "too many requests"),
+])  # fmt: skip
+def test_watcher_recovers_without_new_list_or_event_when_server_accepts_watch_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(watching, "STALE_S", 0.0)
     seen: list[str] = []
 
+    def is_refused() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from ()
+        raise error
+
     def quiet() -> Iterator[tuple[str, dict[str, Any]]]:
-        with pytest.raises(SchedulerUnreachable, match="nobody is logged in"):
+        with pytest.raises(SchedulerUnreachable, match=str(error)):
             server.watcher.await_sync(0)
         yield TAKEN, {}
         server.watcher.await_sync(0)
@@ -210,3 +215,23 @@ def test_watcher_delivers_listed_objects_before_it_reports_sync(monkeypatch: pyt
     server.go()
     server.watcher.await_sync(0)
     assert told == ["ADDED a", "ADDED b"]
+
+
+def test_watcher_redelivers_object_after_listener_error_and_continues_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def heard(_what: str, _kind: str, thing: dict[str, Any]) -> None:
+        told.append(thing["metadata"]["name"])
+        if len(told) == 1:
+            raise OSError(28, "No space left on device")
+
+    def adds() -> Iterator[tuple[str, dict[str, Any]]]:
+        yield TAKEN, {}
+        yield "ADDED", pod(8, "b")
+
+    server = Scripted(adds)
+    monkeypatch.setattr(server, "list", lambda *_: ([pod(3)], "7"))
+    monkeypatch.setattr(server.watcher, "_heard", heard)
+    server.go()
+    assert told == ["a", "a", "b"]
+    server.watcher.await_sync(0)

@@ -105,27 +105,12 @@ class Kubelets:
 
         return begin
 
-    def _on(self, node: str) -> list[Worker]:
-        return [worker for worker in self._workers.values() if worker.pod["spec"]["nodeName"] == node]
-
     def silence(self, node: str) -> None:
         """Hear nothing of the node's kubelet, whose processes end."""
         self._silent.add(node)
-        for worker in self._on(node):
-            worker.cut_power()
-
-    def resume(self, node: str) -> None:
-        """Let the kubelet be back: it learns what happened meanwhile, and reports."""
-        self._silent.discard(node)
-        for worker in self._on(node):
-            worker.offline = False
-            found = self._registry.store.get(PODS, *worker.key)
-            if found is None or found["metadata"]["uid"] != worker.uid:
-                worker.removed()
-                self._workers.pop(worker.uid)
-            else:
-                worker.changed(found)
-                worker.publish()
+        for worker in self._workers.values():
+            if worker.pod["spec"]["nodeName"] == node:
+                worker.cut_power()
 
     async def stop(self) -> None:
         """End everything, and wait for it: no process outlives the cluster."""

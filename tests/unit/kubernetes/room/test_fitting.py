@@ -37,19 +37,16 @@ def wish(pods: int = 1, gpus: int = 2, **selector: str) -> Wish:
     return Wish(pods, amounts(gpus), selector)
 
 
-@pytest.mark.parametrize(
-    ("asked", "holders", "found"),
-    [
-        (wish(), (), Found(NOW, ("a",), 4)),
-        (wish(pods=3), (holder("a", 1), holder("b", 1)), Found(None, (), 4)),
-        (wish(pods=3), (holder("a", 1, 1600), holder("b", 1)), Found(1600, ("a", "b"), 4)),
-        (wish(), (holder("a", 3, 1600), holder("b", 3, 1300)), Found(1300, ("b",), 4)),
-        (wish(), (holder("a", 3, 900), holder("b", 4)), Found(NOW + SOON_S, ("a",), 4)),  # it is overdue
-        (wish(gpus=4), (holder("a", 1), holder("b", 1, token="own")), Found(None, (), 2)),
-        (wish(gpus=8), (), Found(None, (), 0)),
-        (wish(), (holder("", 9), holder("elsewhere", 9)), Found(NOW, ("a",), 4)),
-    ],
-)
+@pytest.mark.parametrize(("asked", "holders", "found"), [
+    (wish(), (), Found(NOW, ("a",), 4)),
+    (wish(pods=3), (holder("a", 1), holder("b", 1)), Found(None, (), 4)),
+    (wish(pods=3), (holder("a", 1, 1600), holder("b", 1)), Found(1600, ("a", "b"), 4)),
+    (wish(), (holder("a", 3, 1600), holder("b", 3, 1300)), Found(1300, ("b",), 4)),
+    (wish(), (holder("a", 3, 900), holder("b", 4)), Found(NOW + SOON_S, ("a",), 4)),  # it is overdue
+    (wish(gpus=4), (holder("a", 1), holder("b", 1, token="own")), Found(None, (), 2)),
+    (wish(gpus=8), (), Found(None, (), 0)),
+    (wish(), (holder("", 9), holder("elsewhere", 9)), Found(NOW, ("a",), 4)),
+])  # fmt: skip
 def test_capacity_fitting_returns_earliest_time_and_fitting_nodes(
     asked: Wish, holders: tuple[Holder, ...], found: Found
 ) -> None:
@@ -59,16 +56,13 @@ def test_capacity_fitting_returns_earliest_time_and_fitting_nodes(
 KEPT: dict[str, Any] = {"taints": ({"key": "pool", "value": "x", "effect": "NoSchedule"},)}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "closed"),
-    [
-        ((node("a", closed="not ready"), node("b", closed="cordoned")), True),
-        ((node("a", closed="not ready"), node("b")), True),  # the other one has no room
-        ((node("a", closed="not ready"), node("b", **KEPT)), False),
-        ((node("a"),), False),
-        ((), False),
-    ],
-)
+@pytest.mark.parametrize(("nodes", "closed"), [
+    ((node("a", closed="not ready"), node("b", closed="cordoned")), True),
+    ((node("a", closed="not ready"), node("b")), True),  # the other one has no room
+    ((node("a", closed="not ready"), node("b", **KEPT)), False),
+    ((node("a"),), False),
+    ((), False),
+])  # fmt: skip
 def test_capacity_evidence_reports_closed_only_if_every_excluded_node_is_closed(
     nodes: tuple[Node, ...], closed: bool
 ) -> None:
@@ -93,15 +87,12 @@ def test_capacity_fitting_skips_nodes_with_wrong_labels_taints_or_cordon() -> No
     assert kept_off(nodes[1], tolerant) == "cordoned" and "taint team" in kept_off(nodes[2], wish())
 
 
-@pytest.mark.parametrize(
-    ("toleration", "is_one"),
-    [
-        ({"operator": "Exists"}, True), ({"key": "a", "operator": "Exists"}, True), ({"key": "a", "value": "1"}, True),
-        ({"key": "a"}, False), ({"key": "b", "operator": "Exists"}, False),
-        ({"key": "a", "value": "1", "effect": "NoExecute"}, False),
-        ({"key": "a", "operator": "Exists", "effect": "NoSchedule"}, True),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("toleration", "is_one"), [
+    ({"operator": "Exists"}, True), ({"key": "a", "operator": "Exists"}, True), ({"key": "a", "value": "1"}, True),
+    ({"key": "a"}, False), ({"key": "b", "operator": "Exists"}, False),
+    ({"key": "a", "value": "1", "effect": "NoExecute"}, False),
+    ({"key": "a", "operator": "Exists", "effect": "NoSchedule"}, True),
+])  # fmt: skip
 def test_is_tolerated_matches_key_value_operator_and_effect(toleration: Mapping[str, str], is_one: bool) -> None:
     assert is_tolerated({"key": "a", "value": "1", "effect": "NoSchedule"}, [toleration]) is is_one
 
