@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import itertools
 import logging
 import os
 import signal
@@ -37,7 +38,8 @@ from ffdl_batch.services.submit import submit
 from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import NewJob
 
-PAUSE_S = 0.05
+PAUSE_S, LOOK_EVERY = 0.05, 4
+"""Between two turns; in how many of them the scheduler is asked once."""
 IN_SUBMIT = ("before the commit", "before the answer", "answered before the commit")
 """The last one is no point of the product: it is the mistake that the tests must be able to find."""
 
@@ -154,11 +156,13 @@ def finish(platform: Platform, limit_s: float) -> bool:
     deployer, watcher = Deployer(platform), Watcher(platform)
     deadline = time.monotonic() + limit_s
     try:
-        while platform.store.count_live():
+        for turn in itertools.count():
+            if not platform.store.count_live():
+                break
             if time.monotonic() > deadline:
                 return False
             deployer.step()
-            watcher.step(full=True)
+            watcher.step(full=turn % LOOK_EVERY == 0)
             time.sleep(PAUSE_S)
     finally:
         watcher.close()

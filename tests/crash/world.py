@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffdl_batch.client import Client, ClientError
+from ffdl_batch.client.start import Dialling
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
@@ -294,6 +296,19 @@ class World:
             unknown=tuple(job_id for job_id in runs if job_id not in jobs),
             broken=tuple(broken),
         )
+
+    def client(self) -> Client:
+        """A client of this world's daemon, that starts none."""
+        return Client(dialling=Dialling(environ=self.environment(), start=False, told=lambda _: None))
+
+    def is_served(self) -> bool:
+        """Whether a daemon answers."""
+        try:
+            with self.client() as client:
+                client.health()
+        except ClientError:
+            return False
+        return True
 
     def platform(self) -> Platform:
         """The platform in this process, for services that need no scheduler; close it."""

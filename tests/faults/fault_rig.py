@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.client import Client, ClientError
-from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.views import JobView
 from tests import preloaded
 from tests.crash.world import World, WorldOptions
@@ -95,12 +93,7 @@ class FaultWorld(World):
         """Whether the daemon serves."""
         assert self.daemon is not None
         assert self.daemon.poll() is None, f"the daemon ended with {self.daemon.returncode}: {self.log}"
-        try:
-            with self.client() as client:
-                client.health()
-        except ClientError:
-            return False
-        return True
+        return self.is_served()
 
     @property
     def daemon_pid(self) -> int:
@@ -131,10 +124,6 @@ class FaultWorld(World):
         finally:
             for pid in stopped:
                 _signalled(pid, signal.SIGCONT)
-
-    def client(self) -> Client:
-        """A client of this daemon, that starts none."""
-        return Client(dialling=Dialling(environ=self.environment(), start=False, told=lambda _: None))
 
     def submit(self) -> str:
         """One job that ends soon, acknowledged."""
@@ -189,10 +178,10 @@ class FaultWorld(World):
 
     def run(self, *argv: str, limits: Limits | None = None) -> Said:
         """A command that a person types: its exit code and what it printed."""
-        program = str(Path(sys.executable).with_name(argv[0]))
+        program = [str(Path(sys.executable).with_name(argv[0]))] if limits else typed(argv[0])
         began = time.monotonic()
         done = preloaded.run(
-            [program, *argv[1:]], env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL,
+            [*program, *argv[1:]], env=self.environment(), cwd=self.base, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=LIMIT_S,
             preexec_fn=_restrict(limits) if limits else None,
         )  # fmt: skip
@@ -213,6 +202,12 @@ class FaultWorld(World):
     def await_runs(self, count: int) -> None:
         """Until so many learners have begun."""
         self.wait(lambda: self.runs().total() >= count, f"{count} learners")
+
+
+def typed(program: str) -> tuple[str, ...]:
+    """A program that a person types, as `preloaded` can fork it."""
+    name = program.replace("-", "_")
+    return sys.executable, "-c", f"import sys; from ffdl_batch.entry import {name}; sys.exit({name}())"
 
 
 def _signalled(pid: int, number: signal.Signals) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.health import BackendHealth
 from tests import preloaded
 from tests.crash.world import LIMIT_S, World
 from tests.preloaded import FFDL, FFDL_SUBMIT
@@ -19,7 +21,7 @@ from tests.preloaded import FFDL, FFDL_SUBMIT
 DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 SAVES = "trap 'echo saved > $CHECKPOINT_DIR/saved; exit 0' USR2; "
-STAYS = "echo $TRAINING_ID >> {base}/runs; while true; do sleep 0.05; done"
+STAYS = "echo $TRAINING_ID >> {base}/runs; while true; do sleep 0.2; done"
 
 
 class Office(World):
@@ -34,7 +36,7 @@ class Office(World):
             self.daemon = preloaded.Popen(
                 DAEMON, env=self.environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
-        self.wait(lambda: self.run("daemon", "status").returncode == 0, "a daemon")
+        self.wait(self.is_served, "a daemon")
 
     def stop(self) -> None:
         """End the daemon by its id."""
@@ -82,9 +84,9 @@ class Office(World):
 
     def show(self, job_id: str) -> dict[str, Any]:
         """The job as `ffdl show --json` has it."""
-        done = self.run("show", "--json", job_id)
-        assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)["job"]
+        with self.client() as client:
+            found = to_plain(client.get(job_id))
+        assert isinstance(found, dict)
         return found
 
     def until(self, job_id: str, *states: str) -> dict[str, Any]:
@@ -97,12 +99,11 @@ class Office(World):
             assert time.monotonic() < deadline, f"{job_id} is {job}; {self.diagnosis()}"
             time.sleep(0.1)
 
-    def outages(self) -> list[dict[str, Any]]:
-        """Those that `ffdl list --json` tells of."""
-        done = self.run("list", "--json")
-        assert done.returncode == 0, done.stderr
-        found: list[dict[str, Any]] = json.loads(done.stdout)["outages"]
-        return found
+    def outages(self) -> tuple[BackendHealth, ...]:
+        """Those that a list tells of."""
+        with self.client() as client:
+            client.list()
+            return client.outages
 
     def spoil_all(self, fault: str) -> None:
         """All commands go wrong from now on; "" = none does."""

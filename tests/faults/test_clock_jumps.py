@@ -8,8 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.contract.controller_rig import ROOT
 from tests.crash.world import WorldOptions
 from tests.faults.fault_rig import FaultWorld, fault_world
@@ -54,9 +52,8 @@ def times(world: FaultWorld, job_id: str) -> list[float]:
         return [event.at for event in client.events(job_id)]
 
 
-@pytest.mark.parametrize("forth", [HOUR_S, -HOUR_S], ids=["forward", "back"])
-def test_jobs_neither_end_nor_stall_when_clocks_jump_by_an_hour(tmp_path: Path, forth: int) -> None:
-    """On the daemon's host and on the node, in opposite directions; then both are set right again."""
+def test_jobs_neither_end_nor_stall_when_clocks_jump_by_an_hour(tmp_path: Path) -> None:
+    """The daemon's host back, with a job that is put off, and forward again; the node forward, back, and back."""
     host, node = turned(tmp_path / "host"), turned(tmp_path / "node")
     with fault_world(tmp_path, WorldOptions("slurm", python=str(node.python))) as world:
         world.python = str(host.python)
@@ -65,8 +62,8 @@ def test_jobs_neither_end_nor_stall_when_clocks_jump_by_an_hour(tmp_path: Path, 
         world.spoil("sbatch", "down:always")
         waiting = world.submit()
         world.wait(lambda: "does not answer" in world.job(waiting).pending_reason, "a job that is put off")
-        host.jump(forth)
-        node.jump(-forth)
+        host.jump(-HOUR_S)
+        node.jump(HOUR_S)
         world.spoil("sbatch")
         world.await_ends(waiting)
         world.await_ends(world.submit())
@@ -76,7 +73,7 @@ def test_jobs_neither_end_nor_stall_when_clocks_jump_by_an_hour(tmp_path: Path, 
         late = world.submit()
         world.await_ends(late)
         assert world.job(running).state == "PROCESSING"
-        node.jump(-forth)
+        node.jump(-HOUR_S)
         world.tell()
         world.await_ends(running)
         for job_id in (running, waiting, late):

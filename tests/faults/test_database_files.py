@@ -12,18 +12,20 @@ import re
 import shlex
 import shutil
 import signal
-import sys
+import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.store import open_store
 from tests import preloaded
+from tests.crash.fuzz.companions import fork_child
 from tests.crash.world import WorldOptions
 from tests.faultfs import CHANGING, Fault, fault_fs
-from tests.faults.fault_rig import LIMIT_S, FaultWorld, fault_world
-from tests.postgres import running_postgres
+from tests.faults.fault_rig import LIMIT_S, FaultWorld, fault_world, typed
 from tests.private_mounts import SmallDisk
 from tests.unit.store.jobs import add_job
 
@@ -43,21 +45,15 @@ def file_of(world: FaultWorld) -> Path:
 
 
 def await_word(world: FaultWorld, words: str) -> str:
-    """Until a listing says it; nobody has asked for anything else."""
-    told: list[str] = []
+    """The line of a listing that says it, once the daemon knows; nobody has asked for anything else."""
 
-    def listed() -> bool:
-        told.extend(line for line in world.run("ffdl", "list").text.splitlines() if words in line)
-        return bool(told)
+    def is_known() -> bool:
+        with world.client() as client:
+            trouble = client.health().database_trouble
+        return trouble is not None and words in trouble.detail
 
-    world.wait(listed, f"{words!r} in the listing")
-    return told[0]
-
-
-def kill(world: FaultWorld) -> None:
-    assert world.daemon is not None
-    world.daemon.send_signal(signal.SIGKILL)
-    world.daemon.wait()
+    world.wait(is_known, words)
+    return next(line for line in world.run("ffdl", "list").text.splitlines() if words in line)
 
 
 def reap(world: FaultWorld) -> None:
@@ -95,6 +91,10 @@ def test_daemon_saves_deleted_database_and_restore_recovers_all_jobs(world: Faul
     assert checked.code == 78 and "has directories of jobs: put the database back" in checked.text
     assert shlex.join(restore) in checked.text
     assert not file_of(world).exists()
+    file_of(world).write_bytes(b"\xff" * 5000)
+    refused = world.submit_by_command()
+    assert refused.code == 69 and "ffdl-admin db restore FILE --force" in refused.text, refused
+    file_of(world).unlink()
 
     restored = world.run(*restore)
     assert (restored.code, "restored   1 job," in restored.text) == (0, True), restored
@@ -107,110 +107,15 @@ def test_daemon_saves_deleted_database_and_restore_recovers_all_jobs(world: Faul
     assert told < 30 + 0.7 * seconds, "it is not said each second"
 
 
-def test_daemon_recovers_when_moved_database_is_moved_back(world: FaultWorld, tmp_path: Path) -> None:
-    running = world.submit_running()
-    file_of(world).rename(tmp_path / "elsewhere")
-    line = await_word(world, f"was moved to {tmp_path}/elsewhere")
-    assert "Move it back, and the daemon goes on" in line
-    refused = world.submit_by_command()
-    assert (refused.code, "was moved to" in refused.text) == (75, True)
-    world.tell()
-    (tmp_path / "elsewhere").rename(file_of(world))
-    world.await_ends(running, world.submit())
-    world.wait(lambda: "was moved" not in world.run("ffdl", "list").text, "the end of the warning")
-    assert world.ids() == set(world.runs())
-
-
-def test_submit_refuses_to_start_daemon_without_moved_database(world: FaultWorld, tmp_path: Path) -> None:
-    running = world.submit_running()
-    file_of(world).rename(tmp_path / "elsewhere")
-    await_word(world, "was moved to")
-    kill(world)
-    assert world.submit_by_command().code == 78
-    (tmp_path / "elsewhere").rename(file_of(world))
-    world.start()
-    world.tell()
-    world.await_ends(running)
-
-
-def test_daemon_loses_no_job_when_wal_is_deleted_and_daemon_is_killed(world: FaultWorld) -> None:
-    acknowledged = [world.submit_running(), world.submit()]
-    for suffix in ("-wal", "-shm"):
-        Path(f"{file_of(world)}{suffix}").unlink()
-    world.wait(lambda: Path(f"{file_of(world)}-wal").exists(), "another log")
-    acknowledged.append(world.submit())
-    kill(world)
-    world.start()
-    world.tell()
-    world.await_ends(*acknowledged)
-    assert "was deleted or replaced under this daemon; its content is saved" in world.log
-    assert world.run("ffdl-admin", "db", "check").code == 0
-
-
-def test_db_restore_discards_wal_of_deleted_database(world: FaultWorld, tmp_path: Path) -> None:
-    """Everything that is acknowledged after the copy was restored is there."""
-    copy = str(tmp_path / "copy")
-    first = world.submit()
-    world.await_ends(first)
-    assert world.run("ffdl-admin", "db", "backup", copy).code == 0
-    later = [world.submit() for _ in range(10)]
-    world.await_ends(*later)
-    world.stop()
-    world.start()
-    later.append(world.submit())
-    kill(world)
-    file_of(world).unlink()
-    assert Path(f"{file_of(world)}-wal").stat().st_size > 0
-    restored = world.run("ffdl-admin", "db", "restore", copy)
-    assert (restored.code, "restored   1 job," in restored.text) == (0, True), restored
-    assert world.run("ffdl-admin", "db", "check").code == 0
-    world.start()
-    assert world.ids() == {first}
-    again = world.submit()
-    world.await_ends(again)
-    kill(world)
-    world.start()
-    assert world.ids() == {first, again}
-    assert world.run("ffdl-admin", "db", "check").code == 0
-
-
-def test_daemon_rejects_older_database_copy_and_names_rescued_file(world: FaultWorld, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    world.await_ends(world.submit())
-    assert world.run("ffdl-admin", "db", "backup", str(copy)).code == 0
-    running = world.submit_running()
-    copy.rename(file_of(world))
-    line = await_word(world, "and another file is in its place")
-    rescued = cure_of(line)[1][3]
-    kill(world)
-    for suffix in ("-wal", "-shm"):
-        Path(f"{file_of(world)}{suffix}").unlink(missing_ok=True)
-
-    refused = world.submit_by_command()
-    assert refused.code == 78 and f"does not know 1 job that has a directory in {world.tree}/jobs" in refused.text
-    assert f"({running})" in refused.text and f"ffdl-admin db restore {rescued} --force" in refused.text, refused
-    checked = world.run("ffdl-admin", "db", "check")
-    assert checked.code == 1 and f"1 job that was executed is not in it ({running})" in checked.text
-    assert world.run("ffdl-admin", "db", "restore", rescued, "--force").code == 0
-    world.start()
-    world.tell()
-    world.await_ends(running, world.submit())
-    assert world.run("ffdl-admin", "db", "check").code == 0
-
-
 def test_daemon_detects_database_overwritten_by_copy_and_keeps_wal(world: FaultWorld, tmp_path: Path) -> None:
     """`cp COPY FILE`: the file stays where it is, and another program has written into it."""
     copy, log = tmp_path / "copy", Path(f"{file_of(world)}-wal")
-    first = world.submit()
-    world.await_ends(first)
     assert world.run("ffdl-admin", "db", "backup", str(copy)).code == 0
     running = world.submit_running()
-    for looking in (["check"], ["current"], ["backup", str(tmp_path / "another")]):
-        assert world.run("ffdl-admin", "db", *looking).code == 0
-    file_of(world).touch()
+    assert world.run("ffdl-admin", "db", "backup", str(tmp_path / "another")).code == 0
     later = world.submit()
     world.await_ends(later)
-    assert "another program wrote into it" not in world.log and world.run("ffdl", "list").code == 0
+    assert "another program wrote into it" not in world.log
 
     began = time.monotonic()
     shutil.copyfile(copy, file_of(world))
@@ -233,33 +138,13 @@ def test_daemon_detects_database_overwritten_by_copy_and_keeps_wal(world: FaultW
     assert world.run("ffdl-admin", "db", "restore", str(tmp_path / "another"), "--force").code == 0
     world.start()
     world.tell()
-    world.await_ends(running, world.submit())
+    world.await_ends(running)
     checked = world.run("ffdl-admin", "db", "check")
     assert (checked.code, f"left out by restore: {later}" in checked.text) == (0, True), checked
 
 
-def test_submit_names_db_restore_when_database_is_damaged(world: FaultWorld, tmp_path: Path) -> None:
-    job = world.submit()
-    world.await_ends(job)
-    assert world.run("ffdl-admin", "db", "backup", str(tmp_path / "copy")).code == 0
-    for file in (file_of(world), Path(f"{file_of(world)}-wal")):
-        with file.open("r+b") as opened:
-            opened.write(b"\xff" * max(1, file.stat().st_size))
-    assert world.run("ffdl", "daemon", "stop").code == 0
-    reap(world)
-    refused = world.submit_by_command()
-    assert refused.code == 69 and "ffdl-admin db restore FILE --force" in refused.text, refused
-    assert world.run("ffdl-admin", "db", "restore", str(tmp_path / "copy"), "--force").code == 0
-    world.start()
-    assert world.ids() == {job}
-    world.await_ends(world.submit())
-
-
 def test_commands_report_read_only_database_with_same_message(tmp_path: Path, own_mounts: None) -> None:
-    with (
-        fault_fs(tmp_path) as fs,
-        fault_world(tmp_path, WorldOptions("local"), state=fs.point / "state") as world,
-    ):
+    with fault_fs(tmp_path) as fs, fault_world(tmp_path, WorldOptions("local"), state=fs.point / "state") as world:
         world.start()
         running = world.submit_running()
         fs.befall(Fault(CHANGING, error=errno.EROFS, below="ffdl.sqlite3"))
@@ -278,83 +163,82 @@ def test_commands_report_read_only_database_with_same_message(tmp_path: Path, ow
         world.wait(lambda: READ_ONLY not in world.run("ffdl", "list").text, "the end of the warning")
 
 
-def test_db_admin_checks_and_backs_up_database_on_read_only_disk(tmp_path: Path, disk: SmallDisk) -> None:
-    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
-        world.start()
-        world.await_ends(world.submit())
-        copy = str(tmp_path / "copy")
-        world.stop()
-        log, memory = (file_of(world).with_name(f"ffdl.sqlite3-{name}") for name in ("wal", "shm"))
-        assert not log.exists()
-        disk.make("ro")
-        look_and_copy(world, copy, jobs=1)
-        restore = world.run("ffdl-admin", "db", "restore", copy, "--force")
-        assert restore.code == 75
-        assert "is read-only: have its file system mounted for writing again" in restore.text, restore
-        assert world.run("ffdl-admin", "db", "backup", str(disk.point / "copy")).code == 75
-
-        disk.make("rw")
-        world.start()
-        world.await_ends(world.submit())
-        kill(world)
-        assert log.stat().st_size > 0
-        disk.make("ro")
-        look_and_copy(world, copy, jobs=2)
-        disk.make("rw")
-        memory.unlink()
-        disk.make("ro")
-        for command in ("check", "current", "backup"):
-            done = world.run("ffdl-admin", "db", command, *([copy, "--force"] if command == "backup" else []))
-            assert (
-                done.code == 75 and f"what was written last is in {log}, and its file system is read-only" in done.text
-            )
-        disk.make("rw")
-        assert world.run("ffdl-admin", "db", "restore", copy, "--force").code == 0
-
-
-def look_and_copy(world: FaultWorld, copy: str, jobs: int) -> None:
-    checked, number = world.run("ffdl-admin", "db", "check"), "1 job" if jobs == 1 else f"{jobs} jobs"
-    assert (checked.code, f"no fault in {number}, " in checked.text) == (0, True), checked
-    assert world.run("ffdl-admin", "db", "current").code == 0
-    backup = world.run("ffdl-admin", "db", "backup", copy, "--force")
-    assert (backup.code, f": {number}, " in backup.text) == (0, True), backup
-
-
-REASONS = {
-    "full": ("No space left on device", "database or disk is full"),
-    "read-only": ("Read-only file system",),
-}
-
-
-@pytest.mark.postgres
-@pytest.mark.parametrize("target", ["full", "missing", "read-only"])
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_db_backup_fails_alike_on_both_databases_when_target_is_unwritable(
-    tmp_path: Path, disk: SmallDisk, kind: str, target: str
-) -> None:
-    with running_postgres() as server:
-        url = server.url(server.create_database()) if kind == "postgresql" else f"sqlite:///{tmp_path}/jobs.db"
-        fill(url)
-        if target == "full":
-            disk.fill()
-        elif target == "read-only":
-            disk.make("ro")
-        place = tmp_path / "nowhere" if target == "missing" else disk.point
-        argv = [str(Path(sys.executable).with_name("ffdl-admin")), "db", "backup", str(place / "copy")]
-        environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FFDL_DATABASE_URL": url}
-        done = preloaded.run(argv, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    if target == "missing":
-        assert (done.returncode, done.stderr) == (2, f"ffdl-admin: there is no directory {place}\n")
-        return
-    assert done.returncode == 75, done.stderr
-    assert f"no copy could be written to {place}/copy: " in done.stderr
-    assert any(reason in done.stderr for reason in REASONS[target]), done.stderr
-    assert {path.name for path in disk.point.iterdir()} <= {"filler"}
+def admin(state: Path, *words: object, url: str = "") -> tuple[int, str]:
+    """Status and words of `ffdl-admin db`; the database lies in the state directory if it has no `url`."""
+    argv = [*typed("ffdl-admin"), "db", *map(str, words)]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(state.parent), "FFDL_STATE_DIR": str(state)}
+    environ |= {"FFDL_DATABASE_URL": url} if url else {}
+    done = preloaded.run(
+        argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S
+    )
+    return done.returncode, done.stdout
 
 
 def fill(url: str) -> None:
-    from ffdl_batch.store import open_store
-
+    """One more job."""
     store = open_store(url)
     add_job(store)
     store.close()
+
+
+def fill_and_die(url: str) -> None:
+    """One more job, and a log that nobody has folded into the database."""
+    add_job(open_store(url))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_db_admin_checks_and_backs_up_database_on_read_only_disk(tmp_path: Path, disk: SmallDisk) -> None:
+    state, copy = disk.point / "state", tmp_path / "copy"
+    state.mkdir(mode=0o700)
+    file, log, memory = (state / f"ffdl.sqlite3{suffix}" for suffix in ("", "-wal", "-shm"))
+    fill(f"sqlite:///{file}")
+    assert not log.exists()
+    disk.make("ro")
+    look_and_copy(state, copy, "1 job")
+    code, said = admin(state, "restore", copy, "--force")
+    assert (code, "is read-only: have its file system mounted for writing again" in said) == (75, True), said
+    assert admin(state, "backup", disk.point / "copy")[0] == 75
+
+    disk.make("rw")
+    child = fork_child(tmp_path / "child", partial(fill_and_die, f"sqlite:///{file}"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert log.stat().st_size > 0
+    disk.make("ro")
+    look_and_copy(state, copy, "2 jobs")
+    disk.make("rw")
+    memory.unlink()
+    disk.make("ro")
+    for words in (["check"], ["current"], ["backup", copy, "--force"]):
+        code, said = admin(state, *words)
+        assert code == 75 and f"what was written last is in {log}, and its file system is read-only" in said, said
+    disk.make("rw")
+    assert admin(state, "restore", copy, "--force")[0] == 0
+
+
+def look_and_copy(state: Path, copy: Path, number: str) -> None:
+    code, said = admin(state, "check")
+    assert (code, f"no fault in {number}, " in said) == (0, True), said
+    assert admin(state, "current")[0] == 0
+    code, said = admin(state, "backup", copy, "--force")
+    assert (code, f": {number}, " in said) == (0, True), said
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_db_backup_fails_alike_on_both_databases_when_target_is_unwritable(
+    request: pytest.FixtureRequest, tmp_path: Path, disk: SmallDisk, kind: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    fill(url)
+    nowhere, target = tmp_path / "nowhere", disk.point / "copy"
+    missing = admin(tmp_path / "state", "backup", nowhere / "copy", url=url)
+    assert missing == (2, f"ffdl-admin: there is no directory {nowhere}\n")
+    disk.make("ro")
+    code, said = admin(tmp_path / "state", "backup", target, url=url)
+    assert (code, f"no copy could be written to {target}: " in said, "Read-only file" in said) == (75, True, True), said
+    disk.make("rw")
+    disk.fill()
+    code, said = admin(tmp_path / "state", "backup", target, url=url)
+    assert (code, f"no copy could be written to {target}: " in said) == (75, True), said
+    assert "No space left on device" in said or "database or disk is full" in said
+    assert [path.name for path in disk.point.iterdir()] == ["filler"]

@@ -66,20 +66,20 @@ def test_commands_report_descriptor_limit_that_keeps_daemon_from_starting_jobs(t
         world.await_ends(job)
 
 
-@pytest.mark.parametrize(
-    ("limit", "value"),
-    [*((resource.RLIMIT_NOFILE, count) for count in (6, 8, 9, 10)), *((resource.RLIMIT_AS, n * MIB) for n in (60, 80))],
-    ids=["6 files", "8 files", "9 files", "10 files", "60 MiB", "80 MiB"],
-)  # fmt: skip
-def test_list_reports_resource_limit_too_low_to_start_daemon(tmp_path: Path, limit: int, value: int) -> None:
+TOO_LOW = [(resource.RLIMIT_NOFILE, 6), (resource.RLIMIT_NOFILE, 8), (resource.RLIMIT_NOFILE, 9),
+           (resource.RLIMIT_NOFILE, 10), (resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_AS, 80 * MIB)]  # fmt: skip
+
+
+def test_list_reports_resource_limit_too_low_to_start_daemon(tmp_path: Path) -> None:
     """It starts one, which has the same limits: its traceback is no answer, and no warning of the interpreter's is."""
     with fault_world(tmp_path, WorldOptions("local")) as world:
-        refused = world.run("ffdl", "list", limits={limit: value})
-        assert (refused.code, len(refused.text.splitlines())) == (75, 1), refused
-        wanted = ("ulimit -n",) if limit == resource.RLIMIT_NOFILE else ("ulimit -v", "ulimit -u or -v")
-        assert any(cure in refused.text for cure in wanted), refused
-        assert "Traceback" not in refused.text and "Warning" not in refused.text, refused
-        assert "clients" not in refused.text and "by itself" not in refused.text, refused
+        for limit, value in TOO_LOW:
+            refused = world.run("ffdl", "list", limits={limit: value})
+            assert (refused.code, len(refused.text.splitlines())) == (75, 1), (value, refused)
+            wanted = ("ulimit -n",) if limit == resource.RLIMIT_NOFILE else ("ulimit -v", "ulimit -u or -v")
+            assert any(cure in refused.text for cure in wanted), (value, refused)
+            assert "Traceback" not in refused.text and "Warning" not in refused.text, (value, refused)
+            assert "clients" not in refused.text and "by itself" not in refused.text, (value, refused)
         assert world.run("ffdl", "list").code == 0
 
 

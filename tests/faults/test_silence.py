@@ -21,7 +21,7 @@ SILENT_S = 14
 HEARTBEAT_S = 0.5
 TRAINS = (
     "echo $FFDL_ATTEMPT >> {base}/attempts; if [ $FFDL_ATTEMPT = 2 ]; then cat $CHECKPOINT_DIR/saved; exit; fi; "
-    "echo weights > $CHECKPOINT_DIR/saved; while true; do echo on >> {base}/steps; sleep 0.05; done"
+    "echo weights > $CHECKPOINT_DIR/saved; while true; do echo on >> {base}/steps; sleep 0.2; done"
 )
 
 
@@ -112,9 +112,8 @@ def goes_on_once(office: Office, job_id: str) -> dict[str, Any]:
     return job
 
 
-@pytest.mark.parametrize("number", [signal.SIGCONT, signal.SIGKILL])
-def test_daemon_abandons_silent_attempt_and_continues_job_once(office: Office, number: signal.Signals) -> None:
-    """Slurm wakes what it cancels (CONT, TERM), and kills what does not end (KILL)."""
+def test_daemon_abandons_silent_attempt_and_continues_job_once(office: Office) -> None:
+    """Slurm kills what does not end."""
     job_id = trains(office)
     noted = note_reasons(office)
     frozen = freeze(office, job_id)
@@ -123,7 +122,7 @@ def test_daemon_abandons_silent_attempt_and_continues_job_once(office: Office, n
     assert is_marked(office, job_id)
     (native,) = [record["id"] for record in office.accepted()[:1]]
     assert office.calls("scancel")[0][-1] == native
-    send(frozen, number)
+    send(frozen, signal.SIGKILL)
     job = goes_on_once(office, job_id)
     assert "n1" in job["nodes"] or "n2" in job["nodes"]
     exclude = office.accepted()[1]

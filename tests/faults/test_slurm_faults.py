@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,79 +12,65 @@ import pytest
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.spec import Resources
 from ffdl_batch.ports.capabilities import ForgetsJobs, LosesJobs
+from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import NotNow, SchedulerMissing, SchedulerUnreachable
+from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
 
-def test_slurm_observe_queries_squeue_once_for_many_jobs(slurm: FakeSlurmHarness) -> None:
+def test_slurm_observe_queries_squeue_once_for_many_jobs_and_tolerates_unknown_id(slurm: FakeSlurmHarness) -> None:
+    slurm.keep_accounts()
     slurm.freeze()
-    jobs = [slurm.submit("true")[0] for _ in range(5)]
+    jobs, stranger = [slurm.submit("true")[0] for _ in range(3)], NativeId("999999")
     assert {seen.phase for seen in slurm.scheduler.observe(jobs).values()} == {Phase.PENDING}
-    assert len(slurm.calls("squeue")) == 1
-    assert not slurm.calls("sacct")
     slurm.scheduler.observe([])
-    assert len(slurm.calls("squeue")) == 1
+    assert (len(slurm.calls("squeue")), slurm.calls("sacct")) == (1, [])
+    assert set(slurm.scheduler.observe([*jobs, stranger])) == set(jobs)
+    assert isinstance(slurm.scheduler, ForgetsJobs)
+    assert slurm.scheduler.is_forgotten([*jobs, stranger]) == {stranger}
+    slurm.scheduler.cancel(stranger)
+    slurm.scheduler.signal(stranger, "URG")
 
 
-def test_slurm_observe_queries_sacct_once_for_purged_jobs(slurm: FakeSlurmHarness) -> None:
+def test_slurm_reads_ended_and_purged_job_from_accounting_by_one_query(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     native, plan = slurm.submit("exit 4")
-    slurm.await_end(native)
+    assert slurm.await_end(native).name == plan.token
     slurm.forget(native)
-    before = len(slurm.calls("sacct"))
-    seen = slurm.scheduler.observe([native, NativeId("999")])
-    assert (seen[native].end, seen[native].exit_code) == (EndCause.FAILURE, 4)
+    scheduler, unknown, before = slurm.scheduler, NativeId("999"), len(slurm.calls("sacct"))
+    seen = scheduler.observe([native, unknown])
+    assert (seen[native].end, seen[native].exit_code, seen[native].name) == (EndCause.FAILURE, 4, plan.token)
     assert len(slurm.calls("sacct")) == before + 1
-    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == {native}
-    assert isinstance(slurm.scheduler, ForgetsJobs)
-    assert slurm.scheduler.is_forgotten([native, NativeId("999")]) == {NativeId("999")}
+    assert scheduler.find(plan.token, plan.attempt_dir) == {native}
+    assert isinstance(scheduler, SlurmScheduler)
+    assert scheduler.is_forgotten([native, unknown]) == {unknown}
+    assert scheduler.was_lost([native]) == frozenset()
+    assert all(f"--user={os.getuid()}" in call["argv"] for call in slurm.calls("sacct"))
+    (slurm.state / "accounting").unlink()
+    assert scheduler.observe([native]) == {}
+    assert scheduler.is_forgotten([native]) == {native}
 
 
-def test_slurm_reports_purged_job_as_forgotten_without_accounting(slurm: FakeSlurmHarness) -> None:
-    native, _ = slurm.submit("true")
-    slurm.await_end(native)
-    slurm.forget(native)
-    assert slurm.scheduler.observe([native]) == {}
-    assert isinstance(slurm.scheduler, ForgetsJobs)
-    assert slurm.scheduler.is_forgotten([native]) == {native}
-
-
-@pytest.mark.parametrize(("command", "fault"), [("squeue", "down"), ("squeue", "garbage"), ("squeue", "half")])
-def test_slurm_queries_raise_unreachable_when_squeue_output_is_incomplete(
-    slurm: FakeSlurmHarness, command: str, fault: str
-) -> None:
-    native, plan = slurm.submit("true")
-    slurm.await_end(native)
-    assert isinstance(slurm.scheduler, ForgetsJobs)
-    for ask in (
-        lambda: slurm.scheduler.observe([native]),
-        lambda: slurm.scheduler.find(plan.token, plan.attempt_dir),
-        lambda: slurm.scheduler.is_forgotten([native]),
-    ):
-        slurm.spoil(command, fault)
-        with pytest.raises(SchedulerUnreachable):
-            ask()
-
-
-@pytest.mark.parametrize("fault", ["down", "garbage", "cut"])
-@pytest.mark.parametrize("question", ["observe", "is_forgotten", "find"])
-def test_slurm_queries_conclude_nothing_from_failed_sacct(slurm: FakeSlurmHarness, question: str, fault: str) -> None:
+def test_slurm_queries_conclude_nothing_from_failed_sacct(slurm: FakeSlurmHarness) -> None:
     slurm.keep_accounts()
     native, _ = slurm.submit("true")
     slurm.await_end(native)
     slurm.forget(native)
-    assert isinstance(slurm.scheduler, ForgetsJobs)
     other = slurm.request()
-    slurm.spoil("sacct", fault)
-    if question == "observe":
-        assert slurm.scheduler.observe([native]) == {}
-    elif question == "is_forgotten":
-        with pytest.raises(SchedulerUnreachable):
-            slurm.scheduler.is_forgotten([native])
-    else:
-        with pytest.raises(SchedulerUnreachable):
-            slurm.scheduler.find(other.token, other.attempt_dir)
-    assert len(slurm.calls("sacct")) == 1
+
+    def asked(fault: str) -> SlurmScheduler:
+        """A daemon that has not asked sacct yet, which fails."""
+        slurm.spoil("sacct", fault)
+        made = create_adapter("slurm", {}, AdapterContext(slurm.root.path, getpass.getuser(), os.getuid()))
+        assert isinstance(made, SlurmScheduler)
+        return made
+
+    assert asked("down").observe([native]) == {}
+    with pytest.raises(SchedulerUnreachable):
+        asked("garbage").is_forgotten([native])
+    with pytest.raises(SchedulerUnreachable):
+        asked("cut").find(other.token, other.attempt_dir)
+    assert len(slurm.calls("sacct")) == 3
 
 
 def test_slurm_logs_oversized_output_once_and_shortens_error(
@@ -101,17 +89,10 @@ def test_slurm_commands_ignore_banner_output(slurm: FakeSlurmHarness) -> None:
     for command in ("sbatch", "squeue", "sinfo"):
         slurm.spoil(command, "banner:always")
     assert slurm.scheduler.probe().nodes
-    native, _ = slurm.submit("true")
+    native, plan = slurm.submit("true")
+    reply = (Path(plan.attempt_dir.submit) / "reply").read_bytes()
+    assert reply.startswith(b"*** Welcome") and reply.endswith(b"intranet *\n") and b"\xa7" in reply
     assert slurm.await_end(native).end is EndCause.SUCCESS
-
-
-def test_slurm_submit_raises_unreachable_when_controller_is_down(slurm: FakeSlurmHarness) -> None:
-    slurm.spoil("sbatch", "down")
-    plan = slurm.prepare("true")
-    with pytest.raises(SchedulerUnreachable, match="nothing was submitted"):
-        slurm.scheduler.submit(plan)
-    assert not slurm.accepted()
-    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
 
 def test_slurm_raises_scheduler_missing_when_commands_are_absent(
@@ -123,12 +104,6 @@ def test_slurm_raises_scheduler_missing_when_commands_are_absent(
         slurm.scheduler.probe()
     with pytest.raises(SchedulerMissing, match="sbatch cannot be run"):
         slurm.scheduler.submit(plan)
-
-
-def test_slurm_cancel_raises_unreachable_when_scancel_fails(slurm: FakeSlurmHarness) -> None:
-    slurm.spoil("scancel", "down")
-    with pytest.raises(SchedulerUnreachable):
-        slurm.scheduler.cancel(NativeId("101"))
 
 
 def test_slurm_job_passes_resources_to_srun_and_options_to_apptainer(slurm: FakeSlurmHarness) -> None:
@@ -144,15 +119,6 @@ def test_slurm_job_passes_resources_to_srun_and_options_to_apptainer(slurm: Fake
     assert any("rounded up" in warning for warning in plan.warnings)
 
 
-def test_slurm_job_runs_two_learners_with_ranks_in_one_submission(slurm: FakeSlurmHarness) -> None:
-    two = Resources(learners=2, cpus=1, memory_bytes=64 * 1024**2)
-    native, plan = slurm.submit('echo "rank=$RANK of $WORLD_SIZE id=$LEARNER_ID"', resources=two)
-    assert slurm.await_end(native).end is EndCause.SUCCESS, slurm.diagnosis()
-    logs = [Path(plan.attempt_dir.training_log(n)).read_text() for n in (1, 2)]
-    assert "rank=0 of 2 id=1" in logs[0] and "rank=1 of 2 id=2" in logs[1]
-    assert len(slurm.accepted()) == 1
-
-
 def test_slurm_reports_job_lost_when_only_accounting_lists_it_as_live(slurm: FakeSlurmHarness) -> None:
     """A slurmctld that crashes forgets its last jobs; the accounting shows them as they were, for ever."""
     slurm.keep_accounts()
@@ -164,24 +130,6 @@ def test_slurm_reports_job_lost_when_only_accounting_lists_it_as_live(slurm: Fak
     assert slurm.scheduler.is_forgotten([native]) == {native}
     assert isinstance(slurm.scheduler, LosesJobs)
     assert slurm.scheduler.was_lost([native]) == {native}
-
-
-def test_slurm_does_not_report_ended_and_purged_job_as_lost(slurm: FakeSlurmHarness) -> None:
-    slurm.keep_accounts()
-    native, _ = slurm.submit("true")
-    slurm.await_end(native)
-    slurm.forget(native)
-    assert isinstance(slurm.scheduler, LosesJobs)
-    assert slurm.scheduler.was_lost([native]) == frozenset()
-
-
-def test_slurm_observation_carries_job_name_and_sacct_filters_by_user(slurm: FakeSlurmHarness) -> None:
-    slurm.keep_accounts()
-    native, plan = slurm.submit("true")
-    assert slurm.await_end(native).name == plan.token
-    slurm.forget(native)
-    assert slurm.scheduler.observe([native])[native].name == plan.token
-    assert all(f"--user={os.getuid()}" in call["argv"] for call in slurm.calls("sacct"))
 
 
 # ------------------------------------------------------------------- what sbatch does, and what is known then
@@ -202,37 +150,28 @@ def test_slurm_commands_raise_unreachable_without_munge(slurm: FakeSlurmHarness)
     ):
         with pytest.raises(SchedulerUnreachable):
             ask()
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
 
 # ---------------------------------------------------------------------------------- what is asked about jobs
 
 
-@pytest.mark.parametrize("fault", ["cut", "timeout", "no_munge", "binary", "big", "empty"])
-def test_slurm_queries_raise_unreachable_when_squeue_output_is_unusable(slurm: FakeSlurmHarness, fault: str) -> None:
+def test_slurm_queries_raise_unreachable_when_squeue_output_is_unusable(slurm: FakeSlurmHarness) -> None:
     slurm.freeze()
     native, plan = slurm.submit("true")
-    assert isinstance(slurm.scheduler, ForgetsJobs)
-    for ask in (
-        lambda: slurm.scheduler.observe([native]),
-        lambda: slurm.scheduler.find(plan.token, plan.attempt_dir),
-        lambda: slurm.scheduler.is_forgotten([native]),
-    ):
+    scheduler = slurm.scheduler
+    assert isinstance(scheduler, ForgetsJobs)
+    questions: tuple[Callable[[], object], ...] = (
+        lambda: scheduler.observe([native]),
+        lambda: scheduler.find(plan.token, plan.attempt_dir),
+        lambda: scheduler.is_forgotten([native]),
+    )
+    faults = ("down", "garbage", "half", "cut", "timeout", "no_munge", "binary", "big", "empty")
+    for ask, fault in zip(questions * 3, faults, strict=True):
         slurm.spoil("squeue", fault)
         with pytest.raises(SchedulerUnreachable) as error:
             ask()
-        assert not isinstance(error.value, NotNow)
-
-
-def test_slurm_queries_tolerate_one_unknown_id_among_known_jobs(slurm: FakeSlurmHarness) -> None:
-    slurm.keep_accounts()
-    slurm.freeze()
-    known = [slurm.submit("true")[0] for _ in range(3)]
-    stranger = NativeId("999999")
-    assert set(slurm.scheduler.observe([*known, stranger])) == set(known)
-    assert isinstance(slurm.scheduler, ForgetsJobs)
-    assert slurm.scheduler.is_forgotten([*known, stranger]) == {stranger}
-    slurm.scheduler.cancel(stranger)
-    slurm.scheduler.signal(stranger, "URG")
+        assert not isinstance(error.value, NotNow), fault
 
 
 def test_slurm_ignores_job_of_other_user_with_reused_id(slurm: FakeSlurmHarness) -> None:
@@ -257,17 +196,6 @@ def test_slurm_observe_prefers_squeue_state_over_accounting(slurm: FakeSlurmHarn
     seen = slurm.scheduler.observe([native])[native]
     assert (seen.phase, seen.end) == (Phase.PENDING, None)
     assert not slurm.calls("sacct")
-
-
-def test_slurm_observe_ignores_running_state_in_accounting_of_purged_job(slurm: FakeSlurmHarness) -> None:
-    slurm.keep_accounts()
-    native, _ = slurm.submit("true")
-    slurm.await_end(native)
-    slurm.account(native, state="RUNNING", end=0)
-    slurm.forget(native)
-    assert slurm.scheduler.observe([native]) == {}
-    (slurm.state / "accounts" / f"{native.job}.json").unlink()
-    assert slurm.scheduler.observe([native])[native].end is EndCause.SUCCESS
 
 
 def test_slurm_observe_continues_and_backs_off_when_sacct_is_down(

@@ -3,17 +3,13 @@ executables, whose sacct refuses them as 26.05's does."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.observation import NativeId, Phase
 from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, LosesJobs, StopsMany
 from ffdl_batch.ports.scheduler import SubmissionUncertain
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
-from tests.crash.world import WorldOptions
-from tests.faults.slurm_office import Office
 
 TOO_LARGE, NONE = "4294967999", "0"
 LARGEST = "4294967292"
@@ -22,7 +18,7 @@ LARGEST = "4294967292"
 def ended_and_forgotten(slurm: FakeSlurmHarness) -> list[NativeId]:
     """Jobs that only the accounting knows."""
     slurm.keep_accounts()
-    natives = [slurm.submit("exit 4")[0] for _ in range(3)]
+    natives = [slurm.submit("exit 4")[0] for _ in range(2)]
     for native in natives:
         slurm.await_end(native)
         slurm.forget(native)
@@ -35,49 +31,46 @@ def accounted(slurm: FakeSlurmHarness) -> set[str]:
     return {job for ids in lists for job in ids.split(",")}
 
 
-@pytest.mark.parametrize("number", [TOO_LARGE, NONE])
-def test_slurm_submit_treats_invalid_id_as_uncertain_and_finds_job(slurm: FakeSlurmHarness, number: str) -> None:
-    slurm.spoil("sbatch", f"wrapped={number}")
+def test_slurm_submit_treats_invalid_id_as_uncertain_and_finds_job(slurm: FakeSlurmHarness) -> None:
+    slurm.freeze()
+    slurm.spoil("sbatch", f"wrapped={TOO_LARGE}")
     plan = slurm.prepare("true")
     with pytest.raises(SubmissionUncertain, match="looked for"):
         slurm.scheduler.submit(plan)
-    (native,) = slurm.scheduler.find(plan.token, plan.attempt_dir)
-    assert slurm.accepted() == [native.job]
-    assert slurm.await_end(native).end is EndCause.SUCCESS
+    assert [native.job for native in slurm.scheduler.find(plan.token, plan.attempt_dir)] == slurm.accepted()
 
 
-@pytest.mark.parametrize("number", [TOO_LARGE, NONE, "none"])
-def test_slurm_queries_report_invalid_id_as_forgotten_and_observe_other_jobs(
-    slurm: FakeSlurmHarness, number: str
-) -> None:
-    """A row that an earlier release wrote."""
-    natives, bad = ended_and_forgotten(slurm), NativeId(number)
-    everything = [natives[0], bad, *natives[1:], NativeId(number, "3"), NativeId(LARGEST)]
+def test_slurm_queries_report_invalid_id_as_forgotten_and_observe_other_jobs(slurm: FakeSlurmHarness) -> None:
+    """Rows that an earlier release wrote."""
+    natives = ended_and_forgotten(slurm)
+    bad = [NativeId(number) for number in (TOO_LARGE, NONE, "none")]
+    unknown = [*bad, *(NativeId(native.job, "3") for native in bad), NativeId(LARGEST)]
+    everything = [natives[0], *unknown, *natives[1:]]
     seen = slurm.scheduler.observe(everything)
     assert {native: found.exit_code for native, found in seen.items()} == dict.fromkeys(natives, 4)
     assert isinstance(slurm.scheduler, SlurmScheduler)
-    assert slurm.scheduler.is_forgotten(everything) == {bad, NativeId(number, "3"), NativeId(LARGEST)}
-    assert slurm.scheduler.was_lost([bad]) == frozenset()
+    assert slurm.scheduler.is_forgotten(everything) == set(unknown)
+    assert slurm.scheduler.was_lost(bad) == frozenset()
     assert slurm.scheduler.accounting_outage() is None
     assert accounted(slurm) == {*(native.job for native in natives), LARGEST}
 
 
-@pytest.mark.parametrize("number", [TOO_LARGE, NONE])
-def test_slurm_commands_skip_invalid_job_ids(slurm: FakeSlurmHarness, number: str) -> None:
+def test_slurm_commands_skip_invalid_job_ids(slurm: FakeSlurmHarness) -> None:
     """scancel takes the id of a step modulo 2^32: the signal would reach job 703."""
     slurm.freeze()
     native, _ = slurm.submit("true")
-    bad, task = NativeId(number), NativeId(number, "3")
+    bad = [NativeId(number, task) for number in (TOO_LARGE, NONE) for task in (None, "3")]
     scheduler = slurm.scheduler
     assert isinstance(scheduler, StopsMany) and isinstance(scheduler, AvoidsNodes)
     before = len(slurm.calls("scancel")) + len(slurm.calls("scontrol")) + len(slurm.calls("squeue"))
     for ask in (scheduler.cancel_many, scheduler.withdraw_many):
-        ask([bad, task])
-    scheduler.signal_many([bad, task], "URG")
-    scheduler.avoid(bad, ["n1"])
-    scheduler.exclude_only(task, "n1")
+        ask(bad)
+    scheduler.signal_many(bad, "URG")
+    for one in bad:
+        scheduler.avoid(one, ["n1"])
+        scheduler.exclude_only(one, "n1")
     assert len(slurm.calls("scancel")) + len(slurm.calls("scontrol")) + len(slurm.calls("squeue")) == before
-    scheduler.cancel_many([bad, native, task])
+    scheduler.cancel_many([*bad, native])
     assert [call["argv"] for call in slurm.calls("scancel")] == [[native.job]]
     assert (slurm.observe(native) or pytest.fail("it is gone")).phase is Phase.ENDED
 
@@ -99,21 +92,3 @@ def test_slurm_accounting_is_not_an_outage_when_sacct_rejects_one_id(
     assert len(told) == 1 and "is unknown to the accounting" in told[0] and "larger than acceptable" in told[0]
     (slurm.state / "accounting").unlink()
     assert slurm.scheduler.is_forgotten([*natives, bad]) == {*natives, bad}
-
-
-def test_daemon_runs_job_once_when_sbatch_prints_invalid_id(tmp_path: Path) -> None:
-    office = Office(tmp_path, WorldOptions(timeout_s=60.0, life_s=4.0))
-    try:
-        (office.slurm / "accounting").touch()
-        office.spoil("sbatch", f"wrapped={TOO_LARGE}", f"wrapped={NONE}")
-        office.start()
-        jobs = [office.accept("") for _ in range(3)]
-        for job_id in jobs:
-            job = office.until(job_id, "COMPLETED", "FAILED")
-            assert (job["state"], job["attempt"]) == ("COMPLETED", 1), job
-        assert office.runs() == dict.fromkeys(jobs, 1)
-        assert office.outages() == []
-        told = [word for command in ("sacct", "scancel", "squeue") for argv in office.calls(command) for word in argv]
-        assert not [word for word in told if TOO_LARGE in word]
-    finally:
-        office.close()

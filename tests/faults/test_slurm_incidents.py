@@ -54,10 +54,3 @@ def test_daemon_records_incident_with_kind_and_slurm_state_when_slurm_ends_job(o
     assert report.returncode == OTHERS
     rows = json.loads(report.stdout)["faults"]["rows"]
     assert {(row["job"], row["kind"]) for row in rows} >= {(job_id, kinds[state]) for state, job_id in jobs.items()}
-
-
-def test_daemon_records_user_incident_when_sbatch_refuses_job(office: Office) -> None:
-    office.spoil("sbatch", "refuse:always")
-    job_id = office.accept(STAYS)
-    assert office.until(job_id, "FAILED")["error_code"] in {"S100", "S101"}
-    assert [one["kind"] for one in incidents(office, job_id)] in (["user.request"], ["user.resources"])

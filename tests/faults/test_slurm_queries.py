@@ -25,14 +25,14 @@ from ffdl_batch.store import NewJob
 from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.fakes.clock import FakeClock
 
-JOBS = 500
+JOBS, PURGED = 200, 80
 INTERVAL_S = 2.0
 FIRST_ID = 1001
 
 
 @dataclass
 class Cluster:
-    """500 jobs that Slurm has, the platform over them, and what was asked since the last look at it."""
+    """JOBS that Slurm has, the platform over them, and what was asked since the last look at it."""
 
     slurm: FakeSlurmHarness
     platform: Platform
@@ -116,33 +116,29 @@ def list_job(slurm: FakeSlurmHarness, number: int, name: str, clock: FakeClock) 
     (slurm.state / "jobs" / f"{number}.json").write_text(json.dumps(record))
 
 
-def test_watcher_runs_one_squeue_per_interval_for_500_jobs(cluster: Cluster) -> None:
+def test_watcher_runs_one_squeue_per_interval_and_one_sacct_for_all_purged_jobs(cluster: Cluster) -> None:
+    cluster.slurm.keep_accounts()
     assert [cluster.look() for _ in range(3)] == [Counter(squeue=1)] * 3
     assert cluster.states() == {"QUEUED": JOBS}
     assert {job.pending_reason for job in cluster.platform.store.get_many([cluster.jobs[7].id])} == {"Priority"}
-
-
-def test_watcher_runs_one_sacct_for_all_purged_jobs(cluster: Cluster) -> None:
-    cluster.slurm.keep_accounts()
-    cluster.look()
-    cluster.forget(200, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
+    cluster.forget(PURGED, state="FAILED", exit="4:0", start=int(cluster.clock.now()), nodes="n1")
     assert cluster.look() == Counter(squeue=1, sacct=1)
     for _ in range(8):  # until no final record can still become visible
         cluster.look()
-    assert cluster.states() == {"QUEUED": JOBS - 200, "FAILED": 200}
+    assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
     assert cluster.look() == Counter(squeue=1)
 
 
 def test_watcher_fails_purged_jobs_without_proof_when_accounting_is_absent(cluster: Cluster) -> None:
     cluster.look()
-    cluster.forget(200)
+    cluster.forget(PURGED)
     asked = [cluster.look() for _ in range(FORGOTTEN_AFTER)]
     assert asked == [Counter(squeue=1, sacct=1)] * FORGOTTEN_AFTER
     assert cluster.states() == {"QUEUED": JOBS}
     cluster.clock.tick(ACCOUNTING_LAG_S)
     # Whether they are forgotten, and whether somebody had ended them: a question each, for all of them.
     assert cluster.look() == Counter(squeue=2, sacct=3)
-    assert cluster.states() == {"QUEUED": JOBS - 200, "FAILED": 200}
+    assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
     (job,) = cluster.platform.store.get_many([cluster.jobs[0].id])
     assert (job.error_code, "forgotten the job and it left no proof" in job.message) == ("S106", True)
     assert cluster.look() == Counter(squeue=1)
@@ -174,10 +170,9 @@ def test_watcher_reports_accounting_outage_separately_with_few_log_warnings(
     assert cluster.states() == {"QUEUED": JOBS - 3, "FAILED": 3}
 
 
-@pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "no_munge"])
-def test_watcher_backs_off_during_outage_and_keeps_job_states(cluster: Cluster, fault: str) -> None:
+def test_watcher_backs_off_during_outage_and_keeps_job_states(cluster: Cluster) -> None:
     cluster.look()
-    cluster.spoil(fault)
+    cluster.spoil("timeout")
     asked = Counter[str]()
     for _ in range(150):  # five minutes
         asked += cluster.look()
@@ -190,29 +185,6 @@ def test_watcher_backs_off_during_outage_and_keeps_job_states(cluster: Cluster, 
     cluster.clock.tick(60)
     assert cluster.look() == Counter(squeue=1)
     assert cluster.platform.adapters.outages() == ()
-
-
-def test_deployer_and_watcher_share_backoff_during_outage(cluster: Cluster) -> None:
-    """500 are queued, 100 more wait to be handed over when slurmctld goes away."""
-    cluster.platform.adapters.facts("slurm")
-    cluster.look()
-    spec = cluster.jobs[0].spec
-    new = [NewJob(new_job_id(), cluster.platform.uid, cluster.platform.user, spec, "slurm", "", "0" * 64, 1.0)
-           for _ in range(100)]  # fmt: skip
-    cluster.platform.store.add_jobs(new)
-    cluster.spoil("down")
-    cluster.look()
-    cluster.asked()
-    deployer, asked = Deployer(cluster.platform), Counter[str]()
-    for _ in range(60):  # two minutes
-        deployer.step()
-        asked += cluster.look()
-    assert asked.keys() <= {"squeue", "sbatch", "sinfo"}
-    assert asked.total() <= 5 + 120 / (0.75 * 30) + 1
-    assert cluster.slurm.accepted() == []
-    found = Counter(str(job.state) for job in cluster.platform.store.get_many([one.id for one in new]))
-    assert found["PENDING"] >= 100 - 8
-    assert found["PENDING"] + found["DEPLOYING"] == 100
 
 
 def lose_64_replies(cluster: Cluster, listed: int) -> list[NewJob]:

@@ -63,18 +63,9 @@ def test_two_daemons_both_deploy_and_list_all_jobs(pair: Pair) -> None:
 
 @pytest.mark.parametrize(
     ("step", "how"),
-    [
-        ("claimed", "STOP"),
-        ("deployer:committed", "STOP"),
-        ("written", "STOP"),
-        ("submitting", "KILL"),
-        ("submitted", "STOP"),
-        ("submitted", "KILL"),
-        ("judged", "STOP"),
-        ("judged", "KILL"),
-        ("watcher:transaction", "STOP"),
-    ],
-)
+    [("claimed", "STOP"), ("deployer:committed", "STOP"), ("written", "STOP"), ("submitted", "STOP"),
+     ("submitted", "KILL"), ("judged", "STOP"), ("watcher:transaction", "STOP")],
+)  # fmt: skip
 def test_second_daemon_completes_job_when_first_fails_at_any_step(pair: Pair, step: str, how: str) -> None:
     pair.world.stop_at(step, how)
     job = pair.one.surely_submit()
@@ -95,24 +86,20 @@ def wake(pair: Pair, pid: int) -> None:
     time.sleep(1.0)
 
 
-def wrap_sbatch(world: SharedWorld, how: str) -> None:
-    """The next sbatch stops or kills the daemon that waits for it, and then goes on as if nothing had happened."""
-    world.wrap(
-        "sbatch",
-        f"if mkdir {world.base}/sbatch-once 2>/dev/null; then sleep 0.3; "
-        f"while [ -e {world.base}/unanswered ]; do sleep 0.05; done; echo $PPID > {world.base}/plan.whose; "
-        f"mv {world.base}/plan.whose {world.base}/plan.done; kill -{how} $PPID; "
-        'sleep 0.5; fi; exec "$FAKE" "$@"',
-    )
+STOP_THE_DAEMON = (
+    "if mkdir {base}/sbatch-once 2>/dev/null; then sleep 0.3; while [ -e {base}/unanswered ]; do sleep 0.05; done; "
+    "echo $PPID > {base}/plan.whose; mv {base}/plan.whose {base}/plan.done; kill -STOP $PPID; "
+    'sleep 0.5; fi; exec "$FAKE" "$@"'
+)
+"""The next sbatch stops the daemon that waits for it, and then goes on as if nothing had happened."""
 
 
-@pytest.mark.parametrize("how", ["STOP", "KILL"])
-def test_second_daemon_adopts_submission_when_first_fails_during_sbatch(pair: Pair, how: str) -> None:
+def test_second_daemon_adopts_submission_when_first_is_stopped_during_sbatch(pair: Pair) -> None:
     """That sbatch goes on; its reply is in the attempt's directory for whoever comes next."""
     world = pair.world
     world.plan.with_name("plan.done").unlink(missing_ok=True)
     world.hold()
-    wrap_sbatch(world, how)
+    world.wrap("sbatch", STOP_THE_DAEMON.format(base=world.base))
     job = pair.one.surely_submit()
     fallen, _ = pair.by_pid(world.stopped_pid())
     try:
@@ -122,8 +109,7 @@ def test_second_daemon_adopts_submission_when_first_fails_during_sbatch(pair: Pa
     pair.finish(job)
     (world.base / "sbatch-once").rmdir()
     (world.base / "bin" / "sbatch").unlink()
-    if how == "STOP":
-        wake(pair, fallen.pid)
+    wake(pair, fallen.pid)
     examine(pair)
     assert len(of(world, job)) == 1, "it was submitted a second time"
 
@@ -194,15 +180,14 @@ def test_claim_prevents_execution_of_late_submission_after_job_completed(pair: P
 # -------------------------------------------------------------------------------------------- what is owed
 
 
-@pytest.mark.parametrize("how", ["STOP", "KILL"])
-def test_second_daemon_completes_pending_upload_when_first_fails(pair: Pair, how: str) -> None:
+def test_second_daemon_completes_pending_upload_when_first_is_stopped(pair: Pair) -> None:
     """Its payment falls out with it; the other daemon begins one of its own, and that one counts."""
     world = pair.world
     job = pair.one.surely_submit()
     pair.finish(job)
     payers = world.base / "payers"
     payers.unlink(missing_ok=True)
-    world.stop_at("paying", how)
+    world.stop_at("paying")
     owe(world, job)
     fallen, other = pair.by_pid(world.stopped_pid())
     store = world.store()
@@ -210,8 +195,7 @@ def test_second_daemon_completes_pending_upload_when_first_fails(pair: Pair, how
     store.close()
     assert payers.read_text().split() == [str(fallen.state), str(other.state)]
     assert json.loads(Path(Root(str(world.state)).job(job).attempt(1).paid).read_text())["learners"] == []
-    if how == "STOP":
-        wake(pair, fallen.pid)
+    wake(pair, fallen.pid)
     examine(pair)
 
 

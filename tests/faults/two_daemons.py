@@ -18,6 +18,7 @@ from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job import Job
+from ffdl_batch.store import Store
 from tests import preloaded
 from tests.crash.world import LIMIT_S, World, WorldOptions
 
@@ -37,6 +38,7 @@ class SharedWorld(World):
         self.plan = base / "plan"
         self.submitted: dict[str, tuple[float, float]] = {}
         """When each job was sent, and when it was acknowledged."""
+        self._reader: Store | None = None
 
     def environment(self) -> dict[str, str]:
         """What both daemons have in common."""
@@ -64,6 +66,17 @@ class SharedWorld(World):
     def job(self, job_id: str) -> Job:
         """One row."""
         return next(job for job in self.jobs() if job.id == job_id)
+
+    def jobs(self) -> list[Job]:
+        """As the parent's; the store stays open, as tests look twenty times a second."""
+        self._reader = self._reader or self.store()
+        return list(reversed(self._reader.list_jobs(uid=None, limit=10_000)))
+
+    def close(self) -> None:
+        """As the parent's."""
+        if self._reader is not None:
+            self._reader.close()
+        super().close()
 
     def submitters(self) -> set[str]:
         """The state directories of the daemons that called the adapter so far."""

@@ -7,13 +7,14 @@ test, the kernel takes all of it back. Prolog and epilog are the hooks that a si
 from __future__ import annotations
 
 import pwd
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,9 @@ WIREGUARD_PORTS = range(10000, 26384)
 GROUP = 3000
 ALICE, BOB, STRANGER = (pwd.getpwnam(name).pw_uid for name in ("games", "news", "uucp"))
 """Users that every Debian has: two who may have networks, run with one group for both, and one who may not."""
+PATIENT = {"NETWORK_COMMAND_TIMEOUT_S": "120", "NETWORK_TIMEOUT_S": "250", "PROLOG_EPILOG_TIMEOUT_S": "300"}
+PATIENCES = (("locks.py", "_PATIENCE_S = 15.0"), ("network.py", "KILL_PATIENCE_S = 5.0"))
+"""Limits of time that a busy machine keeps, and those of the programs that no value sets."""
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -200,14 +204,43 @@ def _make(stack: ExitStack, base: Path, number: int, values: Mapping[str, str]) 
         "APPTAINER_STARTERS": str(starter),
         "NETWORK_GROUPS": "games,news",
         "NETWORK_SECRET": str(secret),
+        **PATIENT,
         **values,
     }
     site = place / "values.env"
     site.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
     files = ["--values", str(CONFIGS / "values.env"), "--values", str(site)]
     _run(sys.executable, str(CONFIGS / "render.py"), *files, "--out", str(place / "etc"))
+    for name, line in PATIENCES:
+        stack.enter_context(edited(node, name, re.escape(line), line.partition(" ")[0] + " = 120.0"))
     configure_apptainer(node)
     return node
+
+
+@contextmanager
+def edited(node: Node, name: str, pattern: str, text: str) -> Iterator[None]:
+    """The node's programs, with another text in one of their modules."""
+    file = node.libexec / "ffdl_network" / name
+    whole = file.read_text()
+    changed, count = re.subn(pattern, lambda _: text, whole, flags=re.MULTILINE)
+    assert count == 1, (name, pattern)
+    _write_module(file, changed)
+    try:
+        yield
+    finally:
+        _write_module(file, whole)
+
+
+def _write_module(file: Path, text: str) -> None:
+    """Python takes a file of the same size and second for the one that it has compiled, so that goes, too."""
+    file.write_text(text)
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        compiled.unlink()
+
+
+def settings_with(node: Node, name: str, value: str) -> AbstractContextManager[None]:
+    """The node's programs with another value, as rendered anew."""
+    return edited(node, "settings.py", f'^    "{name}": .*$', f'    "{name}": "{value}",')
 
 
 def configure_apptainer(node: Node) -> None:

@@ -37,25 +37,32 @@ while True:
                 connection.sendall(tag.encode())
 """
 _ASK = """
-import socket, sys
-kind, address, port, wait_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-try:
-    if kind == "unix":
-        asked = socket.socket(socket.AF_UNIX)
-        asked.settimeout(wait_s)
-        asked.connect("\\0ffdl-" + address)
-    else:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        asked = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
-        asked.settimeout(wait_s)
-        if kind == "broadcast":
-            asked.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-        asked.connect((address, port))
-        if kind != "tcp":
-            asked.send(b"who")
-    print(asked.recv(100).decode())
-except OSError as error:
-    print("no answer:", type(error).__name__, error.strerror or "")
+import json, socket, sys, threading
+def ask(kind, address, port, wait_s):
+    try:
+        if kind == "unix":
+            asked = socket.socket(socket.AF_UNIX)
+            asked.settimeout(wait_s)
+            asked.connect("\\0ffdl-" + address)
+        else:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            asked = socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+            asked.settimeout(wait_s)
+            if kind == "broadcast":
+                asked.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            asked.connect((address, port))
+            if kind != "tcp":
+                asked.send(b"who")
+        return asked.recv(100).decode()
+    except OSError as error:
+        return f"no answer: {type(error).__name__} {error.strerror or ''}"
+questions = json.loads(sys.argv[1])
+answers = [""] * len(questions)
+def work(number):
+    answers[number] = ask(*questions[number])
+threads = [threading.Thread(target=work, args=(number,)) for number in range(len(questions))]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(json.dumps(answers))
 """
 NO_ANSWER = "no answer:"
 
@@ -75,14 +82,30 @@ def listening(
             process.kill()
 
 
+def ask_all(
+    namespace: str, *questions: tuple[str, str], port: int = PORT, uid: int = 0, wait_s: float = LONG_S
+) -> list[str]:
+    """The tags of those who answer at tcp, udp, broadcast or unix and an address (unix: a tag), all asked at once, or
+    NO_ANSWER and why."""
+    asked = json.dumps([[kind, address, port, wait_s] for kind, address in questions])
+    said: list[str] = json.loads(run_in(namespace, [*PYTHON, "-c", _ASK, asked], uid))
+    return said
+
+
+def are_silent(namespace: str, *questions: tuple[str, str], port: int = PORT, uid: int = 0) -> bool:
+    """Whether nobody answers at any of them."""
+    said = ask_all(namespace, *questions, port=port, uid=uid, wait_s=SHORT_S)
+    return all(text.startswith(NO_ANSWER) for text in said)
+
+
 def ask(namespace: str, kind: str, address: str, port: int = PORT, uid: int = 0, wait_s: float = LONG_S) -> str:
-    """The tag of whoever answers at tcp, udp, broadcast or unix (the address is a tag then), or NO_ANSWER and why."""
-    return run_in(namespace, [*PYTHON, "-c", _ASK, kind, address, str(port), str(wait_s)], uid).strip()
+    """The tag of whoever answers, or NO_ANSWER and why."""
+    return ask_all(namespace, (kind, address), port=port, uid=uid, wait_s=wait_s)[0]
 
 
 def is_silent(namespace: str, kind: str, address: str, port: int = PORT, uid: int = 0) -> bool:
     """Whether nobody answers there."""
-    return ask(namespace, kind, address, port, uid, SHORT_S).startswith(NO_ANSWER)
+    return are_silent(namespace, (kind, address), port=port, uid=uid)
 
 
 def run_in(namespace: str, argv: Sequence[str], uid: int = 0) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.overlay.nodes import ALICE, BOB, PYTHON, Node, pairs, two_nodes
-from tests.overlay.talking import NO_ANSWER, PORT, ask, heard, is_silent, listening, run_in
-from tests.overlay.test_life import DYING
+from tests.overlay.nodes import ALICE, BOB, Node, pairs, settings_with, two_nodes, wait_for_sleep
+from tests.overlay.talking import NO_ANSWER, PORT, are_silent, ask_all, heard, is_silent, listening, run_in
+from tests.overlay.test_life import die_at
 
 JOB = 99
 LIST = "10.9.0.[1-2]"
@@ -57,13 +57,13 @@ def serve(
 
 def answers(namespace: str, address: str, port: int = PORT, uid: int = ALICE) -> list[str]:
     """What comes back over TCP and UDP; "" for nothing."""
-    said = [ask(namespace, kind, address, port, uid) for kind in ("tcp", "udp")]
+    said = ask_all(namespace, ("tcp", address), ("udp", address), port=port, uid=uid)
     return ["" if text.startswith(NO_ANSWER) else text for text in said]
 
 
 def silence(namespace: str, address: str, port: int = PORT, uid: int = ALICE) -> bool:
     """Whether nothing comes back over TCP and UDP."""
-    return all(is_silent(namespace, kind, address, port, uid) for kind in ("tcp", "udp"))
+    return are_silent(namespace, ("tcp", address), ("udp", address), port=port, uid=uid)
 
 
 def test_egress_reaches_only_named_destinations_over_tcp_and_udp(nodes: tuple[Node, Node], stack: ExitStack) -> None:
@@ -142,12 +142,7 @@ def test_egress_prolog_resolves_destination_names_into_network_facts(
         ("10.200.1.1:80", "jobs' own networks have such addresses (NETWORK_PREFIX of values.env)"),
         ("10.201.1.1:80", "jobs' own networks have such addresses (NETWORK_EGRESS_PREFIX of values.env)"),
         ("192.0.2.1:80", "it is outside NETWORK_EGRESS_TO of values.env, 10.9.0.0/24"),
-        ("data.example:65536", "unreadable mark"),
-        ("data.example:0", "unreadable mark"),
-        ("-data.example:80", "unreadable mark"),
-        ("data_example:80", "unreadable mark"),
         ("$(id):80", "unreadable mark"),
-        (",".join(["data.example:80"] * 17), "unreadable mark"),
     ],
 )
 def test_egress_prolog_rejects_invalid_destination_with_reason(
@@ -160,9 +155,9 @@ def test_egress_prolog_rejects_invalid_destination_with_reason(
 
 def test_egress_is_unavailable_without_valid_site_network(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
-    with site_value(node, "NETWORK_EGRESS_TO", ""):
+    with settings_with(node, "NETWORK_EGRESS_TO", ""):
         assert "this site offers no network level egress: NETWORK_EGRESS_TO" in node.prolog(JOB, node.name, MARK)
-    with site_value(node, "NETWORK_EGRESS_TO", "10.9.0.1/24"):
+    with settings_with(node, "NETWORK_EGRESS_TO", "10.9.0.1/24"):
         assert "NETWORK_EGRESS_TO is '10.9.0.1/24': it must be IPv4 networks" in node.prolog(JOB, node.name, MARK)
         done = node.run([str(node.libexec / "check")], check=False)
         assert (done.returncode, "NETWORK_EGRESS_TO is '10.9.0.1/24'" in done.stderr) == (1, True)
@@ -174,25 +169,12 @@ def test_egress_is_unavailable_without_valid_site_network(nodes: tuple[Node, Nod
 
 
 @contextmanager
-def site_value(node: Node, name: str, value: str) -> Iterator[None]:
-    """The programs with another value, as rendered anew."""
-    file = node.libexec / "ffdl_network/settings.py"
-    whole = file.read_text()
-    (line,) = (line for line in whole.splitlines() if line.startswith(f'    "{name}": '))
-    file.write_text(whole.replace(line, f'    "{name}": "{value}",'))
-    try:
-        yield
-    finally:
-        file.write_text(whole)
-
-
-@contextmanager
 def behind(node: Node, stack: ExitStack) -> Iterator[str]:
     """A machine on another side of the node, with a listener that answers whom the node forwards; its address."""
     argv = ["unshare", "--net", "sleep", "infinity"]
     with subprocess.Popen(argv) as process:
         try:
-            wait_for_namespace(process.pid)
+            wait_for_sleep(process.pid)
             inside = f"/proc/{process.pid}/ns/net"
             node.run(["ip", "link", "add", "side", "type", "veth", "peer", "name", "eth0", "netns", inside])
             node.run(["ip", "addr", "add", "10.8.0.1/24", "dev", "side"])
@@ -205,16 +187,6 @@ def behind(node: Node, stack: ExitStack) -> Iterator[str]:
         finally:
             process.kill()
             node.run(["ip", "link", "del", "side"], check=False)
-
-
-def wait_for_namespace(pid: int) -> None:
-    """Until the process has a network of its own."""
-    own = Path("/proc/self/ns/net").readlink()
-    for _ in range(12000):
-        if Path(f"/proc/{pid}/ns/net").readlink() != own and Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-            return
-        subprocess.run(["sleep", "0.005"], check=True)
-    raise AssertionError("no namespace")
 
 
 def test_egress_node_forwards_nothing_except_job_traffic(nodes: tuple[Node, Node], stack: ExitStack) -> None:
@@ -314,18 +286,23 @@ def test_egress_stays_closed_after_namespace_rules_flush(nodes: tuple[Node, Node
     assert [peer for _, _, peer in heard(learner)] == ["10.201.1.2"]
 
 
+OTHER_THAN_JOB, BEHIND_JOB = (2, 11, 12, 13), 22
+"""Points where the prolog does something else than for level `job` (test_life); from the last one on it always does."""
+
+
 def test_egress_epilog_removes_everything_after_prolog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     died: list[str] = []
-    while True:
-        argv = [*PYTHON, DYING, str(node.libexec), "prolog", MARK, str(len(died))]
-        done = node.run(argv, env=node.environment(JOB, LIST), check=False)
-        if done.returncode == 0:
+    for point in itertools.chain(OTHER_THAN_JOB, itertools.count(BEHIND_JOB)):
+        place = die_at(node, point, comment=MARK)
+        if not place:
             break
-        died.append(done.stdout.strip().splitlines()[-1])
+        died.append(place)
         node.epilog(JOB)
         assert node.left() == [], died
-    assert {"destinations", "guard", "before ip", "after ip", "way out", "access", "facts"} <= set(died)
+    assert died[:4] == ["destinations", "before nft", "after nft", "guard"]
+    made = ["before ip", "after ip", "before nsenter", "after nsenter", "way out"]
+    assert died[4:] == ["forwarding", *made, "access", "facts"]
     assert (node.job_dir(JOB) / "network").exists()
     assert "ffdl-out1" in node.run(["ip", "-o", "link"]).stdout
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.overlay.nodes import ALICE, UDP_PORT, Node
+from tests.overlay.nodes import ALICE, UDP_PORT, Node, settings_with
 from tests.overlay.talking import PORT, ask, is_silent, listening
 from tests.overlay.test_egress import forget_forwarding
 from tests.overlay.test_tools import call, other_program
@@ -70,26 +70,16 @@ def test_documented_firewall_rules_admit_egress_traffic(nodes: tuple[Node, Node]
         assert [ask(inside, kind, second.name) for kind in ("udp", "tcp")] == ["server", "server"]
 
 
-def test_check_fails_when_forward_filter_cannot_be_restored_after_egress_is_disabled(
-    nodes: tuple[Node, Node],
-) -> None:
+def test_check_fails_when_forward_filter_cannot_be_restored_after_egress_is_disabled(nodes: tuple[Node, Node]) -> None:
     node = nodes[0]
     forget_forwarding(node)
     assert node.prolog(JOB, node.name, f"ffdl-batch:egress/2/{nodes[1].name}:{PORT}") == ""
-    file = node.libexec / "ffdl_network/settings.py"
-    whole = file.read_text()
-    file.write_text(re.sub('"NETWORK_EGRESS_TO": "[^"]*"', '"NETWORK_EGRESS_TO": ""', whole))
     refuse = 'rules=$(cat); case "$rules" in *ffdl_node*) echo "no room" >&2; exit 1 ;; esac\n'
     refuse += 'printf "%s\\n" "$rules" | /usr/sbin/nft "$@"'
     node.run(["nft", "flush", "ruleset"])
-    try:
+    with settings_with(node, "NETWORK_EGRESS_TO", ""):
         with other_program(node, "nft", refuse):
             done = call(node, "check", "--quiet")
-        assert (done.returncode, done.stdout.splitlines()[0]) == (
-            1,
-            "FAIL  filters of running jobs: the filter of what this node forwards cannot be looked at or put back: "
-            "nft -f - ended with 1: no room",
-        )
+        said = "the filter of what this node forwards cannot be looked at or put back: nft -f - ended with 1: no room"
+        assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"FAIL  filters of running jobs: {said}")
         assert "the filter of what this node forwards was gone; it is there again" in call(node, "check").stdout
-    finally:
-        file.write_text(whole)

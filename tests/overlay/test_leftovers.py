@@ -22,11 +22,7 @@ PLANTED = {
     "filter tables": ("nft add table inet ffdl_77", "nft delete table inet ffdl_77", "inet ffdl_77"),
     "devices": ("ip link add left type vxlan id 77 dstport 298", "ip link del left", "left"),
     "addresses": ("ip address add 10.8.7.6/32 dev eth0", "ip address del 10.8.7.6/32 dev eth0", "eth0 10.8.7.6/32"),
-    "UDP sockets": (
-        "ip link add left up type vxlan id 77 dstport 298",
-        "ip link del left",
-        "00000000:012A",
-    ),
+    "UDP sockets": ("ip link add left up type vxlan id 77 dstport 298", "ip link del left", "00000000:012A"),
     "mounts": ("mkdir $RUN/m; mount -t tmpfs m $RUN/m", "umount $RUN/m; rmdir $RUN/m", "$RUN/m"),
 }
 """What is planted on the node by a line of shell, what removes it, and what the counter calls it."""
@@ -92,7 +88,7 @@ def test_leftovers_counter_finds_namespace_held_by_process_or_mount(nodes: tuple
     with subprocess.Popen(["unshare", "--net", "sleep", "600"]) as process:
         try:
             held = _namespace_of(process.pid)
-            shell(node, "touch $RUN/n; unshare --net=$RUN/n true")
+            shell(node, "mkdir -p $RUN; touch $RUN/n; unshare --net=$RUN/n true")
             mounted = f"net:[{(node.run_dir / 'n').stat().st_ino}]"
             new = news(before, look(node))["namespaces"]
         finally:

@@ -14,7 +14,7 @@ from itertools import product
 import pytest
 
 from tests.overlay.nodes import ALICE, BOB, PYTHON, UDP_PORT, Node
-from tests.overlay.talking import PORT, ask, heard, is_silent, listening, run_in
+from tests.overlay.talking import PORT, are_silent, ask, ask_all, heard, is_silent, listening, run_in
 
 A, B = 4711, 4712
 LIST = "10.9.0.[1-2]"
@@ -54,42 +54,39 @@ def test_job_network_connects_learners_over_tcp_and_udp_within_and_across_nodes(
             address = f"10.200.{rank}.{learner}"
             scene.listen(scene.namespace(A, rank), address, address, ALICE)
     for rank in (0, 1):
-        for address in scene.listeners:
-            for kind in ("tcp", "udp"):
-                assert ask(scene.namespace(A, rank), kind, address, uid=ALICE) == address
+        for kind in ("tcp", "udp"):
+            questions = [(kind, address) for address in scene.listeners]
+            assert ask_all(scene.namespace(A, rank), *questions, uid=ALICE) == list(scene.listeners)
 
 
 def test_job_network_isolates_jobs_with_same_addresses(scene: Scene) -> None:
     for rank in (0, 1):
         scene.listen(scene.namespace(A, rank), f"a{rank}", f"10.200.{rank}.1", ALICE)
         scene.listen(scene.namespace(B, rank), f"b{rank}", f"10.200.{rank}.3", BOB)
-    for kind in ("tcp", "udp"):
-        for rank in (0, 1):
-            for other in (0, 1):
-                assert ask(scene.namespace(A, rank), kind, f"10.200.{other}.1") == f"a{other}"
-                assert ask(scene.namespace(B, rank), kind, f"10.200.{other}.3") == f"b{other}"
-                assert is_silent(scene.namespace(A, rank), kind, f"10.200.{other}.3")
-                assert is_silent(scene.namespace(B, rank), kind, f"10.200.{other}.1")
+    of_a, of_b = ([(kind, f"10.200.{n}.{k}") for kind in ("tcp", "udp") for n in (0, 1)] for k in (1, 3))
+    for rank in (0, 1):
+        in_a, in_b = scene.namespace(A, rank), scene.namespace(B, rank)
+        assert (ask_all(in_a, *of_a), ask_all(in_b, *of_b)) == (["a0", "a1"] * 2, ["b0", "b1"] * 2)
+        assert are_silent(in_a, *of_b) and are_silent(in_b, *of_a)
 
 
 def test_job_network_is_isolated_from_node_addresses_in_both_directions(scene: Scene) -> None:
     for rank in (0, 1):
         scene.listen(scene.host(rank), f"host{rank}")
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
-    for node in scene.nodes:
-        rank = scene.nodes.index(node)
-        for kind in ("tcp", "udp"):
-            assert ask(scene.host(1 - rank), kind, node.name) == f"host{rank}"
-            assert ask(scene.host(rank), kind, "127.0.0.1") == f"host{rank}"
-            for inside in (0, 1):
-                assert is_silent(scene.namespace(A, inside), kind, node.name)
-            assert is_silent(scene.namespace(A, 0), kind, "127.0.0.1")
-            assert ask(scene.namespace(A, 0), kind, SECOND) == "learner"
-            assert is_silent(scene.host(rank), kind, SECOND)
+    learner, itself, *hosts = (
+        [("tcp", address), ("udp", address)] for address in (SECOND, "127.0.0.1", *(node.name for node in scene.nodes))
+    )
+    assert ask_all(scene.namespace(A, 0), *learner) == ["learner"] * 2
+    assert are_silent(scene.namespace(A, 0), *itself, *hosts[0], *hosts[1])
+    assert are_silent(scene.namespace(A, 1), *hosts[0], *hosts[1])
+    for rank, node in enumerate(scene.nodes):
+        assert ask_all(scene.host(1 - rank), *hosts[rank]) == [f"host{rank}"] * 2
+        assert ask_all(scene.host(rank), *itself) == [f"host{rank}"] * 2
+        assert are_silent(scene.host(rank), *learner)
         # Not even root, with a route that leads there.
         node.run(["ip", "route", "add", "10.200.0.0/16", "dev", "eth0"])
-        for kind in ("tcp", "udp"):
-            assert is_silent(scene.host(rank), kind, SECOND)
+        assert are_silent(scene.host(rank), *learner)
         node.run(["ip", "route", "del", "10.200.0.0/16"])
 
 
@@ -102,15 +99,16 @@ def test_job_network_isolates_abstract_unix_sockets(scene: Scene) -> None:
         assert is_silent(scene.namespace(A, 0), "unix", tag)
 
 
+NO_LEARNERS = ("10.200.7.1", "10.9.0.2", "8.8.8.8", "224.0.0.1", "fe80::1%eth0", "ff02::1%eth0")
+
+
 def test_vxlan_network_sends_packets_only_to_known_learners(scene: Scene) -> None:
     """Broadcasts, ARP, unknown addresses and IPv6 make no packet on the cable; a question to a learner does."""
     scene.listen(scene.namespace(A, 1), "learner", SECOND, ALICE)
     inside = scene.namespace(A, 0)
     before = scene.nodes[0].sent()
-    for address in ("255.255.255.255", "10.200.255.255", "10.200.1.255"):
-        assert is_silent(inside, "broadcast", address)
-    for address in ("10.200.7.1", "10.9.0.2", "8.8.8.8", "224.0.0.1", "fe80::1%eth0", "ff02::1%eth0"):
-        assert is_silent(inside, "udp", address)
+    assert are_silent(inside, *(("broadcast", to) for to in ("255.255.255.255", "10.200.255.255", "10.200.1.255")))
+    assert are_silent(inside, *(("udp", address) for address in NO_LEARNERS))
     for destination in (b"\xff" * 6, b"\x33\x33\0\0\0\1", bytes.fromhex("02ffffffff01")):
         send_frame(inside, destination + bytes.fromhex("020000000009") + b"\x08\x06" + b"\0" * 40)
     said = scene.nodes[0].sent() - before

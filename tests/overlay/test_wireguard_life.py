@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.command_lines import command_lines
-from tests.overlay.nodes import ALICE, PYTHON, SECRET, WIREGUARD, Node, pairs, wait_for_sleep
+from tests.overlay.nodes import ALICE, PYTHON, SECRET, WIREGUARD, Node, edited, pairs, settings_with, wait_for_sleep
 from tests.overlay.talking import ask, is_silent, listening
-from tests.overlay.test_life import die_at, kill_session
+from tests.overlay.test_life import die_at, kill_session_of_prolog
 from tests.overlay.test_reach import FIRST, SECOND
 from tests.overlay.test_tools import call, other_program
 
@@ -30,19 +27,6 @@ AS_WITH_VXLAN = 10
 """So many points of a prolog, which come first, are tried where the nodes are joined by VXLAN."""
 NO_KERNEL = """case "$*" in *"type wireguard"*) echo "Error: Unknown device type." >&2; exit 2 ;; esac
 exec /usr/sbin/ip "$@\""""
-
-
-@contextmanager
-def settings_with(node: Node, name: str, value: str) -> Iterator[None]:
-    """The node's programs have another value."""
-    file = node.libexec / "ffdl_network/settings.py"
-    whole = file.read_text()
-    (line,) = (line for line in whole.splitlines() if line.startswith(f'    "{name}": '))
-    file.write_text(whole.replace(line, f'    "{name}": "{value}",'))
-    try:
-        yield
-    finally:
-        file.write_text(whole)
 
 
 def test_epilog_cleans_up_after_prolog_killed_at_each_step(nodes: tuple[Node, Node]) -> None:
@@ -80,17 +64,18 @@ def test_next_epilog_or_prolog_completes_epilog_killed_at_each_step(nodes: tuple
     assert node.left() == []
 
 
-def test_epilog_cleans_up_after_prolog_session_killed_at_random_time(nodes: tuple[Node, Node]) -> None:
-    """As slurmd's time-out kills: the program lives in a session of its own, and is found all the same."""
-    node, chance = nodes[0], random.Random(11)
-    hook = node.enter([str(node.place / "etc/prolog.d/50-ffdl")])
-    for _ in range(6):
-        environment = node.environment(JOB, LIST, "ffdl-batch:job/2")
-        with subprocess.Popen(hook, env=environment, start_new_session=True) as process:
-            time.sleep(chance.uniform(0.08, 0.25))
-            kill_session(process.pid)
+@pytest.mark.parametrize("late", [False, True], ids=["before the program works", "when it has"])
+def test_epilog_stops_wireguard_program_after_prolog_session_killed(nodes: tuple[Node, Node], late: bool) -> None:
+    """It lives in a session of its own, and is found all the same."""
+    node = nodes[0]
+    assert node.prolog(JOB, LIST) == ""  # looks at the node as a whole, once
+    node.epilog(JOB)
+    for program, words, step in (("wg", "setconf*", "device"), ("nsenter", "*ip?-batch*", "moved")):
+        kill_session_of_prolog(node, program, words, late=late, ip=NO_KERNEL)
+        assert (node.job_dir(JOB) / "prolog.log").read_text().split()[-1] == step
+        assert len(node.programs()) == 1
         node.epilog(JOB)
-        assert node.left() == []
+        assert node.left() == [], step
 
 
 def test_wireguard_program_outlives_prolog_session_and_its_death_stops_traffic(nodes: tuple[Node, Node]) -> None:
@@ -183,7 +168,7 @@ def test_boot_keeps_running_jobs_and_removes_jobs_of_previous_boot(nodes: tuple[
 
 
 SECRETS = {
-    "not there": ("rm $S", "cannot be read (No such file or directory)"),
+    "missing": ("rm $S", "cannot be read (No such file or directory)"),
     "for others": ("chmod 640 $S", "is not a file that root alone can read"),
     "another's": ("chown games $S", "is not a file that root alone can read"),
     "a link": ("mv $S $S.real; ln -s $S.real $S", "is a symbolic link"),
@@ -192,32 +177,30 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize("kind", SECRETS)
-def test_prolog_and_check_name_unusable_network_secret(nodes: tuple[Node, Node], kind: str) -> None:
-    node, (script, said) = nodes[0], SECRETS[kind]
+def test_prolog_and_check_name_unusable_network_secret(nodes: tuple[Node, Node]) -> None:
+    node = nodes[0]
     file = node.place / "network.secret"
-    try:
+    for kind, (script, said) in SECRETS.items():
         node.run(["sh", "-euc", script], env={"S": str(file)})
-        error = node.prolog(JOB, LIST)
-        assert f"{file} {said}" in error and "NETWORK_SECRET of values.env" in error
         done = call(node, "check", "--quiet")
-        assert (done.returncode, f"FAIL  wireguard: {file} {said}" in done.stdout) == (1, True)
+        assert (done.returncode, f"FAIL  wireguard: {file} {said}" in done.stdout) == (1, True), kind
         known = pairs(node.run_dir / "capabilities")
-        assert (known["network"], "secret" in known) == ("no", False)
-        node.epilog(JOB)
-        assert node.left() == []
-    finally:
+        assert (known["network"], "secret" in known) == ("no", False), kind
+        error = node.prolog(JOB, LIST)
+        assert f"{file} {said}" in error and "NETWORK_SECRET of values.env" in error, kind
         file.unlink(missing_ok=True)
         file.write_bytes(SECRET)
         file.chmod(0o600)
         os.chown(file, 0, 0)
+    node.epilog(JOB)
+    assert node.left() == []
     assert call(node, "check").returncode == 0
 
 
 PROGRAMS = {
     "": "the kernel needs the module wireguard (modprobe wireguard), or values.env a NETWORK_WIREGUARD_PROGRAM",
     "/bin/false": "`/bin/false -f ffdl-wg1` ended with 1",
-    "sleeper": "sleeper made no device ffdl-wg1 within 3 s",
+    "sleeper": "sleeper made no device ffdl-wg1 within 1 s",
     "/nowhere/wireguard-go": "(NETWORK_WIREGUARD_PROGRAM of values.env) cannot be started: ",
 }
 
@@ -231,7 +214,7 @@ def test_prolog_fails_closed_without_working_wireguard(nodes: tuple[Node, Node],
     with (
         other_program(node, "ip", NO_KERNEL),
         settings_with(node, "NETWORK_WIREGUARD_PROGRAM", str(sleeper) if sleeps else program),
-        settings_with(node, "NETWORK_COMMAND_TIMEOUT_S", "3"),
+        edited(node, "tunnel.py", r"record, settings\.command_timeout_s", f"record, {1 if sleeps else 60}"),
     ):
         done = call(node, "check", "--quiet")
         assert (done.returncode, "FAIL  wireguard: " in done.stdout) == ((0, False) if sleeps else (1, True))

@@ -148,10 +148,7 @@ class WarmParent:
         return Life(pid, reading)
 
     def _serve(
-        self,
-        reached: Callable[[str], None],
-        make_scheduler: Callable[[], Scheduler] | None,
-        mutation: Mutation | None,
+        self, reached: Callable[[str], None], make_scheduler: Callable[[], Scheduler] | None, mutation: Mutation | None
     ) -> int:
         watch_commits(reached)
         watch_loops(reached)

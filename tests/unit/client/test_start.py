@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,6 +152,16 @@ def test_client_uses_exit_code_of_failed_daemon_if_retry_cannot_help(site: Site,
     with pytest.raises(DaemonUnreachable, match=rf"ended with code {ended}; it said nothing") as raised:
         health_version(replace(site.dialling, daemon_argv=argv))
     assert raised.value.problem.exit_code == code
+
+
+@pytest.mark.usefixtures("soon")
+def test_client_reports_full_disk_if_daemon_had_no_room_for_last_words(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.state_dir.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("ffdl_batch.client.start.os.statvfs", lambda _: SimpleNamespace(f_bavail=0))
+    with pytest.raises(DaemonUnreachable, match=f"no space is left in {site.state_dir}: free some, or raise the quota"):
+        health_version(replace(site.dialling, daemon_argv=(sys.executable, "-c", "raise SystemExit(75)")))
 
 
 def test_client_waits_for_live_lock_holder_without_starting_daemon(site: Site) -> None:

@@ -268,7 +268,7 @@ for text in sys.argv[2:]:
         print("refused:", error)
 for text in ("m:job/1", "m:job/62 mine", "n:job/1", "m:", "m:egress/3/a-b.c:80,10.0.0.1:65535 x"):
     print(mark.read(text, "m:"))
-for text in ("m:job/63", "m:job/01", "m:job/1\\n", "m:x", "m:egress/3/a:80,", "m:egress/3/a:08", "m:job/1/a:80"):
+for text in sys.stdin.read().split("|"):
     try:
         print(mark.read(text, "m:"))
     except commands.Trouble as error:
@@ -276,6 +276,9 @@ for text in ("m:job/63", "m:job/01", "m:job/1\\n", "m:x", "m:egress/3/a:80,", "m
 jobs = [layout.Job(number, 1, ("a", "b"), 0, 1) for number in (1, 2**24 - 1, 2**24, 67108863)]
 print([(vxlan.vni(job), vxlan.mac(job, 249)) for job in jobs])
 """
+
+
+NO_DESTINATIONS = ("", "a", "a:80,", "a:08", "a:0", "a:65536", "-a:80", "a_b:80", "$(id):80", ",".join(["a:80"] * 17))
 
 
 def test_network_values_are_derived_from_node_list_mark_and_job_number(tmp_path: Path) -> None:
@@ -287,8 +290,10 @@ def test_network_values_are_derived_from_node_list_mark_and_job_number(tmp_path:
         "a[1-2]b": ["a1b", "a2b"],
     }
     bad = ("", "n[1", "n]1", "n[2-1]", "n[1-251]", "n[a]", "n[1-2],n1", "n1;id", "n[[1]]", "-n")
+    unreadable = ["m:x", "m:job", "m:job/0", "m:job/01", "m:job/63", "m:job/1\n", "m:job/2\nmore", "m:job/2;id"]
+    unreadable += ["m:job/1/a:80", "m:egress/2", *(f"m:egress/3/{to}" for to in NO_DESTINATIONS)]
     argv = [sys.executable, "-I", "-S", "-c", PROGRAM, str(tmp_path / "out" / "libexec"), *good, *bad]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, input="|".join(unreadable), capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[: len(good)] == [str(tuple(names)) for names in good.values()]
     marks = lines[len(good) + len(bad) :]
@@ -296,7 +301,7 @@ def test_network_values_are_derived_from_node_list_mark_and_job_number(tmp_path:
     to = "Destination(host='a-b.c', port=80), Destination(host='10.0.0.1', port=65535)"
     wishes = ["Wish(learners=1, destinations=())", "Wish(learners=62, destinations=())", "None", "None"]
     assert marks[:5] == [*wishes, f"Wish(learners=3, destinations=({to}))"]
-    assert marks[5:-1] == ["unreadable mark"] * 7
+    assert marks[5:-1] == ["unreadable mark"] * len(unreadable)
     numbers = [(2, "000002"), (1, "000001"), (2, "000002"), (4, "000004")]
     told = [(vni, f"02:{text[:2]}:{text[2:4]}:{text[4:]}:00:f9") for vni, text in numbers]
     assert lines[-1] == str(told)

@@ -205,13 +205,16 @@ def test_store_finds_wal_beside_target_of_linked_database(tmp_path: Path, clock:
     store.close()
 
 
-def test_store_recreates_deleted_log_without_losing_jobs(opened: Store, path: Path) -> None:
+def test_store_recreates_deleted_log_without_losing_jobs(
+    opened: Store, path: Path, network_fs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """The deleted log holds what was committed before, and what is committed now."""
     kept = {str(add_job(opened).id)}
     for beside in companions(path):
         beside.unlink(missing_ok=True)
     kept.add(str(add_job(opened, "second").id))
     assert ids_in(path) == kept
+    assert network_fs or "was deleted or replaced under this daemon; its content is saved" in caplog.text
     kept.add(str(add_job(opened, "third").id))
     assert ids_in(path) == kept
 
