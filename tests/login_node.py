@@ -7,18 +7,62 @@ modules bring Slurm and ffdl. Everything that is started there is ended by its p
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests import preloaded
 from tests.fakes.ssh_server import SshServer, make_key
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 LIMIT_S = 180.0
+_FFDL = "from ffdl_batch.entry import ffdl; ffdl()"
+_ASK = """\
+import json, os, socket, sys
+to = socket.socket(socket.AF_UNIX)
+to.connect(sys.argv[1])
+request = {"words": sys.argv[2:], "env": dict(os.environ), "cwd": os.getcwd()}
+socket.send_fds(to, [json.dumps(request).encode()], [0, 1, 2])
+sys.exit(int(to.recv(16)))
+"""
+"""What the node runs as `ffdl daemon relay`."""
+
+
+class _Relays:
+    """Runs `ffdl daemon relay` of a node as forks of the preloaded server: each connection of a laptop starts one."""
+
+    def __init__(self, path: Path) -> None:
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen(100)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._run, args=(self._server.accept()[0],), daemon=True).start()
+
+    def _run(self, asking: socket.socket) -> None:
+        with asking, contextlib.suppress(OSError):
+            data, streams, _, _ = socket.recv_fds(asking, 1 << 17, 3)
+            request = json.loads(data)
+            argv, (given, out, errors) = [sys.executable, "-c", _FFDL, *request["words"]], streams
+            env, cwd = request["env"], request["cwd"]
+            process = preloaded.Popen(argv, env=env, cwd=cwd, stdin=given, stdout=out, stderr=errors)
+            for stream in streams:
+                os.close(stream)
+            asking.sendall(str(process.wait() % 256).encode())
+
+    def stop(self) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
 
 
 class LoginNode:
@@ -41,7 +85,14 @@ class LoginNode:
             "FFDL_DATA_MOUNT": "never",
             **(profile or {}),
         }
-        self.write_program("ffdl", f'exec {sys.executable} -c "from ffdl_batch.entry import ffdl; ffdl()" "$@"')
+        relays, ask = directory / "relays", directory / "ask.py"
+        ask.write_text(_ASK)
+        self._relays = _Relays(relays)
+        self.write_program(
+            "ffdl",
+            f'case "$*" in *"daemon relay") exec {sys.executable} -I -S {ask} {relays} "$@";; esac\n'
+            f'exec {sys.executable} -c "{_FFDL}" "$@"',
+        )
         self.write_profile("")
         self.server = SshServer(directory, f"SetEnv HOME={self.home} SHELL=/bin/bash\n")
 
@@ -82,6 +133,7 @@ class LoginNode:
 
     def stop(self) -> None:
         """End the server and everything that was started behind it."""
+        self._relays.stop()
         self.server.stop()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for pid in self.processes():
@@ -120,7 +172,7 @@ class Laptop:
     @contextlib.contextmanager
     def start(self, *words: str, program: str = "ffdl") -> Iterator[subprocess.Popen[str]]:
         """A command that runs while the block does."""
-        process = subprocess.Popen(
+        process = preloaded.Popen(
             self.argv(program, words),
             env=self.environ,
             cwd=self.directory,
@@ -140,7 +192,7 @@ class Laptop:
 
     def run(self, *words: str, program: str = "ffdl", text: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        return subprocess.run(
+        return preloaded.run(
             self.argv(program, words),
             check=False,
             env=self.environ,

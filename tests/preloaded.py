@@ -41,6 +41,7 @@ OTHERS = ("ffdl_batch.collectors", "ffdl_batch.staging", "ffdl_batch.store.migra
 """Programs that only the project's own processes start, and scripts of Alembic."""
 LIBRARIES = (
     "httptools",
+    "paramiko",
     "psycopg",
     "sqlalchemy.dialects.postgresql",
     "sqlalchemy.dialects.sqlite",
@@ -48,7 +49,7 @@ LIBRARIES = (
     "uvicorn.loops.asyncio",
     "uvicorn.protocols.http.httptools_impl",
 )
-"""What daemons import late."""
+"""What daemons and commands import late."""
 _AT_START = frozenset(("PYTHONIOENCODING", "PYTHONUTF8", "PYTHONHOME", "PYTHONMALLOC", "PYTHONDEVMODE"))
 """Variables that an interpreter reads at its start alone: programs that get one are executed."""
 _SHOWN_BYTES = 64 << 10

@@ -167,6 +167,17 @@ class Site:
     def state_of(self, job_id: str) -> str:
         return str(self.ask("GET", f"/api/v1/jobs/{job_id}")[1]["job"]["state"])
 
+    def try_to(self, *words: str, **options: Any) -> subprocess.CompletedProcess[Any]:
+        """Run an `ffdl` command; `options` as of `subprocess.run`."""
+        usual = {"cwd": "/", "env": self.environment(), "capture_output": True, "text": True, "timeout": LIMIT_S}
+        return preloaded.run([*preloaded.FFDL, *words], check=False, **{**usual, **options})
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Return the standard output of an `ffdl` command that ends with that code."""
+        done = self.try_to(*words)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.log}"
+        return str(done.stdout)
+
     def close(self) -> None:
         """End what was started, by pid, and wait for each."""
         for process in self.processes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from ffdl_batch.domain.events import EventKind, decode_events
 from ffdl_batch.domain.job import JobId, Token, attempt_token, new_job_id
@@ -44,7 +44,6 @@ class Harness(ABC):
     backend = ""
     image = ""
     forgets = False
-    has_gateway_faults = False
     knows_nodes = True
     """Whether the probe says what nodes there are."""
     shares_nodes = True
@@ -58,13 +57,19 @@ class Harness(ABC):
         self.base = base
         self.root = Root(str(base / "tree"))
         Path(self.root.doorbell).mkdir(parents=True, mode=0o700)
-        context = AdapterContext(self.root.path, getpass.getuser(), os.getuid())
-        self.scheduler: Scheduler = create_adapter(self.backend, {**(settings or {})}, context)
+        self._adapter_settings = {**(settings or {})}
+        self.scheduler: Scheduler
+        self.restart()
         self._facts: BackendFacts | None = None
+        self._unended: list[NativeId] = []
+
+    def restart(self) -> None:
+        """Make another adapter, as a daemon does that is started again."""
+        context = AdapterContext(self.root.path, getpass.getuser(), os.getuid())
+        self.scheduler = create_adapter(self.backend, self._adapter_settings, context)
 
     @property
     def facts(self) -> BackendFacts:
-        """Asked once."""
         if self._facts is None:
             self._facts = self.scheduler.probe()
         return self._facts
@@ -95,7 +100,6 @@ class Harness(ABC):
         return replace(request, **changes)
 
     def write(self, plan: LaunchPlan) -> LaunchPlan:
-        """What the deployer does before it submits."""
         attempt = Path(plan.attempt_dir.path)
         attempt.mkdir(parents=True, mode=0o700, exist_ok=True)
         with zipfile.ZipFile(self.archive(plan), "w") as archive:
@@ -107,7 +111,6 @@ class Harness(ABC):
         return plan
 
     def prepare(self, command: str = "true", **changes: Any) -> LaunchPlan:
-        """Plan and write."""
         return self.write(self.scheduler.plan(self.request(command, **changes)))
 
     def prepare_chain(self, command: str = "true", **changes: Any) -> LaunchPlan:
@@ -125,20 +128,20 @@ class Harness(ABC):
         return plan
 
     def submit(self, command: str = "true", **changes: Any) -> tuple[NativeId, LaunchPlan]:
-        """Plan, write, submit."""
         plan = self.prepare(command, **changes)
-        return self.scheduler.submit(plan), plan
+        native = self.scheduler.submit(plan)
+        self._unended.append(native)
+        return native, plan
 
     def observe(self, native: NativeId) -> Observation | None:
-        """One job."""
         return self.scheduler.observe([native]).get(native)
 
     def await_end(self, native: NativeId) -> Observation:
-        """The observation of its end."""
-        return self.await_observation(native, lambda seen: seen.phase is Phase.ENDED)
+        seen = self.await_observation(native, lambda seen: seen.phase is Phase.ENDED)
+        self._unended = [one for one in self._unended if one != native]
+        return seen
 
     def await_observation(self, native: NativeId, fits: Callable[[Observation], bool]) -> Observation:
-        """The first observation that fits."""
         last: Observation | None = None
 
         def look() -> bool:
@@ -152,22 +155,20 @@ class Harness(ABC):
 
     def wait(self, condition: Callable[[], bool], what: Callable[[], str]) -> None:
         """Until the condition holds; fails with `what()` after a generous time."""
-        end = time.monotonic() + WAIT_S
+        end, pause_s = time.monotonic() + WAIT_S, 0.05  # each look at a job of Slurm is a process
         while not condition():
             assert time.monotonic() < end, what()
-            time.sleep(0.05)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, 0.2)
 
     def log(self, plan: LaunchPlan) -> str:
-        """What the first learner wrote."""
         path = Path(plan.attempt_dir.training_log(1))
         return path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
 
     def await_log(self, plan: LaunchPlan, text: str) -> None:
-        """Until the learner wrote it."""
         self.wait(lambda: text in self.log(plan), lambda: f"no {text!r} in {self.log(plan)!r}; {self.diagnosis()}")
 
     def archive(self, plan: LaunchPlan) -> Path:
-        """The daemon's model archive."""
         return Path(plan.launch.model_archive)
 
     def seen_by_job(self, path: str) -> Path:
@@ -181,7 +182,6 @@ class Harness(ABC):
         return sum(1 for event in events if event.kind is EventKind.LEARNER_STARTED)
 
     def diagnosis(self) -> str:
-        """What helps to understand a failure."""
         logs = [p.read_text(errors="replace")[-800:] for p in self.base.rglob("batch.log")]
         return f"batch logs: {logs}"
 
@@ -191,10 +191,20 @@ class Harness(ABC):
 
     @abstractmethod
     def let_run(self) -> None:
-        """Let it start."""
+        """Let what waits start."""
+
+    def settle(self) -> None:
+        """Cancel the jobs whose end no test has seen, so that the next test finds an idle backend."""
+        while self._unended:
+            self.scheduler.cancel(self._unended.pop())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        """End everything that was started."""
         for pid in self._own_processes():
             _kill(pid)
 
@@ -241,9 +251,13 @@ class LocalHarness(Harness):
         return native, plan
 
     def let_run(self) -> None:
-        """End those."""
         while self._blockers:
             self.scheduler.cancel(self._blockers.pop())
+
+    def settle(self) -> None:
+        """As the parent, which cancels the jobs that have the slots, too."""
+        self._blockers.clear()
+        super().settle()
 
     def close(self) -> None:
         """As the parent; twice, because killed supervisors leave children behind."""
@@ -257,12 +271,13 @@ class FakeSlurmHarness(Harness):
     backend = "slurm"
     image = "/images/custom.sif"
     forgets = True
-    has_gateway_faults = True
     SITE = (
         ("main*", "1-00:00:00", "8", "4000", "gpu:a100:4(S:0-1),nvme:1", "(null)", "n[1-2]"),
         ("main*", "1-00:00:00", "16", "8000", "gpu:v100:2,shard:8", "(null)", "n3"),
         ("cpu", "infinite", "64", "256000", "(null)", "ffdl-network,avx", "c[1-9]"),
     )
+    _known: ClassVar[tuple[str, BackendFacts] | None] = None
+    """The directory of the first harness, and what its site answered: the sites of all are the same."""
 
     def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
         self.state = base / "slurm"
@@ -287,7 +302,20 @@ class FakeSlurmHarness(Harness):
             "gpu_devices": {"nvidia": [f"{devices}/nvidia[0-9]"]},
         }
         write_controller(base / "tree")
+        self._is_usual = not settings
         super().__init__(base, {**defaults, **(settings or {})})
+
+    @property
+    def facts(self) -> BackendFacts:
+        """As the parent, asked once for all harnesses without settings of their own."""
+        if self._facts is None and self._is_usual and FakeSlurmHarness._known is not None:
+            base, facts = FakeSlurmHarness._known
+            controller = tuple(word.replace(base, str(self.base)) for word in facts.controller)
+            self._facts = replace(facts, controller=controller)
+        facts = super().facts
+        if self._is_usual and FakeSlurmHarness._known is None:
+            FakeSlurmHarness._known = str(self.base), facts
+        return facts
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -305,22 +333,18 @@ class FakeSlurmHarness(Harness):
         whole.replace(path)
 
     def calls(self, command: str) -> list[dict[str, Any]]:
-        """How a command was called so far."""
         log = self.state / "calls.log"
         with self.locked():
             lines = log.read_text().splitlines() if log.exists() else []
         return [call for call in map(json.loads, lines) if call["command"] == command]
 
     def accepted(self) -> list[str]:
-        """Ids of all accepted jobs."""
         return sorted(path.stem for path in (self.state / "jobs").glob("*.sh"))
 
     def script(self, native: NativeId) -> str:
-        """What the fake controller got."""
         return (self.state / "jobs" / f"{native.job}.sh").read_text()
 
     def forget(self, native: NativeId) -> None:
-        """As MinJobAge does."""
         record = (
             json.loads((self.state / "jobs" / f"{native.job}.tasks").read_text())[native.task]
             if native.task
@@ -343,7 +367,6 @@ class FakeSlurmHarness(Harness):
         (self.state / "accounts" / f"{native.job}.json").write_text(json.dumps(record | values))
 
     def keep_accounts(self) -> None:
-        """Switch the accounting on."""
         (self.state / "accounting").touch()
 
     def freeze(self) -> None:
@@ -351,25 +374,25 @@ class FakeSlurmHarness(Harness):
         (self.state / "hold").touch()
 
     def thaw(self) -> None:
-        """Jobs may run."""
         (self.state / "hold").unlink()
 
     def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
-        """Frozen."""
         self.freeze()
         return self.submit(command)
 
     def let_run(self) -> None:
-        """Thawed."""
         self.thaw()
 
+    def settle(self) -> None:
+        """As the parent; jobs may run."""
+        (self.state / "hold").unlink(missing_ok=True)
+        super().settle()
+
     def diagnosis(self) -> str:
-        """As the parent, with the runner's complaints."""
         path = self.state / "runner.err"
         return f"{super().diagnosis()}; runner: {path.read_text()[-500:] if path.exists() else ''}"
 
     def close(self) -> None:
-        """Kill the runners, give the environment back."""
         for _ in range(2):
             super().close()
         for name, value in self._saved.items():
@@ -400,7 +423,6 @@ class SlurmOverSshHarness(FakeSlurmHarness):
             raise
 
     def close(self) -> None:
-        """The node too."""
         if isinstance(self.scheduler, SlurmScheduler):
             self.scheduler.close()
         self.node.stop()
@@ -427,19 +449,16 @@ class RealSlurmHarness(Harness):
         self._held = NativeId("0")
 
     def submit(self, command: str = "true", **changes: Any) -> tuple[NativeId, LaunchPlan]:
-        """As the parent; remembered, to be cancelled."""
         native, plan = super().submit(command, **changes)
         self.submitted.append(native)
         return native, plan
 
     def submit_waiting(self, command: str = "true") -> tuple[NativeId, LaunchPlan]:
-        """Held, as its owner may."""
         native, plan = self.submit(command, batch=BatchOptions(hold=True))
         self._held = native
         return native, plan
 
     def let_run(self) -> None:
-        """Released."""
         preloaded.run(["scontrol", "release", str(self._held)], check=True, timeout=WAIT_S)
 
     def close(self) -> None:

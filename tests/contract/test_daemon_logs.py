@@ -53,17 +53,11 @@ class Desk:
     base: Path
     followers: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def try_to(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """One command."""
-        argv = [*FFDL, *arguments]
-        env = self.site.environment()
-        return preloaded.run(argv, cwd=self.base, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    def try_to(self, *words: str, **options: Any) -> subprocess.CompletedProcess[Any]:
+        return self.site.try_to(*words, **options)
 
-    def run(self, *arguments: str) -> str:
-        """Standard output of a command that succeeds."""
-        done = self.try_to(*arguments)
-        assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}{done.stderr}\n{self.site.log}"
-        return done.stdout
+    def run(self, *words: str) -> str:
+        return self.site.run(*words)
 
     def submit(self, name: str, command: str) -> str:
         manifest = self.base / f"{name}.yml"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ffdl_batch.services.exposition import CONTENT_TYPE
-from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, until
 from tests.fakes.s3_server import free_port
-from tests.preloaded import FFDL
 
 MANIFEST = """\
 name: losses
@@ -48,17 +45,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def try_to(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv, env = [*FFDL, *arguments], site.environment()
-    return preloaded.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-
-
-def run(site: Site, *arguments: str) -> str:
-    done = try_to(site, *arguments)
-    assert done.returncode == 0, done.stderr + site.log
-    return done.stdout
-
-
 def scrape(port: str, path: str = "/metrics") -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=LIMIT_S)
     try:
@@ -87,19 +73,19 @@ def test_metrics_report_job_scalars_and_daemon_counters_on_every_channel(site: S
     (tmp_path / "manifest.yml").write_text(MANIFEST.replace("GO", str(tmp_path / "go")))
     daemon = site.start(program=PLAIN)
     manifest, model = str(tmp_path / "manifest.yml"), str(tmp_path / "model")
-    job_id = run(site, "submit", "--parsable", manifest, model).strip().partition(";")[0]
+    job_id = site.run("submit", "--parsable", manifest, model).strip().partition(";")[0]
     # What reads the log is a process of its own, and has ten seconds from the learner's end on.
-    until(lambda: ["train/loss", "5"] in rows_of(try_to(site, "metrics", job_id).stdout), "all to be read")
-    until(lambda: "memory" in try_to(site, "metrics", "--usage", job_id).stdout, "a sample")
+    until(lambda: ["train/loss", "5"] in rows_of(site.try_to("metrics", job_id).stdout), "all to be read")
+    until(lambda: "memory" in site.try_to("metrics", "--usage", job_id).stdout, "a sample")
     (tmp_path / "go").touch()
-    run(site, "wait", job_id)
-    row = next(line.split() for line in run(site, "metrics", job_id).splitlines() if line.startswith("train/loss"))
+    site.run("wait", job_id)
+    row = next(line.split() for line in site.run("metrics", job_id).splitlines() if line.startswith("train/loss"))
     assert row[:7] == ["train/loss", "5", "iteration", "5", "0.5", "0.5", "0.9"]
-    assert "memory" in run(site, "metrics", "--usage", job_id)
-    assert "warning" not in run(site, "show", job_id).lower()
+    assert "memory" in site.run("metrics", "--usage", job_id)
+    assert "warning" not in site.run("show", job_id).lower()
 
     port, file = site.more_environment["FFDL_METRICS_PORT"], Path(site.more_environment["FFDL_METRICS_TEXTFILE"])
-    assert completed(run(site, "daemon", "metrics")) == 1
+    assert completed(site.run("daemon", "metrics")) == 1
     status, text = scrape(port)
     assert status == 200 and completed(text) == 1 and job_id not in text
     assert scrape(port, "/api/v1/jobs")[0] == 404
@@ -117,4 +103,4 @@ def test_daemon_warns_and_keeps_running_when_metrics_port_is_taken(site: Site) -
     with socket.create_server(("127.0.0.1", int(site.more_environment["FFDL_METRICS_PORT"]))):
         site.start(program=PLAIN)
         assert "so nobody is served there" in until(lambda: "metrics_port" in site.log and site.log, "the warning")
-        assert completed(run(site, "daemon", "metrics")) == 0
+        assert completed(site.run("daemon", "metrics")) == 0

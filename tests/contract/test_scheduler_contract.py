@@ -9,16 +9,17 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.array import expand, new_array_id
 from ffdl_batch.domain.job import Token, attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import TEMPLATE, decode, needed_format, succeed
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.spec import (
     BatchOptions,
     DataStore,
@@ -30,9 +31,9 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.ports.capabilities import ForgetsJobs, Withdraws
+from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
 from ffdl_batch.ports.registry import adapter_names
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, NotYet, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NotYet, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS: list[Any] = real_backends() or [*adapter_names(), pytest.param("slurm-over-ssh", marks=pytest.mark.full)]
@@ -48,6 +49,7 @@ NASTY = {
     "BRACES": "{python} {{x}}",
 }
 
+TWO = Resources(learners=2, cpus=1, memory_bytes=1024**2)
 OBEDIENT = "trap 'exit 1' TERM; echo up; sleep 600 & wait"
 """Catches TERM: one that catches nothing is given most of KillWait for looking at the halt file."""
 
@@ -58,14 +60,61 @@ test -x "$OMPI_MCA_plm_rsh_agent" && echo there is an agent
 """
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    """One backend, ready to take jobs."""
-    harness = open_harness(request.param, tmp_path)
-    try:
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared(backend: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One backend for all tests of this file."""
+    with open_harness(backend, tmp_path_factory.mktemp("world")) as harness:
         yield harness
-    finally:
-        harness.close()
+
+
+@pytest.fixture
+def world(shared: Harness) -> Iterator[Harness]:
+    """The same, with no job of another test in it."""
+    yield shared
+    shared.settle()
+
+
+@pytest.fixture
+def own_world(backend: str, tmp_path: Path) -> Iterator[Harness]:
+    """One backend, for tests whose tree is elsewhere."""
+    with open_harness(backend, tmp_path) as harness:
+        yield harness
+
+
+@dataclass(frozen=True)
+class Done:
+    """A job that succeeded; its environment had NASTY and a secret, the daemon's another one."""
+
+    native: NativeId
+    plan: LaunchPlan
+    seen: Observation
+    log: str
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The learner's."""
+        line = next(line for line in self.log.splitlines() if line.startswith("ENV{"))
+        found: dict[str, str] = json.loads(line[3:])
+        return found
+
+
+@pytest.fixture(scope="module")
+def done(shared: Harness) -> Done:
+    report = 'import json, os; print("ENV" + json.dumps(dict(os.environ)))'
+    command = f'echo "hello from $TRAINING_ID"; echo 42 > "$RESULT_DIR/answer"; python3 -c \'{report}\''
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FFDL_SECRET_OF_THE_DAEMON", "kept by the daemon")
+        patch.setenv("SBATCH_PARTITION", "nonsense")
+        patch.setenv("SLURM_JOB_ID", "1")
+        native, plan = shared.submit(command, user_env={**NASTY, "TOKEN": "s3cret"})
+        seen = shared.await_end(native)
+    assert seen.end is EndCause.SUCCESS, (seen, shared.log(plan), shared.diagnosis())
+    return Done(native, plan, seen, shared.log(plan))
 
 
 def test_adapter_registry_contains_all_built_in_backends() -> None:
@@ -139,15 +188,9 @@ def test_scheduler_plan_protects_result_dir_from_user_environment(world: Harness
     assert plan.environment["RANK"] == "7"
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        BatchOptions(elastic={"min": "1"}),
-    ],
-)
-def test_scheduler_plan_rejects_unsupported_option_with_its_field(world: Harness, batch: BatchOptions) -> None:
+def test_scheduler_plan_rejects_unsupported_option_with_its_field(world: Harness) -> None:
     with pytest.raises(NotYet) as error:
-        world.scheduler.plan(world.request(batch=batch))
+        world.scheduler.plan(world.request(batch=BatchOptions(elastic={"min": "1"})))
     assert error.value.findings and all(f.path for f in error.value.findings)
     assert "not offered yet" in str(error.value)
 
@@ -160,10 +203,20 @@ def test_scheduler_plan_contains_secret_names_without_values(world: Harness) -> 
     assert not {"TOKEN", "KEY"} & plan.environment.keys()
 
 
+def test_scheduler_reports_array_limit_only_when_it_takes_arrays(world: Harness, backend: str) -> None:
+    takes = backend.startswith("slurm")
+    assert (isinstance(world.scheduler, SubmitsArrays), world.facts.max_array_size > 1) == (takes, takes)
+
+
+def test_scheduler_plan_rejects_unexpanded_array_or_sweep(world: Harness) -> None:
+    for batch in (BatchOptions(array="0-3"), BatchOptions(sweep=({"lr": "1"},))):
+        with pytest.raises(InvalidRequest, match=r"batch\.array"):
+            world.scheduler.plan(world.request(batch=batch))
+
+
 @pytest.mark.parametrize("placement", [Placement.PACK, Placement.SPREAD])
 def test_scheduler_plan_places_both_learners_by_placement(world: Harness, placement: Placement) -> None:
-    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
-    launch = world.scheduler.plan(world.request(resources=two, batch=BatchOptions(placement=placement))).launch
+    launch = world.scheduler.plan(world.request(resources=TWO, batch=BatchOptions(placement=placement))).launch
     assert sorted(number for node in range(launch.nodes) for number in launch.learners_on(node)) == [1, 2]
     assert launch.nodes == 1 or placement is Placement.SPREAD or not world.shares_nodes
     assert launch.names == f"learner-{launch.job_id}"
@@ -191,9 +244,8 @@ def test_scheduler_plan_gives_roles_their_seats_and_commands(world: Harness) -> 
 def test_scheduler_plan_rejects_roles_that_do_not_match_learners(
     world: Harness, roles: dict[str, Role], field: str
 ) -> None:
-    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
     with pytest.raises(InvalidRequest) as error:
-        world.scheduler.plan(world.request(resources=two, batch=BatchOptions(roles=roles)))
+        world.scheduler.plan(world.request(resources=TWO, batch=BatchOptions(roles=roles)))
     assert [finding.path for finding in error.value.findings] == [field]
     assert not isinstance(error.value, NotYet)
 
@@ -252,16 +304,14 @@ def test_scheduler_plan_rejects_network_level_that_cannot_be_proved(world: Harne
 
 
 def test_scheduler_plan_uses_host_network_for_several_learners_by_default(world: Harness) -> None:
-    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
-    plan = world.scheduler.plan(world.request(resources=two, facts=without_networks(world.facts)))
+    plan = world.scheduler.plan(world.request(resources=TWO, facts=without_networks(world.facts)))
     assert (plan.network.requested, plan.network.level) == ("auto", "host")
     assert plan.launch.learners == 2
 
 
 def test_scheduler_plan_rejects_learners_that_violate_site_network_minimum(world: Harness) -> None:
-    two = Resources(learners=2, cpus=1, memory_bytes=1024**2)
     with pytest.raises(InvalidRequest, match="the site asks for network level none"):
-        world.scheduler.plan(world.request(resources=two, minimum_network=NetworkLevel.NONE))
+        world.scheduler.plan(world.request(resources=TWO, minimum_network=NetworkLevel.NONE))
 
 
 # ---------------------------------------------------------------------------------------------------- running
@@ -309,53 +359,55 @@ def test_mpi_framework_runs_mpirun_in_first_learner(world: Harness) -> None:
     assert hosts == [f"{plan.launch.names}-{number}{sign}1" for sign in (" slots=", ":") for number in (0, 1)]
 
 
-def test_scheduler_runs_job_to_success_with_log_result_and_claim(world: Harness) -> None:
-    native, plan = world.submit('echo "hello from $TRAINING_ID"; echo 42 > "$RESULT_DIR/answer"')
-    assert NativeId.parse(str(native)) == native
-    seen = world.await_end(native)
-    assert (seen.end, seen.exit_code, seen.exit_signal) == (EndCause.SUCCESS, 0, None)
-    assert seen.submitted_at and seen.started_at and seen.ended_at
-    assert f"hello from {plan.launch.job_id}" in world.log(plan)
-    assert (world.seen_by_job(plan.attempt_dir.results) / "answer").read_text() == "42\n"
+def test_scheduler_runs_job_to_success_with_log_result_and_claim(world: Harness, done: Done) -> None:
+    assert NativeId.parse(str(done.native)) == done.native
+    assert (done.seen.exit_code, done.seen.exit_signal) == (0, None)
+    assert done.seen.submitted_at and done.seen.started_at and done.seen.ended_at
+    assert f"hello from {done.plan.launch.job_id}" in done.log
+    assert (world.seen_by_job(done.plan.attempt_dir.results) / "answer").read_text() == "42\n"
+    assert json.loads(Path(done.plan.attempt_dir.claim_owner).read_text())["native_id"] == str(done.native)
+
+
+def test_scheduler_runs_single_array_element_with_its_index(world: Harness) -> None:
+    """Also the next attempts of an element, and all of them where a backend takes no arrays."""
+    command = 'echo "$FFDL_ARRAY_INDEX of $SLURM_ARRAY_TASK_COUNT, $SLURM_ARRAY_TASK_ID: $lr"'
+    request = world.request(command, batch=BatchOptions(array="3,7", env={"FFDL_ARRAY_INDEX": "mine", "lr": "0.1"}))
+    array = new_array_id()
+    spec = expand(request.spec, array)[1]
+    request = replace(request, spec=spec, user_env=spec.batch.env, array_dir=world.root.array(array))
+    plan = world.write(world.scheduler.plan(request))
+    native = world.scheduler.submit(plan)
+    assert world.await_end(native).end is EndCause.SUCCESS, world.diagnosis()
+    assert "7 of 2, 7: 0.1" in world.log(plan)
     assert json.loads(Path(plan.attempt_dir.claim_owner).read_text())["native_id"] == str(native)
 
 
-def test_scheduler_reports_learner_exit_status(world: Harness) -> None:
-    native, _ = world.submit("exit 9")
-    seen = world.await_end(native)
-    assert (seen.phase, seen.end, seen.exit_code) == (Phase.ENDED, EndCause.FAILURE, 9)
-
-
-def test_scheduler_reports_running_phase_without_end(world: Harness) -> None:
+def test_scheduler_reports_running_job_until_cancel_which_may_be_repeated(world: Harness) -> None:
     native, plan = world.submit(OBEDIENT)
     world.await_log(plan, "up")
     seen = world.await_observation(native, lambda o: o.phase is Phase.RUNNING)
     assert seen.end is None and seen.ended_at is None and seen.exit_code is None
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
     world.scheduler.cancel(native)
-    world.await_end(native)
+    world.scheduler.cancel(native)
+    assert world.await_end(native).end is EndCause.CANCELLED
+    world.scheduler.cancel(native)
+    world.scheduler.signal(native, "URG")
+    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
+    other = world.request()
+    assert world.scheduler.find(other.token, other.attempt_dir) == frozenset()
 
 
-def test_scheduler_signal_urg_requests_checkpoint_from_learner(world: Harness) -> None:
-    native, plan = world.submit(
-        "trap 'echo checkpointed; exit 0' USR2; echo ready; while :; do sleep 0.1; done",
-        batch=BatchOptions(),
-    )
+def test_scheduler_withdraw_keeps_running_job_and_signal_urg_requests_its_checkpoint(world: Harness) -> None:
+    assert isinstance(world.scheduler, Withdraws)
+    native, plan = world.submit("trap 'echo checkpointed; exit 0' USR2; echo ready; while :; do sleep 0.1; done")
     world.await_log(plan, "ready")
+    world.scheduler.withdraw(native)
+    world.scheduler.withdraw(NativeId("999999999"))
     world.scheduler.signal(native, "URG")
     world.scheduler.signal(native, "URG")
     world.await_log(plan, "checkpointed")
-    world.await_end(native)
-
-
-def test_scheduler_cancel_ends_job_and_may_be_repeated(world: Harness) -> None:
-    native, plan = world.submit(OBEDIENT)
-    world.await_log(plan, "up")
-    world.scheduler.cancel(native)
-    world.scheduler.cancel(native)
-    seen = world.await_end(native)
-    assert seen.end is EndCause.CANCELLED
-    world.scheduler.cancel(native)
-    world.scheduler.signal(native, "URG")
+    assert world.await_end(native).end is EndCause.SUCCESS
 
 
 def test_scheduler_signal_kill_ends_only_node_controllers(world: Harness) -> None:
@@ -377,10 +429,10 @@ def test_scheduler_signal_term_cancels_running_job(world: Harness) -> None:
     assert json.loads(Path(plan.attempt_dir.final).read_text())["outcome"] == "cancelled"
 
 
-@pytest.mark.parametrize("signal", ["URG", "TERM", "KILL"])
-def test_scheduler_signal_does_not_change_pending_job(world: Harness, signal: str) -> None:
+def test_scheduler_signals_do_not_change_pending_job(world: Harness) -> None:
     native, plan = world.submit_waiting("echo ran")
-    world.scheduler.signal(native, signal)
+    for signal in ("URG", "TERM", "KILL"):
+        world.scheduler.signal(native, signal)
     world.let_run()
     assert world.await_end(native).end is EndCause.SUCCESS
     assert world.executions(plan.attempt_dir) == 1
@@ -397,17 +449,6 @@ def test_scheduler_withdraw_cancels_pending_job(world: Harness) -> None:
     world.scheduler.withdraw(native)
 
 
-def test_scheduler_withdraw_keeps_running_job(world: Harness) -> None:
-    assert isinstance(world.scheduler, Withdraws)
-    native, plan = world.submit("echo up; while [ ! -e $JOB_STATE_DIR/go ]; do sleep 0.1; done; echo over")
-    world.await_log(plan, "up")
-    world.scheduler.withdraw(native)
-    (world.seen_by_job(plan.attempt_dir.state) / "go").touch()
-    assert world.await_end(native).end is EndCause.SUCCESS
-    assert "over" in world.log(plan)
-    world.scheduler.withdraw(NativeId("999999999"))
-
-
 def test_scheduler_ignores_unknown_ids(world: Harness) -> None:
     unknown = [NativeId("999999999"), NativeId("training-zzzzzzzzz-1")]
     assert world.scheduler.observe(unknown[:1]) == {}
@@ -416,23 +457,19 @@ def test_scheduler_ignores_unknown_ids(world: Harness) -> None:
     assert world.scheduler.observe([]) == {}
 
 
-def test_scheduler_observes_many_jobs_at_once(world: Harness) -> None:
-    jobs = [world.submit(f"exit {code}")[0] for code in (0, 3, 0)]
+def test_scheduler_observes_many_jobs_at_once_and_forgets_none(world: Harness) -> None:
+    jobs, unknown = [world.submit(f"exit {code}")[0] for code in (0, 9, 0)], NativeId("999999999")
     for native in jobs:
         world.await_end(native)
-    seen = world.scheduler.observe([*jobs, NativeId("999999999")])
-    assert [seen[native].exit_code for native in jobs] == [0, 3, 0]
+    seen = world.scheduler.observe([*jobs, unknown])
+    assert [(seen[native].end, seen[native].exit_code) for native in jobs] == [
+        (EndCause.SUCCESS, 0), (EndCause.FAILURE, 9), (EndCause.SUCCESS, 0),
+    ]  # fmt: skip
     assert set(seen) == set(jobs)
-
-
-def test_scheduler_find_returns_active_and_ended_job_of_attempt_only(world: Harness) -> None:
-    native, plan = world.submit("sleep 600")
-    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
-    world.scheduler.cancel(native)
-    world.await_end(native)
-    assert world.scheduler.find(plan.token, plan.attempt_dir) == {native}
-    other = world.request()
-    assert world.scheduler.find(other.token, other.attempt_dir) == frozenset()
+    assert isinstance(world.scheduler, ForgetsJobs) == world.forgets
+    if isinstance(world.scheduler, ForgetsJobs):
+        assert world.scheduler.is_forgotten(jobs) == frozenset()
+        assert world.scheduler.is_forgotten([*jobs, unknown]) == {unknown}
 
 
 def test_attempt_executes_once_when_submitted_twice(world: Harness) -> None:
@@ -445,68 +482,48 @@ def test_attempt_executes_once_when_submitted_twice(world: Harness) -> None:
     assert world.log(plan).count("ran") == 1
 
 
-def test_scheduler_does_not_report_known_job_as_forgotten(world: Harness) -> None:
-    if not isinstance(world.scheduler, ForgetsJobs):
-        assert not world.forgets
-        return
-    native, _ = world.submit("true")
-    world.await_end(native)
-    assert world.scheduler.is_forgotten([native]) == frozenset()
-    assert world.scheduler.is_forgotten([native, NativeId("999999999")]) == {NativeId("999999999")}
-
-
 # ----------------------------------------------------------------------------------------------- nasty strings
 
 
-def test_learner_receives_special_characters_in_environment_unchanged(world: Harness) -> None:
-    report = 'import json, os; print("ENV" + json.dumps(dict(os.environ)))'
-    native, plan = world.submit(f"python3 -c '{report}'", user_env=NASTY)
-    seen = world.await_end(native)
-    assert seen.end is EndCause.SUCCESS, world.log(plan)
-    line = next(line for line in world.log(plan).splitlines() if line.startswith("ENV{"))
-    environ = json.loads(line[3:])
-    assert {name: environ.get(name) for name in NASTY} == NASTY
+def test_learner_receives_special_characters_in_environment_unchanged(world: Harness, done: Done) -> None:
+    assert {name: done.environ.get(name) for name in NASTY} == NASTY
     assert not list(world.base.rglob("canary*"))
 
 
-def test_scheduler_runs_job_in_tree_with_shell_metacharacters(world: Harness) -> None:
-    """The attempt's path goes into scripts, argv and #SBATCH lines."""
-    name = "a b;touch canary-e $(touch canary-f) `x` 'q' \"p\" %j #hetjob {x} -n ✓"
-    plan = world.write(world.scheduler.plan(world.request("echo fine", root=str(world.base / "tree" / name))))
-    world.scheduler.submit(plan)
-    world.wait(Path(plan.attempt_dir.final).exists, world.diagnosis)
-    assert json.loads(Path(plan.attempt_dir.final).read_text())["outcome"] == "completed"
-    assert "fine" in world.log(plan)
-    assert not list(world.base.rglob("canary*"))
-    assert not [p for p in Path.cwd().iterdir() if p.name.startswith("canary")]
+def test_learner_inherits_neither_daemon_environment_nor_slurm_variables(done: Done) -> None:
+    assert "s3cret" in done.log and "kept by the daemon" not in done.log
+    assert "SLURM_JOB_ID" not in done.environ and ".slurm-" not in done.environ["PATH"]
 
 
-def test_scheduler_plan_never_contains_path_with_newline(world: Harness) -> None:
-    request = world.request(root=str(world.base / "two\nlines"))
-    if not world.sees_tree:
-        assert "lines" not in world.scheduler.plan(request).launch.job_dir
-        return
-    with pytest.raises(InvalidRequest):
-        world.scheduler.plan(request)
-
-
-def test_learner_does_not_inherit_daemon_environment(world: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FFDL_SECRET_OF_THE_DAEMON", "s3cret")
-    monkeypatch.setenv("SBATCH_PARTITION", "nonsense")
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    native, plan = world.submit("env; echo done")
-    assert world.await_end(native).end is EndCause.SUCCESS
-    assert "done" in world.log(plan)
-    assert "s3cret" not in world.log(plan)
-
-
-def test_environment_file_is_private_and_values_stay_out_of_plan(world: Harness) -> None:
-    _, plan = world.submit("true", user_env={"TOKEN": "s3cret"})
-    environment = Path(plan.attempt_dir.environment)
-    assert environment.stat().st_mode & 0o777 == 0o600
+def test_environment_file_is_private_and_values_stay_out_of_plan(done: Done) -> None:
+    plan = done.plan
+    assert Path(plan.attempt_dir.environment).stat().st_mode & 0o777 == 0o600
     assert Path(plan.attempt_dir.path).stat().st_mode & 0o077 == 0
     for text in (plan.script, *plan.submit_argv, json.dumps(list(plan.launch.learner.argv))):
         assert "s3cret" not in text
+
+
+def test_scheduler_runs_job_in_tree_with_shell_metacharacters(own_world: Harness) -> None:
+    """The attempt's path goes into scripts, argv and #SBATCH lines."""
+    name = "a b;touch canary-e $(touch canary-f) `x` 'q' \"p\" %j #hetjob {x} -n ✓"
+    plan = own_world.write(
+        own_world.scheduler.plan(own_world.request("echo fine", root=str(own_world.base / "tree" / name)))
+    )
+    own_world.scheduler.submit(plan)
+    own_world.wait(Path(plan.attempt_dir.final).exists, own_world.diagnosis)
+    assert json.loads(Path(plan.attempt_dir.final).read_text())["outcome"] == "completed"
+    assert "fine" in own_world.log(plan)
+    assert not list(own_world.base.rglob("canary*"))
+    assert not [p for p in Path.cwd().iterdir() if p.name.startswith("canary")]
+
+
+def test_scheduler_plan_never_contains_path_with_newline(own_world: Harness) -> None:
+    request = own_world.request(root=str(own_world.base / "two\nlines"))
+    if not own_world.sees_tree:
+        assert "lines" not in own_world.scheduler.plan(request).launch.job_dir
+        return
+    with pytest.raises(InvalidRequest):
+        own_world.scheduler.plan(request)
 
 
 # -------------------------------------------------------------------------------------------------- the store
@@ -529,9 +546,7 @@ def test_copied_data_changes_leave_source_unchanged(world: Harness) -> None:
     source = world.base / "plain"
     (source / "in").mkdir(parents=True)
     (source / "in" / "x.txt").write_text("18\n")
-    store = DataStore(
-        "s", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "", {"path": "plain", "mode": "copy"}
-    )  # fmt: skip
+    store = DataStore("s", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "", {"path": "plain", "mode": "copy"})
     native, plan = world.submit('cat "$DATA_DIR/x.txt"; echo changed > "$DATA_DIR/x.txt"', data_stores=(store,))
     assert world.await_end(native).end is EndCause.SUCCESS, world.log(plan)
     assert re.search(r"^18$", world.log(plan), re.MULTILINE)

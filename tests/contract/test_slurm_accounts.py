@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +12,31 @@ from ffdl_batch.ports.accounts import AccountedRun, AccountsForRuns
 from ffdl_batch.ports.scheduler import AccountingUnreachable
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
+Ended = tuple[NativeId, Token]
 GPU2 = "billing=4,cpu=4,gres/gpu=2,node=1"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
-    """The fake cluster."""
-    harness = FakeSlurmHarness(tmp_path)
-    try:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeSlurmHarness]:
+    with FakeSlurmHarness(tmp_path_factory.mktemp("world")) as harness:
         yield harness
-    finally:
-        harness.close()
+
+
+@pytest.fixture
+def world(shared: FakeSlurmHarness) -> FakeSlurmHarness:
+    """The fake cluster, without accounting."""
+    (shared.state / "accounting").unlink(missing_ok=True)
+    shared.restart()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def ended(shared: FakeSlurmHarness) -> Ended:
+    """A job of which the accounting says that it had two GPUs for a minute."""
+    native, plan = shared.submit("true")
+    shared.await_end(native)
+    shared.account(native, start=1000, end=1060, tres=GPU2)
+    return native, plan.token
 
 
 def ask(world: FakeSlurmHarness, native: NativeId, token: Token) -> list[AccountedRun] | None:
@@ -33,23 +46,17 @@ def ask(world: FakeSlurmHarness, native: NativeId, token: Token) -> list[Account
     return None if found is None else list(found.get(native, ()))
 
 
-def ended(world: FakeSlurmHarness) -> tuple[NativeId, Token]:
-    """A job of which the accounting says that it had two GPUs for a minute."""
-    native, plan = world.submit("true")
-    world.await_end(native)
-    world.account(native, start=1000, end=1060, tres=GPU2)
-    return native, plan.token
-
-
-def test_slurm_accounting_returns_runs_of_matching_token_only(world: FakeSlurmHarness) -> None:
+def test_slurm_accounting_returns_runs_of_matching_token_only(world: FakeSlurmHarness, ended: Ended) -> None:
     world.keep_accounts()
-    native, token = ended(world)
+    native, token = ended
     assert ask(world, native, token) == [AccountedRun(60.0, 2.0, 4.0, is_over=True)]
     assert ask(world, native, Token("training-000000009-1")) == []
 
 
-def test_slurm_accounting_returns_none_without_accounting_and_empty_for_unknown_job(world: FakeSlurmHarness) -> None:
-    native, token = ended(world)
+def test_slurm_accounting_returns_none_without_accounting_and_empty_for_unknown_job(
+    world: FakeSlurmHarness, ended: Ended
+) -> None:
+    native, token = ended
     assert ask(world, native, token) is None
     world.keep_accounts()
     assert isinstance(world.scheduler, AccountsForRuns)
@@ -57,18 +64,21 @@ def test_slurm_accounting_returns_none_without_accounting_and_empty_for_unknown_
     assert world.scheduler.accounted_runs({}) == {}
 
 
-@pytest.mark.parametrize("fault", ["down", "cut", "garbage", "binary", "empty"])
-def test_slurm_accounting_raises_unreachable_when_sacct_output_is_unusable(world: FakeSlurmHarness, fault: str) -> None:
+def test_slurm_accounting_raises_unreachable_when_sacct_output_is_unusable(
+    world: FakeSlurmHarness, ended: Ended
+) -> None:
     world.keep_accounts()
-    native, token = ended(world)
-    world.spoil("sacct", fault)
-    with pytest.raises(AccountingUnreachable):
-        ask(world, native, token)
+    native, token = ended
+    for fault in ("down", "cut", "garbage", "binary", "empty"):
+        world.restart()  # after a failure it would not be asked for a while
+        world.spoil("sacct", fault)
+        with pytest.raises(AccountingUnreachable):
+            ask(world, native, token)
 
 
-def test_slurm_accounting_returns_known_jobs_when_other_ids_are_invalid(world: FakeSlurmHarness) -> None:
+def test_slurm_accounting_returns_known_jobs_when_other_ids_are_invalid(world: FakeSlurmHarness, ended: Ended) -> None:
     world.keep_accounts()
-    native, token = ended(world)
+    native, token = ended
     assert isinstance(world.scheduler, AccountsForRuns)
     wanted = {native: token, NativeId("0"): Token("a"), NativeId("4294967295"): Token("b")}
     assert set(world.scheduler.accounted_runs(wanted) or ()) == {native}

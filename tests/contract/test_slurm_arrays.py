@@ -28,11 +28,8 @@ WAITING = BatchOptions(array="0-2", hold=True)
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
     """The fake cluster."""
-    harness = FakeSlurmHarness(tmp_path)
-    try:
+    with FakeSlurmHarness(tmp_path) as harness:
         yield harness
-    finally:
-        harness.close()
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "silent_reply", "hang"])
@@ -112,10 +109,8 @@ def test_array_find_queries_squeue_and_sacct_once_for_200_tasks(world: FakeSlurm
     natives = fleet.submit()
     before = {command: len(world.calls(command)) for command in ("squeue", "sacct")}
     assert fleet.finds() == [{native} for native in natives]
-    assert {command: len(world.calls(command)) - count for command, count in before.items()} == {
-        "squeue": 1,
-        "sacct": 1,
-    }
+    more = {command: len(world.calls(command)) - count for command, count in before.items()}
+    assert more == {"squeue": 1, "sacct": 1}
     assert len(world.scheduler.observe(natives)) == 200
     assert len(world.calls("squeue")) == before["squeue"] + 2
     assert len(world.calls("sbatch")) == 1
@@ -140,22 +135,15 @@ def test_requeued_array_task_keeps_id_and_claims_second_run(world: FakeSlurmHarn
     assert json.loads(second_run.read_text())["native_id"] == str(natives[1])
 
 
-def test_array_task_claims_attempt_with_listed_id_instead_of_raw_job_id(world: FakeSlurmHarness) -> None:
+def test_array_observation_reads_purged_tasks_from_accounting_under_listed_id(world: FakeSlurmHarness) -> None:
     """Slurm gives each task that starts a number of its own, which is in SLURM_JOB_ID and in no listing of ours."""
-    fleet = Fleet(world, "true", batch=BatchOptions(array="0-1"))
+    world.keep_accounts()
+    fleet = Fleet(world, "exit $FFDL_ARRAY_INDEX", batch=BatchOptions(array="0-1"))
     natives = fleet.submit()
     for native, plan in zip(natives, fleet.plans, strict=True):
         world.await_end(native)
         claim = json.loads(Path(plan.attempt_dir.claim_owner).read_text())
         assert claim["native_id"] == str(native) != raw_id(world, native)
-
-
-def test_array_observation_reads_purged_tasks_from_accounting(world: FakeSlurmHarness) -> None:
-    world.keep_accounts()
-    fleet = Fleet(world, "exit $FFDL_ARRAY_INDEX", batch=BatchOptions(array="0-1"))
-    natives = fleet.submit()
-    for native in natives:
-        world.await_end(native)
         world.forget(native)
     assert isinstance(world.scheduler, ForgetsJobs)
     seen = world.scheduler.observe(natives)
@@ -177,9 +165,7 @@ def test_array_observation_reports_every_task_cancelled_from_one_collapsed_recor
     assert fleet.finds() == [{native} for native in natives]
 
 
-def test_dropped_reports_cancelled_pending_task_only_while_its_array_is_listed(
-    world: FakeSlurmHarness,
-) -> None:
+def test_dropped_reports_cancelled_pending_task_only_while_its_array_is_listed(world: FakeSlurmHarness) -> None:
     world.keep_accounts()
     world.freeze()
     fleet = Fleet(world, "true", batch=BatchOptions(array="0-3"))

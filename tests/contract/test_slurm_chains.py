@@ -6,15 +6,14 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.observation import NativeId, Phase
 from ffdl_batch.domain.placeholders import fill
 from ffdl_batch.domain.spec import BatchOptions
-from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes, Withdraws
-from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, KnowsNodes
+from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
 from tests import preloaded
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
@@ -22,11 +21,8 @@ from tests.contract.scheduler_harness import FakeSlurmHarness
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
     """The fake cluster."""
-    harness = FakeSlurmHarness(tmp_path)
-    try:
+    with FakeSlurmHarness(tmp_path) as harness:
         yield harness
-    finally:
-        harness.close()
 
 
 def running(world: FakeSlurmHarness, command: str) -> tuple[NativeId, Path]:
@@ -34,36 +30,6 @@ def running(world: FakeSlurmHarness, command: str) -> tuple[NativeId, Path]:
     native, plan = world.submit(command)
     world.await_log(plan, "begun")
     return native, Path(plan.attempt_dir.training_log(1))
-
-
-def test_withdraw_cancels_pending_job_and_leaves_running_job(world: FakeSlurmHarness) -> None:
-    assert isinstance(world.scheduler, Withdraws)
-    native, _ = running(world, "echo begun; sleep 60")
-    world.scheduler.withdraw(native)
-    assert (world.observe(native) or fail()).phase is Phase.RUNNING
-    world.freeze()
-    waiting, _ = world.submit("true")
-    world.scheduler.withdraw(waiting)
-    world.scheduler.withdraw(waiting)
-    assert world.await_end(waiting).end is EndCause.CANCELLED
-    world.scheduler.withdraw(NativeId("999"))
-    assert all("--state=PENDING" in call["argv"] for call in world.calls("scancel"))
-
-
-def test_signal_kill_targets_first_job_step_instead_of_batch_script(world: FakeSlurmHarness) -> None:
-    native, _ = running(world, "echo begun; sleep 60")
-    world.scheduler.signal(native, "KILL")
-    assert world.await_end(native).end is EndCause.FAILURE
-    assert world.calls("scancel")[-1]["argv"] == ["--signal=KILL", f"{native}.0"]
-
-
-@pytest.mark.parametrize("name", ["KILL", "URG"])
-def test_signal_leaves_pending_job_pending(world: FakeSlurmHarness, name: str) -> None:
-    world.freeze()
-    native, _ = world.submit("true")
-    world.scheduler.signal(native, name)
-    world.scheduler.signal(NativeId("999"), name)
-    assert (world.observe(native) or fail()).phase is Phase.PENDING
 
 
 def test_node_exclusion_extends_existing_exclude_list_of_pending_job(world: FakeSlurmHarness) -> None:
@@ -108,19 +74,21 @@ def test_node_exclusion_rejects_running_job_and_reports_scontrol_outage(world: F
 
 def test_requeued_job_keeps_id_and_increments_restart_count(world: FakeSlurmHarness) -> None:
     native, _ = running(world, "echo begun; sleep 60")
-    scontrol("requeue", native)
+    preloaded.run(["scontrol", "requeue", str(native)], check=True)
     assert world.await_observation(native, lambda seen: seen.restarts == 1).phase in (Phase.PENDING, Phase.RUNNING)
 
 
-def test_observation_marks_job_held_for_good_after_max_requeue(world: FakeSlurmHarness) -> None:
+def test_squeue_parser_observes_readable_rows_and_refuses_to_forget_jobs(world: FakeSlurmHarness) -> None:
+    """One row that cannot be read hides no other job, and proves of none that it is gone."""
     world.freeze()
-    native, _ = world.submit("true")
-    scontrol("hold", native)
-    held = world.await_observation(native, lambda seen: seen.reason == "JobHeldUser")
-    assert held.phase is Phase.PENDING and not held.held_for_good
-    change(world, native, reason="JobHoldMaxRequeue", state="REQUEUE_HOLD")
-    given_up = world.await_observation(native, lambda seen: seen.reason == "JobHoldMaxRequeue")
-    assert given_up.phase is Phase.PENDING and given_up.held_for_good
+    (first, _), (second, _) = world.submit("true"), world.submit("true")
+    world.spoil("squeue", "odd:always")
+    seen = world.scheduler.observe([first, second])
+    assert {native: one.phase for native, one in seen.items()} == {second: Phase.PENDING}
+    assert not world.calls("sacct")  # the one that is not listed may be what cannot be read
+    assert isinstance(world.scheduler, ForgetsJobs)
+    with pytest.raises(NotNow, match="1 row among 2 cannot be read"):
+        world.scheduler.is_forgotten([first, second])
 
 
 def test_head_controller_continuation_waits_on_dependency_and_is_found_by_token(world: FakeSlurmHarness) -> None:
@@ -129,12 +97,8 @@ def test_head_controller_continuation_waits_on_dependency_and_is_found_by_token(
     following = world.prepare("echo begun; sleep 60", lead_s=60)
     chain = following.launch.succession
     assert chain is not None
-    values = {
-        "native_id": str(native),
-        "script": following.attempt_dir.script,
-        "lead_s": "90",
-        "token": following.token,
-    }
+    script = following.attempt_dir.script
+    values = {"native_id": str(native), "script": script, "lead_s": "90", "token": following.token}
     argv = [fill(word, values) for word in chain.submit]
     env = {name: os.environ[name] for name in chain.keep_env if name in os.environ}
     done = preloaded.run(argv, env=env, capture_output=True, text=True, check=True)
@@ -146,21 +110,6 @@ def test_head_controller_continuation_waits_on_dependency_and_is_found_by_token(
     world.await_log(following, "begun")
 
 
-def scontrol(verb: str, native: NativeId) -> None:
-    """As a person would."""
-    preloaded.run(["scontrol", verb, str(native)], check=True)
-
-
-def change(world: FakeSlurmHarness, native: NativeId, **fields: str) -> None:
-    """What the controller thinks of a job."""
-    world.change(native, **fields)
-
-
 def excluded(world: FakeSlurmHarness, native: NativeId) -> str:
     """The nodes that a job excludes."""
     return str(json.loads((world.state / "jobs" / f"{native}.json").read_text())["excluded"])
-
-
-def fail() -> NoReturn:
-    """The job is not there."""
-    raise AssertionError("the scheduler does not list the job")

@@ -6,7 +6,6 @@ With FFDL_CONTRACT_BACKENDS=slurm-cli it runs on a real cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -37,14 +36,11 @@ echo done
 """
 
 
-@pytest.fixture(params=BACKENDS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+@pytest.fixture(scope="module", params=BACKENDS)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """One backend, ready to take jobs."""
-    harness = open_harness(request.param, tmp_path)
-    try:
+    with open_harness(request.param, tmp_path_factory.mktemp("world")) as harness:
         yield harness
-    finally:
-        harness.close()
 
 
 def test_slurm_environment_runs_script_with_srun_and_scontrol_on_every_backend(world: Harness) -> None:
@@ -77,7 +73,11 @@ exit STATUS
 """
 
 
-@pytest.mark.parametrize(("status", "end"), [(0, EndCause.SUCCESS), (7, EndCause.FAILURE)])
+@pytest.mark.parametrize(
+    ("world", "status", "end"),
+    [*((backend, 0, EndCause.SUCCESS) for backend in BACKENDS), (BACKENDS[-1], 7, EndCause.FAILURE)],
+    indirect=["world"],
+)
 def test_slurm_environment_runs_script_once_and_srun_steps_on_every_learner(
     world: Harness, status: int, end: EndCause
 ) -> None:
@@ -95,13 +95,6 @@ def test_slurm_environment_runs_script_once_and_srun_steps_on_every_learner(
     tasks = sorted(line for line in log.splitlines() if ": task" in line)
     assert tasks == [f"{rank}: task {rank} of 2 in {rank + 1} chose {chosen}" for rank in range(2)]
     assert "failed with 3\n" in log and "signalled: 5\n" in log
-
-
-def test_slurm_environment_is_absent_without_manifest_option(world: Harness) -> None:
-    native, plan = world.submit('echo "<${SLURM_JOB_ID-}>"; case $PATH in *.slurm-*) echo bad;; esac; echo done')
-    world.await_end(native)
-    world.await_log(plan, "done\n")
-    assert "<>\n" in world.log(plan) and "bad" not in world.log(plan)
 
 
 def shell_octal(text: str) -> str:

@@ -10,7 +10,6 @@ import pytest
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm.adapter import SlurmScheduler
-from ffdl_slurm.settings import read_settings
 from tests.contract.scheduler_harness import SlurmOverSshHarness
 
 END_SESSIONS = (
@@ -22,11 +21,8 @@ END_SESSIONS = (
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[SlurmOverSshHarness]:
-    harness = SlurmOverSshHarness(tmp_path)
-    try:
+    with SlurmOverSshHarness(tmp_path) as harness:
         yield harness
-    finally:
-        harness.close()
 
 
 def test_ssh_gateway_finds_job_after_connection_breaks_during_sbatch(world: SlurmOverSshHarness) -> None:
@@ -59,11 +55,15 @@ def test_ssh_gateway_probe_rejects_state_directory_invisible_to_login_node(world
     assert "ffdl --host login" in str(refused.value)
 
 
-def test_ssh_gateway_ignores_login_banner_output(world: SlurmOverSshHarness) -> None:
+def test_ssh_gateway_ignores_login_banner_and_sbatch_variables_of_remote_environment(
+    world: SlurmOverSshHarness,
+) -> None:
     world.node.write_profile("echo 'JOBID|STATE'; echo 12345; echo 'Unable to contact slurm controller' >&2")
     native, _ = world.submit("true")
     assert world.accepted() == [native.job]
     assert world.await_end(native).exit_code == 0
+    (call,) = world.calls("sbatch")
+    assert "SBATCH_PARTITION" not in str(call)
 
 
 def test_ssh_gateway_converts_predicted_start_from_login_node_time_zone(world: SlurmOverSshHarness) -> None:
@@ -78,22 +78,6 @@ def test_ssh_gateway_converts_predicted_start_from_login_node_time_zone(world: S
     assert world.scheduler.foretell(plan).at == at
     shown = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
     assert f"to start at {shown} using" in world.scheduler.test_only(plan)
-
-
-def test_ssh_gateway_ignores_sbatch_variables_of_remote_environment(world: SlurmOverSshHarness) -> None:
-    world.submit("true")
-    (call,) = world.calls("sbatch")
-    assert "SBATCH_PARTITION" not in str(call)
-
-
-@pytest.mark.parametrize(
-    ("table", "said"), [({"gateway": "ssh"}, "host is missing"), ({"host": "x"}, "is for gateway")]
-)
-def test_slurm_settings_reject_ssh_gateway_without_host_and_host_without_ssh(
-    table: dict[str, object], said: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=said):
-        read_settings(table)
 
 
 def _real(name: str) -> str:

@@ -35,14 +35,11 @@ OTHERS = (
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[FakeSlurmHarness]:
-    harness = FakeSlurmHarness(tmp_path)
-    (harness.state / "show-node").write_text(NODES)
-    (harness.state / "show-partition").write_text(PARTITIONS)
-    (harness.state / "others").write_text(OTHERS)
-    try:
+    with FakeSlurmHarness(tmp_path) as harness:
+        (harness.state / "show-node").write_text(NODES)
+        (harness.state / "show-partition").write_text(PARTITIONS)
+        (harness.state / "others").write_text(OTHERS)
         yield harness
-    finally:
-        harness.close()
 
 
 def explain(harness: Harness, *asked: tuple[NativeId | None, Resources]) -> list[Explanation | None]:
@@ -73,18 +70,18 @@ def test_slurm_explains_pending_jobs_with_one_squeue_query(slurm: FakeSlurmHarne
     assert not [call for call in slurm.calls("sbatch") if "--parsable" not in call["argv"]]
 
 
-@pytest.mark.parametrize("fault", ["down", "timeout", "garbage", "empty", "hang"])
 def test_slurm_pending_explanation_raises_unreachable_when_squeue_fails(
-    slurm: FakeSlurmHarness, fault: str, monkeypatch: pytest.MonkeyPatch
+    slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     native, _ = slurm.submit_waiting()
-    slurm.spoil("squeue", fault)
     assert isinstance(slurm.scheduler, SlurmScheduler)
-    with monkeypatch.context() as patch:
-        if fault == "hang":
-            patch.setattr(slurm.scheduler._gateway, "_timeout_s", 3)
-        with pytest.raises(SchedulerUnreachable):
-            explain(slurm, (native, ONE))
+    for fault in ("down", "timeout", "garbage", "empty", "hang"):
+        slurm.spoil("squeue", fault)
+        with monkeypatch.context() as patch:
+            if fault == "hang":
+                patch.setattr(slurm.scheduler._gateway, "_timeout_s", 3)
+            with pytest.raises(SchedulerUnreachable):
+                explain(slurm, (native, ONE))
     slurm.spoil("squeue")
     assert explain(slurm, (native, ONE))[0] is not None
 
@@ -151,13 +148,8 @@ def test_kubernetes_explains_job_blocked_by_quota_with_its_usage(tmp_path: Path)
             known = kubernetes_explains(site, native)
             assert known is not None and known.reason is not None and known.reason.limit is not None
             limit = known.reason.limit
-            assert (limit.owner, limit.name, limit.resource, limit.most, limit.asked) == (
-                "quota",
-                "none",
-                "pods",
-                "0",
-                "1",
-            )
+            shown = (limit.owner, limit.name, limit.resource, limit.most, limit.asked)
+            assert shown == ("quota", "none", "pods", "0", "1")
             assert known.figures["quota none, pods"].endswith("of 0 in use")
             plain = kubernetes_explains(site, None)
             assert plain is not None and plain.reason is None and plain.figures == known.figures

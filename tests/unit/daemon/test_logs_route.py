@@ -67,6 +67,12 @@ def test_logs_route_rejects_unknown_and_invalid_attempts(desk: Desk, job_id: str
     assert sentence in problem(answer).message
 
 
+def test_logs_route_rejects_unknown_learner_and_job(desk: Desk, job_id: str) -> None:
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs?learner=9")
+    assert answer.status == 400 and "learner 9" in problem(answer).message
+    assert desk.ask("GET", "/api/v1/jobs/training-000000000/logs").status == 404
+
+
 def test_log_encoder_flushes_pending_text_before_pause_or_failure() -> None:
     texts = [LogText(1, n, str(n)) for n in range(1, 5)]
     came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]

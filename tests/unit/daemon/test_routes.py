@@ -124,6 +124,14 @@ def test_submit_route_distinguishes_usage_error_from_manifest_error(desk: Desk) 
     assert submit(desk, "k3", environment_options={"time": "soon"})["problem"]["exit_code"] == 78
 
 
+@pytest.mark.parametrize(("count", "status"), [(100, 200), (101, 400)])
+def test_submit_route_rejects_more_than_100_submissions(desk: Desk, count: int, status: int) -> None:
+    body = {"submissions": [submission(f"k{number}", DIGEST) for number in range(count)]}
+    answer = desk.ask("POST", "/api/v1/jobs", body)
+    assert answer.status == status
+    assert status == 200 or "submissions" in problem(answer).message
+
+
 def test_archive_routes_store_each_archive_once(desk: Desk) -> None:
     assert desk.ask("HEAD", f"/api/v1/archives/{DIGEST}").status == 404
     assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).json == {"new": True, "schema": 1}
@@ -143,6 +151,7 @@ def test_archive_routes_store_each_archive_once(desk: Desk) -> None:
         ("POST", "/api/v1/jobs", {"submissions": [{"manifest": 3}]}, 400, "submissions.0"),
         ("POST", "/api/v1/jobs", {"submissions": []}, 400, "submissions"),
         ("GET", "/api/v1/jobs?limit=0", None, 400, "limit"),
+        ("GET", "/api/v1/reports/usage?since=5&until=5", None, 400, "the period is empty"),
         ("GET", "/api/v1/jobs?state=SLEEPING", None, 400, "PENDING"),
         ("GET", "/api/v1/jobs/training-000000000/wait?wait_s=31", None, 400, "wait_s"),
         ("GET", "/api/v1/jobs/training-000000000", None, 404, "training-000000000"),

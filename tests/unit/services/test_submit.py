@@ -123,6 +123,13 @@ def test_submit_rejects_unknown_backend_and_missing_model_archive(site: Site) ->
     assert site.problem(archive="0" * 64).code == "C102"
 
 
+def test_submit_rejects_model_archive_larger_than_backend_accepts(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.scheduler, "model_bytes", 3, raising=False)
+    problem = site.problem()
+    assert (problem.code, "bytes, and fake takes 3 (model_bytes)" in problem.message) == ("C102", True)
+    assert site.platform.store.count_live() == 0
+
+
 def test_submit_reports_status_69_if_host_has_no_scheduler(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     error = InvalidRequest("sinfo is not on the PATH: there is no Slurm here")
     monkeypatch.setattr(site.scheduler, "probe", Mock(side_effect=error))

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.job import JobId, Token, attempt_token
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.launch import TEMPLATE, Succession, decode, succeed
 from ffdl_batch.domain.limits import LeadFrom
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Notify, Resources
+from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -66,34 +65,12 @@ def small(**more: Any) -> Resources:
     return Resources(**{"cpus": 1, "memory_bytes": 10**6, **more})
 
 
-def test_plan_writes_sbatch_options_of_plain_job() -> None:
-    found = options(request(Resources(learners=2, cpus=2.5, gpus=1, gpu_type="a100", memory_bytes=10**9)))
-    attempt = f"/shared/alice/jobs/{JOB}/attempt-1"
-    assert found == {
-        "job-name": f"{JOB}-1", "chdir": attempt, "output": f"{attempt}/batch.log", "open-mode": "append",
-        "nodes": "2", "ntasks": "2", "ntasks-per-node": "1", "cpus-per-task": "3", "mem": "954M",
-        "gres": "gpu:a100:1", "propagate": "NONE", "export": "ALL",
-    }  # fmt: skip
-
-
-def test_plan_passes_every_batch_option_to_sbatch() -> None:
-    batch = BatchOptions(
-        time_s=90, partition="cpu", account="a", qos="q", constraint="x&y", reservation="r", priority="TOP",
-        nodelist="n1", exclude="n2", dependency="afterok:41,afterany:7", begin="now+1hour", hold=True,
-        requeue=False, signal="B:USR1@60", comment="it's $(id)", output="out-%j.txt",
-        notify=Notify("me@example.org", ("END", "FAIL")), slurm_args=("--exclusive", "--switches=1@10", "--nice", "5"),
-    )  # fmt: skip
-    made = request(batch=batch)
-    found = options(made)
-    expected = {
-        "time": "00:01:30", "partition": "cpu", "account": "a", "qos": "q", "constraint": "x&y", "reservation": "r",
-        "priority": "TOP", "nodelist": "n1", "exclude": "n2", "dependency": "afterok:41,afterany:7",
-        "begin": "now+1hour", "hold": None, "no-requeue": None, "signal": "B:USR1@60", "comment": "it's $(id)",
-        "output": "/home/alice/out-%j.txt", "mail-user": "me@example.org", "mail-type": "END,FAIL",
-        "exclusive": None, "switches": "1@10", "nice": "5",
-    }  # fmt: skip
+def test_plan_passes_several_dependencies_batch_shell_signal_and_separate_argument_value_to_sbatch() -> None:
+    words = ("--exclusive", "--nice", "5")
+    batch = BatchOptions(dependency="afterok:41,afterany:7", signal="B:USR1@60", slurm_args=words)
+    expected = {"dependency": "afterok:41,afterany:7", "signal": "B:USR1@60", "exclusive": None, "nice": "5"}
+    found = options(request(batch=batch))
     assert {name: found[name] for name in expected} == expected
-    assert make_plan(made, SlurmSettings()).launch.echo_output
 
 
 def test_plan_uses_site_defaults_for_unset_options_and_configured_fence_and_kill_wait() -> None:
@@ -123,17 +100,8 @@ def test_plan_replaces_lead_signal_with_user_signal_and_warns() -> None:
     assert any("batch.signal is used instead" in warning for warning in plan.warnings)
 
 
-WAITS = BatchOptions(dependency="afterok:7", begin="now+1hour", hold=True, exclude="n2", nodelist="n1", comment="c")
-
-
 def template(made: LaunchRequest) -> LaunchRequest:
     return replace(made, attempt=2, token=Token(f"{JOB}-{TEMPLATE}"), attempt_dir=made.job_dir.template)
-
-
-def test_template_plan_omits_dependency_begin_and_hold() -> None:
-    first, later = options(request(batch=WAITS)), options(template(request(batch=WAITS)))
-    assert {"dependency", "begin", "hold"} == set(first) - set(later)
-    assert (later["exclude"], later["nodelist"], later["job-name"]) == ("n2", "n1", f"{JOB}-next")
 
 
 @pytest.mark.parametrize("settings", [SlurmSettings(), SlurmSettings(continue_in_place=True)])
@@ -152,20 +120,10 @@ def test_template_plan_equals_plan_of_later_attempt_when_filled(settings: SlurmS
     assert replace(filled, attempt=3, succession=numbered) == third.launch
 
 
-def test_launch_file_contains_budget_environment_and_checkpoints_for_continuation() -> None:
-    budget, spent = Budget(timeouts=3, gpu_seconds=7200.0), Spent(timeouts=1, gpu_seconds=60.5)
-    made = request(small(learners=2, gpus=2), budget=budget, spent=spent, carry="/old/results")
-    plan, chain = chained(made, read_settings({"command_timeout_s": 7}))
-    assert (chain.budget, chain.spent, chain.gpus, chain.timeout_s) == (budget, spent, 4.0, 7.0)
-    assert (plan.launch.carry, plan.launch.checkpoints) == ("/old/results", made.job_dir.checkpoints)
-    assert "PATH" in chain.keep_env and "SLURM_CONF" in chain.keep_env
-    assert not [name for name in chain.keep_env if name.startswith(("SLURM_JOB", "SBATCH", "LC_"))]
-    assert chain.requeue == ()
-
-
 def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
-    settings = read_settings({"continue_in_place": True})
-    assert chained(request(), settings)[1].requeue == ("scontrol", "requeue", "{native_id}")
+    settings = read_settings({"continue_in_place": True, "command_timeout_s": 7})
+    chain = chained(request(), settings)[1]
+    assert (chain.requeue, chain.timeout_s) == (("scontrol", "requeue", "{native_id}"), 7.0)
     assert "requeue" in options(request(), settings)
     owner = request(batch=BatchOptions(requeue=False))
     assert chained(owner, settings)[1].requeue == ()
@@ -229,6 +187,8 @@ def test_plan_rejects_job_without_image() -> None:
         ({"gpu_devices": {"habana": ["/dev/hl*"]}}, "known are nvidia, amd, intel"),
         ({"gpu_devices": {"nvidia": "/dev/nvidia0"}}, "list of texts"),
         ({"gres_devices": {"npu": ["npu0"]}}, "absolute patterns"),
+        ({"gateway": "ssh"}, "host is missing"),
+        ({"host": "x"}, "is for gateway"),
     ],
 )
 def test_slurm_settings_reject_unknown_key_or_invalid_value(raw: dict[str, object], words: str) -> None:

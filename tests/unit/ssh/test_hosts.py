@@ -37,7 +37,7 @@ def test_read_destination_parses_user_host_and_port(text: str, found: Destinatio
 
 @pytest.mark.parametrize("text", [
     "", "-oX", "a b", "login:99999", "login:x", "@login", "a;b", "$(id)", "-l@login", "$(id)@login", "a;b@login",
-    "`id`@login", "a'b@login", "a\\@login",
+    "`id`@login", "a'b@login", "a\\@login", "user@", "-oProxyCommand=touch x",
 ])  # fmt: skip
 def test_read_destination_rejects_unsafe_or_invalid_text_with_status_2(text: str) -> None:
     with pytest.raises(SshFailed) as raised:
