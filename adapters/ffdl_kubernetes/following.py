@@ -108,12 +108,13 @@ class Follower:
         self._tasks[pod] = asyncio.get_running_loop().create_task(self._follow(pod))
 
     async def _end(self) -> None:
-        tasks = list(self._tasks.values())
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}  # those of pods that are gone, too
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.aclose()
+        await asyncio.sleep(0)  # a connection that was closed is let go in the loop's next turn
         asyncio.get_running_loop().stop()
 
     async def _drop(self, pod: str) -> None:
