@@ -89,8 +89,7 @@ def test_evicted_pod_records_preemption_when_kubelet_loses_container_exits(tmp_p
 
 
 def test_evicted_pod_without_checkpoint_ends_as_preempted(world: World) -> None:
-    native, _ = world.submit("sleep 600", batch=QUICK)
-    world.await_observation(native, lambda seen: seen.phase is Phase.RUNNING)
+    native, _ = world.run("echo up; sleep 600")
     world.do("evict")
     seen = world.await_end(native)
     assert (seen.end, "EvictionByEvictionAPI" in seen.reason) == (EndCause.PREEMPTED, True), seen
