@@ -34,18 +34,8 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def incident(number: int, hours_ago: float, kind: str, **more: object) -> IncidentRow:
     at, meaning = UNTIL - hours_ago * HOUR, kind_of(kind)
     values: dict[str, object] = {"message": meaning.title, "user": "ada", "name": "digits", "code": "C201", **more}
-    return IncidentRow(
-        f"training-00000000{number}",
-        1,
-        "end-0",
-        kind,
-        meaning.origin.value,
-        meaning.title,
-        meaning.cure,
-        at,
-        at + 2,
-        **values,  # type: ignore[arg-type]
-    )
+    where = (f"training-00000000{number}", 1, "end-0", kind, meaning.origin.value, meaning.title, meaning.cure)
+    return IncidentRow(*where, at, at + 2, **values)  # type: ignore[arg-type]
 
 
 ROWS = (
@@ -53,27 +43,18 @@ ROWS = (
     incident(2, 29, "node.gpu", nodes=("n7",), code="S110", lost_gpu_hours=2.0),
     incident(3, 20, "scheduler.preempted", nodes=("n1", "n2", "n3", "n4"), user="bob", code="S111", lost_gpu_hours=0.5),
     incident(
-        4,
-        5,
-        "node.gpu",
-        nodes=("n7",),
-        lost_gpu_hours=12.25,
-        message="n7 0000:3b:00: NVRM: Xid 79",
+        4, 5, "node.gpu", nodes=("n7",), lost_gpu_hours=12.25, message="n7 0000:3b:00: NVRM: Xid 79",
         evidence=(
             EvidenceRow("health n7", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus", UNTIL - 5 * HOUR),
             EvidenceRow("controller", "learner 1 ended with exit code 1"),
         ),
     ),
     incident(
-        5,
-        1,
-        "user.traceback",
-        nodes=("n1",),
-        learner=2,
+        5, 1, "user.traceback", nodes=("n1",), learner=2,
         message="learner 2: ValueError: <script>alert('x')</script> | \x1b[31m",
         evidence=(EvidenceRow("learner-2", "=cmd|' /C calc'!A0 <img src=x onerror=alert(1)>", UNTIL - HOUR),),
     ),
-)
+)  # fmt: skip
 """Two of the period before, three of this one."""
 
 

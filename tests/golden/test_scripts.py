@@ -61,65 +61,38 @@ CASES = {
     "plain": PLAIN,
     "buckets": replace(PLAIN, data_stores=(BUCKETS,)),
     "two-nodes-with-gpus": replace(
-        PLAIN,
-        resources=Resources(learners=2, cpus=8, gpus=4, gpu_type="a100", memory_bytes=64 * 1024**3),
-        data_stores=(STORE,),
-        batch=BatchOptions(
-            time_s=86400,
-            partition="gpu",
-            account="physics",
-            qos="normal",
+        PLAIN, resources=Resources(learners=2, cpus=8, gpus=4, gpu_type="a100", memory_bytes=64 * 1024**3),
+        data_stores=(STORE,), batch=BatchOptions(
+            time_s=86400, partition="gpu", account="physics", qos="normal",
             checkpoint=Checkpoint(lead_s=600, grace_s=120),
         ),
     ),
     "every-option": replace(
-        PLAIN,
-        resources=Resources(cpus=1.5, gpus=1, memory_bytes=10**9, gres={"nvme": 1}),
-        batch=BatchOptions(
-            time_s=90,
-            partition="gpu",
-            account="a",
-            qos="q",
-            constraint="a100&ib",
-            reservation="r",
-            priority="TOP",
-            nodelist="gpu[01-02]",
-            exclude="gpu03",
-            dependency="afterok:4711",
-            begin="now+1hour",
-            hold=True,
-            requeue=True,
-            signal="USR1@120",
-            comment=NASTY,
-            output="out dir/%x-%j.txt",
-            notify=Notify("alice@example.org", ("END", "FAIL")),
-            network=NetworkLevel.NONE,
+        PLAIN, resources=Resources(cpus=1.5, gpus=1, memory_bytes=10**9, gres={"nvme": 1}), batch=BatchOptions(
+            time_s=90, partition="gpu", account="a", qos="q", constraint="a100&ib", reservation="r", priority="TOP",
+            nodelist="gpu[01-02]", exclude="gpu03", dependency="afterok:4711", begin="now+1hour", hold=True,
+            requeue=True, signal="USR1@120", comment=NASTY, output="out dir/%x-%j.txt",
+            notify=Notify("alice@example.org", ("END", "FAIL")), network=NetworkLevel.NONE,
             slurm_args=("--exclusive", "--switches=1@10:00"),
         ),
     ),
-}
+}  # fmt: skip
 FOUR = replace(PLAIN, resources=Resources(learners=4, cpus=8, gpus=1, memory_bytes=16 * 1024**3))
 CASES |= {
     "shares": replace(
         FOUR, resources=replace(FOUR.resources, learners=3, gpus=0.25), batch=BatchOptions(placement=Placement.PACK)
     ),
     "other-accelerators": replace(
-        FOUR,
-        resources=replace(FOUR.resources, gpus=0, gres={"npu": 2, "nvme": 1}),
+        FOUR, resources=replace(FOUR.resources, gpus=0, gres={"npu": 2, "nvme": 1}),
         batch=BatchOptions(placement=Placement.PACK),
     ),
-    "pack": replace(FOUR, batch=BatchOptions(placement=Placement.PACK)),
     "spread": replace(
         FOUR, resources=replace(FOUR.resources, learners=20), batch=BatchOptions(placement=Placement.SPREAD)
     ),
     "roles": replace(
-        FOUR,
-        batch=BatchOptions(
-            placement=Placement.PACK,
-            restart=Restart.LEARNER,
-            roles={
-                "chief": Role(),
-                "worker": Role(2, command="python3 worker.py --braces {}"),
+        FOUR, batch=BatchOptions(
+            placement=Placement.PACK, restart=Restart.LEARNER, roles={
+                "chief": Role(), "worker": Role(2, command="python3 worker.py --braces {}"),
                 "ps": Role(1, cpus=2, gpus=0, memory_bytes=4 * 1024**3, service=True),
             },
         ),
@@ -129,17 +102,19 @@ CASES |= {
     ),
     "own-network": replace(FOUR, batch=BatchOptions(placement=Placement.PACK, comment="my run")),
     "egress": replace(
-        FOUR,
-        resources=replace(FOUR.resources, learners=1),
-        batch=BatchOptions(
+        FOUR, resources=replace(FOUR.resources, learners=1), batch=BatchOptions(
             network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443), Egress("192.0.2.7", 8080))
         ),
     ),
     "mpi": replace(FOUR, framework=Framework("horovod", "0.13.10", "python3 mnist.py")),
-}
+}  # fmt: skip
 
 
 JOB_DIR = Root("/shared/alice/ffdl").job(JOB)
+REQUEST = LaunchRequest(
+    JOB, 1, attempt_token(JOB, 1), PLAIN, JOB_DIR, JOB_DIR.attempt(1), Root("/shared/alice/ffdl").doorbell, FACTS,
+    "/shared/images/custom.sif", user_env={"EPOCHS": "3", "NASTY": NASTY},
+)  # fmt: skip
 TEMPLATE: Mapping[str, Any] = {"attempt": 2, "token": Token(f"{JOB}-next"), "attempt_dir": JOB_DIR.template}
 CHAINED: Mapping[str, Any] = {
     "attempt": 3,
@@ -160,7 +135,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
     "two-nodes-with-gpus": ("two-nodes-with-gpus", CHAINED, {}),
     "every-option": ("every-option", {}, {}),
     "every-option-next": ("every-option", TEMPLATE, {}),
-    **{name: (name, {}, {}) for name in ("pack", "spread", "roles", "parameter-servers", "mpi", "shares")},
+    **{name: (name, {}, {}) for name in ("spread", "roles", "parameter-servers", "mpi", "shares")},
     "other-accelerators": ("other-accelerators", {}, {"gres_devices": {"npu": ["/dev/npu[0-9]*"]}}),
     "own-network": ("own-network", {"facts": ABLE}, {}),
     "egress": ("egress", {"facts": ABLE}, {"network_dir": "/var/run/ffdl", "job_mark": "site:"}),
@@ -172,19 +147,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
 @pytest.mark.parametrize("name", sorted(PLANS))
 def test_slurm_plan_files_match_golden_files(name: str, update_golden: bool) -> None:
     case, changes, settings = PLANS[name]
-    request = LaunchRequest(
-        job_id=JOB,
-        attempt=1,
-        token=attempt_token(JOB, 1),
-        spec=CASES[case],
-        job_dir=JOB_DIR,
-        attempt_dir=JOB_DIR.attempt(1),
-        doorbell="/shared/alice/ffdl/doorbell",
-        facts=FACTS,
-        image="/shared/images/custom.sif",
-        user_env={"EPOCHS": "3", "NASTY": NASTY},
-    )
-    plan = make_plan(replace(request, **changes), read_settings(settings))
+    plan = make_plan(replace(REQUEST, spec=CASES[case], **changes), read_settings(settings))
     _compare(name, _made_files(plan), update_golden)
 
 
@@ -196,20 +159,10 @@ def test_slurm_array_plan_files_match_golden_files(update_golden: bool) -> None:
     plans = []
     for number, spec in enumerate(elements):
         job = JobId(f"training-00000000{number}")
-        attempt = root.job(job).attempt(1)
-        request = LaunchRequest(
-            job_id=job,
-            attempt=1,
-            token=attempt_token(job, 1),
-            spec=spec,
-            job_dir=root.job(job),
-            attempt_dir=attempt,
-            doorbell=root.doorbell,
-            facts=FACTS,
-            image="/shared/images/custom.sif",
-            user_env=spec.batch.env,
-            array_dir=root.array(array),
-        )
+        request = replace(
+            REQUEST, job_id=job, token=attempt_token(job, 1), spec=spec, job_dir=root.job(job),
+            attempt_dir=root.job(job).attempt(1), user_env=spec.batch.env, array_dir=root.array(array),
+        )  # fmt: skip
         plans.append(make_plan(request, read_settings({})))
     chunk = Chunk(chunk_name(array, 7), root.array(array).chunk(7), max_array_size=1001, limit=1)
     planned = plan_array(chunk, plans)

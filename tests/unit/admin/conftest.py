@@ -19,6 +19,18 @@ from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.existing import connect_existing
 from tests.conftest import POSTGRES
 from tests.postgres import PostgresServer
+from tests.unit.store.jobs import add_job
+
+
+def run_admin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object
+) -> tuple[int, str, str]:
+    """Exit code, output and errors of ffdl-admin."""
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["ffdl-admin", *map(str, arguments)])
+    code = _guard(ffdl_admin, "ffdl-admin")
+    said = capsys.readouterr()
+    return code, said.out, said.err
 
 
 @dataclass
@@ -40,11 +52,7 @@ class Desk:
 
     def run(self, *arguments: object) -> tuple[int, str, str]:
         """Exit code, output and errors of ffdl-admin."""
-        self.capsys.readouterr()
-        self.monkeypatch.setattr(sys, "argv", ["ffdl-admin", *map(str, arguments)])
-        code = _guard(ffdl_admin, "ffdl-admin")
-        said = self.capsys.readouterr()
-        return code, said.out, said.err
+        return run_admin(self.capsys, self.monkeypatch, *arguments)
 
     def done(self, *arguments: object) -> str:
         """What a command that must succeed printed."""
@@ -95,6 +103,13 @@ def desk(
     with server.database() as name:
         monkeypatch.setenv("FFDL_DATABASE_URL", server.url(name))
         yield Desk(state, server.url(name), capsys, monkeypatch)
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    """A job that waits, in a database that the daemon made."""
+    with desk.store() as store:
+        return str(add_job(store).id)
 
 
 def dump(file: Path) -> list[str]:

@@ -32,7 +32,6 @@ def test_db_check_reports_no_fault_in_intact_database(desk: Desk, job_id: str) -
     ("damage", "said"),
     [
         ("DELETE FROM history WHERE job_id = '{id}' AND seq = 2", "{id}: its history has a gap"),
-        ("UPDATE jobs SET state = 'COMPLETED' WHERE id = '{id}'", "{id}: its history ends with QUEUED"),
         ("UPDATE attempts SET token = 'training-000000000-9'", "{id}: attempt 1 has the token 'training-000000000-9'"),
         ("UPDATE jobs SET spec = '{{\"name\": 1}}' WHERE id = '{id}'", "{id}: its row cannot be read: CodecError"),
         ("UPDATE attempts SET checkpoint = '[]'", "{id}: the row of attempt 1 cannot be read: CodecError"),
@@ -99,15 +98,6 @@ def test_db_check_reports_damaged_file_and_counts_no_rows(desk: Desk, job_id: st
     assert code == 1, err
     assert " in 0 jobs, " in out
     assert "  file: " in out
-
-
-@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
-def test_db_commands_exit_66_without_database(desk: Desk) -> None:
-    for command in ("check", "current", "upgrade"):
-        code, _, err = desk.run("db", command)
-        assert code == 66
-        assert f"there is no database {desk.file}; the daemon makes one" in err
-    assert not desk.state.exists()
 
 
 def test_db_check_and_current_report_database_without_tables(desk: Desk) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.admin.ending import _guard
-from ffdl_batch.admin.main import ffdl_admin
+from ffdl_batch.domain.mounting import Mounting
+from ffdl_batch.ports.examination import Item, Verdict
+from ffdl_slurm.data_look import data_items
 from ffdl_slurm.doctor import parse_config
+from tests.unit.admin.conftest import run_admin
 
 CONFIG = {
     "Epilog[0]": "/etc/slurm/epilog.d/*",
@@ -104,11 +107,8 @@ class Site:
 
     def run(self, *words: str) -> tuple[int, list[str]]:
         """The code, and the lines of output and errors."""
-        self.capsys.readouterr()
-        self.monkeypatch.setattr(sys, "argv", ["ffdl-admin", "doctor", *words])
-        code = _guard(ffdl_admin, "ffdl-admin")
-        said = self.capsys.readouterr()
-        return code, (said.out + said.err).splitlines()
+        code, out, err = run_admin(self.capsys, self.monkeypatch, "doctor", *words)
+        return code, (out + err).splitlines()
 
     def wrong(self, *words: str) -> list[str]:
         code, lines = self.run(*words)
@@ -206,9 +206,12 @@ def test_doctor_starts_no_job_on_unavailable_node(site: Site, state: str) -> Non
     assert not (site.place / "calls").exists()
 
 
-def test_doctor_exits_1_if_one_node_fails_and_another_is_not_examined(site: Site) -> None:
+def test_doctor_exits_1_if_one_node_fails_and_prints_why_slurm_drained_another(site: Site) -> None:
     site.node("n1", "exit 3")
-    assert site.run("--nodes=all")[0] == 1
+    (site.place / "nodes" / "n3.now").write_text("drained|disk a|b\ndrained|disk a|b\n")
+    code, lines = site.run("--nodes=all")
+    drained = "not examined: Slurm has it as drained: disk a|b; run again with --nodes=n3 when it takes jobs"
+    assert (code, f"note   node n3: {drained}" in lines) == (1, True), lines
 
 
 @pytest.mark.parametrize(("apptainer", "verdict", "said"), [
@@ -249,34 +252,26 @@ def test_doctor_reports_prolog_drain_that_follows_srun_exit(site: Site) -> None:
     assert "node n1 was drained by its prolog" in lines[-1]
 
 
-def test_doctor_stops_after_first_node_drained_by_its_prolog(site: Site) -> None:
-    """Slurm drains a node whose prolog fails, whatever job it is for; the first that is idle is asked alone."""
+def test_doctor_asks_no_other_node_after_first_idle_one_is_drained_by_its_prolog(site: Site) -> None:
+    """Slurm drains a node whose prolog fails, whatever job it is for."""
+    site.sinfo(NODES.replace("gpu:a100:4|idle", "gpu:a100:4|mixed"))
     for name in ("n1", "n2", "n4"):
         site.node(name, DRAINS)
     code, lines = site.run("--nodes=all")
     found = {line.split()[2].rstrip(":"): line for line in lines if line.split()[1] == "node"}
     assert (code, list(found)) == (1, ["n1", "n2", "n3", "n4"])
-    assert found["n1"] == (
-        "wrong  node n1: Slurm drained it because its prolog failed (Prolog error): /etc/slurm/prolog.d/* of "
+    assert found["n4"] == (
+        "wrong  node n4: Slurm drained it because its prolog failed (Prolog error): /etc/slurm/prolog.d/* of "
         "slurm.conf is empty there, or has a file that cannot be executed or failed; put 00-keep and 50-ffdl of "
-        "slurm-configs back, mode 755, then run: scontrol update NodeName=n1 State=RESUME"
+        "slurm-configs back, mode 755, then run: scontrol update NodeName=n4 State=RESUME"
     )
-    for name in ("n2", "n4"):
+    for name in ("n1", "n2"):
         assert found[name] == (
-            f"note   node {name}: not examined: node n1 was drained by its prolog; run again with --nodes={name} when "
+            f"note   node {name}: not examined: node n4 was drained by its prolog; run again with --nodes={name} when "
             "that is mended"
         )
     assert found["n3"].startswith("note   node n3: not examined: Slurm has it as drained; ")
     assert (site.place / "calls").read_text().count("--nodelist=") == 1
-
-
-def test_doctor_examines_idle_node_first(site: Site) -> None:
-    site.node("n4", DRAINS)
-    code, lines = site.run("--nodes=n2,n4")
-    assert (code, lines[-1].startswith("wrong  node n4: Slurm drained it")) == (1, True), lines
-    assert (
-        "node n4 was drained by its prolog" in lines[-2] and "--nodelist=n2" not in (site.place / "calls").read_text()
-    )
 
 
 def test_doctor_continues_after_first_node_drained_for_other_reason(site: Site) -> None:
@@ -286,19 +281,11 @@ def test_doctor_continues_after_first_node_drained_for_other_reason(site: Site) 
     assert (code, lines[-2:]) == (1, [said, "ok     node n2"])
 
 
-def test_doctor_prints_slurm_reason_of_drained_node(site: Site) -> None:
-    (site.place / "nodes" / "n3.now").write_text("drained|disk a|b\ndrained|disk a|b\n")
-    assert site.run("--nodes=n3")[1][-1] == (
-        "note   node n3: not examined: Slurm has it as drained: disk a|b; run again with --nodes=n3 when it takes jobs"
-    )
-
-
 @pytest.mark.parametrize(("prolog", "said"), [
     ("exit 3", "no answer: nothing; Slurm has it as idle"),
     ("echo 'srun: error: Unable to allocate resources: Invalid account or account/partition' >&2; exit 1",
      "no answer: srun: error: Unable to allocate resources: Invalid account"),
     ("exit 124", "no answer: its step did not end within 60 s; Slurm has it as idle"),
-    ("echo srun: error: no >&2; exit 1", "no answer: srun: error: no; Slurm has it as idle"),
     (f"printf '{CAPABLE}' >$run/capabilities", "but its prolog made nothing: prolog.d/50-ffdl did not run there"),
     (f"{MADE}; cd $run/job-7; rm network; printf 'no network:\\nlist the slots\\n' >error; : >../capabilities",
      "it has the feature 'ffdl-network', but no network: list the slots"),
@@ -345,14 +332,17 @@ def test_doctor_reports_jobs_dir_missing_on_node(site: Site) -> None:
     ]
 
 
-def test_doctor_reports_missing_slurm_conf_settings(site: Site) -> None:
+def test_doctor_reports_missing_slurm_conf_settings_and_doubts_timeout(site: Site) -> None:
     site.config["Prolog[0]"] = site.config["Epilog[0]"] = "(null)"
-    site.slurm_conf(PrologFlags="(null)", TaskPlugin="task/affinity", ConstrainDevices="no")
-    said = " ".join(site.wrong())
+    site.slurm_conf(PrologFlags="(null)", TaskPlugin="task/affinity", ConstrainDevices="no", SlurmdTimeout="60 sec")
+    code, lines = site.run()
+    said = " ".join(line for line in lines if line.startswith("wrong"))
     for part in ("Prolog is not set", "Epilog is not set", "PrologFlags is empty", "TaskPlugin has no task/cgroup"):
         assert part in said
     assert "cgroup.conf: ConstrainDevices must be yes" in said
-    assert said.count("slurm.conf.d/ffdl.conf of slurm-configs has it") == 4
+    assert (code, said.count("slurm.conf.d/ffdl.conf of slurm-configs has it")) == (1, 4)
+    doubts = [line for line in lines if line.startswith("note   slurm.conf: ")]
+    assert len(doubts) == 1 and "slurm.conf: times: slurm.conf's SlurmdTimeout (60 s)" in doubts[0]
 
 
 @pytest.mark.parametrize(
@@ -383,20 +373,6 @@ def test_doctor_requires_no_prolog_without_network_feature(site: Site) -> None:
     assert "note   partition main: network_feature of [backend.slurm] is empty: no network level job" in site.run()[1]
 
 
-def test_doctor_notes_slurmd_timeout_that_is_too_short(site: Site) -> None:
-    site.slurm_conf(SlurmdTimeout="60 sec")
-    code, lines = site.run()
-    assert code == 0 and any(
-        line.startswith("note   slurm.conf: times: slurm.conf's SlurmdTimeout (60 s)") for line in lines
-    )
-
-
-def test_doctor_reports_scontrol_failure(site: Site) -> None:
-    site.program("scontrol", "#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1\n")
-    (found,) = site.wrong("--nodes=all")
-    assert found.startswith("slurm: scontrol show config ended with 1: slurm_load_ctl_conf error")
-
-
 @pytest.mark.parametrize("name", ["scontrol", "sinfo"])
 def test_doctor_exits_69_without_slurm_commands(site: Site, name: str) -> None:
     (site.place / "bin" / name).unlink()
@@ -405,13 +381,16 @@ def test_doctor_exits_69_without_slurm_commands(site: Site, name: str) -> None:
     assert (code, said.startswith(f"ffdl-admin: {name} cannot be run: ")) == (69, True), said
 
 
-def test_doctor_quotes_unparsable_slurm_output(site: Site) -> None:
+def test_doctor_reports_failure_or_unparsable_output_of_slurm_commands(site: Site) -> None:
     site.program("sinfo", "#!/bin/sh\necho 'main*|1|n1|fast|idle'\n")
     cause = "the answer of sinfo cannot be read: sinfo printed 'main*|1|n1|fast|idle' among its rows"
     assert site.wrong() == [f"slurm: {cause}"]
     site.program("scontrol", "#!/bin/sh\necho Welcome to the login node\n")
     cause = "the answer of scontrol cannot be read: scontrol printed no configuration but 'Welcome to the login node'"
     assert site.wrong() == [f"slurm: {cause}"]
+    site.program("scontrol", "#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1\n")
+    (found,) = site.wrong("--nodes=all")
+    assert found.startswith("slurm: scontrol show config ended with 1: slurm_load_ctl_conf error")
 
 
 def test_doctor_reads_capabilities_file_of_own_node(site: Site) -> None:
@@ -473,8 +452,86 @@ def test_doctor_prints_json_with_verdict_per_item(site: Site) -> None:
 
 
 def test_parse_config_reads_key_without_value_as_empty() -> None:
-    assert parse_config("Prolog =\nEpilog = /x\nPrologFlags= (null)\n") == {
-        "Prolog": "",
-        "Epilog": "/x",
-        "PrologFlags": "",
-    }
+    found = parse_config("Prolog =\nEpilog = /x\nPrologFlags= (null)\n")
+    assert found == {"Prolog": "", "Epilog": "/x", "PrologFlags": ""}
+
+
+ABLE = {"fuse": "yes", "fusermount": "yes", "rclone": "1.60.1", "mounts_epilog": "yes", "staging": "ffdl_batch=0.1.0"}
+PYTHON = "/opt/ffdl/bin/python"
+FUSE = os.access("/dev/fuse", os.R_OK | os.W_OK)
+
+
+def without(*names: str, **changed: str) -> dict[str, str]:
+    return {name: value for name, value in {**ABLE, **changed}.items() if name not in names}
+
+
+def mounts(told: Mapping[str, Mapping[str, str]], mounting: Mounting = Mounting.AUTO) -> list[tuple[Verdict, str]]:
+    items = data_items(told, mounting, PYTHON)
+    return [(item.verdict, item.text) for item in items if item.about == "data mounts"]
+
+
+def test_data_items_reports_ok_if_all_nodes_can_mount() -> None:
+    assert data_items({"n1": ABLE, "n2": ABLE}, Mounting.AUTO, PYTHON) == [
+        Item("staging", Verdict.OK),
+        Item("data mounts", Verdict.OK, "on all 2 nodes that were asked"),
+    ]
+    assert data_items({}, Mounting.AUTO, "") == []
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        (without("fuse"), "/dev/fuse is not there, or closed to this user,"),
+        (without("fusermount"), "fusermount3 (package fuse3) is not installed"),
+        (without("rclone"), "rclone is not installed"),
+        (without(rclone=""), "rclone does not start"),
+    ],
+)
+def test_data_items_judges_missing_mount_tools_by_data_mount_setting(told: dict[str, str], why: str) -> None:
+    nodes = {"n1": ABLE, "n2": told, "n3": told}
+    brought = f'{why} on n2, n3: data are brought there, as data_mount = "auto" has it'
+    fails = f'{why} on n2, n3: jobs that read from stores fail there with S302, as data_mount = "always" has it'
+    assert mounts(nodes) == [(Verdict.NOTE, brought)]
+    assert mounts(nodes, Mounting.ALWAYS) == [(Verdict.WRONG, fails)]
+    assert mounts(nodes, Mounting.NEVER) == []
+
+
+def test_data_items_notes_missing_epilog_and_old_rclone() -> None:
+    (first, second) = mounts({"n1": without("mounts_epilog", rclone="1.53.3-DEV"), "n2": ABLE}, Mounting.ALWAYS)
+    assert first[0] is second[0] is Verdict.NOTE
+    assert first[1].startswith("Epilog of slurm.conf has no 60-ffdl-mounts on n1: put that file of slurm-configs there")
+    assert second[1].startswith("rclone 1.53.3-DEV on n1 does not look whether a host is known: SFTP")
+
+
+def test_data_items_reports_missing_or_broken_staging_program() -> None:
+    told = {"n1": ABLE, "n2": without(staging="No module named 'ffdl_batch'"), "n3": without(staging="")}
+    (one, other) = data_items(told, Mounting.NEVER, PYTHON)
+    assert (one.about, one.verdict) == ("staging", Verdict.WRONG)
+    assert one.text.startswith(f"{PYTHON} does not start it on n2 (No module named 'ffdl_batch'): name the interpreter")
+    assert "on n3 (it said nothing)" in other.text
+    (note,) = data_items(told, Mounting.NEVER, "")
+    assert (note.verdict, "are refused when they are submitted" in note.text) == (Verdict.NOTE, True)
+
+
+def test_doctor_checks_staging_and_data_mounts_on_node(site: Site) -> None:
+    """The step that is sent there, really run."""
+
+    def said() -> list[str]:
+        return [line for line in site.run("--nodes=n1")[1] if line[7:].startswith(("staging", "data mounts"))]
+
+    (site.place / "epilogs").mkdir()
+    hook = site.place / "epilogs" / "60-ffdl-mounts"
+    site.slurm_conf(**{"Epilog[0]": f"{site.place}/epilogs/*"})
+    site.program("rclone", "#!/bin/sh\necho rclone v1.60.1-DEV\necho '- os: debian'\n")
+    site.program("fusermount3", "#!/bin/sh\n")
+    site.settings(f'staging_python = "{sys.executable}"\n')
+    lacks = "Epilog of slurm.conf has no 60-ffdl-mounts on n1" if FUSE else "/dev/fuse is not there"
+    (staging, mounted) = said()
+    assert staging == "ok     staging"
+    assert mounted.startswith(f"note   data mounts: {lacks}"), mounted
+    hook.write_text("#!/bin/sh\n")
+    hook.chmod(0o755)
+    site.settings('staging_python = "/nowhere/python"\n')
+    (staging, mounted) = said()
+    assert staging.startswith("wrong  staging: /nowhere/python does not start it on n1 (")
+    assert mounted.startswith("ok     data mounts" if FUSE else "note   data mounts: /dev/fuse"), mounted

@@ -22,12 +22,6 @@ on_sqlite = pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
 on_postgres = pytest.mark.parametrize("desk", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
 
 
-@pytest.fixture
-def job_id(desk: Desk) -> str:
-    with desk.store() as store:
-        return str(add_job(store).id)
-
-
 @on_sqlite
 def test_db_commands_refuse_on_network_filesystem_while_daemon_runs(
     desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -114,13 +108,14 @@ def test_db_commands_exit_by_cause_for_bad_usage_url_or_configuration(
 
 @on_sqlite
 @pytest.mark.parametrize("command", ["check", "current", "upgrade", "backup"])
-def test_db_commands_exit_78_if_jobs_exist_without_database(
+def test_db_commands_exit_66_without_database_and_78_if_jobs_exist(
     desk: Desk, job_id: str, tmp_path: Path, command: str
 ) -> None:
     arguments = [tmp_path / "copy"] if command == "backup" else []
-    desk.file.unlink()
+    shutil.rmtree(desk.state)
     code, _, err = desk.run("db", command, *arguments)
-    assert code == 66 and "the daemon makes one when it starts" in err  # there are no jobs
+    assert code == 66 and f"there is no database {desk.file}; the daemon makes one when it starts" in err
+    assert not desk.state.exists()
     (desk.state / "jobs" / job_id).mkdir(parents=True)
     code, out, err = desk.run("db", command, *arguments)
     assert (code, out) == (78, "")
@@ -146,27 +141,27 @@ def test_db_backup_of_newer_database_writes_nothing_and_keeps_old_backup(
     assert (place / "monday").read_bytes() == kept
 
 
-@on_sqlite
-def test_db_backup_copies_database_with_faults_and_exits_1(desk: Desk, job_id: str, tmp_path: Path) -> None:
-    """Whatever can be read of it may be all that is left."""
-    desk.execute("UPDATE jobs SET state = 'COMPLETED'")
-    code, out, _ = desk.run("db", "backup", tmp_path / "copy")
-    assert code == 1 and "the database has faults, and so has the copy" in out
-    assert (tmp_path / "copy").exists()
-
-
-def test_db_backup_keeps_good_backup_if_database_has_faults(desk: Desk, job_id: str, tmp_path: Path) -> None:
-    """Else a week of nightly backups ends with none that is whole."""
+def test_db_backup_of_database_with_faults_exits_1_and_keeps_good_backup_and_foreign_file(
+    desk: Desk, job_id: str, tmp_path: Path
+) -> None:
+    """Else a week of nightly backups ends with none that is whole. What has faults may be all that is left, though."""
     place = tmp_path / "copies"
     place.mkdir()
     desk.done("db", "backup", place / "monday")
     kept = (place / "monday").read_bytes()
     desk.execute("UPDATE jobs SET state = 'COMPLETED'")
+    code, out, _ = desk.run("db", "backup", place / "tuesday")
+    assert code == 1 and "the database has faults, and so has the copy" in out
+    (place / "monday.faulty").write_text("a list of faulty disks\n")
+    code, out, err = desk.run("db", "backup", place / "monday", "--force")
+    assert (code, out) == (2, "") and "monday.faulty is no backup of a database" in err
+    assert (place / "monday.faulty").read_text() == "a list of faulty disks\n"
+    (place / "monday.faulty").unlink()
     for number in range(2):
         code, out, _ = desk.run("db", "backup", place / "monday", "--force")
         assert code == 1 and f"{place}/monday is left as it was" in out, number
     assert (place / "monday").read_bytes() == kept
-    assert {path.name for path in place.iterdir()} == {"monday", "monday.faulty"}
+    assert {path.name for path in place.iterdir()} == {"monday", "monday.faulty", "tuesday"}
     assert f"{place}/monday.faulty: " in out
 
 

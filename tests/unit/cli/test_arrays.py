@@ -52,12 +52,6 @@ def test_submit_prints_element_ids_in_json_and_verbose_output(daemon: FakeDaemon
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon).stderr == ""
 
 
-def test_submit_reads_array_from_sbatch_variable(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_ARRAY_INX": "0-4"})
-    (sent,) = daemon.submissions.values()
-    assert sent.environment_options == {"array": "0-4"}
-
-
 def test_submit_wait_exits_with_largest_exit_status_of_array(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     daemon.elements = 3
 

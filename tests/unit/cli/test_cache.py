@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.staging import Cached
 from ffdl_batch.staging.cache.locks import lock
 from ffdl_batch.staging.cache.shelf import WANTED_S, Usage
-from tests import preloaded
 from tests.filled_cache import fill
+from tests.unit.cli.programs import FFDL, run
 
 
 @pytest.fixture(name="cache")
@@ -25,9 +24,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def ffdl(cache: Path | str, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "FFDL_CACHE_DIR": str(cache), "FFDL_CACHE_BYTES": "1MB"}
-    argv = [sys.executable, "-c", "from ffdl_batch.entry import ffdl; ffdl()", "cache", *words]
-    return preloaded.run(argv, capture_output=True, text=True, env=env, check=False, timeout=60)
+    return run(FFDL, "cache", *words, env={"FFDL_CACHE_DIR": str(cache), "FFDL_CACHE_BYTES": "1MB"})
 
 
 @pytest.fixture(name="entries")

@@ -57,10 +57,6 @@ def report_of(lead: Lead | None, *, trial: bool = False, attempt: AttemptView = 
             "14 s before a time limit is too late to save; write into the manifest batch: checkpoint: lead_s: 15",
         ),
         (
-            Lead(5, LeadFrom.MANIFEST), False, "15 s needed; this job keeps 5 s (from: manifest)",
-            "5 s before a time limit is too late to save; write into the manifest batch: checkpoint: lead_s: 15",
-        ),
-        (
             Lead(10, LeadFrom.TIME_LIMIT), False, "15 s needed; this job keeps 10 s (from: time limit)",
             "10 s before a time limit is too late to save; the lead is half of the time limit at most: "
             "ask for 30 s or more (batch: time: …)",
@@ -105,7 +101,6 @@ def ended(event: str, attempt: AttemptView, *, gave_up: bool = False, state: str
 @pytest.mark.parametrize(
     ("event", "attempt", "result", "cure"),
     [
-        ("timeout", CONFIRMED, "a checkpoint was confirmed", ""),
         (
             "preempt", replace(CONFIRMED, checkpoint_confirmed=False), "no checkpoint was confirmed",
             "write a new file below $CHECKPOINT_DIR when asked, also where nothing is new, then exit with 0",

@@ -42,13 +42,6 @@ def test_show_prints_when_daemon_stores_pending_upload(jobs: FakeDaemon, state: 
     assert "are stored by the daemon, which begins at 2027-01-15T08:03:30 at the latest" in shown
 
 
-def test_show_prints_when_and_why_scheduler_restarted_attempt(jobs: FakeDaemon) -> None:
-    again = RestartView(T0 + 30, "the scheduler started the job anew: a node or controller failed")
-    jobs.jobs[JOB] = make_job(JOB, attempts=(replace(FIRST, restarts=(again,)), SECOND))
-    shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
-    assert f"Attempt 1 again:     2027-01-15T08:00:30 {again.message}\n" in shown
-
-
 def test_halt_requests_other_jobs_after_unknown_job_id(jobs: FakeDaemon) -> None:
     done = run(FFDL, "halt", UNKNOWN, JOB, OTHER, daemon=jobs)
     assert (done.returncode, done.stdout) == (66, f"{JOB} PROCESSING, halt requested\n{OTHER} COMPLETED\n")
@@ -130,9 +123,10 @@ def test_submit_wait_follows_job_through_all_attempts(jobs: FakeDaemon, manifest
     assert (done.returncode, done.stderr) == (1, f"ffdl-submit: {JOB}: HALTED: {SENTENCE}\n")
 
 
-def test_show_prints_table_of_attempts(jobs: FakeDaemon) -> None:
+def test_show_prints_table_of_attempts_and_restart_by_scheduler(jobs: FakeDaemon) -> None:
     overrides = {"gpus": "2", "batch.exclude": "n3"}
-    attempts = (FIRST, SECOND)
+    again = RestartView(T0 + 30, "the scheduler started the job anew: a node or controller failed")
+    attempts = (replace(FIRST, restarts=(again,)), SECOND)
     jobs.jobs[JOB] = make_job(JOB, state="QUEUED", attempt=2, attempts=attempts, job_dir="/jobs/x", overrides=overrides)
     lines = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout.splitlines()
     table = lines[lines.index("Attempts:") + 1 :][:3]
@@ -149,6 +143,7 @@ def test_show_prints_table_of_attempts(jobs: FakeDaemon) -> None:
     assert "/jobs/x/attempt-1, and are stored by the next attempt, or by the daemon" in text
     assert "Altered:             batch.exclude is n3; gpus is 2" in text
     assert "Network planned:     none" in text
+    assert f"Attempt 1 again:     2027-01-15T08:00:30 {again.message}" in lines
 
 
 @pytest.mark.parametrize(
@@ -233,13 +228,18 @@ def test_show_names_attempt_of_timestamps_if_job_had_others(
     assert f"Attempt:             {attempt}{waits}" in lines
 
 
-def test_show_prints_how_last_attempt_ended(jobs: FakeDaemon) -> None:
+def test_show_prints_how_last_attempt_ended_and_time_of_saved_checkpoint(jobs: FakeDaemon) -> None:
     last = replace(SECOND, ended_at=T0 + 90, error_code="000")
     jobs.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=T0 + 90, attempts=(FIRST, last))
     assert "  completed\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
     failed = replace(last, error_code="C201", interruption="failure")
     jobs.jobs[JOB] = make_job(JOB, state="FAILED", ended_at=T0 + 90, attempts=(FIRST, failed))
     assert "  the learner failed (C201)\n" in run(FFDL, "show", JOB, daemon=jobs).stdout
+    lost = replace(FIRST, interruption="node_failure", checkpoint_asked=False, checkpoint_confirmed=False, owed=False)
+    jobs.jobs[JOB] = make_job(JOB, state="PENDING", attempts=(lost,))
+    shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
+    assert "  a node or controller failed  saved 2027-01-15T08:00:59\n" in shown
+    assert "Results owed" not in shown
 
 
 @pytest.mark.parametrize(
@@ -253,14 +253,6 @@ def test_show_prints_how_last_attempt_ended(jobs: FakeDaemon) -> None:
 )
 def test_describe_checkpoint_summarises_checkpoint_of_attempt(attempt: AttemptView, said: str) -> None:
     assert describe_checkpoint(attempt) == said
-
-
-def test_show_prints_time_of_saved_checkpoint(jobs: FakeDaemon) -> None:
-    lost = replace(FIRST, interruption="node_failure", checkpoint_asked=False, checkpoint_confirmed=False, owed=False)
-    jobs.jobs[JOB] = make_job(JOB, state="PENDING", attempts=(lost,))
-    shown = run(FFDL, "show", JOB, daemon=jobs, env={"TZ": "UTC"}).stdout
-    assert "  a node or controller failed  saved 2027-01-15T08:00:59\n" in shown
-    assert "Results owed" not in shown
 
 
 def test_list_prints_halt_message_and_requested_action(jobs: FakeDaemon) -> None:
@@ -277,18 +269,21 @@ def test_list_prints_halt_message_and_requested_action(jobs: FakeDaemon) -> None
     assert place_or_reason(replace(HALTED, error_code="S305", message="no space")) == "(S305 no space)"
 
 
-def test_events_prints_attempt_and_cause_of_requeue(jobs: FakeDaemon) -> None:
+def test_events_prints_attempt_cause_of_requeue_and_error(jobs: FakeDaemon) -> None:
     jobs.jobs[JOB] = HALTED
     jobs.events = [
         EventView(JOB, 1, T0, "PROCESSING", 1, "progress"),
         EventView(JOB, 2, T0 + 1, "DEPLOYING", 2, "requeued", "the time limit was reached; checkpoint confirmed"),
         EventView(JOB, 3, T0 + 2, "PENDING", 2, "resumed", "resumed by its owner"),
         EventView(JOB, 4, T0 + 3, "QUEUED", 2, "requeued"),
+        EventView(JOB, 5, T0 + 4, "FAILED", 2, "progress", "it broke", "C201"),
     ]
-    done = run(FFDL, "events", JOB, daemon=jobs, env={"TZ": "UTC"})
+    done = run(FFDL, "events", "-f", JOB, daemon=jobs, env={"TZ": "UTC"})
     assert done.stdout.splitlines() == [
         "2027-01-15T08:00:00  PROCESSING   1",
         "2027-01-15T08:00:01  DEPLOYING    2  requeued: the time limit was reached; checkpoint confirmed",
         "2027-01-15T08:00:02  PENDING      2  resumed by its owner",
         "2027-01-15T08:00:03  QUEUED       2  requeued",
+        "2027-01-15T08:00:04  FAILED       2  C201 it broke",
     ]
+    assert json_lines(run(FFDL, "events", "--json", JOB, daemon=jobs).stdout)[4]["event"]["error_code"] == "C201"

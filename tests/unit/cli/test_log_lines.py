@@ -38,12 +38,11 @@ def printed(capsys: pytest.CaptureFixture[str], lines: list[LogLine], *, separat
     return capsys.readouterr().out
 
 
-def test_line_printer_joins_pieces_of_one_line_in_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_printer_joins_pieces_of_one_line_in_pipe_and_ends_it_for_another_learner(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = [piece(1, 1, "\r 1%", partial=True), piece(1, 1, "\r 2%", partial=True), piece(1, 1, ""), piece(1, 2, "x")]
     assert printed(capsys, lines) == "[1] \r 1%\r 2%\n[1] x\n"
-
-
-def test_line_printer_keeps_partial_lines_of_two_learners_apart(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [piece(1, 1, "a", partial=True), piece(2, 1, "b"), piece(1, 1, "c"), piece(2, 2, "d", partial=True)]
     assert printed(capsys, lines) == "[1] a\n[2] b\n[1] c\n[2] d\n"
 
@@ -59,9 +58,15 @@ def test_line_printer_redraws_bar_and_replaces_control_characters_on_terminal(
     assert capsys.readouterr().out.replace("\ufffd", "?") == "[1] a?[2J\n[1] 2%\n[1] c\n"
 
 
-def test_line_printer_marks_gaps_between_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_printer_marks_gaps_between_lines_and_texts_that_are_not_adjacent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = [piece(1, 3, "a"), piece(1, 4, "b"), piece(1, 9, "c"), piece(2, 1, "d"), piece(2, 2, "e")]
     assert printed(capsys, lines, separate=True) == "[1] a\n[1] b\n--\n[1] c\n--\n[2] d\n[2] e\n"
+    places = ((3, "a\nb", 0, 4), (5, "c", 4, 6), (9, "d", 9, 11))
+    texts = [LogText(1, first, text, None, 1, offset, end) for first, text, offset, end in places]
+    LinePrinter(LineNames(learner=False, attempt=False), timestamps=False, as_json=False, separate=True).print(texts)
+    assert capsys.readouterr().out == "a\nb\nc\n--\nd\n"
 
 
 def test_logs_reports_lost_first_lines_unless_tail_is_given(job: FakeDaemon) -> None:
@@ -118,13 +123,6 @@ def test_line_printer_writes_many_lines_in_one_call(
             assert json.loads(out[1]) == {"schema": SCHEMA, "line": to_plain(list(text.lines())[1])}
         else:
             assert out == [f"{when} [1] {number}" for number in range(1000)]
-
-
-def test_line_printer_marks_no_gap_between_adjacent_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    places = ((3, "a\nb", 0, 4), (5, "c", 4, 6), (9, "d", 9, 11))
-    texts = [LogText(1, first, text, None, 1, offset, end) for first, text, offset, end in places]
-    LinePrinter(LineNames(learner=False, attempt=False), timestamps=False, as_json=False, separate=True).print(texts)
-    assert capsys.readouterr().out == "a\nb\nc\n--\nd\n"
 
 
 @pytest.mark.parametrize(

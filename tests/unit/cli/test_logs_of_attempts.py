@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.views import AttemptView, LogLine, Problem
+from ffdl_batch.domain.views import AttemptView, LogLine
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -26,14 +26,11 @@ def job(daemon: FakeDaemon) -> FakeDaemon:
     return daemon
 
 
-def test_logs_prints_unmarked_lines_of_one_attempt(job: FakeDaemon) -> None:
+def test_logs_marks_lines_with_attempt_only_if_all_are_requested(job: FakeDaemon) -> None:
     done = run(FFDL, "logs", "--attempt", "1", JOB, daemon=job)
     assert (done.stdout, done.stderr) == ("a\nb\n", "")
     done = run(FFDL, "loglines", "--attempt", "1", JOB, daemon=job)
     assert (done.stdout, done.stderr) == ("1 1500 a\n2 N/A b\n", "")
-
-
-def test_logs_marks_lines_with_attempt_if_all_are_requested(job: FakeDaemon) -> None:
     done = run(FFDL, "logs", "--attempt", "ALL", JOB, daemon=job)
     assert (done.stdout, done.stderr) == ("[attempt 1] a\n[attempt 1] b\n[attempt 2] c\n", "")
     assert job.requests[-1] == f"GET /api/v1/jobs/{JOB}/logs?attempt=all"
@@ -61,14 +58,6 @@ def test_logs_rejects_invalid_attempt_number(job: FakeDaemon, verb: str, word: s
     assert (done.returncode, done.stdout) == (2, "")
     assert f"{word!r} is neither the number of an attempt nor 'all'" in done.stderr
     assert job.requests == []
-
-
-@pytest.mark.parametrize("verb", ["logs", "loglines"])
-def test_logs_exits_2_for_unknown_attempt(job: FakeDaemon, verb: str) -> None:
-    sentence = f"{JOB} has attempts 1 to 2; there is no attempt 7"
-    job.refusals[f"/api/v1/jobs/{JOB}/logs"] = (400, Problem("C101", sentence, 2))
-    done = run(FFDL, verb, "--attempt", "7", JOB, daemon=job)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"ffdl: {sentence}\n")
 
 
 @pytest.mark.parametrize("verb", ["logs", "loglines"])

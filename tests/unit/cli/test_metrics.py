@@ -7,7 +7,6 @@ import io
 import json
 import os
 import struct
-from html.parser import HTMLParser
 from pathlib import Path
 
 import click
@@ -24,6 +23,7 @@ from ffdl_batch.domain.series import Name, Series
 from ffdl_batch.domain.usage import GpuUse, UsageSample, Use, encode_sample
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
+from tests.unit.cli.test_report_rendering import Page
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 ONE, TWO = "training-000000001", "training-000000002"
@@ -81,9 +81,6 @@ def test_metrics_only_selects_rows_by_pattern(jobs: FakeDaemon) -> None:
     for pattern, labels in (("val/*", ["val/loss"]), ("loss", both), ("train/loss", ["train/loss"])):
         rows = run(FFDL, "metrics", "--only", pattern, ONE, daemon=jobs).stdout.splitlines()
         assert [row.split()[0] for row in rows[1:]] == labels
-    done = run(FFDL, "metrics", "--only", "nothing", ONE, daemon=jobs)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "called nothing; there is train/loss, val/loss\n" in done.stderr
 
 
 def test_metrics_only_applies_to_files_json_and_follow(jobs: FakeDaemon, tmp_path: Path) -> None:
@@ -143,7 +140,8 @@ def test_metrics_writes_file_without_values_and_reports_it_once(
         assert path.read_text().startswith("job,attempt,")
 
 
-def test_metrics_json_prints_one_record_per_line(jobs: FakeDaemon) -> None:
+def test_metrics_json_prints_each_record_on_one_line_though_stream_breaks(jobs: FakeDaemon) -> None:
+    jobs.break_log_after = 4
     documents = json_lines(run(FFDL, "metrics", "--json", TWO, daemon=jobs).stdout)
     assert len(documents) == 10 and documents[3]["metrics"]["learner"] == 1
     assert documents[3]["metrics"]["record"]["values"]["loss"] == {"type": "FLOAT", "value": "2.0"}
@@ -166,11 +164,6 @@ def test_emetrics_pages_records_like_ffdl(jobs: FakeDaemon) -> None:
     assert document["record"]["grouplabel"] == "train" and document["learner"] == 1
     assert jobs.requests[-1] == f"GET /api/v1/jobs/{TWO}/metrics?learner=1"
     assert run(FFDL, "emetrics", "-f", "--pos", "-1", TWO, daemon=jobs).returncode == 2
-
-
-def test_metrics_prints_each_record_once_after_broken_stream(jobs: FakeDaemon) -> None:
-    jobs.break_log_after = 4
-    assert len(json_lines(run(FFDL, "metrics", "--json", TWO, daemon=jobs).stdout)) == 10
 
 
 def test_metrics_follow_prints_each_record_of_all_jobs(jobs: FakeDaemon) -> None:
@@ -204,33 +197,18 @@ def test_metrics_usage_prints_table_and_csv(jobs: FakeDaemon) -> None:
     assert used == [("0.5", "0", "1")] * 2
 
 
-class Page(HTMLParser):
-    """What a page would load, and what it draws."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.lines = 0
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href", "data")]
-        self.lines += tag == "polyline"
-        assert tag != "script"
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
 def test_metrics_writes_self_contained_html_and_valid_png(jobs: FakeDaemon, tmp_path: Path) -> None:
     jobs.measured[f"{ONE}/metrics"] += [metric(1, 0.5, group="<script>$x$")]
     files = ("--html", tmp_path / "a.html", "--png", tmp_path / "a.png")
     done = run(FFDL, "metrics", *files, ONE, TWO, daemon=jobs, env={"MPLCONFIGDIR": str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    page = Page()
-    page.feed((tmp_path / "a.html").read_text())
-    assert page.loads == [] and page.lines == 3 and "http" not in (tmp_path / "a.html").read_text()
-    assert "train/loss by iteration" in page.text and ONE in page.text and "<script>$x$/loss" in page.text
+    page = Page((tmp_path / "a.html").read_text())
+    tags = [tag for tag, _ in page.seen]
+    assert tags.count("polyline") == 3 and "script" not in tags
+    assert not {"src", "href", "xlink:href", "data"} & {name for _, attributes in page.seen for name in attributes}
+    text = "".join(page.words)
+    assert "http" not in (tmp_path / "a.html").read_text()
+    assert "train/loss by iteration" in text and ONE in text and "<script>$x$/loss" in text
     picture = (tmp_path / "a.png").read_bytes()
     width, height = struct.unpack(">II", picture[16:24])
     assert picture.startswith(b"\x89PNG\r\n") and width > 500 and height > 500
@@ -307,13 +285,15 @@ def test_metrics_names_job_left_out_of_comparison(jobs: FakeDaemon, options: tup
 
 
 @pytest.mark.parametrize(
-    "options", [("--plot",), ("--json",), ("--csv", "-"), ("-f",), ("--usage",), ("--usage", "-f")]
+    "options", [(), ("--plot",), ("--json",), ("--csv", "-"), ("-f",), ("--usage",), ("--usage", "-f")]
 )
 def test_metrics_only_fails_and_lists_names_if_nothing_matches(jobs: FakeDaemon, options: tuple[str, ...]) -> None:
+    jobs.measured[f"{ONE}/metrics"] += [metric(1, 0.5, group="val")]
     done = run(FFDL, "metrics", *options, "--only", "los", ONE, daemon=jobs)
     assert done.returncode == 1 and done.stdout in ("", ",".join(METRIC_COLUMNS) + "\n")
     assert "nothing was measured that is called los; there is " in done.stderr
-    assert ("node 0/cpu" if "--usage" in options else "train/loss") in done.stderr
+    names = "train/loss, val/loss" if options in ((), ("--plot",)) else "train/loss, train/name, val/loss, val/name"
+    assert ("node 0/cpu" if "--usage" in options else f"there is {names}\n") in done.stderr
 
 
 @pytest.mark.parametrize(

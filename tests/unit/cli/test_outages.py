@@ -42,6 +42,9 @@ def test_list_and_show_warn_of_old_states_during_slurm_outage(away: FakeDaemon, 
     assert (outage["name"], outage["unreachable_since"], outage["detail"]) == (
         "slurm", away.outages[0].unreachable_since, CAUSE)  # fmt: skip
     assert outage["asked_again_at"] == away.outages[0].asked_again_at
+    away.outages = ()
+    assert run(FFDL, *verb, daemon=away).stderr == ""
+    assert json_lines(run(FFDL, *verb, "--json", daemon=away).stdout)[0]["outages"] == []
 
 
 @pytest.mark.parametrize("verb", ["cancel", "halt"])
@@ -58,13 +61,6 @@ def test_submit_accepts_and_holds_job_during_slurm_outage(away: FakeDaemon, mani
     expected = sentence(away, "jobs are kept, and handed over when it answers").replace("ffdl:", "ffdl-submit:")
     assert (done.returncode, done.stderr) == (0, expected)
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=away).stderr == ""
-
-
-def test_daemon_status_prints_time_of_next_slurm_query(away: FakeDaemon) -> None:
-    done = run(FFDL, "daemon", "status", daemon=away, env={"TZ": "UTC"})
-    again = time.strftime("%H:%M:%S", time.gmtime(away.outages[0].asked_again_at))
-    assert "slurm 26.05.5, unreachable since " in done.stdout
-    assert done.stdout.partition("Backend:")[2].partition("\n")[0].endswith(f": {CAUSE}; asked again at {again}")
 
 
 @pytest.fixture
@@ -94,23 +90,15 @@ def test_list_and_show_warn_of_database_trouble(stuck: FakeDaemon, verb: list[st
     assert json_lines(run(FFDL, *verb, "--json", daemon=stuck).stdout)[0]["database_trouble"] is None
 
 
-def test_daemon_status_prints_database_trouble(stuck: FakeDaemon) -> None:
-    done = run(FFDL, "daemon", "status", daemon=stuck, env={"TZ": "UTC"})
+def test_daemon_status_prints_next_slurm_query_and_database_trouble(away: FakeDaemon, stuck: FakeDaemon) -> None:
+    done = run(FFDL, "daemon", "status", daemon=away, env={"TZ": "UTC"})
     assert done.returncode == 0, done.stderr
-    lines = [line.partition(":") for line in done.stdout.splitlines()]
-    told = {label: text.strip() for label, _, text in lines}
+    told = {label: text.strip() for label, _, text in (line.partition(":") for line in done.stdout.splitlines())}
     assert told["Daemon"].startswith("process 1 on host, since 1970") and told["Version"] == "9.9"
     assert (told["Live jobs"], told["Database"]) == ("not known", f"sqlite; {words(stuck.trouble)}")
-
-
-def test_show_omits_outage_for_ended_job_and_answering_backend(away: FakeDaemon) -> None:
-    away.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=1_800_000_100.0)
-    assert run(FFDL, "show", JOB, daemon=away).stderr == ""
-    away.jobs[JOB] = make_job(JOB, backend="local")
-    assert run(FFDL, "show", JOB, daemon=away).stderr == ""
-    away.outages = ()
-    assert run(FFDL, "list", daemon=away).stderr == ""
-    assert json_lines(run(FFDL, "list", "--json", daemon=away).stdout)[0]["outages"] == []
+    again = time.strftime("%H:%M:%S", time.gmtime(away.outages[0].asked_again_at))
+    assert told["Backend"].startswith("slurm 26.05.5, unreachable since ")
+    assert told["Backend"].endswith(f": {CAUSE}; asked again at {again}")
 
 
 def test_commands_omit_outage_of_backend_that_no_job_needs(away: FakeDaemon, manifest: Path, model: Path) -> None:

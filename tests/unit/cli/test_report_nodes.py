@@ -34,12 +34,15 @@ def told(monkeypatch: pytest.MonkeyPatch, report: NodesReport, *words: str) -> s
 REPORT = NodesReport(1_800_000_100.0, (N3, N2), 4.0)
 
 
-def test_report_nodes_prints_table_with_exclusion_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_nodes_prints_table_with_exclusion_threshold_or_that_no_node_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = told(monkeypatch, REPORT)
     assert "Jobs keep off nodes from 4 on." in text
     (line,) = [line for line in text.splitlines() if line.lstrip().startswith("n3")]
     assert "6.25" in line and "1 node.failed, 3 node.gpu" in line
     assert any(line.rstrip().endswith("-") for line in text.splitlines() if line.lstrip().startswith("n2"))
+    assert "No node has failed a job." in told(monkeypatch, NodesReport(1.0))
 
 
 def test_report_nodes_csv_has_row_per_node_and_incident_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +58,3 @@ def test_report_nodes_writes_json_html_and_markdown(monkeypatch: pytest.MonkeyPa
     told(monkeypatch, REPORT, "--format", "html", "-o", str(tmp_path / "nodes.html"))
     assert "node.gpu" in (tmp_path / "nodes.html").read_text()
     assert "| n3" in told(monkeypatch, REPORT, "--format", "markdown")
-
-
-def test_report_nodes_prints_message_if_no_node_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "No node has failed a job." in told(monkeypatch, NodesReport(1.0))

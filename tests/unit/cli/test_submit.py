@@ -14,7 +14,6 @@ import pytest
 import yaml
 
 from ffdl_batch.cli.plan_text import print_plan
-from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
 from ffdl_batch.domain.submission import Submission
@@ -28,11 +27,14 @@ def only_submission(daemon: FakeDaemon) -> Submission:
     return sent
 
 
-def test_submit_prints_one_id_per_manifest_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
+def test_submit_sends_manifests_at_once_and_prints_one_id_each_like_sbatch(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
     done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job training-000000001\n", "")
     done = run(FFDL_SUBMIT, "--parsable", manifest, manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout) == (0, "training-000000002\ntraining-000000003\n")
+    assert (daemon.batches, len(daemon.archives)) == ([1, 2], 1)
 
 
 @pytest.mark.parametrize("verb", ["submit", "train"])
@@ -45,13 +47,19 @@ def test_submit_sends_command_line_and_environment_options(
     daemon: FakeDaemon, manifest: Path, model: Path, tmp_path: Path
 ) -> None:
     arguments = ["-t", "2:00", "-pgpu", "-A", "a b", "-H", "--gres=gpu:2", "-o", "out-%j", "-C", "$(id)", "--requeue"]
-    env = {"SBATCH_QOS": "high", "SBATCH_OUTPUT": "x", "FFDL_NETWORK": "job", "FFDL_BACKEND": "local"}
+    env = {
+        "SBATCH_QOS": "high",
+        "SBATCH_OUTPUT": "x",
+        "FFDL_NETWORK": "job",
+        "FFDL_BACKEND": "local",
+        "SBATCH_ARRAY_INX": "0-4",
+    }
     done = run(FFDL_SUBMIT, *arguments, manifest, model, daemon=daemon, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     sent = only_submission(daemon)
     named = {"time": "2:00", "partition": "gpu", "account": "a b", "gres": "gpu:2", "constraint": "$(id)"}
     assert sent.options == {**named, "hold": "", "requeue": "", "output": f"{tmp_path}/out-%j"}
-    assert sent.environment_options == {"qos": "high", "output": f"{tmp_path}/x", "network": "job"}
+    assert sent.environment_options == {"qos": "high", "output": f"{tmp_path}/x", "network": "job", "array": "0-4"}
     assert (sent.backend, sent.environ, sent.strict) == ("local", {}, False)
 
 
@@ -74,26 +82,9 @@ def test_submit_warns_of_ignored_sbatch_variable(daemon: FakeDaemon, manifest: P
     assert run(FFDL_SUBMIT, "-Q", manifest, model, daemon=daemon, env=env).stderr == ""
 
 
-def test_warn_keeps_severity_of_manifest_finding(capfd: pytest.CaptureFixture[str]) -> None:
-    manner = Manner()
-    manner.warn("m.yml:4:9: note: memory: 1GB is 1000000000 bytes here")
-    manner.warn("the site is busy")
-    note, warning = capfd.readouterr().err.splitlines()
-    assert note == "ffdl: m.yml:4:9: note: memory: 1GB is 1000000000 bytes here"
-    assert warning == "ffdl: warning: the site is busy"
-
-
 def test_submit_reads_manifest_from_standard_input(daemon: FakeDaemon, model: Path) -> None:
     done = run(FFDL_SUBMIT, "-", model, daemon=daemon, text="name: x\n")
     assert (done.returncode, only_submission(daemon).manifest) == (0, "name: x\n")
-
-
-def test_submit_sends_200_manifests_in_two_batches_with_one_upload(
-    daemon: FakeDaemon, manifest: Path, model: Path
-) -> None:
-    done = run(FFDL_SUBMIT, *[manifest] * 200, model, daemon=daemon)
-    assert done.stdout.count("Submitted batch job training-") == 200
-    assert (daemon.batches, len(daemon.archives)) == ([100, 100], 1)
 
 
 def test_submit_accepts_other_manifests_after_one_refusal(
@@ -134,26 +125,9 @@ def test_submit_exits_66_for_missing_manifest_or_model(daemon: FakeDaemon, manif
     assert daemon.submissions == {}
 
 
-@pytest.mark.parametrize(("status", "problem", "code"), [(403, Problem("C101", "not you", 77), 77), (503, None, 75)])
-def test_submit_exits_by_status_of_daemon_refusal(
-    daemon: FakeDaemon, manifest: Path, model: Path, status: int, problem: Problem | None, code: int
+def test_submit_dry_run_prints_plan_as_text_or_json_and_submits_nothing(
+    daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
-    daemon.refusals["/"] = (status, problem)
-    assert run(FFDL_SUBMIT, manifest, model, daemon=daemon).returncode == code
-
-
-def test_submit_exits_75_if_site_daemon_is_unreachable(manifest: Path, model: Path, tmp_path: Path) -> None:
-    foreign = Path("/usr/lib")
-    if os.getuid() == 0:
-        foreign = tmp_path / "site"
-        foreign.mkdir()
-        os.chown(foreign, 65534, 65534)
-    done = run(FFDL_SUBMIT, manifest, model, env={"FFDL_SOCKET": str(foreign / "ffdl.sock")})
-    assert done.returncode == 75
-    assert "is not yours to start (tell the site's administrators)" in done.stderr
-
-
-def test_submit_dry_run_prints_plan_and_submits_nothing(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, "--dry-run", manifest, model, daemon=daemon)
     assert done.returncode == 0
     for text in ("sbatch '--job-name=a b'", "#!/bin/bash\nexec head\n", "apptainer exec '{image}'", "A='x y'"):
@@ -162,6 +136,10 @@ def test_submit_dry_run_prints_plan_and_submits_nothing(daemon: FakeDaemon, mani
     assert done.stdout.count("exec head") == 1
     assert done.stderr == "ffdl-submit: warning: a warning\n"
     assert [request.split()[1] for request in daemon.requests] == ["/api/v1/plan"]
+    for program in ((*FFDL_SUBMIT, "--dry-run"), (*FFDL, "plan")):
+        (document,) = json_lines(run(program, "--json", manifest, model, daemon=daemon).stdout)
+        assert document["manifest"] == str(manifest)
+        assert document["plan"]["submit_argv"] == ["sbatch", "--job-name=a b"]
 
 
 def test_print_plan_shows_commands_as_they_will_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,27 +166,26 @@ def test_print_plan_writes_kubernetes_objects_as_yaml(capsys: pytest.CaptureFixt
     assert "# network isolation: none (asked for: auto)\n" in shown and "### plan of m.yml" in shown
 
 
-def test_submit_dry_run_and_plan_print_plan_as_json(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    for program in ((*FFDL_SUBMIT, "--dry-run"), (*FFDL, "plan")):
-        (document,) = json_lines(run(program, "--json", manifest, model, daemon=daemon).stdout)
-        assert document["manifest"] == str(manifest)
-        assert document["plan"]["submit_argv"] == ["sbatch", "--job-name=a b"]
-
-
 def test_submit_test_only_prints_to_stderr_like_sbatch(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     done = run(FFDL_SUBMIT, "--test-only", "-Q", manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "ffdl-submit: would start at once\n")
 
 
-def test_submit_wait_exits_with_largest_exit_status(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    ends = {
-        "training-000000001": make_job("training-000000001", state="COMPLETED", exit_code=0),
-        "training-000000002": make_job(state="FAILED", exit_code=3, error_code="C201", message="it broke"),
-    }
+def test_submit_wait_exits_with_largest_exit_status_and_prints_last_line_of_failed_job(
+    daemon: FakeDaemon, manifest: Path, model: Path
+) -> None:
+    tail = ("Traceback", "ValueError: boom \x1b[2J", " ")
+    failed = make_job(
+        "training-000000001", state="FAILED", exit_code=3, error_code="C201", message="it broke", log_tail=tail
+    )
+    ends = {failed.id: failed, "training-000000002": make_job(state="COMPLETED", exit_code=0)}
     daemon.on_wait = lambda job_id: ends[job_id]
     done = run(FFDL_SUBMIT, "-W", manifest, manifest, model, daemon=daemon)
-    assert done.returncode == 3
-    assert "FAILED: C201 it broke" in done.stderr
+    assert (done.returncode, done.stderr.splitlines()) == (3, [
+        f"ffdl-submit: {failed.id}: FAILED: C201 it broke",
+        f"ffdl-submit: {failed.id}: its last line: ValueError: boom \N{REPLACEMENT CHARACTER}[2J",
+        f"ffdl-submit: {failed.id}: the whole output: ffdl logs {failed.id}; everything else: ffdl show {failed.id}",
+    ])  # fmt: skip
     daemon.on_wait = lambda _: make_job(state="FAILED", exit_signal=9)
     assert run(FFDL_SUBMIT, manifest, model, daemon=daemon, env={"SBATCH_WAIT": "1"}).returncode == 137
 
@@ -290,23 +267,3 @@ def test_submit_rejects_socket_in_directory_writable_by_others(manifest: Path, m
     done = run(FFDL_SUBMIT, manifest, model, env=env)
     assert done.returncode == 77
     assert "lets others in" in done.stderr
-
-
-def test_submit_wait_prints_last_log_line_of_failed_job(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    tail = ("Traceback", "ValueError: boom \x1b[2J", " ")
-    failed = make_job(state="FAILED", error_code="C201", message="it broke", exit_code=3, log_tail=tail)
-    daemon.on_wait = lambda _: failed
-    done = run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon)
-    assert (done.returncode, done.stderr.splitlines()) == (3, [
-        f"ffdl-submit: {failed.id}: FAILED: C201 it broke",
-        f"ffdl-submit: {failed.id}: its last line: ValueError: boom \N{REPLACEMENT CHARACTER}[2J",
-        f"ffdl-submit: {failed.id}: the whole output: ffdl logs {failed.id}; everything else: ffdl show {failed.id}",
-    ])  # fmt: skip
-
-
-def test_wait_exits_124_if_job_reached_time_limit(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
-    daemon.on_wait = lambda _: make_job(state="FAILED", error_code="C203", message="the time limit", exit_signal=15)
-    assert run(FFDL_SUBMIT, "--wait", manifest, model, daemon=daemon).returncode == 124
-    daemon.jobs["training-000000001"] = make_job()
-    assert run(FFDL, "wait", "training-000000001", daemon=daemon).returncode == 124
-    assert run(FFDL, "resume", "--wait", "training-000000001", daemon=daemon).returncode == 124

@@ -63,12 +63,10 @@ def jobs(daemon: FakeDaemon) -> FakeDaemon:
     return daemon
 
 
-def test_why_prints_reason_evidence_and_alternatives(jobs: FakeDaemon) -> None:
+def test_why_prints_reason_evidence_and_alternatives_unless_none_are_wanted(jobs: FakeDaemon) -> None:
     done = run(FFDL, "why", JOB, OTHER, daemon=jobs)
     assert (done.stdout, done.stderr, done.returncode) == (SHOWN, "", 0)
-
-
-def test_why_no_alternatives_requests_none_from_daemon(jobs: FakeDaemon) -> None:
+    assert f"GET /api/v1/jobs/{JOB}/why?alternatives=true" in jobs.requests
     run(FFDL, "why", "--no-alternatives", JOB, daemon=jobs)
     assert f"GET /api/v1/jobs/{JOB}/why?alternatives=false" in jobs.requests
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.client import ArrayHandle, Client, RequestRefused, UnknownJob, WaitTimedOut
+from ffdl_batch.client import ArrayHandle, Client, UnknownJob, WaitTimedOut
 from ffdl_batch.client.listing import JobFilter
 from ffdl_batch.domain.submission import Expected
-from ffdl_batch.domain.views import Problem
 from tests.unit.client.fake_daemon import FakeDaemon
 
 
@@ -41,7 +40,7 @@ def test_submit_array_returns_handle_with_one_job_per_element(daemon: FakeDaemon
     assert [job.view().array_index for job in array.jobs] == [0, 1, 2]
 
 
-def test_array_handle_returns_counts_and_states_of_elements(
+def test_array_handle_returns_counts_and_states_of_elements_and_unknown_array_raises(
     daemon: FakeDaemon, array: ArrayHandle, client: Client
 ) -> None:
     end_all(daemon, "COMPLETED", "FAILED", "COMPLETED")
@@ -49,6 +48,8 @@ def test_array_handle_returns_counts_and_states_of_elements(
     assert (view.elements, view.states, view.ended, view.limit) == (3, {"COMPLETED": 2, "FAILED": 1}, True, 2)
     assert [job.state for job in array.elements()] == ["COMPLETED", "FAILED", "COMPLETED"]
     assert client.list(JobFilter(array="array-000000009")) == []
+    with pytest.raises(UnknownJob, match="there is no array array-000000009"):
+        client.arrays.get("array-000000009")
 
 
 def test_array_halt_and_cancel_send_one_request_each(daemon: FakeDaemon, array: ArrayHandle) -> None:
@@ -72,22 +73,3 @@ def test_array_wait_returns_after_last_job_or_raises_after_timeout(daemon: FakeD
 
     daemon.on_wait = end  # type: ignore[assignment]
     assert [job.state for job in array.wait()] == ["COMPLETED", "CANCELLED", "FAILED"]
-
-
-def test_arrays_get_raises_for_unknown_array(client: Client) -> None:
-    with pytest.raises(UnknownJob, match="there is no array array-000000009"):
-        client.arrays.get("array-000000009")
-
-
-def test_submit_sends_that_one_job_is_expected(daemon: FakeDaemon, client: Client, manifest: Path, model: Path) -> None:
-    daemon.elements = 0
-    client.submit(manifest, model)
-    assert [sent.expected for sent in daemon.submissions.values()] == [Expected.JOB]
-
-
-def test_submit_array_raises_when_daemon_refuses(
-    daemon: FakeDaemon, client: Client, manifest: Path, model: Path
-) -> None:
-    daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "this is one job, and an array is wanted here", 78))
-    with pytest.raises(RequestRefused, match="an array is wanted"):
-        client.submit_array(manifest, model)

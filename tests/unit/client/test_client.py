@@ -26,7 +26,7 @@ from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.manifest import MAX_BYTES
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.submission import SubmissionResult
+from ffdl_batch.domain.submission import Expected, SubmissionResult
 from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
@@ -36,7 +36,7 @@ def client(daemon: FakeDaemon) -> Client:
     return Client(daemon.path, start=False)
 
 
-def test_submit_uploads_model_once_and_returns_job_handle(
+def test_submit_takes_file_or_text_uploads_model_once_and_returns_job_handle(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
     first = client.submit(manifest, model, time="2h", cpus_per_task=4, hold=True, requeue=False, backend="local")
@@ -46,19 +46,15 @@ def test_submit_uploads_model_once_and_returns_job_handle(
     sent = next(iter(daemon.submissions.values()))
     assert sent.options == {"time": "2h", "cpus-per-task": "4", "hold": ""}
     assert (sent.manifest, sent.backend, sent.base_dir) == ("name: digits\n", "local", str(manifest.parent))
+    assert sent.expected is Expected.JOB
+    client.submit("name: x\nlearners: 1\n", model)
+    assert list(daemon.submissions.values())[-1].manifest == "name: x\nlearners: 1\n"
     assert sum(request.startswith("PUT") for request in daemon.requests) == 1
+    assert repr(first) == "JobHandle(id='training-000000001', warnings=(), network='none')", "without the client"
     assert first.view().id == first.id
     assert first.cancel().wish == "cancel"
     client.close()
     assert ffdl_batch.Client is Client
-
-
-def test_submit_accepts_manifest_as_text_and_handle_repr_omits_client(
-    client: Client, daemon: FakeDaemon, model: Path
-) -> None:
-    handle = client.submit("name: x\nlearners: 1\n", model)
-    assert [s.manifest for s in daemon.submissions.values()] == ["name: x\nlearners: 1\n"]
-    assert repr(handle) == "JobHandle(id='training-000000001', warnings=(), network='none')", "without the client"
 
 
 def test_submit_many_sends_200_manifests_in_two_batches_with_one_upload(
@@ -299,7 +295,7 @@ def test_submit_sends_exported_values_apart_from_option(
     assert sent.options == {"export": "MINE,TOKEN"}
 
 
-def test_submit_and_plan_report_wrong_option_as_python_keyword(
+def test_submit_and_plan_report_only_wrong_option_as_python_keyword(
     client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = "this option is not taken; --cpus-per-task is"
@@ -313,15 +309,9 @@ def test_submit_and_plan_report_wrong_option_as_python_keyword(
     daemon.refusals["/api/v1/plan"] = (422, problem)
     with pytest.raises(RequestRefused, match=r"^error: partiton: "):
         client.plan(manifest, model, partiton="gpu")
-
-
-def test_submit_keeps_text_of_manifest_findings(
-    client: Client, daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     finding = Finding(Severity.ERROR, "give --signal to train", file="m.yml", line=3, path="framework.command")
-    refusal = SubmissionResult(problem=Problem("C101", str(finding), 78, findings=(finding,)))
-    monkeypatch.setattr(daemon, "accept", lambda _: refusal)
-    with pytest.raises(RequestRefused, match="give --signal to train"):
+    problem = Problem("C101", str(finding), 78, findings=(finding,))
+    with pytest.raises(RequestRefused, match="give --signal to train"):  # of a manifest: it stays as it is
         client.submit(manifest, model)
 
 

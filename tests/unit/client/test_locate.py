@@ -27,24 +27,6 @@ def test_locate_socket_uses_tmp_without_usable_runtime_directory(tmp_path: Path,
     assert locate_socket(environ, tmp=tmp_path).path == tmp_path / f"ffdl-{os.getuid()}" / "ffdl.sock"
 
 
-def test_locate_socket_skips_runtime_directory_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    assert locate_socket({"XDG_RUNTIME_DIR": str(tmp_path)}, tmp=tmp_path).path.parent.name == f"ffdl-{uid + 1}"
-
-
-def own_tmp_dir(tmp: Path, mode: int = 0o700) -> Path:
-    directory = tmp / f"ffdl-{os.getuid()}"
-    directory.mkdir()
-    directory.chmod(mode)
-    return directory
-
-
-def test_locate_socket_uses_own_private_directory(tmp_path: Path) -> None:
-    directory = own_tmp_dir(tmp_path)
-    assert locate_socket({}, tmp=tmp_path).path == directory / "ffdl.sock"
-
-
 def refusal(tmp: Path) -> DaemonUnreachable:
     with pytest.raises(DaemonUnreachable, match="not looked for there") as caught:
         locate_socket({}, tmp=tmp)
@@ -53,9 +35,13 @@ def refusal(tmp: Path) -> DaemonUnreachable:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o710, 0o701, 0o770])
-def test_locate_socket_rejects_directory_open_to_others(tmp_path: Path, mode: int) -> None:
-    own_tmp_dir(tmp_path, mode)
-    assert f"has mode {mode:04o}" in str(refusal(tmp_path))
+def test_locate_socket_rejects_directory_open_to_others_and_uses_private_one(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / f"ffdl-{os.getuid()}"
+    directory.mkdir()
+    directory.chmod(mode)
+    assert f"has mode {mode:04o}, which lets others in" in str(refusal(tmp_path))
+    directory.chmod(0o700)
+    assert locate_socket({}, tmp=tmp_path).path == directory / "ffdl.sock"
 
 
 def test_locate_socket_rejects_link_or_file_in_place_of_directory(tmp_path: Path) -> None:
@@ -68,10 +54,13 @@ def test_locate_socket_rejects_link_or_file_in_place_of_directory(tmp_path: Path
     assert "is not a directory" in str(refusal(tmp_path))
 
 
-def test_locate_socket_rejects_directory_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_socket_skips_runtime_directory_of_other_user_and_rejects_their_directory_in_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uid = os.getuid()
-    (tmp_path / f"ffdl-{uid + 1}").mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert locate_socket({"XDG_RUNTIME_DIR": str(tmp_path)}, tmp=tmp_path).path.parent.name == f"ffdl-{uid + 1}"
+    (tmp_path / f"ffdl-{uid + 1}").mkdir(mode=0o700)
     assert f"belongs to user {uid}" in str(refusal(tmp_path))
 
 

@@ -67,14 +67,6 @@ def test_logs_returns_each_piece_of_long_line_once(client: Client, daemon: FakeD
     assert list(client.logs("a")) == daemon.lines
 
 
-def test_logs_resumes_stream_without_attempt_numbers(client: Client, daemon: FakeDaemon) -> None:
-    daemon.jobs["a"] = make_job("a")
-    daemon.lines = [LogLine(1, n, str(n)) for n in (1, 2, 3)]
-    daemon.break_log_after = 2
-    assert list(client.logs("a", follow=True)) == daemon.lines
-    assert daemon.requests == [f"{LOGS}?follow=true"] * 2
-
-
 def test_logs_resumes_broken_stream_at_read_offsets(client: Client, daemon: FakeDaemon) -> None:
     daemon.jobs["a"] = make_job("a", learners=2)
     daemon.lines = [

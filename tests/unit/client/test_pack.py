@@ -121,7 +121,7 @@ def test_open_model_rejects_link_that_leaves_tree_or_leads_nowhere(
     assert (error.problem.exit_code, said in str(error)) == (code, True)
 
 
-def test_open_model_rejects_sockets_and_pipes(short_dir: Path) -> None:
+def test_open_model_rejects_sockets_pipes_and_names_that_are_not_utf8(short_dir: Path) -> None:
     (short_dir / "train.py").write_text("x")
     os.mkfifo(short_dir / "pipe")
     assert "is a named pipe" in str(refusal_of(short_dir))
@@ -129,6 +129,9 @@ def test_open_model_rejects_sockets_and_pipes(short_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(short_dir / "sock"))
         assert "is a socket" in str(refusal_of(short_dir))
+    (short_dir / "sock").unlink()
+    (short_dir / os.fsdecode(b"caf\xe9.py")).write_text("x")
+    assert "is not UTF-8" in str(refusal_of(short_dir))
 
 
 def test_open_model_rejects_missing_empty_and_special_models(tmp_path: Path) -> None:
@@ -154,11 +157,6 @@ def test_open_model_names_unreadable_file(model: Path, monkeypatch: pytest.Monke
     error = refusal_of(model)
     assert "train.py: Permission denied" in str(error)
     assert error.problem.exit_code == 66
-
-
-def test_open_model_rejects_name_that_is_not_utf8(model: Path) -> None:
-    (model / os.fsdecode(b"caf\xe9.py")).write_text("x")
-    assert "is not UTF-8" in str(refusal_of(model))
 
 
 def test_open_model_sends_zip_unchanged(tmp_path: Path) -> None:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.views import ArrayView, JobView
-from tests.contract.daemon_rig import model_zip, submission
 from tests.unit.daemon.conftest import OWN_UID, Desk
-
-DIGEST = hashlib.sha256(model_zip()).hexdigest()
-
-
-def submit_array(desk: Desk, indexes: str = "0-2%2", key: str = "k1") -> dict[str, Any]:
-    """An array by the option of the command line; the daemon's answer."""
-    assert desk.ask("PUT", f"/api/v1/archives/{DIGEST}", model_zip()).status == 200
-    wanted = submission(key, DIGEST) | {"options": {"array": indexes}}
-    result: dict[str, Any] = desk.ask("POST", "/api/v1/jobs", {"submissions": [wanted]}).json["results"][0]
-    return result
+from tests.unit.daemon.test_routes import submit
 
 
 def view(answer: Any) -> ArrayView:
@@ -26,27 +15,22 @@ def view(answer: Any) -> ArrayView:
     return from_plain(ArrayView, answer.json["array"])
 
 
-def test_array_routes_accept_array_and_count_its_jobs(desk: Desk) -> None:
-    result = submit_array(desk)
+def test_array_routes_accept_array_count_its_jobs_and_address_them_by_index(desk: Desk) -> None:
+    result = submit(desk, options={"array": "4,2,10%2"})
     assert (len(result["elements"]), desk.pokes) == (3, ["poke"])
     array = view(desk.ask("GET", f"/api/v1/arrays/{result['id']}"))
     assert (array.elements, array.states, array.limit, array.ended) == (3, {"PENDING": 3}, 2, False)
-    assert submit_array(desk) == result, "the same request again"
-
-
-def test_array_routes_list_and_address_jobs_by_index(desk: Desk) -> None:
-    result = submit_array(desk, "4,2,10")
+    assert submit(desk, options={"array": "4,2,10%2"}) == result, "the same request again"
     jobs = desk.ask("GET", f"/api/v1/jobs?array={result['id']}").json["jobs"]
     assert [(job["id"], job["array_index"]) for job in jobs] == list(zip(result["elements"], (2, 4, 10), strict=True))
     one = desk.ask("GET", f"/api/v1/jobs/{result['id']}_4").json["job"]
     assert from_plain(JobView, one).id == result["elements"][1]
     whole = desk.ask("GET", f"/api/v1/jobs/{result['id']}")
     assert (whole.status, "is an array of jobs" in whole.json["problem"]["message"]) == (404, True)
-    assert desk.ask("GET", f"/api/v1/jobs/{result['id']}_3").status == 404
 
 
 def test_array_routes_halt_cancel_and_wait_for_all_jobs(desk: Desk) -> None:
-    array_id = submit_array(desk)["id"]
+    array_id = submit(desk, options={"array": "0-2"})["id"]
     assert not view(desk.ask("GET", f"/api/v1/arrays/{array_id}/wait?wait_s=0")).ended
     halted = view(desk.ask("POST", f"/api/v1/arrays/{array_id}/halt"))
     assert (halted.states, halted.ended) == ({"HALTED": 3}, True)
@@ -57,7 +41,7 @@ def test_array_routes_halt_cancel_and_wait_for_all_jobs(desk: Desk) -> None:
 
 
 def test_array_routes_reject_other_users_and_unknown_arrays(desk: Desk) -> None:
-    array_id = submit_array(desk)["id"]
+    array_id = submit(desk, options={"array": "0-2"})["id"]
     assert desk.ask("GET", f"/api/v1/arrays/{array_id}", uid=0).status == 200
     assert desk.ask("GET", f"/api/v1/arrays/{array_id}", uid=OWN_UID + 1).status == 403
     for method, rest in (("GET", ""), ("GET", "/wait?wait_s=0"), ("POST", "/cancel"), ("POST", "/halt")):

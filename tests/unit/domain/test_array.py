@@ -89,14 +89,9 @@ def test_expand_creates_one_element_spec_per_index() -> None:
     assert second is not None
     assert (second.array, second.name, second.limit, second.values) == (ARRAY, "digits", 2, {})
     assert element_environment(second) == {
-        "FFDL_ARRAY_ID": ARRAY,
-        "FFDL_ARRAY_INDEX": "5",
-        "SLURM_ARRAY_TASK_ID": "5",
-        "SLURM_ARRAY_TASK_COUNT": "3",
-        "SLURM_ARRAY_TASK_MIN": "2",
-        "SLURM_ARRAY_TASK_MAX": "8",
-        "SLURM_ARRAY_TASK_STEP": "3",
-    }
+        "FFDL_ARRAY_ID": ARRAY, "FFDL_ARRAY_INDEX": "5", "SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "3",
+        "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_MAX": "8", "SLURM_ARRAY_TASK_STEP": "3",
+    }  # fmt: skip
 
 
 def test_expand_sets_sweep_variables_of_each_element_and_selects_elements_by_index() -> None:

@@ -113,13 +113,6 @@ def test_advance_allows_progress_forward_only(earlier: JobState, later: JobState
         advance(later, earlier)
 
 
-@pytest.mark.parametrize("end", sorted(TERMINAL))
-@pytest.mark.parametrize("target", sorted(JobState))
-def test_terminal_state_rejects_progress_and_requeue(end: JobState, target: JobState) -> None:
-    assert not is_legal(end, target)
-    assert not is_legal(end, target, Cause.REQUEUED)
-
-
 @pytest.mark.parametrize("state", ORDER)
 def test_live_state_may_end_in_every_terminal_state(state: JobState) -> None:
     assert all(is_legal(state, end) for end in TERMINAL)

@@ -58,6 +58,8 @@ def left_with(events: Sequence[Event], **evidence: Any) -> Known:
         (at_work(ONE, two(exit_code=3), STORES), {}, True),
         (at_work(ONE, two(exit_code=139), STORES), {}, True),
         (at_work(ONE, two(exit_code=143), STORES), {}, False),
+        (at_work(ONE, two(exit_code=137), STORES), {}, False),
+        (at_work(ONE, two(exit_code=130), STORES), {}, False),
         (at_work(ONE, two(exit_code=None, signal=9), STORES), {}, False),
         (at_work(ONE, two(exit_code=137, out_of_memory=True), STORES), {}, True),
         (at_work(ONE, TWO, learner(20, EventKind.LEARNER_STARTED, 40.0)), {}, False),

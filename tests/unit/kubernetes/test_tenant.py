@@ -74,6 +74,15 @@ def test_differences_name_part_that_cluster_lacks_or_has_otherwise(found: object
     assert not list(differences(wanted, wanted))
 
 
+def test_differences_compare_amounts_and_name_what_a_list_has_more_or_less() -> None:
+    wanted = {"metadata": {}, "spec": {"hard": {"requests.memory": str(1 << 40)}}, "rules": [{"verbs": ["get"]}]}
+    same = {**wanted, "spec": {"hard": {"requests.memory": "1024Gi"}}}
+    assert not list(differences(same, wanted))
+    more = {**same, "rules": [{"verbs": ["get"]}, {"verbs": ["list"]}]}
+    assert list(differences(more, wanted)) == ["rules has beside what is wanted {'verbs': ['list']}"]
+    assert list(differences(wanted, more)) == ["rules lacks {'verbs': ['list']}"]
+
+
 def test_groups_lists_preferred_version_first() -> None:
     served = {"name": "kueue.x-k8s.io", "versions": [{"version": "v1beta1"}, {"version": "v1"}]}
     client = Mock(raw=Mock(return_value={"groups": [{**served, "preferredVersion": {"version": "v1"}}]}))

@@ -25,52 +25,28 @@ def batch(text: str) -> BatchOptions:
     return read(f"{MINIMAL}batch: {text}\n").batch
 
 
-def test_batch_block_reads_every_option() -> None:
+def test_batch_block_reads_every_option_and_survives_codec() -> None:
     job = read((CORPUS / "good" / "batch-full.yml").read_bytes())
     got = job.batch
     assert got == BatchOptions(
-        time_s=36 * 3600,
-        profile="big",
-        partition="gpu,gpu-long",
-        account="physics",
-        qos="high",
-        constraint="ib&ssd",
-        reservation="maintenance",
-        priority="100",
-        preemptible=True,
-        placement=Placement.PACK,
-        network=NetworkLevel.EGRESS,
-        egress=(Egress("data.example.org", 443), Egress("192.0.2.7", 80)),
+        time_s=36 * 3600, profile="big", partition="gpu,gpu-long", account="physics", qos="high", constraint="ib&ssd",
+        reservation="maintenance", priority="100", preemptible=True, placement=Placement.PACK,
+        network=NetworkLevel.EGRESS, egress=(Egress("data.example.org", 443), Egress("192.0.2.7", 80)),
         env={"EPOCHS": "10", "GREETING": "it's $(id) %j", "EMPTY": ""},
         secrets={"API_TOKEN": "${secret:wandb}", "OTHER": "${env:OTHER}"},
-        checkpoint=Checkpoint("USR1", 120, 600, True),
-        retry=Retry(3, 10, 2, 0, 250.5),
-        restart=Restart.LEARNER,
+        checkpoint=Checkpoint("USR1", 120, 600, True), retry=Retry(3, 10, 2, 0, 250.5), restart=Restart.LEARNER,
         roles={
             "ps": Role(1, None, 0.0, 8 * 1000**3, "", True),
             "worker": Role(3, None, None, None, "python worker.py", False),
         },
-        array="0-9%2",
-        elastic={"min_gpus": "2", "max_gpus": "8"},
+        array="0-9%2", elastic={"min_gpus": "2", "max_gpus": "8"},
         notify=Notify("me@example.org", ("END", "FAIL"), "https://hooks.example.org/x"),
-        slurm_args=("--exclusive", "--switches=1"),
-        kubernetes={"priorityClassName": "batch"},
-        nodelist="node[01-04]",
-        exclude="node05",
-        dependency="afterok:training-0a1b2c3d4",
-        begin="now+1hour",
-        hold=False,
-        requeue=True,
-        signal="USR1@120",
-        comment="a remark",
-        output="slurm-%j.out",
-    )
+        slurm_args=("--exclusive", "--switches=1"), kubernetes={"priorityClassName": "batch"},
+        nodelist="node[01-04]", exclude="node05", dependency="afterok:training-0a1b2c3d4", begin="now+1hour",
+        hold=False, requeue=True, signal="USR1@120", comment="a remark", output="slurm-%j.out",
+    )  # fmt: skip
     assert job.resources.gres == {"npu": 2}
     assert job.sources["batch.retry"] == "manifest:24"
-
-
-def test_job_spec_survives_codec_round_trip() -> None:
-    job = read((CORPUS / "good" / "batch-full.yml").read_bytes())
     assert from_plain(JobSpec, to_plain(job)) == job
 
 
@@ -88,9 +64,12 @@ def test_batch_block_equals_domain_defaults_when_empty() -> None:
         ("learners: 4", "", 4),
     ],
 )
-def test_batch_roles_determine_learner_count_and_services(learners: str, batch_text: str, count: int) -> None:
+def test_batch_roles_determine_learner_count_its_source_and_services(
+    learners: str, batch_text: str, count: int
+) -> None:
     job = read(f"{MINIMAL}{learners}\n{batch_text}\n")
     assert job.resources.learners == count
+    assert job.sources.get("learners") == ("manifest:4" if learners else "manifest:5" if batch_text else "site default")
     assert [role.service for role in job.batch.roles.values()] == [name == "ps" for name in job.batch.roles]
 
 
@@ -101,12 +80,6 @@ def test_batch_roles_reject_conflicting_learner_count() -> None:
     assert [finding.path for finding in parsed.findings if finding.severity == "error"] == ["--learners"]
 
 
-def test_batch_roles_are_recorded_as_source_of_learner_count() -> None:
-    text = MINIMAL + "batch:\n  roles: {worker: {learners: 3}}\n"
-    job = read(text)
-    assert job.sources["learners"] == job.sources["batch.roles"] == f"manifest:{MINIMAL.count(chr(10)) + 2}"
-
-
 @pytest.mark.parametrize(
     ("written", "service"), [("ps: {}", True), ("ps: {service: false}", False), ("w: {service: yes}", True)]
 )
@@ -115,11 +88,10 @@ def test_batch_role_service_flag_defaults_to_true_only_for_ps(written: str, serv
     assert next(iter(job.batch.roles.values())).service is service
 
 
-@pytest.mark.parametrize(("written", "seconds"), [
-    ("90", 5400), ("'90'", 5400), ("1:30", 90), ("1:30:00", 5400), ("1-0", 86400), ("1-2:03", 93780), ("2h30m", 9000),
-    ("45s", 45), ("'0:30'", 30),
-])  # fmt: skip
-def test_batch_time_accepts_slurm_and_unit_forms(written: str, seconds: int) -> None:
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("90", 5400), ("'90'", 5400), ("1:30", 90), ("1:30:00", 5400), ("1-0", 86400)]
+)
+def test_batch_time_is_read_as_text_and_not_as_yaml_number_or_date(written: str, seconds: int) -> None:
     assert batch(f"{{time: {written}}}").time_s == seconds
 
 
@@ -138,19 +110,18 @@ def test_batch_network_accepts_every_level(level: NetworkLevel) -> None:
         assert batch(f"{{network: {level}}}").network is level
 
 
-@pytest.mark.parametrize("text", ["example.com/npu:2", "{example.com/npu: 2}", "{example.com/npu: '2'}"])
-def test_batch_gres_accepts_full_kubernetes_resource_name(text: str) -> None:
-    assert read(f"{MINIMAL}batch: {{gres: {text if text[0] == '{' else repr(text)}}}\n").resources.gres == {
-        "example.com/npu": 2
-    }
+@pytest.mark.parametrize(
+    "text", ["'shard:2,license:matlab:1,example.com/npu:3'", "{shard: 2, 'license:matlab': '1', example.com/npu: 3}"]
+)
+def test_batch_gres_accepts_text_and_mapping_with_kubernetes_resource_names(text: str) -> None:
+    wanted = {"shard": 2, "license:matlab": 1, "example.com/npu": 3}
+    assert read(f"{MINIMAL}batch: {{gres: {text}}}\n").resources.gres == wanted
 
 
 @pytest.mark.parametrize(("text", "part"), [
     ("{time: 0}", "batch.time: a time limit must be more than zero"),
-    ("{time: soon}", "batch.time: 'soon' is not a time limit"),
     ("{time: [1]}", "batch.time: one text is needed here, not a list"),
-    ("{network: lan}", "batch.network: 'lan' is not known here (write one of auto, none, job, egress, host)"),
-    ("{network: egress}", "batch.network: level egress needs destinations"),
+    ("{network: egress}", "m.yml:4:18: error: batch.network: level egress needs destinations"),
     ("{network: {allow: ['h:1']}}", "batch.network.allow: destinations mean something at level egress only"),
     ("{network: {level: egress, allow: [h]}}", "batch.network.allow[0]: 'h' is not a destination"),
     ("{network: {level: egress, allow: ['h:99999']}}", "is not a destination"),
@@ -162,7 +133,6 @@ def test_batch_gres_accepts_full_kubernetes_resource_name(text: str) -> None:
     ("{env: {A: [x]}}", "batch.env.A: one text is needed here, not a list"),
     ("{env: [A]}", "batch.env: a mapping is needed here, not a list"),
     ('{env: {A: "a\\0b"}}', "batch.env.A: the text holds a NUL character"),
-    ("{checkpoint: {signal: KILL}}", "batch.checkpoint.signal: no program can catch KILL"),
     ("{checkpoint: {signal: NOPE}}", "batch.checkpoint.signal: 'NOPE' is not a signal"),
     ("{checkpoint: {grace_s: 1.5}}", "batch.checkpoint.grace_s: '1.5' is not a whole number"),
     ("{retry: {failures: -1}}", "batch.retry.failures: '-1' is too small (write a whole number from 0 up)"),
@@ -170,21 +140,15 @@ def test_batch_gres_accepts_full_kubernetes_resource_name(text: str) -> None:
     ("{retry: {gpu_hours: lots}}", "batch.retry.gpu_hours: 'lots' is not a number"),
     ("{retry: {gpu_hours: 1e10}}", "batch.retry.gpu_hours: '1e10' GPU-hours are more than any machine has"),
     ("{roles: {ps: {learners: 0}}}", "batch.roles.ps.learners: '0' is too small"),
-    ("{roles: {ps: {}}}", "batch.roles: every role is a service"),
     ("{roles: {worker: {service: true}}}", "batch.roles: every role is a service"),
-    ("{roles: {'a b': {}}}", "batch.roles.a b: 'a b' cannot be the name of a role"),
     ("{restart: node}", "batch.restart: 'node' is not known here (write one of job, learner)"),
     ("{roles: {ps: 2}}", "batch.roles.ps: a mapping is needed here, not a single value"),
-    ("{array: 1..3}", "batch.array: '1..3' is not a job array"),
-    ("{notify: {events: LUNCH}}", "batch.notify.events: 'LUNCH' is not an event that mail is sent for"),
-    ("{notify: {webhook: 'file:///x'}}", "batch.notify.webhook: 'file:///x' is not a web address"),
     ("{slurm: {args: '--x'}}", "batch.slurm.args: a list is needed here, not a single value"),
     ("{slurm: {args: ['-N2']}}", "'-N2' is not a long sbatch option"),
     ("{slurm: {args: ['--wrap=id']}}", "--wrap is not among the options that may be passed on"),
     ("{slurm: {args: ['--uid=0']}}", "--uid is not among the options that may be passed on"),
     ("{slurm: {args: ['--mem=1G']}}", "--mem has a key of its own (use memory)"),
     ('{slurm: {args: ["--hint=a\\nb"]}}', "holds a line break"),
-    ("{gres: 'gpu:2'}", "batch.gres: GPUs have keys of their own"),
     ("{gres: {shard: 1.5}}", "m.yml:4:23: error: batch.gres.shard: '1.5' is not a count of a resource"),
     ("{gres: {shard: -1}}", "batch.gres.shard: '-1' is not a count of a resource (write a whole number from 1 up)"),
     ("{gres: {shard: }}", "batch.gres.shard: '' is not a count of a resource"),
@@ -201,18 +165,12 @@ def test_batch_gres_accepts_full_kubernetes_resource_name(text: str) -> None:
     ("{gres: 'npu:1.5'}", "batch.gres: '1.5' is not a count of a resource"),
     ("{gres: 'npu:1,npu:2'}", "batch.gres: 'npu' is named twice"),
     ("{network: {level: egress, allow: ['a:1', '[::1]:80']}}", "m.yml:4:49: error: batch.network.allow[1]: '::1'"),
-    ("{network: {level: egress, allow: ['300.1.1.1:80']}}", ":4:42: error: batch.network.allow[0]: '300.1.1.1'"),
-    ("{network: {level: egress, allow: ['1.2.3.4.5:80']}}", "it is no IPv4 address"),
-    ("{network: {level: egress, allow: ['-foo:80']}}", "batch.network.allow[0]: '-foo', port 80, cannot be"),
-    ("{network: {level: egress, allow: ['a..b:1']}}", "batch.network.allow[0]: 'a..b', port 1, cannot be"),
     (f"{{network: {{level: egress, allow: {[f'h{n}:1' for n in range(17)]}}}}}", "batch.network.allow[16]: 17 dest"),
     ("{network: {level: egress}}", "m.yml:4:26: error: batch.network.level: level egress needs destinations"),
     ("{gres: {shard: 1, mps: 2}}", "m.yml:4:31: error: batch.gres.mps: shard, mps: shares of a GPU"),
     ("{roles: {a: {gpus: 1.5}}}", "m.yml:4:27: error: batch.roles.a.gpus: 1.5 GPUs: write a whole number"),
-    ("{dependency: later:5}", "batch.dependency: 'later' is not a kind of dependency"),
     ("{dependency: afterok}", "batch.dependency: 'afterok' names no job"),
     ("{signal: 'USR1 120'}", "batch.signal: 'USR1 120' is not sbatch's form of a signal"),
-    ('{partition: "a\\nb"}', "batch.partition: 'a\\nb' holds a line break"),
     ('{account: "a\\0"}', "batch.account: the text holds a NUL character"),
     ('{output: "a\\rb"}', "batch.output: 'a\\rb' holds a line break"),
     ("words", "batch: a mapping is needed here, not a single value"),
@@ -239,12 +197,6 @@ def test_batch_dependency_accepts_slurm_expressions(text: str) -> None:
     assert batch(f"{{dependency: '{text}'}}").dependency == text
 
 
-def test_batch_gres_accepts_text_and_mapping() -> None:
-    forms = ("'shard:2,license:matlab:1'", "{shard: 2, 'license:matlab': 1}")
-    for form in forms:
-        assert read(f"{MINIMAL}batch: {{gres: {form}}}\n").resources.gres == {"shard": 2, "license:matlab": 1}
-
-
 @pytest.mark.parametrize(("name", "whose"), [("APPTAINER_BIND", "container runtime"), ("UID", "shell")])
 def test_batch_env_rejects_variable_reserved_by_container_or_shell(name: str, whose: str) -> None:
     parsed = parse(MINIMAL + f"batch: {{env: {{{name}: x}}}}\n")
@@ -252,13 +204,9 @@ def test_batch_env_rejects_variable_reserved_by_container_or_shell(name: str, wh
     assert any(name in finding.message and whose in finding.message for finding in parsed.findings), parsed.findings
 
 
-@pytest.mark.parametrize(
-    ("batch_text", "words"),
-    [("elastic: {min_gpus: 1}", "batch.elastic: not supported yet, and no job is taken with it")],
-)
-def test_batch_elastic_warns_at_its_line_that_it_is_unsupported(batch_text: str, words: str) -> None:
-    (line,) = warnings(parse(f"{MINIMAL}batch:\n  {batch_text}\n"))
-    assert line.startswith(f"m.yml:{MINIMAL.count(chr(10)) + 2}:") and words in line
+def test_batch_elastic_warns_at_its_line_that_it_is_unsupported() -> None:
+    (line,) = warnings(parse(f"{MINIMAL}batch:\n  elastic: {{min_gpus: 1}}\n"))
+    assert line.startswith("m.yml:5:") and "batch.elastic: not supported yet, and no job is taken with it" in line
 
 
 def test_batch_options_for_other_backend_produce_a_note() -> None:

@@ -68,34 +68,24 @@ def test_learner_restart_notes_total_runs_when_combined_with_retries(batch: str,
 
 
 @pytest.mark.parametrize(
-    ("kind", "batch", "words"),
+    ("option", "kind", "batch", "words"),
     [
-        ("mount_cos", "{staging: ahead}", ""),
-        ("mount_cos", "{staging: inline, array: 0-3}", ""),
-        ("mount_cos", "{staging: ahead, array: 0-3}", "elements of an array bring their data"),
-        ("inmem_datastore", "{staging: inline}", ""),
-        ("directory", "{staging: ahead}", "nothing to bring ahead"),
+        ("staging", "mount_cos", "{staging: ahead}", ""),
+        ("staging", "mount_cos", "{staging: inline, array: 0-3}", ""),
+        ("staging", "mount_cos", "{staging: ahead, array: 0-3}", "elements of an array bring their data"),
+        ("staging", "inmem_datastore", "{staging: inline}", ""),
+        ("staging", "directory", "{staging: ahead}", "nothing to bring ahead"),
+        ("mount", "mount_cos", "{mount: always}", ""),
+        ("mount", "mount_cos", "{mount: never, staging: ahead}", ""),
+        ("mount", "mount_cos", "{mount: always, staging: ahead}", "staged ahead are not mounted"),
+        ("mount", "s3_datastore", "{mount: always}", "of a type that is mounted"),
+        ("mount", "directory", "{mount: auto}", "of a type that is mounted"),
     ],
 )
-def test_staging_option_produces_note_only_if_it_has_no_effect(kind: str, batch: str, words: str) -> None:
+def test_staging_or_mount_option_produces_note_only_if_it_has_no_effect(
+    option: str, kind: str, batch: str, words: str
+) -> None:
     connection = "{auth_url: 'https://s3.example.org', path: /d}"
     store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
-    found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if "batch.staging" in one]
-    assert (len(found), words in str(found)) == (1 if words else 0, True), found
-
-
-@pytest.mark.parametrize(
-    ("kind", "batch", "words"),
-    [
-        ("mount_cos", "{mount: always}", ""),
-        ("mount_cos", "{mount: never, staging: ahead}", ""),
-        ("mount_cos", "{mount: always, staging: ahead}", "staged ahead are not mounted"),
-        ("s3_datastore", "{mount: always}", "of a type that is mounted"),
-        ("directory", "{mount: auto}", "of a type that is mounted"),
-    ],
-)
-def test_mount_option_produces_note_only_if_it_has_no_effect(kind: str, batch: str, words: str) -> None:
-    connection = "{auth_url: 'https://s3.example.org', path: /d}"
-    store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
-    found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if "batch.mount" in one]
+    found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if f"batch.{option}" in one]
     assert (len(found), words in str(found)) == (1 if words else 0, True), found

@@ -129,8 +129,6 @@ def test_partition_option_overrides_aliased_batch_block() -> None:
     ({"gpus": "1.5"},
      "error: --gpus: 1.5 GPUs: write a whole number, or shares of a GPU below 1 (write 1, to which FfDL cut it)"),
     ({"network": "egress"}, "error: --network: level egress needs destinations (write egress:HOST:PORT)"),
-    ({"gres": "gpu:1,gpu:2"}, "error: --gres: 'gpu' is named twice (write it once)"),
-    ({"gres": "a b:1"}, "error: --gres: 'a b:1' is not a generic resource (write name[:type]:count, as gpu:v100:2)"),
     ({"gpus": "two"}, "error: --gpus: 'two' is not a number (write a number such as 2 or 0.5)"),
     ({"gpus": ":2"}, "error: --gpus: ':2' is not a number of GPUs (write [type:]number, as v100:2)"),
     ({"gpus": "1", "gres": "gpu:2"}, "error: --gpus: --gpus=1 and --gres=gpu:2 differ (give one)"),

@@ -16,25 +16,18 @@ from ffdl_batch.manifest import json_schema, literal_paths, starter_manifest
 from tests.unit.manifest.samples import MINIMAL, parse, read
 
 
-def test_json_schema_is_valid_2020_12_and_plain_json() -> None:
+def test_json_schema_is_valid_2020_12_and_plain_json_and_describes_every_key() -> None:
     schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert json.loads(json.dumps(schema)) == schema
-
-
-def test_json_schema_describes_every_key() -> None:
-    schema = json_schema()
     definitions = schema["$defs"]
     assert isinstance(definitions, dict)
     blocks = [schema, *definitions.values()]
     bare = [key for block in blocks for key, value in block["properties"].items() if not value.get("description")]
     assert bare == [] and all(block.get("description") for block in blocks)
-
-
-def test_json_schema_returns_independent_copy() -> None:
-    json_schema().clear()
-    assert "properties" in json_schema()
+    schema.clear()
+    assert "properties" in json_schema(), "each caller has a copy of its own"
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,11 @@ def test_parser_rejects_utf16_by_name(encoding: str) -> None:
     ("a: \ud800", "m.yml:1:4: error: the non-printable character U+D800 stands here "
      "(delete it, or write it as an escape in double quotes)"),
     (b"", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
-    ("# only a comment", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
-    ("--- ~\n", "m.yml: error: the manifest is empty (`ffdl init` writes one to start from)"),
     (b"PK\x03\x04\x14\x00\x80",
      "m.yml: error: this is a zip archive, not a manifest (name the manifest first, then the model)"),
     (b"\x1f\x8b\x08\x00",
      "m.yml: error: this is a gzip archive, not a manifest (name the manifest first, then the model)"),
     ("text", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is one text"),
-    ("- a\n", "m.yml:1:1: error: a manifest is a mapping of keys to values; this is a list"),
 ])  # fmt: skip
 def test_parser_rejects_input_that_is_no_manifest(raw: str | bytes, line: str) -> None:
     assert errors(parse(raw)) == [line]
@@ -66,30 +63,23 @@ def test_parser_limits_nesting_through_aliases() -> None:
 
 
 @pytest.mark.parametrize(("text", "part"), [
-    ("a: *b\n", "1:4: error: *b repeats a value that is marked &b nowhere before"),
     ("a: &a [*a]\n", "1:8: error: *a stands inside the very value that it repeats"),
     ("<<: 3\n", "<< merges mappings only"),
     ("<<: [{a: 1}, 3]\n", "<< merges mappings only"),
     ("? [a]\n: b\n", "a key must be text"),
     ("? {a: b}\n: b\n", "a key must be text"),
-    ("a: !!python/name:os.system\n", "the tag !!python/name:os.system means nothing in a manifest (delete the tag)"),
     ("a: !mine x\n", "the tag !mine means nothing"),
     ("a: !!binary eA==\n", "the tag !!binary means nothing"),
     ("!e!x a: b\n", "this tag means nothing in a manifest"),
-    ("a:\n\tb: 1\n", "2:1: error: a tab indents this line; YAML takes blanks only (replace each tab by blanks)"),
     ("a: 1\n\tb: 2\n", "2:1: error: a tab indents this line"),
     ("a: |\n\tb\n", "2:1: error: a tab indents this line"),
     ("a: @x\n", "1:4: error: a value cannot start with '@' (put the whole value in quotes)"),
     ("a: `x`\n", "a value cannot start with '`'"),
     ("a: %x\n", "a value cannot start with '%'"),
-    ("a: b: c\n", "1:5: error: a ': ' stands where it cannot"),
     ("a: 1\na b\n", "there is a key without its ':'"),
     ("a: [1, 2\nb: 3\n", "the list in [ ] is not closed; it starts on line 1"),
-    ("a: {b: 1\n", "the mapping in { } is not closed; it starts on line 1"),
-    ("a: 'b\nc: d\n", "a quote is opened and never closed; it starts on line 1"),
     ('a: "\\q"\n', "this escape is not known in double quotes"),
     ("a: >x\n  b\n", "the text after | or > must start on the next line"),
-    ("a:\n  b: 1\n c: 2\n", "3:2: error: this line does not fit the lines above it"),
     ("a: 1\n}\n", "2:1: error: this line does not fit the lines above it"),
     ("a: b\n\n  # why\n   c: 1\n   d: 2\n",
      "4:4: error: this line is indented further than line 1, which has its value already "

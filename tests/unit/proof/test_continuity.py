@@ -28,17 +28,11 @@ RECORDS = (
     Record(3, "103", "", False, None, 1075.0, 1090.0),
 )
 GOOD = Remains(
-    total=30,
-    sessions=SESSIONS,
-    records=RECORDS,
-    expected=["timeout", "node_failure"],
-    natives=["101", "102", "103"],
-    allocations=frozenset({"101", "102", "103"}),
-    weights={"w1.npy": b"a", "w2.npy": b"b"},
-    whole_weights={"w1.npy": b"a", "w2.npy": b"b"},
-    state="COMPLETED",
+    total=30, sessions=SESSIONS, records=RECORDS, expected=["timeout", "node_failure"],
+    natives=["101", "102", "103"], allocations=frozenset({"101", "102", "103"}),
+    weights={"w1.npy": b"a", "w2.npy": b"b"}, whole_weights={"w1.npy": b"a", "w2.npy": b"b"}, state="COMPLETED",
     whole_state="COMPLETED",
-)
+)  # fmt: skip
 
 
 def test_resume_proof_accepts_faultless_training_and_reports_it() -> None:

@@ -15,16 +15,10 @@ from tests.proof.data.verdict import CONTROLS, Ended, Found, Many, Moved
 
 GOOD = Found(
     jobs={"main": Ended(("COMPLETED", "000")), "expiring": Ended(("FAILED", "C103"), ("FAILED", "C103"))},
-    came=Moved(3, 30),
-    went=Moved(2, 20),
-    faults={"500 in": 4, "truncated": 1},
-    searched=100,
-    controls=dict.fromkeys(CONTROLS, True),
-    downloads={"shared": [1.0, 1.0]},
-    records=40,
-    mounts={"s3 mounted": True, "s3 brought": True},
-    many=Many(100, 2.5, 10, 0.5),
-)
+    came=Moved(3, 30), went=Moved(2, 20), faults={"500 in": 4, "truncated": 1}, searched=100,
+    controls=dict.fromkeys(CONTROLS, True), downloads={"shared": [1.0, 1.0]}, records=40,
+    mounts={"s3 mounted": True, "s3 brought": True}, many=Many(100, 2.5, 10, 0.5),
+)  # fmt: skip
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "a job failed": ({"jobs": {"main": Ended(("FAILED", "S302"))}}, "main ended as FAILED S302, not COMPLETED 000"),
     "no jobs": ({"jobs": {}}, "no job"),
@@ -36,22 +30,15 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no faults": ({"faults": {}}, "no faults"),
     "a secret": ({"secrets": ["n1:/tmp/x"]}, "a secret is in n1:/tmp/x"),
     "nothing searched": ({"searched": 0}, "nothing was searched for secrets"),
-    "a control failed": (
-        {"controls": dict.fromkeys(CONTROLS, True) | {CONTROLS[2]: False}},
-        f"no secret where one must be: {CONTROLS[2]}",
-    ),
-    "a control was not made": (
-        {"controls": dict.fromkeys(CONTROLS[1:], True)},
-        f"no secret where one must be: {CONTROLS[0]}",
-    ),
-    "downloaded by each job": (
-        {"downloads": {"shared": [2.0, 5.0]}},
-        "data set shared was downloaded 2 to 5 times per cache",
-    ),
-    "one object was not downloaded": (
-        {"downloads": {"shared": [1.0, 0.5]}},
-        "data set shared was downloaded 0.5 to 1 times per cache",
-    ),
+    "a control failed":
+        ({"controls": dict.fromkeys(CONTROLS, True) | {CONTROLS[2]: False}},
+         f"no secret where one must be: {CONTROLS[2]}"),
+    "a control was not made":
+        ({"controls": dict.fromkeys(CONTROLS[1:], True)}, f"no secret where one must be: {CONTROLS[0]}"),
+    "downloaded by each job":
+        ({"downloads": {"shared": [2.0, 5.0]}}, "data set shared was downloaded 2 to 5 times per cache"),
+    "one object was not downloaded":
+        ({"downloads": {"shared": [1.0, 0.5]}}, "data set shared was downloaded 0.5 to 1 times per cache"),
     "no object": ({"downloads": {"shared": []}}, "data set shared was downloaded 0 times per cache"),
     "no cache": ({"downloads": {}}, "no data set was cached"),
     "a record": ({"strange": ["losses: 19 records of 20"]}, "losses: 19 records of 20"),
@@ -60,7 +47,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no mounts": ({"mounts": {}}, "no store was mounted"),
     "no small files": ({"many": Many()}, "no small files"),
     "no records": ({"records": 0}, "no metrics were compared"),
-}
+}  # fmt: skip
 
 
 def test_data_proof_accepts_faultless_run() -> None:

@@ -29,25 +29,12 @@ from tests.proof.isolation.verdict import Outcome, Round, holds, report
 
 TUNNEL = Tunnel("/run/ffdl/1/net", 299, 600, 8, ("02:00:00:08:00:00", "02:00:00:08:00:01"))
 JOB = Facts(
-    level="job",
-    other="job",
-    label="bob-1",
-    secret="secret",
-    node_secret="another",
-    native="7",
-    addresses=("10.200.0.2", "10.200.1.2"),
-    target="t-bob-1",
-    pid=4242,
-    scratch=("/tmp/ffdl/learner-1/tmp/bob-1",),
-    secret_file="/home/bob/job/bob-1",
-    devices=("/dev/nvidia2",),
-    links={"n1": "fe80::1", "n2": "fe80::2"},
-    sockets={"alice": "/home/alice/ffdl.sock", "bob": "/home/bob/ffdl.sock"},
-    own_label="alice-1",
-    own_names=("learner-x-0", "learner-x-1"),
-    bound="/mnt/data/reach/reach",
-    tunnel=TUNNEL,
-)
+    level="job", other="job", label="bob-1", secret="secret", node_secret="another", native="7",
+    addresses=("10.200.0.2", "10.200.1.2"), target="t-bob-1", pid=4242, scratch=("/tmp/ffdl/learner-1/tmp/bob-1",),
+    secret_file="/home/bob/job/bob-1", devices=("/dev/nvidia2",), links={"n1": "fe80::1", "n2": "fe80::2"},
+    sockets={"alice": "/home/alice/ffdl.sock", "bob": "/home/bob/ffdl.sock"}, own_label="alice-1",
+    own_names=("learner-x-0", "learner-x-1"), bound="/mnt/data/reach/reach", tunnel=TUNNEL,
+)  # fmt: skip
 EGRESS_TUNNEL = replace(TUNNEL, more=("10.201.1.2",))
 ROUNDS = {
     "none": replace(JOB, level="none", own_names=("127.0.0.1",)),

@@ -1,4 +1,7 @@
-"""The HealthCheckProgram of slurm-configs/, rendered and run as a program over planted logs and programs."""
+"""The HealthCheckProgram of slurm-configs/, rendered and run as a program over planted logs and programs.
+
+What lasts on a node now is in a file of its own: while it does, once each, and for everybody.
+"""
 
 from __future__ import annotations
 
@@ -87,67 +90,61 @@ class Node:
     def found(self) -> list[Mapping[str, Any]]:
         return [json.loads(line) for line in self.incidents.read_text().splitlines()] if self.incidents.exists() else []
 
+    def lasting(self) -> list[Mapping[str, Any]]:
+        """What lasts now, of which it keeps a file of its own."""
+        path = self.incidents.with_name("lasting")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
     def kinds(self) -> list[str]:
         return [one["kind"] for one in self.found()]
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "device"),
-    [
-        (OFF_THE_BUS, "gpu", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 48, pid='<unknown>', DBE (double bit error)", "ecc", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 63, Row Remapper: New row marked", "ecc", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 95, pid=7, Uncontained", "ecc", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error detected on link 3", "nvlink", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 119, pid=7, Timeout waiting for RPC from GSP", "gpu", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, Graphics Exception", "gpu_program", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, MMU Fault", "gpu_program", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7", "gpu_program", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7", "gpu_program", "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00): 999, pid=7", "gpu_other", "0000:3b:00"),
-        ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "memory", "MC0"),
-        ("EDAC MC1: 1 UE memory scrubbing error on unknown memory", "memory", "MC1"),
-        ("mce: [Hardware Error]: Machine check events logged", "memory", ""),
-        ("EXT4-fs error (device sda1): ext4_find_entry:1456: inode #2: comm ls: reading directory", "disk", "sda1"),
-        ("EXT4-fs (sda1): Remounting filesystem read-only", "disk", "sda1"),
-        ("XFS (nvme0n1p1): Corruption of in-memory data (0x8) detected", "disk", "nvme0n1p1"),
-        ("nfs: server nas.example.org not responding, still trying", "nfs", "nas.example.org"),
-        ("blk_update_request: I/O error, dev sdb, sector 2048 op 0x0:(READ)", "io", "sdb"),
-        ("Buffer I/O error on dev sdb1, logical block 1, async page read", "io", "sdb1"),
-        ("Out of memory: Killed process 4321 (slurmd) total-vm:1kB", "out_of_memory", "slurmd"),
-        ("mlx5_core 0000:5e:00.0 ib0: Link down", "network", "ib0"),
-        ("ixgbe 0000:01:00.0 eth0: NIC Link is Down", "network", "eth0"),
-        ("CPU12: Package temperature above threshold, cpu clock throttled", "thermal", "CPU12"),
-    ],
-)
-def test_node_health_classifies_kernel_log_line(tmp_path: Path, line: str, kind: str, device: str) -> None:
+FINDINGS = [
+    (OFF_THE_BUS, "gpu", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 48, pid='<unknown>', DBE (double bit error)", "ecc", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 63, Row Remapper: New row marked", "ecc", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 95, pid=7, Uncontained", "ecc", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error detected on link 3", "nvlink", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 119, pid=7, Timeout waiting for RPC from GSP", "gpu", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, Graphics Exception", "gpu_program", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 31, pid=7, MMU Fault", "gpu_program", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 43, pid=7", "gpu_program", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 45, pid=7", "gpu_program", "0000:3b:00"),
+    ("NVRM: Xid (PCI:0000:3b:00): 999, pid=7", "gpu_other", "0000:3b:00"),
+    ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0", "memory", "MC0"),
+    ("EDAC MC1: 1 UE memory scrubbing error on unknown memory", "memory", "MC1"),
+    ("mce: [Hardware Error]: Machine check events logged", "memory", ""),
+    ("EXT4-fs error (device sda1): ext4_find_entry:1456: inode #2: comm ls: reading directory", "disk", "sda1"),
+    ("EXT4-fs (sda1): Remounting filesystem read-only", "disk", "sda1"),
+    ("XFS (nvme0n1p1): Corruption of in-memory data (0x8) detected", "disk", "nvme0n1p1"),
+    ("nfs: server nas.example.org not responding, still trying", "nfs", "nas.example.org"),
+    ("blk_update_request: I/O error, dev sdb, sector 2048 op 0x0:(READ)", "io", "sdb"),
+    ("Buffer I/O error on dev sdb1, logical block 1, async page read", "io", "sdb1"),
+    ("Out of memory: Killed process 4321 (slurmd) total-vm:1kB", "out_of_memory", "slurmd"),
+    ("mlx5_core 0000:5e:00.0 ib0: Link down", "network", "ib0"),
+    ("ixgbe 0000:01:00.0 eth0: NIC Link is Down", "network", "eth0"),
+    ("CPU12: Package temperature above threshold, cpu clock throttled", "thermal", "CPU12"),
+]
+"""Lines of the kernel's, each with its kind and device."""
+ORDINARY = [
+    "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB",
+    "EXT4-fs (sda1): mounted filesystem with ordered data mode",
+    "ixgbe 0000:01:00.0 eth0: NIC Link is Up 10 Gbps",
+    "nfs: server nas.example.org OK",
+    "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
+    "CPU12: Package temperature/speed normal",
+    "python3[77]: segfault at 0 ip 0 sp 0 error 4",
+]
+
+
+def test_node_health_classifies_kernel_log_lines_and_ignores_ordinary_ones(tmp_path: Path) -> None:
     node, logged_at = Node(tmp_path), time.time()
-    node.logs(line, at=logged_at)
+    node.logs(*ORDINARY, *(line for line, _, _ in FINDINGS), at=logged_at)
     node.look()
-    found = node.found()
-    assert [(one["kind"], one["device"]) for one in found] == [(kind, device)]
-    assert str(found[0]["text"]).startswith(line)
-    assert found[0]["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert abs(float(found[0]["at"]) - logged_at) < 1
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Memory cgroup out of memory: Killed process 77 (python3) total-vm:1kB",
-        "EXT4-fs (sda1): mounted filesystem with ordered data mode",
-        "ixgbe 0000:01:00.0 eth0: NIC Link is Up 10 Gbps",
-        "nfs: server nas.example.org OK",
-        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module",
-        "CPU12: Package temperature/speed normal",
-        "python3[77]: segfault at 0 ip 0 sp 0 error 4",
-    ],
-)
-def test_node_health_ignores_ordinary_kernel_log_line(tmp_path: Path, line: str) -> None:
-    node = Node(tmp_path)
-    node.logs(line)
-    node.look()
-    assert node.kinds() == []
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for found, (line, *meant) in zip(sorted(node.found(), key=lambda one: one["text"]), sorted(FINDINGS), strict=True):
+        assert found["text"].startswith(line) and [found["kind"], found["device"]] == meant
+        assert found["boot_id"] == boot_id and abs(float(found["at"]) - logged_at) < 1
 
 
 def test_node_health_reports_each_line_once_across_log_rotation(tmp_path: Path) -> None:
@@ -424,18 +421,20 @@ def test_node_health_resumes_only_node_that_it_drained(tmp_path: Path, reason: s
         assert (tmp_path / "told").read_text() == f"update nodename={NODE} state=resume\n"
 
 
-def test_node_health_keeps_finding_of_single_event_until_reboot(tmp_path: Path) -> None:
+def test_node_health_keeps_draining_event_of_kernel_log_until_reboot(tmp_path: Path) -> None:
     node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_RESUME="yes")
     node.program("scontrol", SCONTROL)
     node.write("node", f"NodeName={NODE} State=IDLE+DRAIN Reason=ffdl: gpu 0000:3b:00\n")
-    node.logs(OFF_THE_BUS)
+    node.logs(OFF_THE_BUS, "EXT4-fs error (device sda1): bad block")
     node.look()
     node.look()
+    assert [(one["kind"], one["drains"]) for one in node.lasting()] == [("gpu", True)]
     assert not (tmp_path / "told").exists()
     state_file = node.incidents.parent / "state.json"
     state_file.write_text(json.dumps(json.loads(state_file.read_text()) | {"boot_id": "an earlier one"}))
     node.log.write_text("")
     node.look()
+    assert node.lasting() == []
     assert (tmp_path / "told").read_text() == f"update nodename={NODE} state=resume\n"
 
 
@@ -467,22 +466,58 @@ def test_node_health_reports_missing_site_values_in_one_line() -> None:
     assert len(done.stderr.splitlines()) == 1 and "HEALTH_" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("HEALTH_KERNEL_LOG=dmesg", "it must be kmsg, journal, none, or the absolute path of a file"),
-        ("HEALTH_INTERVAL_S=0", "it must be a whole number from 5 to 65534"),
-        ("HEALTH_DRAIN=true", "it must be yes or no"),
-        ("HEALTH_RESUME=yes", "it resumes what HEALTH_DRAIN drained"),
-        ("HEALTH_DISKS=tmp", "it must be absolute paths"),
-    ],
-)
-def test_render_rejects_invalid_health_value_with_its_line(tmp_path: Path, line: str, message: str) -> None:
-    site = tmp_path / "site.env"
-    site.write_text(f"{line}\nACCOUNTING_STORAGE_HOST=db\n")
-    argv = [sys.executable, str(CONFIGS / "render.py"), "--values", str(CONFIGS / "values.env"), "--values", str(site)]
-    done = subprocess.run([*argv, "--out", str(tmp_path / "out")], capture_output=True, text=True, check=False)
-    assert done.returncode == 78
-    assert f"{site}:1: " in done.stderr
-    assert message in done.stderr
-    assert not (tmp_path / "out").exists()
+STALE = 'case "$*" in */shared) cat "$HERE/answer"; exit 1;; *) echo "100 2 100 50";; esac'
+
+
+def test_lasting_file_lists_condition_with_its_start_while_it_lasts(tmp_path: Path) -> None:
+    node = Node(tmp_path, HEALTH_MOUNTS="/shared", HEALTH_DISKS="/data")
+    node.program("stat", STALE)
+    node.write("answer", "stat: Stale file handle\n")
+    node.look()
+    mount, full = node.lasting()  # what drains comes first
+    assert (mount["kind"], mount["lasts"], mount["drains"], mount["device"]) == ("mount", True, True, "/shared")
+    assert (full["kind"], full["drains"]) == ("full", False)
+    (began,) = [one for one in node.found() if one["kind"] == "mount"]
+    assert {name: mount[name] for name in began} == began
+    inode = node.incidents.with_name("lasting").stat().st_ino
+    node.look_a_minute_later()
+    assert node.incidents.with_name("lasting").stat().st_ino == inode  # nothing is new: nothing is written
+    node.write("answer", "100 50 100 50\n")
+    node.look_a_minute_later()
+    assert [one["device"] for one in node.lasting()] == ["/data"]
+    node.program("stat", "echo 100 50 100 50")
+    node.look_a_minute_later()
+    assert node.incidents.with_name("lasting").read_text() == ""
+
+
+def test_lasting_file_is_readable_by_all_and_bounded(tmp_path: Path) -> None:
+    places = [f"/m{number}" for number in range(60)]
+    node = Node(tmp_path, HEALTH_MOUNTS=":".join(places))
+    node.program("stat", 'echo "Stale file handle"; exit 1')
+    node.logs(*(OFF_THE_BUS.replace("3b", f"{number:02x}") for number in range(30)))
+    node.look()
+    path = node.incidents.with_name("lasting")
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert len(node.lasting()) == 64
+
+
+def test_lasting_file_is_written_again_if_it_is_missing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.logs(OFF_THE_BUS)
+    node.look()
+    node.incidents.with_name("lasting").unlink()
+    node.look()
+    assert [one["device"] for one in node.lasting()] == ["0000:3b:00"]
+
+
+def test_lasting_file_includes_condition_remembered_by_earlier_release(tmp_path: Path) -> None:
+    node = Node(tmp_path, HEALTH_MOUNTS="/shared")
+    node.program("stat", 'echo "Stale file handle"; exit 1')
+    node.look()
+    state_file = node.incidents.with_name("state.json")
+    state = json.loads(state_file.read_text())
+    del state["lasting"], state["lasts_until_reboot"]
+    state_file.write_text(json.dumps(state))
+    node.look_a_minute_later()
+    assert [one["device"] for one in node.lasting()] == ["/shared"]
+    assert len(node.found()) == 1

@@ -108,17 +108,9 @@ def test_enter_argv_gives_user_a_clean_login_environment() -> None:
     argv = enter_argv(42, ["true"], user="alice", env={"X": "1"})
     bare = argv[argv.index("env") :]
     assert bare == [
-        "env",
-        "-i",
-        "--chdir=/home/alice",
-        "HOME=/home/alice",
-        "USER=alice",
-        "LOGNAME=alice",
-        "SHELL=/bin/bash",
-        "PATH=/opt/ffdl/venv/bin:/usr/local/bin:/usr/bin:/bin",
-        "X=1",
-        "true",
-    ]
+        "env", "-i", "--chdir=/home/alice", "HOME=/home/alice", "USER=alice", "LOGNAME=alice", "SHELL=/bin/bash",
+        "PATH=/opt/ffdl/venv/bin:/usr/local/bin:/usr/bin:/bin", "X=1", "true",
+    ]  # fmt: skip
 
 
 def test_enter_argv_rejects_unknown_user() -> None:

@@ -58,11 +58,16 @@ WRONG = [
     ("PROLOG_EPILOG_TIMEOUT_S", "never", "a whole number from 1"),
     ("APPTAINER_CONF", "apptainer.conf", "an absolute path"),
     ("APPTAINER_STARTERS", "/usr/bin/starter,/bin/starter", "absolute paths or patterns"),
+    ("HEALTH_KERNEL_LOG", "dmesg", "it must be kmsg, journal, none, or the absolute path of a file"),
+    ("HEALTH_INTERVAL_S", "0", "it must be a whole number from 5 to 65534"),
+    ("HEALTH_DRAIN", "true", "it must be yes or no"),
+    ("HEALTH_RESUME", "yes", "it resumes what HEALTH_DRAIN drained"),
+    ("HEALTH_DISKS", "tmp", "it must be absolute paths"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "said"), WRONG)
-def test_render_rejects_invalid_network_value_with_its_line(tmp_path: Path, name: str, value: str, said: str) -> None:
+def test_render_rejects_invalid_value_with_its_line(tmp_path: Path, name: str, value: str, said: str) -> None:
     done = render(tmp_path / "out", *site_values(tmp_path / "site.env", ACCOUNTING_STORAGE_HOST="db", **{name: value}))
     assert done.returncode == 78
     assert done.stderr.startswith(f"render.py: {tmp_path}/site.env:2: {name} is {value!r}: "), done.stderr

@@ -34,10 +34,6 @@ def test_suite_named_rejects_unknown_suite_and_lists_known_ones() -> None:
         suite_named("buster")
 
 
-def test_suites_have_distinct_root_file_systems() -> None:
-    assert len({Recipe.of(name).key for name in SUITES}) == len(SUITES)
-
-
 def test_suites_do_not_install_carried_apptainer_as_package() -> None:
     recipes = {name: Recipe.of(name).apptainer_suite for name in SUITES}
     assert recipes == {"sid": "sid", "trixie": "sid", "bookworm": None, "bullseye": None}

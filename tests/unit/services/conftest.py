@@ -22,12 +22,13 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.domain.submission import Submission, SubmissionResult
-from ffdl_batch.domain.views import JobView, Problem
+from ffdl_batch.domain.views import JobView, LogLine, Problem
 from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.services import log_parts
 from ffdl_batch.services.archives import receive_archive
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.logs import LogQuery, read_logs
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.query import get_job
 from ffdl_batch.services.submit import submit
@@ -136,6 +137,11 @@ class Site:
 
     def view(self, job: Job) -> JobView:
         return get_job(self.platform, self.caller, job.id)
+
+    def log_lines(self, job_id: str, **query: Any) -> list[LogLine]:
+        """What who reads the logs gets, without the signs of life between the lines."""
+        found = read_logs(self.platform, self.caller, job_id, LogQuery(**query))
+        return [line for line in found if line is not None]
 
     def attempt(self, job: Job) -> AttemptDir:
         return self.platform.root.job(job.id).attempt(max(1, job.attempt))

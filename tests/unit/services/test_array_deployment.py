@@ -11,7 +11,6 @@ from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.domain.views import Resume
-from ffdl_batch.services.arrays import get_array
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.materialize import begun_at, mark_begun, unmark_begun
@@ -52,24 +51,17 @@ def test_deployer_writes_task_table_and_marks_for_chunk(fleet: ArraySite) -> Non
     assert Path(fleet.site.platform.root.job(fleet.elements(array)[0].id).template.launch).is_file()
 
 
-def test_deployer_submits_element_with_other_resources_separately(fleet: ArraySite) -> None:
-    array = fleet.accept("array: 0-3")
-    odd = fleet.elements(array)[2]
+def test_deployer_submits_each_array_separately_and_single_jobs_and_elements_with_other_resources_alone(
+    fleet: ArraySite,
+) -> None:
+    arrays = [fleet.accept("array: 0-1", "a"), fleet.accept("array: 0-3", "b")]
+    single, odd = fleet.site.accept("c"), fleet.elements(arrays[1])[2]
     halt_job(fleet.site.platform, fleet.site.caller, odd.id)
     resume_job(fleet.site.platform, fleet.site.caller, odd.id, Resume(gpus=3))
     fleet.deploy()
-    assert set(fleet.states(array)) == {JobState.QUEUED}
-    assert fleet.sizes == [3]
-    assert "_" not in fleet.site.job(odd.id).native_id
-
-
-def test_deployer_submits_each_array_separately_and_single_jobs_alone(fleet: ArraySite) -> None:
-    arrays = [fleet.accept("array: 0-1", key) for key in ("a", "b")]
-    single = fleet.site.accept("c")
-    fleet.deploy()
-    assert fleet.sizes == [2, 2]
+    assert fleet.sizes == [2, 3]
     assert [set(fleet.states(array)) for array in arrays] == [{JobState.QUEUED}] * 2
-    assert "_" not in fleet.site.job(single.id).native_id
+    assert not any("_" in fleet.site.job(job.id).native_id for job in (single, odd))
 
 
 @pytest.mark.parametrize(("elements", "refuse"), [("5", False), ("0-2", True)])
@@ -153,7 +145,6 @@ def test_deployer_submits_elements_up_to_job_submit_limit_and_keeps_rest_pending
 
 def test_deployer_retries_array_without_marks_when_scheduler_is_unreachable(fleet: ArraySite) -> None:
     array = fleet.accept("array: 0-2")
-    get_array(fleet.site.platform, fleet.site.caller, array)
     fleet.scheduler.down = True
     for _ in range(3):
         fleet.deploy()

@@ -78,7 +78,7 @@ def test_plan_attach_returns_command_for_one_or_all_learners_of_node(site: Site,
 
 def test_plan_attach_rejects_ended_or_unknown_learner(site: Site, scheduler: Reaching) -> None:
     job = processing(site)
-    Node(site, job).begins(1).begins(2).ends(2, 7)
+    node = Node(site, job).begins(1).begins(2).ends(2, 7)
     told = refusal(site, job, 2)
     assert (told.status, told.problem.message, told.problem.cure) == (
         409,
@@ -88,11 +88,7 @@ def test_plan_attach_rejects_ended_or_unknown_learner(site: Site, scheduler: Rea
     (plan,) = plan_attach(site.platform, site.caller, job.id, None)
     assert plan.learners == (1,)
     assert (refusal(site, job, 3).status, "has learners 1 to 2" in refusal(site, job, 3).problem.message) == (400, True)
-
-
-def test_plan_attach_rejects_job_without_running_learner(site: Site, scheduler: Reaching) -> None:
-    job = processing(site)
-    Node(site, job).begins(1).begins(2).ends(2, 7).ends(1, 0)
+    node.ends(1, 0)
     assert refusal(site, job, None).problem.message == f"no learner of {job.id} runs now"
 
 
@@ -109,24 +105,22 @@ def test_plan_attach_rejects_other_users_and_administrators(site: Site, schedule
     assert refusal(site, job, caller=Caller(site.caller.uid + 1, is_admin=True)).status == 403
 
 
-@pytest.mark.parametrize("error", [InvalidRequest("pod 0 does not run"), SchedulerMissing("no cluster is configured")])
-def test_plan_attach_returns_422_when_backend_cannot_reach_learner(
-    site: Site, scheduler: Reaching, error: SchedulerError
+@pytest.mark.parametrize(
+    ("error", "status", "exit_code", "message"),
+    [
+        (InvalidRequest("pod 0 does not run"), 422, 69, "pod 0 does not run"),
+        (SchedulerMissing("no cluster is configured"), 422, 69, "no cluster is configured"),
+        (SchedulerUnreachable("Pods cannot be listed"), 503, 75, "fake does not answer: Pods cannot be listed"),
+    ],
+)
+def test_plan_attach_is_refused_for_good_only_if_scheduler_answers_that_learner_cannot_be_reached(
+    site: Site, scheduler: Reaching, error: SchedulerError, status: int, exit_code: int, message: str
 ) -> None:
     job = processing(site)
     Node(site, job).begins(1).begins(2)
     scheduler.refuses = error
     told = refusal(site, job)
-    assert (told.status, told.problem.message) == (422, str(error))
-
-
-def test_plan_attach_returns_retryable_error_when_scheduler_is_unreachable(site: Site, scheduler: Reaching) -> None:
-    job = processing(site)
-    Node(site, job).begins(1).begins(2)
-    scheduler.refuses = SchedulerUnreachable("Pods cannot be listed: refused")
-    told = refusal(site, job)
-    assert (told.status, told.problem.exit_code) == (503, 75)
-    assert told.problem.message == "fake does not answer: Pods cannot be listed: refused"
+    assert (told.status, told.problem.exit_code, told.problem.message) == (status, exit_code, message)
 
 
 def test_plan_attach_rejects_backend_without_attach_support(site: Site) -> None:

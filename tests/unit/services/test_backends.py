@@ -95,11 +95,13 @@ def fail(adapters: Adapters) -> None:
         ask(adapters, SchedulerUnreachable("Unable to contact slurm controller"))
 
 
-def test_circuit_opens_on_first_failure_and_closes_on_answer(adapters: Adapters, clock: FakeClock) -> None:
+def test_circuit_opens_on_first_failure_closes_on_answer_and_doubts_only_begin_of_first_outage(
+    adapters: Adapters, clock: FakeClock
+) -> None:
     began = clock.now()
     fail(adapters)
     (health,) = adapters.health()
-    assert (health.name, health.unreachable_since) == (NAME, began)
+    assert (health.name, health.unreachable_since, health.maybe_before) == (NAME, began, True)
     assert health.detail == "Unable to contact slurm controller"
     assert health.asked_again_at is not None and began < health.asked_again_at <= began + 1.25 * FIRST_PAUSE_S
     assert adapters.outages() == (health,)
@@ -108,7 +110,10 @@ def test_circuit_opens_on_first_failure_and_closes_on_answer(adapters: Adapters,
     clock.tick(2)
     ask(adapters)
     assert adapters.outages() == ()
-    assert adapters.health()[0].unreachable_since is None
+    (health,) = adapters.health()
+    assert (health.unreachable_since, health.maybe_before) == (None, False)
+    fail(adapters)
+    assert not adapters.outages()[0].maybe_before
 
 
 def test_circuit_keeps_outage_start_and_lengthens_pauses(adapters: Adapters, clock: FakeClock) -> None:
@@ -128,16 +133,6 @@ def test_circuit_retries_missing_scheduler_at_short_intervals(adapters: Adapters
             ask(adapters, SchedulerMissing("there is no kubeconfig"))
         assert adapters.wait_s(NAME) <= 1.25 * LOOK_PAUSE_S
         clock.tick(adapters.wait_s(NAME))
-
-
-def test_circuit_marks_first_outage_of_daemon_as_possibly_older(adapters: Adapters, clock: FakeClock) -> None:
-    fail(adapters)
-    assert adapters.outages()[0].maybe_before
-    clock.tick(2)
-    ask(adapters)
-    assert not adapters.health()[0].maybe_before
-    fail(adapters)
-    assert not adapters.outages()[0].maybe_before
 
 
 class Accounted(Site):
@@ -184,25 +179,22 @@ def test_circuit_opens_only_for_errors_that_mean_no_answer(
 
 
 @pytest.mark.parametrize(
-    ("failure", "is_out"), [(TooMany("no room"), False), (InvalidRequest("no"), False), (NotNow("busy"), True)]
+    ("failure", "is_out", "may_ask"),
+    [
+        (TooMany("no room"), False, True),
+        (InvalidRequest("no"), False, True),
+        (NotNow("busy"), True, True),
+        (NotTaken("fork: Cannot allocate memory"), True, False),
+    ],
 )
-def test_circuit_closes_on_rejection_but_not_on_busy_error(
-    adapters: Adapters, clock: FakeClock, failure: Exception, is_out: bool
+def test_circuit_closes_on_rejection_and_counts_failed_submission_but_not_busy_error_as_failure(
+    adapters: Adapters, clock: FakeClock, failure: Exception, is_out: bool, may_ask: bool
 ) -> None:
     fail(adapters)
     clock.tick(60)
     with pytest.raises(type(failure)):
         ask(adapters, failure)
-    assert adapters.is_out(NAME) is is_out
-    assert adapters.may_ask(NAME)
-
-
-def test_circuit_counts_failed_submission_as_failure_during_outage(adapters: Adapters, clock: FakeClock) -> None:
-    fail(adapters)
-    clock.tick(60)
-    with pytest.raises(NotTaken):
-        ask(adapters, NotTaken("fork: Cannot allocate memory"))
-    assert adapters.is_out(NAME) and not adapters.may_ask(NAME)
+    assert (adapters.is_out(NAME), adapters.may_ask(NAME)) == (is_out, may_ask)
 
 
 def test_circuit_logs_outage_with_growing_gaps_and_its_end_once(
@@ -257,19 +249,6 @@ def test_circuit_admits_one_caller_after_pause(adapters: Adapters, clock: FakeCl
         assert sorted(result.result() for result in results) == ["asked"] + ["left alone"] * 7
     assert len(asked) == 1
     assert adapters.may_ask(NAME) and not adapters.is_out(NAME)
-
-
-def test_circuit_counts_concurrent_failures_as_one(adapters: Adapters) -> None:
-    together = threading.Barrier(8)
-
-    def come(_: int) -> None:
-        with pytest.raises(SchedulerUnreachable), adapters.asking(NAME):
-            together.wait(30)
-            raise SchedulerUnreachable("no answer")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(come, range(8)))
-    assert adapters.wait_s(NAME) <= 1.25 * FIRST_PAUSE_S
 
 
 def test_circuit_is_separate_for_each_backend(adapters: Adapters) -> None:

@@ -23,9 +23,8 @@ from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.services.tree import FRESH_S, Tree
 from ffdl_batch.services.watch import SETTLE_S, Watcher
 from ffdl_batch.store import DatabaseMissing, StoreError
-from tests.fakes.clock import FakeClock
 from tests.unit.services.conftest import Site
-from tests.unit.store.jobs import add_job, applied, steps
+from tests.unit.store.jobs import add_job, applied, deploying, steps
 
 
 def settings_of(place: Path, database_url: str) -> Settings:
@@ -82,6 +81,21 @@ def test_open_platform_rejects_other_jobs_dir_while_another_daemon_holds_a_lease
     platform.store.release_lease("watcher", token)
     platform.close()
     opened(other_tree)
+
+
+def test_open_platform_rejects_missing_jobs_directory_if_jobs_are_live(first: Settings) -> None:
+    opened(first)
+    jobs = Path(first.jobs_dir, "jobs")
+    jobs.rmdir()
+    platform = open_platform(first)  # no job is missing
+    assert jobs.is_dir()
+    job, token = deploying(platform.store)
+    applied(platform.store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
+    platform.close()
+    jobs.rmdir()
+    with pytest.raises(FileNotFoundError, match="though jobs live in it"):
+        open_platform(first)
+    assert not jobs.exists()
 
 
 def test_open_platform_accepts_moved_jobs_tree(first: Settings, tmp_path: Path) -> None:
@@ -310,23 +324,3 @@ def test_saved_checkpoint_raises_if_file_server_fails(site: Site, monkeypatch: p
         patch.setattr(Path, "lstat", fail)
         with pytest.raises(OSError, match="broken"):
             saved_checkpoint(attempt, str(checkpoints))
-
-
-def test_open_platform_rejects_missing_jobs_directory_if_jobs_are_live(tmp_path: Path) -> None:
-    environ = {
-        "HOME": str(tmp_path),
-        "FFDL_STATE_DIR": str(tmp_path / "state"),
-        "FFDL_JOBS_DIR": str(tmp_path / "tree"),
-    }
-    settings = load_settings(cwd=tmp_path, environ=environ)
-    open_platform(settings, FakeClock()).close()
-    jobs = tmp_path / "tree" / "jobs"
-    jobs.rmdir()
-    open_platform(settings, FakeClock()).close()  # nobody's job is missing
-    assert jobs.is_dir()
-    jobs.rmdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ffdl_batch.store.Store.live_backends", lambda _: ["slurm"])
-        with pytest.raises(FileNotFoundError, match="though jobs live in it"):
-            open_platform(settings, FakeClock())
-    assert not jobs.exists()

@@ -30,12 +30,9 @@ from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 
 
-@pytest.mark.parametrize("saved", [False, True])
-def test_watcher_explains_wait_for_final_record_until_it_times_out(site: Site, saved: bool) -> None:
+def test_watcher_explains_wait_for_final_record_until_it_times_out(site: Site) -> None:
     """A head that was killed says nothing; a record of it might still become visible on a shared file system."""
-    job, head = at_work(site)
-    if saved:
-        head.saves()
+    job, _ = at_work(site)
     site.scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
     for _ in range(2):
         site.watch()
@@ -44,13 +41,6 @@ def test_watcher_explains_wait_for_final_record_until_it_times_out(site: Site, s
     site.clock.tick(SETTLE_S + 1)
     site.watch()
     assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.PENDING, "")
-
-
-def test_watcher_completes_job_at_once_if_final_record_exists(site: Site) -> None:
-    job, head = at_work(site)
-    head.ends(Outcome.COMPLETED)
-    site.end(job, EndCause.SUCCESS)
-    assert (site.job(job.id).state, site.job(job.id).pending_reason) == (JobState.COMPLETED, "")
 
 
 def test_watcher_follows_continuation_of_head_without_scheduler_end(site: Site) -> None:
@@ -73,30 +63,6 @@ def test_watcher_follows_continuation_of_head_without_scheduler_end(site: Site) 
     moved = site.platform.store.history(job.id)[-2]
     assert (moved.cause, moved.attempt) == ("requeued", 2)
     assert "checkpoint confirmed" in moved.message
-
-
-def test_watcher_records_all_attempts_that_passed_without_daemon(site: Site) -> None:
-    job = site.deployed()
-    site.head(job).starts()
-    site.head(job).goes_on()
-    for number in (2, 3):
-        site.scheduler.accept(f"{job.id}-{number}")  # type: ignore[arg-type]
-    site.watch()
-    site.deploy()
-    site.head(job).starts()
-    site.head(job).begins_successor()
-    site.head(job).goes_on(Spent(timeouts=2))
-    site.watch()
-    site.deploy()
-    last = site.head(job)
-    last.starts()
-    last.stores()
-    last.ends(Outcome.COMPLETED, exit_code=0)
-    site.end(last.job, EndCause.SUCCESS)
-    after = site.job(job.id)
-    assert (after.state, after.attempt, after.spent) == (JobState.COMPLETED, 3, Spent(timeouts=2))
-    assert [a.interruption for a in site.platform.store.attempts(job.id)] == ["timeout", "timeout", ""]
-    assert len(site.scheduler.submitted) == 3
 
 
 def test_deployer_submits_successor_after_handover_timeout(site: Site) -> None:
@@ -128,13 +94,6 @@ def test_watcher_continues_preempted_job_from_its_results(site: Site) -> None:
     assert (template.attempt, template.token) == (3, f"{job.id}-next")
     assert Path(site.platform.root.job(job.id).template.launch).is_file()
     assert read_control(site.platform.root.job(job.id).attempt(1)).attempt == 2
-
-
-def test_watcher_excludes_failed_node_from_next_attempt(site: Site) -> None:
-    job, _ = at_work(site)
-    assert end(site, job, EndCause.NODE_FAIL).overrides.exclude == ("n1",)
-    site.deploy()
-    assert site.scheduler.planned[-1].spec.batch.exclude == "n1"
 
 
 def test_watcher_excludes_no_node_if_backend_cannot_avoid_nodes(site: Site) -> None:
@@ -176,9 +135,10 @@ def test_watcher_counts_gpu_time_until_last_heartbeat_without_scheduler_times(si
     assert (attempt.ended_at, attempt.gpu_seconds, site.job(job.id).spent.gpu_seconds) == (head.at, 90.0, 90.0)
 
 
-def test_deployer_removes_node_exclusion_when_scheduler_rejects_it(site: Site) -> None:
+def test_deployer_removes_exclusion_of_failed_node_when_scheduler_rejects_it(site: Site) -> None:
     job, _ = at_work(site)
-    end(site, job, EndCause.NODE_FAIL)
+    assert end(site, job, EndCause.NODE_FAIL).overrides.exclude == ("n1",)
+    assert site.platform.store.history(job.id)[-1].error_code == "S110"
     site.scheduler.refuse = "Requested node configuration is not available"
     site.deploy()
     assert site.job(job.id).state is JobState.DEPLOYING
@@ -192,26 +152,25 @@ OVER = "^the time limit was reached.*{}.*, so the chain ends here$"
 
 
 @pytest.mark.parametrize(
-    ("retry", "saved", "cause", "code", "message"),
+    ("retry", "cause", "code", "message"),
     [
-        ("", False, EndCause.TIMEOUT, "C203", OVER.format("the same point again")),
-        ("", True, EndCause.TIMEOUT, "C203", OVER.format("where the manifest gives batch.retry.timeouts")),
-        ("timeouts: 3", True, EndCause.TIMEOUT, "", ""),
-        ("preemptions: 0", True, EndCause.PREEMPTED, "S111", "batch.retry.preemptions allows 0"),
+        ("", EndCause.TIMEOUT, "C203", OVER.format("where the manifest gives batch.retry.timeouts")),
+        ("timeouts: 3", EndCause.TIMEOUT, "", ""),
+        ("preemptions: 0", EndCause.PREEMPTED, "S111", "batch.retry.preemptions allows 0"),
     ],
 )
-def test_watcher_continues_job_only_with_saved_checkpoint_within_manifest_budget(
-    site: Site, retry: str, saved: bool, cause: EndCause, code: str, message: str
+def test_watcher_continues_job_with_saved_checkpoint_only_within_manifest_budget(
+    site: Site, retry: str, cause: EndCause, code: str, message: str
 ) -> None:
     job, head = at_work(site, retry)
-    if saved:
-        head.saves()
+    head.saves()
     after = end(site, job, cause)
     if not code:
         assert after.state is JobState.PENDING
         return
     assert (after.state, after.error_code) == (JobState.FAILED, code)
     assert re.search(message, after.message), after.message
+    assert site.platform.store.attempts(job.id)[0].owed, "its results were not stored"
 
 
 def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **record: object) -> Job:
@@ -219,14 +178,6 @@ def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **rec
     job, head = at_work(site, retry)
     head.ends(outcome, **record)
     return end(site, job, cause)
-
-
-@pytest.mark.parametrize(("retry", "state"), [("failures: 0", JobState.FAILED), ("failures: 1", JobState.PENDING)])
-def test_watcher_retries_failed_attempt_only_within_manifest_budget(site: Site, retry: str, state: JobState) -> None:
-    record: dict[str, Any] = {"error_code": "C201", "message": "learner 1 ended with exit code 3", "exit_code": 3}
-    job = judged(site, EndCause.FAILURE, Outcome.FAILED, retry, **record)
-    assert job.state is state
-    assert site.platform.store.attempts(job.id)[0].interruption == "failure"
 
 
 def test_watcher_accepts_decision_of_head_not_to_continue(site: Site) -> None:
@@ -324,24 +275,18 @@ def test_watcher_records_requeue_as_preemption_after_final_record_of_head(site: 
     assert attempt.restarts == (RestartView(entry.at, entry.message),)
 
 
-def test_watcher_records_requeue_as_node_failure_when_controllers_are_silent(site: Site) -> None:
+def test_watcher_excludes_node_of_requeued_job_once_controllers_are_silent_until_job_fits_no_other_node(
+    site: Site,
+) -> None:
     head = requeued(site)
     site.clock.tick(QUIET_S - 1.0)
     site.watch()
     assert site.job(head.job.id).state is JobState.PROCESSING
     site.clock.tick(2.0)
     site.watch()
-    after = site.job(head.job.id)
+    after, native = site.job(head.job.id), NativeId(head.job.native_id)
     assert (after.state, after.spent.node_failures) == (JobState.QUEUED, 1)
-    assert (after.overrides.exclude, site.scheduler.avoided) == (("n1",), [(NativeId(head.job.native_id), ("n1",))])
-
-
-def test_watcher_removes_node_exclusion_if_job_fits_no_other_node(site: Site) -> None:
-    head = requeued(site)
-    site.clock.tick(QUIET_S + 1.0)
-    site.watch()
-    native = NativeId(head.job.native_id)
-    assert site.job(head.job.id).overrides.exclude == ("n1",)
+    assert (after.overrides.exclude, site.scheduler.avoided) == (("n1",), [(native, ("n1",))])
     site.scheduler.wait(native, "BadConstraints", restarts=1, nowhere=True)
     site.watch()
     after = site.job(head.job.id)
@@ -374,26 +319,12 @@ def test_watcher_cancels_held_job_that_cannot_continue(site: Site) -> None:
     assert read_control(site.attempt(job)).wish == "cancel"
 
 
-def test_watcher_never_retries_job_cancelled_outside_ffdl(site: Site) -> None:
-    job, head = at_work(site)
-    head.saves()
-    head.ends(Outcome.CANCELLED, message="ended from outside")
-    assert end(site, job, EndCause.CANCELLED).state is JobState.CANCELLED
-
-
 def test_watcher_completes_job_with_stored_results_after_head_died(site: Site) -> None:
     job, head = at_work(site)
     head.stores()
     after = end(site, job, EndCause.NODE_FAIL)
     assert (after.state, "left no final record" in after.warnings[-1]) == (JobState.COMPLETED, True)
     assert not site.platform.store.attempts(job.id)[0].owed
-
-
-def test_watcher_records_pending_upload_when_results_were_not_stored(site: Site) -> None:
-    job, _ = at_work(site, "node_failures: 0")
-    end(site, job, EndCause.NODE_FAIL)
-    (attempt,) = site.platform.store.attempts(job.id)
-    assert (attempt.owed, attempt.interruption) == (True, "node_failure")
 
 
 def test_watcher_shows_suspension_as_pending_reason_and_keeps_state(site: Site) -> None:
@@ -407,20 +338,16 @@ def test_watcher_shows_suspension_as_pending_reason_and_keeps_state(site: Site) 
     assert site.job(job.id).pending_reason == ""
 
 
-@pytest.mark.parametrize(("given", "gpu_seconds"), [(False, 100.0), (True, 400.0)])
-def test_watcher_counts_gpu_time_from_scheduler_times_and_gpus_of_launch_file(
-    site: Site, given: bool, gpu_seconds: float
-) -> None:
+def test_watcher_counts_gpu_time_from_scheduler_times_and_gpus_of_launch_file(site: Site) -> None:
     """Each node is asked for what the fullest one needs, so they may be more than those of all learners."""
     job, _ = at_work(site)
-    if given:
-        command, succession = LearnerCommand(("x",), {}), Succession("/j/template", gpus=4.0)
-        launch = LaunchFile(job.id, 1, f"{job.id}-1", "/j", "/j/a", "/d", command, succession=succession)
-        Path(site.attempt(job).launch).write_text(encode(launch))
+    command, succession = LearnerCommand(("x",), {}), Succession("/j/template", gpus=4.0)
+    launch = LaunchFile(job.id, 1, f"{job.id}-1", "/j", "/j/a", "/d", command, succession=succession)
+    Path(site.attempt(job).launch).write_text(encode(launch))
     site.end(job, EndCause.PREEMPTED, started=site.clock.now() - 100)
     site.clock.tick(SETTLE_S + 1)
     site.watch()
-    assert site.job(job.id).spent.gpu_seconds == gpu_seconds
+    assert site.job(job.id).spent.gpu_seconds == 400.0
 
 
 @pytest.mark.parametrize(

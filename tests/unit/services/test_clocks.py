@@ -15,7 +15,7 @@ from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.job import HistoryEntry, Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.services.clocks import ASK_EVERY_S, SharedClock, SteadyClock, file_time
 from ffdl_batch.services.deploy import Deployer
@@ -44,7 +44,7 @@ class HostClock:
         return self.true.now() - self.started_at
 
 
-@pytest.mark.parametrize("wrong_s", [-300.0, 0.0, 300.0])
+@pytest.mark.parametrize("wrong_s", [-300.0, 300.0])
 def test_shared_clock_follows_database_when_host_clock_is_wrong_or_jumps(wrong_s: float) -> None:
     true = FakeClock()
     host = HostClock(true, wrong_s)
@@ -120,7 +120,7 @@ def test_daemons_with_different_clocks_write_one_consistent_history(site: Site) 
         assert list_jobs(here.platform, here.caller, since=began + 1) == []
 
 
-@pytest.mark.parametrize("wrong_s", [-600.0, 0.0, 600.0])
+@pytest.mark.parametrize("wrong_s", [-600.0, 600.0])
 @pytest.mark.parametrize("server_wrong_s", [-1200.0, 1200.0])
 def test_deployer_measures_age_of_lost_request_by_file_and_database_clocks(
     site: Site, wrong_s: float, server_wrong_s: float
@@ -215,7 +215,9 @@ def test_watcher_dates_continuation_by_head_controllers_after_daemon_outage(site
     last.ends(Outcome.COMPLETED, exit_code=0)
     site.scheduler.end(second, EndCause.SUCCESS, start + 201)
     site.watch()
+    assert (site.job(job.id).spent, len(site.scheduler.submitted)) == (Spent(timeouts=1), 2)
     first, then = site.platform.store.attempts(job.id)
+    assert (first.interruption, then.interruption) == ("timeout", "")
     assert (first.ended_at, then.created_at, then.submitted_at) == (start + 100, start + 100, start + 100)
     assert (then.ended_at, site.job(job.id).ended_at) == (start + 200, start + 200)
     assert [(row.state, row.attempt, row.at - start) for row in history(site, job)[3:]] == [
@@ -248,18 +250,13 @@ def test_watcher_dates_preempted_attempt_by_scheduler_end_time(site: Site) -> No
     assert site.platform.store.attempts(job.id)[0].ended_at == start + 500
 
 
-@pytest.mark.parametrize("has_final", [True, False])
-def test_watcher_dates_end_of_forgotten_job_by_final_record_or_heartbeat(site: Site, has_final: bool) -> None:
-    """It is the head's, else the last sign of life that its controllers left."""
+def test_watcher_dates_end_of_forgotten_job_without_final_record_by_heartbeat(site: Site) -> None:
     job = site.deployed()
     start = site.clock.now()
     head = head_at(site, job, start + 10)
     head.starts()
     head.at = start + 70
     head.beats()
-    if has_final:
-        head.at = start + 60
-        head.ends(Outcome.FAILED, error_code="C201", message="learner 1 ended with exit code 3", exit_code=3)
     native = NativeId(job.native_id)
     del site.scheduler.seen[native]
     site.scheduler.forgotten.add(native)
@@ -268,8 +265,7 @@ def test_watcher_dates_end_of_forgotten_job_by_final_record_or_heartbeat(site: S
         site.watch()
         site.clock.tick(ACCOUNTING_LAG_S)
     row = history(site, job)[-1]
-    assert row.state is (JobState.FAILED if has_final else JobState.PENDING)
-    assert row.at - start == (60.0 if has_final else 70.0)
+    assert (row.state, row.at - start) == (JobState.PENDING, 70.0)
     assert site.platform.store.attempts(job.id)[0].ended_at == row.at
 
 
@@ -291,44 +287,6 @@ def test_watcher_dates_storing_by_learner_end_marker_within_known_bounds(
     passed = [(row.state, row.at - start) for row in history(site, job)[-2:]]
     assert passed == [(JobState.PROCESSING, 10.0), (JobState.STORING, dated_s)]
     assert site.platform.store.attempts(job.id)[0].ended_at == start + 50
-
-
-def test_watcher_dates_requeued_job_by_its_second_submission(site: Site) -> None:
-    job = site.deployed()
-    start, native = site.clock.now(), NativeId(job.native_id)
-    head_at(site, job, start + 10).starts()
-    site.scheduler.run(native)
-    site.clock.tick(11)
-    site.watch()
-    head_at(site, job, start + 400).starts(restart=1)
-    site.scheduler.seen[native] = Observation(
-        Phase.RUNNING, "RUNNING", nodes="n2", restarts=1, submitted_at=start + 300, started_at=start + 390
-    )
-    site.clock.tick(LATER_S)
-    site.watch()
-    assert [(row.state, row.at - start) for row in history(site, job)[-3:]] == [
-        (JobState.PROCESSING, 10.0),
-        (JobState.QUEUED, 300.0),
-        (JobState.PROCESSING, 400.0),
-    ]
-
-
-@pytest.mark.parametrize("skew_s", [-3600.0, 3600.0])
-def test_watcher_limits_times_of_skewed_node_clock_to_observed_bounds(site: Site, skew_s: float) -> None:
-    job = site.deployed()
-    start, native = site.clock.now(), NativeId(job.native_id)
-    head_at(site, job, start + 10 + skew_s).starts()
-    site.clock.tick(11)
-    site.watch(full=False)
-    last = head_at(site, job, start + 100 + skew_s)
-    last.stores()
-    last.ends(Outcome.COMPLETED, exit_code=0)
-    site.scheduler.end(native, EndCause.SUCCESS, start + 101)
-    site.clock.tick(LATER_S)
-    site.watch()
-    rows = history(site, job)
-    assert rows[-1].state is JobState.COMPLETED
-    assert all(start <= row.at <= start + 102 for row in rows)
 
 
 def test_watcher_dates_continuation_no_later_than_now_when_node_clock_is_ahead(site: Site) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.materialize import begun_at
@@ -17,29 +15,24 @@ from ffdl_batch.store import Store
 from tests.unit.services.conftest import MANIFEST, Site
 
 
-def test_deployer_submits_job_once_under_its_token(site: Site) -> None:
+def test_deployer_submits_job_once_under_its_token_and_writes_template_for_next_attempt(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Store, "renew", lambda *_: asked.append("renew"))
+    monkeypatch.setattr(Store, "release", lambda *_: asked.append("release"))
     job = site.deployed()
     assert site.states(job) == ["PENDING", "DEPLOYING", "QUEUED"]
     assert [(str(n), t) for n, t in site.scheduler.submitted] == [(job.native_id, f"{job.id}-1")]
     assert job.network == "none"
     assert Path(site.attempt(job).launch).is_file()
     assert Path(site.platform.root.job(job.id).model_archive).is_file()
+    template = site.platform.root.job(job.id).template
+    assert f"{job.id}-next" in Path(template.launch).read_text()
+    assert Path(template.path).stat().st_mode & 0o777 == 0o700
+    assert [(r.attempt, r.attempt_dir) for r in site.scheduler.planned[-2:]] == [(1, site.attempt(job)), (2, template)]
     assert site.deploy() == 0
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (InvalidRequest("Invalid account or account/partition combination specified"), "S101"),
-        (NoResources("no node holds it"), "S100"),
-    ],
-)
-def test_deployer_fails_job_with_rejection_message_of_scheduler(
-    site: Site, monkeypatch: pytest.MonkeyPatch, error: InvalidRequest, code: str
-) -> None:
-    monkeypatch.setattr(site.scheduler, "submit", Mock(side_effect=error))
-    job = site.deployed()
-    assert (job.state, job.error_code, job.message) == (JobState.FAILED, code, str(error))
+    assert asked == [], "its lease went with the last write"
 
 
 def test_deployer_keeps_job_deploying_until_unreachable_scheduler_answers(site: Site) -> None:
@@ -152,17 +145,6 @@ def test_deployer_submits_job_once_after_crash_at_any_step(site: Site, step: str
     assert len(site.scheduler.submitted) == 1
 
 
-def test_deployer_takes_job_of_another_daemon_only_after_lease_expires(site: Site) -> None:
-    job = site.accept()
-    first = site.platform.store.claim_deployable("other daemon", limit=10, lease_s=30)
-    assert [leased.job.id for leased in first] == [job.id]
-    assert site.deploy() == 0
-    site.clock.tick(31)
-    assert site.deploy() == 1
-    stale = site.platform.store.begin_attempt(first[0].job, first[0].lease_token, site.clock.now())
-    assert stale is None
-
-
 def test_cancel_ends_job_at_once_before_deployment(site: Site) -> None:
     assert cancel_job(site.platform, site.caller, site.accept().id).state == "CANCELLED"
     assert site.deploy() == 0
@@ -174,14 +156,6 @@ def test_deployer_adopts_uncertain_submission_despite_requested_cancel(site: Sit
     cancel_job(site.platform, site.caller, job.id)
     site.deploy()
     assert (site.job(job.id).state, site.job(job.id).wish) == (JobState.QUEUED, "cancel")
-
-
-def test_deployer_writes_template_for_next_attempt(site: Site) -> None:
-    job = site.deployed()
-    template = site.platform.root.job(job.id).template
-    assert f"{job.id}-next" in Path(template.launch).read_text()
-    assert Path(template.path).stat().st_mode & 0o777 == 0o700
-    assert [(r.attempt, r.attempt_dir) for r in site.scheduler.planned[-2:]] == [(1, site.attempt(job)), (2, template)]
 
 
 def test_deployer_removes_template_if_heads_of_backend_cannot_continue(site: Site) -> None:
@@ -210,14 +184,6 @@ def test_deployer_drops_hold_and_begin_time_from_next_attempt_template(site: Sit
     assert (first.spec.batch.hold, first.spec.batch.begin) == (True, "now+1hour")
     assert (template.spec.batch.hold, template.spec.batch.begin) == (False, "")
     assert site.job(job.id).state is JobState.QUEUED
-
-
-def test_deployer_submits_job_without_renewing_or_releasing_lease(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(Store, "renew", lambda *_: asked.append("renew"))
-    monkeypatch.setattr(Store, "release", lambda *_: asked.append("release"))
-    assert site.deployed().state is JobState.QUEUED
-    assert asked == []
 
 
 def test_deployer_submits_job_when_lease_expired_while_writing_files(site: Site) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint, Spent
+from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.events import GoesOn, Outcome
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
@@ -105,10 +105,9 @@ def test_drill_clears_record_when_halt_request_is_rejected(
     assert read_control(site.attempt(job)) == Control(1)
 
 
-@pytest.mark.parametrize("event", ["halt", "timeout", "preempt", "node-fail"])
-def test_drill_rejects_job_that_is_not_processing(site: Site, scheduler: Signalled, event: str) -> None:
+def test_drill_rejects_job_that_is_not_processing(site: Site, scheduler: Signalled) -> None:
     job = site.deployed()
-    assert refused(site, job, event, "in PROCESSING only") == (409, 1)
+    assert refused(site, job, "halt", "in PROCESSING only") == (409, 1)
     assert site.job(job.id) == job
     assert scheduler.signals == []
 
@@ -119,14 +118,13 @@ def test_drill_rejects_unknown_event(site: Site, scheduler: Signalled) -> None:
     assert scheduler.signals == []
 
 
-@pytest.mark.parametrize("event", ["preempt", "node-fail", "timeout"])
-def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Signalled, event: str) -> None:
+def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Signalled) -> None:
     job = processing(site)
     scheduler.down = True
-    assert refused(site, job, event, "nothing was played") == (503, 75)
+    assert refused(site, job, "preempt", "nothing was played") == (503, 75)
     site.clock.tick(60)  # else it is left alone
     scheduler.down, scheduler.refuse_signal = False, "Access/permission denied"
-    refused(site, job, event, "Access/permission denied")
+    refused(site, job, "preempt", "Access/permission denied")
     assert read_control(site.attempt(job)) == Control(1)
 
 
@@ -145,25 +143,17 @@ def test_drill_reports_other_users_job_as_unknown(site: Site, scheduler: Signall
     assert scheduler.signals == []
 
 
-@pytest.mark.parametrize(
-    ("event", "outcome", "why", "said"),
-    [
-        ("preempt", Outcome.CANCELLED, "preemption", "a drill played a preemption"),
-        ("node-fail", Outcome.FAILED, "node_failure", "a drill played a node failure"),
-    ],
-)
-def test_watcher_records_drilled_interruption_without_charging_retry_budget(
-    site: Site, event: str, outcome: Outcome, why: str, said: str
-) -> None:
+def test_watcher_records_drilled_interruption_without_charging_retry_budget(site: Site) -> None:
     job, head = at_work(site)
     head.saves()
-    write_control(site.platform.root, job, drill=Drill(event))
-    head.ends(outcome, error_code="S106", stored=False)
+    write_control(site.platform.root, job, drill=Drill.NODE_FAIL)
+    head.ends(Outcome.FAILED, error_code="S106", stored=False)
     after = end(site, job, EndCause.FAILURE)
     assert (after.state, after.spent.preemptions, after.spent.node_failures) == (JobState.PENDING, 0, 0)
     (attempt,) = site.platform.store.attempts(job.id)
-    assert (attempt.interruption, attempt.played) == (why, True)
-    assert site.platform.store.history(job.id)[-1].message == f"{said}; a checkpoint was saved"
+    assert (attempt.interruption, attempt.played) == ("node_failure", True)
+    said = "a drill played a node failure; a checkpoint was saved"
+    assert site.platform.store.history(job.id)[-1].message == said
 
 
 @pytest.mark.parametrize("event", ["", "halt"], ids=["in earnest", "played"])
@@ -201,16 +191,6 @@ def test_watcher_records_drilled_time_limit_without_charging_retry_budget(site: 
     assert (after.state, after.attempt, after.spent) == (JobState.DEPLOYING, 2, spent)
     first = site.platform.store.attempts(job.id)[0]
     assert (first.interruption, first.played) == ("timeout", True)
-    assert site.platform.store.history(job.id)[-1].message == message
-
-
-def test_watcher_continues_after_drilled_time_limit_when_head_could_not_submit(site: Site) -> None:
-    job, head = at_work(site)
-    message = "a drill played a time limit; checkpoint confirmed after 2.0 s; sbatch ended with 1"
-    saved = Checkpoint(asked=True, confirmed=True, answered=True, took_s=2.0)
-    head.ends(Outcome.HALTED, **PLAYED, goes_on=GoesOn.PLATFORM, spent=Spent(), message=message, checkpoint=saved)
-    after = end(site, job, EndCause.SUCCESS)
-    assert (after.state, after.spent.timeouts) == (JobState.PENDING, 0)
     assert site.platform.store.history(job.id)[-1].message == message
 
 

@@ -14,38 +14,26 @@ from ffdl_batch.domain.events import EventKind, Outcome
 from ffdl_batch.domain.fault_policy import FaultPolicy
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.observation import EndCause
 from ffdl_batch.services.fault_policies import find_policy
 from ffdl_batch.services.log_search import Grep, Match, matching
-from ffdl_batch.services.watch import SETTLE_S, Watcher
-from tests.fakes.head import FakeHead
-from tests.unit.services.conftest import MANIFEST, Site
+from tests.unit.services.chains import at_work, end
+from tests.unit.services.conftest import Site
 
 NCCL = FaultPolicy("nccl", r"NCCL WARN .* ncclSystemError", "node.gpu", exclude_node=True)
 LICENCE = FaultPolicy("licence", "no licence left", "user.licence", stop_retrying=True)
 
 
-def failed(site: Site, printed: str, *policies: FaultPolicy, retry: str = "failures: 3") -> Job:
+def failed(site: Site, printed: str, *policies: FaultPolicy) -> Job:
     """A job whose only learner printed that, and ended with 1, on a site with these policies."""
     site.platform.settings = replace(site.platform.settings, fault_policies=policies)
-    watcher = Watcher(site.platform)
-    job = site.accept(manifest=MANIFEST + f"batch: {{retry: {{{retry}}}}}\n")
-    site.deploy()
-    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
-    head.starts()
-    site.scheduler.run(NativeId(head.job.native_id))
-    watcher.step(full=True)
-    log = Path(site.platform.root.job(job.id).attempt(1).training_log(1))
+    job, head = at_work(site, "failures: 3")
+    log = Path(site.attempt(job).training_log(1))
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(printed)
-    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
     head.says("node-0", EventKind.LEARNER_ENDED, learner_id=1, exit_code=1, ended_by="", asked="", began=True)
     head.ends(Outcome.FAILED, error_code="C201", message="learner 1 ended with exit code 1", exit_code=1)
-    site.scheduler.end(NativeId(head.job.native_id), EndCause.FAILURE, site.clock.now())
-    watcher.step(full=True)
-    site.clock.tick(SETTLE_S + 1)
-    watcher.step(full=True)
-    return site.job(job.id)
+    return end(site, job, EndCause.FAILURE)
 
 
 def kinds(site: Site, job: Job) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation
 from ffdl_batch.services import listed, watch
 from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.judgement import QUIET_S, Judge
+from ffdl_batch.services.judgement import Judge
 from ffdl_batch.services.remembered import Memory
 from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
 from ffdl_batch.services.wishes import AGAIN_S
@@ -64,53 +63,19 @@ def look(site: Site, times: int = 1) -> None:
         site.watch()
 
 
-def say_the_same_again(site: Site) -> None:
-    """Equal answers, none of which is the object of the last time."""
-    site.scheduler.seen = {native: replace(seen) for native, seen in site.scheduler.seen.items()}
-
-
 def test_watcher_skips_jobs_with_unchanged_observations(site: Site, work: Work) -> None:
     jobs = [site.deployed(str(key)) for key in range(3)]
     look(site)
     assert work.take() == (3, 3, sorted(job.id for job in jobs))
     for _ in range(5):
-        say_the_same_again(site)
+        # equal answers, none of which is the object of the last time
+        site.scheduler.seen = {native: replace(seen) for native, seen in site.scheduler.seen.items()}
         look(site)
         assert work.take() == (0, 0, [])
     site.scheduler.run(NativeId(jobs[1].native_id))
     look(site)
     assert work.take() == (1, 1, [jobs[1].id])
     assert site.job(jobs[1].id).nodes == "n1"
-
-
-def test_watcher_applies_settle_time_to_ended_job_when_listing_is_unchanged(site: Site, work: Work) -> None:
-    job = site.deployed()
-    write_events(site, job, [("learner", site.clock.now())])
-    site.scheduler.run(NativeId(job.native_id))
-    look(site, 3)
-    site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
-    look(site, 3)
-    assert site.job(job.id).state is JobState.PROCESSING
-    assert work.take()[2][-3:] == [job.id] * 3
-    site.clock.tick(SETTLE_S)
-    look(site)
-    assert (site.job(job.id).state, site.platform.store.history(job.id)[-1].error_code) == (JobState.PENDING, "S110")
-
-
-def test_watcher_accepts_requeue_after_controllers_stop_beating_when_listing_is_unchanged(site: Site) -> None:
-    job = site.deployed()
-    write_events(site, job, [("learner", site.clock.now())])
-    heartbeat = Path(site.attempt(job).heartbeat(0))
-    heartbeat.touch()
-    os.utime(heartbeat, (site.clock.now(), site.clock.now()))
-    site.scheduler.run(NativeId(job.native_id))
-    look(site)
-    site.scheduler.wait(NativeId(job.native_id), restarts=1)
-    look(site, 3)
-    assert site.job(job.id).state is JobState.PROCESSING
-    site.clock.tick(QUIET_S)
-    look(site)
-    assert site.job(job.id).state is JobState.QUEUED
 
 
 def test_watcher_judges_job_at_each_step_until_its_files_are_readable(site: Site, work: Work) -> None:

@@ -19,7 +19,7 @@ from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.incidents import TAIL_BYTES, TAIL_LINES, read_tail
 from ffdl_batch.services.owed import OWED
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.watch import SETTLE_S
 from tests.unit.services.chains import at_work, end, running
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -86,6 +86,7 @@ def test_incident_is_not_recorded_for_success_or_owner_cancel(site: Site) -> Non
     site.scheduler.end(NativeId(done.native_id), EndCause.SUCCESS, site.clock.now())
     site.end(stopped, EndCause.CANCELLED)
     assert [site.job(job.id).state for job in (done, stopped)] == [JobState.COMPLETED, JobState.CANCELLED]
+    assert site.job(done.id).pending_reason == ""
     assert incidents(site, done) + incidents(site, stopped) == []
 
 
@@ -106,20 +107,16 @@ def test_incident_is_not_recorded_when_owner_cancels_in_scheduler(site: Site) ->
     assert (site.job(job.id).state, kinds(site, job)) == (JobState.CANCELLED, [])
 
 
-@pytest.mark.parametrize(
-    ("cause", "kind"), [(EndCause.NODE_FAIL, "node.failed"), (EndCause.PREEMPTED, "scheduler.preempted")]
-)
-def test_incident_is_recorded_once_per_attempt_that_is_followed_by_another(
-    site: Site, cause: EndCause, kind: str
-) -> None:
+def test_incident_is_recorded_once_per_attempt_that_is_followed_by_another(site: Site) -> None:
     job, _ = at_work(site)
-    assert end(site, job, cause).state is JobState.PENDING
+    assert end(site, job, EndCause.NODE_FAIL).state is JobState.PENDING
     found = only(site, job)
-    assert (found.kind, found.nodes, found.attempt) == (kind, ("n1",), 1)
+    assert (found.kind, found.nodes, found.attempt) == ("node.failed", ("n1",), 1)
     site.deploy()
     running(site, site.job(job.id))
-    end(site, job, cause)
-    assert [(one.kind, one.attempt) for one in incidents(site, job)] == [(kind, 1), (kind, 2)]
+    end(site, job, EndCause.PREEMPTED)
+    found_of_both = [(one.kind, one.attempt) for one in incidents(site, job)]
+    assert found_of_both == [("node.failed", 1), ("scheduler.preempted", 2)]
 
 
 def test_incident_is_recorded_for_time_limit_when_head_controller_continues(site: Site) -> None:
@@ -161,8 +158,8 @@ def test_incident_records_time_limit_when_run_requeues_itself_at_its_limit(site:
 def test_incident_is_not_recorded_for_drill(site: Site) -> None:
     job, head = at_work(site)
     head.ends(Outcome.HALTED, interruption="timeout", played=True, goes_on=GoesOn.PLATFORM, message="a drill played it")
-    site.end(job, EndCause.SUCCESS)
-    assert (site.job(job.id).state, kinds(site, job)) == (JobState.PENDING, [])
+    after = site.end(job, EndCause.SUCCESS)
+    assert (after.state, after.spent.timeouts, kinds(site, job)) == (JobState.PENDING, 0, [])
 
 
 def test_incident_is_recorded_once_when_controllers_die_while_storing(site: Site) -> None:
@@ -199,13 +196,14 @@ def test_incident_is_recorded_separately_when_pending_upload_fails_for_good(site
         (InvalidRequest("Invalid account"), "user.request", "S101"),
     ],
 )
-def test_incident_is_recorded_when_scheduler_refuses_accepted_job(
+def test_job_fails_and_incident_is_recorded_when_scheduler_refuses_accepted_job(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: InvalidRequest, kind: str, code: str
 ) -> None:
     job = site.accept()
     monkeypatch.setattr(site.scheduler, "submit", Mock(side_effect=error))
     site.deploy()
-    assert site.job(job.id).state is JobState.FAILED
+    job = site.job(job.id)
+    assert (job.state, job.error_code, job.message) == (JobState.FAILED, code, str(error))
     found = only(site, job)
     assert (found.kind, found.code, found.message) == (kind, code, str(error))
     assert found.origin is Origin.USER  # monitoring wakes nobody for it
@@ -245,16 +243,6 @@ def test_incident_kind_follows_fault_class_when_data_transfer_fails(site: Site) 
     assert kinds(site, job) == ["data.network"]
 
 
-def test_incident_is_not_duplicated_when_new_watcher_judges_same_end(site: Site) -> None:
-    """A daemon that is killed after the write judges the end again from the same files, if it judges it at all."""
-    job, _ = at_work(site)
-    end(site, job, EndCause.NODE_FAIL)
-    again = Watcher(site.platform)
-    again.step(full=True)
-    again.close()
-    assert len(incidents(site, job)) == 1
-
-
 def test_incident_is_recorded_for_each_failure_of_retried_job(site: Site) -> None:
     job, _ = at_work(site, "failures: 1")
     fails(site, job)
@@ -262,6 +250,7 @@ def test_incident_is_recorded_for_each_failure_of_retried_job(site: Site) -> Non
     running(site, site.job(job.id))
     assert fails(site, site.job(job.id)).state is JobState.FAILED
     assert [(one.kind, one.attempt) for one in incidents(site, job)] == [("user.traceback", 1), ("user.traceback", 2)]
+    assert [attempt.interruption for attempt in site.platform.store.attempts(job.id)] == ["failure"] * 2
 
 
 def test_watcher_reads_no_log_and_observes_once_per_step_for_idle_job(

@@ -228,15 +228,6 @@ def test_remove_secret_requires_force_while_job_needs_it(site: Site, used: Job) 
     assert "first" in Path(site.attempt(used).secrets).read_text(), "the attempt that has it keeps it"
 
 
-def test_remove_secret_refuses_secret_needed_for_pending_upload(site: Site, used: Job) -> None:
-    _end(site, used, JobState.FAILED, owed=True)
-    assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
-    with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: "):
-        remove_secret(site.platform, "one", force=False)
-    assert site.platform.store.note_paid(used.id, 1, 0.0)
-    assert remove_secret(site.platform, "one", force=False).jobs == 0
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("a/b", "x"), ("n", ""), ("n", "a\0"), ("n", "x" * 65537), ("n", "\ud800")]
 )
@@ -282,13 +273,17 @@ def test_forget_secrets_removes_all_files_after_halted_job_is_cancelled(site: Si
     assert _files(site, used) == set() and _held(site) == []
 
 
-def test_forget_secrets_keeps_attempt_secrets_until_pending_upload_is_done(site: Site, used: Job) -> None:
+def test_secrets_of_ended_attempt_are_needed_until_pending_upload_is_done(site: Site, used: Job) -> None:
     _end(site, used, JobState.COMPLETED, owed=True)
     forget_secrets(site.platform)
     assert _files(site, used) == {"attempt-1/secrets.json"} and _held(site) == [used.id]
+    assert [(one.name, one.jobs) for one in list_secrets(site.platform)] == [("env-C", 1), ("one", 1), ("spare", 0)]
+    with pytest.raises(Refused, match=f"the secret one is still needed by {used.id}: "):
+        remove_secret(site.platform, "one", force=False)
     assert site.platform.store.note_paid(used.id, 1, 0.0)
     forget_secrets(site.platform)
     assert _files(site, used) == set() and _held(site) == []
+    assert remove_secret(site.platform, "one", force=False).jobs == 0
 
 
 def test_forget_secrets_keeps_files_of_job_resumed_concurrently(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
 from ffdl_batch.domain.gang import members_of, parts_of
-from ffdl_batch.domain.job import AttemptEnd, Change
+from ffdl_batch.domain.job import AttemptEnd
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.limits import Lead, LeadFrom
 from ffdl_batch.domain.spec import (
@@ -93,11 +93,8 @@ def test_plan_attempt_uses_checkpoint_time_measured_by_previous_attempt(site: Si
     job = site.deployed()
     first = site.scheduler.planned[-1]
     assert (first.lead_s, first.lead_from) == (70, LeadFrom.DEFAULT)
-    end = AttemptEnd("halt", took(8.0))
-    halted = site.platform.store.apply(job, Change(((JobState.HALTED, site.clock.now()),), attempt_end=end))
-    assert halted is not None
-    resumed = site.platform.store.apply(halted, Change(((JobState.PENDING, site.clock.now()),), Cause.RESUMED))
-    assert resumed is not None
+    halted = site.move(job, JobState.HALTED, attempt_end=AttemptEnd("halt", took(8.0)))
+    resumed = site.move(halted, JobState.PENDING, cause=Cause.RESUMED)
     plan_attempt(site.platform, replace(resumed, attempt=2))
     second = site.scheduler.planned[-1]
     assert (second.lead_s, second.lead_from) == (22, LeadFrom.MEASURED)

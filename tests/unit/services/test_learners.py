@@ -18,7 +18,6 @@ from ffdl_batch.services.learners import learners_of
 from ffdl_batch.services.leftovers import as_all_say
 from ffdl_batch.services.query import get_events
 from ffdl_batch.services.watch import Watcher
-from tests.fakes.head import FakeHead
 from tests.unit.controller.test_outcome import at_work, launch, own_end
 from tests.unit.services.conftest import MANIFEST, Site, write_final
 
@@ -104,14 +103,10 @@ def test_learners_of_returns_state_node_and_restarts(site: Site, job: Job) -> No
     assert (two.state, two.node, two.restarts) == ("running", "n1", 1)
 
 
-def test_learners_of_is_empty_without_launch_file(site: Site, job: Job) -> None:
+def test_learners_of_is_empty_before_first_attempt_and_without_launch_file(site: Site, job: Job) -> None:
+    assert learners_of(site.platform, site.view(site.accept("waiting", TWO))) == ()
     Path(site.attempt(job).launch).unlink()
     assert learners_of(site.platform, site.view(job)) == ()
-
-
-def test_learners_of_is_empty_before_first_attempt(site: Site) -> None:
-    waiting = site.accept(manifest=TWO)
-    assert learners_of(site.platform, site.view(waiting)) == ()
 
 
 def test_nodes_at_fault_returns_only_nodes_that_reported_node_errors() -> None:
@@ -132,7 +127,7 @@ def test_nodes_at_fault_returns_only_nodes_that_reported_node_errors() -> None:
 
 def test_watcher_warns_once_about_unconfined_devices(site: Site) -> None:
     job = site.deployed()
-    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head = site.head(job)
     head.starts()
     site.scheduler.run(NativeId(head.job.native_id))
     head.says("node-0", EventKind.DEVICES, host="n1", message="")
@@ -148,7 +143,7 @@ def test_watcher_warns_once_about_unconfined_devices(site: Site) -> None:
 
 def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site) -> None:
     job = site.deployed()
-    head = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    head = site.head(job)
     head.starts()
     site.scheduler.run(NativeId(head.job.native_id))
     for number in (1, 2, 2):

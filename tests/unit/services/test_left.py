@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job import AttemptEnd, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch import Pod, Stores, decode, encode
 from ffdl_batch.domain.placeholders import literal
@@ -42,9 +42,8 @@ def goes_to(site: Site, job: Job, *states: JobState, owed: bool | None = None) -
     """Through these states; the last is the attempt's end where `owed` is said."""
     for state in states:
         end = AttemptEnd(owed=owed) if owed is not None and state is states[-1] else None
-        now = site.job(job.id)
         site.clock.tick(1)
-        assert site.platform.store.apply(now, Change(((state, site.clock.now()),), attempt_end=end)) is not None
+        site.move(site.job(job.id), state, attempt_end=end)
 
 
 def find(site: Site, job: Job, kind: str = "results", attempt: int | None = None) -> LeftView:
@@ -69,6 +68,8 @@ def test_find_left_returns_results_in_store_once_job_has_stored_them(site: Site,
     assert stored.secrets == site.platform.root.job(job.id).secrets
     named = find(site, job, attempt=1)
     assert (named.store, named.directory) == (None, site.attempt(job).results)
+    with pytest.raises(Refused, match="there is no attempt 2"):
+        find(site, job, attempt=2)
 
 
 def test_find_left_returns_attempt_directory_while_upload_is_pending(site: Site, job: Job) -> None:
@@ -120,15 +121,9 @@ def test_find_left_returns_store_for_uploads_of_pods(site: Site, job: Job) -> No
     assert find(site, job, "logs").directory == site.attempt(job).logs
 
 
-@pytest.mark.parametrize(("apart", "where"), [(True, "go with its pods"), (False, "are in the cluster's claim")])
-@pytest.mark.parametrize("kind", ["results", "checkpoint"])
-def test_find_left_refuses_files_that_exist_only_in_pods_or_cluster_claim(
-    site: Site, job: Job, kind: str, apart: bool, where: str
-) -> None:
-    in_pods(site, job, stored=False, apart=apart)
-    goes_to(site, job, JobState.PROCESSING)
-    with pytest.raises(Refused, match=where):
-        find(site, job, kind)
+def stores_apart(site: Site) -> None:
+    """The backend stores what pods leave."""
+    site.scheduler.begin_storing = site.scheduler.how_storing_goes = Mock()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -138,35 +133,34 @@ def test_find_left_refuses_files_that_exist_only_in_pods_or_cluster_claim(
         (False, "they are in the cluster's claim (claim of [backend.kubernetes]), at jobs/{}/attempt-1/results;"),
     ],
 )
-def test_job_view_replaces_results_directory_with_note_when_job_runs_in_pods(
+def test_job_view_and_find_left_name_no_directory_for_files_that_exist_only_in_pods_or_cluster_claim(
     site: Site, job: Job, apart: bool, note: str
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
-    stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
-    site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
-    site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
+    stores_apart(site)
     before = site.view(job)
     assert (before.results, before.results_note) == (site.attempt(job).results, "")
     in_pods(site, job, stored=False, apart=apart)
     shown = site.view(job)
     assert (shown.results, [one.results for one in shown.attempts]) == ("", [""])
     assert shown.results_note.startswith(note.format(job.id)) and shown.logs == site.attempt(job).logs
+    for kind in ("results", "checkpoint"):
+        with pytest.raises(Refused, match="go with its pods" if apart else "are in the cluster's claim"):
+            find(site, job, kind)
 
 
 def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
     site: Site, job: Job, tmp_path: Path
 ) -> None:
     goes_to(site, job, JobState.PROCESSING)
-    stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
-    site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
-    site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
+    stores_apart(site)
     in_pods(site, job, stored=False, apart=False)
     path, out = Path(site.attempt(job).launch), str(tmp_path / "data/out/mine")
     launch = decode(path.read_text())
     assert launch.pod is not None
     pod = replace(launch.pod, claims={str(tmp_path): "other", str(tmp_path / "data"): "shared/base"})
     path.write_text(encode(replace(launch, pod=pod, stores=Stores(results=out))))
-    site.platform.store.apply(site.job(job.id), Change(columns={"results": out}))
+    site.move(site.job(job.id), columns={"results": out})
     where = "are in the cluster's claim shared, at base/out/mine"
     shown = site.view(job)
     assert (shown.results, shown.results_note.split("; ")) == (
@@ -180,19 +174,12 @@ def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
 
 
 def test_job_view_has_no_results_directory_when_learners_in_pods_never_started(site: Site, job: Job) -> None:
-    stores = Mock(spec_set=("begin_storing", "how_storing_goes"))
-    site.scheduler.begin_storing = stores.begin_storing  # type: ignore[attr-defined]
-    site.scheduler.how_storing_goes = stores.how_storing_goes  # type: ignore[attr-defined]
+    stores_apart(site)
     in_pods(site, job, stored=False)
     for states in ((), (JobState.DOWNLOADING,), (JobState.FAILED,)):
         goes_to(site, job, *states)
         shown = site.view(job)
         assert shown.results == "" and shown.results_note.startswith("they go with its pods"), shown.state
-
-
-def test_find_left_refuses_nonexistent_attempt(site: Site, job: Job) -> None:
-    with pytest.raises(Refused, match="there is no attempt 2"):
-        find(site, job, attempt=2)
 
 
 def test_archive_left_contains_regular_files_only(tmp_path: Path) -> None:

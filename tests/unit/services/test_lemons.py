@@ -9,7 +9,6 @@ import pytest
 
 from ffdl_batch.domain.fault_policy import NodeRules
 from ffdl_batch.domain.incident import Incident
-from ffdl_batch.domain.job import Change
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
@@ -45,8 +44,7 @@ def site(site: Site) -> Iterator[Site]:
     for number, node in enumerate(("n3", "n3", "n3", "n2")):
         job = site.accept(f"earlier-{number}")
         incident = Incident(job.id, 1, "end-0", "node.gpu", site.clock.now(), "S110", nodes=(node,))
-        change = Change(((JobState.FAILED, site.clock.now()),), message="node failed", incidents=(incident,))
-        assert site.platform.store.apply(job, change) is not None
+        site.move(job, JobState.FAILED, message="node failed", incidents=(incident,))
     yield site
 
 
@@ -61,22 +59,14 @@ def test_deployer_excludes_unreliable_node_and_warns_owner(site: Site) -> None:
     assert job.overrides.exclude == ()
 
 
-def test_deployer_adds_unreliable_node_to_nodes_excluded_by_owner(site: Site) -> None:
-    site.accept(manifest=MANIFEST + "batch: {exclude: n1}\n")
+@pytest.mark.parametrize(("batch", "nodes"), [("exclude: n1", "n1,n3"), ("nodelist: n3", ""), ("partition: small", "")])
+def test_deployer_excludes_unreliable_node_beside_those_of_owner_but_no_named_or_last_node(
+    site: Site, batch: str, nodes: str
+) -> None:
+    """The partition small has n3 alone."""
+    site.accept(manifest=MANIFEST + f"batch: {{{batch}}}\n")
     site.deploy()
-    assert excluded(site) == "n1,n3"
-
-
-def test_deployer_ignores_node_exclusion_when_manifest_names_nodes(site: Site) -> None:
-    site.accept(manifest=MANIFEST + "batch: {nodelist: n3}\n")
-    site.deploy()
-    assert excluded(site) == ""
-
-
-def test_deployer_never_excludes_last_node_of_partition(site: Site) -> None:
-    site.accept(manifest=MANIFEST + "batch: {partition: small}\n")
-    site.deploy()
-    assert excluded(site) == ""
+    assert excluded(site) == nodes
 
 
 def test_deployer_stops_excluding_node_after_one_day(site: Site) -> None:

@@ -120,17 +120,13 @@ def test_acquire_accepts_moved_state_directory(tmp_path: Path) -> None:
     assert not (moved / "daemon.lock").exists()
 
 
-@pytest.mark.parametrize("host", [HERE.host, "elsewhere"])
-def test_read_lock_does_not_report_copy_when_only_device_number_differs(tmp_path: Path, host: str) -> None:
-    """Each host numbers its devices itself, and a file system that is mounted anew gets another number."""
+def test_read_lock_reports_copy_for_another_inode_number_on_own_host_only(tmp_path: Path) -> None:
+    """Each host numbers its devices itself, and a file system that is mounted anew gets another number. Elsewhere the
+    same directory may have another inode number (sshfs, CIFS), and two daemons destroy a database."""
     inode = tmp_path.stat().st_ino
-    leave(tmp_path, record(host=host, directory=f"99999:{inode}"))
-    assert read_lock(tmp_path) is not None
-
-
-def test_read_lock_reports_copy_for_own_host_only(tmp_path: Path) -> None:
-    """Elsewhere the same directory may have another inode number (sshfs, CIFS), and two daemons destroy a database."""
-    inode = tmp_path.stat().st_ino
+    for host in (HERE.host, "elsewhere"):
+        leave(tmp_path, record(host=host, directory=f"99999:{inode}"))
+        assert read_lock(tmp_path) is not None
     leave(tmp_path, record(directory=f"99999:{inode + 1}"))
     with pytest.raises(DirectoryCopied):
         read_lock(tmp_path)
@@ -190,22 +186,16 @@ def test_acquire_refuses_holder_on_another_host_until_that_host_is_named(tmp_pat
     hold.release()
 
 
-def test_hold_detects_takeover_and_leaves_new_lock_in_place(tmp_path: Path) -> None:
-    hold = take(tmp_path)
-    leave(tmp_path, record(host="login2"))
-    assert not hold.is_ours()
-    hold.release()
-    found = read_lock(tmp_path)
-    assert found is not None
-    assert found.host == "login2"
-
-
-def test_hold_rewrites_removed_lock_file(tmp_path: Path) -> None:
+def test_hold_rewrites_removed_lock_file_and_leaves_that_of_another_host_in_place(tmp_path: Path) -> None:
     hold = take(tmp_path)
     (tmp_path / "daemon.lock").unlink()
     assert hold.is_ours()
     assert read_lock(tmp_path) == hold.record
+    leave(tmp_path, record(host="login2"))
+    assert not hold.is_ours()
     hold.release()
+    found = read_lock(tmp_path)
+    assert found is not None and found.host == "login2"
 
 
 @pytest.mark.parametrize("text", ["", "\n"])

@@ -16,7 +16,6 @@ from ffdl_batch.domain.views import LogLine
 from ffdl_batch.services import log_file, log_matcher, log_parts, log_search, log_tail, logs
 from ffdl_batch.services.log_file import LogReader
 from ffdl_batch.services.log_search import Grep
-from ffdl_batch.services.logs import LogQuery, read_logs
 from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -158,7 +157,8 @@ def test_log_reader_splits_line_longer_than_limit(
     monkeypatch.setattr(log_file, "MAX_LINE", 5)
     learner = Printing(attempt, LogLimits())
     learner.print(b"a" * length + b"\nb\n")
-    assert [piece.line for piece in LogReader(attempt, 1, 1).lines(ended=True)] == [*pieces, "b"]
+    found = [(piece.index, piece.line) for piece in LogReader(attempt, 1, 1).lines(ended=True)]
+    assert found == [*((1, piece) for piece in pieces), (2, "b")]
 
 
 def test_log_reader_splits_ten_megabyte_line_into_pieces(attempt: AttemptDir) -> None:
@@ -182,8 +182,7 @@ def test_log_reader_returns_growing_progress_bar_when_flushed(attempt: AttemptDi
 
 
 def search(site: Site, job_id: str, grep: Grep, **query: object) -> list[str]:
-    asked = LogQuery(grep=grep, **query)  # type: ignore[arg-type]
-    return [line.line for line in read_logs(site.platform, site.caller, job_id, asked) if line is not None]
+    return [line.line for line in site.log_lines(job_id, grep=grep, **query)]
 
 
 @pytest.fixture
@@ -199,7 +198,7 @@ def job_id(site: Site, clock: list[float]) -> str:
 
 
 def test_read_logs_orders_lines_of_all_learners_by_time(site: Site, job_id: str) -> None:
-    lines = [line for line in read_logs(site.platform, site.caller, job_id, LogQuery()) if line is not None]
+    lines = site.log_lines(job_id)
     assert [line.at for line in lines] == [1001.0 + n for n in range(200)]
     assert [(line.learner, line.index) for line in lines[:3]] == [(1, 1), (2, 1), (1, 2)]
 
@@ -253,21 +252,19 @@ def test_read_logs_tail_with_grep_ignores_lines_written_during_search(
 
 
 def test_read_logs_skips_lines_before_given_position(site: Site, job_id: str) -> None:
-    def lines(query: LogQuery) -> list[LogLine]:
-        return [line for line in read_logs(site.platform, site.caller, job_id, query) if line is not None]
-
-    whole = lines(LogQuery())
+    whole = site.log_lines(job_id)
     read = {(1, line.learner): line.end for line in whole[:101]}
-    assert lines(LogQuery(after=read)) == whole[101:]
-    assert lines(LogQuery(after={(1, 1): read[1, 1]}, learner=1)) == [line for line in whole[101:] if line.learner == 1]
-    assert lines(LogQuery(after={(2, 1): 0})) == [], "of attempts before nothing is wanted"
+    assert site.log_lines(job_id, after=read) == whole[101:]
+    first = [line for line in whole[101:] if line.learner == 1]
+    assert site.log_lines(job_id, after={(1, 1): read[1, 1]}, learner=1) == first
+    assert site.log_lines(job_id, after={(2, 1): 0}) == [], "of attempts before nothing is wanted"
 
 
-@pytest.mark.parametrize("pattern", ["(", "[a", "(?P<", "x{2,1}", "(" * 500, "x" * (log_search.MAX_PATTERN + 1)])
-def test_read_logs_rejects_invalid_pattern_as_usage_error(site: Site, job_id: str, pattern: str) -> None:
-    with pytest.raises(Refused) as caught:
-        read_logs(site.platform, site.caller, job_id, LogQuery(grep=Grep(pattern)))
-    assert caught.value.problem.exit_code == 2
+def test_read_logs_rejects_invalid_pattern_as_usage_error(site: Site, job_id: str) -> None:
+    for pattern in ("(", "[a", "(?P<", "x{2,1}", "(" * 500, "x" * (log_search.MAX_PATTERN + 1)):
+        with pytest.raises(Refused) as caught:
+            site.log_lines(job_id, grep=Grep(pattern))
+        assert caught.value.problem.exit_code == 2, pattern
 
 
 def test_log_search_refuses_pattern_that_takes_too_long(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from ffdl_batch.domain.views import LogLine
 from ffdl_batch.services import log_file, log_tail
 from ffdl_batch.services.log_file import LogReader
 from ffdl_batch.services.log_search import Grep
-from ffdl_batch.services.logs import LogQuery, read_logs
 from ffdl_batch.services.looks import FRESH_S, Looks
 from ffdl_batch.services.problems import Refused
 from tests.unit.services.conftest import MANIFEST, Site
@@ -35,64 +35,53 @@ def test_read_logs_limits_tail_per_learner_after_since(site: Site) -> None:
         marks = "".join(f"{at + n} {len(''.join(lines[:n]))}\n" for n in range(1, 5))
         Path(attempt.marks(learner)).write_text(marks)
 
-    def shown(query: LogQuery) -> list[str]:
-        return [line.line for line in read_logs(site.platform, site.caller, job.id, query) if line is not None]
+    def shown(**query: object) -> list[str]:
+        return [line.line for line in site.log_lines(job.id, **query)]
 
-    assert shown(LogQuery(tail=1)) == ["4 of 1", "4 of 2"]
-    assert shown(LogQuery(tail=2, learner=2)) == ["3 of 2", "4 of 2"]
-    assert shown(LogQuery(tail=1, since=150)) == ["4 of 2"]
-    assert shown(LogQuery(tail=0)) == []
+    assert shown(tail=1) == ["4 of 1", "4 of 2"]
+    assert shown(tail=2, learner=2) == ["3 of 2", "4 of 2"]
+    assert shown(tail=1, since=150) == ["4 of 2"]
+    assert shown(tail=0) == []
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7, 256 * 1024])
 @pytest.mark.parametrize(
     "text", ["", "\n", "a\n", "a\nb", "one\n\nthree\nfour", "x" * 50 + "\ny\n", "\n\n\n\n", "ä\nß\n"]
 )
 def test_read_logs_tail_returns_same_lines_and_numbers_as_full_read(
-    site: Site, monkeypatch: pytest.MonkeyPatch, text: str, chunk: int
+    site: Site, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(log_file, "CHUNK", chunk)
     job = site.accept()
+    write_log(site, job, text)
+    for chunk in (1, 3, 7, 256 * 1024):
+        monkeypatch.setattr(log_file, "CHUNK", chunk)
+        whole = site.log_lines(job.id)
+        assert [(line.index, line.line) for line in whole] == list(enumerate(text.splitlines(), 1)), chunk
+        for tail in range(6):
+            assert site.log_lines(job.id, tail=tail) == (whole[-tail:] if tail else []), (chunk, tail)
+
+
+def write_log(site: Site, job: Job, text: str) -> Path:
+    """The log of the job's learner, as a controller leaves it; its path."""
     log = Path(site.attempt(job).training_log(1))
     log.parent.mkdir(parents=True)
     log.write_text(text)
-
-    def lines(query: LogQuery) -> list[tuple[int, str]]:
-        found = read_logs(site.platform, site.caller, job.id, query)
-        return [(line.index, line.line) for line in found if line is not None]
-
-    whole = lines(LogQuery())
-    assert [line for _, line in whole] == text.splitlines()
-    for tail in range(6):
-        assert lines(LogQuery(tail=tail)) == (whole[-tail:] if tail else [])
+    return log
 
 
 def test_read_logs_since_starts_at_preceding_mark(site: Site) -> None:
     job = site.accept()
-    attempt = site.attempt(job)
-    log = Path(attempt.training_log(1))
-    log.parent.mkdir(parents=True)
-    Path(attempt.events).mkdir(exist_ok=True)
-    log.write_text("old\nolder half" + "\nnew\nnewer\n")
-    Path(attempt.marks(1)).write_text("100 4\n110 14\n120 19\n130 25\n")
-    found = list(read_logs(site.platform, site.caller, job.id, LogQuery(since=111)))
-    assert [(line.index, line.line) for line in found if line] == [(2, "older half"), (3, "new"), (4, "newer")]
-
-
-def test_read_logs_numbers_all_pieces_of_long_line_alike(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "MAX_LINE", 4)
-    job = site.accept()
-    log = Path(site.attempt(job).training_log(1))
-    log.parent.mkdir(parents=True)
-    log.write_text("abcdefghij\nk\n")
-    found = list(read_logs(site.platform, site.caller, job.id, LogQuery()))
-    assert [(line.index, line.line) for line in found if line] == [(1, "abcd"), (1, "efgh"), (1, "ij"), (2, "k")]
+    write_log(site, job, "old\nolder half\nnew\nnewer\n")
+    marks = Path(site.attempt(job).marks(1))
+    marks.parent.mkdir(exist_ok=True)
+    marks.write_text("100 4\n110 14\n120 19\n130 25\n")
+    found = site.log_lines(job.id, since=111)
+    assert [(line.index, line.line) for line in found] == [(2, "older half"), (3, "new"), (4, "newer")]
 
 
 def test_read_logs_rejects_unknown_learner_as_usage_error(site: Site) -> None:
     job = site.accept()
     with pytest.raises(Refused, match="no learner 7") as caught:
-        read_logs(site.platform, site.caller, job.id, LogQuery(learner=7))
+        site.log_lines(job.id, learner=7)
     assert caught.value.problem.exit_code == 2
 
 
@@ -109,9 +98,7 @@ def test_read_logs_tail_waits_once_for_incomplete_last_line(
     site: Site, monkeypatch: pytest.MonkeyPatch, added: str, shown: list[str], grep: Grep | None
 ) -> None:
     job = site.deployed()
-    log = Path(site.attempt(job).training_log(1))
-    log.parent.mkdir(parents=True)
-    log.write_text("one l\ntwo l\nhel")
+    log = write_log(site, job, "one l\ntwo l\nhel")
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -120,24 +107,19 @@ def test_read_logs_tail_waits_once_for_incomplete_last_line(
             file.write(added)
 
     monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", sleep)
-    query = LogQuery(tail=2, grep=grep)
-    lines = [line.line for line in read_logs(site.platform, site.caller, job.id, query) if line is not None]
-    assert [line.removesuffix(" l") for line in lines] == shown
+    assert [line.line.removesuffix(" l") for line in site.log_lines(job.id, tail=2, grep=grep)] == shown
     assert len(slept) == 1
     log.write_text("one\ntwo\n")
-    assert list(read_logs(site.platform, site.caller, job.id, LogQuery(tail=1))) and len(slept) == 1
+    assert site.log_lines(job.id, tail=1) and len(slept) == 1
 
 
 def test_read_logs_tail_returns_current_state_of_moving_progress_bar(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = site.deployed()
-    log = Path(site.attempt(job).training_log(1))
-    log.parent.mkdir(parents=True)
-    log.write_text("one\n 1%\r 2%")
+    log = write_log(site, job, "one\n 1%\r 2%")
     monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", lambda _: log.write_text("one\n 1%\r 2%\r 3%"))
-    lines = [line.line for line in read_logs(site.platform, site.caller, job.id, LogQuery(tail=1)) if line is not None]
-    assert lines == ["one", " 1%\r 2%\r 3%"]
+    assert [line.line for line in site.log_lines(job.id, tail=1)] == ["one", " 1%\r 2%\r 3%"]
 
 
 LIMITS = LogLimits(bytes_per_s=10**12)
@@ -168,11 +150,7 @@ Search = Callable[..., list[LogLine]]
 
 @pytest.fixture
 def lines(site: Site, large: Job) -> Search:
-    def asked(**query: object) -> list[LogLine]:
-        found = read_logs(site.platform, site.caller, large.id, LogQuery(**query))  # type: ignore[arg-type]
-        return [line for line in found if line is not None]
-
-    return asked
+    return partial(site.log_lines, large.id)
 
 
 def test_log_reader_groups_lines_of_same_time_into_few_texts(site: Site, large: Job) -> None:
@@ -185,18 +163,17 @@ def test_log_reader_groups_lines_of_same_time_into_few_texts(site: Site, large: 
     assert [lines[10_000 * n].at for n in range(20)] == [1001.0 + n for n in range(20)]
 
 
-def test_read_logs_searches_backwards_for_last_matching_lines(lines: Search, read: list[int]) -> None:
+def test_read_logs_searches_backwards_for_last_matching_lines_and_reads_each_gap_once(
+    lines: Search, read: list[int]
+) -> None:
     found = lines(grep=Grep("9"), tail=5)
     assert [line.index for line in found] == [199_995, 199_996, 199_997, 199_998, 199_999]
     assert read[0] < 4e6, "of 20 MB"
     read[0] = 0
     assert [line.index for line in lines(grep=Grep("rare"), tail=2)] == [150_000, 200_000]
     assert read[0] < 12e6, "of 20 MB"
-
-
-def test_read_logs_reads_gap_between_rare_matches_once(lines: Search, read: list[int]) -> None:
-    found = lines(grep=Grep("rare"), tail=10)
-    assert [line.index for line in found] == [50_000, 100_000, 150_000, 200_000]
+    read[0] = 0
+    assert [line.index for line in lines(grep=Grep("rare"), tail=10)] == [50_000, 100_000, 150_000, 200_000]
     assert read[0] < 20e6 + 4 * 3e6
 
 
@@ -231,23 +208,18 @@ def test_read_logs_grep_matches_line_by_line_search(site: Site, monkeypatch: pyt
         now[0] += dice.choice([0, 1])
         log.write(dice.choice([b"ab\n", b"abc c\n\n", b"\xffa\r\n", "ä€ab\n".encode(), b"x" * 40 + b"b\n", b"c"]))
 
-    def shown(**query: object) -> list[LogLine]:
-        found = read_logs(site.platform, site.caller, job.id, LogQuery(**query))  # type: ignore[arg-type]
-        return [line for line in found if line is not None]
-
-    whole = shown()
+    whole = site.log_lines(job.id)
     for _ in range(12):
         pattern, invert = dice.choice(["a", "b", "c", "zz", "€"]), dice.random() < 0.2
         grep = Grep(pattern, fixed=True, invert=invert, before=dice.choice([0, 0, 2]), after=dice.choice([0, 0, 3]))
         tail, since = dice.choice([None, 0, 1, 3, 1000]), dice.choice([None, None, 1015.0, 5000.0])
-        assert shown(grep=grep, tail=tail, since=since) == expected(whole, grep, tail, since)
+        assert site.log_lines(job.id, grep=grep, tail=tail, since=since) == expected(whole, grep, tail, since)
 
 
 def test_read_logs_returns_lines_after_long_runs_of_carriage_returns(site: Site, read: list[int]) -> None:
     job = site.accept()
     log_of(site.attempt(job)).write((b"\r" * 60_000 + b"x\n") * 20)
-    found = list(read_logs(site.platform, site.caller, job.id, LogQuery()))
-    assert [line.line.strip("\r") for line in found if line is not None] == ["x"] * 20
+    assert [line.line.strip("\r") for line in site.log_lines(job.id)] == ["x"] * 20
 
 
 def test_followed_jobs_are_read_with_one_query(site: Site) -> None:

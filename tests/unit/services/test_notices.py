@@ -16,7 +16,7 @@ import pytest
 
 from ffdl_batch.domain.fault_policy import FaultPolicy
 from ffdl_batch.domain.incident import Evidence, Incident, Origin
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.notice import NoticeSettings
 from ffdl_batch.ports.webhook import WebhookRefused, post, without_query
 from ffdl_batch.services.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier
@@ -80,9 +80,7 @@ def notifier(site: Site, **settings: object) -> Notifier:
 def happened(site: Site, job: Job, episode: str = "end-0", kind: str = "user.traceback") -> Job:
     evidence = (Evidence("learner-1", ODD),)
     one = Incident(job.id, 1, episode, kind, site.clock.now(), "C201", ODD, ("n1",), 1, evidence, 7200.0)
-    after = site.platform.store.apply(site.job(job.id), Change(incidents=(one,)))
-    assert after is not None
-    return after
+    return site.move(site.job(job.id), incidents=(one,))
 
 
 def test_notifier_sends_each_incident_once_by_mail_and_webhook(site: Site, hook: Hook, relay: Relay) -> None:
@@ -139,32 +137,24 @@ def test_notifier_sends_to_addresses_of_manifest(site: Site, hook: Hook, relay: 
     assert len(hook.posts) == 1
 
 
-def test_notifier_sends_to_addresses_of_fault_policy(site: Site, hook: Hook) -> None:
+def test_notifier_posts_to_addresses_of_fault_policy_and_logs_mail_that_has_no_relay(
+    site: Site, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
     policies = (
-        FaultPolicy("licence", "no licence", notify=(hook.address,)),
-        FaultPolicy("other", "x", notify=("a@b",)),
+        FaultPolicy("licence", "no licence", notify=(hook.address, "a@b.org")),
+        FaultPolicy("other", "x", notify=("other@b.org",)),
     )
     telling = notifier(site, origins=(Origin.NODE,))
-    telling._platform = replace(
-        telling._platform, settings=replace(telling._platform.settings, fault_policies=policies)
-    )
-    job = site.accept()
-    spoken = Incident(job.id, 1, "end-0", "user.exit", 1.0, evidence=(Evidence("policy licence", "no licence"),))
-    site.platform.store.apply(job, Change(incidents=(spoken,)))
-    telling.step()
-    assert len(hook.posts) == 1
-    assert site.platform.store.notices.next_due() is None
-
-
-def test_notifier_logs_error_when_policy_mail_has_no_relay(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    telling = notifier(site)
-    settings = replace(telling._platform.settings, fault_policies=(FaultPolicy("licence", "x", notify=("a@b.org",)),))
+    settings = replace(telling._platform.settings, fault_policies=policies)
     telling._platform = replace(telling._platform, settings=settings)
     job = site.accept()
-    spoken = Incident(job.id, 1, "end-0", "user.exit", 1.0, evidence=(Evidence("policy licence", "x"),))
-    site.platform.store.apply(job, Change(incidents=(spoken,)))
+    spoken = Incident(job.id, 1, "end-0", "user.exit", 1.0, evidence=(Evidence("policy licence", "no licence"),))
+    site.move(job, incidents=(spoken,))
     telling.step()
+    assert len(hook.posts) == 1
     assert f"a@b.org is not told of {job.id}: notices.smtp names no mail relay" in caplog.text
+    assert "other@b.org" not in caplog.text
+    assert site.platform.store.notices.next_due() is None
 
 
 def test_notifier_leaves_owner_mail_to_scheduler_without_relay(site: Site) -> None:

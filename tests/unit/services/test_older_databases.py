@@ -60,7 +60,7 @@ def backups() -> Iterator[list[Backup]]:
 
 def run_to_the_end(site: Site, job: Job) -> None:
     """What controllers and scheduler do with a deployed job."""
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     head.stores()
     head.ends(Outcome.COMPLETED, exit_code=0)
@@ -94,7 +94,7 @@ def test_daemon_follows_running_job_of_restored_database_through_later_attempts(
     site: Site, backups: list[Backup]
 ) -> None:
     job = site.deployed()
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     site.scheduler.run(NativeId(job.native_id))
     Watcher(site.platform).step(full=True)
@@ -144,7 +144,7 @@ SENTENCE = f"in format {NEWER}, and this release reads format {FORMAT} and older
 def ended_job(site: Site) -> tuple[Job, FakeHead]:
     """A job whose head has said its last word, and whose end the scheduler knows; nobody has looked yet."""
     job = site.deployed()
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     site.scheduler.run(NativeId(job.native_id))
     site.watch()
@@ -164,16 +164,20 @@ def make_newer(file: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["final.json", "events/node-0.jsonl", "events/head.jsonl", "claim/owner.json"])
-def test_watcher_keeps_job_state_and_warns_when_file_has_newer_format(site: Site, name: str) -> None:
+def test_watcher_keeps_job_state_warns_and_follows_other_jobs_when_file_has_newer_format(site: Site, name: str) -> None:
     job, _ = ended_job(site)
     file = Path(site.attempt(job).path, name)
     if not file.exists():
         file.parent.mkdir()
         file.write_text(json.dumps({"native_id": job.native_id}))
     before = make_newer(file)
+    other = site.deployed("other")
+    site.head(other).starts()
+    site.scheduler.run(NativeId(other.native_id))
     for _ in range(3):
         site.watch()
         site.clock.tick(60)
+    assert site.job(other.id).state is JobState.PROCESSING
     seen = site.job(job.id)
     assert seen.state is JobState.PROCESSING
     (warning,) = [text for text in seen.warnings if SENTENCE in text]
@@ -183,19 +187,9 @@ def test_watcher_keeps_job_state_and_warns_when_file_has_newer_format(site: Site
     assert site.job(job.id).state is JobState.COMPLETED
 
 
-def test_watcher_follows_other_jobs_when_one_has_file_of_newer_format(site: Site) -> None:
-    job, _ = ended_job(site)
-    make_newer(Path(site.attempt(job).final))
-    other = site.deployed("other")
-    FakeHead(site.platform.root, other, site.clock.now()).starts()
-    site.scheduler.run(NativeId(other.native_id))
-    site.watch()
-    assert site.job(other.id).state is JobState.PROCESSING
-
-
 def test_cancel_reaches_scheduler_without_overwriting_newer_control_file(site: Site) -> None:
     job = site.deployed()
-    FakeHead(site.platform.root, job, site.clock.now()).starts()
+    site.head(job).starts()
     site.scheduler.run(NativeId(job.native_id))
     site.watch()
     cell = Path(site.attempt(job).control)

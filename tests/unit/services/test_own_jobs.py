@@ -89,12 +89,11 @@ def test_watcher_follows_job_with_own_token_when_scheduler_returned_foreign_id(
     assert (site.job(job.id).state, asked_to_change(site)) == (JobState.QUEUED, [])
 
 
-@both_names
 @pytest.mark.parametrize("is_claimed", [False, True])
-def test_adopt_cancels_only_duplicates_that_have_own_token(site: Site, name: str, is_claimed: bool) -> None:
+def test_adopt_cancels_only_duplicates_that_have_own_token(site: Site, is_claimed: bool) -> None:
     job = site.deployed()
     first, second = NativeId(job.native_id), site.scheduler.accept(job.token)
-    shows(site, STRANGER, name)
+    shows(site, STRANGER, PLAIN)
     shows(site, first, job.token)
     shows(site, second, job.token)
     if is_claimed:
@@ -104,14 +103,13 @@ def test_adopt_cancels_only_duplicates_that_have_own_token(site: Site, name: str
     assert (change.columns["native_id"], asked_to_change(site)) == (str(keep), [other])
 
 
-@both_names
 def test_take_back_withdraws_late_submission_only_if_it_has_own_token(
-    site: Site, name: str, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = site.deployed()
     before = replace(job, native_id="", state=JobState.DEPLOYING)
     late = site.scheduler.accept(job.token)
-    shows(site, STRANGER, name)
+    shows(site, STRANGER, PLAIN)
     for native, expected in ((STRANGER, []), (late, [late])):
         take_back(site.platform, [(before, adopt(site.platform, before, frozenset({native}), 0.0))])
         assert asked_to_change(site) == expected
@@ -147,10 +145,9 @@ def test_take_away_logs_cancel_with_reason(site: Site, caplog: pytest.LogCapture
     assert f"job {job.id}: cancelling {job.native_id}: it is over" in caplog.text
 
 
-@both_names
-def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site, name: str) -> None:
+def test_drill_is_refused_when_id_belongs_to_foreign_job(site: Site) -> None:
     head, native = begun(site)
-    shows(site, native, name, submitted_at=1e13)
+    shows(site, native, PLAIN, submitted_at=1e13)
     with pytest.raises(Refused, match="nothing was played"):
         drill(site.platform, site.caller, head.job.id, "timeout")
     assert asked_to_change(site) == []
@@ -160,7 +157,7 @@ def begun(site: Site) -> tuple[FakeHead, NativeId]:
     """A training that runs, was listed so under its token, and claimed its attempt."""
     job = site.deployed()
     native = NativeId(job.native_id)
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     claims(site, job, native, at=1e6)
     shows(site, native, job.token, Phase.SUSPENDED)
@@ -168,8 +165,7 @@ def begun(site: Site) -> tuple[FakeHead, NativeId]:
     return head, native
 
 
-@pytest.mark.parametrize("wish", [Wish.HALT, Wish.CANCEL])
-@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(("wish", "is_restarted"), [(Wish.HALT, True), (Wish.CANCEL, False)])
 def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(site: Site, wish: Wish, is_restarted: bool) -> None:
     """slurmctld's state was wiped, and the ids were given out again."""
     head, native = begun(site)
@@ -186,13 +182,12 @@ def test_watcher_ignores_requeue_of_foreign_job_under_reused_id(site: Site, wish
     watching.close()
 
 
-@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING])
-def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site, phase: Phase) -> None:
+def test_watcher_sends_cancel_to_job_renamed_by_its_owner(site: Site) -> None:
     job = site.deployed()
     native = NativeId(job.native_id)
-    shows(site, native, job.token, phase)
+    shows(site, native, job.token)
     site.watch()
-    shows(site, native, "my favourite", phase)
+    shows(site, native, "my favourite")
     site.platform.store.set_wish(job.id, Wish.CANCEL)
     site.watch()
     assert site.scheduler.cancelled == [native]
@@ -210,6 +205,17 @@ def test_watcher_identifies_renamed_job_by_its_claim_without_earlier_observation
     assert site.scheduler.cancelled == [native]
 
 
+NOWHERE = NativeId("7654321")
+
+
+def swallowed(site: Site, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job of whose submission the scheduler answered with an id that it does not list."""
+    site.watch()
+    job = told(site, NOWHERE, monkeypatch, accepts=False)
+    site.scheduler.forgotten.add(NOWHERE)
+    return job
+
+
 def look_until_late(site: Site) -> None:
     """Until the scheduler has answered often enough that it does not know a job."""
     for _ in range(10):
@@ -221,11 +227,8 @@ def test_watcher_returns_never_listed_attempt_to_deployer_and_it_is_resubmitted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """sbatch answered with an id that no job has, and nothing was submitted."""
-    site.watch()
-    nowhere = NativeId("7654321")
-    job = told(site, nowhere, monkeypatch, accepts=False)
-    assert job.native_id == str(nowhere)
-    site.scheduler.forgotten.add(nowhere)
+    job = swallowed(site, monkeypatch)
+    assert job.native_id == str(NOWHERE)
     look_until_late(site)
     after = site.job(job.id)
     assert (after.state, after.native_id, after.attempt, after.error_code) == (JobState.DEPLOYING, "", 1, "000")
@@ -244,12 +247,9 @@ def test_watcher_charges_node_failure_when_only_accounting_knows_attempt(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scheduler took it, and lost it before any listing showed it; its accounting has it waiting, for ever."""
-    site.watch()
-    native = NativeId("7654321")
-    job = told(site, native, monkeypatch, accepts=False)
-    site.scheduler.submitted.append((native, job.token))
-    site.scheduler.forgotten.add(native)
-    site.scheduler.lost.add(native)
+    job = swallowed(site, monkeypatch)
+    site.scheduler.submitted.append((NOWHERE, job.token))
+    site.scheduler.lost.add(NOWHERE)
     look_until_late(site)
     site.deploy()
     after = site.job(job.id)
@@ -261,10 +261,7 @@ def test_watcher_charges_node_failure_when_only_accounting_knows_attempt(
 def test_watcher_keeps_never_listed_attempt_queued_while_search_fails(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    site.watch()
-    nowhere = NativeId("7654321")
-    job = told(site, nowhere, monkeypatch, accepts=False)
-    site.scheduler.forgotten.add(nowhere)
+    job = swallowed(site, monkeypatch)
 
     def fail(token: str, attempt_dir: object) -> frozenset[NativeId]:
         raise error
@@ -294,10 +291,7 @@ def test_deployer_finds_own_attempt_when_recorded_id_belongs_to_another_job(
 def test_deployer_ends_never_listed_attempt_as_halt_or_cancel_requests(
     site: Site, monkeypatch: pytest.MonkeyPatch, wish: Wish
 ) -> None:
-    site.watch()
-    nowhere = NativeId("7654321")
-    job = told(site, nowhere, monkeypatch, accepts=False)
-    site.scheduler.forgotten.add(nowhere)
+    job = swallowed(site, monkeypatch)
     site.platform.store.set_wish(job.id, wish)
     look_until_late(site)
     site.clock.at = max(site.clock.at, (begun_at(site.attempt(job)) or 0.0)) + 301

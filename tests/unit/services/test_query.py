@@ -9,7 +9,7 @@ import pytest
 
 from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.job import AttemptEnd, Change, Job, JobId, Overrides
+from ffdl_batch.domain.job import AttemptEnd, Job, JobId, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.views import JobView
@@ -104,26 +104,22 @@ def test_job_view_timestamps_cover_current_attempt_only(site: Site) -> None:
 
 
 def test_job_view_timestamps_start_at_deployment_after_head_controller_continuation(site: Site) -> None:
-    job = site.deployed()
+    job = requeue(site, site.deployed(), JobState.PROCESSING, JobState.STORING, JobState.DEPLOYING, succeeded=True)
     began = site.clock.now()
-    steps = ((JobState.PROCESSING, began + 1), (JobState.STORING, began + 2), (JobState.DEPLOYING, began + 3))
-    after = site.platform.store.apply(job, Change(steps, Cause.REQUEUED, succeeded=True))
-    assert after is not None
-    assert site.platform.store.apply(after, Change(((JobState.QUEUED, began + 4),)))
+    site.clock.tick(10)
+    site.move(job, JobState.QUEUED)
     for view in (site.view(job), *list_jobs(site.platform, site.caller)):
-        assert view.timestamps == {"DEPLOYING": began + 3, "QUEUED": began + 4}
+        assert view.timestamps == {"DEPLOYING": began, "QUEUED": began + 10}
 
 
 def test_job_view_timestamps_cover_latest_run_after_scheduler_requeue(site: Site) -> None:
-    job = site.deployed()
-    began = site.clock.now()
-    job = site.platform.store.apply(job, Change(((JobState.PROCESSING, began + 1),))) or job
-    back = site.platform.store.apply(job, Change(((JobState.QUEUED, began + 2),), Cause.REQUEUED))
-    assert back is not None
-    assert site.view(job).timestamps == {"QUEUED": began + 2}
-    assert site.platform.store.apply(back, Change(((JobState.PROCESSING, began + 3),)))
-    view = site.view(job)
-    assert view.timestamps == {"QUEUED": began + 2, "PROCESSING": began + 3}
+    job = site.move(site.deployed(), JobState.PROCESSING)
+    site.clock.tick(10)
+    back, at = requeue(site, job, JobState.QUEUED), site.clock.now()
+    assert site.view(job).timestamps == {"QUEUED": at}
+    site.clock.tick(10)
+    site.move(back, JobState.PROCESSING)
+    assert site.view(job).timestamps == {"QUEUED": at, "PROCESSING": at + 10}
 
 
 def test_job_view_timestamps_start_at_resume(site: Site) -> None:
@@ -221,12 +217,6 @@ def view(site: Site, job: Job) -> JobView:
     return site.view(job)
 
 
-def test_job_view_reports_no_network_without_controller_event(site: Site) -> None:
-    job, _ = at_work(site)
-    seen = site.view(job)
-    assert (seen.network_requested, seen.network, seen.network_by) == ("auto", "none", "")
-
-
 @pytest.mark.parametrize(
     ("told", "by"),
     [
@@ -240,6 +230,8 @@ def test_job_view_reports_network_and_mechanism_found_by_node_controller(
     site: Site, told: tuple[Mapping[str, str | bool], ...], by: str
 ) -> None:
     job, head = at_work(site)
+    seen = site.view(job)
+    assert (seen.network_requested, seen.network, seen.network_by) == ("auto", "none", ""), "nobody has found one yet"
     for fields in told:
         head.says("node-0", EventKind.NETWORK, **fields)
     seen = view(site, job)

@@ -31,23 +31,18 @@ def reasons(site: Site, jobs: list[Job]) -> set[str]:
     return {site.view(job).pending_reason for job in jobs}
 
 
-def test_deployer_keeps_job_pending_with_reason_when_scheduler_is_full(site: Site) -> None:
-    site.scheduler.full = FULL
+@pytest.mark.parametrize("cause", ["full", "fails"])
+def test_deployer_keeps_job_pending_and_retries_first_attempt_with_pauses_after_submission_failure(
+    site: Site, cause: str
+) -> None:
+    """A failure may be the login node's trouble: nothing refused the job, and nothing else is held up."""
+    fork = "sbatch failed with 1 (fork: Cannot allocate memory); nothing was submitted, and it is tried again"
+    said = FULL if cause == "full" else fork
+    setattr(site.scheduler, cause, said)
     job = site.deployed()
     assert (job.state, job.attempt, job.native_id) == (S.PENDING, 0, "")
-    assert reasons(site, [job]) == {FULL}
-    assert site.states(job) == ["PENDING", "DEPLOYING", "PENDING"]
-    assert site.view(job).attempts == ()
-    assert site.platform.adapters.outages() == ()
-
-
-def test_deployer_retries_job_after_unexplained_submission_failure(site: Site) -> None:
-    """It may be the login node's trouble: nothing refused the job, and nothing else is held up."""
-    said = "sbatch failed with 1 (fork: Cannot allocate memory); nothing was submitted, and it is tried again"
-    site.scheduler.fails = said
-    job = site.deployed()
-    assert (job.state, job.attempt) == (S.PENDING, 0)
     assert reasons(site, [job]) == {said}
+    assert (site.states(job), site.view(job).attempts) == (["PENDING", "DEPLOYING", "PENDING"], ())
     assert begun_at(site.platform.root.job(job.id).attempt(1)) is None
     assert site.platform.adapters.outages() == ()
     deployer = Deployer(site.platform)
@@ -55,22 +50,7 @@ def test_deployer_retries_job_after_unexplained_submission_failure(site: Site) -
         site.clock.tick(FIRST_PAUSE_S / 4)
         deployer.step()
     assert 2 <= len(site.scheduler.turned_away) <= 4
-    site.scheduler.fails = ""
-    site.clock.tick(1.25 * LONGEST_FULL_PAUSE_S)
-    deployer.step()
-    assert (site.job(job.id).state, site.job(job.id).attempt) == (S.QUEUED, 1)
-
-
-def test_deployer_retries_full_scheduler_with_pauses_and_submits_first_attempt(site: Site) -> None:
-    site.scheduler.full = FULL
-    job = site.deployed()
-    deployer = Deployer(site.platform)
-    for _ in range(20):
-        site.clock.tick(FIRST_PAUSE_S / 4)
-        deployer.step()
-    tries = len(site.scheduler.turned_away)
-    assert 2 <= tries <= 4
-    site.scheduler.full = ""
+    setattr(site.scheduler, cause, "")
     site.clock.tick(1.25 * LONGEST_FULL_PAUSE_S)
     deployer.step()
     job = site.job(job.id)
@@ -79,7 +59,7 @@ def test_deployer_retries_full_scheduler_with_pauses_and_submits_first_attempt(s
     assert [attempt.number for attempt in site.platform.store.attempts(job.id)] == [1]
 
 
-def test_deployer_probes_full_scheduler_with_one_of_many_waiting_jobs(site: Site) -> None:
+def test_deployer_probes_full_scheduler_with_one_of_many_jobs_and_submits_rest_after_success(site: Site) -> None:
     site.scheduler.full = FULL
     jobs = [site.accept(f"k{n}") for n in range(100)]
     deployer = Deployer(site.platform)
@@ -98,6 +78,13 @@ def test_deployer_probes_full_scheduler_with_one_of_many_waiting_jobs(site: Site
     for _ in range(5):
         deployer.step()
     assert len(site.scheduler.turned_away) == 1
+    site.scheduler.full = ""
+    site.clock.tick(1.25 * LONGEST_FULL_PAUSE_S)
+    assert deployer.step() == 1
+    site.clock.tick(5)
+    while deployer.step():
+        pass
+    assert set(states(site, jobs)) == {S.QUEUED}
 
 
 def test_deployer_retries_immediately_after_own_job_ends(site: Site) -> None:
@@ -123,26 +110,13 @@ def test_deployer_submits_to_other_qos_when_one_qos_is_full(site: Site) -> None:
     assert states(site, [held, free]) == [S.PENDING, S.QUEUED]
 
 
-def test_deployer_submits_waiting_jobs_after_first_success(site: Site) -> None:
-    site.scheduler.full = FULL
-    jobs = [site.accept(f"k{n}") for n in range(5)]
-    deployer = Deployer(site.platform)
-    deployer.step()
-    site.scheduler.full = ""
-    site.clock.tick(1.25 * FIRST_PAUSE_S)
-    assert deployer.step() == 1
-    site.clock.tick(5)
-    deployer.step()
-    assert set(states(site, jobs)) == {S.QUEUED}
-
-
 def test_cancel_ends_job_that_waits_for_capacity(site: Site) -> None:
     site.scheduler.full = FULL
     job = site.deployed()
     assert cancel_job(site.platform, site.caller, job.id).state == "CANCELLED"
 
 
-def test_deployer_keeps_jobs_pending_during_outage_and_asks_scheduler_once(site: Site) -> None:
+def test_deployer_asks_scheduler_once_during_outage_and_submits_each_job_once_afterwards(site: Site) -> None:
     site.accept("first")
     site.scheduler.down = True
     site.deploy()
@@ -161,15 +135,6 @@ def test_deployer_keeps_jobs_pending_during_outage_and_asks_scheduler_once(site:
         deployer.step()
         assert site.scheduler.asked - asked == 1
     assert S.QUEUED not in states(site, jobs)
-
-
-def test_deployer_submits_all_jobs_once_after_outage(site: Site) -> None:
-    site.accept("first")
-    site.scheduler.down = True
-    deployer = Deployer(site.platform)
-    deployer.step()
-    jobs = [site.accept(f"k{n}") for n in range(70)]
-    deployer.step()
     site.scheduler.down = False
     site.clock.tick(1.25 * LONGEST_PAUSE_S)
     deployer.step()

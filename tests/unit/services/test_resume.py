@@ -27,10 +27,7 @@ def ended(
 ) -> Job:
     """The job, or one that was just deployed, whose attempt has ended."""
     code = "C201" if state is JobState.FAILED else "000"
-    change = Change(((state, site.clock.now()),), error_code=code, columns=columns, attempt_end=end)
-    updated = site.platform.store.apply(job or site.deployed(), change)
-    assert updated is not None
-    return updated
+    return site.move(job or site.deployed(), state, error_code=code, columns=columns, attempt_end=end)
 
 
 def resume(site: Site, job: Job, **altered: object) -> JobView:
@@ -63,21 +60,16 @@ def test_resume_starts_new_attempt_of_halted_or_failed_job(site: Site, state: Jo
     assert (second.number, second.native_id, second.ended_at) == (2, view.native_id, None)
 
 
-def test_resume_adds_history_entry_with_changed_resources(site: Site) -> None:
+def test_resume_plans_shows_and_records_changed_resources(site: Site) -> None:
     job = ended(site)
-    resume(site, job, gpus=2.0, time="1:00:00")
+    view = resume(site, job, gpus=2.0, time="60")
+    assert (view.gpus, view.sources["gpus"], view.sources["batch.time"]) == (2.0, "resume", "resume")
+    planned = site.scheduler.planned[-1]
+    assert (planned.attempt, planned.spec.resources.gpus, planned.spec.batch.time_s) == (2, 2.0, 3600)
+    assert site.job(job.id).spec == job.spec, "what was submitted stays as it was"
     entries, _ = get_events(site.platform, site.caller, job.id, 0)
     assert [(e.state, e.cause) for e in entries][-2:] == [("HALTED", "progress"), ("PENDING", "resumed")]
     assert entries[-1].message == "resumed by its owner with 2 GPUs per learner and time limit 01:00:00"
-
-
-def test_resume_plans_and_shows_changed_resources(site: Site) -> None:
-    job = ended(site)
-    view = resume(site, job, gpus=3.0, time="90")
-    assert (view.gpus, view.sources["gpus"], view.sources["batch.time"]) == (3.0, "resume", "resume")
-    planned = site.scheduler.planned[-1]
-    assert (planned.attempt, planned.spec.resources.gpus, planned.spec.batch.time_s) == (2, 3.0, 5400)
-    assert site.job(job.id).spec == job.spec, "what was submitted stays as it was"
 
 
 def test_resume_keeps_earlier_overrides_and_drops_node_exclusion(site: Site) -> None:
@@ -133,16 +125,14 @@ def test_resume_accepts_zero_gpus_and_refuses_job_that_was_already_resumed(site:
     assert "is PENDING" in refused(site, job).problem.message
 
 
-@pytest.mark.parametrize(
-    "altered",
-    [{"gpus": gpus} for gpus in (-1.0, math.nan, math.inf, 1e9)]
-    + [{"time": text} for text in ("", "soon", "0", "-5", "1:2:3:4", "9" * 100)],
-)
-def test_resume_rejects_invalid_number_of_gpus_and_time_limit(site: Site, altered: dict[str, object]) -> None:
-    (option,) = altered
-    refusal = refused(site, ended(site), **altered)
-    assert (refusal.status, refusal.problem.exit_code) == (400, 2)
-    assert refusal.problem.message.startswith(f"--{option}: ")
+def test_resume_rejects_invalid_number_of_gpus_and_time_limit(site: Site) -> None:
+    job = ended(site)
+    gpus: list[object] = [-1.0, math.nan, math.inf, 1e9]
+    times: list[object] = ["", "soon", "0", "-5", "1:2:3:4", "9" * 100]
+    for option, value in [("gpus", one) for one in gpus] + [("time", one) for one in times]:
+        refusal = refused(site, job, **{option: value})
+        assert (refusal.status, refusal.problem.exit_code) == (400, 2), value
+        assert refusal.problem.message.startswith(f"--{option}: "), value
 
 
 def test_resume_rejects_resources_that_cannot_be_planned(site: Site) -> None:

@@ -191,41 +191,26 @@ def leave(site: Site, place: Path, name: str, age_s: float) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "name", [*LEFT, "final.json.n1.0a1b2c3d.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
-)
-def test_janitor_removes_half_written_files_of_attempt_after_an_hour(site: Site, name: str) -> None:
+def test_janitor_removes_half_written_files_of_attempt_after_an_hour(site: Site) -> None:
     attempt = Path(site.attempt(site.deployed()).path)
-    fresh = leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1)
-    assert sweep(site.platform) == 0
-    assert fresh.exists()
-    old = leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1)
-    assert sweep(site.platform) == 1
-    assert not old.exists()
+    names = [*LEFT, "final.json.n1.0a1b2c3d.5173.tmp", "claim/owner.json.n1.site.org.7.tmp", *LEFT_IN_STATE]
+    fresh = [leave(site, attempt, name, HALF_WRITTEN_AGE_S - 1) for name in names]
+    assert (sweep(site.platform), [file for file in fresh if not file.exists()]) == (0, [])
+    old = [leave(site, attempt, name, HALF_WRITTEN_AGE_S + 1) for name in names]
+    assert (sweep(site.platform), [file for file in old if file.exists()]) == (len(names), [])
 
 
-@pytest.mark.parametrize("name", [".tasks.0a1b2c3d", ".script.sh.d0e679a2", "../.manifest.yml.e6aa130b"])
-def test_janitor_removes_half_written_files_of_native_array(site: Site, name: str) -> None:
+def test_janitor_removes_half_written_files_of_native_array_and_state_directory(site: Site) -> None:
     fleet = with_arrays(site)
-    array = fleet.accept("array: 0-2")
-    _, chunk = make_chunk(site.platform.root, array)
-    old = leave(site, Path(chunk.path), name, HALF_WRITTEN_AGE_S + 1)
-    assert sweep(site.platform) == 1
-    assert not old.exists()
-
-
-def test_janitor_removes_unfinished_lock_file(site: Site) -> None:
-    old = leave(site, Path(site.platform.settings.state_dir), ".daemon.lock.host.4711", HALF_WRITTEN_AGE_S + 1)
-    assert sweep(site.platform) == 1
-    assert not old.exists()
-
-
-@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
-def test_janitor_removes_sqlite_side_files_of_unfinished_copy(site: Site, suffix: str) -> None:
-    name = f".ffdl.sqlite3.0a1b2c3d{suffix}"
-    old = leave(site, Path(site.platform.settings.state_dir), name, HALF_WRITTEN_AGE_S + 1)
-    assert sweep(site.platform) == 1
-    assert not old.exists()
+    chunk = Path(make_chunk(site.platform.root, fleet.accept("array: 0-2"))[1].path)
+    state = Path(site.platform.settings.state_dir)
+    copies = [f".ffdl.sqlite3.0a1b2c3d{suffix}" for suffix in ("-journal", "-wal", "-shm")]
+    names = {
+        chunk: [".tasks.0a1b2c3d", ".script.sh.d0e679a2", "../.manifest.yml.e6aa130b"],
+        state: [".daemon.lock.host.4711", *copies],
+    }
+    old = [leave(site, place, name, HALF_WRITTEN_AGE_S + 1) for place in names for name in names[place]]
+    assert (sweep(site.platform), [file for file in old if file.exists()]) == (7, [])
 
 
 def test_janitor_removes_unfinished_controller_build_directory(site: Site) -> None:
@@ -252,11 +237,11 @@ def test_janitor_removes_half_written_symlink_without_following_it(site: Site, t
 USERS = ("state/model.n1.5173.tmp", "state/.now-saving", "state/.model.0a1b2c3d", "results/a.exit.n1.5173.tmp")
 
 
-@pytest.mark.parametrize("name", [".paying", ".paying.log", ".paying-wal", "script.sh", ".ended-1", *USERS])
-def test_janitor_keeps_files_that_are_not_half_written(site: Site, name: str) -> None:
-    kept = leave(site, Path(site.attempt(site.deployed()).path), name, 2 * HALF_WRITTEN_AGE_S)
-    assert sweep(site.platform) == 0
-    assert kept.exists()
+def test_janitor_keeps_files_that_are_not_half_written(site: Site) -> None:
+    attempt = Path(site.attempt(site.deployed()).path)
+    names = (".paying", ".paying.log", ".paying-wal", "script.sh", ".ended-1", *USERS)
+    kept = [leave(site, attempt, name, 2 * HALF_WRITTEN_AGE_S) for name in names]
+    assert (sweep(site.platform), [file for file in kept if not file.exists()]) == (0, [])
 
 
 def test_janitor_skips_jobs_unchanged_for_long(site: Site) -> None:

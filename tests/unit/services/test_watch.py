@@ -13,7 +13,6 @@ from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.evidence import STILL_ALIVE_S
 from ffdl_batch.services.watch import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S, Watcher
-from tests.fakes.head import FakeHead
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import Site, write_events, write_final
 
@@ -26,15 +25,6 @@ def test_watcher_reads_events_after_doorbell_without_scheduler_query(site: Site)
     assert site.scheduler.observe_calls == 0
     assert list(Path(site.platform.root.doorbell).iterdir()) == []
     assert site.watch(full=False) == 0
-
-
-def test_watcher_observes_all_jobs_in_one_scheduler_query(site: Site) -> None:
-    for key in range(40):
-        site.accept(str(key))
-    while site.deploy():
-        pass
-    site.watch()
-    assert site.scheduler.observe_calls == 1
 
 
 def test_watcher_records_ordered_time_for_every_job_state(site: Site) -> None:
@@ -70,14 +60,6 @@ def test_watcher_waits_for_final_record_after_scheduler_end(site: Site) -> None:
     write_final(site, job)
     site.watch()
     assert site.job(job.id).state is JobState.COMPLETED
-
-
-def test_watcher_requeues_job_if_final_record_is_missing_after_settle_time(site: Site) -> None:
-    job = site.deployed()
-    write_events(site, job, [("learner", site.clock.now())])
-    after = end(site, job, EndCause.NODE_FAIL)
-    assert (after.state, after.attempt) == (JobState.PENDING, 1)
-    assert site.platform.store.history(job.id)[-1].error_code == "S110"
 
 
 def test_watcher_keeps_job_missing_from_listing_until_scheduler_forgets_it(site: Site) -> None:
@@ -118,19 +100,12 @@ def test_watcher_requeues_job_lost_by_scheduler_for_new_submission(site: Site, g
     assert native not in site.scheduler.cancelled
 
 
-def test_watcher_completes_forgotten_job_that_has_final_record(site: Site) -> None:
-    job = site.deployed()
-    write_final(site, job)
-    site.scheduler.seen.clear()
-    site.scheduler.forgotten.add(NativeId(job.native_id))
-    watch(site, 4)
-    assert site.job(job.id).state is JobState.COMPLETED
-
-
-def test_watcher_ends_no_job_and_opens_breaker_when_scheduler_is_unreachable(site: Site) -> None:
+def test_watcher_catches_up_ends_no_job_and_opens_breaker_when_scheduler_is_unreachable(site: Site) -> None:
     job = site.deployed()
     site.scheduler.down = True
-    watch(site, 20)
+    site.watch()
+    assert site.watcher.is_caught_up
+    watch(site, 19)
     assert site.job(job.id).state is JobState.QUEUED
     assert not site.platform.adapters.may_ask("fake")
     write_events(site, job, [("learner", site.clock.now() + 1)])
@@ -207,26 +182,15 @@ def test_watcher_writes_nothing_when_nothing_changed(site: Site) -> None:
     assert site.job(job.id).revision == revision
 
 
-def test_second_watcher_does_nothing_until_first_closes(site: Site) -> None:
+def test_second_watcher_catches_up_at_once_and_does_nothing_until_first_closes(site: Site) -> None:
     job = site.deployed()
     site.watch()
     other = Watcher(site.platform)
+    before = other.is_caught_up
     write_events(site, job, [("learner", site.clock.now())])
-    assert other.step(full=True) == 0
+    assert (other.step(full=True), before, other.is_caught_up) == (0, False, True)
     site.watcher.close()
     assert other.step(full=True) >= 1
-
-
-def test_watcher_returns_requeued_job_to_queued(site: Site) -> None:
-    job = site.deployed()
-    native = NativeId(job.native_id)
-    write_events(site, job, [("learner", site.clock.now())])
-    site.scheduler.seen[native] = Observation(Phase.RUNNING, "RUNNING")
-    site.watch()
-    site.scheduler.wait(native, restarts=1)
-    site.watch()
-    assert site.job(job.id).state is JobState.QUEUED
-    assert site.platform.store.history(job.id)[-1].cause == "requeued"
 
 
 def test_watcher_cancels_queued_job_without_waiting_for_final_record(site: Site) -> None:
@@ -322,7 +286,7 @@ def test_watcher_records_no_requeue_from_observation_before_start(site: Site) ->
     assert site.states(job) == ["PENDING", "DEPLOYING", "QUEUED", "DOWNLOADING", "PROCESSING", "STORING"]
 
 
-def test_watcher_catches_up_with_ended_jobs_in_first_round(site: Site) -> None:
+def test_watcher_catches_up_with_ended_jobs_in_first_round_with_one_scheduler_query(site: Site) -> None:
     jobs = [site.deployed(key) for key in ("one", "two")]
     for job in jobs:
         write_final(site, job)
@@ -337,7 +301,7 @@ def test_watcher_catches_up_with_ended_jobs_in_first_round(site: Site) -> None:
 def test_watcher_follows_continuations_without_another_listing(site: Site) -> None:
     """The bell of the job is taken down when its first attempt is read, and nobody rings for the later ones again."""
     job = site.deployed()
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     head.goes_on()
     native = site.scheduler.accept(f"{job.id}-2")  # type: ignore[arg-type]
@@ -345,7 +309,7 @@ def test_watcher_follows_continuations_without_another_listing(site: Site) -> No
     assert (site.job(job.id).state, site.watcher.is_caught_up) == (JobState.DEPLOYING, False)
     assert site.watch(full=False) == 0
     site.deploy()
-    last = FakeHead(site.platform.root, site.job(job.id), site.clock.now())
+    last = site.head(job)
     last.starts()
     last.stores()
     last.ends(Outcome.COMPLETED, exit_code=0)
@@ -359,25 +323,10 @@ def test_watcher_follows_continuations_without_another_listing(site: Site) -> No
     assert site.scheduler.observe_calls == 1
 
 
-def test_watcher_catches_up_when_scheduler_does_not_answer(site: Site) -> None:
-    site.deployed()
-    site.scheduler.down = True
-    site.watch()
-    assert site.watcher.is_caught_up
-
-
-def test_watcher_catches_up_at_once_when_another_daemon_is_leader(site: Site) -> None:
-    site.watch()
-    other = Watcher(site.platform)
-    before = other.is_caught_up
-    other.step(full=True)
-    assert (before, other.is_caught_up) == (False, True)
-
-
 @pytest.mark.parametrize("rung", [True, False])
 def test_watcher_fails_forgotten_job_by_final_record_with_or_without_doorbell(site: Site, rung: bool) -> None:
     job = site.deployed()
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     head.ends(Outcome.FAILED, error_code="C201", message="learner 1 ended with exit code 3", exit_code=3)
     native = NativeId(job.native_id)
@@ -395,7 +344,7 @@ def test_watcher_fails_forgotten_job_by_final_record_with_or_without_doorbell(si
 def test_watcher_keeps_forgotten_job_processing_after_record_of_external_end(site: Site) -> None:
     """What was ended from outside may have been started anew; a listing that leaves it out proves nothing yet."""
     job = site.deployed()
-    head = FakeHead(site.platform.root, job, site.clock.now())
+    head = site.head(job)
     head.starts()
     head.ends(Outcome.CANCELLED, message="ended from outside")
     native = NativeId(job.native_id)
@@ -408,7 +357,7 @@ def test_watcher_keeps_forgotten_job_processing_after_record_of_external_end(sit
 @pytest.mark.parametrize(("ago_s", "state"), [(SETTLE_S, JobState.PROCESSING), (LONG_AGO_S, JobState.PENDING)])
 def test_watcher_waits_for_final_record_only_if_job_ended_recently(site: Site, ago_s: float, state: JobState) -> None:
     job = site.deployed()
-    FakeHead(site.platform.root, job, site.clock.now()).starts()
+    site.head(job).starts()
     site.scheduler.end(NativeId(job.native_id), EndCause.NODE_FAIL, site.clock.now())
     site.clock.tick(ago_s)
     site.watch()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId
+from ffdl_batch.domain.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
 from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources, Role
@@ -94,12 +95,8 @@ def seer(site: Site) -> Seer:
 
 def queued(site: Site, manifest: str = TYPED, key: str = "k1") -> Job:
     """A job that the scheduler has."""
-    job = site.accept(key, manifest)
-    steps = ((JobState.DEPLOYING, 1.0), (JobState.QUEUED, 2.0))
-    changed = Change(steps, columns={"native_id": "100", "pending_reason": "Resources"})
-    written = site.platform.store.apply(job, changed)
-    assert written is not None
-    return written
+    columns = {"native_id": "100", "pending_reason": "Resources"}
+    return site.move(site.accept(key, manifest), JobState.DEPLOYING, JobState.QUEUED, columns=columns)
 
 
 def test_why_reports_reason_evidence_and_sooner_alternatives(site: Site, seer: Seer) -> None:
@@ -149,11 +146,12 @@ def test_why_runs_no_trial_without_alternatives(site: Site, seer: Seer) -> None:
     assert not seer.trials and view.sentence and seer.explained == 1
 
 
-@pytest.mark.parametrize("kind", [WaitKind.HELD_BY_USER, WaitKind.DEPENDENCY, WaitKind.BEGIN_TIME])
-def test_why_runs_no_trial_if_job_does_not_wait_for_capacity(site: Site, seer: Seer, kind: WaitKind) -> None:
-    seer.reason, seer.starts = Reason(kind, "Word"), {"": 0.0}
-    view = explain_job(site.platform, site.caller, queued(site).id)
-    assert not seer.trials and not view.alternatives and view.trial is None
+def test_why_runs_no_trial_if_job_does_not_wait_for_capacity(site: Site, seer: Seer) -> None:
+    job = queued(site)
+    for kind in (WaitKind.HELD_BY_USER, WaitKind.DEPENDENCY, WaitKind.BEGIN_TIME, WaitKind.QUEUE_CLOSED):
+        seer.reason, seer.starts = Reason(kind, "Word"), {"": 0.0}
+        view = explain_job(site.platform, site.caller, job.id)
+        assert view.waits and not seer.trials and not view.alternatives and view.trial is None, kind
 
 
 def test_why_tries_only_alternatives_within_limit(site: Site, seer: Seer) -> None:
@@ -199,9 +197,7 @@ def test_why_reports_missing_scheduler_for_queued_job(site: Site, seer: Seer) ->
 @pytest.mark.parametrize("runs", [True, False])
 def test_why_reports_cancel_request_that_scheduler_cannot_receive(site: Site, seer: Seer, runs: bool) -> None:
     job = queued(site)
-    steps = ((JobState.PROCESSING, 3.0),) if runs else ()
-    written = site.platform.store.apply(job, Change(steps, columns={"wish": Wish.CANCEL}))
-    assert written is not None
+    site.move(job, *([JobState.PROCESSING] if runs else []), columns={"wish": Wish.CANCEL})
     begin = "it does not wait: it is being cancelled" if runs else "it is being cancelled"
     view = explain_job(site.platform, site.caller, job.id)
     assert (view.sentence, view.waits, view.actions) == (begin, not runs, ("nothing",))
@@ -216,8 +212,7 @@ def test_why_reports_job_not_yet_submitted_without_scheduler_query(site: Site, s
     job = site.accept("k1", TYPED)
     assert "about to be handed over" in explain_job(site.platform, site.caller, job.id).sentence
     reason = "Dependency: training-0a1b2c3d4 has not ended"
-    written = site.platform.store.apply(job, Change(columns={"pending_reason": reason}))
-    assert written is not None
+    site.move(job, columns={"pending_reason": reason})
     view = explain_job(site.platform, site.caller, job.id)
     assert view.waits and view.sentence.endswith(reason) and "ffdl show" in view.actions[0]
     assert not seer.explained and not seer.trials
@@ -226,8 +221,7 @@ def test_why_reports_job_not_yet_submitted_without_scheduler_query(site: Site, s
 def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, seer: Seer) -> None:
     job, rooms = site.accept("k1", TYPED), site.platform.adapters.rooms
     reason = "the quota of Jobs is used up"
-    written = site.platform.store.apply(job, Change(columns={"pending_reason": reason}))
-    assert written is not None
+    site.move(job, columns={"pending_reason": reason})
     rooms.turned_away("fake", job.effective_spec, "another reason")
     assert explain_job(site.platform, site.caller, job.id).sentence.endswith(reason)
     rooms.taken("fake", job.effective_spec)
@@ -242,9 +236,9 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
 
 
 @pytest.mark.parametrize(
-    ("steps", "columns", "said"),
+    ("steps", "changes", "said"),
     [
-        ([JobState.PROCESSING], {"nodes": "n1"}, "it runs since"),
+        ([JobState.PROCESSING], {"columns": {"nodes": "n1"}}, "it runs since"),
         ([JobState.PROCESSING, JobState.COMPLETED], {}, "it has completed"),
         ([JobState.FAILED], {"message": "out of memory", "error_code": "C201"}, "it failed with C201: out of memory"),
         ([JobState.CANCELLED], {}, "it was cancelled"),
@@ -252,15 +246,9 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
     ],
 )
 def test_why_reports_state_of_job_that_does_not_wait(
-    site: Site, seer: Seer, steps: list[JobState], columns: dict[str, object], said: str
+    site: Site, seer: Seer, steps: list[JobState], changes: dict[str, Any], said: str
 ) -> None:
-    moves = tuple((state, 3.0 + number) for number, state in enumerate(steps))
-    plain = {key: value for key, value in columns.items() if key not in ("message", "error_code")}
-    told, code = str(columns.get("message", "")), str(columns.get("error_code", "000"))
-    change = Change(moves, message=told, error_code=code, columns=plain)
-    job = site.platform.store.apply(queued(site), change)
-    assert job is not None
-    view = explain_job(site.platform, site.caller, job.id)
+    view = explain_job(site.platform, site.caller, site.move(queued(site), *steps, **changes).id)
     assert not view.waits and said in view.sentence and not seer.explained
 
 
@@ -276,7 +264,7 @@ def test_why_reports_waiting_learners_of_started_job_with_several_learners(
     site: Site, seer: Seer, learners: str, waits: bool
 ) -> None:
     job = queued(site, f"{MANIFEST}\n{learners}\n")
-    assert site.platform.store.apply(job, Change(((JobState.DOWNLOADING, 3.0),)))
+    site.move(job, JobState.DOWNLOADING)
     seer.reason = Reason(WaitKind.NO_ROOM, "Insufficient cpu")
     view = explain_job(site.platform, site.caller, job.id, alternatives=False)
     assert view.waits is waits
@@ -287,8 +275,7 @@ def test_why_reports_waiting_learners_of_started_job_with_several_learners(
 def test_why_reports_missing_image_of_learner_while_data_downloads(site: Site, seer: Seer, learners: int) -> None:
     """Another request would wait for the same image, of however many learners it is."""
     job = queued(site, f"{MANIFEST}\nlearners: {learners}\n")
-    lacks = Change(((JobState.DOWNLOADING, 3.0),), columns={"pending_reason": "the image x cannot be had"})
-    assert site.platform.store.apply(job, lacks)
+    site.move(job, JobState.DOWNLOADING, columns={"pending_reason": "the image x cannot be had"})
     seer.reason = Reason(WaitKind.IMAGE, "", "the image x cannot be had; correct its name, or push it")
     view = explain_job(site.platform, site.caller, job.id)
     assert view.waits and view.sentence.startswith("it has its nodes, but its image cannot be had (")
@@ -310,19 +297,10 @@ def test_why_reports_job_that_scheduler_does_not_list_as_waiting(
     site.clock.tick(10)
     view = explain_job(site.platform, site.caller, job.id)
     assert "it is starting, or has just ended" in view.sentence and view.explanation is None
-    told = site.platform.store.apply(site.job(job.id), Change(columns={"pending_reason": "it was sent to another"}))
-    assert told is not None
+    site.move(site.job(job.id), columns={"pending_reason": "it was sent to another"})
     view = explain_job(site.platform, site.caller, job.id)
     assert view.sentence.endswith("ask again in a few seconds; what was known last: it was sent to another")
     assert not seer.trials
-
-
-def test_why_predicts_no_start_while_queue_is_closed(site: Site, seer: Seer) -> None:
-    """Trials look at room alone."""
-    job = queued(site)
-    seer.reason = Reason(WaitKind.QUEUE_CLOSED, "gpus", "LocalQueue gpus is inactive")
-    view = explain_job(site.platform, site.caller, job.id)
-    assert view.waits and view.trial is None and not view.alternatives and not seer.trials
 
 
 def test_why_predicts_start_and_alternatives_for_unsubmitted_manifest(site: Site, seer: Seer) -> None:
@@ -342,13 +320,9 @@ def test_why_rejects_invalid_manifest(site: Site, seer: Seer) -> None:
 
 def test_why_shows_scheduler_reason_if_backend_cannot_explain(site: Site) -> None:
     job = queued(site)
-    site.scheduler.seen[job_native(job)] = Observation(Phase.PENDING, "PENDING", reason="Resources")
+    site.scheduler.seen[NativeId.parse(job.native_id)] = Observation(Phase.PENDING, "PENDING", reason="Resources")
     view = explain_job(site.platform, site.caller, job.id)
     assert view.sentence == "fake says: Resources" and not view.alternatives
-
-
-def job_native(job: Job) -> NativeId:
-    return NativeId.parse(job.native_id)
 
 
 FACTS = BackendFacts(

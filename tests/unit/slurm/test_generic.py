@@ -122,10 +122,7 @@ def test_plan_rejects_gres_that_no_node_offers(partition: str, wanted: dict[str,
     assert not isinstance(error.value, NotYet)
 
 
-def test_plan_rejects_roles_that_mix_gpu_shares_and_whole_gpus() -> None:
-    roles = {"a": Role(1, gpus=1), "b": Role(1, gpus=0.5)}
-    with pytest.raises(InvalidRequest, match=r"batch\.roles\.b\.gpus: shares of a GPU and whole GPUs"):
-        plan("mps", replace(PACK, roles=roles), learners=2)
+def test_plan_requests_gpu_shares_only_for_roles_that_have_some() -> None:
     shared = {"a": Role(1, gpus=0), "b": Role(2, gpus=0.25)}
     launch = plan("mps", replace(PACK, roles=shared), learners=3).launch
     assert [seat.gpus for seat in launch.seats] == [0, 1, 1]

@@ -156,19 +156,6 @@ def test_plan_egress_network_requires_egress_feature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("egress", "said", "path"),
-    [
-        ((), "level egress needs destinations", "batch.network.level"),
-        (tuple(Egress(f"h{n}", 1) for n in range(17)), "17 destinations", "batch.network.allow[16]"),
-        ((*EGRESS, Egress("300.1.1.1", 80)), "it is no IPv4 address", "batch.network.allow[2]"),
-    ],
-)
-def test_plan_rejects_missing_surplus_or_invalid_destinations(egress: tuple[Egress, ...], said: str, path: str) -> None:
-    message, place = refused(ALL, network=NetworkLevel.EGRESS, egress=egress)
-    assert (said in message, place) == (True, path)
-
-
-@pytest.mark.parametrize(
     ("most", "batch", "why"),
     [
         (62, {"placement": Placement.PACK}, "63 learners on a node, and a network of the job's own has at most 62"),

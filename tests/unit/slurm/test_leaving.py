@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -107,14 +109,22 @@ class Site:
         path.chmod(0o755)
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", script], check=False, capture_output=True, text=True, timeout=300, cwd=self.home,
+        """What is left when the script has ended is killed, as Slurm does it."""
+        with subprocess.Popen(
+            ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.home,
+            start_new_session=True,
             env={
                 "PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.base), "OUT": f"{self.base}/out",
                 "CALLS": str(self.base / "calls"), "SLURM_JOB_ID": "77", "SLURM_SUBMIT_DIR": str(self.home),
                 "SLURM_JOB_NODELIST": "n[0-2]", **env,
             },
-        )  # fmt: skip
+        ) as process:  # fmt: skip
+            try:
+                out, err = process.communicate(timeout=300)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def seen(self, rank: int = 0) -> Mapping[str, str]:
         found = json.loads((self.base / f"out{rank}").read_text())

@@ -204,7 +204,13 @@ def test_plan_includes_warnings_of_site_probe() -> None:
     assert "isolation is not proved" in plan.warnings
 
 
-def test_plan_accepts_job_that_fits_one_of_its_partitions_or_any_number_of_learners_without_node_facts() -> None:
+def test_plan_accepts_job_that_fills_a_node_or_fits_one_of_its_partitions_or_has_no_node_facts() -> None:
+    whole = request(Resources(cpus=64, memory_bytes=64000 * 1024**2), BatchOptions(time_s=3600))
+    assert (options(whole)["cpus-per-task"], options(whole)["mem"], options(whole)["time"]) == (
+        "64",
+        "64000M",
+        "01:00:00",
+    )
     batch = BatchOptions(partition="amd,cpu", time_s=7200)
     assert options(request(small(cpus=60), batch))["partition"] == "amd,cpu"
     assert options(request(small(learners=40), facts=replace(FACTS, nodes=())))["nodes"] == "40"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
+
+from sqlalchemy import event
 
 from ffdl_batch.domain.job import Change, Job, JobId, new_job_id
 from ffdl_batch.domain.job_state import JobState
@@ -88,6 +91,22 @@ def assert_consistent(store: Store, job_id: str) -> None:
         assert job.native_id == ("" if alive[-1] is JobState.PENDING else attempts[-1].native_id)
     assert all(attempt.ended_at is not None for attempt in attempts[:-1])
     assert (job.ended_at is not None) is job.state.is_terminal
+
+
+@contextmanager
+def statements(store: Store) -> Iterator[list[str]]:
+    """The statements that are sent meanwhile, without SQLite's BEGIN."""
+    sent: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if not statement.startswith("BEGIN"):
+            sent.append(statement)
+
+    event.listen(store.engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(store.engine, "before_cursor_execute", note)
 
 
 def in_threads(run: Callable[[int], None], count: int = 4) -> None:

@@ -8,14 +8,14 @@ import os
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from ffdl_batch.domain.job_state import Wish
-from ffdl_batch.store import DatabaseDamaged, DuplicateId, Store, StoreUnavailable, errors, open_store
+from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, errors, open_store
 from ffdl_batch.store.errors import DatabaseGone, translate
 from ffdl_batch.store.filesystem import why_unwritable
 from ffdl_batch.store.health import Health
@@ -159,13 +159,6 @@ def full_disk() -> sqlite3.Error:
     cause = sqlite3.OperationalError("database or disk is full")
     cause.sqlite_errorcode = sqlite3.SQLITE_FULL
     return cause
-
-
-def test_store_health_reports_no_failure_for_duplicate_id(store: Store) -> None:
-    job = add_job(store)
-    with pytest.raises(DuplicateId):
-        store.add_jobs([replace(new_job("another"), id=job.id)])
-    assert store.trouble is None
 
 
 @pytest.mark.postgres

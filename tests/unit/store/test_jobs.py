@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Barrier
 from typing import Any
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import update
 
 from ffdl_batch.domain.job import Change, Job, new_job_id
 from ffdl_batch.domain.job_state import JobState, Wish
@@ -41,6 +39,7 @@ from tests.unit.store.jobs import (
     assert_consistent,
     in_threads,
     new_job,
+    statements,
     steps,
 )
 
@@ -65,22 +64,6 @@ def nasty_spec() -> JobSpec:
         data_stores=stores, metrics=EvaluationMetrics("regex", "t", NASTY, 9, ("e",), groups), batch=batch,
         base_dir=NASTY, sources={"batch.time_s": "line 3"},
     )  # fmt: skip
-
-
-@contextmanager
-def statements(store: Store) -> Iterator[list[str]]:
-    """The statements that are sent meanwhile, without SQLite's BEGIN."""
-    sent: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if not statement.startswith("BEGIN"):
-            sent.append(statement)
-
-    event.listen(store.engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        event.remove(store.engine, "before_cursor_execute", note)
 
 
 def test_store_returns_every_job_field_unchanged(store: Store) -> None:
@@ -117,21 +100,16 @@ def test_store_adds_new_job_as_pending_with_one_history_entry(store: Store) -> N
     assert store.get("training-000000000") is None
 
 
-def test_store_returns_existing_job_for_used_key(store: Store) -> None:
+def test_store_returns_existing_job_for_used_key_of_same_user(store: Store) -> None:
     first = add_job(store, "key")
     again, other, twin = store.add_jobs([new_job("key"), new_job("other"), new_job("other")])
     assert again == first
     assert other == twin
+    assert store.add_jobs([new_job("key"), new_job("other")]) == [first, other]
     assert add_job(store, "key", uid=1001).id != first.id
     assert len(store.list_jobs(uid=None)) == 3
-    assert [len(entries) for entries in store.histories([first.id, other.id]).values()] == [1, 1]
-
-
-def test_store_returns_same_jobs_for_repeated_request_only_with_key(store: Store) -> None:
-    request = [new_job("a"), new_job("b")]
-    assert store.add_jobs(request) == store.add_jobs(request)
-    assert len(store.list_jobs(uid=None)) == 2
     assert add_job(store).id != add_job(store).id
+    assert [len(entries) for entries in store.histories([first.id, other.id]).values()] == [1, 1]
 
 
 def test_store_rejects_duplicate_id_and_adds_nothing(store: Store) -> None:
@@ -142,6 +120,7 @@ def test_store_rejects_duplicate_id_and_adds_nothing(store: Store) -> None:
     with pytest.raises(DuplicateId, match=twice):
         store.add_jobs([new_job("x", job_id=twice), new_job("y", job_id=twice)])
     assert [job.id for job in store.list_jobs(uid=None)] == [taken]
+    assert store.trouble is None
 
 
 def test_store_adds_one_job_per_key_for_concurrent_requests(store: Store) -> None:

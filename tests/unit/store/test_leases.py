@@ -66,19 +66,6 @@ def test_store_postpones_nothing_with_invalid_lease_token(store: Store) -> None:
     assert store.renew(job.id, leased.lease_token, 60)
 
 
-def test_store_invalidates_token_of_expired_lease_when_taken_over(store: Store) -> None:
-    job = add_job(store)
-    (old,) = store.claim_deployable("one", limit=1, lease_s=0)
-    assert store.renew(job.id, old.lease_token, 0) is True  # nobody took it yet
-    (new,) = store.claim_deployable("two", limit=1, lease_s=60)
-    assert new.lease_token != old.lease_token
-    assert store.renew(job.id, old.lease_token, 60) is False
-    store.release(job.id, old.lease_token)
-    assert store.claim_deployable("three", limit=1, lease_s=60) == []
-    assert store.begin_attempt(job, old.lease_token, 1001.0) is None
-    assert store.begin_attempt(job, new.lease_token, 1001.0) is not None
-
-
 def test_store_leases_expire_by_store_clock(tmp_path: Path, clock: FakeClock) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     job = add_job(store)

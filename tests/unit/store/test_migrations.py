@@ -7,7 +7,6 @@ import sys
 import textwrap
 from pathlib import Path
 
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
@@ -19,10 +18,10 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import open_store
 from ffdl_batch.store.database import connect
-from ffdl_batch.store.records import encode_spec
 from ffdl_batch.store.revisions import HEAD, REVISIONS, alembic_config, current_revision
 from ffdl_batch.store.schema import METADATA
-from tests.unit.store.jobs import add_job, assert_consistent, new_job
+from tests.captured.releases import RELEASED, as_read, put_schema
+from tests.unit.store.jobs import add_job, assert_consistent
 
 
 def run_python(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,39 +77,13 @@ def test_revision_list_matches_migration_scripts(empty_url: str) -> None:
 
 
 def test_migration_keeps_rows_of_first_revision_usable(empty_url: str) -> None:
-    database = connect(empty_url, None, SystemClock())
-    with database.writing(begin="EXCLUSIVE") as connection:
-        command.upgrade(alembic_config(connection), "0001")
-    spec = encode_spec(new_job().spec)
-    with database.writing() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO jobs (id, uid, user_name, name, spec, state, wish, backend, attempt, native_id, revision, "
-                "submitted_at, updated_at, error_code, message, pending_reason, nodes, network, results, model_digest, "
-                "warnings, log_tail, lease_owner, lease_token, lease_until, next_try_at, deploy_tries) VALUES "
-                "('training-000000001', 1000, 'ada', 'digits', :spec, 'PROCESSING', 'none', 'local', 1, '47', 3, "
-                "1.0, 2.0, '000', '', '', 'n1', 'none', '/r', 'sha', '[]', '[\"x\"]', '', '', 0.0, 0.0, 0)"
-            ),
-            {"spec": spec},
-        )
-        connection.execute(
-            text(
-                "INSERT INTO attempts (job_id, number, token, backend, native_id, created_at, outcome_code, network, "
-                "nodes) VALUES ('training-000000001', 1, 'training-000000001-1', 'local', '47', 1.5, '', 'none', 'n1')"
-            )
-        )
-        for seq, state in enumerate(("PENDING", "DEPLOYING", "PROCESSING"), start=1):
-            connection.execute(
-                text(
-                    "INSERT INTO history (job_id, seq, at, state, attempt, cause, message, error_code) VALUES "
-                    "('training-000000001', :seq, 1.0, :state, 1, 'progress', '', '000')"
-                ),
-                {"seq": seq, "state": state},
-            )
-    database.close()
+    put_schema(RELEASED[0], empty_url)
+    names = as_read(RELEASED[0])["names"]
     store = open_store(empty_url)
-    (job,) = store.list_jobs(uid=1000)
-    assert (job.overrides, job.spent, job.effective_spec, job.log_tail) == (Overrides(), Spent(), job.spec, ("x",))
+    done, job = store.get(names["completed"]), store.get(names["processing"])
+    assert done is not None and done.log_tail[0] == "epoch 3"
+    assert job is not None
+    assert (job.overrides, job.spent, job.effective_spec) == (Overrides(), Spent(), job.spec)
     (attempt,) = store.attempts(job.id)
     assert (attempt.interruption, attempt.checkpoint, attempt.gpu_seconds, attempt.owed) == ("", Checkpoint(), 0, False)
     spent: dict[str, object] = {"spent": Spent(timeouts=1)}
@@ -122,10 +95,7 @@ def test_migration_keeps_rows_of_first_revision_usable(empty_url: str) -> None:
 
 
 def test_killed_upgrade_from_first_revision_leaves_it_unchanged_and_can_be_repeated(empty_url: str) -> None:
-    database = connect(empty_url, None, SystemClock())
-    with database.writing(begin="EXCLUSIVE") as connection:
-        command.upgrade(alembic_config(connection), "0001")
-    database.close()
+    put_schema(RELEASED[0], empty_url)
     kill_migration(empty_url, "gpu_seconds")
     database = connect(empty_url, None, SystemClock())
     with database.reading() as connection:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from ffdl_batch.store import DatabaseGone, Store, StoreUnavailable, open_store
+from ffdl_batch.store import DatabaseGone, Store, StoreError, StoreUnavailable, open_store
 from ffdl_batch.store.copies import CopyFailed, companions
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 
@@ -52,9 +52,9 @@ def ids_in(file: Path) -> set[str]:
         return {row[0] for row in connection.execute("SELECT id FROM jobs")}
 
 
-def refused(store: Store, key: str = "late") -> str:
+def refused(store: Store, key: str = "late", error: type[StoreError] = DatabaseGone) -> str:
     """What somebody hears whose job cannot be kept; it is the daemon's trouble from now on."""
-    with pytest.raises(DatabaseGone) as caught:
+    with pytest.raises(error) as caught:
         add_job(store, key)
     assert store.trouble is not None and store.trouble.sentence == str(caught.value)
     return str(caught.value)

@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,12 @@ from ffdl_batch.store import DatabaseDamaged, Store, open_store
 from ffdl_batch.store.copies import companions, copy_database
 from ffdl_batch.store.own_writes import COUNTS, HEADER_BYTES, Left, is_own
 from ffdl_batch.store.revisions import driver_connection
+from tests.unit.store import test_open_files
 from tests.unit.store.jobs import FakeClock, add_job
 from tests.unit.store.test_open_files import ids_in, network_fs, opened, path
 
 __all__ = ["network_fs", "opened", "path"]  # fixtures
+refused = partial(test_open_files.refused, error=DatabaseDamaged)
 LOCAL = pytest.mark.parametrize("network_fs", [False], indirect=True)
 
 
@@ -63,14 +66,6 @@ def nothing(_store: Store, _path: Path) -> bytes:
 
 def junk(_store: Store, path: Path) -> bytes:
     return b"\xff" * path.stat().st_size
-
-
-def refused(store: Store, key: str = "late") -> str:
-    """What somebody hears whose job cannot be kept; it is the daemon's trouble from now on."""
-    with pytest.raises(DatabaseDamaged) as caught:
-        add_job(store, key)
-    assert store.trouble is not None and store.trouble.sentence == str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("copied", [backup, plain, newer, nothing, junk])

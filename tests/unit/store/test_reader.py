@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store import Store, open_store
 from ffdl_batch.store.transitions import LockedJob, decide
 from tests.benchmarks.usage import io_calls
-from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, deploying, new_job, steps
+from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, deploying, new_job, statements, steps
 
 
 def test_live_deployed_returns_changed_job_after_earlier_read(store: Store) -> None:
@@ -29,17 +29,9 @@ def test_live_deployed_selects_no_spec_of_unchanged_job(store: Store) -> None:
     job, token = deploying(store)
     queued = applied(store, job, steps(JobState.QUEUED, native_id="7"), lease_token=token)
     store.live_deployed("local")
-    statements: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
-        statements.append(statement)
-
-    event.listen(store.engine, "before_cursor_execute", note)
-    try:
+    with statements(store) as sent:
         assert store.live_deployed("local") == [queued]
-    finally:
-        event.remove(store.engine, "before_cursor_execute", note)
-    (statement,) = [text for text in statements if text.lstrip().upper().startswith("SELECT")]
+    (statement,) = [text for text in sent if text.lstrip().upper().startswith("SELECT")]
     assert "spec" not in statement
 
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from ffdl_batch.domain.job import Change
-from ffdl_batch.domain.job_state import TERMINAL, Cause, IllegalTransition, JobState, Wish
+from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState, Wish
 from ffdl_batch.store import Store, StoreError
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import JOBS
@@ -16,15 +16,6 @@ from ffdl_batch.store.writes import Step, Writes
 from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, assert_consistent, begin, deploying, in_threads, steps
 
 S = JobState
-
-
-def test_begin_attempt_creates_first_attempt_with_token(store: Store) -> None:
-    job, _ = deploying(store)
-    assert (job.state, job.attempt, job.token) == (S.DEPLOYING, 1, f"{job.id}-1")
-    assert store.get(job.id) == job
-    (attempt,) = store.attempts(job.id)
-    assert (attempt.token, attempt.backend, attempt.created_at) == (job.token, "local", SUBMITTED_AT + 1)
-    assert [(entry.state, entry.attempt) for entry in store.history(job.id)] == [(S.PENDING, 0), (S.DEPLOYING, 1)]
 
 
 def test_store_records_every_step_of_job_until_end(store: Store) -> None:
@@ -54,26 +45,20 @@ def test_store_never_records_decreasing_times_for_job(store: Store) -> None:
     assert job.ended_at == 2000.0
 
 
-def test_apply_rejects_illegal_change_and_writes_nothing(store: Store) -> None:
-    job = applied(store, add_job(store), steps(S.PROCESSING))
+def test_apply_and_apply_many_reject_illegal_change_and_write_nothing(store: Store) -> None:
+    job, good = applied(store, add_job(store), steps(S.PROCESSING)), add_job(store)
     with pytest.raises(IllegalTransition):
         store.apply(job, steps(S.STORING, S.QUEUED, nodes="n1"))
     with pytest.raises(ValueError, match="spec"):
         store.apply(job, steps(S.STORING, spec="x"))
-    assert store.get(job.id) == job
+    with pytest.raises(IllegalTransition):
+        store.apply_many([(good, steps(S.QUEUED)), (job, steps(S.QUEUED))])
+    assert store.get_many([good.id, job.id]) == [good, job]
     assert_consistent(store, job.id)
 
 
-def test_apply_many_writes_nothing_if_one_change_is_illegal(store: Store) -> None:
-    good, bad = add_job(store), applied(store, add_job(store), steps(S.STORING))
-    with pytest.raises(IllegalTransition):
-        store.apply_many([(good, steps(S.QUEUED)), (bad, steps(S.QUEUED))])
-    assert store.get_many([good.id, bad.id]) == [good, bad]
-
-
-@pytest.mark.parametrize("end", sorted(TERMINAL))
-def test_apply_rejects_any_step_after_terminal_state(store: Store, end: JobState) -> None:
-    job = applied(store, add_job(store), steps(end))
+def test_apply_rejects_any_step_after_terminal_state(store: Store) -> None:
+    job = applied(store, add_job(store), steps(S.HALTED))
     for cause in (Cause.PROGRESS, Cause.REQUEUED):
         for target in S:
             with pytest.raises(IllegalTransition):
@@ -96,12 +81,15 @@ def test_apply_changes_nothing_for_stale_revision(store: Store) -> None:
 def test_store_changes_nothing_for_stale_or_empty_lease_token(store: Store) -> None:
     job = add_job(store)
     (old,) = store.claim_deployable("one", limit=1, lease_s=0)
+    assert store.renew(job.id, old.lease_token, 0) is True  # it has expired, and nobody took it yet
     (new,) = store.claim_deployable("two", limit=1, lease_s=60)
+    assert new.lease_token != old.lease_token
     for token in (old.lease_token, "", "guess"):
         assert store.begin_attempt(job, token, 1001.0) is None
         assert store.apply(job, steps(S.FAILED), lease_token=token) is None
         assert store.renew(job.id, token, 60) is False
         store.release(job.id, token, next_try_at=1e12)
+    assert store.claim_deployable("three", limit=1, lease_s=60) == []
     assert store.get(job.id) == job
     assert store.attempts(job.id) == []
     begun = store.begin_attempt(job, new.lease_token, 1001.0)
@@ -127,11 +115,15 @@ def test_apply_keeps_revision_if_nothing_changes(store: Store) -> None:
     assert store.get(job.id) == job
 
 
-def test_apply_many_skips_stale_jobs_and_writes_the_rest(store: Store) -> None:
+def test_apply_many_skips_stale_jobs_and_writes_different_columns_of_the_rest(store: Store) -> None:
     one, two, three = (add_job(store) for _ in range(3))
     applied(store, two, steps(S.CANCELLED))
-    updated = store.apply_many([(job, steps(S.QUEUED, native_id=f"n-{job.id}")) for job in (three, two, one, one)])
-    assert [job.id for job in updated] == [three.id, one.id]
+    queued, failed = (steps(S.QUEUED, native_id="3"), steps(S.FAILED))
+    updated = store.apply_many([(three, queued), (two, queued), (one, failed), (one, queued)])
+    assert [(job.id, job.state, job.native_id) for job in updated] == [
+        (three.id, S.QUEUED, "3"),
+        (one.id, S.FAILED, ""),
+    ]
     assert store.get_many([three.id, one.id]) == updated
     for job in (one, two, three):
         assert_consistent(store, job.id)
@@ -229,7 +221,7 @@ def test_apply_rejects_unsent_change_for_submitted_attempt_or_other_state(store:
     assert store.get(job.id) == queued
 
 
-def test_begin_attempts_starts_several_attempts_in_one_call(store: Store) -> None:
+def test_begin_attempts_starts_first_attempts_of_several_jobs_in_one_call(store: Store) -> None:
     jobs = [add_job(store, key) for key in "abc"]
     leased = store.claim_deployable("deployer", limit=3, lease_s=60)
     (token,) = {one.lease_token for one in leased}
@@ -240,6 +232,9 @@ def test_begin_attempts_starts_several_attempts_in_one_call(store: Store) -> Non
     ]
     assert store.get_many(list(begun)) == list(begun.values())
     for job in jobs:
+        (attempt,) = store.attempts(job.id)
+        assert (attempt.token, attempt.backend, attempt.created_at) == (f"{job.id}-1", "local", SUBMITTED_AT + 1)
+        assert [(entry.state, entry.attempt) for entry in store.history(job.id)] == [(S.PENDING, 0), (S.DEPLOYING, 1)]
         assert_consistent(store, job.id)
 
 
@@ -264,15 +259,6 @@ def test_begin_attempts_starts_none_if_one_job_is_not_pending(store: Store) -> N
         store.begin_attempts([pending, deployed], token, SUBMITTED_AT + 2)
     assert store.get_many([deployed.id, pending.id]) == [deployed, pending]
     assert (store.attempts(pending.id), len(store.attempts(deployed.id))) == ([], 1)
-
-
-def test_apply_many_writes_different_columns_in_one_call(store: Store) -> None:
-    one, two, three = (add_job(store, key) for key in "abc")
-    changes = [steps(S.QUEUED, native_id="1"), steps(S.FAILED), steps(S.QUEUED, native_id="3")]
-    updated = store.apply_many(list(zip((one, two, three), changes, strict=True)))
-    assert [(job.state, job.native_id) for job in updated] == [(S.QUEUED, "1"), (S.FAILED, ""), (S.QUEUED, "3")]
-    assert store.get_many([one.id, two.id, three.id]) == updated
-    assert [len(store.history(job.id)) for job in updated] == [2, 2, 2]
 
 
 def test_apply_many_applies_two_changes_of_one_job_in_order(store: Store) -> None:

@@ -1,0 +1,175 @@
+"""The streams of metrics, usage and logs: who may read what, whole lines alone, until the job has ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.daemon import log_routes
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.log_text import TEXTS, LogText
+from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
+from ffdl_batch.domain.usage import UsageSample, Use, encode_sample
+from ffdl_batch.domain.views import LogLine
+from ffdl_batch.services import measured
+from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.measured import MeasuredQuery, read_metrics
+from ffdl_batch.services.platform import Caller
+from tests.unit.daemon.conftest import Desk
+from tests.unit.daemon.test_routes import problem, submit
+
+
+def line(number: int) -> str:
+    return encode_record(MetricRecord("t", 5, number, "", "g", {}, {"loss": Measure("INT", str(number))}))
+
+
+@pytest.fixture
+def job_id(desk: Desk) -> str:
+    """A job with two attempts, and records in both; the first has a log."""
+    found = str(submit(desk)["id"])
+    Deployer(desk.platform).step()
+    job = desk.platform.store.get(found)
+    assert job is not None
+    change = Change(((JobState.DEPLOYING, desk.platform.clock.now()),), Cause.REQUEUED, succeeded=True)
+    assert desk.platform.store.apply(job, change) is not None
+    for number in (1, 2):
+        attempt = place(desk, found, number)
+        Path(attempt.metrics).mkdir(parents=True)
+        Path(attempt.learner_metrics(1)).write_text(line(number) + line(number + 10))
+        Path(attempt.usage(number)).write_text(encode_sample(UsageSample(number, "n", Use(1.0))))
+    log = Path(place(desk, found, 1).training_log(1))
+    log.parent.mkdir(parents=True)
+    log.write_text("one\ntwo\n")
+    return found
+
+
+def place(desk: Desk, job_id: str, number: int) -> AttemptDir:
+    return desk.platform.root.job(job_id).attempt(number)
+
+
+def lines(desk: Desk, path: str) -> list[dict[str, Any]]:
+    answer = desk.ask("GET", f"/api/v1/jobs/{path}")
+    assert answer.status == 200
+    return [json.loads(text) for text in answer.body.splitlines() if text]
+
+
+def test_metrics_route_returns_records_of_all_attempts(desk: Desk, job_id: str) -> None:
+    found = lines(desk, f"{job_id}/metrics")
+    assert [(one["attempt"], one["learner"], one["record"]["meta"]["rindex"]) for one in found] == [
+        (1, 1, 1), (1, 1, 11), (2, 1, 2), (2, 1, 12),
+    ]  # fmt: skip
+    assert found[0]["record"]["values"] == {"loss": {"type": "INT", "value": "1"}}
+    assert [one["attempt"] for one in lines(desk, f"{job_id}/metrics?attempt=2&learner=1")] == [2, 2]
+
+
+def test_usage_route_returns_samples_with_node(desk: Desk, job_id: str) -> None:
+    Path(place(desk, job_id, 1).metrics, "usage-x.jsonl").write_text("{}\n")
+    found = lines(desk, f"{job_id}/usage")
+    assert [(one["attempt"], one["node"], one["sample"]["node"]["cpu_s"]) for one in found] == [
+        (1, 1, 1.0),
+        (2, 2, 1.0),
+    ]
+    assert [one["attempt"] for one in lines(desk, f"{job_id}/usage?attempt=1")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ("metrics?attempt=3", "has 2 attempts so far; there is no attempt 3"),
+        ("metrics?learner=2", "has one learner; there is no learner 2"),
+        ("logs?attempt=3", "has attempts 1 to 2; there is no attempt 3"),
+        ("logs?attempt=every", "the request does not fit the interface: query.attempt"),
+        ("logs?learner=9", "learner 9"),
+    ],
+)
+def test_stream_routes_reject_unknown_attempt_learner_and_job(
+    desk: Desk, job_id: str, query: str, sentence: str
+) -> None:
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/{query}")
+    assert (answer.status, problem(answer).exit_code) == (400, 2)
+    assert sentence in problem(answer).message
+    for stream in ("usage", "logs"):
+        assert desk.ask("GET", f"/api/v1/jobs/training-zzzzzzzzz/{stream}").status == 404
+
+
+def test_metrics_route_skips_torn_and_invalid_lines_and_links(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured, "CHUNK", 64)
+    path = Path(place(desk, job_id, 1).learner_metrics(1))
+    path.write_bytes(line(1).encode() + b"\xff\n[1]\nnonsense\n" + line(2).encode() + line(3).encode()[:-9])
+    found = lines(desk, f"{job_id}/metrics?attempt=1")
+    assert [one["record"]["meta"]["rindex"] for one in found] == [1, 2]
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    assert lines(desk, f"{job_id}/metrics?attempt=1") == []
+
+
+@pytest.mark.parametrize(("keep_alive_s", "is_kept_alive"), [(0.0, True), (3600.0, False)])
+def test_read_metrics_follows_records_until_job_ends(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, keep_alive_s: float, is_kept_alive: bool
+) -> None:
+    path = Path(place(desk, job_id, 2).learner_metrics(1))
+    rounds = iter(range(10))
+
+    def later(_: float) -> None:
+        number = next(rounds)
+        if number < 2:
+            with path.open("a") as file:
+                file.write(line(20 + number))
+        else:
+            job = desk.platform.store.get(job_id)
+            assert job is not None
+            now = desk.platform.clock.now()
+            desk.platform.store.apply(job, Change(((JobState.CANCELLED, now),), Cause.PROGRESS))
+
+    monkeypatch.setattr("ffdl_batch.services.measured.time.sleep", later)
+    monkeypatch.setattr(measured, "KEEP_ALIVE_S", keep_alive_s)
+    job = desk.platform.store.get(job_id)
+    assert job is not None
+    caller = Caller(job.uid)
+    found = list(read_metrics(desk.platform, caller, job_id, MeasuredQuery(follow=True)))
+    assert [json.loads(one)["record"]["meta"]["rindex"] for one in found if one] == [1, 11, 2, 12, 20, 21]
+    assert (None in found) is is_kept_alive
+
+
+def test_logs_route_selects_attempt_and_tail_from_query(desk: Desk, job_id: str) -> None:
+    def logged(query: str) -> list[LogLine]:
+        return [from_plain(LogLine, plain) for plain in lines(desk, f"{job_id}/logs{query}")]
+
+    one, two = LogLine(1, 1, "one", None, 1, 0, 4), LogLine(1, 2, "two", None, 1, 4, 8)
+    assert logged("") == logged("?attempt=all") == logged("?attempt=1") == [one, two]
+    assert logged("?attempt=2") == []
+    assert logged("?attempt=1&tail=1") == [two]
+
+
+def test_logs_route_sends_bulk_text_if_client_accepts_it(desk: Desk, job_id: str) -> None:
+    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs", headers={"accept": f"{TEXTS}, application/x-ndjson"})
+    assert answer.status == 200
+    (text,) = [from_plain(LogText, json.loads(line)) for line in answer.body.splitlines() if line]
+    assert text == LogText(1, 1, "one\ntwo", None, 1, 0, 8)
+
+
+def test_log_encoder_flushes_pending_text_before_pause_or_failure() -> None:
+    texts = [LogText(1, n, str(n)) for n in range(1, 5)]
+    came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]
+    sent = list(log_routes._encoded(iter(came), lambda text: text.text.encode()))
+    assert sent == [None, b"123", None, b"4"]
+    large = list(log_routes._encoded(iter(texts), lambda _: bytes(40_000)))
+    assert [len(piece or b"") for piece in large] == [80_000, 80_000]
+
+    def fail() -> Iterator[LogText]:
+        yield LogText(1, 1, "a")
+        raise OSError("gone")
+
+    pieces = log_routes._encoded(fail(), lambda text: text.text.encode())
+    assert next(pieces) == b"a"
+    with pytest.raises(OSError, match="gone"):
+        next(pieces)
