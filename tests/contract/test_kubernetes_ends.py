@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
+from ffdl_batch.domain.observation import EndCause, NativeId
 from ffdl_batch.domain.pod import JOB_LABEL
 from ffdl_batch.domain.spec import BatchOptions, Checkpoint
 from ffdl_batch.ports.scheduler import LaunchPlan
@@ -88,11 +88,14 @@ def test_evicted_pod_records_preemption_when_kubelet_loses_container_exits(tmp_p
         world.close()
 
 
-def test_evicted_pod_without_checkpoint_ends_as_preempted(world: World) -> None:
-    native, _ = world.run("echo up; sleep 600")
+def test_evicted_pod_records_preemption_without_checkpoint(world: World) -> None:
+    """One that has not begun is PREEMPTED for the cluster, too: tests/unit/kubernetes/test_states.py."""
+    native, plan = world.run("echo up; sleep 600")
     world.do("evict")
     seen = world.await_end(native)
-    assert (seen.end, "EvictionByEvictionAPI" in seen.reason) == (EndCause.PREEMPTED, True), seen
+    record = world.final(plan)
+    assert (seen.end, record["outcome"], record["interruption"]) == (EndCause.SUCCESS, "halted", "preemption")
+    assert record["checkpoint"]["confirmed"] is False and "no checkpoint was confirmed" in record["message"]
 
 
 def test_controller_container_restart_resumes_learner(world: World) -> None:
