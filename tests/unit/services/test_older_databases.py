@@ -41,6 +41,8 @@ class Backup:
     def restore(self) -> None:
         """As `ffdl-admin db restore` while no daemon runs; the next daemon begins."""
         self.close()
+        for beside in ("-wal", "-shm"):  # a connection that is closed late leaves them
+            Path(f"{self._file}{beside}").unlink(missing_ok=True)
         self._copy.rename(self._file)
         self._site.platform.store = open_store(f"sqlite:///{self._file}", network_fs=False, clock=self._site.clock)
         self._opened.append(self._site.platform.store)
