@@ -32,9 +32,9 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     with busy(options.busy):
-        return (
-            subprocess.call(options.command) if options.stops is None else run_stopped(options.command, options.stops)
-        )
+        if options.stops is not None:
+            return run_stopped(options.command, options.stops)
+        return subprocess.call(options.command)
 
 
 @contextlib.contextmanager
@@ -56,10 +56,9 @@ def run_stopped(command: list[str], seconds: float) -> int:
     enter = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)]
     over = threading.Event()
     stopping = threading.Thread(target=stop_now_and_then, args=(group / "cgroup.freeze", seconds, over))
+    stopping.start()
     try:
-        with subprocess.Popen([*enter, *command]) as process:
-            stopping.start()
-            status = process.wait()
+        status = subprocess.call([*enter, *command])
     finally:
         over.set()
         stopping.join()

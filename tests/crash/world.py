@@ -77,6 +77,16 @@ class WorldOptions:
     database_url: str = ""
 
 
+def serves(client: Client) -> bool:
+    """Whether a daemon answers."""
+    try:
+        with client:
+            client.health()
+    except ClientError:
+        return False
+    return True
+
+
 class World:
     """Everything lies below `base`, whose path is in the environment or command line of every process of this world."""
 
@@ -303,12 +313,7 @@ class World:
 
     def is_served(self) -> bool:
         """Whether a daemon answers."""
-        try:
-            with self.client() as client:
-                client.health()
-        except ClientError:
-            return False
-        return True
+        return serves(self.client())
 
     def platform(self) -> Platform:
         """The platform in this process, for services that need no scheduler; close it."""

@@ -20,7 +20,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job import Job
 from ffdl_batch.store import Store
 from tests import preloaded
-from tests.crash.world import LIMIT_S, World, WorldOptions
+from tests.crash.world import LIMIT_S, World, WorldOptions, serves
 
 LEASE_S, SUBMIT_S, LIFE_S = 1.0, 1.0, 1.0
 """The lease, how long a submission may take beside it, and how long the scheduler may take to do what it was asked."""
@@ -128,12 +128,7 @@ class OneDaemon:
         """Whether it serves."""
         assert self.process is not None
         assert self.process.poll() is None, f"daemon {self.name} ended with {self.process.returncode}: {self.log}"
-        try:
-            with self.client() as client:
-                client.health()
-        except ClientError:
-            return False
-        return True
+        return serves(self.client())
 
     def send(self, number: signal.Signals) -> None:
         """A signal to the process itself."""
