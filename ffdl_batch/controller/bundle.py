@@ -1,8 +1,9 @@
 """The controller as one file: a zipapp (PEP 441) that any ``python3 >= 3.9`` runs, also with ``-I -S``.
 
-It holds the controller and exactly the domain modules that it imports, and each also as bytecode of the interpreter
-that builds it: one of the same version starts a controller in half the time, and any other passes over that (zipimport
-takes no bytecode with another magic number). The same sources and interpreter give the same bytes.
+It holds the controller, the reader of an attempt's files and exactly the domain modules that these import, each also as
+bytecode of the interpreter that builds it: one of the same version starts a controller in half the time, and any other
+ignores it (zipimport takes no bytecode with another magic number). The same sources and interpreter give the same
+bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Dict
 
 DOMAIN = (
-    "attach", "codec", "continuation", "devices", "events", "formats", "image_task", "jobdir", "launch", "limits",
+    "attach", "codec", "continuation", "devices", "events", "formats", "image_task", "jobdir", "json_text", "launch",
+    "limits",
     "log_names", "metrics", "mounting", "naming", "network_level", "numbers", "placeholders", "pod", "staging", "usage",
     "variables",
 )  # fmt: skip
@@ -72,7 +74,7 @@ def _bytecode(name: str, text: str) -> bytes:
 def _contents() -> Dict[str, str]:
     package = Path(__file__).parent.parent
     contents = {"__main__.py": _MAIN, "ffdl_batch/__init__.py": _PACKAGE, "ffdl_batch/domain/__init__.py": _PACKAGE}
-    for path in sorted((package / "controller").rglob("*.py")):
+    for path in (*sorted((package / "controller").rglob("*.py")), *sorted((package / "attempt").glob("*.py"))):
         if path.name != "bundle.py":
             contents[f"ffdl_batch/{path.relative_to(package).as_posix()}"] = path.read_text(encoding="utf-8")
     for module in DOMAIN:

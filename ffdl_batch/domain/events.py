@@ -9,13 +9,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
+from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.formats import FORMAT, require_known
+from ffdl_batch.domain.json_text import parse_json
+
+if TYPE_CHECKING:
+    from typing import TypeGuard  # Python 3.10
 
 Scalar = Union[str, int, float, bool, None]
 HEAD = "head"
+LATEST_S = 1e11
+"""Times of events are between the epoch and this (the year 5138)."""
+MAX_SIGNAL = 64
+"""The largest signal number of Linux."""
 
 
 def node_source(node_rank: int) -> str:
@@ -194,7 +203,7 @@ def decode_events(text: str) -> List[Event]:
 
 def _decode_line(line: str) -> Optional[Event]:
     try:
-        body = json.loads(line)
+        body = parse_json(line)
     except ValueError:
         return None
     if not isinstance(body, dict) or "seq" not in body:
@@ -205,9 +214,34 @@ def _decode_line(line: str) -> Optional[Event]:
         seq, at, source = body["seq"], body["at"], body["source"]
     except (ValueError, KeyError, TypeError):
         return None
-    if not isinstance(seq, int) or not isinstance(at, (int, float)) or not isinstance(source, str):
+    if not isinstance(seq, int) or not isinstance(source, str) or not is_time(at):
         return None
-    return Event(seq, float(at), source, kind, {k[2:]: v for k, v in body.items() if k.startswith("x_")})
+    fields = {key[2:]: value for key, value in body.items() if key.startswith("x_")}
+    if any(isinstance(value, (list, dict)) for value in fields.values()):
+        return None
+    return Event(seq, float(at), source, kind, fields)
+
+
+def is_time(value: object) -> TypeGuard[float]:
+    """Return whether `value` can be the time of an event, in seconds since the epoch."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LATEST_S
+
+
+def decode_final(body: Mapping[str, object]) -> FinalRecord:
+    """Return the record in the JSON object of ``final.json``.
+
+    Raises NewerFormat, and ValueError for a value of the wrong type or out of range.
+    """
+    require_known(body, "final.json")
+    record = from_plain(FinalRecord, body)
+    times = [record.at, *(at for at in (record.checkpoint.saved_at, record.checkpoint.took_s) if at is not None)]
+    if not all(map(is_time, times)):
+        raise ValueError("a time is out of range")
+    if not 0 <= (record.exit_code or 0) <= 255 or not 0 <= (record.exit_signal or 0) <= MAX_SIGNAL:
+        raise ValueError("an exit status is out of range")
+    if record.restart < 0 or record.gpu_seconds < 0:
+        raise ValueError("a count is negative")
+    return record
 
 
 def merge(files: Iterable[List[Event]]) -> List[Event]:

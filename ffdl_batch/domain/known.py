@@ -44,6 +44,8 @@ class Evidence:
     paid: float | None = None
     storable: bool = True
     given_up: GivenUp | None = None
+    damaged: tuple[str, ...] = ()
+    """A sentence for each file that its writer cannot have left as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Mapping, Optional, Tuple
 
-from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.continuation import Budget, Spent
 from ffdl_batch.domain.devices import Devices
 from ffdl_batch.domain.formats import FORMAT, LAUNCH_FORMAT, require_known
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.limits import Limits, LogLimits
 from ffdl_batch.domain.metrics import Collecting
 from ffdl_batch.domain.mounting import Mounts
@@ -343,13 +344,15 @@ def decode(text: str) -> LaunchFile:
     """Read ``launch.json``; raises :class:`LaunchFileError` that says what does not fit, and
     :class:`~ffdl_batch.domain.formats.NewerFormat`."""
     try:
-        plain = json.loads(text)
+        plain = parse_json(text)
         found = plain.get("format") if isinstance(plain, dict) else None
         if not isinstance(found, int) or found < 1:
             raise LaunchFileError(f"the launch file has the format {found!r}, which is none")
         require_known(plain, "the launch file", str(plain.get("written_by") or ""), LAUNCH_FORMAT)
         return from_plain(LaunchFile, plain)
-    except (CodecError, json.JSONDecodeError) as error:
+    except LaunchFileError:
+        raise
+    except ValueError as error:
         raise LaunchFileError(f"the launch file is damaged: {error}") from error
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.json_text import MAX_WHOLE, parse_json
 
 STRING, JSONSTRING, INT, FLOAT = "STRING", "JSONSTRING", "INT", "FLOAT"
 TYPES = (STRING, JSONSTRING, INT, FLOAT)
@@ -26,6 +27,8 @@ KINDS: Mapping[str, str] = {
 each are names of FfDL's images, which it ran for a manifest that had them as its type."""
 _NEAR, LEAST_BEGINNING = 0.8, 4
 LEAST_LOOKAHEAD, MOST_LOOKAHEAD = 0, 100
+LATEST_MS = 10**14
+"""Times of records are between the epoch and this, in milliseconds (the year 5138)."""
 
 
 class UnknownKind(ValueError):
@@ -170,8 +173,8 @@ def decode_record(line: str, *, training_id: str = "", time_ms: int = 0) -> Metr
     The arguments are what a line without them means. Raises :class:`RecordError`.
     """
     try:
-        body = json.loads(line)
-    except (ValueError, RecursionError):
+        body = parse_json(line, finite=False)
+    except ValueError:
         raise RecordError("is no JSON") from None
     return read_record(body, training_id=training_id, time_ms=time_ms)
 
@@ -188,8 +191,8 @@ def read_record(body: Any, *, training_id: str = "", time_ms: int = 0) -> Metric
         raise RecordError("has no values")
     return MetricRecord(
         training_id=_text(meta, "training_id") or training_id,
-        time_ms=_whole(meta, "time", time_ms),
-        rindex=_whole(meta, "rindex", 0),
+        time_ms=_whole(meta, "time", time_ms, LATEST_MS),
+        rindex=_whole(meta, "rindex", 0, MAX_WHOLE),
         subid=_text(meta, "subid"),
         group=_text(body, "grouplabel"),
         etimes=_measures(body, "etimes"),
@@ -204,15 +207,18 @@ def _text(body: Mapping[str, Any], key: str) -> str:
     return "" if value is None else str(value)
 
 
-def _whole(body: Mapping[str, Any], key: str, without: int) -> int:
-    """FfDL's int64 are texts in JSON."""
+def _whole(body: Mapping[str, Any], key: str, without: int, largest: int) -> int:
+    """Return an integer from 0 to `largest`, or `without` if there is none. FfDL's int64 are texts in JSON."""
     value = body.get(key)
     if value is None or value == "":
         return without
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         raise RecordError(f"{key} is no number") from None
+    if not 0 <= number <= largest:
+        raise RecordError(f"{key} must be from 0 to {largest}")
+    return number
 
 
 def _measures(body: Mapping[str, Any], key: str) -> Dict[str, Measure]:

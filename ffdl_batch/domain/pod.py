@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
+from ffdl_batch.domain.json_text import parse_json
+
 PREFIX = "@ffdl "
 LINE_BYTES = 12 * 1024
 """The longest line that is said. Container runtimes cut lines at 16 KiB (kubelet joins them again, others need not)."""
@@ -159,7 +161,7 @@ def encode_look(look: Look) -> str:
 
 def decode_look(text: str) -> Look:
     """The inverse. Raises ValueError."""
-    plain = json.loads(text)
+    plain = parse_json(text)
     if not isinstance(plain, dict) or not isinstance(plain.get("learners"), list):
         raise ValueError(f"{text[:100]!r} is no look")
     return Look(str(plain.get("id", "")), str(plain.get("do", "")), tuple(int(one) for one in plain["learners"]))
@@ -173,7 +175,7 @@ def encode_answer(answer: Answer) -> bytes:
 
 def decode_answer(data: bytes) -> Answer:
     """The inverse. Raises ValueError."""
-    plain = json.loads(data)
+    plain = parse_json(data)
     table = plain.get("table")
     text, refused = str(plain.get("text", "")), str(plain.get("refused", ""))
     return Answer(int(plain.get("status", 1)), text, table if isinstance(table, dict) else None, refused)
@@ -200,7 +202,7 @@ def decode_frame(line: str) -> Optional[Frame]:
     if not line.startswith(PREFIX):
         return None
     try:
-        plain = json.loads(line[len(PREFIX) :])
+        plain = parse_json(line[len(PREFIX) :])
         data = base64.b64decode(plain["base64"]) if "base64" in plain else str(plain.get("text", "")).encode("utf-8")
         return Frame(
             int(plain["run"]), int(plain["n"]), FrameKind(plain["kind"]), str(plain.get("file", "")),

@@ -9,7 +9,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.json_text import parse_json
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,6 @@ def _without_none(plain: Any) -> Any:
 def decode_sample(line: str) -> Optional[UsageSample]:
     """The sample of a line; None of one that is none."""
     try:
-        return from_plain(UsageSample, json.loads(line))
-    except (ValueError, CodecError, RecursionError):
+        return from_plain(UsageSample, parse_json(line))
+    except ValueError:
         return None

@@ -43,6 +43,8 @@ _DEVICES = "devices: "
 _METRICS = "metrics: "
 METRICS_TOLD = 10
 """How many warnings about metrics a job gets."""
+DAMAGED_TOLD = 10
+"""How many warnings about damaged files a job gets."""
 NO_CHECKPOINT = Checkpoint()
 
 
@@ -99,6 +101,7 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     columns |= _network_column(job, known)
     warnings = [warning for warning in (verdict.warning, _doubt_devices(job, known)) if warning]
     warnings += _lost_metrics(job, known)
+    warnings += [one for one in known.evidence.damaged if one not in job.warnings][:DAMAGED_TOLD]
     if warnings:
         columns["warnings"] = (*job.warnings, *warnings)
     if verdict.move is Move.REQUEUED:

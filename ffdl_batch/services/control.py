@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.formats import FORMAT, require_known
 from ffdl_batch.domain.job import Job
@@ -60,16 +61,15 @@ class Control:
 
 
 def read_control(attempt: AttemptDir) -> Control:
-    """The cell; a fresh one where there is none, or one that cannot be understood (it is only ever written whole).
+    """Return the cell; a new one if it does not exist or is damaged (the platform writes it only as a whole).
 
     Raises OSError, NewerFormat among them.
     """
     try:
-        cell = json.loads(Path(attempt.control).read_text(encoding="utf-8"))
-        if isinstance(cell, dict):
-            require_known(cell, attempt.control)
+        cell = read_object(attempt.control, below=attempt.path)
+        require_known(cell, attempt.control)
         return from_plain(Control, cell)
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, json.JSONDecodeError, CodecError):
+    except (FileNotFoundError, NotADirectoryError, DamagedFile, CodecError):
         return Control()
 
 

@@ -55,7 +55,7 @@ from ffdl_batch.services.restraint import hold_back
 from ffdl_batch.services.succession import plan_attempt, plan_template
 from ffdl_batch.services.throttle import Throttle
 from ffdl_batch.services.waiting import Waiting
-from ffdl_batch.store import LeasedJob, StoreUnavailable
+from ffdl_batch.store import LeasedJob, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +198,14 @@ class Deployer:
             why = explain(error, self._platform.root.path) or error
             log.error("job %s cannot be prepared: %s", job.id, why)
             self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {why}")
+            outcome = 4 * _pause()
+        except StoreError:
+            self._platform.store.release(job.id, token)
+            raise
+        except Exception as error:
+            log.exception("job %s cannot be prepared", job.id)
+            said = f"{type(error).__name__} in the daemon: {error}"
+            self._explain(job, token, f"it cannot be prepared, and it is tried again: {said}")
             outcome = 4 * _pause()
         except BaseException:
             self._platform.store.release(job.id, token)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.attempt.reader import DamagedFile, list_names, read_head, read_object, read_whole
 from ffdl_batch.domain.continuation import Checkpoint
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, merge
+from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, decode_final, is_time, merge
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import LOST_NODE, Evidence, latest_run
@@ -32,17 +31,31 @@ STOPPED_FIRST_S = 5.0
 
 
 def read_evidence(attempt: AttemptDir) -> Evidence:
-    """All events, the final record, the last heartbeat; files that are not there yet are simply missing from it. Raises
-    OSError, NewerFormat among them, as all here.
+    """Read all events, the final record and the last heartbeat. A file that does not exist is missing from it, and so
+    is a damaged one, which it names. Raises OSError, NewerFormat among them, as all functions here.
 
-    Every file is opened anew at each read, because network file systems check for changes at open.
+    Every file is opened again at each read, because network file systems check for changes at open.
     """
-    files = []
-    for path in _entries(attempt.events, "", ".jsonl"):
-        with contextlib.suppress(FileNotFoundError):
-            files.append(decode_events(_read(path)))
+    files, damaged, final = [], [], None
+    try:
+        paths = _entries(attempt, attempt.events, "", ".jsonl")
+    except DamagedFile as error:
+        paths, damaged = [], [str(error)]
+    for path in paths:
+        try:
+            files.append(decode_events(_head(attempt, str(path))))
+        except FileNotFoundError:
+            continue
+        except DamagedFile as error:
+            damaged.append(str(error))
+    try:
+        final = _read_final(attempt)
+    except DamagedFile as error:
+        damaged.append(str(error))
     drill, given_up = read_notes(attempt)
-    evidence = Evidence(merge(files), read_final(attempt), drill, last_heartbeat(attempt), given_up=given_up)
+    evidence = Evidence(
+        merge(files), final, drill, last_heartbeat(attempt), given_up=given_up, damaged=tuple(damaged)
+    )  # fmt: skip
     if evidence.final is None:
         _check_tree(attempt)
     return evidence
@@ -56,21 +69,20 @@ def _check_tree(attempt: AttemptDir) -> None:
         os.scandir(Root(str(tree)).doorbell).close()
 
 
-def _entries(directory: str, prefix: str, suffix: str) -> list[Path]:
-    """Paths in a directory, sorted; none where it does not exist. Path.glob leaves out what it cannot read."""
+def _entries(attempt: AttemptDir, directory: str, prefix: str, suffix: str) -> list[Path]:
+    """Return sorted paths in a directory of the attempt; none if it does not exist. Raises DamagedFile, OSError."""
     try:
-        with os.scandir(directory) as found:
-            names = sorted(entry.name for entry in found)
+        names = list_names(directory, below=attempt.path)
     except FileNotFoundError:
         return []
     return [Path(directory, name) for name in names if name.startswith(prefix) and name.endswith(suffix)]
 
 
 def read_launch(attempt: AttemptDir) -> LaunchFile | None:
-    """What the attempt was started with; None where that was never written or is damaged."""
+    """Return what the attempt was started with; None if that was never written or is damaged."""
     try:
-        return decode(_read(Path(attempt.launch)))
-    except (FileNotFoundError, NotADirectoryError, LaunchFileError):
+        return decode(read_whole(attempt.launch, MAX_EVENT_BYTES, below=attempt.path).decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError, LaunchFileError):
         return None
 
 
@@ -81,9 +93,10 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
     that several jobs share cannot tell whose file it is.
     """
     began = []
-    for path in _entries(attempt.state, ".began-", ""):
-        with contextlib.suppress(FileNotFoundError):
-            began.append(path.lstat().st_mtime)
+    with contextlib.suppress(DamagedFile):
+        for path in _entries(attempt, attempt.state, ".began-", ""):
+            with contextlib.suppress(FileNotFoundError):
+                began.append(path.lstat().st_mtime)
     if not began:
         return Checkpoint()
     newest, name = max(_files(checkpoints), default=(0.0, ""))
@@ -164,20 +177,29 @@ def beats_of(attempt: AttemptDir) -> tuple[Beat, ...]:
     return tuple(Beat(event.node or name, at) for name, (event, at) in sorted(begun.items()) if event is not None)
 
 
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(MAX_EVENT_BYTES).decode("utf-8", errors="replace")
+def _head(attempt: AttemptDir, path: str) -> str:
+    return read_head(path, MAX_EVENT_BYTES, below=attempt.path).decode("utf-8", errors="replace")
 
 
 def read_final(attempt: AttemptDir) -> FinalRecord | None:
-    """A damaged record is no proof: the scheduler's word decides then."""
+    """Return the head's record; None if there is none. A damaged one proves nothing: the scheduler's state decides."""
     try:
-        record = json.loads(_read(Path(attempt.final)))
-        if isinstance(record, dict):
-            require_known(record, attempt.final)
-        return from_plain(FinalRecord, record)
-    except (FileNotFoundError, json.JSONDecodeError, CodecError):
+        return _read_final(attempt)
+    except DamagedFile:
         return None
+
+
+def _read_final(attempt: AttemptDir) -> FinalRecord | None:
+    """As :func:`read_final`. Raises DamagedFile."""
+    try:
+        body = read_object(attempt.final, below=attempt.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    require_known(body, attempt.final)
+    try:
+        return decode_final(body)
+    except ValueError as error:
+        raise DamagedFile(attempt.final, str(error)) from None
 
 
 def last_heartbeat(attempt: AttemptDir) -> float | None:
@@ -188,15 +210,16 @@ def last_heartbeat(attempt: AttemptDir) -> float | None:
 def _heartbeats(attempt: AttemptDir) -> dict[str, float]:
     """When each node controller lived last, by the name under which it writes events."""
     times: dict[str, float] = {}
-    for path in _entries(attempt.events, "node-", ".heartbeat"):
-        with contextlib.suppress(FileNotFoundError):
-            times[path.stem] = path.stat().st_mtime
+    with contextlib.suppress(DamagedFile):
+        for path in _entries(attempt, attempt.events, "node-", ".heartbeat"):
+            with contextlib.suppress(FileNotFoundError):
+                times[path.stem] = path.lstat().st_mtime
     return times
 
 
 def claim_owner(attempt: AttemptDir) -> str:
     """The native id that executes this attempt, "" while nobody does."""
-    return str(_claim(attempt.claim_owner).get("native_id", ""))
+    return str(_claim(attempt, attempt.claim_owner).get("native_id", ""))
 
 
 def claimed_at(attempt: AttemptDir, native_id: str) -> float | None:
@@ -204,18 +227,24 @@ def claimed_at(attempt: AttemptDir, native_id: str) -> float | None:
     it did not."""
     if claim_owner(attempt) != native_id:
         return None
-    runs = [attempt.claim_owner, *(str(run / "owner.json") for run in _entries(attempt.claim, "run-", ""))]
-    claims = (claim for claim in map(_claim, runs) if claim.get("native_id") == native_id)
-    return max((float(at) for claim in claims if isinstance(at := claim.get("at"), (int, float))), default=None)
+    runs = [attempt.claim_owner, *(str(run / "owner.json") for run in _runs(attempt))]
+    claims = [claim for run in runs if (claim := _claim(attempt, run)).get("native_id") == native_id]
+    return max((float(at) for claim in claims if is_time(at := claim.get("at"))), default=None)
 
 
-def _claim(path: str) -> dict[str, Any]:
-    """What a claim says; nothing where there is none."""
+def _runs(attempt: AttemptDir) -> list[Path]:
+    """Return the directories of the claims of runs after the first."""
     try:
-        claim = json.loads(_read(Path(path)))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return {}
-    if not isinstance(claim, dict):
+        return _entries(attempt, attempt.claim, "run-", "")
+    except DamagedFile:
+        return []
+
+
+def _claim(attempt: AttemptDir, path: str) -> dict[str, Any]:
+    """Return a claim; an empty one if it does not exist or is damaged."""
+    try:
+        claim = read_object(path, below=attempt.path)
+    except (FileNotFoundError, NotADirectoryError, DamagedFile):
         return {}
     require_known(claim, path)
     return claim

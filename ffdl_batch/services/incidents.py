@@ -5,7 +5,6 @@ Files are read of attempts alone that have ended so, and the end of each log alo
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +13,14 @@ from typing import Any
 from ffdl_batch.controller.record.log_tail import readable
 from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
 from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import Event, EventKind
+from ffdl_batch.domain.events import Event, EventKind, is_time
 from ffdl_batch.domain.faults import NOT_STORED
 from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.incident import Incident
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.known import Known, latest_run
 from ffdl_batch.domain.node_findings import HealthLine
 from ffdl_batch.domain.observation import EndCause, Observation
@@ -42,8 +42,6 @@ HOSTS = 64
 HEALTH = "health"
 """The kind of event by which a node controller tells what root's program found on its node: `lines`, a JSON value each
 with `at`, `kind`, `device` and `text`; what lasts since `at` `lasts`, and `drains` where the node is unfit with it."""
-LATEST = 1e11
-"""In seconds since the epoch: no finding is younger, and every machine can tell such a time."""
 _DIED = "S106"
 _CODES = {
     Interruption.TIMEOUT: "C203",
@@ -222,10 +220,10 @@ def _health(events: Iterable[Event], hosts: Mapping[str, str]) -> tuple[HealthLi
 
 def _finding(text: str, node: str) -> HealthLine | None:
     try:
-        body: Any = json.loads(text)
+        body: Any = parse_json(text)
     except ValueError:
         return None
-    if not isinstance(body, dict) or not isinstance(at := body.get("at"), (int, float)) or not 0 <= at <= LATEST:
+    if not isinstance(body, dict) or not is_time(at := body.get("at")):
         return None
     kind, said, device = (str(body.get(name, "")) for name in ("kind", "text", "device"))
     return HealthLine(node, float(at), kind, said, device, body.get("lasts") is True, body.get("drains") is True)

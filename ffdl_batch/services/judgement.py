@@ -36,6 +36,7 @@ from ffdl_batch.services.lemons import KEPT_OFF
 from ffdl_batch.services.owed import is_told_owed
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.remembered import Memories, Memory
+from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +70,12 @@ class Judge:
         self._ends = Ends(platform.root, self._policies.find)
 
     def judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
-        """One job whose files cannot be read or written keeps no other from being watched; it is looked at again."""
+        """Judge one job. One whose files cannot be read or written, or that no rule was written for, does not keep
+        others from being watched: its owner gets a warning, and it is judged again at the next look."""
         try:
             return self._judge(job, is_forgotten, fresh)
+        except StoreError:
+            raise
         except NewerFormat as error:
             self._memories.of(job).read_once = False
             return self._warn(job, str(error))
@@ -79,6 +83,12 @@ class Judge:
             log.error("job %s cannot be judged, and is looked at again: %s", job.id, error)
             self._memories.of(job).read_once = False
             return None
+        except Exception as error:
+            self._memories.of(job).read_once = False
+            judged = self._warn(job, f"its state cannot be updated: {type(error).__name__} in the daemon: {error}")
+            if judged is not None:
+                log.exception("job %s cannot be judged", job.id)
+            return judged
 
     def _warn(self, job: Job, text: str) -> Judged | None:
         """Tell the owner, once, why the job stays as it is."""

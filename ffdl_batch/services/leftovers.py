@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.controller.head.outcome import conclude
 from ffdl_batch.controller.head.waiting import has_ended
 from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import HEAD, Event, FinalRecord, node_source
+from ffdl_batch.domain.events import HEAD, Event, FinalRecord, is_time, node_source
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.known import Evidence, Known
@@ -83,18 +83,14 @@ def _is_storable(launch: LaunchFile | None) -> bool:
 
 
 def paid_at(attempt: AttemptDir) -> float | None:
-    """When everything was stored that the attempt owed; None where nobody has done that."""
-    path = Path(attempt.paid)
+    """Return when the last pending upload of the attempt was stored; None if some are pending."""
     try:
-        text, changed = path.read_text(encoding="utf-8"), path.stat().st_mtime
-    except FileNotFoundError:
+        changed = Path(attempt.paid).lstat().st_mtime
+        body = read_object(attempt.paid, below=attempt.path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        body = json.loads(text)
-    except ValueError:
-        return changed
-    if not isinstance(body, dict):
+    except DamagedFile:
         return changed
     require_known(body, attempt.paid)
     at = body.get("at")
-    return float(at) if isinstance(at, (int, float)) else changed
+    return float(at) if is_time(at) else changed

@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ffdl_batch.controller.machine.files import open_found, read_cell, size_of
+from ffdl_batch.attempt.reader import DamagedFile, open_regular, read_object
+from ffdl_batch.controller.machine.files import size_of
+from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.json_text import MAX_WHOLE
 
 BLOCK = 256 * 1024
 _MARKS_BLOCK = 64 * 1024
 _NARROW = 4096
+"""A mark is shorter than this: what is longer is no mark."""
 _LOOKS = 3
+_NO_FILE = (FileNotFoundError, DamagedFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class LogParts:
         """The file with the byte at `position`, else the next one; None where there is none now."""
         newest = self._newest
         if newest is not None and position >= newest.base and self._stamp == self._read_stamp():
-            with contextlib.suppress(FileNotFoundError):
-                file = open_found(self._path)
+            with contextlib.suppress(*_NO_FILE):
+                file = open_regular(self._path)
                 if os.fstat(file.fileno()).st_ino == newest.inode:
                     return OpenPart(file, newest, None)
                 file.close()
@@ -65,8 +70,8 @@ class LogParts:
                 return None
             index = max((n for n, part in enumerate(parts) if part.base <= position), default=0)
             part = parts[index]
-            with contextlib.suppress(FileNotFoundError):
-                file = open_found(part.path)
+            with contextlib.suppress(*_NO_FILE):
+                file = open_regular(part.path)
                 if part.inode in (0, os.fstat(file.fileno()).st_ino):
                     return OpenPart(file, part, None if index + 1 == len(parts) else parts[index + 1].base)
                 file.close()
@@ -85,8 +90,7 @@ class LogParts:
     def _look(self) -> tuple[list[Part], bool]:
         """The files, and whether one was not found that should be there: it may just be getting its next name."""
         self._stamp = self._read_stamp()
-        found = (read_cell(self._cell) or {}).get("files")
-        entries = {entry["inode"]: entry for entry in found} if isinstance(found, list) else {}
+        entries = _read_cell(self._cell)
         if not entries:
             return [Part(self._path, 0, 0, 0)], False
         parts: dict[int, Part] = {}
@@ -95,12 +99,12 @@ class LogParts:
             with contextlib.suppress(FileNotFoundError):
                 inode = os.lstat(path).st_ino
                 if inode in entries:
-                    parts[inode] = Part(path, inode, entries[inode]["base"], entries[inode]["lines"])
+                    parts[inode] = Part(path, inode, *entries[inode])
         return sorted(parts.values(), key=lambda part: part.base), len(parts) < len(entries)
 
     def _read_stamp(self) -> tuple[int, int] | None:
         try:
-            found = Path(self._cell).stat()
+            found = Path(self._cell).lstat()
         except FileNotFoundError:
             return None
         return found.st_ino, found.st_mtime_ns
@@ -115,7 +119,7 @@ class LogParts:
         for part in reversed(self.all()):
             if part.base >= end:
                 continue
-            with contextlib.suppress(FileNotFoundError), open_found(part.path) as file:
+            with contextlib.suppress(*_NO_FILE), open_regular(part.path) as file:
                 while end > part.base:
                     begin = max(part.base, end - BLOCK)
                     file.seek(begin - part.base)
@@ -138,6 +142,23 @@ class LogParts:
         return count
 
 
+def _read_cell(path: str) -> dict[int, tuple[int, int]]:
+    """Return, by the inode of each file of the log, the position at which it begins and the lines before it; nothing if
+    the cell does not exist or is damaged."""
+    try:
+        found = read_object(path).get("files")
+    except _NO_FILE:
+        return {}
+    entries: dict[int, tuple[int, int]] = {}
+    for entry in found if isinstance(found, list) else []:
+        inode, base, lines = (
+            map(entry.get, ("inode", "base", "lines")) if isinstance(entry, dict) else (None, None, None)
+        )
+        if isinstance(inode, int) and isinstance(base, int) and isinstance(lines, int) and min(base, lines) >= 0:
+            entries[inode] = base, lines
+    return entries
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """What had been printed at a time. `lines` is None in marks of an earlier release, which came afterwards."""
@@ -154,7 +175,7 @@ class Marks:
     """Times of positions. :meth:`time_of` goes forward; only what lies around is in memory."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
+        self._path = path
         self._inode = self._read_to = 0
         self._last: Mark | None = None
         self._next: list[Mark] = []
@@ -196,7 +217,7 @@ class Marks:
     def _load(self, position: int) -> None:
         """The next marks. A file that was replaced has no more the oldest ones."""
         self._is_drained = True
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+        with contextlib.suppress(*_NO_FILE), open_regular(self._path) as file:
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
                 self._inode = inode
@@ -205,22 +226,22 @@ class Marks:
             text = file.read(_MARKS_BLOCK)
             whole = text[: text.rfind(b"\n") + 1]
             self._read_to += len(whole)
-            self._is_drained = len(text) < _MARKS_BLOCK
+            self._is_drained = len(text) < _MARKS_BLOCK or not whole
             self._next = [mark for mark in map(_parse, reversed(whole.splitlines(keepends=True))) if mark is not None]
 
     def _find(self, is_before: Callable[[Mark], bool]) -> Mark:
         """The last mark of the first ones for which `is_before` is true."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 start, last = _narrow(file, is_before)
                 file.seek(start)
-                for line in file:
+                while (line := file.readline(_NARROW)).endswith(b"\n"):
                     mark = _parse(line)
                     if mark is not None and not is_before(mark):
                         break
                     last = mark or last
                 return last
-        except FileNotFoundError:
+        except _NO_FILE:
             return _START
 
 
@@ -230,9 +251,9 @@ def _narrow(file: BinaryIO, is_before: Callable[[Mark], bool]) -> tuple[int, Mar
     while high - low > _NARROW:
         middle = (low + high) // 2
         file.seek(middle)
-        file.readline()
+        file.readline(_NARROW)
         begin = file.tell()
-        mark = _parse(file.readline()) if begin < high else None
+        mark = _parse(file.readline(_NARROW)) if begin < high else None
         if mark is not None and is_before(mark):
             low, last = begin, mark
         else:
@@ -241,11 +262,14 @@ def _narrow(file: BinaryIO, is_before: Callable[[Mark], bool]) -> tuple[int, Mar
 
 
 def _parse(line: bytes) -> Mark | None:
-    """A whole line's mark; None of any other."""
-    if not line.endswith(b"\n"):
+    """Return the mark of a whole line; None if it is no mark."""
+    if not line.endswith(b"\n") or len(line) >= _NARROW:
         return None
     try:
         at, position, *rest = line.split()
-        return Mark(float(at), int(position), int(rest[0]) if rest else None)
+        mark = Mark(float(at), int(position), int(rest[0]) if rest else None)
     except ValueError:
         return None
+    return (
+        mark if is_time(mark.at) and 0 <= mark.position <= MAX_WHOLE and 0 <= (mark.lines or 0) <= MAX_WHOLE else None
+    )

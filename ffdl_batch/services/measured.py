@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.controller.machine.files import open_found
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.views import AttemptChoice
 from ffdl_batch.services.platform import Caller, Platform
@@ -82,6 +82,9 @@ def _lines(
                 reader = readers.setdefault((attempt, number), _Reader(path))
                 for line in reader.new():
                     quiet_since = time.monotonic()
+                    if line is None:
+                        yield None
+                        continue
                     yield f'{{"{names[0]}":{number},"attempt":{attempt},"{names[1]}":{line}}}\n'.encode("ascii")
         if is_over:
             return
@@ -103,11 +106,11 @@ class _Reader:
         self._path = path
         self._offset = 0
 
-    def new(self) -> Iterator[str]:
-        """The lines that have come, but for those that are no JSON objects."""
+    def new(self) -> Iterator[str | None]:
+        """Yield new lines that are JSON objects, and None for a piece of a longer text, at which a stream can end."""
         try:
-            file = open_found(self._path)
-        except FileNotFoundError:
+            file = open_regular(self._path)
+        except (FileNotFoundError, DamagedFile):
             return
         with file:
             while True:
@@ -118,6 +121,7 @@ class _Reader:
                     chunk += file.read(MAX_LINE)
                     end = chunk.find(b"\n") + 1
                     whole = chunk[:end] if end else chunk
+                    yield None
                 if not whole:
                     return
                 self._offset += len(whole)
@@ -128,6 +132,6 @@ class _Reader:
 
 def _is_object(line: bytes) -> bool:
     try:
-        return line.isascii() and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+        return line.isascii() and isinstance(parse_json(line, finite=False), dict)
+    except ValueError:
         return False

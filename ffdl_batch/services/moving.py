@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
+from ffdl_batch.attempt.reader import DamagedFile, read_object
+from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.job import parse_job_id
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.views import JobView
@@ -18,13 +18,12 @@ MOST_BYTES = 10_000
 
 def with_moving(platform: Platform, job: JobView) -> JobView:
     """`job` with what moves. Raises OSError."""
-    path = platform.root.job(parse_job_id(job.id)).attempt(job.attempt).moving
+    attempt = platform.root.job(parse_job_id(job.id)).attempt(job.attempt)
     try:
-        with Path(path).open("rb") as file:
-            cell = json.loads(file.read(MOST_BYTES))
+        cell = read_object(attempt.moving, MOST_BYTES, below=attempt.path)
         what, said, at = cell["what"], cell["said"], cell["at"]
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, NotADirectoryError, DamagedFile, KeyError):
         return job
-    if not isinstance(at, (int, float)):
+    if not is_time(at):
         return job
     return replace(job, moving=f"{what}: {said}" if said else str(what), moving_at=float(at))

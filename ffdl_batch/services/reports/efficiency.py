@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
-from ffdl_batch.controller.machine.files import open_found
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.domain.held import overlap
 from ffdl_batch.domain.usage_report import HOUR_S, IDLE_BELOW, Efficiency
 from ffdl_batch.services.platform import Platform
@@ -63,8 +63,8 @@ def _of_attempt(platform: Platform, one: HeldAttempt, period: tuple[float, float
     seen = _Seen()
     for path in sorted(directory.glob("usage-*.jsonl")):
         try:
-            file = open_found(str(path))
-        except FileNotFoundError:
+            file = open_regular(str(path))
+        except (FileNotFoundError, DamagedFile):
             continue
         with file:
             for found in _weigh(file, period):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.config import load_settings
-from ffdl_batch.controller.machine.files import open_found
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, encode_event
 from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState
@@ -265,7 +265,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     class Counted:
         def __init__(self, path: str) -> None:
-            self.file = open_found(path)
+            self.file = open_regular(path)
 
         def __enter__(self) -> Counted:
             return self
@@ -281,5 +281,5 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             count[0] += len(data)
             return data
 
-    monkeypatch.setattr(log_parts, "open_found", Counted)
+    monkeypatch.setattr(log_parts, "open_regular", Counted)
     yield count

@@ -127,7 +127,7 @@ def test_deployer_keeps_oldest_unclaimed_duplicate_and_withdraws_the_other(site:
 
 @pytest.mark.parametrize("step", ["claimed", "deploying", "written", "template", "marked", "submitted"])
 def test_deployer_submits_job_once_after_crash_at_any_step(site: Site, step: str) -> None:
-    class Crashed(Exception):
+    class Crashed(BaseException):
         """Stands for SIGKILL: nothing after it runs in that step."""
 
     def crash(reached: str) -> None:

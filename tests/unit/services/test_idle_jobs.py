@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -78,19 +79,21 @@ def test_watcher_skips_jobs_with_unchanged_observations(site: Site, work: Work) 
     assert site.job(jobs[1].id).nodes == "n1"
 
 
-def test_watcher_judges_job_at_each_step_until_its_files_are_readable(site: Site, work: Work) -> None:
+def test_watcher_judges_job_at_each_step_until_its_files_are_readable(
+    site: Site, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise OSError(errno.EIO, "input/output error")
+
     job = site.deployed()
     look(site, 2)
-    events = Path(site.attempt(job).events, "node-0.jsonl")
-    events.mkdir()
-    Path(site.platform.root.doorbell, job.id).touch()
-    look(site)
-    work.take()
-    look(site, 2)
-    assert work.take()[2] == [job.id] * 2
-    events.rmdir()
     write_events(site, job, [("learner", site.clock.now())])
-    Path(site.platform.root.doorbell, job.id).unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("ffdl_batch.services.evidence.read_head", fail)
+        look(site)
+        work.take()
+        look(site, 2)
+        assert work.take()[2] == [job.id] * 2
     look(site)
     assert site.job(job.id).state is JobState.PROCESSING
     work.take()

@@ -17,6 +17,7 @@ from ffdl_batch.services import log_file, log_matcher, log_parts, log_search, lo
 from ffdl_batch.services.log_file import LogReader
 from ffdl_batch.services.log_search import Grep
 from ffdl_batch.services.problems import Refused
+from tests.planted_files import NO_FILES, NO_JSON, replace
 from tests.unit.services.conftest import MANIFEST, Site
 
 FOREVER = LogLimits(file_bytes=500, files=1000, bytes_per_s=10**9)
@@ -279,3 +280,49 @@ def test_log_search_refuses_pattern_that_takes_too_long(
     reader = LogReader(site.attempt(site.job(job_id)), 1, 3)
     with log_search.matching(Grep("(a+)+b")) as match, pytest.raises(Refused, match="takes too long"):
         list(log_search.Search(Grep("(a+)+b"), match).select(reader.texts(ended=True)))
+
+
+@pytest.mark.parametrize("kind", [*NO_FILES, *NO_JSON, "endless line"])
+@pytest.mark.parametrize("place", ["marks", "log_files"])
+def test_log_reader_returns_whole_log_with_damaged_times_or_parts(attempt: AttemptDir, place: str, kind: str) -> None:
+    learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
+    learner.print(b"one\ntwo\n")
+    path = Path(getattr(attempt, place)(1))
+    replace(path, {**NO_FILES, **NO_JSON, "endless line": lambda path: path.write_bytes(b"1" * 300_000)}[kind])
+    assert shown(reader) == [(1, "one"), (2, "two")]
+    reader.skip(since=1.0, tail=1)
+    assert shown(reader) == [(2, "two")]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{}",
+        "[1]",
+        '[{"inode": INODE}]',
+        '[{"inode": INODE, "base": "0", "lines": 0}]',
+        '[{"inode": INODE, "base": -1, "lines": 0}]',
+    ],
+)
+def test_log_reader_ignores_parts_of_wrong_type(attempt: AttemptDir, entry: str) -> None:
+    learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
+    learner.print(b"one\n")
+    inode = Path(attempt.training_log(1)).stat().st_ino
+    Path(attempt.log_files(1)).write_text(f'{{"files": {entry.replace("INODE", str(inode))}}}', encoding="utf-8")
+    assert shown(reader) == [(1, "one")]
+
+
+@pytest.mark.parametrize("mark", ["nan 0 0", "1e400 0 0", f"1 {'9' * 400} 0", "1 -5 0", "1 0 -5", "-1 0 0"])
+def test_log_reader_ignores_mark_out_of_range(attempt: AttemptDir, mark: str) -> None:
+    learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
+    learner.print(b"one\n")
+    Path(attempt.marks(1)).write_text(f"{mark}\n", encoding="utf-8")
+    assert [(line.line, line.at) for line in reader.lines(ended=True)] == [("one", None)]
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_log_reader_finds_nothing_if_log_is_no_regular_file(attempt: AttemptDir, kind: str) -> None:
+    learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
+    learner.print(b"one\n")
+    replace(Path(attempt.training_log(1)), NO_FILES[kind])
+    assert (shown(reader), reader.end()) == ([], 0)

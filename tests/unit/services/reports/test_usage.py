@@ -268,7 +268,7 @@ def test_efficiency_counts_job_as_unread_if_sample_file_fails_to_open(
     def open_broken(path: str) -> BinaryIO:
         raise OSError(errno.EIO, "broken", path)
 
-    monkeypatch.setattr(efficiency, "open_found", open_broken)
+    monkeypatch.setattr(efficiency, "open_regular", open_broken)
     plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
     sampled(site, 1, steady(begin + HOUR, 60, [1.0]))
     assert reported(site, begin, begin + 10 * HOUR).efficiency.unread == 1

@@ -1,0 +1,183 @@
+"""Opens and reads files that a learner or a user may have written, or replaced by something else.
+
+Every such file is opened here. A link, a pipe, a device, another user's file or one that is too large is never
+followed, waited for or read to its end: it is a damaged file. Standard library; runs on Python 3.9.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, Dict
+
+from ffdl_batch.domain.json_text import parse_json
+
+MAX_CELL_BYTES = 1024 * 1024
+"""The largest JSON file: the records and cells of an attempt have some kilobytes."""
+MAX_EVENT_BYTES = 8 * 1024**2
+"""An event file has some kilobytes. Of a larger one the beginning is read."""
+SMALL_BYTES = 64 * 1024
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
+_KINDS = {
+    stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+class DamagedFile(ValueError):
+    """A file that cannot be what its writer left. `path` is its name, `why` what is wrong with it."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path} is damaged: {why}")
+        self.path = path
+        self.why = why
+
+
+NO_FILE = (FileNotFoundError, NotADirectoryError, DamagedFile)
+"""What reading a file raises if there is no file to be read: it is missing, or damaged."""
+
+
+def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> BinaryIO:
+    """Open a regular file for reading.
+
+    With `below`, a directory that `path` is in, no directory between the two may be a link, and the file must belong
+    to the owner of `below` or to this process. Raises FileNotFoundError if it does not exist, DamagedFile if it is
+    something else, ValueError if `path` is not in `below`, OSError.
+    """
+    if below:
+        parent = _enter(below, path)
+        try:
+            descriptor = _open(path, Path(path).name, parent)
+        finally:
+            os.close(parent)
+    else:
+        descriptor = _open(path, path, dir_fd)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedFile(path, f"it is {kind_of(found.st_mode)}, not a regular file")
+        if below and found.st_uid not in (os.geteuid(), Path(below).stat().st_uid):
+            raise DamagedFile(path, f"it belongs to uid {found.st_uid}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def read_head(path: str, limit: int, *, below: str = "") -> bytes:
+    """Return the first `limit` bytes of a regular file. Raises as :func:`open_regular`."""
+    with open_regular(path, below=below) as file:
+        return file.read(limit)
+
+
+def read_whole(path: str, limit: int, *, below: str = "") -> bytes:
+    """Return the bytes of a regular file. Raises as :func:`open_regular`, and DamagedFile for more than `limit`."""
+    content = read_head(path, limit + 1, below=below)
+    if len(content) > limit:
+        raise DamagedFile(path, f"it has more than {limit} bytes")
+    return content
+
+
+def read_object(path: str, limit: int = MAX_CELL_BYTES, *, below: str = "") -> dict[str, Any]:
+    """Return the JSON object in a file. Raises as :func:`read_whole`, DamagedFile if it is no JSON object."""
+    try:
+        value = parse_json(read_whole(path, limit, below=below))
+    except DamagedFile:
+        raise
+    except ValueError as error:
+        raise DamagedFile(path, f"it is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise DamagedFile(path, "it is not a JSON object")
+    return value
+
+
+def find_object(path: str, limit: int = MAX_CELL_BYTES, *, below: str = "") -> Dict[str, Any]:
+    """Return the JSON object in a file, and an empty one if the file is missing or damaged. Raises OSError."""
+    try:
+        return read_object(path, limit, below=below)
+    except NO_FILE:
+        return {}
+
+
+def find_text(path: str, limit: int = SMALL_BYTES, *, below: str = "") -> str:
+    """Return the first `limit` bytes of a file as text, and "" if it is missing or damaged. Raises OSError.
+
+    Bytes that are not UTF-8 become U+FFFD.
+    """
+    try:
+        return read_head(path, limit, below=below).decode("utf-8", "replace")
+    except NO_FILE:
+        return ""
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a regular file, and 0 if it is missing or something else. Raises OSError."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def list_names(path: str, *, below: str) -> list[str]:
+    """Return the sorted names of what is in a directory; directories between it and `below` as :func:`open_regular`.
+
+    Raises FileNotFoundError, DamagedFile if it is no directory, OSError.
+    """
+    parent = _enter(below, path)
+    try:
+        directory = _open(path, Path(path).name, parent)
+    finally:
+        os.close(parent)
+    try:
+        return sorted(os.listdir(directory))
+    except NotADirectoryError:
+        raise DamagedFile(path, f"it is {kind_of(os.fstat(directory).st_mode)}, not a directory") from None
+    finally:
+        os.close(directory)
+
+
+def kind_of(mode: int) -> str:
+    """Return what a file of this `st_mode` is, with its article."""
+    return _KINDS.get(stat.S_IFMT(mode), "a regular file")
+
+
+def _enter(below: str, path: str) -> int:
+    """Open the directory that `path` is in, each directory between by itself: none of them may be a link."""
+    directory = os.open(below, _DIRECTORY & ~os.O_NOFOLLOW)
+    try:
+        for name in Path(path).relative_to(below).parts[:-1]:
+            try:
+                inner = os.open(name, _DIRECTORY, dir_fd=directory)
+            except OSError as error:
+                raise _explained(error, path, name, directory) from None
+            os.close(directory)
+            directory = inner
+    except BaseException:
+        os.close(directory)
+        raise
+    return directory
+
+
+def _open(path: str, name: str, dir_fd: int | None) -> int:
+    try:
+        return os.open(name, _FILE | os.O_NONBLOCK, dir_fd=dir_fd)
+    except BlockingIOError:  # a lease is being broken (fcntl(2)): this is no pipe, and opening it waits for its holder
+        return os.open(name, _FILE, dir_fd=dir_fd)
+    except OSError as error:
+        raise _explained(error, path, name, dir_fd) from None
+
+
+def _explained(error: OSError, path: str, name: str, dir_fd: int | None) -> Exception:
+    """DamagedFile for what is no file or directory; else the error with the whole path."""
+    if error.errno in _NOT_REGULAR:
+        try:
+            return DamagedFile(path, f"'{name}' is {kind_of(os.lstat(name, dir_fd=dir_fd).st_mode)}")
+        except OSError as later:
+            error = later
+    error.filename = path
+    return error

@@ -1,0 +1,89 @@
+"""Files that a learner or a user may have replaced are opened without following, waiting or reading to the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.attempt.reader import DamagedFile, open_regular, read_head, read_object, read_whole
+from tests.planted_files import NO_FILES, NO_JSON
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+@pytest.mark.parametrize("below", [False, True])
+def test_reader_refuses_what_is_no_regular_file(kind: str, below: bool, tmp_path: Path) -> None:
+    path = tmp_path / "final.json"
+    NO_FILES[kind](path)
+    expected = "symbolic link" if kind.startswith("link") else kind
+    with pytest.raises(DamagedFile, match=rf"final\.json is damaged: .* a {expected}"):
+        open_regular(str(path), below=str(tmp_path) if below else "")
+
+
+@pytest.mark.parametrize("kind", NO_JSON)
+def test_reader_refuses_what_is_no_json_object(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "final.json"
+    NO_JSON[kind](path)
+    with pytest.raises(DamagedFile, match=r"final\.json is damaged: it (is not|has more than)"):
+        read_object(str(path))
+
+
+def test_reader_returns_content_within_limit(tmp_path: Path) -> None:
+    path = tmp_path / "cell.json"
+    path.write_text('{"at": 1.5}', encoding="utf-8")
+    assert read_object(str(path), 11, below=str(tmp_path)) == {"at": 1.5}
+    assert read_whole(str(path), 11) == b'{"at": 1.5}'
+    assert read_head(str(path), 5) == b'{"at"'
+    with pytest.raises(DamagedFile, match="more than 10 bytes"):
+        read_whole(str(path), 10)
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/final.json"])
+def test_reader_reports_missing_file_with_its_path(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as found:
+        open_regular(str(tmp_path / name), below=str(tmp_path))
+    assert found.value.filename == str(tmp_path / name)
+
+
+def _link(directory: Path, elsewhere: Path) -> None:
+    directory.symlink_to(elsewhere)
+
+
+def _file(directory: Path, _elsewhere: Path) -> None:
+    directory.touch()
+
+
+@pytest.mark.parametrize(("plant", "why"), [(_link, "symbolic link"), (_file, "regular file")])
+def test_reader_enters_no_directory_that_was_replaced(
+    plant: Callable[[Path, Path], None], why: str, tmp_path: Path
+) -> None:
+    elsewhere, attempt = tmp_path / "elsewhere", tmp_path / "attempt"
+    elsewhere.mkdir()
+    attempt.mkdir()
+    (elsewhere / "head.jsonl").write_text("{}\n", encoding="utf-8")
+    plant(attempt / "events", elsewhere)
+    with pytest.raises(DamagedFile, match=f"'events' is a {why}"):
+        open_regular(str(attempt / "events" / "head.jsonl"), below=str(attempt))
+
+
+def test_reader_follows_links_above_the_directory_that_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "cell.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "link").symlink_to("real")
+    assert read_object(str(tmp_path / "link" / "cell.json"), below=str(tmp_path / "link")) == {}
+
+
+def test_reader_refuses_path_outside_its_directory(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not in the subpath"):
+        open_regular("/etc/passwd", below=str(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+def test_reader_refuses_file_of_another_user(tmp_path: Path) -> None:
+    path = tmp_path / "final.json"
+    path.write_text("{}", encoding="utf-8")
+    os.chown(path, 12345, -1)
+    with pytest.raises(DamagedFile, match="belongs to uid 12345"):
+        read_object(str(path), below=str(tmp_path))

@@ -1,0 +1,106 @@
+"""One job's damaged files change nothing for other jobs, and their owner is told which they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.watch import LONG_AGO_S
+from ffdl_batch.store import StoreUnavailable
+from tests.planted_files import NO_FILES, NO_JSON, replace
+from tests.unit.services.conftest import Site, write_events, write_final
+
+FILES: dict[str, Callable[[AttemptDir], str]] = {
+    "events of the head": lambda attempt: attempt.event_file("head"),
+    "events of a node": lambda attempt: attempt.event_file("node-0"),
+    "all events": lambda attempt: attempt.events,
+    "heartbeat": lambda attempt: attempt.heartbeat(0),
+    "final record": lambda attempt: attempt.final,
+    "control": lambda attempt: attempt.control,
+    "claim": lambda attempt: attempt.claim_owner,
+    "run of the claim": lambda attempt: f"{attempt.run_claim(2)}/owner.json",
+    "launch file": lambda attempt: attempt.launch,
+    "upload record": lambda attempt: attempt.paid,
+    "learner's first sign": lambda attempt: f"{attempt.state}/.began-1",
+    "learner's exit status": lambda attempt: f"{attempt.state}/.exit-1",
+}
+
+
+def test_watcher_ends_attempts_with_damaged_files_and_completes_healthy_job(site: Site) -> None:
+    damaged: list[Job] = []
+    for number, (file, plant) in enumerate(product(FILES.values(), [*NO_FILES.values(), *NO_JSON.values()])):
+        job = site.deployed(f"k{number}")
+        write_events(site, job, [("learner", site.clock.now())])
+        replace(Path(file(site.attempt(job))), plant)
+        damaged.append(job)
+    healthy = site.deployed("healthy")
+    write_events(site, healthy, [("learner", site.clock.now())])
+    site.watch(full=False)
+    assert site.job(healthy.id).state is JobState.PROCESSING
+    write_final(site, healthy)
+    site.end(healthy, EndCause.SUCCESS)
+    assert site.job(healthy.id).state is JobState.COMPLETED
+    for job in damaged:
+        site.scheduler.end(NativeId.parse(job.native_id), EndCause.FAILURE, site.clock.now())
+    for _ in range(3):
+        site.clock.tick(LONG_AGO_S)
+        site.watch()
+    for job in damaged:
+        view = site.view(job)
+        assert view.attempts[0].ended_at is not None, view.warnings
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [("final record", "regular file"), ("events of a node", "regular file"), ("all events", "directory")],
+)
+def test_watcher_warns_once_about_damaged_file(site: Site, kind: str, what: str) -> None:
+    job = site.deployed()
+    path = Path(FILES[kind](site.attempt(job)))
+    replace(path, NO_FILES["named pipe"])
+    for _ in range(2):
+        Path(site.platform.root.doorbell, job.id).touch()
+        site.watch()
+    assert site.view(job).warnings[1:] == (f"{path} is damaged: it is a named pipe, not a {what}",)
+
+
+def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, healthy = site.deployed("broken"), site.deployed("healthy")
+    read = site_reader(broken, site, ZeroDivisionError("by zero"))
+    monkeypatch.setattr("ffdl_batch.services.judgement.read_evidence", read)
+    for job in (broken, healthy):
+        write_events(site, job, [("learner", site.clock.now())])
+    for _ in range(2):
+        site.watch(full=False)
+        Path(site.platform.root.doorbell, broken.id).touch()
+    assert site.job(healthy.id).state is JobState.PROCESSING
+    assert site.view(broken).warnings[1:] == ("its state cannot be updated: ZeroDivisionError in the daemon: by zero",)
+
+
+def test_watcher_does_not_blame_a_job_for_an_unavailable_database(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.deployed()
+    monkeypatch.setattr("ffdl_batch.services.judgement.read_evidence", site_reader(job, site, StoreUnavailable("away")))
+    write_events(site, job, [("learner", site.clock.now())])
+    with pytest.raises(StoreUnavailable):
+        site.watch()
+    assert len(site.view(job).warnings) == 1
+
+
+def site_reader(job: Job, site: Site, error: Exception) -> Callable[[AttemptDir], object]:
+    from ffdl_batch.services.evidence import read_evidence
+
+    broken = site.attempt(job)
+
+    def read(attempt: AttemptDir) -> object:
+        if attempt == broken:
+            raise error
+        return read_evidence(attempt)
+
+    return read
