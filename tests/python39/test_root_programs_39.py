@@ -13,7 +13,8 @@ CONFIGS = ROOT / "slurm-configs"
 PROGRAM = """
 import importlib, pkgutil, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-import ffdl_health, ffdl_network
+import ffdl_health, ffdl_mounts, ffdl_network
+assert ffdl_mounts.table()
 for package, least in ((ffdl_network, 15), (ffdl_health, 8)):
     names = [module.name for module in pkgutil.iter_modules(package.__path__)]
     assert len(names) > least, names

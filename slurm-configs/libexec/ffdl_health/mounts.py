@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Iterator, NamedTuple, Sequence
+from typing import Any, Iterator, Sequence
+
+import ffdl_mounts
+from ffdl_mounts import Mount
 
 from . import bounded
 from .findings import Finding
 
 TIMEOUT_S = 8.0
 MOUNTS_MOST = 64
-TABLE = "/proc/self/mounts"
 _NETWORKED = frozenset(
     {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "afs", "9p"}
 )
@@ -23,22 +24,9 @@ _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
 _STALE = ("Stale file handle", "Input/output error", "Transport endpoint is not connected", "Host is down")
 
 
-class Mount(NamedTuple):
-    """A line of the table of mounts."""
-
-    source: str
-    place: str
-    kind: str
-    writable: bool
-
-
-def table(path: str = TABLE) -> list[Mount]:
-    """All mounts; of several at one place the uppermost. Raises OSError."""
-    found: dict[str, Mount] = {}
-    for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
-        source, place, kind, options = (_plain(word) for word in line.split(" ")[:4])
-        found[place] = Mount(source, place, kind, "rw" in options.split(","))
-    return list(found.values())
+def table() -> list[Mount]:
+    """Return all mounts; of several at one place the uppermost. Raises OSError."""
+    return list({one.place: one for one in ffdl_mounts.table()}.values())
 
 
 def stale(mounts: Sequence[Mount], named: Sequence[str], memory: dict[str, Any]) -> Iterator[Finding]:
@@ -99,8 +87,3 @@ def _asked(places: Sequence[str], name: str, memory: dict[str, Any]) -> list[tup
         return []
     with ThreadPoolExecutor(max_workers=len(chosen)) as pool:
         return list(pool.map(ask, chosen))
-
-
-def _plain(word: str) -> str:
-    """The table writes blanks and the like as octal numbers."""
-    return word.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")

@@ -11,10 +11,11 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import time
 from pathlib import Path
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Sequence
 
 from .commands import ENVIRONMENT, Trouble
 
@@ -23,6 +24,7 @@ _SOCKETS = Path("/var/run/wireguard")
 _START, _STATE = 19, 0
 """Fields of /proc/<pid>/stat behind the name (proc(5): 22 and 3)."""
 _REST_S = 0.02
+_CONNECT_S = 1.0
 
 
 def start(program: str, name: str, record: Path, limit_s: float) -> int:
@@ -54,7 +56,7 @@ def start(program: str, name: str, record: Path, limit_s: float) -> int:
     def listens() -> bool:
         if process.poll() is not None:
             raise Trouble(f"`{program} -f {name}` ended with {process.returncode}; start it by hand, and it says why")
-        return _is_answered(socket_of(name))
+        return _listener(socket_of(name)) != 0
 
     _await(listens, limit_s, f"{program} made no device {name}")
     return process.pid
@@ -83,12 +85,17 @@ def sockets(prefix: str) -> list[Path]:
 
 
 def remove_socket(path: Path, patience_s: float) -> None:
-    """Remove the socket of a program, and end the program if it is still there."""
+    """Remove the socket of a program, and end the program if it still listens there."""
     if not path.is_socket():
         return
-    for pid in _holders(_listening_at(path)):
+    pid = _listener(path)
+    if pid:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            _kill(pid, _fields(Path(f"/proc/{pid}/stat").read_text())[_START], patience_s)
+            _kill(
+                pid,
+                _fields(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace"))[_START],
+                patience_s,
+            )
     path.unlink(missing_ok=True)
 
 
@@ -114,13 +121,19 @@ def _await(done: Callable[[], bool], limit_s: float, otherwise: str) -> None:
         time.sleep(_REST_S)
 
 
-def _is_answered(path: Path) -> bool:
+def _listener(path: Path) -> int:
+    """Return the number of the process that listens at a socket of root's; 0: none does.
+
+    The kernel gives it (unix(7), SO_PEERCRED). /proc/net/unix is no source: any user can forge its lines by a socket
+    with a newline in its name.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.settimeout(_CONNECT_S)
         try:
             asked.connect(str(path))
         except OSError:
-            return False
-        return True
+            return 0
+        return int(struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def _kill(pid: int, started: str, patience_s: float) -> None:
@@ -156,21 +169,8 @@ def _bound_to(port: int) -> set[str]:
     return {row[9] for row in rows if row[1].endswith(f":{port:04X}")}
 
 
-def _listening_at(path: Path) -> set[str]:
-    rows = (line.split() for line in _lines(Path("/proc/net/unix")))
-    return {row[6] for row in rows if row[7:] == [str(path)]}
-
-
 def _lines(file: Path) -> Sequence[str]:
     return file.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if file.exists() else ()
-
-
-def _holders(inodes: set[str]) -> Iterator[int]:
-    """Who has one of these sockets."""
-    wanted = _names(inodes)
-    for process in Path("/proc").iterdir() if wanted else ():
-        if process.name.isdigit() and _has_one(process, wanted):
-            yield int(process.name)
 
 
 def _names(inodes: set[str]) -> set[str]:

@@ -117,9 +117,9 @@ class Hooks:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def call(self, name: str, comment: str | None, **variables: str) -> int:
+    def call(self, name: str, comment: str | None, hook: str = "50-ffdl", **variables: str) -> int:
         env = {"SLURM_JOB_ID": "41", **variables} | ({} if comment is None else {"SLURM_JOB_COMMENT": comment})
-        return subprocess.run([str(self.out / f"{name}.d" / "50-ffdl")], env=env, check=False).returncode
+        return subprocess.run([str(self.out / f"{name}.d" / hook)], env=env, check=False).returncode
 
 
 TIME_IS_OVER = 'until grep -q "^State:.S" "/proc/$PPID/status"; do sleep 0.01; done; kill -s ALRM "$PPID"'
@@ -173,6 +173,29 @@ def test_prolog_passes_full_comment_and_removes_files_of_earlier_start(tmp_path:
     assert hooks.call("prolog", "ffdl-batch:job/2 $(id) '") == 0
     assert (tmp_path / "told").read_text() == "ffdl-batch:job/2 $(id) '"
     assert {path.name for path in (hooks.run_dir / "job-41").iterdir()} == {"prolog.log"}
+
+
+@pytest.mark.parametrize(
+    ("program", "logged"),
+    [
+        ("exit 0", None),
+        (
+            "echo \"'%b /' \\$(id) is left\"; exit 1",
+            "-t ffdl-epilog -- job 41: data stores were not unmounted: '%b /' $(id) is left",
+        ),
+        (None, "unmount"),
+    ],
+)
+def test_mounts_epilog_exits_0_and_logs_what_is_left(tmp_path: Path, program: str | None, logged: str | None) -> None:
+    hooks = Hooks(tmp_path)
+    hooks.install("logger", f'printf "%s" "$*" >{tmp_path}/logged')
+    if program is not None:
+        hooks.install("unmount", program)
+    hook = hooks.out / "epilog.d" / "60-ffdl-mounts"
+    hook.write_text(hook.read_text().replace("PATH=/usr/sbin", f"PATH={hooks.libexec}:/usr/sbin"))
+    assert hooks.call("epilog", None, hook.name) == 0
+    said = (tmp_path / "logged").read_text() if (tmp_path / "logged").exists() else None
+    assert said == logged or (program is None and said is not None and "libexec/unmount" in said)
 
 
 def _asking_hooks(tmp_path: Path, scontrol: str) -> Hooks:

@@ -1,16 +1,20 @@
-"""What follows from a site's secret and a job's number: keys, ports, the fingerprint. Pure functions of libexec."""
+"""What follows from a site's secret and a job's number: keys, ports, the fingerprint. And the end of its program."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.rig.test_slurm_configs import render, site_values
+from tests.unit.rig.test_slurm_configs import CONFIGS, render, site_values
 
 PROGRAM = """
 import json, sys
@@ -66,3 +70,31 @@ def test_wireguard_fingerprint_distinguishes_secrets(told: dict[str, Any]) -> No
 
 def test_wireguard_port_wraps_around_at_end_of_range(told: dict[str, Any]) -> None:
     assert told["ports"] == [301, 331, 300, 301, 331]
+
+
+REMOVE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from ffdl_network import background
+background.remove_socket(Path(sys.argv[2]), 60)
+"""
+
+
+def test_remove_socket_kills_no_process_that_a_user_names_in_the_table_of_sockets() -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as place,  # the name of a socket is short
+        socket.socket() as connection,
+        socket.socket(socket.AF_UNIX) as forged,
+        subprocess.Popen(["sleep", "60"], pass_fds=[connection.fileno()]) as victim,
+    ):
+        path, inode = Path(place, "s"), os.fstat(connection.fileno()).st_ino
+        connection.close()
+        with socket.socket(socket.AF_UNIX) as ended:
+            ended.bind(str(path))
+        forged.bind(f"\0\n0 0 0 0 0 0 {inode} {path}")
+        argv = [sys.executable, "-I", "-S", "-B", "-c", REMOVE, str(CONFIGS / "libexec"), str(path)]
+        subprocess.run(argv, check=True)
+        assert victim.poll() is None
+        assert not path.exists()
+        victim.kill()
