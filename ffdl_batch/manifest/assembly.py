@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from collections.abc import Mapping as Mappings
 from dataclasses import replace
@@ -11,18 +10,12 @@ from ffdl_batch.domain import gang, spec
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.secrets import MOVED, reference
 from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.models import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
 from ffdl_batch.manifest.tree import Mapping, Node, Place, Sequence
-
-_NEWLINE = re.compile(r"\r?\n")
-
-
-def command_text(text: str) -> str:
-    """Every line break becomes one blank, as FfDL's trainer has it before `bash -c eval`."""
-    return _NEWLINE.sub(" ", text)
 
 
 def assemble(
@@ -57,7 +50,7 @@ def _framework(block: FrameworkBlock) -> spec.Framework:
     return spec.Framework(
         name=block.name,
         version=block.version,
-        command=command_text(block.command),
+        command=read_command(block.command).text,
         image_tag=block.image_tag,
         image_location=spec.ImageLocation(location.registry, location.namespace, location.email) if location else None,
     )
@@ -147,7 +140,7 @@ def _roles(block: BatchBlock) -> dict[str, spec.Role]:
             cpus=role.cpus,
             gpus=role.gpus,
             memory_bytes=role.memory,
-            command=command_text(role.command),
+            command=read_command(role.command).text,
             service=name == gang.PARAMETER_SERVER if role.service is None else role.service,
         )
         for name, role in block.roles.items()

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.spec import NetworkLevel, Placement, Restart, Staging
 from ffdl_batch.domain.variables import why_refused
-from ffdl_batch.manifest.models import Block, FfdlBlock, nothing_is_empty, nothing_is_no_item
+from ffdl_batch.manifest.models import Block, CommandText, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.scalars import (
     ENV_NAME,
     Count,
@@ -162,7 +162,7 @@ class RoleBlock(Block):
     cpus: Cpus = Field(None, description="CPUs of each; the job's.")
     gpus: Gpus = Field(None, description="GPUs of each; the job's.")
     memory: Size = Field(None, description="Memory of each; the job's.")
-    command: Text = Field("", description="Command of this role; framework.command.")
+    command: CommandText = Field("", description="Command of this role; framework.command.")
     service: Flag = Field(
         None, description="It waits for ever, and is ended when the others are done; true for ps, else false."
     )

@@ -9,16 +9,18 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
+from collections.abc import Sequence
 
 from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.domain.secrets import CUSTOM
 from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.manifest.batch_models import ManifestBlock
+from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.log import FindingLog
 from ffdl_batch.manifest.models import FrameworkBlock, ImageLocationBlock
 from ffdl_batch.manifest.scalars import is_octal, shown
-from ffdl_batch.manifest.tree import Mapping, Scalar, find
+from ffdl_batch.manifest.tree import Mapping, Place, Scalar, find
 
 _FFDL_SIZE = re.compile(r"(\d*) *(mb|mib|gb|gib|tb|tib)?", re.IGNORECASE)
 _FFDL_MB = {"mb": 1.0, "mib": 1.048576, "gb": 1000.0, "gib": 1073.741824}
@@ -47,6 +49,7 @@ def note_differences(root: Mapping, manifest: ManifestBlock, defaults: Defaults,
             ("framework", "image_tag"), "the image follows from name and version; image_tag changes nothing, as in FfDL"
         )
     _metrics(manifest, log)
+    _commands(manifest, log)
 
 
 def note_credentials(batch: BatchOptions, log: FindingLog) -> None:
@@ -143,3 +146,41 @@ def _metrics(manifest: ManifestBlock, log: FindingLog) -> None:
         if group.meta is None:
             place = ("evaluation_metrics", "groups", name, "meta")
             log.warning(place, "FfDL's server fails on a group without meta; here it is not needed")
+
+
+def _commands(manifest: ManifestBlock, log: FindingLog) -> None:
+    """Which form each command of several lines has: FfDL made one line of all of them."""
+    roles = manifest.batch.roles if manifest.batch else {}
+    commands: dict[Place, str] = {("framework", "command"): manifest.framework.command}
+    commands |= {("batch", "roles", name, "command"): role.command for name, role in roles.items()}
+    counted = "counted from the first line of the command"
+    for place, text in commands.items():
+        command = read_command(text)
+        continued = ", ".join(
+            f"{_named(first, last)} {'continue' if last > first else 'continues'} line {first - 1}"
+            for first, last in _ranges(command.continued)
+        )
+        if command.lines - len(command.continued) > 1:
+            message = f"these {command.lines} lines run as a script; FfDL replaced the line breaks with blanks"
+            log.note(place, f"{message}; {continued}" if continued else message, counted if continued else "")
+        elif continued:
+            log.note(place, f"this is one command: {continued}", counted)
+        for first, last in _ranges(command.stray):
+            starts = "start with a dash and continue" if last > first else "starts with a dash and continues"
+            log.warning(
+                place,
+                f"{_named(first, last)} {starts} no line, so bash takes the dash for the beginning of a command",
+                "end the line before with a backslash, or indent the dash; no comment may be between the lines",
+            )
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    known = frozenset(numbers)
+    starts = [number for number in numbers if number - 1 not in known]
+    ends = [number for number in numbers if number + 1 not in known]
+    return list(zip(starts, ends, strict=True))
+
+
+def _named(first: int, last: int) -> str:
+    return f"lines {first}-{last}" if last > first else f"line {first}"

@@ -12,7 +12,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from ffdl_batch.domain.spec import StoreType
+from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.scalars import (
+    TEXT_SCHEMA,
     Count,
     CountFromZero,
     Cpus,
@@ -28,6 +30,8 @@ from ffdl_batch.manifest.scalars import (
 )
 
 STORE_TYPES = tuple(str(t) for t in StoreType)
+MAX_COMMAND_BYTES = 64 * 1024
+"""Linux gives a process no variable above 128 KiB (execve(2), MAX_ARG_STRLEN), and some characters are escaped."""
 
 
 def read_store_type(value: object) -> str:
@@ -36,6 +40,18 @@ def read_store_type(value: object) -> str:
     if text and text not in STORE_TYPES:
         raise refusal(f"{shown(text)} is not a type of data store", f"write one of {', '.join(STORE_TYPES)}")
     return text
+
+
+def read_command_text(value: object) -> str:
+    """A command as it is written, or "" for nothing."""
+    text = read_text(value)
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_COMMAND_BYTES:
+        cure = "put it into a file of the model, and write `bash FILE`"
+        raise refusal(f"the command has {size} bytes, and at most {MAX_COMMAND_BYTES} are possible", cure)
+    if text.strip() and not read_command(text).runs:
+        raise refusal("it has only comments, so nothing would run", "write the command on a line without #")
+    return text if text.strip() else ""
 
 
 def _needed(text: str) -> str:
@@ -58,7 +74,10 @@ def nothing_is_no_item(value: object) -> object:
 
 _NEEDED_SCHEMA = {"type": ["string", "number", "boolean"], "pattern": r"\S"}
 NeededLabel = Annotated[str, BeforeValidator(read_label), AfterValidator(_needed), WithJsonSchema(_NEEDED_SCHEMA)]
-NeededText = Annotated[str, BeforeValidator(read_text), AfterValidator(_needed), WithJsonSchema(_NEEDED_SCHEMA)]
+CommandText = Annotated[str, BeforeValidator(read_command_text), TEXT_SCHEMA]
+NeededCommand = Annotated[
+    str, BeforeValidator(read_command_text), AfterValidator(_needed), WithJsonSchema(_NEEDED_SCHEMA)
+]
 StoreTypeName = Annotated[str, BeforeValidator(read_store_type), WithJsonSchema({"enum": [*STORE_TYPES, "", None]})]
 
 
@@ -83,7 +102,9 @@ class FrameworkBlock(Block):
 
     name: NeededLabel = Field(description="Framework: tensorflow, pytorch, caffe, horovod, …, or custom.")
     version: NeededLabel = Field(description="Version of the framework; for custom, the whole image reference.")
-    command: NeededText = Field(description="Shell text; line breaks become blanks, bash evaluates it in $MODEL_DIR.")
+    command: NeededCommand = Field(
+        description="Shell text that bash runs in $MODEL_DIR; lines that are indented and start with - continue a line."
+    )
     image_tag: Label = Field("", description="FfDL ignores it; recorded only.")
     image_location: ImageLocationBlock | None = Field(None, description="Where a private image lies.")
 

@@ -194,7 +194,8 @@ def _count_schema(least: int) -> WithJsonSchema:
 _TEXT_TYPES = ["string", "number", "boolean", "null"]
 _ONE_LINE = r"^[^\u0000-\u001f\u007f]*[\r\n]*$"
 
-Text = Annotated[str, BeforeValidator(read_text), WithJsonSchema({"type": _TEXT_TYPES, "pattern": r"^[^\u0000]*$"})]
+TEXT_SCHEMA = WithJsonSchema({"type": _TEXT_TYPES, "pattern": r"^[^\u0000]*$"})
+Text = Annotated[str, BeforeValidator(read_text), TEXT_SCHEMA]
 """Any text, raw: `version: 1.10` is "1.10", `yes` is "yes"."""
 Label = Annotated[str, BeforeValidator(read_label), WithJsonSchema({"type": _TEXT_TYPES, "pattern": _ONE_LINE})]
 """Text of one line."""

@@ -6,7 +6,6 @@ scripts of ``learner-configmap.yml``). Where ours differ, ``docs/reference/contr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,17 +22,17 @@ UNSET_PREFIXES = ("ALERTMANAGER", "DLAAS", "ETCD", "GRAFANA", "HOSTNAME", "KUBER
 """Variables that FfDL takes away from the learner before the command runs, by prefix."""
 
 _UNSET = " ".join(f'"${{!{prefix}@}}"' for prefix in UNSET_PREFIXES)
-AGENT = "\n".join(
+AGENT = "; ".join(
     (
-        "_ffdl_agent() {",
-        "set -m; exec 9<> <(:)",
+        "_ffdl_agent() { set -m",
+        "exec 9<> <(:)",
         "printf ffdl-agent >/proc/$BASHPID/comm",
-        "while kill -0 $$; do",
-        "IFS= read -r -t 60 _ffdl_name <&9 || continue",
+        "while kill -0 $$",
+        "do IFS= read -r -t 60 _ffdl_name <&9 || continue",
         "( exec 3<> <(:) 4<> <(:) 5<> <(:) 6<> <(:) 7<> <(:) 9<&-",
         'printf %s "$_ffdl_name" >/proc/$BASHPID/comm',
-        'IFS= read -r -t 30 -d "" _ffdl_text <&6 && eval "$_ffdl_text" ) &',
-        "done; }",
+        'IFS= read -r -t 30 -d "" _ffdl_text <&6 && eval "$_ffdl_text" ) & done',
+        "}",
         "_ffdl_agent_pid=$(set -m; _ffdl_agent </dev/null >/dev/null 2>&1 & echo $!) 2>/dev/null",
         "unset -f _ffdl_agent",
     )
@@ -42,7 +41,7 @@ AGENT = "\n".join(
 sleeps in a read, and looks once a minute whether the learner's shell was killed. A name that it reads becomes that of a
 shell with pipes at 3 to 7, which evaluates what comes through 6. set -m gives each of them a process group, and INT,
 which would be ignored else. Later releases meet it in learners that run."""
-WRAPPER = "\n".join(
+_BEFORE = "; ".join(
     (
         f'eval "${{{EXPORTS_VARIABLE}-}}"',
         f"unset {EXPORTS_VARIABLE}",
@@ -54,9 +53,14 @@ WRAPPER = "\n".join(
         'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',
         AGENT,
         # Where there are others, they may have their MPI programs started here; no job of this shell's (wait, jobs).
-        'if [ -x "$JOB_STATE_DIR/.launch-agent" ]; then',
+        'if [ -x "$JOB_STATE_DIR/.launch-agent" ]; then '
         '( "$JOB_STATE_DIR/.launch-agent" --serve "$LEARNER_NAME_PREFIX-$((LEARNER_ID - 1))" & ); fi',
-        'eval "$TRAINING_COMMAND 2>&1"',
+    )
+)
+WRAPPER = "\n".join(
+    (
+        # bash counts the lines of what it evaluates from the line of `eval`, so that has to be the first one.
+        f'{_BEFORE}; eval "$TRAINING_COMMAND"',
         "_ffdl_status=$?",
         'kill "$_ffdl_agent_pid" 2>/dev/null',
         # One short write, so that a reader finds all of it or no line end. A controller that died finds it later.
@@ -274,7 +278,7 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
     }
     env = {name: literal(value) for name, value in fixed.items()}
     env |= {
-        "TRAINING_COMMAND": literal(command_text(learners.command)) if learners.command else "{command}",
+        "TRAINING_COMMAND": literal(learners.command) if learners.command else "{command}",
         "GPU_COUNT": "{gpu_count}.000000" if learners.gpus is None else f"{learners.gpus:f}",
         "DATA_DIR": layout.data_dir,
         "RESULT_DIR": layout.result_dir,
@@ -292,11 +296,6 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "{gpus}",
     }
     return env | {f"{DATA_DIR}_{number}": path for number, path in enumerate(layout.data_dirs, 1)}
-
-
-def command_text(command: str) -> str:
-    """FfDL turns every line break of the command into one blank before the shell sees it."""
-    return re.sub(r"\r?\n", " ", command)
 
 
 def _name(container: str) -> str:

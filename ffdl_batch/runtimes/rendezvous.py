@@ -14,6 +14,8 @@ Values hold placeholders that the node controllers fill. Where a name comes from
 
 from __future__ import annotations
 
+import re
+import shlex
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +23,6 @@ from dataclasses import dataclass, field
 from ffdl_batch.domain.gang import LAUNCHER, WORKER, Gang, starts_mpi
 from ffdl_batch.domain.launch import RESTART_LEARNER
 from ffdl_batch.domain.spec import JobSpec, Restart
-from ffdl_batch.runtimes.contract import command_text
 from ffdl_batch.runtimes.slurm_steps import runs_alone
 
 HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"
@@ -33,6 +34,8 @@ LEAST_RESTARTS = 3
 WAITING = "while sleep 3600; do :; done"
 """What MPI workers do themselves: nothing, until they are ended."""
 
+_ENDS_LINE = re.compile(r"(?<!\\)(?:\\\\)*\n")
+"""A line break that bash sees. mpirun starts one program, so that a script of several lines needs a shell."""
 _OVERSUBSCRIBED = {
     "OMPI_MCA_rmaps_base_oversubscribe": "true",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -146,11 +149,12 @@ def _of_launchers(state_dir: str, processes: int) -> dict[str, str]:
 
 def _commands(spec: JobSpec, gang: Gang) -> tuple[str, dict[str, str]]:
     """The job's command and those of the roles that have another."""
-    command = command_text(spec.framework.command)
+    command = spec.framework.command
     if not starts_mpi(spec):
-        return command, {name: command_text(role.command) for name, role in spec.batch.roles.items() if role.command}
+        return command, {name: role.command for name, role in spec.batch.roles.items() if role.command}
     processes = sum(max(1, one.load.gpus) for one in gang.members)
-    wrapped = f"mpirun -np {processes} {command}"
+    program = f"bash -c {shlex.quote(command)}" if _ENDS_LINE.search(command.strip()) else command
+    wrapped = f"mpirun -np {processes} {program}"
     if len(gang.members) == 1:
         return (wrapped if processes > 1 else command), {}
     return command, {LAUNCHER: wrapped, WORKER: WAITING}

@@ -24,7 +24,7 @@ SAME = {
     "LOG_DIR": "/job/logs",
     "JOB_STATE_DIR": "/job",
     "TRAINING_ID": "{id}",
-    "TRAINING_COMMAND": COMMAND.replace("\n", " "),
+    "TRAINING_COMMAND": COMMAND,
     "GPU_COUNT": "2.000000",
     "NUM_LEARNERS": "{learners}",
     "LEARNER_ID": "{learner}",

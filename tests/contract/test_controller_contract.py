@@ -95,9 +95,9 @@ def test_attempt_fails_with_c101_when_user_path_has_no_bash(run: Rig) -> None:
 
 
 def test_learner_command_runs_as_shell_text(run: Rig) -> None:
-    run.write("for i in 1 2;\ndo\r\necho $i;\ndone; false || echo \"a  b\" 'c' | cat; printf e >&2")
+    run.write("# why\nfor i in 1 2; do\n  echo $i\ndone\nfalse || echo \"a  b\" 'c' \\\n  -d | cat\nprintf e >&2\n")
     assert run.run() == 0
-    assert run.log() == "1\n2\na  b c\ne"
+    assert run.log() == "1\n2\na  b c -d\ne"
 
 
 def test_controller_imports_only_domain_modules_in_zipapp() -> None:

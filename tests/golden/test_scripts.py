@@ -28,6 +28,7 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
+from ffdl_batch.manifest.command import read_command
 from ffdl_batch.ports.scheduler import BackendFacts, Chunk, LaunchPlan, LaunchRequest, NodeShape, PartitionShape
 from ffdl_slurm.arrays import plan_array
 from ffdl_slurm.plan import make_plan
@@ -107,6 +108,12 @@ CASES |= {
         ),
     ),
     "mpi": replace(FOUR, framework=Framework("horovod", "0.13.10", "python3 mnist.py")),
+    "command-continued": replace(PLAIN, framework=Framework("custom", "custom.sif", read_command(
+        "python3 train.py\n  --epochs 3\n\n  --lr 0.1\n"
+    ).text)),
+    "command-script": replace(PLAIN, framework=Framework("custom", "custom.sif", read_command(
+        "# prepare\r\ncat >config <<'EOF'\r\n  - {lr}\r\nEOF\r\npython3 train.py \\\r\n  --epochs 3\r\n"
+    ).text)),
 }  # fmt: skip
 
 
@@ -136,6 +143,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, object]]] = {
     "every-option": ("every-option", {}, {}),
     "every-option-next": ("every-option", TEMPLATE, {}),
     **{name: (name, {}, {}) for name in ("spread", "roles", "parameter-servers", "mpi", "shares")},
+    **{name: (name, {}, {}) for name in ("command-continued", "command-script")},
     "other-accelerators": ("other-accelerators", {}, {"gres_devices": {"npu": ["/dev/npu[0-9]*"]}}),
     "own-network": ("own-network", {"facts": ABLE}, {}),
     "egress": ("egress", {"facts": ABLE}, {"network_dir": "/var/run/ffdl", "job_mark": "site:"}),

@@ -179,7 +179,7 @@ def _cpus_per_task(spec: JobSpec, said: Mapping[str, str]) -> int:
 def _commands(spec: JobSpec, contained: bool) -> list[str]:
     """The command of the first learner alone where the others only wait, or where it starts its tasks itself; else that
     of each learner, in one step."""
-    command, count = spec.framework.command.strip(), spec.resources.learners
+    command, count = spec.framework.command.rstrip(), spec.resources.learners
     busy = [one for one in spec.batch.roles.values() if not one.service and not one.command.startswith(f"{TAKES} ")]
     if len(busy) > 1 or (busy and busy[0].learners > 1):
         raise CannotConvert("its roles are several programs, and a step of srun is one", "write a script for each")

@@ -11,7 +11,7 @@ import json
 from ffdl_batch.domain.array import is_array
 from ffdl_batch.domain.gang import Gang, starts_mpi
 from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.runtimes.contract import Layout, Learners, command_text, learner_environment
+from ffdl_batch.runtimes.contract import Layout, Learners, learner_environment
 from ffdl_batch.runtimes.rendezvous import environment
 from ffdl_slurm.leaving.shell import JOB, JOB_ID, PORT, exports, word
 
@@ -71,7 +71,9 @@ def task_lines(spec: JobSpec, gang: Gang, layout: Layout) -> list[str]:
         'done >"$JOB/state/$SAID")',
         f'learner=("$APPTAINER" -q exec --containall --no-home --workdir "$TMP"{vendor}',
         *binds,
-        '  --bind "$JOB"/hosts:/etc/hosts:ro --pwd /job "$IMAGE" bash -c "$INSIDE" learner "/job/$SAID")',
+        '  --bind "$JOB"/hosts:/etc/hosts:ro --pwd /job "$IMAGE"',
+        # bash counts the lines of what it evaluates from the line of `eval`, which is the first one here.
+        """  bash -c 'eval "$2"; set --; eval "$TRAINING_COMMAND"' learner "/job/$SAID" "$INSIDE")""",
         *_run(gang),
     ]
 
@@ -85,8 +87,8 @@ def _names(spec: JobSpec) -> str:
 
 def _roles(spec: JobSpec, gang: Gang) -> list[str]:
     """Role, number in it and command of each learner."""
-    commands = {name: command_text(role.command) for name, role in spec.batch.roles.items() if role.command}
-    whole = command_text(spec.framework.command)
+    commands = {name: role.command for name, role in spec.batch.roles.items() if role.command}
+    whole = spec.framework.command
     if starts_mpi(spec) or not any(member.role for member in gang.members):
         return [f"ROLE= ROLE_INDEX=$RANK SERVICE= COMMAND={word(whole, filled=False)}"]
     lines = ["case $RANK in"]
@@ -122,7 +124,7 @@ def _run(gang: Gang) -> list[str]:
 
 
 def inside_lines(spec: JobSpec, gang: Gang, layout: Layout, tasks: int) -> list[str]:
-    """What runs in a learner's container: the contract's variables, then the command as FfDL has it."""
+    """What runs in a learner's container before the command: it sets the contract's variables."""
     learners = Learners(JOB_ID, "", len(gang.members), None if gang.load.gpus else 0.0)
     contract = learner_environment(learners, layout) | environment(spec, gang, PORT, layout.job_state_dir)
     kept = {name: text for name, text in contract.items() if name not in _PASSED and not name.startswith(_OURS)}
@@ -135,5 +137,4 @@ def inside_lines(spec: JobSpec, gang: Gang, layout: Layout, tasks: int) -> list[
         '[ -n "${HOME-}" ] && [ -w "$HOME" ] || export HOME=/tmp',
         'cd -- "$MODEL_DIR" || exit 126',
         'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',
-        'eval "$TRAINING_COMMAND"',
     ]

@@ -61,5 +61,5 @@ def options_of(spec: JobSpec, settings: SlurmSettings) -> list[SbatchOption]:
 def run_lines(leaving: Leaving) -> list[str]:
     """Behind the job's own variables: the command in its directory, with its output where those of learners is, and
     with the signals that the batch script gets."""
-    command = f"bash -c {shlex.quote(leaving.spec.framework.command.strip())}"
-    return ['cd -- "$MODEL" || exit 1', *exports_of(leaving.spec), *_RUN.replace("{command}", command, 1).splitlines()]
+    command = f"bash -c {shlex.quote(leaving.spec.framework.command.rstrip())}"
+    return ['cd -- "$MODEL" || exit 1', *exports_of(leaving.spec), *_RUN.replace("{command}", command, 1).split("\n")]

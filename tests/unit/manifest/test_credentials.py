@@ -172,7 +172,7 @@ def test_redaction_removes_distinctive_secret_from_other_values() -> None:
     parsed = parse(text)
     again = parse(parsed.redacted_text)
     assert "s3cr3t" not in parsed.redacted_text
-    assert again.spec is not None and again.spec.framework.command == "python test.py --password *** "
+    assert again.spec is not None and again.spec.framework.command == "python test.py --password ***\n"
     assert again.spec.data_stores[0].id == "***" and again.spec.description == "*** test of test data"
 
 

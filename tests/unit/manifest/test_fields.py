@@ -125,21 +125,6 @@ def test_manifest_rejects_null_framework_and_blank_command_with_ffdl_message(tex
     assert errors(parse(text)) == [line]
 
 
-@pytest.mark.parametrize(
-    ("written", "run"),
-    [
-        ("command: >\n    a\n    b", "a b "),
-        ("command: |\n    a\n    b", "a b "),
-        ("command: |-\n    a\n    b", "a b"),
-        ('command: "a\\r\\nb\\nc"', "a b c"),
-        ("command: a\n    b", "a b"),
-        ("command: >\n    a\n      --x\n  # comment\n", "a   --x "),
-    ],
-)
-def test_framework_command_joins_lines_with_blanks(written: str, run: str) -> None:
-    assert read(f"name: x\nframework:\n  name: n\n  version: v\n  {written}\n").framework.command == run
-
-
 def test_framework_name_and_version_must_be_in_site_list() -> None:
     site = Defaults(known_frameworks={"tensorflow": ("1.5", "2.1"), "caffe": (), "pytorch": ("2.1", "*")})
 

@@ -20,7 +20,7 @@ PORT = str(first_port(ID))
 ALONE = JobSpec("x", Framework("pytorch", "1", "python x.py"), resources=Resources(cpus=1))
 FOUR = replace(ALONE, resources=Resources(learners=4, cpus=1))
 GPUS = replace(ALONE, resources=Resources(learners=4, cpus=1, gpus=2))
-HOROVOD = replace(GPUS, framework=Framework("horovod", "1", "python\nx.py"))
+HOROVOD = replace(GPUS, framework=Framework("horovod", "1", "python x.py"))
 TOLD = {
     "master_addr": "10.0.0.1", "rank": "3", "local_rank": "1", "local_world_size": "2", "machine_rank": "1",
     "machines": "2", "node_rank": "1", "tf_config": "{}", "role": "worker", "role_index": "2",
@@ -91,10 +91,10 @@ def test_rendezvous_sets_role_variables() -> None:
 
 
 def test_rendezvous_uses_own_command_of_role() -> None:
-    roles = {"ps": Role(1, command="python ps.py {x}\n--now", service=True), "worker": Role(3)}
+    roles = {"ps": Role(1, command="python ps.py {x}\necho now", service=True), "worker": Role(3)}
     made = start(replace(FOUR, batch=BatchOptions(roles=roles)))
     assert made.rendezvous.command == "python x.py"
-    assert made.rendezvous.commands == {"ps": "python ps.py {x} --now"}
+    assert made.rendezvous.commands == {"ps": "python ps.py {x}\necho now"}
     assert made.learner.env["TRAINING_COMMAND"] == "{command}"
 
 
@@ -104,6 +104,19 @@ def test_rendezvous_starts_mpirun_in_first_learner_of_mpi_framework() -> None:
     assert "TF_CONFIG" not in made.learner.env
     three = start(replace(HOROVOD, resources=Resources(learners=3, cpus=1)))
     assert three.rendezvous.commands["launcher"] == "mpirun -np 3 python x.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("python x.py \\\n  --lr 1\n", "python x.py \\\n  --lr 1\n"),
+        ("# why\npython 'x.py'\n", "bash -c '# why\npython '\"'\"'x.py'\"'\"'\n'"),
+        ("cd sub \\\\\npython x.py", "bash -c 'cd sub \\\\\npython x.py'"),
+    ],
+)
+def test_rendezvous_starts_shell_for_script_of_mpi_framework(command: str, started: str) -> None:
+    made = start(replace(HOROVOD, framework=replace(HOROVOD.framework, command=command)))
+    assert made.rendezvous.commands["launcher"] == f"mpirun -np 8 {started}"
 
 
 @pytest.mark.parametrize(("gpus", "command"), [(0, "python x.py"), (1, "python x.py"), (2, "mpirun -np 2 python x.py")])

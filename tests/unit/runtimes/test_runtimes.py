@@ -26,7 +26,6 @@ from ffdl_batch.runtimes.contract import (
     Places,
     bare_layout,
     checkpoints_on_host,
-    command_text,
     container_layout,
     learner_environment,
 )
@@ -93,7 +92,7 @@ def test_bare_argv_contains_only_the_constant_shell_script() -> None:
 def test_container_layout_sets_learner_variables_for_mounted_stores() -> None:
     named = places(data_container="in", results_container="out", data="/d/in", results_bucket="/d/out")
     layout = container_layout(named)
-    planned = learner_environment(Learners("training-0", "a\r\nb", 2, 2.0), layout)
+    planned = learner_environment(Learners("training-0", "a b", 2, 2.0), layout)
     env = {name: fill(value, {**VALUES, "gpus": "3", **RUN}) for name, value in planned.items()}
     expected = {
         "DATA_DIR": "/mnt/data/in", "RESULT_DIR": "/mnt/results/out/training-0",
@@ -130,6 +129,14 @@ def test_layouts_use_bucket_checkpoints_when_checkpoints_are_shared() -> None:
     assert checkpoints_on_host(places()) == JOB.checkpoints
 
 
+def evaluated(tmp_path: Path, command: str, exports: str = "") -> tuple[int, str]:
+    """Status and output of a learner's shell."""
+    env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1", "FFDL_EXPORTS": exports}
+    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
+    done = subprocess.run(SHELL, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return done.returncode, done.stdout
+
+
 @pytest.mark.parametrize(
     ("command", "status", "recorded"),
     [
@@ -144,22 +151,45 @@ def test_layouts_use_bucket_checkpoints_when_checkpoints_are_shared() -> None:
 def test_learner_shell_records_exit_status_unless_it_is_killed(
     tmp_path: Path, command: str, status: int, recorded: str | None
 ) -> None:
-    env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1"}
-    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
-    assert subprocess.run(SHELL, env=env, check=False, capture_output=True).returncode == status
+    assert evaluated(tmp_path, command)[0] == status
     ended = tmp_path / ".ended-1"
     assert (ended.read_text() if ended.exists() else None) == recorded
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "printed"),
+    [
+        ("# why\nfalse\necho $?\n", 0, "1\n"),
+        ("echo a \\\n  -b\nfalse\n", 1, "a -b\n"),
+        ("cat <<E\n  - a\nE", 0, "  - a\n"),
+        ("f() {\n  return 3\n}\nf  # why", 3, ""),
+        ("set -e\necho a\nfalse\necho b\n", 1, "a\n"),
+        ("echo $# $0", 0, "0 bash\n"),
+    ],
+)
+def test_learner_shell_runs_command_as_script(tmp_path: Path, command: str, status: int, printed: str) -> None:
+    assert evaluated(tmp_path, command) == (status, printed)
+
+
+def test_learner_shell_counts_lines_of_errors_from_first_line_of_command(tmp_path: Path) -> None:
+    command = "echo $LINENO\nmissing-1\ntrue \\\n  -x\nmissing-5\ncat <<E\n  - a\nE\ncd missing-9\nif x\nfi\n"
+    status, printed = evaluated(tmp_path, command, exports="export A=1\nexport B=2\n")
+    assert status == 2
+    assert printed.splitlines() == [
+        "1",
+        "bash: line 2: missing-1: command not found",
+        "bash: line 5: missing-5: command not found",
+        "  - a",
+        "bash: line 9: cd: missing-9: No such file or directory",
+        "bash: eval: line 11: syntax error near unexpected token `fi'",
+        "bash: eval: line 11: `fi'",
+    ]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "a\nb"])
 def test_container_layout_rejects_unsafe_container_names(name: str) -> None:
     with pytest.raises(ValueError, match="container"):
         container_layout(places(data_container=name))
-
-
-@pytest.mark.parametrize(("text", "line"), [("a\nb", "a b"), ("a\r\nb\n", "a b "), ("a\rb", "a\rb"), ("", "")])
-def test_command_text_replaces_line_feeds_with_blanks(text: str, line: str) -> None:
-    assert command_text(text) == line
 
 
 def in_directory(container: str, mode: str) -> DataStore:

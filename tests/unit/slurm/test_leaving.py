@@ -220,6 +220,13 @@ def test_slurm_export_writes_s3_transfers_as_comments_without_credentials(site: 
     assert site.run(text).returncode == 0
 
 
+def test_slurm_export_runs_command_as_script_and_counts_its_lines(site: Site) -> None:
+    command = "# why\ncat <<E\n  - it's\nE\necho a\n  -b\nmissing-7\nexit 3\n"
+    done = site.run(leave(manifest(command)).text)
+    assert done.returncode == 3
+    assert done.stdout.splitlines() == ["  - it's", "a -b", "learner: line 7: missing-7: command not found"]
+
+
 def test_slurm_export_sets_sweep_variables_of_array_task(site: Site) -> None:
     made = leave(manifest(more="batch: {sweep: [{LR: 0.1}, {LR: 'a b'}]}\n"))
     assert options(made)["array"] == "0-1"

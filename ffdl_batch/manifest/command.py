@@ -1,0 +1,168 @@
+"""Read the text of a command: which of its line breaks end a command of the shell.
+
+FfDL replaced each line break with a blank, and its manifests continue a command on lines that are indented and start
+with a dash. Such a line continues the line before. Every other line break stays, so that the text is a script. The
+rules are those of bash(1): QUOTING, COMMENTS, "Here Documents", "Command Substitution", "Arrays". Nothing is expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_CODE = re.compile(
+    r"(?P<line>\n)|(?P<blank>[ \t]+)|(?P<continuation>\\\n)|(?P<comment>\#)"
+    r"|(?P<quoted>\\.?|\$'(?:\\.|[^'\\])*'?|'[^']*'?|\$[#$])"
+    r"|(?P<array>(?<=[\w\]]=)\(|(?<=\+=)\()|(?P<open>\$\(\(|\(\(|\$\(|\(|\$\{|\$?\"|`)|(?P<close>\))"
+    r"|<<(?P<tabs>-?)[ \t]*(?P<document>(?:\\.|'[^'\n]*'|\"[^\"\n]*\"|[^\s;&|<>()'\"\\`])+)"
+    r"|(?P<operator>[;&|]+)|(?P<redirection><<<|[<>])|(?P<word>[^\s\\'\"$`()<>;&|\#][^\s\\'\"$`()<>;&|]*|.)",
+    re.DOTALL,
+)
+_INSIDE = re.compile(r"\\.?|\$\(\(|\$\(|\$\{|[\"`(){}']|[^\\$\"`(){}']+|\$", re.DOTALL)
+"""In double quotes, ``${...}`` and arithmetic, where no line break ends a command."""
+_INDENT = re.compile(r"(?:[ \t]*\n)*([ \t]*)")
+_CASE_PATTERN = re.compile(r"[^\s()|]+(?:[ \t]*\|[ \t]*[^\s()|]+)*[ \t]*\)")
+_QUOTES = re.compile(r"\\(.)|'([^']*)'|\"([^\"]*)\"", re.DOTALL)
+_ODD_BACKSLASHES = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
+_ARITHMETIC, _ARRAY, _SUBSHELLS = "((", "=(", ("(", "$(")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as bash runs it. Lines are numbered from 1, and are the same in `text` and in the manifest."""
+
+    text: str
+    lines: int
+    continued: Sequence[int]
+    """The lines that continue the line before."""
+    stray: Sequence[int]
+    """The lines that start with a dash and continue no line: to bash they are commands of their own."""
+    runs: bool
+    """Whether it has more than comments."""
+
+
+def read_command(written: str) -> Command:
+    """Return the command that a manifest's text means. A carriage return at the end of a line is removed, and the last
+    line gets its line break if it ends in a backslash: without one bash takes the backslash for an argument."""
+    text = re.sub(r"\r(?=\n|\Z)", "", written)
+    text += "\n" if text.endswith("\\") else ""
+    scan = _Scan(text)
+    parts = (text[start:end] for start, end in zip([0, *scan.joined], [*scan.joined, None], strict=True))
+    return Command(" \\".join(parts), text.rstrip().count("\n") + 1, scan.continued, scan.stray, scan.runs)
+
+
+class _Scan:
+    """One pass over a text. `joined` has the offsets of the line breaks before lines that continue another one."""
+
+    def __init__(self, text: str) -> None:
+        self.joined: list[int] = []
+        self.continued: list[int] = []
+        self.stray: list[int] = []
+        self.runs = False
+        self._text, self._at = text, 0
+        self._open: list[str] = []
+        self._documents: list[re.Match[str]] = []
+        self._in_word = False
+        self._last = ""
+        """The kind of the last lexeme that is not blank."""
+        self._begin_line(0)
+        while self._at < len(text):
+            if self._open and self._open[-1] in ('"', "${", _ARITHMETIC):
+                self._read_inside()
+            else:
+                self._read_code()
+
+    def _read_code(self) -> None:
+        found = _CODE.match(self._text, self._at)
+        assert found is not None  # its last alternative is any character
+        lexeme, kind = found[0], found.lastgroup or ""
+        self._at = found.end()
+        if kind == "comment" and self._in_word:
+            kind = "word"
+        if kind == "line":
+            self._end_line(found.start())
+            return
+        if kind == "blank":
+            self._in_word = False
+            return
+        if kind == "continuation":
+            return
+        self.runs = self.runs or kind != "comment"
+        self._last = "operator" if lexeme == "(" else kind
+        self._in_word = kind in ("word", "quoted")
+        if kind == "comment":
+            self._skip_comment()
+        elif kind == "document":
+            self._documents.append(found)
+        elif kind in ("open", "array"):
+            self._begin(_ARRAY if kind == "array" else lexeme)
+        elif kind == "close" and self._open and self._open[-1] in (*_SUBSHELLS, _ARRAY):
+            self._in_word = self._open.pop() != "("
+
+    def _read_inside(self) -> None:
+        found = _INSIDE.match(self._text, self._at)
+        assert found is not None  # its alternatives have every character
+        lexeme, top = found[0], self._open[-1]
+        self._at = found.end()
+        if (lexeme, top) in (('"', '"'), ("}", "${"), (")", _ARITHMETIC)):
+            self._open.pop()
+            self._in_word, self._last = True, "word"
+        elif lexeme in ("$((", "$(", "${", '"', "`"):
+            self._begin(lexeme)
+        elif lexeme == "(" and top == _ARITHMETIC:
+            self._open.append(top)
+        elif lexeme == "'" and '"' not in self._open:
+            self._at = self._text.find("'", self._at) + 1 or len(self._text)
+
+    def _begin(self, lexeme: str) -> None:
+        """Enter what `lexeme` opens; a second backquote closes what the first one opened."""
+        if lexeme == "`" and lexeme in self._open:
+            del self._open[self._open.index(lexeme) :]
+            self._in_word = True
+        elif lexeme.endswith("(("):
+            self._open += [_ARITHMETIC, _ARITHMETIC]
+        else:
+            self._open.append(lexeme.replace('$"', '"'))
+
+    def _skip_comment(self) -> None:
+        end = re.compile(r"[\n`]" if "`" in self._open else r"\n").search(self._text, self._at)
+        self._at = end.start() if end else len(self._text)
+
+    def _end_line(self, newline: int) -> None:
+        for found in self._documents:
+            self._skip_document(found)
+            self._last = "document"
+        self._documents.clear()
+        self._begin_line(newline)
+
+    def _skip_document(self, found: re.Match[str]) -> None:
+        end = _QUOTES.sub(lambda quote: "".join(filter(None, quote.groups())), found["document"])
+        while self._at < len(self._text):
+            line = self._read_line()
+            while end == found["document"] and _ODD_BACKSLASHES.search(line) and self._at < len(self._text):
+                line = line[:-1] + self._read_line()
+            if (line.lstrip("\t") if found["tabs"] else line) == end:
+                return
+
+    def _read_line(self) -> str:
+        start, end = self._at, self._text.find("\n", self._at)
+        self._at = end + 1 or len(self._text)
+        return self._text[start : end if end >= 0 else None]
+
+    def _begin_line(self, newline: int) -> None:
+        """Go to the first character of the next line that is not blank. `newline`: where the line before it ends."""
+        indent = _INDENT.match(self._text, self._at)
+        assert indent is not None  # it matches nothing, too
+        self._at, self._in_word = indent.end(), False
+        if not self._text.startswith("-", self._at) or self._last == "operator" or '"' in self._open:
+            return
+        top = self._open[-1] if self._open else ""
+        if top == _ARRAY or (top not in _SUBSHELLS and _CASE_PATTERN.match(self._text, self._at)):
+            return
+        line = self._text.count("\n", 0, self._at) + 1
+        if not indent[1] or self._last in ("", "comment", "document"):
+            self.stray.append(line)
+        else:
+            self.joined += [at for at in range(newline, self._at) if self._text[at] == "\n"]
+            self.continued.append(line)
