@@ -40,6 +40,8 @@ class Command:
     """The lines that start with a dash and continue no line: to bash they are commands of their own."""
     runs: bool
     """Whether it has more than comments."""
+    folded: bool
+    """Whether a word begins with an escaped blank: YAML joined a line that ended in a backslash with the next one."""
 
 
 def read_command(written: str) -> Command:
@@ -49,7 +51,8 @@ def read_command(written: str) -> Command:
     text += "\n" if text.endswith("\\") else ""
     scan = _Scan(text)
     parts = (text[start:end] for start, end in zip([0, *scan.joined], [*scan.joined, None], strict=True))
-    return Command(" \\".join(parts), text.rstrip().count("\n") + 1, scan.continued, scan.stray, scan.runs)
+    lines = text.rstrip().count("\n") + 1
+    return Command(" \\".join(parts), lines, scan.continued, scan.stray, scan.runs, scan.folded)
 
 
 class _Scan:
@@ -59,7 +62,7 @@ class _Scan:
         self.joined: list[int] = []
         self.continued: list[int] = []
         self.stray: list[int] = []
-        self.runs = False
+        self.runs = self.folded = False
         self._text, self._at = text, 0
         self._open: list[str] = []
         self._documents: list[re.Match[str]] = []
@@ -89,6 +92,7 @@ class _Scan:
         if kind == "continuation":
             return
         self.runs = self.runs or kind != "comment"
+        self.folded = self.folded or (lexeme == "\\ " and not self._in_word)
         self._last = "operator" if lexeme == "(" else kind
         self._in_word = kind in ("word", "quoted")
         if kind == "comment":

@@ -138,7 +138,7 @@ def test_redacted_text_parses_when_other_values_repeat_the_secret(secret: str, a
                 {"id": f"store {secret}", "type": "s3_datastore", "training_data": {"container": secret}}
                 | {"connection": {"auth_url": "u", "password": secret, "user_name": secret}}
             ],
-            "framework": {"name": "custom", "version": secret, "command": around.format(secret, secret) + " run"},
+            "framework": {"name": "custom", "version": secret, "command": "run " + around.format(secret, secret)},
         }
     )
     for written in (
