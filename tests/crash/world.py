@@ -30,15 +30,13 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import Store, open_store
 from tests import preloaded
-from tests.crash.driver import be_driver
+from tests.crash.driver import LIMIT_S, be_driver
 from tests.crash.fuzz.judge import fault_in_history
 from tests.fakes.head import FakeHead
 from tests.first_start import write_controller, write_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKES = ROOT / "tests" / "fakes" / "bin"
-LIMIT_S = 120.0
-"""How long a test waits for what must happen; never how long it takes."""
 NODES = (("main*", "1-00:00:00", "64", "64000", "gpu:a100:4(S:0-1)", "(null)", "n[1-2]"),)
 _ACKNOWLEDGED = re.compile(r"^acknowledged (\S+)$", re.MULTILINE)
 
