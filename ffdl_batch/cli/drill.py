@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 AFTER_S = 10.0
 MANIFESTS = ("manifest.yml", "manifest.yaml")
-_OF_A_TRIAL = frozenset({option.parameter for option in JOB_OPTIONS} | {"export", "strict"})
+_OF_A_TRIAL = frozenset(
+    {"export", "strict", "allow_files", "allow_references", *(option.parameter for option in JOB_OPTIONS)}
+)
 _BEGINNING_OF_AN_ID = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
 _ELEMENT = re.compile(r"array-[0-9a-z]{9}_[0-9]{1,7}", re.ASCII)
 

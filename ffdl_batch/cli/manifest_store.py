@@ -13,10 +13,13 @@ from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, place_in
+from ffdl_batch.domain.secrets import without_line_end
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
 
 if TYPE_CHECKING:
     from ffdl_batch.client.keys import Keys
+    from ffdl_batch.client.manifest import ManifestText
+    from ffdl_batch.client.references import AllowedReferences
     from ffdl_batch.client.store_access import Access
     from ffdl_batch.domain.spec import DataStore
     from ffdl_batch.manifest import Parsed
@@ -27,6 +30,7 @@ class StoreOf:
     """Which store of which manifest: the only one with data, or that with this id; `results`: its other container."""
 
     manifest: str
+    allowed: AllowedReferences
     store: str = ""
     results: bool = False
 
@@ -37,40 +41,43 @@ class StoreOf:
 
 
 def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, str]:
-    """The store with what it is reached by, and the prefix: the container's, and `below` it. Ends the command where the
-    manifest is wrong, and raises ClientError for a secret that is not there."""
+    """Return the store with what it is reached by, and the prefix: the container's, and `below` it.
+
+    Raises Stop if the manifest is wrong, and ClientError for a value that is missing or not allowed.
+    """
+    from ffdl_batch.client.manifest import read_manifest
+    from ffdl_batch.client.references import find_references
     from ffdl_batch.client.store_access import of_references
 
     parts = [part for part in below.split("/") if part not in ("", ".")]
     if ".." in parts or "://" in below:
         raise click.UsageError(f"{below[:80]!r} is no path below the container that the manifest names")
-    parsed = _parse(which.manifest)
+    manifest = read_manifest(which.manifest)
+    parsed = _parse(manifest)
     store = _choose(parsed, which)
     container = store.training_results if which.results else store.training_data
     if store.effective_type not in REMOTE:
-        return of_references(_directory(store, container, which), {}, keys, os.environ), "/".join(parts)
+        return of_references(_directory(store, container, which), {}, keys), "/".join(parts)
     try:
         address, prefix = place_in(store, container)
     except StoreRefused as refused:
         cure = f" ({refused.cure})" if refused.cure else ""
         raise Stop(ExitCode.BAD_MANIFEST, f"{which.manifest}: {store.id}: {refused.message}{cure}") from None
-    access = of_references(address, parsed.inline_secrets, keys, os.environ)
+    found = find_references(manifest, os.environ, which.allowed)
+    given = {name: without_line_end(value) for name, value in found.items()} | dict(parsed.inline_secrets)
+    access = of_references(address, given, keys)
     return access, "/".join(part for part in (prefix, *parts) if part)
 
 
-def _parse(file: str) -> Parsed:
+def _parse(manifest: ManifestText) -> Parsed:
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
-    try:
-        text = Path(file).read_bytes()
-    except OSError as error:
-        raise Stop(ExitCode.NO_INPUT, f"{file}: {error.strerror}") from None
-    parsed = parse_manifest(ManifestSource(text, file, str(Path(file).absolute().parent)))
+    parsed = parse_manifest(ManifestSource(manifest.text, manifest.name, manifest.origin.base_dir))
     if parsed.spec is None:
         for finding in parsed.findings:
             if finding.severity is Severity.ERROR:
                 complain(str(finding))
-        raise Stop(ExitCode.BAD_MANIFEST, f"{file} is in error")
+        raise Stop(ExitCode.BAD_MANIFEST, f"{manifest.name} is in error")
     return parsed
 
 

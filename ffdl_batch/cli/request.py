@@ -15,6 +15,7 @@ from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.sbatch_refused import explain_refusal
 
 if TYPE_CHECKING:
+    from ffdl_batch.client.references import AllowedReferences
     from ffdl_batch.client.submission import Wanted
     from ffdl_batch.domain.submission import Submission
 
@@ -73,15 +74,42 @@ def job_options(function: AnyFunction) -> AnyFunction:
     return function
 
 
+def reference_options() -> tuple[Callable[[AnyFunction], AnyFunction], ...]:
+    """Return the options for :func:`allowed_references`."""
+    return (
+        click.option(
+            "--allow-file",
+            "allow_files",
+            metavar="PATH",
+            multiple=True,
+            type=click.Path(exists=True),
+            help="File, or directory of files, outside of its directory that the manifest may name; repeatable.",
+        ),
+        click.option(
+            "--allow-references",
+            is_flag=True,
+            help="Accept references to variables, files and secrets in a manifest of another user.",
+        ),
+    )
+
+
+def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
+    """Return what the options of :func:`reference_options` allow."""
+    from ffdl_batch.client.references import AllowedReferences
+
+    return AllowedReferences(tuple(given["allow_files"]), bool(given["allow_references"]))
+
+
 def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFunction], AnyFunction]:
     """What every command that submits or plans takes, after its files."""
-    decorators = (
+    decorators: tuple[Callable[[AnyFunction], AnyFunction], ...] = (
         # Whether a file can be read is found out by reading it: click would call it wrong usage.
         click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
         job_options,
         click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
         click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
         click.option("--strict", is_flag=True, envvar="FFDL_STRICT", help="Unknown keys of the manifest are errors."),
+        *reference_options(),
         click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
         click.option("-v", "--verbose", count=True, help="Say what is being done."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
@@ -131,7 +159,14 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
         manner.warn(f"--export: {name} is not set and is left out")
     if given.get("export"):  # the names alone: where a value comes from is recorded, and values may be secret
         options["export"] = ",".join(sorted(exported.values))
-    return Wanted(options, found.options, exported.values, given.get("backend") or "", bool(given.get("strict")))
+    return Wanted(
+        options,
+        found.options,
+        exported.values,
+        given.get("backend") or "",
+        bool(given.get("strict")),
+        allowed=allowed_references(given),
+    )
 
 
 def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import find_keys
+from ffdl_batch.cli.request import allowed_references, reference_options
 from ffdl_batch.domain.staging import StoreKind
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.manifest_store import StoreOf
     from ffdl_batch.client.keys import Keys
+    from ffdl_batch.client.references import AllowedReferences
     from ffdl_batch.client.store_access import Access
 
 
@@ -39,8 +41,27 @@ class StoreWishes:
     of: StoreOf | None = None
 
 
+_STORE_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+    click.option("--endpoint", metavar="URL", default="", help="Where the store is, for s3://, gs:// and swift://."),
+    click.option("--region", metavar="NAME", default="", help="The store's region."),
+    click.option(
+        "--secret",
+        "secrets",
+        metavar="FIELD=NAME",
+        multiple=True,
+        help="A credential of the store (user_name, password, token ...), and which of your secrets it is.",
+    ),
+    click.option("--manifest", metavar="FILE", help="The data store of this manifest, in place of a URL."),
+    click.option("--store", metavar="ID", default="", help="Which of the manifest's, where there are several."),
+    click.option("--results", is_flag=True, help="Its container of results, in place of that of data."),
+    click.option(
+        "--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the store, as ca_file."
+    ),
+)
+
+
 def store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say which store, and with what it is reached; the command gets them as `wishes`."""
+    """Add the options that select a store and what it is reached with; the command gets them as `wishes`."""
 
     @functools.wraps(command)
     def wrapped(  # noqa: PLR0913  (one parameter per option)
@@ -52,45 +73,32 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
         manifest: str | None,
         store: str,
         results: bool,
+        allow_files: Sequence[str],
+        allow_references: bool,
         **rest: object,
     ) -> None:
-        of = _store_of(manifest, store, results) if manifest else None
-        if of is None and (store or results):
-            raise click.UsageError("--store and --results are for a store of a --manifest")
+        of = None
+        if manifest:
+            allowed = allowed_references({"allow_files": allow_files, "allow_references": allow_references})
+            of = _store_of(manifest, store, results, allowed)
+        elif store or results or allow_files or allow_references:
+            raise click.UsageError(
+                "--store, --results, --allow-file and --allow-references are for a store of a --manifest"
+            )
         if of is not None and (endpoint or region or secrets or options):
             raise click.UsageError("the manifest says where its store is, and names its secrets")
         command(wishes=StoreWishes(endpoint, region, secrets, options, of), **rest)
 
     made: Callable[..., None] = wrapped
-    for option in reversed(
-        (
-            click.option(
-                "--endpoint", metavar="URL", default="", help="Where the store is, for s3://, gs:// and swift://."
-            ),
-            click.option("--region", metavar="NAME", default="", help="The store's region."),
-            click.option(
-                "--secret",
-                "secrets",
-                metavar="FIELD=NAME",
-                multiple=True,
-                help="A credential of the store (user_name, password, token ...), and which of your secrets it is.",
-            ),
-            click.option("--manifest", metavar="FILE", help="The data store of this manifest, in place of a URL."),
-            click.option("--store", metavar="ID", default="", help="Which of the manifest's, where there are several."),
-            click.option("--results", is_flag=True, help="Its container of results, in place of that of data."),
-            click.option(
-                "--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the store, as ca_file."
-            ),
-        )
-    ):
+    for option in reversed((*_STORE_OPTIONS, *reference_options())):
         made = option(made)
     return made
 
 
-def _store_of(manifest: str, store: str, results: bool) -> StoreOf:
+def _store_of(manifest: str, store: str, results: bool, allowed: AllowedReferences) -> StoreOf:
     from ffdl_batch.cli.manifest_store import StoreOf
 
-    return StoreOf(manifest, store, results)
+    return StoreOf(manifest, allowed, store, results)
 
 
 def choose_store(url: str | None, wishes: StoreWishes) -> Chosen:

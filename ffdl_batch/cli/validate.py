@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -15,10 +14,8 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 
 if TYPE_CHECKING:
+    from ffdl_batch.client.manifest import Origin
     from ffdl_batch.manifest import Defaults
-
-_READ = (1 << 20) + 1
-"""One byte more than a manifest may have: the check then says that it is too large."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -33,18 +30,19 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
     Resources, images and data are not compared with any site: `ffdl plan FILE MODEL` does that, and sends nothing.
     """
     from ffdl_batch.client.dumps import leave_no_dump
+    from ffdl_batch.client.manifest import read_source
 
     leave_no_dump()  # a manifest may have credentials in it
     defaults = site_defaults()
     code, any_valid = 0, False
     for file in files:
         try:
-            data = _read(file)
+            data, origin = read_source(file)
         except OSError as error:
             _report_unreadable(file, str(error.strerror), as_json=as_json)
             code = code or ExitCode.NO_INPUT
             continue
-        findings = _check(data, file, defaults, strict=strict)
+        findings = _check(data, file, origin, defaults, strict=strict)
         valid = not any(finding.severity is Severity.ERROR for finding in findings)
         if not valid:
             code = ExitCode.BAD_MANIFEST
@@ -66,19 +64,18 @@ def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
         complain(f"{file}: {reason}")
 
 
-def _read(file: str) -> bytes:
-    if file == "-":
-        return sys.stdin.buffer.read(_READ)
-    with Path(file).open("rb") as opened:
-        return opened.read(_READ)
-
-
-def _check(data: bytes, file: str, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
+def _check(data: bytes, file: str, origin: Origin, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
+    """Return what is wrong, and a warning for each reference that a submission refuses unless an option allows it."""
+    from ffdl_batch.client.manifest import ManifestText
+    from ffdl_batch.client.references import refused_references
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
     name = "<stdin>" if file == "-" else file
-    base_dir = str(Path.cwd() if file == "-" else Path(file).absolute().parent)
-    return parse_manifest(ManifestSource(data, name, base_dir), defaults=defaults, strict=strict).findings
+    parsed = parse_manifest(ManifestSource(data, name, origin.base_dir), defaults=defaults, strict=strict)
+    if parsed.spec is None:
+        return parsed.findings
+    refused = refused_references(ManifestText(data.decode("utf-8-sig"), name, origin))
+    return (*parsed.findings, *(replace(finding, severity=Severity.WARNING) for finding in refused))
 
 
 def site_defaults() -> Defaults:

@@ -26,9 +26,11 @@ from ffdl_batch.client.errors import (
     WaitTimedOut,
 )
 from ffdl_batch.client.handle import JobHandle
+from ffdl_batch.client.references import AllowedReferences
 from ffdl_batch.client.streams import Grep
 
 __all__ = [
+    "AllowedReferences",
     "ArrayHandle",
     "Client",
     "ClientError",

@@ -21,6 +21,7 @@ from ffdl_batch.client.listing import JobFilter
 from ffdl_batch.client.log_calls import LogCalls
 from ffdl_batch.client.manifest import read_manifest
 from ffdl_batch.client.measuring import MeasuredCalls
+from ffdl_batch.client.references import OWN_DIRECTORY, AllowedReferences
 from ffdl_batch.client.secrets import Secrets
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.client.streams import LONG_POLL_S, iterate_events
@@ -106,14 +107,17 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         *,
         backend: str = "",
         strict: bool = False,
+        allowed: AllowedReferences = OWN_DIRECTORY,
         **options: OptionValue,
     ) -> JobHandle:
         """Submit one job: a manifest's path or text, and the model's directory or zip.
 
         `options` are those of ``ffdl-submit`` with underscores (``time="2h"``, ``cpus_per_task=4``, ``hold=True``).
-        When this returns, the daemon has the job durably. Raises RequestRefused with all findings, and for an array.
+        `allowed` is what the manifest may refer to besides the files in its directory. When this returns, the daemon
+        has the job durably. Raises RequestRefused with all findings, and for an array; InputUnusable for a reference
+        that is not allowed.
         """
-        wanted = replace(self._wanted(backend, strict, options), expected=Expected.JOB)
+        wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.JOB)
         result = _accepted(self._submit([manifest], model, wanted)[0])
         return JobHandle(self, result.id, result.warnings, result.network)
 
@@ -124,11 +128,12 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         *,
         backend: str = "",
         strict: bool = False,
+        allowed: AllowedReferences = OWN_DIRECTORY,
         **options: OptionValue,
     ) -> ArrayHandle:
         """As :meth:`submit`, of an array: a manifest with `batch.array` or `batch.sweep`, or ``array="0-9"`` among the
         options. Raises RequestRefused with all findings, and for what is no array."""
-        wanted = replace(self._wanted(backend, strict, options), expected=Expected.ARRAY)
+        wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.ARRAY)
         result = _accepted(self._submit([manifest], model, wanted)[0])
         jobs = [JobHandle(self, job_id, (), result.network) for job_id in result.elements]
         return ArrayHandle(self, result.id, jobs, result.warnings, result.network)
@@ -155,17 +160,18 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         *,
         backend: str = "",
         strict: bool = False,
+        allowed: AllowedReferences = OWN_DIRECTORY,
         **options: OptionValue,
     ) -> builtins.list[SubmissionResult]:
         """Submit several jobs (or arrays) that share a model; results in order, each an id or a problem."""
-        return self._submit(manifests, model, self._wanted(backend, strict, options))
+        return self._submit(manifests, model, self._wanted(backend, strict, allowed, options))
 
     def _submit(
         self, manifests: Sequence[str | Path], model: str | Path, wanted: Wanted
     ) -> builtins.list[SubmissionResult]:
-        texts = [read_manifest(manifest) for manifest in manifests]
+        submissions = [build_submission(read_manifest(manifest), "", wanted) for manifest in manifests]
         digest = self.upload(model)
-        results = self.send([build_submission(text, digest, wanted) for text in texts])
+        results = self.send([replace(submission, archive=digest) for submission in submissions])
         return [replace(result, problem=result.problem and in_keywords(result.problem)) for result in results]
 
     def upload(self, model: str | Path, told: Callable[[str], None] | None = None) -> str:
@@ -201,13 +207,14 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         *,
         backend: str = "",
         strict: bool = False,
+        allowed: AllowedReferences = OWN_DIRECTORY,
         trial: bool = False,
         **options: OptionValue,
     ) -> PlanView:
         """What a submission would send, exactly; nothing is sent. `trial`: ask the scheduler when it would start."""
         from ffdl_batch.client.pack import open_model
 
-        wanted = self._wanted(backend, strict, options)
+        wanted = self._wanted(backend, strict, allowed, options)
         text = read_manifest(manifest)
         with open_model(Path(model)) as archive:
             digest = archive.digest
@@ -216,9 +223,12 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         except RequestRefused as error:
             raise type(error)(in_keywords(error.problem)) from error
 
-    def _wanted(self, backend: str, strict: bool, options: Mapping[str, OptionValue]) -> Wanted:
+    def _wanted(
+        self, backend: str, strict: bool, allowed: AllowedReferences, options: Mapping[str, OptionValue]
+    ) -> Wanted:
         """FFDL_BACKEND counts here as on the command line: it is this program's default, not the daemon's."""
-        return wanted_from_keywords(backend or self._dialling.environ.get("FFDL_BACKEND", ""), strict, options)
+        named = backend or self._dialling.environ.get("FFDL_BACKEND", "")
+        return replace(wanted_from_keywords(named, strict, options), allowed=allowed)
 
     def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
         """See :meth:`plan`."""

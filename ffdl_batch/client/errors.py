@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.views import Problem
 
 
@@ -48,10 +48,18 @@ class OtherSchema(ClientError):
 
 
 class InputUnusable(ClientError):
-    """A manifest or model that the client cannot even send: missing, unreadable, empty, not a zip."""
+    """A manifest or model that the client does not send: missing, unreadable, empty, not a zip, not allowed."""
 
-    def __init__(self, message: str, *, cure: str = "", code: str = "C102", exit_code: int = ExitCode.NO_INPUT) -> None:
-        super().__init__(Problem(code, message, int(exit_code), cure))
+    def __init__(
+        self,
+        message: str,
+        *,
+        cure: str = "",
+        code: str = "C102",
+        exit_code: int = ExitCode.NO_INPUT,
+        findings: tuple[Finding, ...] = (),
+    ) -> None:
+        super().__init__(Problem(code, message, int(exit_code), cure, findings))
 
 
 class WaitTimedOut(ClientError):

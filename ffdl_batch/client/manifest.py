@@ -1,7 +1,9 @@
-"""Reads manifests as far as a client must: the text, its name, and where relative paths start."""
+"""Reads manifests as far as a client must: the text, its name, where relative paths start, and whose file it is."""
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,37 +16,65 @@ MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a manifest comes from."""
+
+    base_dir: str
+    """The absolute directory at which relative paths start."""
+    real_dir: str
+    """The real path, without links, of the directory that the manifest is in."""
+    owner: int | None = None
+    """The user id of the file's owner; None if the caller gave the text itself, or standard input."""
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestText:
-    """A manifest as it is sent. `base_dir` is absolute."""
+    """A manifest as it is sent. `name` is for messages."""
 
     text: str
     name: str
-    base_dir: str
+    origin: Origin
+
+
+def read_source(source: str | Path) -> tuple[bytes, Origin]:
+    """Read the file `source` (``-``: standard input), at most one byte more than a manifest may have.
+
+    Raises OSError.
+    """
+    if str(source) == "-":
+        return sys.stdin.buffer.read(MAX_BYTES + 1), _here()
+    path = Path(source)
+    with path.open("rb") as file:
+        data, found = file.read(MAX_BYTES + 1), os.fstat(file.fileno())
+    real = os.path.realpath(path)
+    if stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.stat(real)):  # noqa: PTH116  (as realpath)
+        raise BlockingIOError(0, "another file took its place while it was read; try again")
+    return data, Origin(str(path.absolute().parent), os.path.dirname(real), found.st_uid)  # noqa: PTH120
 
 
 def read_manifest(source: str | Path) -> ManifestText:
-    """The manifest in a file (``-``: standard input), or `source` itself where it is a text of several lines.
+    """Read the manifest in a file (``-``: standard input), or `source` itself if it is a text of several lines.
 
-    Raises :class:`InputUnusable`: exit 66 where it cannot be read, 78 where it is too large or no text.
+    Raises :class:`InputUnusable`: exit 66 if it cannot be read, 78 if it is too large or no text.
     """
     if isinstance(source, str) and "\n" in source:
-        return ManifestText(source, "manifest", str(Path.cwd()))
-    path = Path(source)
+        return ManifestText(source, "manifest", _here())
+    name = "standard input" if str(source) == "-" else str(source)
     try:
-        if str(path) == "-":
-            data, name, base = sys.stdin.buffer.read(MAX_BYTES + 1), "standard input", Path.cwd()
-        else:
-            with path.open("rb") as file:
-                data, name, base = file.read(MAX_BYTES + 1), str(path), path.absolute().parent
+        data, origin = read_source(source)
     except OSError as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise InputUnusable(f"manifest {path}: {reason}", code="C101") from error
+        raise InputUnusable(f"manifest {name}: {reason}", code="C101") from error
     if len(data) > MAX_BYTES:
         raise _unusable(name, f"has more than {MAX_BYTES >> 20} MiB; this is no manifest")
     try:
-        return ManifestText(data.decode("utf-8-sig"), name, str(base))
+        return ManifestText(data.decode("utf-8-sig"), name, origin)
     except UnicodeDecodeError as error:
         raise _unusable(name, f"is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from error
+
+
+def _here() -> Origin:
+    return Origin(str(Path.cwd()), os.path.realpath("."))
 
 
 def _unusable(name: str, what: str) -> InputUnusable:

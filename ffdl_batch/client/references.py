@@ -1,29 +1,158 @@
-"""What a manifest may refer to where it is submitted: variables and files, read before it is sent.
+"""Reads what a manifest refers to where it is submitted: variables and files of the user who submits it.
 
-Nothing of the manifest is checked here. What cannot be read is left out, and the daemon says what it misses.
+A manifest may come from somebody else. It gets no file but those in its own directory and those that the caller
+allows, and one that belongs to another user gets nothing unless the caller allows that. What is allowed and cannot be
+read is left out: the daemon, which knows whether the job needs it, reports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import os
+import pwd
+import re
+import shlex
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
 
+from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.manifest import ManifestText
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.secrets import ENV, FILE, MAX_BYTES, REFERENCE
 
+_COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|(?P<comment>(?:^|(?<=\s))#.*)""")
+"""A quoted text, in which # is a character, or a comment of YAML."""
+_KEY = re.compile(r"""([\w./-]+)["']?\s*:\s*["']?$""")
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""O_PATH, which macOS lacks, needs no permission to list the directory."""
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-def find_references(manifest: ManifestText, environ: Mapping[str, str]) -> dict[str, str]:
-    """The values of its ``${env:NAME}`` and ``${file:PATH}``, by ``env:NAME`` and ``file:PATH``."""
+
+@dataclass(frozen=True, slots=True)
+class AllowedReferences:
+    """What a manifest may refer to, besides the files in its own directory."""
+
+    files: tuple[str, ...] = ()
+    """Files, or directories for all files in them (``--allow-file``)."""
+    foreign: bool = False
+    """Whether a manifest that belongs to another user may have references (``--allow-references``)."""
+
+
+OWN_DIRECTORY = AllowedReferences()
+"""Nothing but the files in the manifest's own directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    kind: str
+    name: str
+    line: int
+    column: int
+    key: str
+
+    def refused(self, manifest: str, message: str, cure: str) -> Finding:
+        text = f"'${{{self.kind}:{self.name}}}' is not read: {message}"
+        return Finding(Severity.ERROR, text, cure, manifest, self.line, self.column, self.key or None, "C103")
+
+
+def find_references(
+    manifest: ManifestText, environ: Mapping[str, str], allowed: AllowedReferences = OWN_DIRECTORY
+) -> dict[str, str]:
+    """Return the values of its ``${env:NAME}`` and ``${file:PATH}``, by ``env:NAME`` and ``file:PATH``.
+
+    Raises InputUnusable with exit code 77, and reads nothing, if any reference is not allowed.
+    """
+    if refused := refused_references(manifest, allowed):
+        message = f"manifest {manifest.name} refers to what it may not read"
+        raise InputUnusable(message, code="C103", exit_code=ExitCode.NOT_ALLOWED, findings=refused)
     found: dict[str, str] = {}
-    for kind, name in dict.fromkeys(REFERENCE.findall(manifest.text)):
+    for one in _references_in(manifest.text):
         value = None
-        if kind == ENV:
-            value = environ.get(name)
-        elif kind == FILE:
-            value = _text_of(Path(manifest.base_dir, name))
+        if one.kind == ENV:
+            value = environ.get(one.name)
+        elif one.kind == FILE:
+            value = _text_of(_real_path(manifest, one), _roots(manifest, allowed))
         if value is not None and _is_text(value):
-            found[f"{kind}:{name}"] = value
+            found[f"{one.kind}:{one.name}"] = value
     return found
+
+
+def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_DIRECTORY) -> tuple[Finding, ...]:
+    """Return an error for each reference that `allowed` does not cover; opens no file.
+
+    A manifest that belongs to another user, root included, has none that is covered without `allowed.foreign`: a file
+    of root's may come from a package or an archive, so its owner does not show who wrote it.
+    """
+    references = list(_references_in(manifest.text))
+    owner, caller = manifest.origin.owner, os.geteuid()
+    if owner is not None and owner != caller and not allowed.foreign:
+        message = f"the manifest belongs to '{_user(owner)}', and you are '{_user(caller)}'"
+        cure = "if you trust the manifest with it: --allow-references"
+        return tuple(one.refused(manifest.name, message, cure) for one in references)
+    roots = _roots(manifest, allowed)
+    return tuple(
+        one.refused(
+            manifest.name,
+            f"the file '{path}' is not in the manifest's directory '{manifest.origin.real_dir}'",
+            f"if the job may have it: --allow-file {shlex.quote(path)}",
+        )
+        for one in references
+        if one.kind == FILE and _root_of(path := _real_path(manifest, one), roots) is None
+    )
+
+
+def _references_in(text: str) -> Iterator[_Reference]:
+    """Every reference of the text but those in comments; whether it is a value that counts is the daemon's to say."""
+    for number, whole in enumerate(text.splitlines(), 1):
+        comment = next((found.start() for found in _COMMENT.finditer(whole) if found["comment"]), len(whole))
+        line = whole[:comment]
+        for found in REFERENCE.finditer(line):
+            key = _KEY.search(line[: found.start()])
+            yield _Reference(found[1], found[2], number, found.start() + 1, key[1] if key else "")
+
+
+def _real_path(manifest: ManifestText, reference: _Reference) -> str:
+    return os.path.realpath(os.path.join(manifest.origin.base_dir, reference.name))  # noqa: PTH118  (as realpath)
+
+
+def _roots(manifest: ManifestText, allowed: AllowedReferences) -> tuple[str, ...]:
+    return (manifest.origin.real_dir, *map(os.path.realpath, allowed.files))
+
+
+def _root_of(path: str, roots: tuple[str, ...]) -> str | None:
+    return next((root for root in roots if PurePath(path).is_relative_to(root)), None)
+
+
+def _text_of(path: str, roots: tuple[str, ...]) -> str | None:
+    """The text of the regular file at a real path; None if it cannot be had."""
+    root = _root_of(path, roots)
+    with suppress(OSError, ValueError):
+        descriptor = _open_without_links(root if root and root != path else os.path.dirname(path), path)  # noqa: PTH120
+        with os.fdopen(descriptor, "rb") as file:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                data = file.read(MAX_BYTES + 3)  # and a line end
+                return data.decode("utf-8") if len(data) < MAX_BYTES + 3 else None
+    return None
+
+
+def _open_without_links(root: str, path: str) -> int:
+    """Open `path` below `root`. A real path has no links: one that is there now was put there to lead elsewhere.
+
+    Raises OSError.
+    """
+    *directories, name = PurePath(path).relative_to(root).parts
+    at = os.open(root, _DIRECTORY)
+    try:
+        for directory in directories:
+            inner = os.open(directory, _DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        return os.open(name, _FILE, dir_fd=at)
+    finally:
+        os.close(at)
 
 
 def _is_text(value: str) -> bool:
@@ -35,12 +164,8 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def _text_of(path: Path) -> str | None:
+def _user(uid: int) -> str:
     try:
-        if not path.is_file():
-            return None
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 3)  # and a line end
-        return data.decode("utf-8") if len(data) < MAX_BYTES + 3 else None
-    except (OSError, ValueError):
-        return None
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

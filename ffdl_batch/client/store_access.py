@@ -15,7 +15,7 @@ from ffdl_batch.client.dumps import leave_no_dump
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.keys import Keys
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.secrets import why_no_name, without_line_end
+from ffdl_batch.domain.secrets import ENV, FILE, why_no_name
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
 
 _OF_STORE = {
@@ -63,7 +63,7 @@ def of_job(
     except (OSError, ValueError):
         kept = {}
     try:
-        return of_references(address, kept if isinstance(kept, dict) else {}, keys, environ)
+        return of_references(address, kept if isinstance(kept, dict) else {}, keys)
     except InputUnusable as unusable:
         found = from_environment(address.kind, environ)
         if not found and not kept:  # they are removed when the job is over
@@ -79,22 +79,20 @@ def of_job(
         return Access(replace(address, credentials={name: name for name in found}), found)
 
 
-def of_references(address: StoreAddress, inline: Mapping[str, str], keys: Keys, environ: Mapping[str, str]) -> Access:
-    """A store of a manifest, whose address names secrets: those that stood in it are in `inline`, ``env:NAME`` and
-    ``file:PATH`` lie here, others are the person's. Raises InputUnusable."""
+def of_references(address: StoreAddress, given: Mapping[str, str], keys: Keys) -> Access:
+    """Return a store of a manifest, whose address names secrets: values that were in the manifest, and those of its
+    ``env:NAME`` and ``file:PATH``, are in `given`; others are the user's secrets. Raises InputUnusable."""
     leave_no_dump()
-    names = address.credentials.values()
-    return Access(address, {name: inline[name] if name in inline else _value(name, keys, environ) for name in names})
+    return Access(address, {name: given.get(name) or _value(name, keys) for name in address.credentials.values()})
 
 
-def _value(name: str, keys: Keys, environ: Mapping[str, str]) -> str:
+def _value(name: str, keys: Keys) -> str:
     kind, _, rest = name.partition(":")
-    if kind == "env":
-        if not environ.get(rest):
-            raise InputUnusable(f"the manifest names the variable {rest}, which is not set", code="C103")
-        return environ[rest]
-    if kind == "file":
-        return without_line_end(_read(Path(rest), "which the manifest names"))
+    if kind == ENV:
+        raise InputUnusable(f"the manifest names the variable {rest}, which is not set", code="C103")
+    if kind == FILE:
+        why = "which cannot be read, or is no regular file of at most 64 KiB of UTF-8 text"
+        raise InputUnusable(f"the manifest names the file {rest!r}, {why}", code="C103")
     return read_own_secret(keys, name)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.export import ExportError, select_variables
 from ffdl_batch.client.manifest import ManifestText
-from ffdl_batch.client.references import find_references
+from ffdl_batch.client.references import OWN_DIRECTORY, AllowedReferences, find_references
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.submission import Expected, Submission
@@ -28,7 +28,8 @@ class Wanted:
     """What is the same for every manifest of one command.
 
     `options` and `environment_options` as in :class:`~ffdl_batch.domain.submission.Submission`; `environ` holds the
-    variables that ``--export`` selected. What does not come to `expected` is refused.
+    variables that ``--export`` selected. What does not come to `expected` is refused. `allowed` is what the manifests
+    may refer to.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Wanted:
     backend: str = ""
     strict: bool = False
     expected: Expected = Expected.ANY
+    allowed: AllowedReferences = OWN_DIRECTORY
 
 
 def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, OptionValue]) -> Wanted:
@@ -79,11 +81,14 @@ def _pythonic(text: str) -> str:
 
 
 def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Submission:
-    """One submission with a key of its own, so that sending it twice makes one job."""
+    """Return a submission with a key of its own, so that sending it twice makes one job.
+
+    Raises InputUnusable if the manifest refers to what `wanted` does not allow.
+    """
     return Submission(
         manifest=manifest.text,
         manifest_name=manifest.name,
-        base_dir=manifest.base_dir,
+        base_dir=manifest.origin.base_dir,
         archive=digest,
         key=uuid.uuid4().hex,
         options=wanted.options,
@@ -92,7 +97,7 @@ def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Sub
         backend=wanted.backend,
         strict=wanted.strict,
         expected=wanted.expected,
-        references=find_references(manifest, os.environ),
+        references=find_references(manifest, os.environ, wanted.allowed),
     )
 
 

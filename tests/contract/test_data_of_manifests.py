@@ -76,19 +76,22 @@ BY_SSH = """\
 
 
 def test_data_put_and_get_use_sftp_store_of_manifest(person: Person, tmp_path: Path) -> None:
-    remote, keys, at = tmp_path / "remote", tmp_path / "keys", person.directory / "train.yml"
-    remote.mkdir()
-    keys.mkdir()
+    remote, keys, at = tmp_path / "remote", tmp_path / "keys", tmp_path / "manifests" / "train.yml"
+    for directory in (remote, keys, at.parent):
+        directory.mkdir()
     server = SshServer(keys)
     values = {"port": server.port, "path": remote, "known_hosts": server.known_hosts, "user": server.user}
     try:
         at.write_text(HEAD + BY_SSH.format(**values, key=server.key))
-        person.run("put", person.lay({"a": b"1"}), "--manifest", at)
+        source = person.lay({"a": b"1"})
+        said = person.run("put", source, "--manifest", at, code=77)[1]
+        assert f"{at}:8:" in said and f"--allow-file {server.key}" in said
+        person.run("put", source, "--manifest", at, "--allow-file", keys)
         assert found_in(remote) == {"sets/a": b"1"}
-        person.run("get", "--manifest", at, "--out", "again")
+        person.run("get", "--manifest", at, "--allow-file", server.key, "--out", "again")
         assert found_in(person.home / "again") == {"a": b"1"}
         at.write_text(HEAD + BY_SSH.format(**values, key=server.other_key))
-        person.run("ls", "--manifest", at, code=77)
+        person.run("ls", "--manifest", at, "--allow-file", keys, code=77)
     finally:
         server.stop()
 
@@ -110,7 +113,7 @@ def test_data_put_and_get_use_directory_store_of_manifest(person: Person) -> Non
     [
         (("ls", "--manifest", "MANIFEST"), 78, "several have training_data (one, two); choose with --store"),
         (("ls", "--manifest", "MANIFEST", "--store", "three"), 78, "has not a data store 'three' with training_data"),
-        (("ls", "--manifest", "none.yml"), 66, "none.yml: No such file"),
+        (("ls", "--manifest", "none.yml"), 66, "none.yml: there is no such file"),
         (("ls", "../up", "--manifest", "MANIFEST", "--store", "one"), 2, "is no path below the container"),
         (("ls", "s3://b/a", "--manifest", "MANIFEST", "--store", "one"), 2, "is no path below the container"),
         (("ls", "--manifest", "MANIFEST", "--region", "eu"), 2, "the manifest says where its store is"),

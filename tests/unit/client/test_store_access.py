@@ -54,13 +54,11 @@ def test_access_prefers_secrets_over_environment(tmp_path: Path) -> None:
     assert named.values == {"user_name": "ada"}
 
 
-@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_of_references_strips_line_end_of_credential_file(tmp_path: Path, end: str) -> None:
-    """As in `ffdl secret set` and at submission."""
-    (tmp_path / "token").write_bytes(f"planted{end}".encode())
-    name = f"file:{tmp_path}/token"
-    made = of_references(StoreAddress(StoreKind.HTTP, credentials={"token": name}), {}, Keys(tmp_path), {})
-    assert made.values == {name: "planted"}
+def test_of_references_takes_given_values_and_names_missing_file(tmp_path: Path) -> None:
+    address = StoreAddress(StoreKind.HTTP, credentials={"token": "file:token"})
+    assert of_references(address, {"file:token": "planted"}, Keys(tmp_path)).values == {"file:token": "planted"}
+    with pytest.raises(InputUnusable, match="the manifest names the file 'token', which cannot be read"):
+        of_references(address, {}, Keys(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["none", "../secrets/x", "", "a/b"])

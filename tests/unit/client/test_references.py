@@ -1,0 +1,161 @@
+"""What a manifest may refer to where it is submitted, and what is never read."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ffdl_batch.client import InputUnusable
+from ffdl_batch.client.manifest import ManifestText, read_manifest
+from ffdl_batch.client.references import AllowedReferences, find_references
+from ffdl_batch.domain.exit_codes import ExitCode
+
+TEXT = "name: x\nbatch:\n  secrets: {{OTHER: '${{env:HOME}}', TOKEN: \"${{file:{path}}}\"}}\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A directory `job` for manifests, with a token, and a key outside of it."""
+    (tmp_path / "job" / "sub").mkdir(parents=True)
+    (tmp_path / "job" / "sub" / "token").write_text("planted-token")
+    (tmp_path / "key").write_text("planted-key")
+    (tmp_path / "job" / "link").symlink_to("../key")
+    (tmp_path / "job" / "up").symlink_to("..")
+    (tmp_path / "job" / "inner").symlink_to("sub")
+    return tmp_path
+
+
+def manifest(world: Path, path: str) -> ManifestText:
+    at = world / "job" / "m.yml"
+    at.write_text(TEXT.format(path=path.format(world=world)))
+    return read_manifest(at)
+
+
+@pytest.mark.parametrize("path", ["sub/token", "./sub/../sub/token", "inner/token", "{world}/job/sub/token"])
+def test_find_references_reads_files_in_directory_of_manifest(world: Path, path: str) -> None:
+    made = manifest(world, path)
+    assert find_references(made, {"HOME": "/h"}) == {
+        "env:HOME": "/h", f"file:{path.format(world=world)}": "planted-token",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path", ["../key", "{world}/key", "link", "up/key", "{world}/job/up/key", "../none", "/dev/zero"]
+)
+def test_find_references_refuses_files_outside_directory_of_manifest(world: Path, path: str) -> None:
+    made = manifest(world, path)
+    with pytest.raises(InputUnusable) as refusal:
+        find_references(made, {})
+    text = str(refusal.value)
+    real = os.path.realpath(world / "job" / path.format(world=world))
+    reference = f"${{file:{path.format(world=world)}}}"
+    assert text.startswith(
+        f"{world}/job/m.yml:3:43: error: TOKEN: '{reference}' is not read: the file '{real}' is not in"
+    )
+    assert text.endswith(f"(if the job may have it: --allow-file {real})")
+    assert refusal.value.problem.exit_code == ExitCode.NOT_ALLOWED
+
+
+@pytest.mark.parametrize("allowed", ["key", "job/link", ".", "job/up"])
+def test_allow_file_names_file_or_directory(world: Path, allowed: str) -> None:
+    made = manifest(world, "link")
+    assert find_references(made, {}, AllowedReferences((str(world / allowed),))) == {"file:link": "planted-key"}
+
+
+def test_allow_file_covers_no_neighbour_of_file(world: Path) -> None:
+    (world / "key-2").write_text("planted")
+    with pytest.raises(InputUnusable, match="key-2"):
+        find_references(manifest(world, "../key-2"), {}, AllowedReferences((str(world / "key"),)))
+
+
+def test_linked_manifest_reads_no_file_beside_link(world: Path) -> None:
+    manifest(world, "key")
+    (world / "m.yml").symlink_to("job/m.yml")
+    with pytest.raises(InputUnusable, match=f"'{world}/key' is not in the manifest's directory '{world}/job'"):
+        find_references(read_manifest(world / "m.yml"), {})
+
+
+def test_standard_input_reads_files_in_working_directory(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world / "job")
+    for path, is_read in (("sub/token", True), ("../key", False)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.format(path=path).encode())))
+        made = read_manifest("-")
+        if is_read:
+            assert find_references(made, {}) == {f"file:{path}": "planted-token"}
+        else:
+            with pytest.raises(InputUnusable, match="standard input:3:43"):
+                find_references(made, {})
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large", "binary", "loop"])
+def test_find_references_leaves_out_what_is_no_small_regular_text_file(world: Path, kind: str) -> None:
+    at, allowed = world / "job" / "odd", AllowedReferences()
+    made = manifest(world, "odd")
+    match kind:
+        case "fifo":
+            os.mkfifo(at)
+        case "device":
+            at.symlink_to("/dev/zero")
+            allowed = AllowedReferences(("/dev/zero",))
+        case "directory":
+            at.mkdir()
+        case "large":
+            at.write_bytes(b"x" * (64 * 1024 + 3))
+        case "binary":
+            at.write_bytes(b"\xff")
+        case _:
+            at.symlink_to("odd")
+    assert find_references(made, {}, allowed) == {}
+
+
+def test_find_references_follows_no_link_put_in_place_of_directory_after_check(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, real = manifest(world, "sub/key"), os.open
+    (world / "job" / "sub" / "key").write_text("own")
+    assert find_references(made, {}) == {"file:sub/key": "own"}
+
+    def swap(path: str, *given: object, **more: object) -> int:
+        if (world / "job" / "sub" / "token").exists():
+            (world / "job" / "sub").rename(world / "moved")
+            (world / "job" / "sub").symlink_to("..")
+        return real(path, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", swap)
+    assert find_references(made, {}) == {}
+
+
+def test_manifest_of_another_user_has_no_references_unless_allowed(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = manifest(world, "sub/token")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
+    with pytest.raises(InputUnusable) as refusal:
+        find_references(made, {"HOME": "/h"})
+    first, second = str(refusal.value).splitlines()
+    assert first.startswith(
+        f"{world}/job/m.yml:3:21: error: OTHER: '${{env:HOME}}' is not read: the manifest belongs to"
+    )
+    assert "TOKEN: '${file:sub/token}'" in second and second.endswith("--allow-references)")
+    assert len(find_references(made, {"HOME": "/h"}, AllowedReferences(foreign=True))) == 2
+    with pytest.raises(InputUnusable, match="--allow-file"):
+        find_references(manifest(world, "../key"), {}, AllowedReferences(foreign=True))
+    (world / "job" / "m.yml").write_text("name: x\n")
+    assert find_references(read_manifest(world / "job" / "m.yml"), {}) == {}
+
+
+def test_manifest_of_another_user_names_no_secret_of_caller(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world / "m.yml").write_text("batch: {secrets: {TOKEN: '${secret:hub}'}}\n")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
+    with pytest.raises(InputUnusable, match=r"TOKEN: '\$\{secret:hub\}' is not read"):
+        find_references(read_manifest(world / "m.yml"), {})
+
+
+def test_references_in_comments_are_neither_refused_nor_read(world: Path) -> None:
+    text = "# a: ${file:/etc/passwd}\nx: 'a # b'\ny: {a: \"# 1\", b: '${env:A}'}  # was ${file:/etc/shadow}\n"
+    (world / "m.yml").write_text(text)
+    assert find_references(read_manifest(world / "m.yml"), {"A": "1"}) == {"env:A": "1"}
