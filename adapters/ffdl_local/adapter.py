@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ffdl_batch import domain
+from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.observation import NativeId, Observation, Phase
@@ -47,7 +48,7 @@ from ffdl_batch.runtimes.layout import controller_arguments, staging_arguments
 from ffdl_local.observing import observe_attempt
 from ffdl_local.plan import BACKEND, make_plan, max_jobs
 from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
-from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, is_held, local_directory, read_record
+from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, is_held, lives, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings
 from ffdl_local.waiting import explain
 
@@ -112,7 +113,8 @@ class LocalScheduler:
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """See the port."""
-        packages = str(Path(__file__).resolve().parent.parent)
+        own, core = Path(__file__).resolve().parents[1], Path(domain.__file__).resolve().parents[2]
+        packages = os.pathsep.join(dict.fromkeys((str(own), str(core))))
         return make_plan(request, self._settings, self._queue, packages)
 
     @property
@@ -124,7 +126,7 @@ class LocalScheduler:
         """See the port. A second submission of one attempt is the first one again."""
         directory = local_directory(plan.attempt_dir.path)
         directory.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_own(str(directory / LOCK), os.O_RDWR)
         try:
             if not _acquire(lock):
                 return _taken_by_another(directory, plan.token)
@@ -195,9 +197,12 @@ class LocalScheduler:
         attempt = self._attempt(request.native_id)
         seen = observe_attempt(attempt, self._host) if attempt is not None else None
         job = read_record(Path(attempt.path) / JOB_FILE) if attempt is not None else None
-        if seen is None or seen.phase is not Phase.PENDING or job is None:
+        if seen is None or seen.phase is not Phase.PENDING or not job:
             return None
-        return explain(queue, str(request.native_id), job, True)
+        try:
+            return explain(queue, str(request.native_id), job, True)
+        except (KeyError, TypeError, ValueError):  # a damaged file
+            return None
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         """See the port."""
@@ -239,9 +244,9 @@ class LocalScheduler:
             return None
         directory = local_directory(attempt.path)
         started = read_record(directory / STARTED) or {}
-        if not started or read_record(directory / EXIT) is not None or not is_held(directory / LOCK):
+        if read_record(directory / EXIT) or not (is_held(directory / LOCK) or lives(started, "pid", "start_ticks")):
             return None
-        if started.get("host") != self._host:
+        if started.get("host", self._host) != self._host:
             raise NotNow(f"{native} runs on {started.get('host')}; this is {self._host}")
         return attempt
 

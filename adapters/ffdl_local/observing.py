@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.events import MAX_SIGNAL, Outcome, is_time
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
 from ffdl_local.processes import has_living_learners
-from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, lives, local_directory, process_stat, read_record
 
 _OUTCOMES = {
     Outcome.COMPLETED.value: EndCause.SUCCESS,
@@ -28,17 +28,18 @@ def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
     """
     directory = local_directory(attempt.path)
     started = read_record(directory / STARTED)
-    if started is None:
+    if started is None and not Path(attempt.claim).is_dir():
         return None
+    started = started or {"host": host}  # damaged, or removed by the job itself
     ended = read_record(directory / EXIT)
-    if ended is not None:
+    if ended:
         return _ended(attempt, ended, host)
     if started.get("host") != host:
         return None
-    if is_held(directory / LOCK):
+    if is_held(directory / LOCK) or lives(started, "pid", "start_ticks"):
         return _living(attempt, started, host)
     ended = read_record(directory / EXIT)
-    if ended is not None:  # it ended between the two looks
+    if ended:  # it ended between the two looks
         return _ended(attempt, ended, host)
     return _vanished(attempt, directory, host)
 
@@ -47,8 +48,8 @@ def _living(attempt: AttemptDir, started: dict[str, Any], host: str) -> Observat
     state = read_record(local_directory(attempt.path) / STATE) or {}
     # A supervisor whose disk is full could not say yet that the head runs; the head's claim says it, too.
     running = state.get("phase") == "running" or Path(attempt.claim).is_dir()
-    pid = int(state.get("head") or 0) if running else int(started.get("pid") or 0)
-    stat = process_stat(pid) if pid else None
+    pid = state.get("head") if running else started.get("pid")
+    stat = process_stat(pid) if isinstance(pid, int) and pid > 0 else None
     stopped = stat is not None and stat[0] in "Tt"
     if not running:
         return Observation(
@@ -79,8 +80,8 @@ def _ended(attempt: AttemptDir, record: dict[str, Any], host: str) -> Observatio
         phase=Phase.ENDED,
         native_state=cause.value.upper(),
         end=cause,
-        exit_code=status if isinstance(status, int) and status >= 0 else None,
-        exit_signal=-status if isinstance(status, int) and status < 0 else None,
+        exit_code=status if isinstance(status, int) and 0 <= status <= 255 else None,
+        exit_signal=-status if isinstance(status, int) and -MAX_SIGNAL <= status < 0 else None,
         nodes=host if status is not None else "",
         submitted_at=_number(record, "submitted_at"),
         started_at=_number(record, "started_at"),
@@ -125,4 +126,4 @@ def _stat(path: Path) -> os.stat_result | None:
 
 def _number(record: dict[str, Any], key: str) -> float | None:
     value = record.get(key)
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if is_time(value) else None

@@ -34,7 +34,9 @@ BACKEND = "local"
 KILL_WAIT_S = 30
 # The head keeps to kill_wait_s; the supervisor's KILL is for a head that does not.
 SUPERVISOR_MARGIN_S = 10
-_START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_local.supervisor import main; sys.exit(main())"
+_START = (
+    "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from ffdl_local.supervisor import main; sys.exit(main())"
+)
 _CONTAINER_PATHS = ("/job/", "/mnt/data", "/mnt/results")
 _NAMES = (PS_COUNT, "LEARNER_NAME_PREFIX", "DOWNWARD_API_POD_NAME")
 """What programs make the learners' names of; FfDL's parameter servers do."""
@@ -46,7 +48,8 @@ _REFUSED = ("dependency", "begin", "hold")
 
 
 def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
-    """What will be started. `queue` is the machine's queue directory, `packages` the one that holds this package.
+    """Return what will be started. `queue` is the machine's queue directory, `packages` names the directories of this
+    package and of ffdl_batch, with a colon between them.
 
     Raises InvalidRequest (NotYet where this release cannot do it).
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text
 from ffdl_batch.domain.events import Event, EventKind, decode_events, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -46,8 +46,7 @@ def has_living_learners(attempt: AttemptDir) -> bool:
 def _node_events(attempt: AttemptDir) -> list[Event]:
     """What the node controller wrote; nothing where that is a newer release's, which reads its cell, as all do."""
     try:
-        text = Path(attempt.event_file(node_source(0))).read_text(encoding="utf-8", errors="replace")
-        return decode_events(text)
+        return decode_events(find_text(attempt.event_file(node_source(0)), MAX_EVENT_BYTES, below=attempt.path))
     except (FileNotFoundError, NewerFormat):
         return []
 

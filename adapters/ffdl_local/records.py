@@ -7,16 +7,18 @@
     state.json     pending or running, why it waits, the head's pid
     exit.json      how the head ended
 
-Standard library only: the supervisor runs without site packages.
+Standard library and the modules below only: the supervisor runs without site packages.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, open_regular, read_object
+from ffdl_batch.attempt.writer import restore_directory, write_text
 
 LOCK, STARTED, STATE, EXIT = "lock", "started.json", "state.json", "exit.json"
 BATCH_LOG = "batch.log"
@@ -30,35 +32,40 @@ def local_directory(attempt_dir: str) -> Path:
 
 def write_record(path: Path, body: dict[str, object]) -> None:
     """Replace the record: readers see the old one or the new one, also after a crash. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(body, sort_keys=True) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    restore_directory(str(path.parent))
+    write_text(str(path), json.dumps(body, sort_keys=True) + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """The record, or None where there is none. Raises OSError but for a missing file."""
+    """Return the record; None if it is missing, and an empty one if it is damaged. Raises OSError."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return read_object(str(path))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return body if isinstance(body, dict) else None
+    except DamagedFile:
+        return {}
+
+
+def lives(record: dict[str, Any], pid: str, ticks: str) -> bool:
+    """Whether the process that the fields `pid` and `ticks` of a record name lives (in this boot)."""
+    number, boot = record.get(pid), boot_id()
+    if not isinstance(number, int) or number <= 0 or record.get("boot_id", boot) != boot:
+        return False
+    stat = process_stat(number)
+    return stat is not None and stat[0] not in "ZX" and stat[2] == record.get(ticks)
 
 
 def is_held(lock: Path) -> bool:
     """Whether a living process of this host holds the lock."""
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)  # enough for LOCK_SH, also where nothing can be written
-    except FileNotFoundError:
+        file = open_regular(str(lock))  # reading is enough for LOCK_SH, also where nothing can be written
+    except NO_FILE:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 

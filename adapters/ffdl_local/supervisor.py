@@ -2,7 +2,7 @@
 
 Started by :mod:`ffdl_local.adapter` and detached from it: it outlives the daemon and leaves no zombie. Where the head
 says that a successor follows, this process becomes the supervisor of that attempt, which queues like any other job.
-Standard library only. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s`
+No site packages. Signals: TERM ends the job (the head gets TERM, and everything below is killed `kill_wait_s`
 later), HUP ends it while it waits, URG, USR1 and USR2 go on to the head.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
-import json
 import os
 import signal
 import socket
@@ -22,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import read_object
+from ffdl_batch.attempt.writer import open_own
 from ffdl_local.records import (
     EXIT,
     JOB_FILE,
@@ -47,7 +48,7 @@ FORWARDED = {signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2}
 
 def main() -> int:
     """``supervisor JOB_FILE LOCK_FD``: detach, say on standard output that the job is taken, and own it."""
-    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    job = read_object(sys.argv[1])
     lock = int(sys.argv[2])
     read_end, write_end = os.pipe()
     if os.fork():
@@ -85,7 +86,7 @@ def _detach_output(log: Path) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        out = open_own(str(log), os.O_WRONLY | os.O_APPEND)
     except OSError:  # the job runs without it
         out = os.open(os.devnull, os.O_WRONLY)
     for source, target in ((null, 0), (out, 1), (out, 2)):
@@ -242,7 +243,7 @@ class Supervisor:
 def _take_next(directory: Path) -> int | None:
     """The lock of an attempt that nobody has started, else None: the daemon was there first."""
     directory.mkdir(mode=0o700, exist_ok=True)
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_own(str(directory / LOCK), os.O_RDWR)
     for _ in range(LOCK_TRIES):  # readers hold it for moments
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,12 +11,14 @@ from ffdl_batch.domain.waiting import Ahead, Explanation, Reason, Room, WaitKind
 from ffdl_local.records import is_held
 
 _PLACE = "local"
+_MOST = 4096
+"""No machine runs more jobs or has more GPUs."""
 
 
 def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Explanation:
     """What `queue` says of an attempt (`token` "" = of a request that is not there yet). `job` has max_jobs, the
     machine_gpus and the gpus that it asks for; `waits`: it has no slots yet. Raises OSError."""
-    most, machine, wanted = int(job["max_jobs"]), int(job["machine_gpus"]), int(job["gpus"])
+    most, machine, wanted = (min(int(job[name]), _MOST) for name in ("max_jobs", "machine_gpus", "gpus"))
     busy = sum(is_held(queue / f"job-{number}") for number in range(most))
     gpus_busy = sum(is_held(queue / f"gpu-{number}") for number in range(machine))
     tickets = [path.name.partition("-")[2] for path in sorted((queue / "queue").glob("[0-9]*")) if is_held(path)]

@@ -1,1 +1,1 @@
-"""Reads what an attempt's learners and controllers wrote. Standard library; runs on Python 3.9."""
+"""Reads and writes files of attempts' directories. Standard library; runs on Python 3.9."""

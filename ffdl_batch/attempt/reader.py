@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from pathlib import Path
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO, Dict, Optional
 
 from ffdl_batch.domain.json_text import parse_json
 
@@ -22,6 +21,7 @@ SMALL_BYTES = 64 * 1024
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
+_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _KINDS = {
     stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -51,7 +51,7 @@ def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> Bi
     if below:
         parent = _enter(below, path)
         try:
-            descriptor = _open(path, Path(path).name, parent)
+            descriptor = _open(path, os.path.basename(path), parent)
         finally:
             os.close(parent)
     else:
@@ -60,7 +60,7 @@ def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> Bi
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise DamagedFile(path, f"it is {kind_of(found.st_mode)}, not a regular file")
-        if below and found.st_uid not in (os.geteuid(), Path(below).stat().st_uid):
+        if below and found.st_uid not in (os.geteuid(), os.stat(below).st_uid):
             raise DamagedFile(path, f"it belongs to uid {found.st_uid}")
     except BaseException:
         os.close(descriptor)
@@ -114,13 +114,21 @@ def find_text(path: str, limit: int = SMALL_BYTES, *, below: str = "") -> str:
         return ""
 
 
-def size_of(path: str) -> int:
-    """Return the bytes of a regular file, and 0 if it is missing or something else. Raises OSError."""
+def status_of(path: str) -> Optional[os.stat_result]:
+    """Return the status of a regular file, and None if it is missing or something else. Raises OSError."""
     try:
         found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    except OSError as error:
+        if error.errno in _NO_WAY:
+            return None
+        raise
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a regular file, and 0 if it is missing or something else. Raises OSError."""
+    found = status_of(path)
+    return found.st_size if found is not None else 0
 
 
 def list_names(path: str, *, below: str) -> list[str]:
@@ -130,7 +138,7 @@ def list_names(path: str, *, below: str) -> list[str]:
     """
     parent = _enter(below, path)
     try:
-        directory = _open(path, Path(path).name, parent)
+        directory = _open(path, os.path.basename(path), parent)
     finally:
         os.close(parent)
     try:
@@ -148,9 +156,11 @@ def kind_of(mode: int) -> str:
 
 def _enter(below: str, path: str) -> int:
     """Open the directory that `path` is in, each directory between by itself: none of them may be a link."""
+    if not path.startswith(below + os.sep):
+        raise ValueError(f"{path} is not in {below}")
     directory = os.open(below, _DIRECTORY & ~os.O_NOFOLLOW)
     try:
-        for name in Path(path).relative_to(below).parts[:-1]:
+        for name in path[len(below) + 1 :].split(os.sep)[:-1]:
             try:
                 inner = os.open(name, _DIRECTORY, dir_fd=directory)
             except OSError as error:
@@ -178,6 +188,8 @@ def _explained(error: OSError, path: str, name: str, dir_fd: int | None) -> Exce
         try:
             return DamagedFile(path, f"'{name}' is {kind_of(os.lstat(name, dir_fd=dir_fd).st_mode)}")
         except OSError as later:
+            if later.errno == errno.ELOOP:
+                return DamagedFile(path, "its directory is a link to itself")
             error = later
     error.filename = path
     return error

@@ -16,9 +16,9 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import MAX_CELL_BYTES, DamagedFile, read_whole
 from ffdl_batch.collectors.emetrics import EmetricsSource
 from ffdl_batch.collectors.ledger import Taken, open_ledger
 from ffdl_batch.collectors.program import EXIT_CANNOT_WRITE, EXIT_DONE, Collector, World
@@ -46,8 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     if len(argv) != 1:
         return _failed(EXIT_USAGE, "usage: python -m ffdl_batch.collectors SPEC.json")
     try:
-        spec = decode_spec(Path(argv[0]).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, CodecError, UnknownKind) as error:
+        spec = decode_spec(read_whole(argv[0], MAX_CELL_BYTES).decode("utf-8"))
+    except (OSError, DamagedFile, UnicodeDecodeError, CodecError, UnknownKind) as error:
         return _failed(EXIT_SPEC, f"{argv[0]}: {error}")
     findings = check_metrics(spec.kind, spec.groups, spec.line_lookahead)
     if findings:

@@ -11,17 +11,21 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.collectors.source import State
 from ffdl_batch.domain.metrics import MetricRecord, encode_record
 
 _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 TAIL_BYTES = 1 << 20
+MOST_POSITION_BYTES = 256 * 1024**2
+"""A position file has the records of one poll."""
 FORMAT = 1
 
 
@@ -67,7 +71,7 @@ class Ledger:
     def recover(self) -> bool:
         """Take over from the position file; whether the file of records had all that it says."""
         try:
-            body = json.loads(self._position.read_text(encoding="utf-8"))
+            body = read_object(str(self._position), MOST_POSITION_BYTES)
             self._before, self.rindex, self.state = int(body["before"]), int(body["rindex"]), dict(body["state"])
             self._batch = str(body["batch"]).encode("ascii")
         except FileNotFoundError:
@@ -96,7 +100,8 @@ class Ledger:
         body = {"format": FORMAT, "before": self._before, "rindex": self.rindex, "state": self.state}
         text = json.dumps({**body, "batch": self._batch.decode("ascii")}) + "\n"
         temporary = self._position.with_name(f"{self._position.name}.tmp")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
@@ -111,6 +116,9 @@ def open_ledger(out: str) -> tuple[Ledger, bool]:
     """
     Path(out).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(out, _APPEND, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", out)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENXIO)
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
+
+NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +96,14 @@ def opened(file: Found) -> int | None:
     if within is None:
         return None
     try:
-        descriptor = os.open(file.names[-1], _FILE, dir_fd=within)
+        with open_regular(file.names[-1], dir_fd=within) as opening:
+            is_it = os.fstat(opening.fileno()).st_ino == file.inode
+            return os.dup(opening.fileno()) if is_it else None
+    except DamagedFile:
+        return None
     except OSError as error:
         if error.errno not in NOT_THERE:
             raise
         return None
     finally:
         os.close(within)
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_ino == file.inode:
-        return descriptor
-    os.close(descriptor)
-    return None

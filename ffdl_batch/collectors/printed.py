@@ -6,13 +6,13 @@ was printed, and marks ``<epoch> <bytes> <lines>``, each of which comes before w
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
-from pathlib import Path
 from typing import NamedTuple
 
+from ffdl_batch.attempt.reader import DamagedFile, open_regular, read_object
 from ffdl_batch.collectors.lines import Place
+from ffdl_batch.domain.events import is_time
 
 BLOCK = 64 * 1024
 
@@ -28,7 +28,7 @@ class Printed:
     """Times of one log's lines; asked for in the order of the log it reads each mark once."""
 
     def __init__(self, marks: str, log_files: str) -> None:
-        self._marks, self._cell = Path(marks), Path(log_files)
+        self._marks, self._cell = marks, log_files
         self._stamp: tuple[int, int] | None = None
         self._bases: dict[int, int] = {}
         self._inode = self._read = 0
@@ -52,13 +52,13 @@ class Printed:
     def _base_of(self, inode: int) -> int | None:
         """Where the file begins. It may have been emptied, and begin elsewhere now."""
         try:
-            found = self._cell.stat()
+            found = os.lstat(self._cell)
             stamp = (found.st_ino, found.st_mtime_ns)
             if stamp != self._stamp:
-                entries = json.loads(self._cell.read_bytes())["files"]
+                entries = read_object(self._cell)["files"]
                 self._bases = {int(entry["inode"]): int(entry["base"]) for entry in entries}
                 self._stamp = stamp
-        except (OSError, ValueError, KeyError, TypeError):  # no such file: a log without its writer
+        except (OSError, ValueError, KeyError, TypeError):  # no such file: a log without its writer; or a damaged one
             return None
         return self._bases.get(inode)
 
@@ -70,21 +70,21 @@ class Printed:
     def _load(self) -> bool:
         """Whether there are more marks. Those that were replaced have lost their oldest."""
         try:
-            with self._marks.open("rb") as file:
+            with open_regular(self._marks) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 if inode != self._inode:
                     self._begin(inode)
                 file.seek(self._read)
                 text = file.read(BLOCK)
-        except OSError:
+        except (OSError, DamagedFile):
             return False
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
             words = line.split()
             try:
-                if len(words) == 3:
-                    self._next.append(Mark(int(words[1]), float(words[0])))
+                if len(words) == 3 and is_time(at := float(words[0])):
+                    self._next.append(Mark(int(words[1]), at))
             except ValueError:
                 continue
         return bool(whole)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ffdl_batch.collectors.ledger import Ledger
@@ -37,7 +37,7 @@ class Collector:
     """One run of a collector."""
 
     def __init__(self, spec: CollectorSpec, source: Source, ledger: Ledger, notes: Notes, world: World) -> None:
-        self._out, self._stop_file, self._max_bytes = spec.out, Path(spec.stop_file), spec.max_bytes
+        self._out, self._stop_file, self._max_bytes = spec.out, spec.stop_file, spec.max_bytes
         self._source = source
         self._ledger = ledger
         self._notes = notes
@@ -104,7 +104,7 @@ class Collector:
 
     def _stopping(self) -> bool:
         try:
-            return self._stop_file.exists()
+            return os.path.lexists(self._stop_file)  # a link to itself is one, too
         except OSError:  # a file system that is gone says nothing
             return False
 

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import List, Optional
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole
 from ffdl_batch.controller.machine import complaints
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.domain.launch import LaunchFile, decode
@@ -64,11 +65,15 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _read_launch(path: str) -> LaunchFile:
-    def read() -> str:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+    real = os.path.realpath(path)  # in a pod it is a link of the kubelet's
 
-    return decode(patiently(read, os.sep, LAUNCH_PATIENCE_S))
+    def read() -> bytes:
+        return read_whole(real, MAX_EVENT_BYTES)
+
+    try:
+        return decode(patiently(read, os.sep, LAUNCH_PATIENCE_S).decode("utf-8"))
+    except DamagedFile as error:
+        raise LaunchFileError(str(error)) from None
 
 
 def _head(launch: LaunchFile, path: str) -> int:

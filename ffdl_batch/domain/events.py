@@ -23,6 +23,8 @@ Scalar = Union[str, int, float, bool, None]
 HEAD = "head"
 LATEST_S = 1e11
 """Times of events are between the epoch and this (the year 5138)."""
+_WHOLE = ("learner_id", "pid", "start_ticks", "exit_code", "signal")
+"""Fields of events that are whole numbers."""
 MAX_SIGNAL = 64
 """The largest signal number of Linux."""
 
@@ -218,6 +220,8 @@ def _decode_line(line: str) -> Optional[Event]:
         return None
     fields = {key[2:]: value for key, value in body.items() if key.startswith("x_")}
     if any(isinstance(value, (list, dict)) for value in fields.values()):
+        return None
+    if not all(isinstance(fields.get(name, 0), (int, type(None))) for name in _WHOLE):
         return None
     return Event(seq, float(at), source, kind, fields)
 

@@ -143,7 +143,7 @@ def encode_spec(spec: CollectorSpec) -> str:
 def decode_spec(text: str) -> CollectorSpec:
     """The spec in the text of SPEC.json. Raises CodecError and UnknownKind."""
     try:
-        spec = from_plain(CollectorSpec, json.loads(text))
+        spec = from_plain(CollectorSpec, parse_json(text))
     except ValueError as error:
         raise CodecError(str(error)) from None
     kind_of(spec.kind)

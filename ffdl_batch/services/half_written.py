@@ -21,7 +21,7 @@ CHANGED_S = 2 * 86400.0
 SUBMITTED_S = 30 * 86400.0
 MAX_JOBS = 10_000
 _CONTROLLERS = r".+\.\d+\.tmp"
-"""Of :func:`ffdl_batch.controller.machine.files.write_text`, after the name that the file is to have."""
+"""Of :func:`ffdl_batch.attempt.writer.write_text`, after the name that the file is to have."""
 _NAMES = re.compile(
     rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?|{_CONTROLLERS}"
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from ffdl_batch.controller.machine.files import size_of
+from ffdl_batch.attempt.reader import size_of
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.log_text import LogText
 from ffdl_batch.domain.views import LogLine

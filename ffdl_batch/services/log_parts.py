@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ffdl_batch.attempt.reader import DamagedFile, open_regular, read_object
-from ffdl_batch.controller.machine.files import size_of
+from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_of
 from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.json_text import MAX_WHOLE
@@ -24,7 +23,6 @@ _MARKS_BLOCK = 64 * 1024
 _NARROW = 4096
 """A mark is shorter than this: what is longer is no mark."""
 _LOOKS = 3
-_NO_FILE = (FileNotFoundError, DamagedFile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class LogParts:
         """The file with the byte at `position`, else the next one; None where there is none now."""
         newest = self._newest
         if newest is not None and position >= newest.base and self._stamp == self._read_stamp():
-            with contextlib.suppress(*_NO_FILE):
+            with contextlib.suppress(*NO_FILE):
                 file = open_regular(self._path)
                 if os.fstat(file.fileno()).st_ino == newest.inode:
                     return OpenPart(file, newest, None)
@@ -70,7 +68,7 @@ class LogParts:
                 return None
             index = max((n for n, part in enumerate(parts) if part.base <= position), default=0)
             part = parts[index]
-            with contextlib.suppress(*_NO_FILE):
+            with contextlib.suppress(*NO_FILE):
                 file = open_regular(part.path)
                 if part.inode in (0, os.fstat(file.fileno()).st_ino):
                     return OpenPart(file, part, None if index + 1 == len(parts) else parts[index + 1].base)
@@ -119,7 +117,7 @@ class LogParts:
         for part in reversed(self.all()):
             if part.base >= end:
                 continue
-            with contextlib.suppress(*_NO_FILE), open_regular(part.path) as file:
+            with contextlib.suppress(*NO_FILE), open_regular(part.path) as file:
                 while end > part.base:
                     begin = max(part.base, end - BLOCK)
                     file.seek(begin - part.base)
@@ -147,7 +145,7 @@ def _read_cell(path: str) -> dict[int, tuple[int, int]]:
     the cell does not exist or is damaged."""
     try:
         found = read_object(path).get("files")
-    except _NO_FILE:
+    except NO_FILE:
         return {}
     entries: dict[int, tuple[int, int]] = {}
     for entry in found if isinstance(found, list) else []:
@@ -217,7 +215,7 @@ class Marks:
     def _load(self, position: int) -> None:
         """The next marks. A file that was replaced has no more the oldest ones."""
         self._is_drained = True
-        with contextlib.suppress(*_NO_FILE), open_regular(self._path) as file:
+        with contextlib.suppress(*NO_FILE), open_regular(self._path) as file:
             inode = os.fstat(file.fileno()).st_ino
             if inode != self._inode:
                 self._inode = inode
@@ -241,7 +239,7 @@ class Marks:
                         break
                     last = mark or last
                 return last
-        except _NO_FILE:
+        except NO_FILE:
             return _START
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.controller.machine.files import write_cell
+from ffdl_batch.attempt.writer import write_cell
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import FinalRecord, Outcome
 from ffdl_batch.domain.job import attempt_token

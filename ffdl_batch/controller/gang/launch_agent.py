@@ -21,8 +21,8 @@ import os
 import shutil
 from typing import Iterable
 
+from ffdl_batch.attempt.writer import write_text
 from ffdl_batch.controller.machine.directories import Directories
-from ffdl_batch.controller.machine.files import write_text
 
 NAME = ".launch-agent"
 MAIL = ".mail"

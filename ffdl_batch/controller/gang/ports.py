@@ -12,8 +12,7 @@ import socket
 from typing import Callable, List, Sequence
 
 from ffdl_batch.controller.gang.rendezvous import LEVEL_HOST, master_port, place_values
-from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_user_environment
-from ffdl_batch.controller.machine.files import read_text
+from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -30,7 +29,7 @@ def ports_on(launch: LaunchFile, node_rank: int, attempt: AttemptDir) -> List[in
     if not launch.ports or launch.learners == 1 or launch.network.level != LEVEL_HOST:
         return []
     try:
-        chosen = read_user_environment(read_text(attempt.environment))
+        chosen = read_user_environment(read_file(attempt.environment))
     except EnvironmentRefused:  # that is told when a learner is started
         return []
     if any(name in chosen for name in OWN_CHOICE):

@@ -7,8 +7,9 @@ import sys
 import time
 from typing import Dict, Iterable, List, Optional
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_object, find_text
+from ffdl_batch.attempt.writer import write_cell
 from ffdl_batch.controller.gang.ready import Word
-from ffdl_batch.controller.machine.files import read_cell, read_text, write_cell
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.continuation import UNFIT_NODE
 from ffdl_batch.domain.events import Event, EventKind, Phase, decode_events, merge, node_source
@@ -17,8 +18,8 @@ from ffdl_batch.domain.launch import LaunchFile
 
 
 def read_events(attempt: AttemptDir, source: str) -> List[Event]:
-    """One writer's events so far."""
-    return decode_events(read_text(attempt.event_file(source)))
+    """Return one writer's events so far; none if its file is missing or damaged. Raises OSError."""
+    return decode_events(find_text(attempt.event_file(source), MAX_EVENT_BYTES, below=attempt.path))
 
 
 def learner_status(event: Event) -> int:
@@ -55,7 +56,7 @@ def tell_others(launch: LaunchFile, **why: int) -> None:
         return
     path = AttemptDir(launch.attempt_dir).stop
     try:
-        if (read_cell(path) or {}).get("what") != "stop":
+        if find_object(path).get("what") != "stop":
             write_cell(path, {"what": "stop", "reason": "failure", "at": time.time(), **why})
     except OSError as error:  # the other nodes end when the head does
         sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
@@ -78,8 +79,8 @@ class Siblings:
     def word(self, node_rank: int) -> Word:
         """What can be seen of another one."""
         try:
-            beat_at = os.stat(self.attempt.heartbeat(node_rank)).st_mtime
-        except FileNotFoundError:
+            beat_at = os.lstat(self.attempt.heartbeat(node_rank)).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
             beat_at = 0.0
         return Word(read_events(self.attempt, node_source(node_rank)), beat_at)
 

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
-from ffdl_batch.controller.machine.files import read_cell, sync_directory, write_cell
+from ffdl_batch.attempt.reader import DamagedFile, read_object
+from ffdl_batch.attempt.writer import sync_directory, write_cell
 from ffdl_batch.controller.machine.processes import identity, lives_here
 from ffdl_batch.domain.formats import require_known
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -22,7 +23,9 @@ from ffdl_batch.domain.jobdir import AttemptDir
 
 @dataclass(frozen=True)
 class Claim:
-    """What came of claiming. `run` counts from 1; 0 = the attempt is another's, and `owner` says whose."""
+    """What came of claiming. `run` counts from 1; 0 = the attempt is another's.
+
+    `owner` is who has it, and empty if the claim is damaged."""
 
     run: int
     owner: Dict[str, Any]
@@ -46,10 +49,15 @@ def claim_attempt(attempt: AttemptDir, native_id: str) -> Claim:
 
 
 def _owner(path: str) -> Optional[Dict[str, Any]]:
+    """Return who has the claim; None if it does not exist, an empty one if it is damaged: nobody knows whose it is."""
     name = os.path.join(path, "owner.json")
-    owner = read_cell(name)
-    if owner is not None:
-        require_known(owner, name)
+    try:
+        owner = read_object(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except DamagedFile:
+        return {}
+    require_known(owner, name)
     return owner
 
 

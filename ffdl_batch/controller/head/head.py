@@ -9,6 +9,8 @@ import time
 from dataclasses import replace
 from typing import Callable, List, Optional, Tuple, TypeVar
 
+from ffdl_batch.attempt.reader import find_object
+from ffdl_batch.attempt.writer import create_empty, remove, restore_directory, write_cell, write_text
 from ffdl_batch.controller.checkpointing.answers import endings_of_run
 from ffdl_batch.controller.gang.siblings import ended_of_itself, read_events
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
@@ -22,7 +24,6 @@ from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, 
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.learner.seat import spared
-from ffdl_batch.controller.machine.files import create_empty, read_cell, write_cell, write_text
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.controller.machine.processes import identity, read_process, send
 from ffdl_batch.controller.machine.signals import FORWARDED, hold_signals, next_signal
@@ -31,10 +32,21 @@ from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.controller.stores.places import DirectoryRefused, make_places
-from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.continuation import Interruption, halted_before, what_begins
-from ffdl_batch.domain.events import HEAD, Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, merge, node_source
-from ffdl_batch.domain.formats import NewerFormat, require_known
+from ffdl_batch.domain.events import (
+    HEAD,
+    Event,
+    EventKind,
+    FinalRecord,
+    GoesOn,
+    Outcome,
+    Phase,
+    decode_final,
+    merge,
+    node_source,
+)
+from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 
@@ -55,7 +67,8 @@ def run_head(launch: LaunchFile, launch_path: str) -> int:
     claim = patiently(lambda: claim_attempt(attempt, native_id), attempt.path, fence_s, awaits_space=True)
     if not claim.run:
         who = f"{claim.owner.get('native_id')} (pid {claim.owner.get('pid')} on {claim.owner.get('host')})"
-        sys.stderr.write(f"ffdl-controller: attempt {launch.token} is executed by {who}; nothing is started here\n")
+        why = f"is executed by {who}" if claim.owner else f"has a damaged claim ({attempt.claim})"
+        sys.stderr.write(f"ffdl-controller: attempt {launch.token} {why}; nothing is started here\n")
         return EXIT_CLAIMED_BY_ANOTHER
     earlier = patiently(lambda: read_final(attempt), attempt.path, fence_s)
     if earlier is not None and not may_run_again(earlier):
@@ -64,13 +77,11 @@ def run_head(launch: LaunchFile, launch_path: str) -> int:
 
 
 def read_final(attempt: AttemptDir) -> Optional[FinalRecord]:
-    """The final record of an earlier run, if one was written. Raises OSError, NewerFormat among them."""
-    body = read_cell(attempt.final)
-    if body:
-        require_known(body, attempt.final)
+    """Return the final record of an earlier run; None if it is missing or damaged. Raises OSError, also NewerFormat."""
+    body = find_object(attempt.final, below=attempt.path)
     try:
-        return from_plain(FinalRecord, body) if body else None
-    except CodecError:
+        return decode_final(body) if body else None
+    except ValueError:
         return None
 
 
@@ -131,8 +142,8 @@ class Head:
         return exit_status(final)
 
     def _open_journal(self) -> Journal:
-        for directory in (self.attempt.events, self.launch.doorbell):
-            os.makedirs(directory, exist_ok=True)
+        restore_directory(self.attempt.events)
+        os.makedirs(self.launch.doorbell, exist_ok=True)
         bell = os.path.join(self.launch.doorbell, self.launch.job_id)
         return Journal(self.attempt.event_file(HEAD), HEAD, bell, self.launch.limits.fence_s)
 
@@ -225,8 +236,7 @@ class Head:
         names = ["halt"] + [f"{p.value}.exit" for p in (Phase.LEARNER, Phase.STORE_RESULTS, Phase.STORE_LOGS)]
         for name in names:  # of an earlier run, whose learners were ended from outside
             path = os.path.join(self.attempt.state, name)
-            if os.path.lexists(path):
-                os.unlink(path)
+            remove(path)
 
     def _await_earlier(self, journal: Journal) -> None:
         """Until nothing of older attempts and runs can write any more; what they owe is stored first."""

@@ -9,9 +9,10 @@ import time
 from dataclasses import replace
 from typing import Callable, Mapping, Optional
 
+from ffdl_batch.attempt.reader import find_object
+from ffdl_batch.attempt.writer import write_cell
 from ffdl_batch.controller.checkpointing.requests import TIME
 from ffdl_batch.controller.head.succession import fill_all, run_command
-from ffdl_batch.controller.machine.files import read_cell, write_cell
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -55,7 +56,7 @@ class TimeLimit:
         if not what or what == self._told:
             return
         try:
-            if (read_cell(self._cell) or {}).get("what") != "stop":
+            if find_object(self._cell).get("what") != "stop":
                 write_cell(self._cell, {"what": what, "reason": TIME, "at": time.time()})
             self._told = what
         except OSError as error:

@@ -49,9 +49,16 @@ def conclude(
     it; a request for a checkpoint that was obeyed or led to the end; a fault with a code; an end from outside; and,
     where nothing explains the end, a controller that died.
     """
+    events = [event for event in events if _is_of_job(launch, event)]
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered)
     return replace(found, checkpoint=answered.checkpoint, message=_place(launch, events, found))
+
+
+def _is_of_job(launch: LaunchFile, event: Event) -> bool:
+    """Whether the event is of no learner, or of one that the job has: its file may be damaged."""
+    learner = event.fields.get("learner_id")
+    return not isinstance(learner, int) or 1 <= learner <= launch.learners
 
 
 def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> str:

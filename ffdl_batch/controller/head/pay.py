@@ -16,13 +16,13 @@ import time
 from functools import partial
 from typing import List, Optional
 
+from ffdl_batch.attempt.writer import touch, write_cell
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.forgetting import remove
 from ffdl_batch.controller.head.head import read_final
 from ffdl_batch.controller.head.outcome import Conclusion, conclude, may_run_again
 from ffdl_batch.controller.head.owing import learners_owed
 from ffdl_batch.controller.learner.orphans import end_learners, unreported_ends
-from ffdl_batch.controller.machine.files import touch, write_cell
 from ffdl_batch.controller.machine.processes import lives_here, read_process
 from ffdl_batch.controller.machine.scratch import remove_scratch, scratch_of
 from ffdl_batch.controller.record.log_tail import tail
@@ -48,7 +48,7 @@ def pay(launch: LaunchFile, last_word: str = "") -> int:
     if launch.cut_off:
         sys.stderr.write(f"ffdl-controller: {launch.token}: no store is reached from here\n")
         return EXIT_PLATFORM
-    if os.path.exists(attempt.paid):
+    if os.path.lexists(attempt.paid):
         remove(attempt)
         return 0
     files = [read_events(attempt, node_source(rank)) for rank in range(launch.nodes)]

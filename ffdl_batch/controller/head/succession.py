@@ -14,8 +14,9 @@ import subprocess
 from dataclasses import dataclass, replace
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from ffdl_batch.attempt.reader import find_text, read_whole, size_of
+from ffdl_batch.attempt.writer import open_own, write_cell, write_text
 from ffdl_batch.controller.machine.dumps import leave_no_dumps
-from ffdl_batch.controller.machine.files import write_cell, write_text
 from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.domain.continuation import Spent
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
@@ -26,6 +27,8 @@ from ffdl_batch.domain.placeholders import LaunchFileError, fill
 BEGUN = "begun\n"
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"
 SAID_CHARACTERS = 300
+MOST_BYTES = 64 * 1024**2
+"""Of a file of the template, or of what submitting commands complained of."""
 
 
 class Refused(Exception):
@@ -49,7 +52,7 @@ def next_attempt(launch: LaunchFile) -> AttemptDir:
 
 def was_begun(attempt: AttemptDir) -> bool:
     """Whether somebody began to submit it."""
-    return os.path.exists(attempt.submit_begun)
+    return os.path.lexists(attempt.submit_begun)
 
 
 def submit_next(launch: LaunchFile, succession: Succession, native_id: str, measured: Measured) -> None:
@@ -62,8 +65,8 @@ def submit_next(launch: LaunchFile, succession: Succession, native_id: str, meas
         return
     try:
         planned = _write(launch, succession, attempt, measured)
-        lock = os.open(os.path.join(attempt.submit, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except (OSError, LaunchFileError, UnicodeDecodeError) as error:
+        lock = open_own(os.path.join(attempt.submit, LOCK), os.O_RDWR)
+    except (OSError, ValueError, LaunchFileError) as error:
         raise Refused(f"the files of attempt {launch.attempt + 1} cannot be written: {error}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,8 +103,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
         os.makedirs(directory, mode=0o700, exist_ok=True)
     planned: Optional[LaunchFile] = None
     for name, path in _template_files(succession.template):
-        with open(path, encoding="utf-8", newline="") as file:
-            text = file.read()
+        text = read_whole(path, MOST_BYTES, below=succession.template).decode("utf-8")
         if name == os.path.basename(attempt.secrets):
             leave_no_dumps()
         else:
@@ -111,7 +113,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
             text = encode(planned)
         target = os.path.join(attempt.path, name)
         os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        mode = stat.S_IMODE(os.lstat(path).st_mode)
         write_text(target, text, mode)
         os.chmod(target, mode)  # whatever the umask is
     if planned is None:
@@ -168,9 +170,8 @@ def next_lead(launch: LaunchFile, succession: Succession, measured: Measured) ->
 
 def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: int) -> None:
     reply, complaint = (os.path.join(attempt.submit, name) for name in (REPLY, COMPLAINT))
-    before = os.path.getsize(complaint) if os.path.exists(complaint) else 0
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    out, err = os.open(reply, flags, 0o600), os.open(complaint, flags, 0o600)
+    before = size_of(complaint)
+    out, err = (open_own(path, os.O_WRONLY | os.O_APPEND) for path in (reply, complaint))
     try:
         failed = run_command(argv, succession, out, err, lock)
     except OSError:
@@ -180,9 +181,7 @@ def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: 
         os.close(out)
         os.close(err)
     if failed:
-        with open(complaint, "rb") as file:
-            file.seek(before)
-            said = " ".join(file.read().decode("utf-8", "replace").split())[-SAID_CHARACTERS:]
+        said = " ".join(find_text(complaint, MOST_BYTES)[before:].split())[-SAID_CHARACTERS:]
         raise Refused(f"{argv[0]} {failed}: {said or 'it said nothing'}")
 
 

@@ -12,10 +12,11 @@ import sys
 import time
 from typing import Callable, List, Optional
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, find_object, read_whole
+from ffdl_batch.attempt.writer import touch, write_cell
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.learner.orphans import end_learners, mark
 from ffdl_batch.controller.learner.seat import spared
-from ffdl_batch.controller.machine.files import read_cell, touch, write_cell
 from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.controller.machine.patience import is_passing
 from ffdl_batch.controller.machine.processes import boot_id, lives_here
@@ -45,13 +46,12 @@ def earlier_attempts(launch: LaunchFile) -> List[LaunchFile]:
     for number in range(1, launch.attempt):
         path = JobDir(launch.job_dir).attempt(number).launch
         try:
-            with open(path, encoding="utf-8") as file:
-                found.append(decode(file.read()))
+            found.append(decode(read_whole(path, MAX_EVENT_BYTES, below=launch.job_dir).decode("utf-8")))
         except FileNotFoundError:
             continue  # it was never written, so nothing of it ever ran
         except NewerFormat:  # its learners may live, and nobody here can tell
             raise
-        except (OSError, LaunchFileError, UnicodeDecodeError) as error:
+        except (OSError, DamagedFile, LaunchFileError, UnicodeDecodeError) as error:
             if isinstance(error, OSError) and is_passing(error, launch.job_dir):
                 raise
             sys.stderr.write(f"ffdl-controller: {path}: {error}; this attempt is not waited for\n")
@@ -64,9 +64,10 @@ def tell_newer(earlier: List[LaunchFile], number: int) -> None:
     One that cannot be told is only waited for longer.
     """
     for launch in earlier:
-        path = AttemptDir(launch.attempt_dir).control
+        attempt = AttemptDir(launch.attempt_dir)
+        path = attempt.control
         try:
-            cell = read_cell(path) or {}
+            cell = find_object(path, below=attempt.path)
             known = cell.get("attempt")
             if not isinstance(known, int) or known < number:
                 write_cell(path, {**cell, "attempt": number})
@@ -129,13 +130,13 @@ def _silence_s(attempt: AttemptDir, rank: int, own: AttemptDir) -> Optional[floa
     touch(clock)  # without times of ours: the file server gives its own
     heard = [_mtime(attempt.heartbeat(rank)), _mtime(attempt.event_file(node_source(rank)))]
     times = [at for at in heard if at is not None]
-    return os.stat(clock).st_mtime - max(times) if times else None
+    return os.lstat(clock).st_mtime - max(times) if times else None
 
 
 def _mtime(path: str) -> Optional[float]:
     try:
-        return os.stat(path).st_mtime
-    except FileNotFoundError:
+        return os.lstat(path).st_mtime
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -147,8 +148,8 @@ def pay_debts(earlier: List[LaunchFile], pause: Pause) -> None:
     """
     for launch in earlier:
         attempt = AttemptDir(launch.attempt_dir)
-        final = read_cell(attempt.final) or {}
-        if launch.cut_off or os.path.exists(attempt.paid) or final.get("stored") is True:
+        final = find_object(attempt.final, below=attempt.path)
+        if launch.cut_off or os.path.lexists(attempt.paid) or final.get("stored") is True:
             continue
         argv = [*own_argv(), "pay", "--launch", attempt.launch]
         try:

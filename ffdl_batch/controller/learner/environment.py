@@ -13,6 +13,7 @@ import json
 import shutil
 from typing import Dict, Mapping, Sequence, Tuple
 
+from ffdl_batch.attempt.reader import DamagedFile, read_whole
 from ffdl_batch.domain.launch import EXPORTS_VARIABLE
 from ffdl_batch.domain.variables import RUNTIME_PREFIXES, why_refused
 
@@ -21,6 +22,8 @@ _ALTERED = frozenset(
     | {"APPEND_LD_LIBRARY_PATH", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "IFS", "OPTIND", "LANG", "SHLVL", "_"}
 )
 _SHOWN = 200
+MOST_BYTES = 64 * 1024**2
+"""More than any kernel passes to a program (execve(2)), and than a container runtime's file may have."""
 
 
 class EnvironmentRefused(ValueError):
@@ -38,11 +41,22 @@ def host_subset(host: Mapping[str, str], names: Sequence[str]) -> Dict[str, str]
     }
 
 
+def read_file(path: str) -> str:
+    """Return the text of ``environment.json`` or ``secrets.json``, and "" if it is missing. Raises EnvironmentRefused
+    if it is damaged, OSError."""
+    try:
+        return read_whole(path, MOST_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    except DamagedFile as error:
+        raise EnvironmentRefused(str(error)) from None
+
+
 def read_user_environment(text: str) -> Dict[str, str]:
     """``environment.json``: an object of texts. Raises EnvironmentRefused for anything else."""
     try:
         body = json.loads(text) if text.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EnvironmentRefused(f"environment.json is damaged: {error}") from error
     if not isinstance(body, dict) or not all(isinstance(value, str) for value in body.values()):
         raise EnvironmentRefused("environment.json must be an object whose values are texts")
@@ -54,7 +68,7 @@ def pick_secrets(text: str, wanted: Mapping[str, str]) -> Dict[str, str]:
     EnvironmentRefused, which says nothing of what is in it."""
     try:
         body = json.loads(text) if text else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         raise EnvironmentRefused("secrets.json is damaged") from None
     values = body if isinstance(body, dict) else {}
     missing = [name for name in wanted.values() if not isinstance(values.get(name), str)]
@@ -117,9 +131,9 @@ def single_quoted(value: str) -> str:
 
 
 def ansi_c(value: str) -> str:
-    """bash's ``$'…'`` in ASCII letters, digits and octal escapes alone."""
+    """bash's ``$'…'`` in printable ASCII alone."""
     raw = value.encode("utf-8", "surrogateescape")
-    safe = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=+,@% ")
+    safe = frozenset(range(ord(" "), ord("~") + 1)) - frozenset(b"'\\")
     return "$'" + "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in raw) + "'"
 
 

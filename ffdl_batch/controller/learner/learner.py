@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
+from ffdl_batch.attempt.writer import remove
 from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
 from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
 from ffdl_batch.controller.learner.output import LogPlace, Output
@@ -110,8 +110,7 @@ class Learner:
         they may hold locks that this process's code in a child would wait for.
         """
         for left in (start.began, start.ended):
-            if os.path.lexists(left):
-                os.unlink(left)
+            remove(left)
         sight.forget(start.learner_id)
         output = Output(start.log)
         try:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from dataclasses import dataclass
 from typing import Callable, Collection, Dict, List, Mapping, Optional, Tuple
 
+from ffdl_batch.attempt.reader import find_text
+from ffdl_batch.attempt.writer import touch
 from ffdl_batch.controller.learner.memory import OomCounters
-from ffdl_batch.controller.machine.files import read_found, touch
 from ffdl_batch.controller.machine.processes import Process, all_processes, descendants, read_process, session_members
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.launch import LaunchFile
@@ -21,6 +23,7 @@ from ffdl_batch.domain.pod import BEGUN, BELL, ENDED, OPEN, OUTPUT
 
 SEAT = "seat"
 GONE_CODE = "S106"
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _OUTSIDE = 0
 """Parent of a process that a container runtime started in the pod; what lost its parent belongs to process 1."""
 
@@ -67,10 +70,10 @@ class Seat:
     def ended(self) -> Optional[Ended]:
         """The shim's last word; None while there is none that is whole."""
         words = _line(self.file(ENDED)).split()
-        if len(words) < 2 or not words[1].isdigit():
+        if len(words) < 2 or not _NUMBER.fullmatch(words[1]):
             return None
-        kills = [int(word) if word.lstrip("-").isdigit() else -1 for word in words[2:4]]
-        return Ended(words[0], int(words[1]), (kills[0], kills[1]) if len(kills) == 2 else (-1, -1))
+        kills = [int(word) if _NUMBER.fullmatch(word) else -1 for word in words[2:4]]
+        return Ended(words[0], int(words[1]) & 0xFF, (kills[0], kills[1]) if len(kills) == 2 else (-1, -1))
 
     def has_begun(self) -> bool:
         """Whether the learner's container was started, be it that it has ended since."""
@@ -87,7 +90,7 @@ class Seat:
         text = _line(self.file(BEGUN)).strip()
         known = self._shim
         if known is None or str(known.pid) != text:
-            known = read_process(int(text)) if text.isdigit() and int(text) > 1 else None
+            known = read_process(int(text)) if _NUMBER.fullmatch(text) and int(text) > 1 else None
             if known is None or known.state in "ZX":
                 return None
             self._shim, self._group = known, _control_group(known.pid)
@@ -153,7 +156,7 @@ def living(seat: Seat) -> List[int]:
 
 def _line(path: str) -> str:
     """The first line of a small file; "" where it has none that is whole."""
-    text = read_found(path)
+    text = find_text(path)
     return text.split("\n", 1)[0] if "\n" in text else ""
 
 

@@ -12,7 +12,7 @@ import os
 import stat
 from typing import Iterable, Iterator, List, Optional, Tuple, Type
 
-from ffdl_batch.controller.machine.files import TRIES, make_directory
+from ffdl_batch.attempt.writer import TRIES, make_directory
 
 KEPT = 16
 """Levels whose descriptors stay open. What is deeper is entered anew from the last of them."""

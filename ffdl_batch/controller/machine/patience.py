@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Callable, TypeVar
 
-from ffdl_batch.controller.machine.files import NO_SPACE
+from ffdl_batch.attempt.writer import NO_SPACE
 
 T = TypeVar("T")
 AGAIN_S = 1.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 from typing import Callable, Dict, List, Optional
 
-from ffdl_batch.controller.machine.files import write_text
+from ffdl_batch.attempt.writer import create_empty, remove, write_text
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.metrics import CollectorSpec, encode_spec
 
@@ -67,14 +67,13 @@ class Collector:
 
     def prepare(self) -> None:
         """Its spec is written, and a stop file of an earlier run is gone. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.spec.stop_file)
+        remove(self.spec.stop_file)
         write_text(self._spec_path, encode_spec(self.spec))
 
     def stop(self) -> None:
         """The learner has ended: it reads the rest, and ends. Raises OSError."""
         if not self.is_stopping:
-            os.close(os.open(self.spec.stop_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            create_empty(self.spec.stop_file)
             self.is_stopping = True
             self._start_at = 0.0
 
@@ -169,7 +168,7 @@ class Collector:
 
 def _event_of(line: bytes) -> Dict[str, str]:
     try:
-        body = json.loads(line)
+        body = parse_json(line)
     except ValueError:
         return {}
     return {str(key): str(value) for key, value in body.items()} if isinstance(body, dict) else {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Mapping
 
+from ffdl_batch.attempt.writer import write_text
 from ffdl_batch.controller.learner.agents import find_agents
 from ffdl_batch.controller.learner.stacks import dump
-from ffdl_batch.controller.machine.files import write_text
 from ffdl_batch.controller.metrics.pace import Pace
 from ffdl_batch.controller.metrics.pulse import Pulse, Silence, shown_by
 from ffdl_batch.controller.record.journal import Journal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
 from ffdl_batch.domain.metrics import MetricRecord, RecordError, decode_record
 
 AXES = ("iteration", "step", "global_step")
@@ -81,12 +82,12 @@ def _step(record: MetricRecord) -> Optional[Tuple[str, int]]:
 def _tail(path: str) -> List[MetricRecord]:
     """The records at the end of a file, without the first, which may be cut."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             begins = max(0, size - TAIL_BYTES)
             file.seek(begins)
             *lines, _torn = file.read(TAIL_BYTES).split(b"\n")
-    except FileNotFoundError:
+    except NO_FILE:
         return []
     found = []
     for line in lines[1 if begins else 0 :]:

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import Mapping, Optional, Tuple
 
+from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.controller.machine.handover import Full, Hand
 from ffdl_batch.controller.machine.processes import all_processes, descendants
 from ffdl_batch.controller.metrics.cgroup import Cgroup, find_own
@@ -72,7 +73,7 @@ class Sampler:
         return replace(sample, network=last.network, received_bytes=last.received_bytes, sent_bytes=last.sent_bytes)
 
     def _append(self, sample: UsageSample) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_own(self._path, os.O_WRONLY | os.O_APPEND)
         try:
             if os.fstat(descriptor).st_size < MAX_BYTES:
                 os.write(descriptor, encode_sample(sample).encode("ascii"))

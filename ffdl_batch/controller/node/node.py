@@ -11,6 +11,7 @@ import time
 from functools import partial
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
+from ffdl_batch.attempt.writer import create_empty, make_private
 from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord
 from ffdl_batch.controller.checkpointing.requests import HALT, STORE_SHARE
 from ffdl_batch.controller.gang.ports import await_free, ports_on
@@ -20,7 +21,6 @@ from ffdl_batch.controller.gang.siblings import Siblings, tell_others
 from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.learner.seat import await_container
-from ffdl_batch.controller.machine.files import create_empty, make_private
 from ffdl_batch.controller.machine.location import machine_of
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.controller.machine.signals import next_signal

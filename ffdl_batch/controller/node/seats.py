@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from ffdl_batch.attempt.writer import make_private, read_text, rewrite_text, write_text
 from ffdl_batch.controller.gang.launch_agent import install
 from ffdl_batch.controller.gang.rendezvous import (
     LOOPBACK,
@@ -25,6 +26,7 @@ from ffdl_batch.controller.learner.environment import (
     host_subset,
     merge,
     pick_secrets,
+    read_file,
     read_user_environment,
 )
 from ffdl_batch.controller.learner.learner import Start, first_host, placeholder_devices, values_for
@@ -32,7 +34,6 @@ from ffdl_batch.controller.learner.orphans import MARK, mark
 from ffdl_batch.controller.learner.output import LogPlace
 from ffdl_batch.controller.learner.seat import seat_of
 from ffdl_batch.controller.machine.dumps import leave_no_dumps
-from ffdl_batch.controller.machine.files import make_private, read_text, rewrite_text, write_text
 from ffdl_batch.controller.machine.location import controller_path
 from ffdl_batch.controller.machine.scratch import remove_scratch, scratch_of, scratch_of_earlier
 from ffdl_batch.controller.network.job_network import JobNetwork, await_network, check_addresses, has_own
@@ -181,10 +182,10 @@ class Seats:
         if self.launch.restart == RESTART_LEARNER:
             contract[RESTARTS_VARIABLE] = str(restarts)
             protected += (RESTARTS_VARIABLE,)
-        user = read_user_environment(read_text(self.attempt.environment))
+        user = read_user_environment(read_file(self.attempt.environment))
         if self.launch.secrets:
             leave_no_dumps()
-            user.update(pick_secrets(read_text(self.attempt.secrets), self.launch.secrets))
+            user.update(pick_secrets(read_file(self.attempt.secrets), self.launch.secrets))
         variables = merge(contract, user, protected)
         env = host_subset(os.environ, command.pass_host)
         make_private(os.path.join(self.scratch, f"learner-{learner_id}"))

@@ -13,7 +13,8 @@ import threading
 import time
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from ffdl_batch.controller.machine.files import NO_SPACE, open_found, read_cell, size_of, touch
+from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular, size_of
+from ffdl_batch.attempt.writer import NO_SPACE, touch
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.record.control import Control, newer_run, own_run, read_control
 from ffdl_batch.controller.record.phases import PhaseFiles
@@ -161,7 +162,7 @@ class Watch:
 
     def _read_cells(self) -> None:
         os.stat(self.attempt.path)
-        self.stop = read_cell(self.attempt.stop) or {}
+        self.stop = find_object(self.attempt.stop, below=self.attempt.path)
         self.newer_run = newer_run(self.launch, self._run_number)
         self.control = read_control(self.attempt)
         self.last_read = self.clock.now()
@@ -217,7 +218,7 @@ class Echo:
         for log in self._logs:
             try:
                 self._copy(log)
-            except FileNotFoundError:
+            except NO_FILE:
                 continue
             except OSError as error:
                 sys.stderr.write(f"ffdl-controller: the log is no longer copied to standard output: {error}\n")
@@ -233,7 +234,7 @@ class Echo:
                 return
             self._copy_rest(file)
             self._open.pop(log).close()
-        file = self._open[log] = open_found(log)
+        file = self._open[log] = open_regular(log)
         file.seek(self._logs[log])
         self._logs[log] = 0
         self._copy_rest(file)

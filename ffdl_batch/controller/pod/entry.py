@@ -11,8 +11,8 @@ import os
 import sys
 from typing import Sequence
 
+from ffdl_batch.attempt.writer import read_text, write_text
 from ffdl_batch.controller.learner.seat import Seat
-from ffdl_batch.controller.machine.files import read_text, write_text
 from ffdl_batch.controller.machine.signals import hold_signals
 from ffdl_batch.controller.pod.last_word import PATH, error_word, leave
 from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_told

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from ffdl_batch.controller.machine.files import read_cell, read_text
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_object, find_text
 from ffdl_batch.domain.events import node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 
@@ -19,8 +19,8 @@ _SHORT = 500
 def last_word(attempt: AttemptDir, index: int) -> str:
     """The final record without the log's tail, of node 0; else the last events of the node, as many as there is room
     for."""
-    final = read_cell(attempt.final) if index == 0 else None
-    if final is not None:
+    final = find_object(attempt.final, below=attempt.path) if index == 0 else {}
+    if final:
         final.pop("log_tail", None)
         text = _plain(final)
         if len(text) > MOST_BYTES:
@@ -28,7 +28,8 @@ def last_word(attempt: AttemptDir, index: int) -> str:
         if len(text) <= MOST_BYTES:
             return text
     kept = ""
-    for line in reversed(read_text(attempt.event_file(node_source(index))).splitlines(keepends=True)):
+    events = find_text(attempt.event_file(node_source(index)), MAX_EVENT_BYTES, below=attempt.path)
+    for line in reversed(events.splitlines(keepends=True)):
         if len(kept.encode()) + len(line.encode()) > MOST_BYTES:
             break
         kept = line + kept

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Dict, List, Optional, Tuple
+from typing import BinaryIO, List, Optional, Tuple
 
-from ffdl_batch.controller.machine.files import open_found, read_cell
+from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.log_names import TRAINING_LOG
 
@@ -48,7 +48,7 @@ class Printed:
 
     def _entries(self) -> List[Tuple[int, int]]:
         """(position, inode) of each file, oldest first."""
-        cell: Dict[str, Any] = read_cell(self._cell) or {}
+        cell = find_object(self._cell)
         found = cell.get("files")
         entries = [one for one in (found if isinstance(found, list) else []) if isinstance(one, dict)]
         known = [(one.get("base"), one.get("inode")) for one in entries]
@@ -57,18 +57,18 @@ class Printed:
             return numbers
         try:  # nothing was printed yet; there may be words about what is being loaded
             return [(0, os.lstat(os.path.join(self._directory, TRAINING_LOG)).st_ino)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _open(self, inode: int) -> Optional[BinaryIO]:
         try:
             names = [name for name in os.listdir(self._directory) if name.startswith(TRAINING_LOG)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         for name in sorted(names, key=len):
             try:
-                file = open_found(os.path.join(self._directory, name))
-            except FileNotFoundError:
+                file = open_regular(os.path.join(self._directory, name))
+            except NO_FILE:
                 continue
             if os.fstat(file.fileno()).st_ino == inode:
                 return file

@@ -14,7 +14,8 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Mapping, Tuple
 
-from ffdl_batch.controller.machine.files import read_cell, write_text
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_object, open_regular, read_head
+from ffdl_batch.attempt.writer import write_text
 from ffdl_batch.controller.pod.printed import Printed
 from ffdl_batch.domain.events import HEAD, node_source
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -139,10 +140,10 @@ class Relay:
     def _append(self, name: str) -> None:
         at = self._at.setdefault(name, 0)
         try:
-            with open(os.path.join(self._attempt.path, name), "rb") as file:
+            with open_regular(os.path.join(self._attempt.path, name), below=self._attempt.path) as file:
                 file.seek(at)
                 data = file.read(READ_BYTES)
-        except FileNotFoundError:
+        except NO_FILE:
             return
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) == READ_BYTES:  # no line of ours is so long: it is what it is
@@ -162,14 +163,16 @@ class Relay:
     def _cell(self, name: str) -> None:
         path = os.path.join(self._attempt.path, name)
         try:
-            found = os.stat(path)
-        except FileNotFoundError:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
             return
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         if not found.st_size or self._stamps.get(name) == stamp:
             return
-        with open(path, "rb") as file:
-            data = file.read()
+        try:
+            data = read_head(path, MAX_EVENT_BYTES, below=self._attempt.path)
+        except NO_FILE:
+            return
         offset = 0
         for piece in pieces(data):
             self._say(Frame(self._run, 0, FrameKind.CELL, name, offset, piece, len(data)))
@@ -193,7 +196,7 @@ class Relay:
         if time.monotonic() - self._said_at < BEAT_S:
             return
         try:
-            found = os.stat(os.path.join(self._attempt.path, self._heart))
+            found = os.lstat(os.path.join(self._attempt.path, self._heart))
         except OSError:
             return
         stamp = (found.st_ino, found.st_mtime_ns, 0)
@@ -212,7 +215,7 @@ class Relay:
                 sys.stderr.write(f"ffdl-controller: {error}\n")
 
     def _remembered(self) -> Dict[str, int]:
-        said = (read_cell(self._memory) or {}).get("said")
+        said = find_object(self._memory).get("said")
         found = said.items() if isinstance(said, dict) else ()
         known = {*self._growing, *self._logs}
         return {name: at for name, at in found if name in known and isinstance(at, int) and at >= 0}

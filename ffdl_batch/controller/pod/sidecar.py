@@ -10,11 +10,11 @@ import time
 from contextlib import nullcontext
 from typing import IO, ContextManager, Dict, List, Optional
 
+from ffdl_batch.attempt.writer import read_text, write_text
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.limit import TimeLimit
 from ffdl_batch.controller.head.pay import WHEN_STORED
 from ffdl_batch.controller.learner.seat import Seat, living
-from ffdl_batch.controller.machine.files import read_text, write_text
 from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.controller.machine.processes import lives_here, send
 from ffdl_batch.controller.machine.signals import HANDLED, next_signal

@@ -14,10 +14,11 @@ import sys
 import time
 from typing import List, Sequence
 
+from ffdl_batch.attempt.reader import find_text
+from ffdl_batch.attempt.writer import read_text, write_text
 from ffdl_batch.controller.learner.environment import single_quoted
 from ffdl_batch.controller.learner.orphans import MARK
 from ffdl_batch.controller.learner.seat import Seat, living
-from ffdl_batch.controller.machine.files import read_found, read_text, write_text
 from ffdl_batch.controller.machine.signals import HANDLED
 from ffdl_batch.domain.pod import GO, NO_BASH, TAKEN
 
@@ -79,7 +80,7 @@ def _await_end(seat: Seat, start: str) -> int:
         ended = seat.ended()
         if ended is not None and ended.start == start:
             return ended.status
-        if hides and read_found(seat.file(TAKEN)).strip() == start:
+        if hides and find_text(seat.file(TAKEN)).strip() == start:
             os.unlink(seat.file(GO))  # secrets are in it
             hides = False
         if time.monotonic() >= lives_at:

@@ -10,8 +10,8 @@ import stat
 from dataclasses import dataclass
 from typing import List
 
+from ffdl_batch.attempt.writer import read_text, rewrite_text, write_text
 from ffdl_batch.controller.learner.seat import SEAT, Seat
-from ffdl_batch.controller.machine.files import read_text, rewrite_text, write_text
 from ffdl_batch.controller.stores.places import make_places
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile

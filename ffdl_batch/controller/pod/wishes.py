@@ -9,8 +9,9 @@ import sys
 import time
 from typing import Callable, Dict, Mapping
 
+from ffdl_batch.attempt.reader import find_object, find_text
+from ffdl_batch.attempt.writer import read_text, write_cell, write_text
 from ffdl_batch.controller.gang.siblings import ended_of_itself, learner_status
-from ffdl_batch.controller.machine.files import read_cell, read_text, write_cell, write_text
 from ffdl_batch.domain.events import HEAD, EventKind, decode_events, node_source
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -64,7 +65,7 @@ class Wishes:
                     sys.stderr.write(f"ffdl-controller: the wish {wish.value} is not obeyed: {error}\n")
 
     def _control(self, text: str) -> bool:
-        if isinstance(json.loads(text), dict) and text != read_text(self._attempt.control).strip():
+        if isinstance(json.loads(text), dict) and text != find_text(self._attempt.control).strip():
             write_text(self._attempt.control, text + "\n")
         return True
 
@@ -87,7 +88,7 @@ class Wishes:
 
     def _heed(self, name: str, said: str) -> None:
         """What ends the learners of one node ends those of all."""
-        if name != "stop.json" and _has_failed(said) and (read_cell(self._attempt.stop) or {}).get("what") != "stop":
+        if name != "stop.json" and _has_failed(said) and find_object(self._attempt.stop).get("what") != "stop":
             write_cell(self._attempt.stop, {"what": "stop", "reason": "failure", "at": time.time(), "by": name})
 
     def _resend(self, text: str) -> bool:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Mapping
 
-from ffdl_batch.controller.machine.files import read_cell
+from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.controller.machine.processes import boot_id
 from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -32,11 +32,11 @@ class Control:
 
 
 def read_control(attempt: AttemptDir) -> Control:
-    """What the cell says; a damaged or missing one says nothing. Raises OSError where it cannot be read.
+    """Return the content of the cell; nothing is requested if it is missing or damaged. Raises OSError.
 
-    Of a newer format counts what is understood: nobody ends learners because a cell is new.
+    Unknown values of a newer format are ignored, so that a new cell does not end learners.
     """
-    cell = read_cell(attempt.control) or {}
+    cell = find_object(attempt.control, below=attempt.path)
     number, wish, drill, run, found = (cell.get(name) for name in ("attempt", "wish", "drill", "run", "format"))
     return Control(
         number if isinstance(number, int) else 0,
@@ -76,6 +76,6 @@ def newer_run(launch: LaunchFile, run: int) -> int:
         newest += 1
     if newest == run:
         return 0
-    owner = read_cell(os.path.join(attempt.run_claim(newest), "owner.json")) or {}
+    owner = find_object(os.path.join(attempt.run_claim(newest), "owner.json"), below=attempt.path)
     here = owner.get("host") == os.uname().nodename and owner.get("boot_id") == boot_id()
     return 0 if here and not launch.step else newest

@@ -13,11 +13,13 @@ import os
 import sys
 import threading
 import time
-from typing import List
+from typing import Callable, List
 
-from ffdl_batch.controller.machine.files import NO_SPACE, touch
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_text, read_head
+from ffdl_batch.attempt.writer import NO_SPACE, open_own, restore_directory, touch, write_text
 from ffdl_batch.controller.machine.handover import Hand
 from ffdl_batch.domain.events import Event, EventKind, Scalar, decode_events, encode_event
+from ffdl_batch.domain.formats import NewerFormat
 
 BALLAST_BYTES = 64 * 1024
 PATIENCE_S = 120.0
@@ -44,21 +46,24 @@ class Journal:
         self._seq = self.earlier[-1].seq if self.earlier else 0
 
     def _recover(self) -> List[Event]:
-        """The whole events of earlier runs; a torn last line is cut off."""
+        """Return the whole events of earlier runs, and cut off a torn last line."""
         try:
-            with open(self.path, "rb") as file:
-                content = file.read()
-        except FileNotFoundError:
+            content = read_head(self.path, MAX_EVENT_BYTES)
+        except NO_FILE:
             return []
         whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
+        if len(whole) < len(content) < MAX_EVENT_BYTES:
+            descriptor = open_own(self.path, os.O_WRONLY)
+            try:
+                os.ftruncate(descriptor, len(whole))
+            finally:
+                os.close(descriptor)
         return decode_events(whole.decode("utf-8", "replace"))
 
     def load_ballast(self) -> None:
         """Hold some space back for the last events."""
         try:
-            with open(self.path + ".ballast", "wb") as file:
+            with os.fdopen(open_own(self.path + ".ballast", os.O_WRONLY | os.O_TRUNC), "wb") as file:
                 file.write(b"\0" * BALLAST_BYTES)
         except OSError as error:
             self._complain(error)
@@ -95,15 +100,18 @@ class Journal:
     # ------------------------------------------------------------------------- by whoever may wait for the file system
 
     def _finish(self) -> bool:
-        if not self._try_to_write():
+        if not self._try_to_write() or not self._try(self._restore):
             return False
         self.drop_ballast()
         return True
 
     def _try_to_write(self) -> bool:
+        return self._try(self._write)
+
+    def _try(self, write: Callable[[], None]) -> bool:
         for _ in range(2):
             try:
-                self._write()
+                write()
                 return True
             except OSError as error:
                 self._complain(error)
@@ -116,7 +124,8 @@ class Journal:
             lines = list(self._pending)
         if not lines:
             return
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        restore_directory(os.path.dirname(self.path))
+        descriptor = open_own(self.path, os.O_RDWR | os.O_APPEND)
         try:
             self._append(descriptor, "".join(lines).encode("utf-8"))
         finally:
@@ -125,6 +134,17 @@ class Journal:
             del self._pending[: len(lines)]
         self._complained = False
         self.ring()
+
+    def _restore(self) -> None:
+        """Write the whole file again if events of this run are not in it any more: a learner or a user that damages it
+        must not make others conclude that the controller died."""
+        try:
+            found = {event.seq: event for event in decode_events(find_text(self.path, MAX_EVENT_BYTES))}
+        except NewerFormat:  # this run read the file before it began to write
+            found = {}
+        if any(found.get(event.seq) != event for event in self.events[len(self.earlier) :]):
+            write_text(self.path, "".join(map(encode_event, self.events)))
+            self.ring()
 
     def _append(self, descriptor: int, data: bytes) -> None:
         """All of it, durably. What an earlier try left of a line is ended first: readers pass over it, and over events

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
-from typing import Any, Dict, List, Optional, Protocol, Tuple
+from typing import Any, Dict, List, Protocol, Tuple
 
+from ffdl_batch.attempt.reader import find_object, find_text
+from ffdl_batch.attempt.writer import open_own, write_cell, write_text
 from ffdl_batch.controller.machine.directories import Directories, remove_name, status_of
-from ffdl_batch.controller.machine.files import open_own, read_cell, write_cell, write_text
 from ffdl_batch.domain.log_names import TRAINING_LOG, learner_logs, log_files, marks
 
 MARK_S, MARK_BYTES = 0.05, 1024**2
 """A mark is written when the last one is so old or so far back."""
 MARKS_BYTES = 4 * 1024**2
 """Each time that the marks have grown by so much, they become half as frequent."""
+MARKS_MOST = 32 * MARKS_BYTES
+"""No marks become so large."""
 OVERLONG = 1.25
 """A file is so much larger than it should be where a line does not end."""
 _READ = 1024**2
+_POSITION = re.compile(r"\d{1,18}", re.ASCII)
+_MARK = re.compile(rb"(\d{1,11}\.\d{1,9}) (\d{1,18}) (\d{1,18})")
 
 
 class Limits(Protocol):
@@ -50,12 +56,12 @@ class LogFiles:
         with Directories(attempt_dir, 0o777) as tree:
             parts = os.path.relpath(learner_logs(attempt_dir, learner_id), attempt_dir).split(os.sep)
             self._directory = os.dup(tree.enter(tuple(parts)))
-        self._entries = _entries(read_cell(self._cell))
+        self._entries = _entries(find_object(self._cell))
         self._log = -1
         self._inode = self._size = 0
         self._last, self.position, self.lines = _last_mark(self._marks_path)
         self._marked_at = self.position if self._entries else -MARK_BYTES
-        self._marks = os.open(self._marks_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._marks = open_own(self._marks_path, os.O_WRONLY | os.O_APPEND)
         self._open()
 
     def write(self, data: bytes) -> None:
@@ -149,15 +155,14 @@ class LogFiles:
     def _mark(self) -> None:
         now = max(self._last, time.time())
         size = os.fstat(self._marks).st_size
-        pause_s = MARK_S * 2 ** (size // MARKS_BYTES)
+        pause_s = MARK_S * 2 ** min(size // MARKS_BYTES, 20)
         if now - self._last >= pause_s or self.position - self._marked_at >= MARK_BYTES:
             os.write(self._marks, f"{now:.3f} {self.position} {self.lines}\n".encode("ascii"))
             self._last, self._marked_at = now, self.position
 
     def _drop_marks(self) -> None:
         """Forget when what is gone was printed."""
-        with open(self._marks_path, encoding="ascii", errors="replace") as file:
-            marks = file.read().splitlines(keepends=True)
+        marks = find_text(self._marks_path, MARKS_MOST).splitlines(keepends=True)
         first = 0
         while first + 1 < len(marks) and _position(marks[first + 1]) <= self._entries[0]["base"]:
             first += 1
@@ -165,39 +170,36 @@ class LogFiles:
             return
         write_text(self._marks_path, "".join(marks[first:]))
         os.close(self._marks)
-        self._marks = os.open(self._marks_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._marks = open_own(self._marks_path, os.O_WRONLY | os.O_APPEND)
 
 
-def _entries(cell: Optional[Dict[str, Any]]) -> List[Dict[str, int]]:
+def _entries(cell: Dict[str, Any]) -> List[Dict[str, int]]:
     """The files that a cell names; none of a damaged one."""
-    names, found = ("inode", "base", "lines"), (cell or {}).get("files")
+    names, found = ("inode", "base", "lines"), cell.get("files")
     entries = [entry for entry in (found if isinstance(found, list) else []) if isinstance(entry, dict)]
     return [entry for entry in entries if all(isinstance(entry.get(name), int) for name in names)]
 
 
 def _last_mark(path: str) -> Tuple[float, int, int]:
-    """Time, position and lines of the last mark; a torn one is cut off."""
-    try:
-        with open(path, "r+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = max(0, size - 4096)
-            file.seek(start)
-            text = file.read()
-            end = text.rfind(b"\n") + 1
-            if start + end < size:
-                file.truncate(start + end)
-    except FileNotFoundError:
-        return 0.0, 0, 0
+    """Return time, position and lines of the last mark; cut off a torn one."""
+    with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - 4096)
+        file.seek(start)
+        text = file.read(4096)
+        end = text.rfind(b"\n") + 1
+        if start + end < size:
+            file.truncate(start + end)
     for line in reversed(text[:end].splitlines()):
-        with contextlib.suppress(ValueError):
-            at, position, lines = line.split()
-            return float(at), int(position), int(lines)
+        found = _MARK.fullmatch(line)
+        if found is not None:
+            return float(found[1]), int(found[2]), int(found[3])
     return 0.0, 0, 0
 
 
 def _position(mark: str) -> int:
     words = mark.split()
-    return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+    return int(words[1]) if len(words) > 1 and _POSITION.fullmatch(words[1]) else 0
 
 
 def _count_lines(file: int, start: int, end: int) -> int:

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Tuple
 
-from ffdl_batch.controller.machine.files import open_found
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
 
 LINES = 20
 LINE_CHARACTERS = 400
@@ -16,7 +16,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u
 
 
 def tail(path: str) -> Tuple[str, ...]:
-    """The last LINES lines of the log; () where there is none. Raises OSError but for ENOENT."""
+    """The last LINES lines of the log; () if there is no such file. Raises OSError."""
     data, cut = _end(path, READ_BYTES)
     if not cut and data.count(b"\n") <= LINES:  # it was begun a moment ago
         before, cut = _end(path + ".1", READ_BYTES - len(data))
@@ -27,12 +27,12 @@ def tail(path: str) -> Tuple[str, ...]:
 def _end(path: str, most: int) -> Tuple[bytes, bool]:
     """The end of a file, and whether it has a beginning."""
     try:
-        with open_found(path) as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             start = max(0, size - most)
             file.seek(start)
             return file.read(most), start > 0
-    except FileNotFoundError:
+    except NO_FILE:
         return b"", False
 
 

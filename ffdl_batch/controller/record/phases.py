@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from typing import Callable, Optional
 
-from ffdl_batch.controller.machine.files import SMALL_BYTES, create_empty, open_found, read_found, touch, write_text
+from ffdl_batch.attempt.reader import SMALL_BYTES, DamagedFile, find_text, read_head
+from ffdl_batch.attempt.writer import create_empty, touch, write_text
 from ffdl_batch.domain.events import Phase
+
+_STATUS = re.compile(r"-?\d{1,3}\n", re.ASCII)
 
 
 class PhaseFailed(Exception):
@@ -53,9 +57,9 @@ class PhaseFiles:
         write_text(self.path(f"{phase.value}.exit"), f"{status}\n", 0o644)
 
     def status(self, phase: Phase) -> Optional[int]:
-        """How the phase ended in this attempt; None when it has not."""
-        text = read_found(self.path(f"{phase.value}.exit")).strip()
-        return int(text) if text.lstrip("-").isdigit() else None
+        """Return how the phase ended in this attempt; None if it has not, or its file is damaged."""
+        text = find_text(self.path(f"{phase.value}.exit"))
+        return int(text) if _STATUS.fullmatch(text) else None
 
     def announce(self, training_id: str, first_learner: int) -> None:
         """What FfDL's scripts make before the command runs: the id's file, and ``latest-log``. Raises OSError."""
@@ -75,32 +79,36 @@ class PhaseFiles:
         return self.path(f".began-{learner_id}")
 
     def began(self, learner_id: int) -> Optional[str]:
-        """The pid in it; None where there is no such file, "" where nothing is in it (yet, or the disk was full).
+        """Return the pid in it, "" if there is none (yet, or the disk was full), and None if the command was not
+        reached.
 
-        Raises OSError.
+        The files of the last start were removed before this one. So if the learner's shell noted its end, or something
+        else is in the place of one of the two files, the command was reached. Raises OSError.
         """
         try:
-            with open_found(self.began_path(learner_id)) as file:
-                return file.read(SMALL_BYTES).decode("ascii", "replace").strip()
-        except FileNotFoundError:
-            return None
+            return read_head(self.began_path(learner_id), SMALL_BYTES).decode("ascii", "replace").strip()
+        except DamagedFile:
+            return ""
+        except (FileNotFoundError, NotADirectoryError):
+            is_left = os.path.lexists(self.ended_path(learner_id)) or not os.path.isdir(self.state_dir)
+            return "" if is_left else None
 
     def ended_path(self, learner_id: int) -> str:
         """Made by the learner's shell when the user's command has come to its end; holds the status."""
         return self.path(f".ended-{learner_id}")
 
     def ended_status(self, learner_id: int) -> Optional[int]:
-        """How the command ended by its shell's own word; None where it did not say so, or was killed by a signal: what
+        """Return the status that the learner's shell noted; None if it noted none, or was killed by a signal: what
         killed the controller may have killed it too."""
-        text = read_found(self.ended_path(learner_id))
-        status = int(text) if text.endswith("\n") and text.strip().isdigit() else None
-        return status if status is not None and status <= 128 else None
+        text = find_text(self.ended_path(learner_id))
+        status = int(text) if _STATUS.fullmatch(text) else None
+        return status if status is not None and 0 <= status <= 128 else None
 
     def ended_at(self, learner_id: int) -> Optional[float]:
         """When the shell said so, by the file system's clock; None where it did not. Raises OSError."""
         try:
             return os.lstat(self.ended_path(learner_id)).st_mtime
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
 

@@ -11,8 +11,10 @@ import os
 import sys
 from typing import Optional
 
+from ffdl_batch.attempt import reader
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
+from ffdl_batch.attempt.writer import NEW
 from ffdl_batch.controller.machine.directories import Directories, Gone, remove_name, status_of
-from ffdl_batch.controller.machine.files import NEW, open_found
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.metrics import EMETRICS_FILE
@@ -32,7 +34,7 @@ def show_metrics(launch: LaunchFile, learner_id: int, attempt: Optional[AttemptD
         return
     try:
         _show(source, logs)
-    except (OSError, Gone) as error:
+    except (OSError, DamagedFile, Gone) as error:
         sys.stderr.write(f"ffdl-controller: {source} is not stored with the log: {error}\n")
 
 
@@ -42,12 +44,12 @@ def show_growing(launch: LaunchFile, learner_id: int) -> str:
     attempt = AttemptDir(launch.attempt_dir)
     source, place = attempt.learner_metrics(learner_id), attempt.staging(f"measured-{learner_id}")
     has_own = os.path.lexists(os.path.join(attempt.learner_logs(learner_id), RECORDS))
-    if has_own or not _are_collected(launch) or not os.path.exists(source):
+    if has_own or not _are_collected(launch) or reader.status_of(source) is None:
         return ""
     os.makedirs(place, mode=0o700, exist_ok=True)
     try:
         _show(source, place, grows=True)
-    except Gone as error:
+    except (DamagedFile, Gone) as error:
         raise OSError(errno.ENOENT, str(error), source) from error
     return place
 
@@ -58,12 +60,13 @@ def _are_collected(launch: LaunchFile) -> bool:
 
 def _show(source: str, place: str, *, grows: bool = False) -> None:
     """`grows`: a copy from before is made anew where it is too short."""
-    if not os.path.exists(source):
+    found = reader.status_of(source)
+    if found is None:
         return
     with Directories(place) as tree:
         directory = tree.enter(())
         there = status_of(RECORDS, directory)
-        if there is not None and (not grows or there.st_size == os.stat(source).st_size):
+        if there is not None and (not grows or there.st_size == found.st_size):
             return
         try:
             os.link(source, RECORDS, dst_dir_fd=directory, follow_symlinks=False)
@@ -82,7 +85,7 @@ def _copy(source: str, directory: int) -> None:
     remove_name(temporary, directory)
     try:
         descriptor = os.open(temporary, NEW, 0o640, dir_fd=directory)
-        with os.fdopen(descriptor, "wb") as target, open_found(source) as file:
+        with os.fdopen(descriptor, "wb") as target, open_regular(source) as file:
             data = file.read(_CHUNK)
             while data:
                 target.write(data)

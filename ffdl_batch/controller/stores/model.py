@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
 import zipfile
 from typing import List
 
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
+from ffdl_batch.attempt.writer import NEW
 from ffdl_batch.controller.machine.directories import Directories, remove_name
-from ffdl_batch.controller.machine.files import NEW
 
 MAX_BYTES = 64 * 1024**3
 MAX_FILES = 200_000
@@ -27,13 +29,15 @@ def unpack(archive: str, target: str) -> int:
     FfDL's users run scripts from zips that keep no execute bits. Raises ModelRefused or OSError.
     """
     try:
-        with zipfile.ZipFile(archive) as opened:
+        with open_regular(archive) as file, zipfile.ZipFile(file) as opened:
             members = opened.infolist()
-            _check(members, os.stat(archive).st_size)
+            _check(members, os.fstat(file.fileno()).st_size)
             with Directories(target, 0o777) as tree:  # learners of an earlier run may be at work there
                 for member in members:
                     _extract(opened, member, tree)
             return sum(not member.is_dir() for member in members)
+    except DamagedFile as error:
+        raise ModelRefused(str(error)) from error
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise ModelRefused(f"{archive} is no readable zip archive ({error}); zip the model again") from error
 
@@ -87,9 +91,12 @@ def copy_archive(archive: str, target: str) -> None:
         directory = tree.enter((folder,))  # results are stored there, too
         try:
             descriptor = os.open(temporary, NEW, 0o666, dir_fd=directory)
-            with open(archive, "rb") as source, os.fdopen(descriptor, "wb") as file:
+            with open_regular(archive) as source, os.fdopen(descriptor, "wb") as file:
                 shutil.copyfileobj(source, file, 1024 * 1024)
             os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except DamagedFile as error:
+            remove_name(temporary, directory)
+            raise OSError(errno.EINVAL, error.why, archive) from error
         except OSError as error:
             error.filename = error.filename if error.filename == archive else target
             remove_name(temporary, directory)

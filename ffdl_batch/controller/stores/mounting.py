@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -11,8 +12,9 @@ import sys
 import time
 from typing import Callable, Collection, Dict, List, Optional, Set
 
+from ffdl_batch.attempt.reader import DamagedFile, read_object
+from ffdl_batch.attempt.writer import make_private, read_text
 from ffdl_batch.controller.learner.orphans import HOLDER_MARK, mark
-from ffdl_batch.controller.machine.files import make_private, read_text
 from ffdl_batch.controller.machine.location import module_argv
 from ffdl_batch.controller.machine.mounts import FUSERMOUNT, clear_dead
 from ffdl_batch.controller.machine.processes import all_processes, descendants
@@ -20,6 +22,7 @@ from ffdl_batch.controller.stores.mount_holder import END
 from ffdl_batch.controller.stores.rclone import PROGRAM
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.mounting import Mounts
 from ffdl_batch.domain.staging import Transfer
@@ -75,7 +78,7 @@ class Mounting:
 
     def _start(self, fetch: Transfer, mounts: Mounts, directory: str) -> "subprocess.Popen[bytes]":
         launch = self._launch
-        secrets = json.loads(read_text(AttemptDir(launch.attempt_dir).secrets)) if fetch.store.credentials else {}
+        secrets = _read_secrets(launch) if fetch.store.credentials else {}
         room = _cache_room(directory, mounts.cache_bytes)
         wanted = {
             "transfer": to_plain(fetch),
@@ -132,6 +135,15 @@ def clear_left(holders: Collection[int] = ()) -> None:
             sys.stderr.write(f"ffdl-controller: {said}\n")
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: the table of mounts cannot be read: {error}\n")
+
+
+def _read_secrets(launch: LaunchFile) -> Dict[str, object]:
+    """Return the attempt's secrets. Raises OSError if the file is missing or damaged."""
+    attempt = AttemptDir(launch.attempt_dir)
+    try:
+        return read_object(attempt.secrets, below=attempt.path)
+    except DamagedFile as error:
+        raise OSError(errno.EINVAL, error.why, error.path) from None
 
 
 def _plain(mounts: Mounts) -> Dict[str, object]:
@@ -222,7 +234,7 @@ class _Held:
 
 def _word(line: bytes) -> "Optional[Dict[str, object]]":
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Dict, List
 
@@ -37,8 +38,10 @@ def make_places(launch: LaunchFile) -> None:
             else:
                 os.makedirs(directory, exist_ok=True)
         except OSError as error:
-            # What lies outside the job's own directory is the user's data store.
-            code = "S101" if directory.startswith(launch.job_dir + os.sep) else "C103"
+            # Outside of the job's own directory is the user's data store; inside only users and their learners put
+            # something else in the place of a directory.
+            is_ours = directory.startswith(launch.job_dir + os.sep) and error.errno not in (errno.EEXIST, errno.ENOTDIR)
+            code = "S101" if is_ours else "C103"
             message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"
             raise DirectoryRefused(code, message, error) from error
 

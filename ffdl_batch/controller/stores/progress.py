@@ -7,7 +7,8 @@ import sys
 import time
 from typing import Callable, Optional, Set
 
-from ffdl_batch.controller.machine.files import open_own, size_of, write_cell
+from ffdl_batch.attempt.reader import size_of
+from ffdl_batch.attempt.writer import open_own, write_cell
 from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Cached, Done, Failed, Line, Note, Progress, Retry
 
@@ -71,7 +72,7 @@ def _append(log: str, marks: str, text: str) -> None:
             os.write(descriptor, text.encode("utf-8", "replace"))
         finally:
             os.close(descriptor)
-        with open(marks, "a", encoding="ascii") as file:
+        with os.fdopen(open_own(marks, os.O_WRONLY | os.O_APPEND), "a", encoding="ascii") as file:
             file.write(f"{time.time():.3f} {size_of(log)}\n")
     except OSError as error:
         sys.stderr.write(f"ffdl-controller: {error}\n")

@@ -10,8 +10,9 @@ import subprocess
 from dataclasses import dataclass
 from typing import Callable, Dict, Optional, Tuple, Union
 
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
+from ffdl_batch.attempt.writer import open_own, write_text
 from ffdl_batch.controller.learner.orphans import MARK
-from ffdl_batch.controller.machine.files import write_text
 from ffdl_batch.controller.machine.location import starter_argv
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.image_task import ImageTask, encode_image_task
@@ -109,7 +110,7 @@ def _run(
 ) -> "Tuple[int, Optional[Union[Done, Failed]]]":
     """Its status and its last word."""
     env: Dict[str, str] = {**os.environ, MARK: program.mark}
-    with open(os.path.join(directory, ERRORS), "wb") as errors:
+    with os.fdopen(open_own(os.path.join(directory, ERRORS), os.O_WRONLY | os.O_TRUNC), "wb") as errors:
         process = subprocess.Popen(
             argv,
             env=env,
@@ -176,9 +177,9 @@ def _failure(status: int, last: "Optional[Union[Done, Failed]]", call: _Call) ->
 def _said(directory: str) -> str:
     """The last line of what the program said on standard error, of an interpreter that is not there for one."""
     try:
-        with open(os.path.join(directory, ERRORS), "rb") as file:
+        with open_regular(os.path.join(directory, ERRORS)) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
-            lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    except OSError:
+            lines = file.read(SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
+    except (OSError, DamagedFile):
         return ""
     return lines[-1].strip() if lines else ""

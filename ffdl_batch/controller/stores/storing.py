@@ -7,8 +7,8 @@ import sys
 from functools import partial
 from typing import Callable, List, Optional, Sequence
 
+from ffdl_batch.attempt.writer import touch
 from ffdl_batch.controller.machine.directories import Directories
-from ffdl_batch.controller.machine.files import touch
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.measured import show_metrics
 from ffdl_batch.controller.stores.model import copy_archive

@@ -12,6 +12,8 @@ import stat
 from dataclasses import dataclass
 from typing import Callable, List
 
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.attempt.writer import NEW
 from ffdl_batch.controller.machine.directories import (
     Directories,
     Gone,
@@ -21,7 +23,6 @@ from ffdl_batch.controller.machine.directories import (
     status_of,
     walk,
 )
-from ffdl_batch.controller.machine.files import NEW, open_found
 
 CHUNK_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".ffdl-tmp"
@@ -156,8 +157,8 @@ def _hard_link(name: str, pair: _Pair) -> bool:
 
 def _copy_file(name: str, pair: _Pair) -> None:
     try:
-        reader = open_found(name, dir_fd=pair.source)
-    except FileNotFoundError as error:
+        reader = open_regular(name, dir_fd=pair.source)
+    except NO_FILE as error:
         raise Gone(name) from error
     except OSError as error:
         error.filename = os.path.join(pair.source_path, name)

@@ -16,13 +16,13 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
+from ffdl_batch.attempt.writer import touch, write_cell
 from ffdl_batch.controller.head.claim import claim_attempt
 from ffdl_batch.controller.head.continuing import Chain
 from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER, read_final
 from ffdl_batch.controller.head.outcome import Conclusion, exit_status, may_run_again
 from ffdl_batch.controller.head.pay import pay
 from ffdl_batch.controller.head.waiting import earlier_attempts, tell_newer
-from ffdl_batch.controller.machine.files import touch, write_cell
 from ffdl_batch.controller.record.control import CANCEL, HALT, read_control
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.stores.storing import store_results

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.reader import DamagedFile, open_regular, read_head, read_object, read_whole
+from ffdl_batch.attempt.reader import (
+    DamagedFile,
+    find_object,
+    find_text,
+    open_regular,
+    read_head,
+    read_object,
+    read_whole,
+    size_of,
+)
 from tests.planted_files import NO_FILES, NO_JSON
 
 
@@ -76,7 +85,7 @@ def test_reader_follows_links_above_the_directory_that_it_is_given(tmp_path: Pat
 
 
 def test_reader_refuses_path_outside_its_directory(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not in the subpath"):
+    with pytest.raises(ValueError, match="/etc/passwd is not in"):
         open_regular("/etc/passwd", below=str(tmp_path))
 
 
@@ -87,3 +96,35 @@ def test_reader_refuses_file_of_another_user(tmp_path: Path) -> None:
     os.chown(path, 12345, -1)
     with pytest.raises(DamagedFile, match="belongs to uid 12345"):
         read_object(str(path), below=str(tmp_path))
+
+
+def test_reader_reopens_file_blocking_if_it_has_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log").write_text("x", encoding="utf-8")
+    real, asked = os.open, []
+
+    def refuse(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        asked.append(bool(flags & os.O_NONBLOCK))
+        if flags & os.O_NONBLOCK:
+            raise BlockingIOError(11, "leased", path)
+        return real(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert find_text(str(tmp_path / "log")) == "x"
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("kind", [*NO_FILES, *NO_JSON])
+def test_finders_take_damaged_file_for_missing_one(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "cell.json"
+    {**NO_FILES, **NO_JSON}[kind](path)
+    assert find_object(str(path)) == {}
+    if kind in NO_FILES:
+        assert (find_text(str(path)), size_of(str(path))) == ("", 0)
+
+
+def test_finders_return_content_and_nothing_if_file_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "cell.json"
+    path.write_bytes(b'{"a":1}\xff')
+    assert (find_text(str(path), 8), find_text(str(path), 3), size_of(str(path))) == ('{"a":1}\ufffd', '{"a', 8)
+    for missing in (tmp_path / "none", path / "below"):
+        assert (find_object(str(missing)), find_text(str(missing)), size_of(str(missing))) == ({}, "", 0)

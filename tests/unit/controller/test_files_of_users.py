@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.controller.machine.files import make_private, read_cell, write_cell
+from ffdl_batch.attempt.reader import read_object
+from ffdl_batch.attempt.writer import make_private, write_cell
 from ffdl_batch.controller.record.log_tail import LINE_CHARACTERS, last_lines, tail
 from ffdl_batch.controller.stores import model
 from ffdl_batch.controller.stores.model import ModelRefused, unpack
@@ -92,13 +93,10 @@ def test_copy_tree_copies_tree_and_updates_it_on_second_pass(tmp_path: Path, lin
     assert sorted(p.name for p in target.iterdir()) == ["a", "empty", "link", "new"]
 
 
-def test_read_cell_returns_written_value_or_none_if_absent_or_empty(tmp_path: Path) -> None:
+def test_write_cell_replaces_file_by_json_with_its_format(tmp_path: Path) -> None:
     path = str(tmp_path / "cell")
-    assert read_cell(path) is None
-    Path(path).write_text("")
-    assert read_cell(path) is None
     write_cell(path, {"a": "ü"})
-    assert read_cell(path) == {"a": "ü", "format": FORMAT}
+    assert read_object(path) == {"a": "ü", "format": FORMAT}
     assert [p.name for p in tmp_path.iterdir()] == ["cell"]
 
 

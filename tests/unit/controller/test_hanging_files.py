@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt import writer as files
 from ffdl_batch.controller.head import claim as claiming
 from ffdl_batch.controller.head.claim import claim_attempt
 from ffdl_batch.controller.machine import complaints as complaints_module
-from ffdl_batch.controller.machine import files
 from ffdl_batch.controller.machine.complaints import MOST_WAITING, Complaints
 from ffdl_batch.controller.machine.handover import Full, Hand
 from ffdl_batch.controller.machine.patience import patiently

@@ -232,11 +232,11 @@ def test_journal_continues_after_last_complete_line(tmp_path: Path) -> None:
 
 
 def test_journal_keeps_events_until_write_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "later" / "head.jsonl"
+    path = tmp_path / "later" / "events" / "head.jsonl"
     journal = Journal(str(path), "head")
     journal.append(K.STARTED, host="a")
     assert "tried again" in capsys.readouterr().err
-    path.parent.mkdir()
+    path.parent.parent.mkdir()
     journal.append(K.FINAL, outcome="failed")
     assert [e.seq for e in decode_events(path.read_text())] == [1, 2]
 

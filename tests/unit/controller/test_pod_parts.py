@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.writer import write_cell
 from ffdl_batch.controller.learner.seat import Seat
-from ffdl_batch.controller.machine.files import write_cell
 from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.controller.pod.last_word import MOST_BYTES, last_word
 from ffdl_batch.controller.pod.printed import MISSES, Printed

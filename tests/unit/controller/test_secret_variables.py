@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.writer import make_private
 from ffdl_batch.controller.head.forgetting import forget_attempt, forget_template, remove
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
-from ffdl_batch.controller.machine.files import make_private
 from ffdl_batch.controller.node import seats as seats_module
 from ffdl_batch.controller.node.seats import Seats
 from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt import writer as files
 from ffdl_batch.controller.checkpointing.checkpoints import Inventory, take_inventory
 from ffdl_batch.controller.gang.launch_agent import MAIL, install
-from ffdl_batch.controller.machine import files
 from ffdl_batch.controller.machine.directories import KEPT, make_below, status_of
 from ffdl_batch.controller.stores.model import unpack
 from ffdl_batch.controller.stores.storing import store_logs

@@ -104,7 +104,7 @@ def test_copy_tree_names_path_in_errors(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "not permitted", "file")
 
-    monkeypatch.setattr("ffdl_batch.controller.stores.trees.open_found", refuse)
+    monkeypatch.setattr("ffdl_batch.controller.stores.trees.open_regular", refuse)
     with pytest.raises(PermissionError, match=f"'{source}/sub/file'$"):
         copy_tree(str(source), str(tmp_path / "other"))
     (tmp_path / "third").mkdir()

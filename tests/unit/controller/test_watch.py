@@ -18,7 +18,8 @@ from tests.unit.controller.rig import launch_file, refusal
 
 @pytest.fixture(name="watch")
 def made(tmp_path: Path) -> Watch:
-    (tmp_path / "attempt" / "events").mkdir(parents=True)
+    for name in ("events", "state"):
+        (tmp_path / "attempt" / name).mkdir(parents=True)
     return Watch(launch_file(str(tmp_path / "attempt"), attempt=2, limits=Limits(fence_s=5.0)), 0, [1])
 
 

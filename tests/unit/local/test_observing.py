@@ -15,7 +15,19 @@ from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_local.observing import observe_attempt
-from ffdl_local.records import EXIT, LOCK, STARTED, STATE, boot_id, local_directory, process_stat
+from ffdl_local.records import (
+    EXIT,
+    LOCK,
+    STARTED,
+    STATE,
+    boot_id,
+    is_held,
+    local_directory,
+    process_stat,
+    read_record,
+    write_record,
+)
+from tests.planted_files import NO_FILES, NO_JSON, replace
 
 HOST = "here"
 
@@ -165,3 +177,42 @@ def test_process_stat_returns_parent_and_start_time_of_live_process() -> None:
     stat = process_stat(os.getpid())
     assert stat is not None and stat[1] == os.getppid() and stat[2] > 0
     assert process_stat(2**22 + 1) is None
+
+
+@pytest.mark.parametrize("kind", [*NO_FILES, *NO_JSON])
+@pytest.mark.parametrize("name", [STARTED, STATE, EXIT, LOCK, "final.json", "events/node-0.jsonl", ""])
+def test_local_observe_ends_attempt_with_damaged_file(tmp_path: Path, name: str, kind: str) -> None:
+    found = attempt(tmp_path, started={"host": HOST, "pid": 1}, state={"phase": "running", "head": "x", "at": 2.0})
+    Path(found.claim).mkdir()
+    damaged = Path(found.path, name) if "/" in name or name == "final.json" else local_directory(found.path) / name
+    replace(damaged, {**NO_FILES, **NO_JSON}[kind])
+    seen = observe_attempt(found, HOST)
+    assert seen is not None
+    assert (seen.phase, seen.end) == (Phase.ENDED, EndCause.NODE_FAIL)
+
+
+def test_local_observe_shows_running_attempt_whose_lock_was_removed(tmp_path: Path) -> None:
+    stat = process_stat(os.getpid())
+    assert stat is not None
+    started = {"host": HOST, "pid": os.getpid(), "start_ticks": stat[2], "boot_id": boot_id()}
+    seen = observe_attempt(attempt(tmp_path, started=started, state={"phase": "running"}), HOST)
+    assert seen is not None
+    assert seen.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("status", [10**12, -(10**12), "0", None, True])
+def test_local_observe_ignores_exit_status_out_of_range(tmp_path: Path, status: object) -> None:
+    seen = observe_attempt(attempt(tmp_path, started={"host": HOST}, exit={"status": status, "at": 10**15}), HOST)
+    assert seen is not None
+    assert (seen.exit_signal, seen.ended_at) == (None, None)
+    assert seen.exit_code in (None, 1)
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_local_record_replaces_what_is_in_its_place(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "local" / EXIT
+    for damaged in (path, path.parent):
+        replace(damaged, NO_FILES[kind])
+        assert not is_held(path)
+        write_record(path, {"status": 0})
+        assert read_record(path) == {"status": 0}

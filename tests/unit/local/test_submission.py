@@ -68,7 +68,7 @@ def test_local_submit_reports_cause_in_one_line_if_supervisor_exits_at_once(
     with pytest.raises(SubmissionUncertain) as caught:
         create({}, AdapterContext(str(tmp_path), "ada", os.getuid())).submit(planned)
     said = str(caught.value)
-    assert said.startswith("the job's supervisor ended at once: ") and said.endswith(cause), said
+    assert said.startswith("the job's supervisor ended at once: ") and cause in said.splitlines()[-1], said
     assert "Traceback" not in said and 'File "' not in said and "\n" not in said, said
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.files import write_cell
+from ffdl_batch.attempt.writer import write_cell
 from ffdl_batch.controller.machine.processes import identity
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome

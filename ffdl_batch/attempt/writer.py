@@ -1,7 +1,8 @@
-"""Files that other nodes read: cells by atomic rename, everything fsync'ed.
+"""Writes files that other nodes read: cells by atomic rename, everything fsync'ed.
 
-Learners write in some of the directories, from within their containers. What they plant there in the place of a file or
-directory of ours, a link, a pipe or a socket, is neither followed nor waited for.
+Learners write in some of the directories, from within their containers. If they put a link, a pipe, a socket or a
+directory in the place of a file of ours, it is replaced: never followed, waited for or emptied. What learners may have
+written is read by :mod:`ffdl_batch.attempt.reader` alone.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import errno
 import json
 import os
 import stat
-from typing import Any, BinaryIO, Dict, Optional
+from typing import Any, Dict, Optional
 
 from ffdl_batch.domain.formats import FORMAT
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TRIES = 3
 """How often what is planted is removed: whoever plants faster has the error."""
-SMALL_BYTES = 64 * 1024
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of a file that is not there yet."""
 
@@ -37,13 +37,37 @@ def write_text(path: str, text: str, mode: int = 0o600) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _put(temporary, path)
     except OSError as error:
         error.filename = path  # write(2) and fsync(2) name none
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     sync_directory(os.path.dirname(path))
+
+
+def _put(temporary: str, path: str) -> None:
+    try:
+        os.replace(temporary, path)
+    except IsADirectoryError:
+        move_aside(path)
+        os.replace(temporary, path)
+
+
+def move_aside(path: str, *, dir_fd: Optional[int] = None) -> None:
+    """Rename what is in the place of a file or directory of ours: it is the user's. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, f"{path}.replaced-{os.urandom(4).hex()}", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+
+def remove(path: str) -> None:
+    """Remove a file, or whatever is in its place. Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        move_aside(path)
 
 
 def rewrite_text(path: str, text: str) -> None:
@@ -53,18 +77,11 @@ def rewrite_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def read_cell(path: str) -> Optional[Dict[str, Any]]:
-    """The JSON object in `path`; None where there is none or it is still empty. Raises OSError but for ENOENT."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            body = json.loads(file.read() or "null")
-    except (FileNotFoundError, ValueError):
-        return None
-    return body if isinstance(body, dict) else None
-
-
 def read_text(path: str) -> str:
-    """The whole text of `path`; "" where there is none."""
+    """Return the whole text of a file that no learner or user can write, and "" if it is missing. Follows links.
+
+    Raises OSError.
+    """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -72,43 +89,17 @@ def read_text(path: str) -> str:
         return ""
 
 
-def open_found(path: str, *, dir_fd: Optional[int] = None) -> BinaryIO:
-    """Open for reading what may be a learner's doing. Raises FileNotFoundError also where it is no regular file."""
-    try:
-        descriptor = open_at_once(path, os.O_RDONLY, dir_fd=dir_fd)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-    else:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return os.fdopen(descriptor, "rb")
-        os.close(descriptor)
-    raise FileNotFoundError(errno.ENOENT, "is no regular file", path)
-
-
-def read_found(path: str) -> str:
-    """The text of `path` where learners write, as far as SMALL_BYTES go; "" where there is no such file."""
-    try:
-        with open_found(path) as file:
-            return file.read(SMALL_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
-
-
-def size_of(path: str) -> int:
-    """Of a regular file; 0 where there is none."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
-
-
 def open_own(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] = None) -> int:
-    """A descriptor of the regular file `path`, made where there is none, in the place of what was planted."""
+    """Return a descriptor of the regular file `path`; create it if it does not exist or is no regular file.
+
+    Raises OSError.
+    """
     for _ in range(TRIES):
         try:
             descriptor = open_at_once(path, flags | os.O_CREAT, mode, dir_fd=dir_fd)
+        except IsADirectoryError:
+            move_aside(path, dir_fd=dir_fd)
+            continue
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENXIO):
                 raise
@@ -147,6 +138,15 @@ def make_directory(path: str, mode: int = 0o777, *, dir_fd: Optional[int] = None
         else:
             return
     raise OSError(errno.ELOOP, "is no directory", path)
+
+
+def restore_directory(path: str) -> None:
+    """Make a directory of ours, also if something else is in its place. Raises OSError."""
+    try:
+        make_directory(path)
+    except FileExistsError:
+        move_aside(path)
+        make_directory(path)
 
 
 def sync_directory(path: str) -> None:
