@@ -35,7 +35,7 @@ class Command:
     text: str
     lines: int
     continued: Sequence[int]
-    """The lines that continue the line before."""
+    """The lines that continue the line before, with blank lines between them."""
     stray: Sequence[int]
     """The lines that start with a dash and continue no line: to bash they are commands of their own."""
     runs: bool
@@ -52,7 +52,8 @@ def read_command(written: str) -> Command:
     scan = _Scan(text)
     parts = (text[start:end] for start, end in zip([0, *scan.joined], [*scan.joined, None], strict=True))
     lines = text.rstrip().count("\n") + 1
-    return Command(" \\".join(parts), lines, scan.continued, scan.stray, scan.runs, scan.folded)
+    continued = [text.count("\n", 0, at) + 2 for at in scan.joined]
+    return Command(" \\".join(parts), lines, continued, scan.stray, scan.runs, scan.folded)
 
 
 class _Scan:
@@ -60,7 +61,6 @@ class _Scan:
 
     def __init__(self, text: str) -> None:
         self.joined: list[int] = []
-        self.continued: list[int] = []
         self.stray: list[int] = []
         self.runs = self.folded = False
         self._text, self._at = text, 0
@@ -164,9 +164,7 @@ class _Scan:
         top = self._open[-1] if self._open else ""
         if top == _ARRAY or (top not in _SUBSHELLS and _CASE_PATTERN.match(self._text, self._at)):
             return
-        line = self._text.count("\n", 0, self._at) + 1
         if not indent[1] or self._last in ("", "comment", "document"):
-            self.stray.append(line)
+            self.stray.append(self._text.count("\n", 0, self._at) + 1)
         else:
             self.joined += [at for at in range(newline, self._at) if self._text[at] == "\n"]
-            self.continued.append(line)

@@ -113,8 +113,8 @@ def test_read_command_changes_text_only_before_continuation_lines(written: str) 
     before, after = written.rstrip("\n").split("\n"), command.text.rstrip("\n").split("\n")
     changed = [number for number, pair in enumerate(zip(before, after, strict=True), 1) if pair[0] != pair[1]]
     assert all(after[number - 1] == f"{before[number - 1]} \\" for number in changed)
-    assert bool(changed) == bool(command.continued)
-    assert all(before[number - 1].lstrip().startswith("-") for number in [*command.continued, *command.stray])
+    assert command.continued == [number + 1 for number in changed]
+    assert all(before[number - 1].lstrip().startswith("-") for number in command.stray)
     assert read_command(command.text).text == command.text
 
 
@@ -148,9 +148,9 @@ def test_manifest_command_keeps_line_breaks_of_every_yaml_form(written: str, tex
             "this is one command: lines 2-3 continue line 1 (counted from the first line of the command)",
         ),
         (
-            "a\nb\n  -c\nd\n  -e",
-            "these 5 lines run as a script; FfDL replaced the line breaks with blanks; "
-            "line 3 continues line 2, line 5 continues line 4 (counted from the first line of the command)",
+            "a\nb\n  -c\nd\n\n  -e",
+            "these 6 lines run as a script; FfDL replaced the line breaks with blanks; "
+            "line 3 continues line 2, lines 5-6 continue line 4 (counted from the first line of the command)",
         ),
     ],
 )
@@ -173,6 +173,22 @@ def test_dash_that_continues_no_line_is_warning(command: str, lines: str) -> Non
         f"m.yml:6:12: warning: framework.command: {lines} no line, so bash takes the dash for the beginning of a "
         "command (end the line before with a backslash, or indent the dash; no comment may be between the lines)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "warned"),
+    [
+        (">\n    a \\\n    --x", True),
+        ("a \\\n    --x", True),
+        ("|\n    a \\\n    --x", False),
+        ("a b\\ -\\ c '\\ '", False),
+    ],
+)
+def test_backslash_before_folded_line_break_is_warning(command: str, warned: bool) -> None:
+    text = f"name: x\nframework:\n  name: n\n  version: v\n  command: {command}\n"
+    message = "YAML replaced a line break after a backslash with a blank, so bash passes that blank to the program"
+    cure = "(write `command: |`, or delete the backslashes)"
+    assert warnings(parse(text)) == ([f"m.yml:5:12: warning: framework.command: {message} {cure}"] if warned else [])
 
 
 ROLES = (
