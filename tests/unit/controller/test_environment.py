@@ -23,6 +23,7 @@ from ffdl_batch.controller.learner.environment import (
     read_user_environment,
 )
 from ffdl_batch.domain.launch import EXPORTS_VARIABLE
+from ffdl_batch.manifest.models import MAX_COMMAND_BYTES
 
 READ_BACK = (
     f'set -a; . "$1"; set +a; eval "${{{EXPORTS_VARIABLE}-}}"; unset {EXPORTS_VARIABLE}; exec "$2" -I -S -c "$3"'
@@ -69,6 +70,13 @@ def test_environment_file_preserves_shell_special_characters() -> None:
     variables = {f"V_{i}": text for i, text in enumerate(nasty)}
     found = through_bash(variables)
     assert {name: found[name] for name in variables} == variables
+
+
+def test_environment_with_longest_command_can_start_process(tmp_path: Path) -> None:
+    line = 'echo "{\\"a\\": [$A, $((1 + 1))]}" | jq ".[]|{(.b)}" >"$X" && [ ! -e "$Y" ] \\\n'
+    path = tmp_path / "env"
+    path.write_text(file_text({"TRAINING_COMMAND": (line * 1000)[: MAX_COMMAND_BYTES - 1]}))
+    subprocess.run(["bash", "-c", 'set -a; . "$1"; exec true', "bash", str(path)], check=True)
 
 
 def test_environment_file_encodes_values_that_apptainer_would_alter() -> None:
