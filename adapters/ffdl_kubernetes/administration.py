@@ -34,9 +34,9 @@ class Administration:
         """See the port."""
         return tenancy.permissions_of(tenant)
 
-    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool) -> Sequence[TenantStep]:
+    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool, remove: bool) -> Sequence[TenantStep]:
         """See the port."""
-        return tenancy.create_tenant(tenant, self._settings, adopt=adopt, update=update)
+        return tenancy.create_tenant(tenant, self._settings, tenancy.Manner(adopt=adopt, update=update, remove=remove))
 
     def advise(self, tenant: Tenant) -> Mapping[str, str]:
         """See the port."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
@@ -38,14 +38,24 @@ def permissions_of(tenant: Tenant) -> list[Plain]:
     return list(permission_objects(tenant))
 
 
-def create_tenant(tenant: Tenant, settings: KubernetesSettings, *, adopt: bool, update: bool) -> Sequence[TenantStep]:
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What :meth:`ffdl_batch.ports.tenancy.KeepsTenants.create_tenant` may do to existing objects."""
+
+    adopt: bool = False
+    update: bool = False
+    remove: bool = False
+
+
+def create_tenant(tenant: Tenant, settings: KubernetesSettings, manner: Manner = Manner()) -> Sequence[TenantStep]:
     """See :class:`ffdl_batch.ports.tenancy.KeepsTenants`."""
     objects = objects_of(tenant, settings)
     client = ClusterClient(replace(settings, namespace=tenant.namespace))
+    of_namespace = replace(manner, update=manner.update or manner.adopt)
     try:
-        made = [_make(client, one, adopt=adopt, update=update or (adopt and at == 0)) for at, one in enumerate(objects)]
+        made = [_make(client, one, manner if at else of_namespace) for at, one in enumerate(objects)]
         if tenant.nodes and (subjects := _those_there(client, objects)):
-            made.append(_make(client, node_binding(tenant.namespace, subjects), adopt=adopt, update=update))
+            made.append(_make(client, node_binding(tenant.namespace, subjects), manner))
         return made
     finally:
         client.close()
@@ -61,7 +71,7 @@ def _those_there(client: ClusterClient, objects: Sequence[Plain]) -> Sequence[Pl
         raise _explain(refused, f"RoleBinding {ROLE}") from refused
 
 
-def _make(client: ClusterClient, wanted: Plain, *, adopt: bool, update: bool) -> TenantStep:
+def _make(client: ClusterClient, wanted: Plain, manner: Manner) -> TenantStep:
     kind, name = str(wanted["kind"]), str(wanted["metadata"]["name"])
     about = f"{kind} {name}"
     try:
@@ -72,20 +82,35 @@ def _make(client: ClusterClient, wanted: Plain, *, adopt: bool, update: bool) ->
                 return TenantStep(about, Done.MADE)
         if found["metadata"].get("deletionTimestamp"):
             raise SchedulerUnreachable(f"{about} is being deleted; try again when it is gone")
-        if (found["metadata"].get("labels") or {}).get(MANAGER_LABEL) != MANAGER and not adopt:
+        if (found["metadata"].get("labels") or {}).get(MANAGER_LABEL) != MANAGER and not manner.adopt:
             raise NotOurs(
                 f"{about} is there, and not ours: it has no label {MANAGER_LABEL}={MANAGER}. Nothing was changed; "
                 "--adopt makes it ours"
             )
+        if not manner.remove:
+            wanted = added(found, wanted)
         differing = "; ".join(differences(found, wanted))
         if not differing:
             return TenantStep(about, Done.SAME)
-        if not update:
+        if not manner.update:
             return TenantStep(about, Done.DIFFERS, differing)
         client.replace(_updated(found, wanted))
     except Refused as refused:
         raise _explain(refused, about) from refused
     return TenantStep(about, Done.CHANGED, differing)
+
+
+def added(found: Plain, wanted: Plain) -> Plain:
+    """Return `wanted` with the rules, subjects and limits of a quota that only `found` has."""
+    both = dict(wanted)
+    for part in ("rules", "subjects"):
+        if part in wanted:
+            there = found.get(part) or []
+            both[part] = [*there, *(one for one in wanted[part] if one not in there)]
+    if "hard" in (wanted.get("spec") or {}):
+        limits = {**((found.get("spec") or {}).get("hard") or {}), **wanted["spec"]["hard"]}
+        both["spec"] = {**wanted["spec"], "hard": limits}
+    return both
 
 
 def differences(found: Plain, wanted: Plain) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ import click
 
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import json_text
 
 if TYPE_CHECKING:
     from ffdl_batch.ports.tenancy import KeepsTenants, Tenant
@@ -58,15 +58,17 @@ def tenant() -> None:
 @_with_who
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the room.")
 @click.option("--adopt", is_flag=True, help="Also where a room of that name is there and not ours.")
-@click.option("--update", is_flag=True, help="Change what is there and differs.")
+@click.option("--update", is_flag=True, help="Change what differs, and add what is missing.")
+@click.option("--remove", is_flag=True, help="Remove what is not named: limits, users, permissions (with --update).")
 @click.option("--print", "as_yaml", is_flag=True, help="Print YAML, and ask no cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def create(name: str, *, backend: str, adopt: bool, update: bool, as_yaml: bool, as_json: bool, **wish: Any) -> int:
+def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **wish: Any) -> int:
     """Make a room for the tenant NAME: on Kubernetes a namespace of the Pod Security level restricted, a quota, limits
     of containers, a network policy that denies all, a service account without a token, and the role of daemons.
 
-    What is there and as wanted stays. What is there and differs is told and left alone, unless --update is given. A
-    room that is not ours is touched with --adopt alone.
+    Existing objects stay as they are. What differs is reported, and changed with --update. Limits, users and
+    permissions that you do not name stay, unless --remove is given, too. A namespace that is not ours is touched only
+    with --adopt.
 
     Exit code 0: all is there as wanted; 1: something differs, or the room is not ours; 2: NAME or an amount is none;
     69: the backend has no tenants, or what the cluster is asked with (a kubeconfig) is not there; 75: the cluster does
@@ -78,11 +80,12 @@ def create(name: str, *, backend: str, adopt: bool, update: bool, as_yaml: bool,
     if as_yaml:
         _print_yaml(_asked(lambda: keeper.tenant_objects(wanted)))
         return ExitCode.OK
-    steps = _asked(lambda: keeper.create_tenant(wanted, adopt=adopt, update=update))
+    manner = {word: wish[word] for word in ("adopt", "update", "remove")}
+    steps = _asked(lambda: keeper.create_tenant(wanted, **manner))
     advice = keeper.advise(wanted)
     if as_json:
         rows = [asdict(step) for step in steps]
-        click.echo(json.dumps({"schema": 1, "tenant": name, "steps": rows, "settings": dict(advice)}, indent=2))
+        click.echo(json_text({"schema": 1, "tenant": name, "steps": rows, "settings": dict(advice)}, indent=2))
     else:
         for step in steps:
             click.echo(f"{step.done:<8} {step.about}{': ' if step.text else ''}{step.text}")

@@ -71,9 +71,9 @@ class KeepsTenants(Protocol):
         """Of these, what gives a daemon all that it needs, and no more. Raises InvalidRequest."""
         ...
 
-    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool) -> Sequence[TenantStep]:
-        """Make what is missing. `adopt`: also in a room that is there and not ours. `update`: bring what differs to
-        what is wanted, which is left alone otherwise.
+    def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool, remove: bool) -> Sequence[TenantStep]:
+        """Create what is missing. `adopt`: also in a room that is there and not ours. `update`: change what differs,
+        which is left alone otherwise. `remove`: what the tenant has beyond `tenant` differs, too.
 
         Raises InvalidRequest, SchedulerUnreachable, NotPermitted, NotOurs.
         """

@@ -21,7 +21,7 @@ from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.room import look
 from ffdl_kubernetes.settings import read_settings
-from ffdl_kubernetes.tenancy import create_tenant
+from ffdl_kubernetes.tenancy import Manner, create_tenant
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
@@ -182,14 +182,14 @@ def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(sit
     name = "team-b"
     user = site.k8s.kubeconfig_of("bob")
     whole = read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": name})
-    create_tenant(Tenant(name, users=("bob",)), whole, adopt=False, update=False)
+    create_tenant(Tenant(name, users=("bob",)), whole)
     site.settings |= {"kubeconfig": str(user), "namespace": name, "service_account": "ffdl-batch-learner"}
     site.scheduler = site.start()
     blind = explained(site, None)
     assert not blind.rooms and foretold(site, V100) is None
     (lack,) = blind.lacks
     assert "nodes" in lack and f"ffdl-admin tenant create {name} --nodes --update" in lack
-    steps = create_tenant(Tenant(name, nodes=True), whole, adopt=False, update=True)
+    steps = create_tenant(Tenant(name, nodes=True), whole, Manner(update=True))
     assert [step.about for step in steps][-2:] == [
         "ClusterRole ffdl-batch-nodes", f"ClusterRoleBinding ffdl-batch-nodes-{name}"
     ]  # fmt: skip
@@ -201,10 +201,8 @@ def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(sit
 
 
 def test_kubernetes_explanation_counts_gpus_when_pods_cannot_be_listed(site: Site) -> None:
-    create_tenant(
-        Tenant("team-c", users=("carl",)),
-        read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": "team-c"}), adopt=False, update=False,
-    )  # fmt: skip
+    cluster = read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": "team-c"})
+    create_tenant(Tenant("team-c", users=("carl",)), cluster)
     site.k8s.grant("carl", [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}], everywhere=True)
     site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("carl")), "namespace": "team-c"}
     site.scheduler = site.start()

@@ -54,7 +54,7 @@ class Room:
 
     def make(self) -> list[TenantStep]:
         """The tenant, as `ffdl-admin tenant create` makes it, and the daemon's service account."""
-        steps = create_tenant(self.tenant, read_settings({}), adopt=False, update=False)
+        steps = create_tenant(self.tenant, read_settings({}))
         account: dict[str, Any] = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": DAEMON}}
         self.admin.create(account)
         return list(steps)

@@ -86,18 +86,22 @@ def test_tenant_create_makes_objects_and_is_idempotent(desk: Desk) -> None:
 
 def test_tenant_create_changes_differing_quota_only_with_update(desk: Desk) -> None:
     desk.run("create", "team-a", "--gpus", "8", "--cpus", "4")
-    code, out, err = desk.run("create", "team-a", "--gpus", "16")
+    code, out, err = desk.run("create", "team-a", "--gpus", "16", "--remove")
     differing = next(line for line in out.splitlines() if "ResourceQuota" in line)
     assert code == 1 and differing.startswith("differs  ResourceQuota ffdl-batch-daemon: ")
     assert "requests.cpu is 4, wanted not limited" in differing
     assert "requests.nvidia.com/gpu is 8, wanted 16" in differing and "--update changes it" in err
     found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
     assert found is not None and found["spec"]["hard"]["requests.nvidia.com/gpu"] == "8"
-    code, out, _ = desk.run("create", "team-a", "--gpus", "16", "--update", "--json")
-    steps = {one["about"].split()[0]: one["done"] for one in json.loads(out)["steps"]}
-    assert code == 0 and steps["ResourceQuota"] == "changed" and steps["Namespace"] == "same"
-    found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
-    assert found is not None and found["spec"]["hard"] == {"requests.nvidia.com/gpu": "16"}
+    for words, hard in (
+        ((), {"requests.nvidia.com/gpu": "16", "requests.cpu": "4"}),
+        (("--remove",), {"requests.nvidia.com/gpu": "16"}),
+    ):
+        code, out, _ = desk.run("create", "team-a", "--gpus", "16", *words, "--update", "--json")
+        steps = {one["about"].split()[0]: one["done"] for one in json.loads(out)["steps"]}
+        assert code == 0 and steps["ResourceQuota"] == "changed" and steps["Namespace"] == "same"
+        found = desk.client("team-a").get("ResourceQuota", "ffdl-batch-daemon")
+        assert found is not None and found["spec"]["hard"] == hard
 
 
 def test_tenant_create_changes_foreign_namespace_only_with_adopt(desk: Desk) -> None:
@@ -163,17 +167,30 @@ def test_tenant_create_print_writes_same_objects_without_cluster(desk: Desk) -> 
     assert code == 0 and [one["kind"] for one in yaml.safe_load_all(out)] == ["Role", "RoleBinding"]
 
 
-def test_tenant_create_update_changes_only_role_for_debugging(desk: Desk) -> None:
+def test_tenant_create_update_adds_debugging_and_removes_it_only_if_told(desk: Desk) -> None:
     assert desk.run("create", "team-a", *WISH)[0] == 0
     client, kinds = desk.client("team-a"), ("ResourceQuota", "RoleBinding")
     before = {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds}
-    for words, has in ((("--debugging",), True), ((), False)):
+    for words, changes, has in (
+        (("--debugging",), True, True),
+        (("--nodes",), False, True),
+        ((), False, True),
+        (("--remove",), True, False),
+    ):
         code, said, _ = desk.run("create", "team-a", *words, "--update")
-        assert (code, "changed  Role ffdl-batch-daemon" in said) == (0, True), said
+        assert (code, "changed  Role ffdl-batch-daemon" in said) == (0, changes), said
         role = client.get("Role", "ffdl-batch-daemon")
         assert role is not None
         assert (["pods/exec"] in [rule["resources"] for rule in role["rules"]]) == has
         assert {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds} == before
+
+
+def test_tenant_create_update_adds_member_and_removes_others_only_if_told(desk: Desk) -> None:
+    desk.run("create", "team-a", "--user", "ada")
+    for words, names in (((), ["ada", "bob"]), (("--remove",), ["bob"])):
+        code, said, _ = desk.run("create", "team-a", "--user", "bob", *words, "--update")
+        binding = desk.client("team-a").get("RoleBinding", "ffdl-batch-daemon")
+        assert code == 0 and binding is not None and [one["name"] for one in binding["subjects"]] == names, said
 
 
 def test_tenant_create_nodes_binds_existing_members_to_node_role(desk: Desk) -> None:
