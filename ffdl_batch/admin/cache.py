@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 
@@ -11,6 +10,7 @@ import click
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted, size_text
+from ffdl_batch.domain.terminal_text import json_text
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -49,7 +49,7 @@ def trim(as_json: bool) -> int:
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
-        click.echo(json.dumps({"schema": 1, **asdict(done)}))
+        click.echo(json_text({"schema": 1, **asdict(done)}))
     else:
         over = f"; {size_text(done.over)} above the limit are in use" if done.over else ""
         click.echo(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import click
 from ffdl_batch import __version__
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.terminal_text import json_text
 
 if TYPE_CHECKING:
     from ffdl_batch.admin.check import Report
@@ -283,4 +283,4 @@ def _print_faults(report: Report) -> None:
 
 
 def _print_json(**fields: object) -> None:
-    click.echo(json.dumps({"schema": 1, **fields}, ensure_ascii=True))
+    click.echo(json_text({"schema": 1, **fields}))

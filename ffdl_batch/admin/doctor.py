@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 from dataclasses import asdict
@@ -11,6 +10,7 @@ import click
 
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import json_text
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +59,7 @@ def doctor(nodes: str, as_json: bool) -> int:
         raise Stop(ExitCode.UNAVAILABLE, str(error)) from error
     if as_json:
         rows = [asdict(item) for item in items]
-        click.echo(json.dumps({"schema": 1, "backend": name, "items": rows}, indent=2))
+        click.echo(json_text({"schema": 1, "backend": name, "items": rows}, indent=2))
     else:
         for item in items:
             click.echo(f"{item.verdict:<6} {item.about}{': ' if item.text else ''}{item.text}")

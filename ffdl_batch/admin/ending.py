@@ -11,9 +11,9 @@ import click
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scarcity import explain_lack
+from ffdl_batch.output import OutputLost, drop_output, watch_output
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
-_STDOUT = 1
 
 
 class Stop(Exception):
@@ -26,6 +26,7 @@ class Stop(Exception):
 
 def run(command: click.Command, program: str) -> NoReturn:
     """Run a command as the whole process; every way out goes through here."""
+    watch_output()
     sys.exit(_guard(command, program))
 
 
@@ -34,8 +35,11 @@ def _guard(command: click.Command, program: str) -> int:
         code = _invoke(command, program)
         sys.stdout.flush()
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         return _CLOSED_PIPE
+    except OutputLost as lost:
+        drop_output()
+        return _say(program, str(lost), ExitCode.FAILED)
     except Stop as stop:
         return _say(program, str(stop), stop.code)
     except click.ClickException as error:
@@ -44,7 +48,6 @@ def _guard(command: click.Command, program: str) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _say(program, "interrupted", ExitCode.INTERRUPTED)
     except OSError as error:
-        _drop_output()
         return _say(program, str(error), ExitCode.FAILED)
     except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
         return _explain(error, program)
@@ -53,7 +56,7 @@ def _guard(command: click.Command, program: str) -> int:
 
 def _invoke(command: click.Command, program: str) -> object:
     try:
-        return command.main(prog_name=program, standalone_mode=False)
+        return command.main(prog_name=program, standalone_mode=False, color=True)  # the streams show escape sequences
     except Exception as error:
         lack = explain_lack(error)
         if lack and os.environ.get("FFDL_DEBUG") != "1":
@@ -71,13 +74,6 @@ def _explain(error: Exception, program: str) -> int:
 
 
 def _say(program: str, text: str, code: ExitCode) -> int:
-    for line in text.splitlines():
-        click.echo(f"{program}: {line}", err=True)
+    for line in text.rstrip().split("\n") if text else ():
+        click.echo(f"{program}: {line}", err=True, color=True)
     return int(code)
-
-
-def _drop_output() -> None:
-    """Python flushes standard output once more at exit: give what is left somewhere to go."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, _STDOUT)
-    os.close(null)

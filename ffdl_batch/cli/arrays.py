@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import format_time, paint_state, print_line
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -41,7 +40,7 @@ def print_array(array: ArrayView) -> None:
     print_line("Submitted", format_time(array.submitted_at))
     print_line("Directory", array.directory)
     for state, count in array.states.items():
-        click.echo(f"  {paint_state(state, f'{state:<12}')} {count}")
+        echo_styled(f"  {paint_state(state, f'{state:<12}')} {count}")
 
 
 def resumable_jobs(client: Client, ids: Sequence[str]) -> Iterator[str]:

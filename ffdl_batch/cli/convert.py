@@ -16,6 +16,7 @@ from ffdl_batch.cli.outcome import Stop
 from ffdl_batch.cli.present import read_moment
 from ffdl_batch.cli.written_file import check_written, writing
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.spec import JobSpec
@@ -212,7 +213,7 @@ def _bring(source: Source, directory: Path) -> None:
 
 def _write(output: str, text: str) -> None:
     if output == "-":
-        click.echo(text, nl=False)
+        click.echo(text, nl=False, file=data_output())
         return
     with writing(output) as name:
         Path(name).write_text(text, encoding="utf-8")

@@ -3,7 +3,6 @@ accounting, and no daemon."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ import click
 from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.written_file import writing
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -30,7 +31,6 @@ def tell_history(
 ) -> int:  # fmt: skip
     """Ask, judge, and write the report."""
     from ffdl_batch.cli.config import settings_or_stop
-    from ffdl_batch.cli.present import printable
 
     if user and account:
         raise click.UsageError("--user and --account: give one of them")
@@ -41,26 +41,25 @@ def tell_history(
     lines = render(past, places, settings.rates, form, (whose, day))
     if output == "-":
         for line in lines:
-            click.echo(line)
+            click.echo(line, file=data_output())
     else:
         with writing(output) as name:
             Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     _tell_unread(past.unread)
     for odd in (one for place in places for one in place.unread):
-        complain(f"warning: nodes are left out, a row of which cannot be read: {printable(odd.why)}".replace("\n", " "))
+        complain(f"warning: nodes are left out, a row of which cannot be read: {odd.why}".replace("\n", " "))
     return ExitCode.OK
 
 
 def _tell_unread(unread: Sequence[Unread]) -> None:
     """What the report leaves out, on standard error."""
     from ffdl_batch.cli.convert_history_report import unread_sentence
-    from ffdl_batch.cli.present import printable
 
     if not unread:
         return
     complain(f"warning: {unread_sentence(unread)}")
     for one in unread[:_SHOWN]:
-        complain(f"warning: {printable(one.row)}: {printable(one.why)}".replace("\n", " "))
+        complain(f"warning: {one.row}: {one.why}".replace("\n", " "))
     if len(unread) > _SHOWN:
         complain(f"warning: and {len(unread) - _SHOWN} more; --format json names them all")
 
@@ -123,7 +122,7 @@ def render(
     if form == "csv":
         yield from csv_lines(weighed.rows, rates)
     elif form == "json":
-        yield json.dumps(plain_of(weighed, places, rates), ensure_ascii=True)
+        yield json_text(plain_of(weighed, places, rates))
     else:
         document = document_of(weighed, places, rates)
         if form == "html":

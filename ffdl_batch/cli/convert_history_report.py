@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ffdl_batch.cli.present import printable
 from ffdl_batch.cli.report_document import Cell, Column, Document, Section, Table
 from ffdl_batch.cli.report_tables import write_csv
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.past_job import Fit, PastJob, Place, Unread, Verdict, best_fit, judge
 from ffdl_batch.domain.rates import Rates
+from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.domain.views import SCHEMA
 
 Rows = Sequence[tuple[PastJob, Fit]]
@@ -171,7 +171,7 @@ def csv_lines(weighed: Rows, rates: Rates) -> Iterator[str]:
     rows = [_row(job, fit, rates) for job, fit in weighed]
     buffer = io.StringIO()
     write_csv(buffer, _CSV, ([_in_line(row[name]) for name in _CSV] for row in rows))
-    yield from buffer.getvalue().splitlines()
+    yield from buffer.getvalue().removesuffix("\n").split("\n")
 
 
 def _in_line(cell: object) -> object:

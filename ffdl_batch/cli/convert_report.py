@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
+from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.domain.views import SCHEMA
 from ffdl_batch.ports.conversion import Conversion, Fate, Judged, Origin
 
@@ -35,7 +35,7 @@ def as_json(conversion: Conversion, file: str) -> str:
             for one in conversion.judged
         ],
     }  # fmt: skip
-    return json.dumps(document, ensure_ascii=True)
+    return json_text(document)
 
 
 def _line(one: Judged, file: str) -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.outcome import Detached, Stop, complain
-from ffdl_batch.cli.present import format_time, print_json, printable
+from ffdl_batch.cli.present import format_time, print_json
 from ffdl_batch.cli.progress import Meter, say_done
 from ffdl_batch.cli.store_choice import Chosen, StoreWishes, as_source, choose_store, store_options
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Direction, Done, Entry, Line, StoreKind
+from ffdl_batch.domain.terminal_text import printable
 
 if TYPE_CHECKING:
     from ffdl_batch.client.transfers import Move
@@ -122,7 +123,7 @@ def list_(*, source: str | None, wishes: StoreWishes, as_json: bool) -> None:
         else:
             size = str(line.size) if line.size >= 0 else "?"
             when = format_time(line.mtime) if line.mtime else "-"
-            click.echo(f"{size:>14}  {when:<19}  {printable(line.name)}")
+            click.echo(f"{size:>14}  {when:<19}  {printable(line.name, one_line=True)}")
 
     list_store(chosen.access, chosen.prefix, told)
     if not as_json:

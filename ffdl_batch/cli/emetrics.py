@@ -12,8 +12,9 @@ import click
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import detachable
 from ffdl_batch.cli.paging import Page, page_options
-from ffdl_batch.cli.present import print_json, printable
+from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.which_attempt import read_attempt
+from ffdl_batch.domain.terminal_text import printable
 
 if TYPE_CHECKING:
     from ffdl_batch.client.measured import MetricLine
@@ -53,7 +54,7 @@ def _print(line: MetricLine, *, as_json: bool) -> None:
         print_json({"attempt": line.attempt, "learner": line.learner, "record": plain_record(record)})
         return
     places, values = _pairs(record.etimes), _pairs(record.values)
-    click.echo(printable(f"{record.rindex} {record.time_ms} {record.group} [{places}] {values}"))
+    click.echo(printable(f"{record.rindex} {record.time_ms} {record.group} [{places}] {values}", one_line=True))
 
 
 def _pairs(measures: Mapping[str, Measure]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import printable
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.views import JobView
@@ -21,5 +20,5 @@ def report_end(job: JobView, exit_code: int) -> None:
         return
     last = next((line for line in reversed(job.log_tail) if line.strip()), "")
     if last:
-        complain(f"{job.id}: its last line: {printable(last)}")
+        complain(f"{job.id}: its last line: {last}")
     complain(f"{job.id}: the whole output: ffdl logs {job.id}; everything else: ffdl show {job.id}")

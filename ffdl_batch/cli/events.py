@@ -6,8 +6,10 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.outcome import detachable
-from ffdl_batch.cli.present import format_time, paint_state, print_json, printable
+from ffdl_batch.cli.present import format_time, paint_state, print_json
 from ffdl_batch.domain.job_state import Cause
+from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.output import echo_styled
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +27,6 @@ def events(*, job_id: str, follow: bool, after: int, as_json: bool) -> None:
             code = f"{event.error_code} " if event.error_code not in ("", "000") else ""
             is_told = event.cause == Cause.PROGRESS or event.message.startswith(event.cause)
             cause = "" if is_told else f"{event.cause}: "
-            said = printable((cause + code + event.message).removesuffix(": "))
+            said = printable((cause + code + event.message).removesuffix(": "), one_line=True)
             state = paint_state(event.state, f"{event.state:<11}")
-            click.echo(f"{format_time(event.at)}  {state}  {event.attempt}  {said}".rstrip())
+            echo_styled(f"{format_time(event.at)}  {state}  {event.attempt}  {said}".rstrip())

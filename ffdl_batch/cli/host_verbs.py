@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.log_lines import is_terminal, raw_option, terminal_line
 from ffdl_batch.cli.outcome import Stop, complain, detachable
 from ffdl_batch.cli.outpost import Outpost
-from ffdl_batch.cli.present import format_time, print_json, print_line, print_table, printable
+from ffdl_batch.cli.present import format_time, print_json, print_line, print_table
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client.host_jobs import HostJobs
@@ -98,13 +100,14 @@ def _print_job(job_id: str, seen: Observation | None) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("--learner", type=click.IntRange(1), metavar="N", help="Of this learner.")
 @click.option("-n", "--tail", type=click.IntRange(0), metavar="N", help="The last N lines of each learner.")
+@raw_option
 @click.pass_obj
-def logs(outpost: Outpost, job_id: str, follow: bool, learner: int | None, tail: int | None) -> None:
+def logs(outpost: Outpost, job_id: str, follow: bool, learner: int | None, tail: int | None, raw: bool) -> None:
     """The learners' output; of a job that has none, what its script printed."""
     if follow and tail is not None:
         raise click.UsageError("--follow and --tail exclude each other")
     outpost.jobs.directory_of(job_id)
-    reader = _Reader(outpost.jobs, job_id, learner, tail)
+    reader = _Reader(outpost.jobs, job_id, learner, tail, raw=raw)
     with detachable([job_id], f"ffdl --host {outpost.host} logs -f {job_id}"):
         while follow and not _is_over(outpost, job_id):
             reader.read(whole=False)
@@ -112,14 +115,14 @@ def logs(outpost: Outpost, job_id: str, follow: bool, learner: int | None, tail:
         reader.read(whole=True)
     if reader.is_empty:
         for path in outpost.jobs.outputs(job_id):
-            click.echo(_text(_read_all(outpost.jobs, path)), nl=False)
+            echo_styled(_text(_read_all(outpost.jobs, path), colours=raw), nl=False)
 
 
 class _Reader:
     """The logs of a job's learners, each from where it was read to."""
 
-    def __init__(self, jobs: HostJobs, job_id: str, learner: int | None, tail: int | None) -> None:
-        self._jobs, self._job_id, self._learner, self._tail = jobs, job_id, learner, tail
+    def __init__(self, jobs: HostJobs, job_id: str, learner: int | None, tail: int | None, *, raw: bool) -> None:
+        self._jobs, self._job_id, self._learner, self._tail, self._raw = jobs, job_id, learner, tail, raw
         self._read_to: dict[str, int] = {}
         self.is_empty = True
 
@@ -138,7 +141,7 @@ class _Reader:
             self.is_empty = self.is_empty and not lines
             name = f"[{run}.{number}] " if many_runs else f"[{number}] " if many else ""
             for line in lines if self._tail is None else lines[len(lines) - min(self._tail, len(lines)) :]:
-                click.echo(f"{name}{_text(line)}")
+                echo_styled(f"{name}{_text(line, colours=self._raw)}")
 
 
 def _read_all(jobs: HostJobs, path: str, offset: int = 0) -> bytes:
@@ -148,9 +151,11 @@ def _read_all(jobs: HostJobs, path: str, offset: int = 0) -> bytes:
     return bytes(found)
 
 
-def _text(data: bytes) -> str:
+def _text(data: bytes, *, colours: bool) -> str:
     text = data.decode("utf-8", "replace")
-    return "\n".join(map(printable, text.split("\n")))
+    if not is_terminal():
+        return text
+    return "\n".join(terminal_line(line, colours=colours) for line in text.split("\n"))
 
 
 @click.command(context_settings=_HELP)

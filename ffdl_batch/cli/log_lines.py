@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import format_time, is_colourful, printable
+from ffdl_batch.cli.present import format_time
+from ffdl_batch.domain.terminal_text import escape_delete, printable
 from ffdl_batch.domain.views import SCHEMA
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.which_attempt import LineNames
@@ -20,19 +22,24 @@ if TYPE_CHECKING:
 
 encode_json = json.JSONEncoder(ensure_ascii=True).encode
 _quoted = json.encoder.encode_basestring_ascii
-_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
+_COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
+"""SGR of ECMA-48 8.3.117; the colons are those of ISO 8613-6."""
 _AGAIN = "\r\x1b[K"
 """The terminal's line is written anew."""
 
 
 class LinePrinter:
-    """Prints as they come; a terminal gets no control characters, a pipe gets the lines as they are.
+    """Prints lines as they come; a terminal gets no control characters, a pipe gets the lines as they are.
 
-    The pieces of a line stand on one. With `separate`, ``--`` stands where lines of a learner were left out.
+    The pieces of a line are printed on one line. With `separate`, ``--`` is printed where lines of a learner were left
+    out. With `colours`, a terminal gets the colours of the lines.
     """
 
-    def __init__(self, names: LineNames, *, timestamps: bool, as_json: bool, separate: bool = False) -> None:
+    def __init__(
+        self, names: LineNames, *, timestamps: bool, as_json: bool, separate: bool = False, colours: bool = False
+    ) -> None:
         self._names, self._timestamps, self._as_json, self._separate = names, timestamps, as_json, separate
+        self._colours = colours
         self._terminal = is_terminal()
         self._open: tuple[int, int, int] | None = None
         """The line that the last piece is of, where it goes on."""
@@ -61,13 +68,13 @@ class LinePrinter:
         head, shown = f"{when}{self._names.of(text)}", text.text
         if self._terminal:
             is_bar = goes_on and "\r" in shown
-            shown = "\n".join(map(keep_colours, shown.split("\n")))
+            shown = "\n".join(terminal_line(line, colours=self._colours) for line in shown.split("\n"))
             first = "" if goes_on and not is_bar else (_AGAIN if is_bar else "") + head
         else:
             first = "" if goes_on else head
         if head and "\n" in shown:
             shown = shown.replace("\n", f"\n{head}")
-        click.echo(first + shown, nl=not text.partial, color=True)
+        echo_styled(first + shown, nl=not text.partial)
 
     def _is_apart(self, text: LogText) -> bool:
         before = self._shown.get((text.attempt, text.learner))
@@ -82,11 +89,13 @@ def json_lines(text: LogText) -> str:
     head = f'{{"schema": {SCHEMA}, "line": {{"learner": {text.learner}, "index": '
     shared = f', "at": {encode_json(text.at)}, "attempt": {text.attempt}, "offset": '
     tail = f', "partial": {encode_json(text.partial)}}}}}\n'
-    return "".join(
-        [
-            f'{head}{index}, "line": {_quoted(line)}{shared}{offset}, "end": {end}{tail}'
-            for index, (line, offset, end) in enumerate(text.spans(), text.index)
-        ]
+    return escape_delete(
+        "".join(
+            [
+                f'{head}{index}, "line": {_quoted(line)}{shared}{offset}, "end": {end}{tail}'
+                for index, (line, offset, end) in enumerate(text.spans(), text.index)
+            ]
+        )
     )
 
 
@@ -109,15 +118,22 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def keep_colours(text: str) -> str:
-    """A log line for a terminal: its colours may stay, everything else that steers a terminal goes.
+def terminal_line(text: str, *, colours: bool = False) -> str:
+    """Return a log line for a terminal: colours (SGR sequences) are dropped, or kept if `colours`, and every other
+    control character is shown as an escape.
 
-    A carriage return means that what follows overwrote the line (a progress bar): its last stage is shown.
+    A carriage return means that what follows overwrote the line (a progress bar): its last state is shown.
     """
     last = text.rstrip("\r").rpartition("\r")[2]
     if "\x1b" not in last:
         return printable(last)
     parts = _COLOUR.split(last)
-    if not is_colourful():
+    if not colours:
         return "".join(printable(part) for part in parts[::2])
     return "".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)) + "\x1b[0m"
+
+
+def raw_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that keeps colours."""
+    text = "Keep the colours of the lines on a terminal; other control characters are never passed on."
+    return click.option("--raw", is_flag=True, help=text)(command)

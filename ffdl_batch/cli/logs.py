@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.log_lines import LinePrinter, is_terminal, keep_colours, tell_lost
+from ffdl_batch.cli.log_lines import LinePrinter, is_terminal, raw_option, tell_lost, terminal_line
 from ffdl_batch.cli.log_silence import tell_none, tell_wait
 from ffdl_batch.cli.outcome import detachable
 from ffdl_batch.cli.paging import Page, page_options
 from ffdl_batch.cli.present import print_json, read_moment
 from ffdl_batch.cli.which_attempt import AttemptTeller, LineNames, attempt_option
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Grep
@@ -40,6 +41,7 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 @click.option("-B", "--before-context", type=_CONTEXT, default=0, help="And so many lines before each.")
 @click.option("-C", "--context", type=_CONTEXT, default=0, help="Both.")
 @click.option("--timestamps", is_flag=True, help="The time in front of each line, where it is known.")
+@raw_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per line.")
 def logs(  # noqa: PLR0913  (one parameter per option)
     *,
@@ -58,6 +60,7 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     before_context: int,
     context: int,
     timestamps: bool,
+    raw: bool,
     as_json: bool,
 ) -> None:
     """The learners' output, while the job runs and after.
@@ -68,6 +71,7 @@ def logs(  # noqa: PLR0913  (one parameter per option)
     for learner 2 of attempt 1.
     """
 
+    _check_raw(raw=raw, as_json=as_json)
     if by_learner and follow:
         raise click.UsageError("--by-learner and --follow exclude each other: the first learner's output never ends")
     before, after = max(before_context, context), max(after_context, context)
@@ -87,9 +91,16 @@ def logs(  # noqa: PLR0913  (one parameter per option)
             lines = client.log_texts(
                 job_id, follow=follow, learner=which, since=since, tail=tail, attempt=shown, grep=grep
             )
-            printer = LinePrinter(names, timestamps=timestamps, as_json=as_json, separate=bool(before or after))
+            printer = LinePrinter(
+                names, timestamps=timestamps, as_json=as_json, separate=bool(before or after), colours=raw
+            )
             told = tell_none(job, lines) if is_whole and which is None and not follow and attempt is None else lines
             printer.print(teller.listen(tell_lost(told) if is_whole else told))
+
+
+def _check_raw(*, raw: bool, as_json: bool) -> None:
+    if raw and as_json:
+        raise click.UsageError("--raw and --json exclude each other: JSON has the lines as they are")
 
 
 def _grep(*values: Any) -> Grep:
@@ -102,13 +113,15 @@ def _grep(*values: Any) -> Grep:
 @click.argument("job_id", metavar="ID")
 @page_options("line")
 @attempt_option
+@raw_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per line.")
-def loglines(*, job_id: str, page: Page, attempt: AttemptChoice, as_json: bool) -> None:
+def loglines(*, job_id: str, page: Page, attempt: AttemptChoice, raw: bool, as_json: bool) -> None:
     """One learner's output as FfDL prints it: number, time in milliseconds, line.
 
     Each attempt counts from 1. With --attempt all, [attempt N] stands in front, and --pos is of each attempt.
     """
 
+    _check_raw(raw=raw, as_json=as_json)
     names = LineNames(learner=False, attempt=attempt == "all")
     with open_client() as client, detachable([job_id], f"ffdl loglines -f {job_id}"):
         teller = AttemptTeller(client.get(job_id), attempt)
@@ -120,5 +133,5 @@ def loglines(*, job_id: str, page: Page, attempt: AttemptChoice, as_json: bool) 
                 print_json({"line": line})
             else:
                 milliseconds = "N/A" if line.at is None else str(round(line.at * 1000))
-                text = keep_colours(line.line) if is_terminal() else line.line
-                click.echo(f"{names.of(line)}{line.index} {milliseconds} {text}", color=True)
+                text = terminal_line(line.line, colours=raw) if is_terminal() else line.line
+                echo_styled(f"{names.of(line)}{line.index} {milliseconds} {text}")

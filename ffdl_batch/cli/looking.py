@@ -20,6 +20,7 @@ from ffdl_batch.domain.attach import LOOK, STACK, TABLE, TOP
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import ClientError
@@ -68,7 +69,7 @@ def top(job_id: str, learner: int | None, once: bool, every: float, as_json: boo
             if as_json:
                 print_json({"learners": learners})
             elif not once and sys.stdout.isatty():
-                click.echo(_CLEAR, nl=False)
+                echo_styled(_CLEAR, nl=False)
                 _print_screen(learners)
             else:
                 _print(learners, [len(one["processes"]) for one in learners])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ffdl_batch.domain.metrics import FLOAT, INT
+from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.client.measured import MetricLine, UsageLine
@@ -78,7 +78,7 @@ def _number(text: str) -> float | None:
 def write_csv(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> int:
     """With a line of names; `-` is standard output. How many rows."""
     if path == "-":
-        return _write_rows(sys.stdout, columns, rows)
+        return _write_rows(data_output(), columns, rows)
     with Path(path).open("w", encoding="utf-8", newline="") as file:
         return _write_rows(file, columns, rows)
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.number_text import short
-from ffdl_batch.cli.present import format_time, is_colourful, print_table, printable
+from ffdl_batch.cli.present import format_time, is_colourful, print_table
 from ffdl_batch.domain.metrics import FLOAT, INT
 from ffdl_batch.domain.series import Curves, Series, sparkline
+from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client.measured import MetricLine, UsageLine
@@ -123,13 +125,13 @@ def print_curves(series: Sequence[Series], width: int, height: int) -> None:
     high = min(_MOST_HEIGHT, max(_LEAST_HEIGHT, height // max(1, len(charts)) - 3))
     for title, curves in charts.items():
         marked = len(curves) > (len(COLOURS) if is_colourful() else 1)
-        click.echo(printable(title))
+        click.echo(title)
         for line in draw([one for _, one in curves], width, high):
-            click.echo("".join(_painted(text, curve, marked) for text, curve in line).rstrip(), color=True)
+            echo_styled("".join(_painted(text, curve, marked) for text, curve in line).rstrip())
         for index, (label, one) in enumerate(curves):
             mark = _painted("━━" if is_colourful() and not marked else "--", index, marked)
             course = f"{short(one.last, one.name.unit)} (least {short(one.least)}, most {short(one.most)})"
-            click.echo(f"  {mark} {printable(label)}: {course}", color=True)
+            echo_styled(f"  {mark} {printable(label, one_line=True)}: {course}")
         click.echo()
 
 
@@ -171,6 +173,7 @@ def print_lines(lines: Iterable[tuple[str, MetricLine | UsageLine]], only: Seque
             where = f"{format_time(line.sample.at)} {job_id} {line.sample.host}"
             shown.jobs.update([job_id] if new else [])
         if found:
-            click.echo(printable(f"{where} {' '.join(f'{name}={value}' for name, value in found)}"))
+            values = " ".join(f"{name}={value}" for name, value in found)
+            click.echo(printable(f"{where} {values}", one_line=True))
             sys.stdout.flush()
     return shown

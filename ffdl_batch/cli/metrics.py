@@ -30,6 +30,7 @@ from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.which_attempt import read_attempt
 from ffdl_batch.cli.written_file import check_picture, check_written, writing
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -310,7 +311,7 @@ def _named(asked: _Asked) -> Iterable[tuple[str, MetricLine | UsageLine]]:
 
 
 def _redraw(series: Sequence[Series], asked: _Asked) -> None:
-    click.echo(_CLEAR, nl=False, color=True)
+    echo_styled(_CLEAR, nl=False)
     if not series:
         click.echo("nothing was measured yet")
     elif asked.plot:

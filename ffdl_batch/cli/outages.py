@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import format_time, printable
+from ffdl_batch.cli.present import format_time
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble
@@ -43,7 +43,7 @@ def tell_trouble(trouble: DatabaseTrouble | None) -> None:
 
 def describe_trouble(trouble: DatabaseTrouble, now: float) -> str:
     """``since 12:34:56 (4 min) the database ... cannot be used: <cause and cure>``."""
-    return f"since {_describe_moment(trouble.since, now)} {printable(trouble.detail)}"
+    return f"since {_describe_moment(trouble.since, now)} {trouble.detail}"
 
 
 def describe_outage(one: BackendHealth, now: float) -> str:
@@ -52,7 +52,7 @@ def describe_outage(one: BackendHealth, now: float) -> str:
     if one.unreachable_since is None:
         return ""
     since = "since before" if one.maybe_before else "since"
-    return f"unreachable {since} {_describe_moment(one.unreachable_since, now)}: {printable(one.detail)}"
+    return f"unreachable {since} {_describe_moment(one.unreachable_since, now)}: {one.detail}"
 
 
 def _describe_moment(since: float, now: float) -> str:

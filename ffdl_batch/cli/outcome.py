@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import click
 
-from ffdl_batch.cli.output import OutputLost, drop_output, watch_output
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scarcity import explain_lack
+from ffdl_batch.output import OutputLost, drop_output, watch_output
 
 _CLOSED_PIPE = 128 + signal.SIGPIPE
 """What a shell reports for a program that SIGPIPE ended; `ffdl logs | head` looks like any other filter."""
@@ -35,8 +35,7 @@ def complain(text: str) -> None:
     """One message for a person, on standard error."""
     context = click.get_current_context(silent=True)
     program = context.find_root().info_name if context else "ffdl"
-    for line in text.splitlines():
-        click.echo(f"{program}: {line}", err=True)
+    _say(program or "ffdl", text)
 
 
 @contextmanager
@@ -66,7 +65,8 @@ def _invoke(command: click.Command, program: str) -> object:
 
         return shell_complete(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE", asked)
     try:
-        with command.make_context(program, sys.argv[1:]) as context:
+        # click shall strip no escape sequences from text in a pipe: the streams show them
+        with command.make_context(program, sys.argv[1:], color=True) as context:
             return command.invoke(context)
     except Exception as error:
         lack = explain_lack(error)
@@ -109,8 +109,8 @@ def _end_without_output(error: BrokenPipeError | OutputLost, program: str) -> in
 
 
 def _say(program: str, text: str) -> None:
-    for line in text.splitlines():
-        click.echo(f"{program}: {line}", err=True)
+    for line in text.rstrip().split("\n") if text else ():
+        click.echo(f"{program}: {line}", err=True, color=True)
 
 
 def _explain(error: Exception, program: str) -> int:

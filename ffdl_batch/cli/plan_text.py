@@ -15,6 +15,7 @@ from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -120,7 +121,7 @@ def _print_objects(view: PlanView) -> None:
     click.echo("# Sent in this order. Values of secrets, and the model, are put in when it is sent.")
     for document in view.objects:
         click.echo("---")
-        click.echo(document, nl=False)
+        click.echo(document, nl=False, file=data_output())
 
 
 def _unescape(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -14,7 +13,9 @@ from typing import IO
 import click
 
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.terminal_text import json_text, printable
 from ffdl_batch.domain.views import SCHEMA
+from ffdl_batch.output import echo_styled
 
 _COLOURS = {
     "COMPLETED": "green",
@@ -25,7 +26,6 @@ _COLOURS = {
     "DOWNLOADING": "cyan",
     "STORING": "cyan",
 }
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _AGO = re.compile(r"(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s)?(?:\s*ago)?", re.ASCII)
 _UNITS_S = (604800, 86400, 3600, 60, 1)
 _MILLISECONDS_FROM = 10**11
@@ -35,7 +35,7 @@ _LABEL = 20
 def print_json(fields: Mapping[str, object], file: IO[str] | None = None) -> None:
     """One JSON document on one line, with the schema's version in front; `file` None = standard output."""
     plain = {"schema": SCHEMA, **{key: to_plain(value) for key, value in fields.items()}}
-    click.echo(json.dumps(plain, ensure_ascii=True), file=file)
+    click.echo(json_text(plain), file=file)
 
 
 def is_colourful() -> bool:
@@ -49,11 +49,6 @@ def paint_state(state: str, text: str | None = None) -> str:
     return click.style(shown, fg=_COLOURS.get(state)) if is_colourful() and state in _COLOURS else shown
 
 
-def printable(text: str) -> str:
-    """Without control characters: a job's name or a log line must not steer a terminal. Tabs stay."""
-    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
 def format_time(at: float | None) -> str:
     """Local time as squeue prints it; N/A where there is none."""
     return "N/A" if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
@@ -64,11 +59,14 @@ def format_number(number: float) -> str:
     return f"{number:g}"
 
 
-def print_line(label: str, value: str, source: str = "", *, raw: bool = False) -> None:
-    """One labelled line; nothing where there is no value. `raw`: the value is ours and may hold colours."""
+def print_line(label: str, value: str, source: str = "", *, state: str = "") -> None:
+    """Print a labelled value, in the colour of `state` if that is given; nothing if there is no value. Further lines of
+    a value are indented: they are no labels."""
     if value:
-        shown = value if raw else printable(value)
-        click.echo(f"{label + ':' if label else '':<{_LABEL}} {shown}" + (f"  [{printable(source)}]" if source else ""))
+        shown = printable(value).replace("\n", "\n" + " " * (_LABEL + 1))
+        shown = paint_state(state, shown) if state else shown
+        where = f"  [{printable(source, one_line=True)}]" if source else ""
+        echo_styled(f"{label + ':' if label else '':<{_LABEL}} {shown}{where}")
 
 
 def print_table(
@@ -81,7 +79,7 @@ def print_table(
 ) -> None:
     """Left-aligned columns two blanks apart, no blanks at the end; the last column is cut where `width` ends. No column
     is made wider than `widest`: what is longer is whole, and what follows it stands further to the right."""
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[printable(cell, one_line=True) for cell in row] for row in rows]
     lines = ([list(columns)] if header else []) + cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in range(len(columns))]
     if widest is not None:
@@ -94,7 +92,7 @@ def print_table(
         padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         if state_column >= 0 and (number or not header):
             padded[state_column] = paint_state(line[state_column], padded[state_column])
-        click.echo("  ".join(padded).rstrip())
+        echo_styled("  ".join(padded).rstrip())
 
 
 def parse_moment(text: str, now: float) -> float:

@@ -6,12 +6,10 @@ import re
 import shutil
 import sys
 
-import click
-
 from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import printable
 from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Done, Line, Note, Progress, Retry
+from ffdl_batch.output import echo_styled
 
 BAR_EACH_S, LINE_EACH_S = 0.25, 10.0
 _BAR = 24
@@ -47,7 +45,7 @@ class Meter:
         if isinstance(line, Progress):
             self._show(line)
         elif isinstance(line, Note):
-            self._say(printable(line.why))
+            self._say(line.why)
         elif isinstance(line, Retry):
             self._retry(line)
 
@@ -60,18 +58,18 @@ class Meter:
             return
         if cause:
             self._again[cause] = 0
-        self._say(printable(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why))
+        self._say(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why)
 
     def _say_again(self) -> None:
         for cause, times in self._again.items():
             if times:
-                self._say(printable(f"{cause}: {counted(times, 'more time')}"))
+                self._say(f"{cause}: {counted(times, 'more time')}")
                 self._again[cause] = 0
 
     def _show(self, line: Progress) -> None:
         if self._bar:
             width = shutil.get_terminal_size().columns
-            click.echo(f"\r{draw_bar(line)[: width - 1]:<{max(0, width - 1)}}", nl=False, err=True)
+            echo_styled(f"\r{draw_bar(line)[: width - 1]:<{max(0, width - 1)}}", nl=False, err=True)
             self._drawn = True
         elif line.files < line.files_total or line.bytes < line.bytes_total:
             complain(rate_line(line))
@@ -83,7 +81,7 @@ class Meter:
 
     def _wipe(self) -> None:
         if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            echo_styled("\r\x1b[K", nl=False, err=True)
             self._drawn = False
 
 

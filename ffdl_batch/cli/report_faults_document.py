@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ffdl_batch.cli.present import format_time, printable
+from ffdl_batch.cli.present import format_time
 from ffdl_batch.cli.report_document import Bars, Document, Section, Series, Table
 from ffdl_batch.cli.report_tables import number_column, table_of, text_column
 from ffdl_batch.domain.faults_report import FaultsReport, Ranked
 from ffdl_batch.domain.incident_view import IncidentRow
 from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.domain.terminal_text import printable
 
 CSV_COLUMNS = (
     "at", "noticed_at", "kind", "origin", "title", "job", "attempt", "episode", "name", "user", "nodes", "learner",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from ffdl_batch.cli.present import printable
 from ffdl_batch.cli.report_document import Bars, Document, Table, cell_text
+from ffdl_batch.domain.terminal_text import printable
 
 _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 """Colours that people who see few colours can tell apart (Okabe and Ito)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import click
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.present import format_time, print_json
 from ffdl_batch.cli.written_file import check_written, writing
+from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.cli.report_document import Document
@@ -43,7 +43,7 @@ def nodes(*, form: str, as_json: bool, output: str | None) -> None:
         report = client.reports.nodes()
     with writing(output or "-") as path:
         if path == "-":
-            _write(report, "json" if as_json else form, sys.stdout)
+            _write(report, "json" if as_json else form, data_output())
         else:
             with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
                 _write(report, "json" if as_json else form, file)

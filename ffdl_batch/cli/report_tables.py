@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO
 
-from ffdl_batch.cli.present import printable
 from ffdl_batch.cli.report_document import Cell, Column, Document, Table, cell_text
+from ffdl_batch.domain.terminal_text import printable
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|#~&])")
 _FORMULA = tuple("=+-@\t\r")

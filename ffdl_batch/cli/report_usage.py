@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from ffdl_batch.cli.present import print_json, read_moment, read_span
 from ffdl_batch.cli.report_period import Period, local, read_period
 from ffdl_batch.cli.written_file import check_written, writing
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
     from ffdl_batch.client.reports import Reports
@@ -101,7 +101,7 @@ def _opened(output: str) -> Iterator[IO[str]]:
     """Standard output, or the file, which appears whole."""
     with writing(output) as path:
         if path == "-":
-            yield sys.stdout
+            yield data_output()
         else:
             with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
                 yield file

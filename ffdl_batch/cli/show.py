@@ -13,9 +13,10 @@ from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.learners import print_learners
 from ffdl_batch.cli.outages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import format_number, format_time, paint_state, print_json, print_line, printable
+from ffdl_batch.cli.present import format_number, format_time, print_json, print_line
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.numbers import counted
+from ffdl_batch.domain.terminal_text import printable
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.health import BackendHealth
@@ -79,7 +80,7 @@ def print_job(job: JobView) -> None:
         values = " ".join(f"{name}={value}" for name, value in job.array_values.items())
         print_line("Array", f"{job.array}_{job.array_index}", values)
     print_line("User", job.user)
-    print_line("State", paint_state(job.state), raw=True)
+    print_line("State", job.state, state=job.state)
     print_line("Requested", job.wish if job.wish != "none" else "")
     _print_fault(job)
     print_line("Waiting because", job.pending_reason if job.ended_at is None else "")
@@ -99,7 +100,7 @@ def print_job(job: JobView) -> None:
     if job.log_tail:
         click.echo("Last lines of the log:")
         for text in job.log_tail:
-            click.echo(f"  {printable(text)}")
+            click.echo(f"  {text}")
 
 
 def _print_fault(job: JobView) -> None:
@@ -124,11 +125,11 @@ def _print_incidents(job: JobView) -> None:
         lost = f", {one.lost_gpu_hours:.2f} GPU-hours lost" if one.lost_gpu_hours >= 0.005 else ""
         nodes = f" on {' '.join(one.nodes)}" if one.nodes else ""
         where = f"attempt {one.attempt}{nodes}{lost}"
-        click.echo(printable(f"  {format_time(one.at)}  {one.kind}: {one.message} ({where})"))
+        click.echo(f"  {format_time(one.at)}  {one.kind}: {printable(one.message, one_line=True)} ({where})")
         evidence = [line for line in one.evidence if line.text != one.message]
         shown = evidence if one is job.incidents[-1] else evidence[:_EVIDENCE]
         for line in shown:
-            click.echo(printable(f"    {line.source}: {line.text}"))
+            click.echo(f"    {line.source}: {printable(line.text, one_line=True)}")
         if left := len(evidence) - len(shown):
             click.echo(f"    and {counted(left, 'line')} more: ffdl show --json {job.id}")
 
@@ -204,7 +205,7 @@ def _print_sources(job: JobView) -> None:
     if others:
         click.echo("Other values come from:")
         for path, source in sorted(others.items()):
-            click.echo(f"  {printable(path)}: {printable(source)}")
+            click.echo(f"  {path}: {source}")
 
 
 def _source(job: JobView, path: str) -> str:

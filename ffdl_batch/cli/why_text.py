@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.present import paint_state, print_line, printable
+from ffdl_batch.cli.present import print_line
 from ffdl_batch.domain.waiting_evidence import alternative_text, evidence_of, moment_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def print_why(view: WhyView) -> None:
     """The sentence, what to do, and all that it rests on; what is not known is left out."""
     print_line("ID", view.job_id, view.name)
-    print_line("State", paint_state(view.state), raw=True)
+    print_line("State", view.state, state=view.state)
     print_line("Why" if view.waits else "Now", view.sentence)
     print_line("Old news", view.stale if view.stale not in view.sentence else "")
     for action in view.actions:
@@ -38,9 +38,9 @@ def print_outlook(outlook: Outlook, mark: str = "# ") -> None:
     lines = [*_evidence(outlook)]
     lines += [f"not asked: {outlook.stale}"] if outlook.stale else []
     for line in lines or [f"the backend {outlook.backend} says nothing of what waits there"]:
-        click.echo(f"{mark}{printable(line)}")
+        click.echo(f"{mark}{line}")
     for one in outlook.alternatives:
-        click.echo(f"{mark}sooner: {printable(alternative_text(one, time.time()))}")
+        click.echo(f"{mark}sooner: {alternative_text(one, time.time())}")
 
 
 def _evidence(view: WhyView | Outlook) -> Sequence[str]:
@@ -52,7 +52,7 @@ def _print_lines(title: str, lines: Sequence[str]) -> None:
     if lines:
         click.echo(f"{title}:")
     for line in lines:
-        click.echo(f"  {printable(line)}")
+        click.echo(f"  {line}")
 
 
 def _print_alternatives(found: Sequence[Alternative], trial: Foretold | None) -> None:

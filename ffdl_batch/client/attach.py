@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from ffdl_batch.domain.attach import (
     encode_frame,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.domain.views import Problem
 
 READY_S = 90.0
@@ -199,8 +201,8 @@ class Terminal:
 def run(helper: Helper, wish: Wish, window: Callable[[], tuple[int, int]] | None = None) -> int:
     """Run the wish's command with this process's standard streams; its status, 128 + signal where one ended it.
 
-    INT goes to the command; a second one gives it up (KeyboardInterrupt). `window` tells the size of the terminal,
-    which may change.
+    A command of the user's (RUN) writes to them as it wants; text of our own commands is filtered. INT goes to the
+    command; a second one gives it up (KeyboardInterrupt). `window` tells the size of the terminal, which may change.
     """
     helper.begin(wish)
     with _Signals(helper, window) as signals:
@@ -251,6 +253,7 @@ class _Signals:
 class _Pump:
     def __init__(self, helper: Helper, signals: _Signals, *, reads: bool) -> None:
         self._helper, self._signals, self._reads = helper, signals, reads
+        self._shown = None if reads else {kind: getincrementaldecoder("utf-8")("replace") for kind in (OUTPUT, ERRORS)}
         self._credit = CREDIT_BYTES
 
     def run(self) -> int:
@@ -284,10 +287,9 @@ class _Pump:
 
     def _take(self) -> int | None:
         for kind, payload in self._helper.take():
-            if kind == OUTPUT:
-                _write(Terminal.target, payload)
-            elif kind == ERRORS:
-                _write(Terminal.errors, payload)
+            if kind in (OUTPUT, ERRORS):
+                data = payload if self._shown is None else printable(self._shown[kind].decode(payload)).encode()
+                _write(Terminal.target if kind == OUTPUT else Terminal.errors, data)
             elif kind == TAKEN:
                 self._credit += int(payload)
             elif kind == EXIT:

@@ -11,6 +11,9 @@ import logging.handlers
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from ffdl_batch.domain.terminal_text import printable
 
 MAX_BYTES = 5_000_000
 KEPT = 3
@@ -47,6 +50,16 @@ class _Stream(_Unfailing, logging.StreamHandler):  # type: ignore[type-arg]  # n
     """Standard error."""
 
 
+class _Lines(logging.Formatter):
+    """Lets no record steer the terminal on which the log is read, and none look like two records."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatMessage(record), one_line=True)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatException(ei))
+
+
 def log_to(path: Path | None) -> None:
     """Send everything from INFO up to `path`, or to standard error where it is None. Raises OSError."""
     handler: logging.Handler
@@ -54,9 +67,7 @@ def log_to(path: Path | None) -> None:
         handler = _Stream(sys.stderr)
     else:
         handler = _File(path, maxBytes=MAX_BYTES, backupCount=KEPT, encoding="utf-8")
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S"
-    )
+    formatter = _Lines("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     root = logging.getLogger()

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from ffdl_batch.domain.terminal_text import printable
+
 _MOST = 4096
 
 
@@ -79,8 +81,3 @@ def find_person() -> Person | None:
         return Terminal()
     except OSError:
         return None
-
-
-def printable(text: str) -> str:
-    """A host's text without what would steer the terminal."""
-    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)

@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ffdl_batch.cli.log_lines import keep_colours
+from ffdl_batch.cli.log_lines import terminal_line
 from ffdl_batch.cli.present import (
     format_number,
     format_time,
     is_colourful,
     paint_state,
     parse_moment,
+    print_line,
     print_table,
-    printable,
 )
 
 NOW = datetime(2027, 1, 20, 12, 0).timestamp()
@@ -51,10 +51,6 @@ def test_parse_moment_rejects_invalid_text(text: str) -> None:
         parse_moment(text, NOW)
 
 
-def test_printable_replaces_control_characters() -> None:
-    assert printable("a\x1b]0;x\x07b\tc\x9b") == "a\ufffd]0;x\ufffdb\tc\ufffd"
-
-
 @pytest.mark.parametrize(("width", "last"), [(None, "python3 train.py"), (16, "python3 t"), (3, "COMMAND")])
 def test_print_table_cuts_last_column_at_terminal_width(
     capsys: pytest.CaptureFixture[str], width: int | None, last: str
@@ -76,13 +72,29 @@ def test_colours_are_used_only_on_terminal_without_no_color(monkeypatch: pytest.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert is_colourful()
     assert paint_state("FAILED") == "\x1b[31mFAILED\x1b[0m"
-    assert keep_colours("10%\r\x1b[32mdone\x1b[0m\x1b[2J\r") == "\x1b[32mdone\x1b[0m\ufffd[2J\x1b[0m"
     monkeypatch.setenv("NO_COLOR", "1")
     assert paint_state("FAILED") == "FAILED"
-    assert keep_colours("\x1b[32mdone\x1b[0m") == "done"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     monkeypatch.delenv("NO_COLOR")
     assert not is_colourful()
+
+
+def test_terminal_line_drops_or_keeps_colours_and_escapes_all_else() -> None:
+    line = "10%\r\x1b[38:5:2;1mdone\x1b[0m\x1b[2J\x1b]0;x\x07\r"
+    assert terminal_line(line) == r"done\x1b[2J\x1b]0;x\x07"
+    assert terminal_line(line, colours=True) == "\x1b[38:5:2;1mdone\x1b[0m" + r"\x1b[2J\x1b]0;x\x07" + "\x1b[0m"
+
+
+def test_table_has_one_row_per_line_and_width_of_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["NAME", "STATE"], [["a\nb\u202e", "FAILED"], ["c", "QUEUED"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME        STATE", r"a\nb\u202e  FAILED", "c           QUEUED",
+    ]  # fmt: skip
+
+
+def test_print_line_indents_further_lines_of_value(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("Name", "x\nState: COMPLETED")
+    assert capsys.readouterr().out == f"{'Name:':<20} x\n{' ' * 21}State: COMPLETED\n"
 
 
 def test_format_number_and_format_time_print_short_values() -> None:

@@ -183,7 +183,7 @@ def test_submit_wait_exits_with_largest_exit_status_and_prints_last_line_of_fail
     done = run(FFDL_SUBMIT, "-W", manifest, manifest, model, daemon=daemon)
     assert (done.returncode, done.stderr.splitlines()) == (3, [
         f"ffdl-submit: {failed.id}: FAILED: C201 it broke",
-        f"ffdl-submit: {failed.id}: its last line: ValueError: boom \N{REPLACEMENT CHARACTER}[2J",
+        f"ffdl-submit: {failed.id}: its last line: ValueError: boom \\x1b[2J",
         f"ffdl-submit: {failed.id}: the whole output: ffdl logs {failed.id}; everything else: ffdl show {failed.id}",
     ])  # fmt: skip
     daemon.on_wait = lambda _: make_job(state="FAILED", exit_signal=9)
@@ -267,3 +267,31 @@ def test_submit_rejects_socket_in_directory_writable_by_others(manifest: Path, m
     done = run(FFDL_SUBMIT, manifest, model, env=env)
     assert done.returncode == 77
     assert "lets others in" in done.stderr
+
+
+@pytest.mark.parametrize("words", [FFDL_SUBMIT, (*FFDL_SUBMIT, "--dry-run"), (*FFDL, "plan"), (*FFDL, "drill", "halt")])
+def test_submit_plan_and_drill_read_files_outside_manifest_directory_only_if_allowed(
+    daemon: FakeDaemon, model: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "a key").write_text("planted")
+    manifest = tmp_path / "job" / "m.yml"
+    manifest.parent.mkdir()
+    (manifest.parent / "link").symlink_to("../a key")
+    manifest.write_text("name: x\nbatch: {secrets: {KEY: '${file:link}'}}\n")
+    done = run(words, manifest, model, daemon=daemon)
+    assert (done.returncode, done.stdout, daemon.requests) == (77, "", [])
+    assert f"{manifest}:2:25: error: KEY: '${{file:link}}' is not read" in done.stderr
+    assert f"--allow-file '{tmp_path}/a key')" in done.stderr
+    if words == FFDL_SUBMIT:
+        run(words, "--allow-file", tmp_path / "a key", manifest, model, daemon=daemon)
+        assert only_submission(daemon).references == {"file:link": "planted"}
+
+
+def test_validate_warns_of_reference_that_submission_refuses(tmp_path: Path) -> None:
+    text = (
+        "name: x\nframework: {name: custom, version: x, command: y}\nbatch: {secrets: {KEY: '${file:/etc/passwd}'}}\n"
+    )
+    (tmp_path / "m.yml").write_text(text)
+    done = run(FFDL, "validate", tmp_path / "m.yml")
+    assert done.returncode == 0
+    assert "m.yml:3:25: warning: KEY: '${file:/etc/passwd}' is not read" in done.stderr

@@ -81,7 +81,7 @@ def test_show_prints_all_fields_of_job(job: FakeDaemon, verb: str) -> None:
         "  PROCESSING:        2027-01-15T08:00:50",
         "Warning:             memory was rounded",
         "  batch.time: command line",
-        "  boom \N{REPLACEMENT CHARACTER}[2J",
+        "  boom \\x1b[2J",
     ):
         assert text in done.stdout
     (document,) = json_lines(run(FFDL, "show", "--json", JOB, daemon=job).stdout)
@@ -260,7 +260,7 @@ def test_init_quotes_next_command_for_shell(tmp_path: Path, arguments: list[str]
 
 
 def test_config_prints_origin_of_values_and_rejects_unknown_keys(tmp_path: Path) -> None:
-    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n[backend.slurm]\nfence_s = 90\n')
+    (tmp_path / "ffdl.toml").write_text('default_memory = "4GB"\n[backend.slurm]\npartition = "gpu"\n')
     done = run(FFDL, "config", "--json", cwd=tmp_path, env={"FFDL_BACKEND": "local"})
     values = json_lines(done.stdout)[0]["settings"]
     assert values["default_memory"] == {"value": "4GB", "origin": str(tmp_path / "ffdl.toml")}
@@ -269,14 +269,15 @@ def test_config_prints_origin_of_values_and_rejects_unknown_keys(tmp_path: Path)
     assert (values["lease_s"]["value"], values["network_minimum"]["value"]) == (30.0, "host")
     assert values["images_dirs"]["value"][-1] == "/opt/ffdl/images"
     assert values["frameworks"]["value"]["custom"]["versions"] == {"python-numpy": "custom"}
-    assert values["backend.slurm.fence_s"] == {"value": 90.0, "origin": str(tmp_path / "ffdl.toml")}
+    assert values["backend.slurm.partition"] == {"value": "gpu", "origin": str(tmp_path / "ffdl.toml")}
+    assert done.stderr == f"ffdl: using {tmp_path / 'ffdl.toml'}: backend.slurm.partition, default_memory\n"
     assert values["backend.slurm.gateway"] == {"value": "cli", "origin": "default"}
     assert values["backend.local.require_gpus"] == {"value": False, "origin": "default"}
     assert values["database"]["value"].startswith("sqlite:///")
     shown = run(FFDL, "config", cwd=tmp_path, env={"PATH": "/nonexistent"}).stdout
     assert "/usr/local/share/ffdl/images:/opt/ffdl/images" in shown and "local (no sbatch on the PATH)" in shown
     (tmp_path / "ffdl.toml").write_text("[backend.slurm]\nbatch_limit = 7\n")
-    unknown = run(FFDL, "config", cwd=tmp_path)
+    unknown = run(FFDL, "config", cwd=tmp_path, env={"FFDL_CONFIG": str(tmp_path / "ffdl.toml")})
     said = f"{tmp_path / 'ffdl.toml'}: [backend.slurm]: unknown key 'batch_limit'"
     assert (unknown.returncode, said in unknown.stderr) == (78, True)
 

@@ -11,7 +11,7 @@ import pytest
 
 from ffdl_batch.client import Client, RequestRefused, attach
 from ffdl_batch.client.attach import Helper, Wish, run
-from ffdl_batch.domain.attach import EXIT, READY, AttachPlan, FrameError, FrameReader, encode_frame
+from ffdl_batch.domain.attach import ERRORS, EXIT, OUTPUT, READY, AttachPlan, FrameError, FrameReader, encode_frame
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 
@@ -112,3 +112,15 @@ def test_attach_write_reports_full_output() -> None:
         pytest.raises(RequestRefused, match="cannot be written: No space"),
     ):
         attach._write(full.fileno(), b"x")
+
+
+def test_attach_run_filters_text_of_stack_but_not_of_command(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "f\u00e4\x1b[2J\u202e\n".encode()
+    frames = [*(encode_frame(OUTPUT, text[at : at + 1]) for at in range(len(text))), encode_frame(ERRORS, b"\x9b\n")]
+    code = says(encode_frame(READY, b"{}"), *frames, encode_frame(EXIT, json.dumps({"status": 0}).encode()))
+    with helper(code) as made:
+        run(made, Wish(do="stack"))
+    assert capfd.readouterr() == ("f\u00e4\\x1b[2J\\u202e\n", "\ufffd\n")
+    with helper(code) as made:
+        run(made, Wish(("true",)))
+    assert capfd.readouterr().out == text.decode()

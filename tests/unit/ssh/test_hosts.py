@@ -14,7 +14,6 @@ from ffdl_batch.ssh.destination import Destination, read_destination
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig, interpret, parse_options
 from ffdl_batch.ssh.host_keys import HostKey, KnownKey, check_host_key, read_lines
-from ffdl_batch.ssh.terminal import printable
 
 KEY = HostKey("ssh-ed25519", b"a key")
 BLOB = base64.b64encode(KEY.blob).decode()
@@ -105,10 +104,6 @@ def test_at_login_quotes_command_for_any_shell() -> None:
     words = ["ffdl", "exec", "it's", "$(id)", "a b"]
     outer = shlex.split(at_login(words))
     assert outer[:3] == ["exec", "/bin/sh", "-c"] and shlex.split(outer[4]) == ["exec", *words]
-
-
-def test_printable_replaces_terminal_control_characters() -> None:
-    assert printable("Code\x1b[2J:\n") == "Code?[2J:\n"
 
 
 def test_ssh_config_reader_uses_default_paths_without_configuration(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Which characters reach a terminal, and how the others are shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ffdl_batch.domain.terminal_text import json_text, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x00\x07\x08\r\x1b[31m\x7f", r"\x00\x07\x08\x0d\x1b[31m\x7f"),
+        ("\x85\x90\x9b2J", r"\x85\x90\x9b2J"),
+        ("\u202a\u202e\u2066\u2069\u200e\u200f\u061c", r"\u202a\u202e\u2066\u2069\u200e\u200f\u061c"),
+        ("\u200b\u200d\u2060\ufeff\u00ad\u3164\u2028\u2029", r"\u200b\u200d\u2060\ufeff\xad\u3164\u2028\u2029"),
+        ("\udc80\ud800\U000e0041", r"\udc80\ud800\U000e0041"),
+        ("a\tb\nc \u00e9 \u4e2d \u26a0\ufe0f \\x1b", "a\tb\nc \u00e9 \u4e2d \u26a0\ufe0f \\x1b"),
+    ],
+)
+def test_printable_escapes_what_terminals_do_not_print(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(shown) == shown
+
+
+def test_printable_keeps_text_on_one_line_if_asked() -> None:
+    assert printable("a\nb\t\x1b", one_line=True) == r"a\nb\t\x1b"
+
+
+def test_json_text_is_printable_and_exact() -> None:
+    value = {"a": "".join(map(chr, range(0x300))) + "\u202e\ufeff\U000e0041"}
+    assert json.loads(printable(json_text(value))) == value
