@@ -125,6 +125,12 @@ def test_health_check_resumes_only_nodes_that_it_drained_itself(watched: Cluster
     drains = """s/"HEALTH_DRAIN": "no"/"HEALTH_DRAIN": "yes"/; s/"HEALTH_RESUME": "no"/"HEALTH_RESUME": "yes"/"""
     own = f's#"FFDL_RUN": "/run/ffdl"#"FFDL_RUN": "{PLACE}/run"#; s#{LOG}#{PLACE}/log#'
     edit = f"sed -i '{drains}; {own}' {PLACE}/ffdl_health/settings.py"
+    # What confirms the line: the node has the GPU, and nvidia-smi does not find it.
+    edit += f" && sed -i 's#/sys/bus/pci/devices#{PLACE}/pci#' {PLACE}/ffdl_health/pci.py"
+    edit += f""" && sed -i 's#"PATH": "#&{PLACE}/bin:#' {PLACE}/ffdl_health/bounded.py"""
+    smi, gpu = f"{PLACE}/bin/nvidia-smi", f"{PLACE}/pci/0000:3b:00.0"
+    edit += f" && mkdir -p {PLACE}/bin {gpu} && echo 0x10de >{gpu}/vendor"
+    edit += f" && printf '#!/bin/sh\\nexit 15\\n' >{smi} && chmod 755 {smi}"
     watched.run("n3", ["sh", "-c", f"cp -r {LIBEXEC} {PLACE} && {edit} && : >{PLACE}/log"])
     look()
     watched.run("ctl", ["scontrol", "update", "nodename=n3", "state=drain", "reason=fan is loud"])

@@ -1,13 +1,16 @@
-"""Takes a sick node out of service, where the site lets us, and puts it back. Of others' drains it keeps away.
+"""Drains a sick node if the site allows it, and resumes it. It leaves drains of others alone.
 
 A drain of ours has a reason that begins with `ffdl:`. A node that somebody else drained keeps its reason; one whose
-reason somebody changed is theirs from then on.
+reason somebody changed is theirs from then on. Of all nodes of the site only so many are drained within an hour: what
+many nodes have at once is a mistake, an attack or a fault of something else, and jobs need nodes.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import time
 from typing import Mapping, Sequence
 
 from . import bounded
@@ -15,6 +18,7 @@ from .settings import Settings
 
 MARK = "ffdl:"
 TIMEOUT_S = 8.0
+_HOUR_S = 3600.0
 _STATE = re.compile(r"(?:^|\s)State=(\S+)")
 _REASON = re.compile(r"(?:^|\s)Reason=(.*?)(?: \[\S+@\S+\])?\s*$")
 _OUT = ("DRAIN", "FAIL", "DOWN", "MAINT")
@@ -35,22 +39,79 @@ def act(site: Settings, node: str, bad: Sequence[str]) -> str:
     if not state:
         return f"slurmctld does not tell of {node}: {' '.join(told.split())[:200]}"
     if bad and not any(word in state for word in _OUT):
-        why = f"{MARK} {bad[0]}"
-        said = _scontrol(site, "update", f"nodename={node}", "state=drain", f"reason={why}")
-        return f"{node} is drained: {why}" if not said.strip() else f"{node} cannot be drained: {said.strip()[:200]}"
+        return _drain(site, node, f"{MARK} {bad[0]}")
     if not bad and "DRAIN" in state and reason.startswith(MARK):
-        said = _scontrol(site, "update", f"nodename={node}", "state=resume")
-        return f"{node} is resumed" if not said.strip() else f"{node} cannot be resumed: {said.strip()[:200]}"
+        said = _resume(site, node)
+        return f"{node} is resumed" if not said else f"{node} cannot be resumed: {said[:200]}"
     return ""
 
 
-def _scontrol(site: Settings, *words: str) -> str:
-    conf = [f"SLURM_CONF={site.slurm_conf}"] if site.slurm_conf.is_file() else []
+def _drain(site: Settings, node: str, why: str) -> str:
+    """Drain the node, unless the site has had as many drains as it allows; return what was done.
+
+    Nodes that drain at the same time do not see each other before. So each looks again afterwards, and one that then
+    finds too many takes its drain back: the last ones do, and never more nodes than allowed stay drained.
+    """
+    refused = _limit(site, node)
+    if not refused:
+        said = _scontrol(site, "update", f"nodename={node}", "state=drain", f"reason={why}").strip()
+        if said:
+            return f"{node} cannot be drained: {said[:200]}"
+        refused = _limit(site, node)
+        if not refused:
+            return f"{node} is drained: {why}"
+        _resume(site, node)
+    return f"{node} is not drained ({why}): {refused}"
+
+
+def _limit(site: Settings, node: str) -> str:
+    """Return why the node must not be drained, or not stay so ("" = it may)."""
     try:
-        answer = bounded.ask(["env", *conf, "scontrol", *words], TIMEOUT_S)
+        drained = _drained(site)
+    except OSError as error:
+        return str(error)
+    own, hour_ago = drained.pop(node, math.inf), time.time() - _HOUR_S
+    count = sum(hour_ago < at <= own for at in drained.values())
+    if count < site.drains_per_hour:
+        return ""
+    return f"{count} nodes of this site were drained within an hour, as many as HEALTH_DRAINS_PER_HOUR allows"
+
+
+def _drained(site: Settings) -> dict[str, float]:
+    """Return which nodes of the site have a drain of ours, and since when, in seconds since the epoch. Raises OSError.
+
+    sinfo(1): a line for each node and partition; a time as slurm_make_time_str has it, without SLURM_TIME_FORMAT.
+    """
+    argv = ["sinfo", "--all", "-h", "-N", "-t", "drain", "-o", "%N %H %E"]
+    answer = bounded.ask(_in_site(site, argv), TIMEOUT_S)
+    if answer.status != 0:
+        raise OSError(f"sinfo does not tell which nodes are drained: {' '.join(answer.text.split())[:200]}")
+    rows = (line.split(None, 2) for line in answer.text.split("\n"))
+    return {row[0]: _seconds(row[1]) for row in rows if len(row) == 3 and row[2].startswith(MARK)}
+
+
+def _seconds(text: str) -> float:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return time.time()
+
+
+def _resume(site: Settings, node: str) -> str:
+    """Return what scontrol says against it ("" = nothing)."""
+    return _scontrol(site, "update", f"nodename={node}", "state=resume").strip()
+
+
+def _scontrol(site: Settings, *words: str) -> str:
+    try:
+        answer = bounded.ask(_in_site(site, ["scontrol", *words]), TIMEOUT_S)
     except OSError as error:
         return f"scontrol cannot be started: {error}"
     return answer.text if answer.status is not None else f"scontrol did not end within {TIMEOUT_S:g} s"
+
+
+def _in_site(site: Settings, argv: Sequence[str]) -> Sequence[str]:
+    return ["env", f"SLURM_CONF={site.slurm_conf}", *argv] if site.slurm_conf.is_file() else argv
 
 
 def _matched(pattern: re.Pattern[str], told: str) -> str:

@@ -9,13 +9,17 @@ import re
 import time
 from typing import Any, Iterator
 
-from . import bounded
+from . import bounded, pci
 from .findings import Finding
 
 TIMEOUT_S = 10.0
 PROGRAM = "nvidia-smi"
 _FIELDS = ("pci.bus_id", "ecc.errors.uncorrected.volatile.total", "retired_pages.pending")
+_QUERY = (PROGRAM, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
 _ROWS = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
+_QUERY_ROWS = (PROGRAM, f"--query-remapped-rows={','.join(_ROWS)}", "--format=csv,noheader")
+_FAULT = re.compile(r"Yes|[1-9][0-9]*|\[.*(?:[Ee]rror|lost|reset).*\]")
+"""What a column has of a GPU that is not well: an answer, a count, or why it cannot be asked."""
 _FELL_OFF = 15
 """nvidia-smi(1), RETURN VALUE: a GPU has fallen off the bus or has otherwise become inaccessible."""
 _LINK = re.compile(r"\s+Link (\d+): (Replay|Recovery|CRC)[A-Za-z ]* Errors?: (\d+)")
@@ -28,11 +32,15 @@ def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Findi
     if not bounded.is_installed(PROGRAM):
         return
     stuck = memory.setdefault("stuck", {})
-    asked = [PROGRAM, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
-    answer = bounded.ask_once(PROGRAM, asked, timeout_s, stuck)
-    if answer is None:
-        text = f"nvidia-smi did not answer within {timeout_s:g} s: a GPU or its driver hangs"
+    hung_before = PROGRAM in stuck
+    answer = bounded.ask_once(PROGRAM, _QUERY, timeout_s, stuck)
+    if answer is None and hung_before and PROGRAM in stuck:
+        text = "an nvidia-smi of an earlier look cannot be killed: a GPU or its driver hangs"
         yield Finding(time.time(), "gpu", "", text, badly=True, standing="gpu:hangs")
+        return
+    if answer is None:  # on a busy node, too
+        text = f"nvidia-smi did not answer within {timeout_s:g} s"
+        yield Finding(time.time(), "gpu", "", text, standing="gpu:slow")
         return
     rows = _rows(answer.text, len(_FIELDS)) if answer.status == 0 else []
     yield from _missing(answer, len(rows), memory)
@@ -45,6 +53,20 @@ def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Findi
             yield Finding(time.time(), "ecc", device, text, standing=f"gpu:{device}:pages")
     yield from _remapped(stuck, timeout_s)
     yield from _links(memory, stuck, timeout_s)
+
+
+def is_faulty(device: str, timeout_s: float = TIMEOUT_S) -> bool:
+    """Return whether nvidia-smi misses the GPU at this PCI address, or finds uncorrected errors of it. That nvidia-smi
+    does not answer proves nothing: a node may be busy. Raises OSError."""
+    if not bounded.is_installed(PROGRAM):
+        return False
+    answer = bounded.ask(_QUERY, timeout_s)
+    if answer.status != 0:
+        return answer.status is not None
+    rows = [row for row in _rows(answer.text, len(_FIELDS)) if pci.address(row[0]) == device]
+    remapped = _rows(bounded.ask(_QUERY_ROWS, timeout_s).text, len(_ROWS))
+    rows += [row for row in remapped if rows and pci.address(row[0]) == device]
+    return not rows or any(_FAULT.fullmatch(cell) for row in rows for cell in row[1:])
 
 
 def _missing(answer: bounded.Answer, count: int, memory: dict[str, Any]) -> Iterator[Finding]:
@@ -69,8 +91,7 @@ def _grown(memory: dict[str, Any], name: str, device: str, told: str) -> Iterato
 
 
 def _remapped(stuck: dict[str, list[int]], timeout_s: float) -> Iterator[Finding]:
-    asked = [PROGRAM, f"--query-remapped-rows={','.join(_ROWS)}", "--format=csv,noheader"]
-    answer = bounded.ask_once("remapped", asked, timeout_s, stuck)
+    answer = bounded.ask_once("remapped", _QUERY_ROWS, timeout_s, stuck)
     for device, pending, failed in _rows(answer.text, len(_ROWS)) if answer and answer.status == 0 else []:
         if failed in ("Yes", "1"):
             text = "rows of its memory could not be remapped: the GPU is to be replaced"

@@ -24,8 +24,9 @@ FIRST_BYTES = 256 << 10
 """So much of a file's end is read at the first look."""
 _ISO = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s+(?:\S+\s+kernel:\s*)?")
 _SLURM = re.compile(r"\[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\]\s+")
-_SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d+) (\d\d:\d\d:\d\d)\s+\S+\s+(?:kernel:\s*)?")
+_SYSLOG = re.compile(r"([A-Z][a-z]{2}) +(\d+) (\d\d:\d\d:\d\d)\s+(?:\S+\s+kernel:\s*)?")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_JOURNAL = re.compile(r"(\d+(?:\.\d+)?) \S+ kernel: (.*)")
 _UPTIME = re.compile(r"\[ *\d+\.\d+\]\s*")
 
 
@@ -49,9 +50,11 @@ def of_kmsg(path: str, memory: Memory) -> Iterator[Line]:
                 return
             head, _, text = record.partition(";")
             fields = head.split(",")
-            if len(fields) < 3 or not (fields[1].isdecimal() and fields[2].isdecimal()) or int(fields[1]) <= last:
+            if len(fields) < 3 or not all(map(str.isdecimal, fields[:3])) or int(fields[1]) <= last:
                 continue
             last = memory["seq"] = int(fields[1])
+            if int(fields[0]) >= 8:  # the facility of the kernel is 0, which no process can give its records
+                continue
             yield Line(offset_s + int(fields[2]) / 1e6, text.split("\n")[0])
     finally:
         os.close(descriptor)
@@ -79,15 +82,13 @@ def of_journal(memory: Memory, timeout_s: float) -> Iterator[Line]:
     if answer.status != 0:
         memory.clear()  # a cursor that the journal does not know any more
         raise OSError(f"journalctl ended with {answer.status}: {answer.text[-200:].strip()}")
-    for line in answer.text.splitlines():
+    for line in answer.text.split("\n"):  # a message may have what str.splitlines takes for the end of a line
         if line.startswith("-- cursor: "):
             memory["cursor"] = line.partition(": ")[2]
             continue
-        at, _, rest = line.partition(" ")
-        try:
-            yield Line(float(at), rest.partition(": ")[2])
-        except ValueError:
-            continue
+        found = _JOURNAL.match(line)
+        if found is not None:
+            yield Line(float(found.group(1)), found.group(2))
 
 
 def of_file(path: str, memory: Memory, boot_at: float) -> Iterator[Line]:

@@ -29,6 +29,11 @@ def table() -> list[Mount]:
     return list({one.place: one for one in ffdl_mounts.table()}.values())
 
 
+def local() -> list[Mount]:
+    """Return those of disks of this node. Raises OSError."""
+    return [one for one in table() if one.kind in _LOCAL]
+
+
 def stale(mounts: Sequence[Mount], named: Sequence[str], memory: dict[str, Any]) -> Iterator[Finding]:
     """Those of `named` places, or of file systems of the network where none is named, that do not answer."""
     places = list(named) or [one.place for one in mounts if one.kind in _NETWORKED]

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
-from . import clock, drain, gpus, ledger, logs, mounts, settings, words
+from . import clock, confirmation, drain, gpus, ledger, logs, mounts, settings, words
 from .findings import Finding
 from .settings import Settings
 
@@ -99,7 +99,7 @@ def _look(source: _Source, memory: dict[str, Any]) -> tuple[list[Finding], bool]
 
 def _sources(site: Settings) -> list[_Source]:
     """Those that the site wants, the quick ones first."""
-    chosen = [_Source("kernel", lambda memory: _of_log(_kernel_lines(site, memory), words.of_kernel), often=True)]
+    chosen = [_Source("kernel", lambda memory: _of_kernel(site, memory), often=True)]
     for path in site.slurmd_logs:
         look = functools.partial(_of_slurmd, path)
         chosen.append(_Source(path, look, often=True))
@@ -120,6 +120,10 @@ def _of_log(lines: Iterable[logs.Line], judge: Callable[[float, str], Finding | 
         found = judge(line.at, line.text)
         if found is not None:
             yield found
+
+
+def _of_kernel(site: Settings, memory: dict[str, Any]) -> Iterable[Finding]:
+    return map(confirmation.confirmed, _of_log(_kernel_lines(site, memory), words.of_kernel))
 
 
 def _of_slurmd(path: str, memory: dict[str, Any]) -> Iterable[Finding]:

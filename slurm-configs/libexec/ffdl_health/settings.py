@@ -22,6 +22,7 @@ class Settings(NamedTuple):
     full_percent: int
     interval_s: int
     drain: bool
+    drains_per_hour: int  # of the whole site
     resume: bool
 
 
@@ -36,6 +37,7 @@ _SITE = {
     "HEALTH_DISKS": "@HEALTH_DISKS@",
     "HEALTH_FULL_PERCENT": "@HEALTH_FULL_PERCENT@",
     "HEALTH_DRAIN": "@HEALTH_DRAIN@",
+    "HEALTH_DRAINS_PER_HOUR": "@HEALTH_DRAINS_PER_HOUR@",
     "HEALTH_RESUME": "@HEALTH_RESUME@",
     "HEALTH_INTERVAL_S": "@HEALTH_INTERVAL_S@",
     "HEALTH_NODE_STATE": "@HEALTH_NODE_STATE@",
@@ -62,6 +64,7 @@ def load() -> Settings:
         full_percent=int(_SITE["HEALTH_FULL_PERCENT"]),
         interval_s=int(_SITE["HEALTH_INTERVAL_S"]),
         drain=_SITE["HEALTH_DRAIN"] == "yes",
+        drains_per_hour=int(_SITE["HEALTH_DRAINS_PER_HOUR"]),
         resume=_SITE["HEALTH_RESUME"] == "yes",
     )
 

@@ -27,6 +27,7 @@ RULES: Mapping[str, Rule] = {
     "HEALTH_DISKS": _PLACES_RULE,
     "HEALTH_FULL_PERCENT": whole_number(1, 100),
     "HEALTH_DRAIN": _YES,
+    "HEALTH_DRAINS_PER_HOUR": whole_number(1, 10_000),
     "HEALTH_RESUME": _YES,
     "HEALTH_INTERVAL_S": whole_number(5, 65_534),
     "HEALTH_NODE_STATE": Rule(

@@ -1,6 +1,10 @@
 """Which lines of a log are signs of a sick node, and of what. Pure.
 
-Few patterns, each one a sentence that a driver or the kernel prints. What matches none is not told.
+Few patterns, each one a sentence that a driver or the kernel prints, from the line's first character on. What matches
+none is not reported.
+
+Users can have the kernel print their text: a mount option, which it quotes; the name of a program, of 15 characters at
+most and with [ behind it where a line begins with it. So each pattern needs more than 15 characters before a [.
 """
 
 from __future__ import annotations
@@ -13,7 +17,14 @@ from .xids import UNKNOWN, XIDS
 
 LINE_MOST = 2000
 """So much of a line is looked at: patterns never see more."""
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): ?([0-9]+)")
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)\): ?([0-9]{1,5})\b"
+)
+_QUOTE = re.compile("['\"`]")
+_QUOTED_BY_KERNEL = re.compile(r"""'<unknown>'|"[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[\w+\])?\"""")
+"""What is in quotes and no user's: a process that NVIDIA's driver does not know, a place in the kernel's code."""
+_SLURMD = r"(?:\S+ slurmd(?:\[\d+\])?: )?(?:\[[\w.+]+\] )?"
+"""What may be before the word error: the host by syslog, the step."""
 
 
 class _Rule(NamedTuple):
@@ -28,44 +39,56 @@ def _rule(kind: str, pattern: str, *, badly: bool = False) -> _Rule:
 
 KERNEL = (
     # A correctable error of memory is a sign; after an uncorrected one the node is not fit.
-    _rule("memory", r"EDAC (?P<device>\S+?): ?\d+ UE ", badly=True),
-    _rule("memory", r"\[Hardware Error\]: (?:Uncorrected|event severity: fatal)", badly=True),
-    _rule("memory", r"Uncorrected hardware memory error", badly=True),
-    _rule("memory", r"EDAC (?P<device>\S+?): ?\d+ CE "),
+    _rule("memory", r"EDAC (?P<device>MC\d+): \d+ UE (?:[^\[]* )?on ", badly=True),
+    _rule("memory", r"(?:\{\d+\})?\[Hardware Error\]: (?:Uncorrected|event severity: fatal)", badly=True),
+    _rule("memory", r"(?:mce: )?Uncorrected hardware memory error", badly=True),
+    _rule("memory", r"EDAC (?P<device>MC\d+): \d+ CE (?:[^\[]* )?on "),
     _rule("memory", r"mce: (?:\[Hardware Error\]|Uncorrected)|Memory failure: 0x"),
     _rule("disk", r"EXT4-fs error \(device (?P<device>[^)]+)\)"),
     _rule("disk", r"EXT4-fs \((?P<device>[^)]+)\): Remounting filesystem read-only", badly=True),
-    _rule("disk", r"XFS \((?P<device>[^)]+)\): .*(?:[Cc]orrupt|[Ii]nternal error|I/O error|[Ss]hutdown)", badly=True),
+    _rule("disk", r"XFS \((?P<device>[^)]+)\): [^\[]*(?:[Cc]orrupt|[Ii]nternal error|I/O error|[Ss]hutdown)",
+          badly=True),
     _rule("disk", r"BTRFS (?:error|critical) \(device (?P<device>[^):]+)"),
     _rule("nfs", r"nfs: server (?P<device>\S+) not responding"),
-    _rule("nfs", r"Lustre(?:Error)?: .*[Cc]onnection to (?P<device>\S+) .*was lost"),
-    _rule("io", r"(?:Buffer )?I/O error,? (?:on )?dev(?:ice)? (?P<device>[\w-]+)"),
-    _rule("io", r"nvme (?P<device>nvme\d+): (?:I/O .* timeout|controller is down)"),
+    _rule("nfs", r"Lustre(?:Error)?: [^\[]*[Cc]onnection to (?P<device>\S+) [^\[]*was lost"),
+    _rule("io", r"(?:\w+_re(?:quest|q_error): )?(?:Buffer )?I/O error(?:,| on) dev(?:ice)? (?P<device>[\w-]+)"),
+    _rule("io", r"nvme (?P<device>nvme\d+): (?:I/O [^\[]* timeout|controller is down)"),
     _rule("io", r"(?P<device>ata[\d.]+): (?:exception Emask|failed command)"),
     # The kernel says it in other words where a job reached its own limit.
     _rule("out_of_memory", r"Out of memory: Kill(?:ed)? process \d+ \((?P<device>[^)]*)\)"),
     _rule("network", r"mlx[45]_core \S+?(?: (?P<device>[\w.]+))?: Link down"),
-    _rule("network", r"mlx[45]_core (?P<device>\S+?): .*(?:health compromised|[Ff]atal error)", badly=True),
-    _rule("network", r"\b(?P<device>(?:en|eth|ib|hsn|bond)[\w.]*): (?:NIC )?[Ll]ink (?:is )?(?:[Dd]own|not ready)"),
-    _rule("thermal", r"(?P<device>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold"),
-    _rule("thermal", r"thermal \S+: critical temperature reached|NVRM: .*[Tt]hermal (?:slowdown|shutdown)"),
-    _rule("gpu", r"NVRM: (?:GPU (?P<device>\S+): )?.*(?:RmInitAdapter failed|has fallen off the bus)", badly=True),
+    _rule("network", r"mlx[45]_core (?P<device>[0-9a-f]{4}:[0-9a-f:.]{7}): "
+                     r"[^\[]*(?:health compromised|[Ff]atal error)", badly=True),
+    _rule("network", r"(?:[\w-]+ [0-9a-f:.]+ |IPv6: ADDRCONF\(\w+\): )?(?P<device>(?:en|eth|ib|hsn|bond)[\w.]*): "
+                     r"(?:NIC )?[Ll]ink (?:is )?(?:[Dd]own|not ready)(?!\[)"),
+    _rule("thermal", r"(?:mce: )?(?P<device>CPU\d+): (?:Core|Package) temperature (?:is )?above threshold"),
+    _rule("thermal", r"thermal \S+: (?:\S+: )?critical temperature reached"),
+    _rule("thermal", r"NVRM: (?:GPU (?P<device>[\w:.]+): )?[\w ]*[Tt]hermal (?:slowdown|shutdown)"),
+    _rule("gpu", r"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<device>[0-9A-Fa-f:.]+?):? )?"
+                 r"(?:RmInitAdapter failed|(?:GPU )?has fallen off the bus)", badly=True),
 )  # fmt: skip
-"""The first one that matches decides."""
+"""The first one that matches decides. What is `badly` drains the node if a second source agrees (confirmation.py)."""
 SLURMD = (
-    _rule("slurmd", r"error: (?:Unable to register|slurmd_req: |.*Kill task failed|.*cgroup.*(?:unable|failed))"),
-    _rule("slurmd", r"error: (?:Munge|munge|auth_munge|authentication).*|error: .*[Mm]unge (?:decode|encode) failed"),
     _rule(
-        "slurmd", r"error: .*(?:Node configuration differs|can't stat gres\.conf file|gres/gpu: .*(?:count|reduced))"
+        "slurmd",
+        f"{_SLURMD}error: "
+        r"(?:Unable to register|slurmd_req: |.*Kill task failed|[\w/]*cgroup\w*[ :].*(?:unable|failed))",
     ),
-    _rule("slurmd", r"fatal: "),
+    _rule("slurmd", f"{_SLURMD}error: (?:Munge|munge|auth_munge|authentication|.*[Mm]unge (?:decode|encode) failed)"),
+    _rule(
+        "slurmd",
+        f"{_SLURMD}error: .*(?:Node configuration differs|can't stat gres\\.conf file|gres/gpu: .*(?:count|reduced))",
+    ),
+    _rule("slurmd", f"{_SLURMD}fatal: "),
 )
 
 
 def of_kernel(at: float, text: str) -> Finding | None:
-    """What a line of the kernel's is a sign of; None: of nothing that is known here."""
+    """Return what a line of the kernel's is a sign of. None: of nothing that is known here, or it quotes a user."""
     text = text[:LINE_MOST]
-    found = _XID.search(text)
+    if _QUOTE.search(_QUOTED_BY_KERNEL.sub("", text)):
+        return None
+    found = _XID.match(text)
     if found is None:
         return _first(KERNEL, at, text)
     meaning = XIDS.get(int(found.group(2)), UNKNOWN)
@@ -79,7 +102,7 @@ def of_slurmd(at: float, text: str) -> Finding | None:
 
 def _first(rules: tuple[_Rule, ...], at: float, text: str) -> Finding | None:
     for rule in rules:
-        found = rule.pattern.search(text)
+        found = rule.pattern.match(text)
         if found is not None:
             device = found.groupdict().get("device") or ""
             return Finding(at, rule.kind, device, text, rule.badly)

@@ -50,12 +50,19 @@ class Node:
         )
         files = ["--values", str(CONFIGS / "values.env"), "--values", str(place / "site.env")]
         subprocess.run([sys.executable, str(CONFIGS / "render.py"), *files, "--out", str(place / "etc")], check=True)
-        self._find_programs_in(place / "etc" / "libexec" / "ffdl_health" / "bounded.py")
+        self.edit("ffdl_health/bounded.py", '"PATH": "', f'"PATH": "{self.bin}:')
+        self.edit("ffdl_health/pci.py", "/sys/bus/pci/devices", f"{place}/pci")
+        self.edit("ffdl_health/confirmation.py", "/sys/devices/system/edac/mc", f"{place}/edac")
+        self.edit("ffdl_health/confirmation.py", "/proc/meminfo", f"{place}/meminfo")
+        self.edit("ffdl_mounts.py", '"/proc/self/mountinfo"', f'"{place}/mountinfo"')
+        self.write("mountinfo", "")
 
-    def _find_programs_in(self, module: Path) -> None:
-        text = module.read_text()
-        assert '"PATH": "' in text
-        module.write_text(text.replace('"PATH": "', f'"PATH": "{self.bin}:'))
+    def edit(self, module: str, old: str, new: str) -> None:
+        """Change what is installed."""
+        path = self.place / "etc" / "libexec" / module
+        text = path.read_text()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new))
 
     def program(self, name: str, script: str) -> None:
         """A program of the system's."""
@@ -64,7 +71,14 @@ class Node:
         path.chmod(0o755)
 
     def write(self, name: str, text: str) -> None:
+        (self.place / name).parent.mkdir(parents=True, exist_ok=True)
         (self.place / name).write_text(text)
+
+    def lose_gpus(self, *buses: str) -> None:
+        """What sysfs and nvidia-smi have of GPUs that fell off the bus."""
+        for bus in buses or ("3b",):
+            self.write(f"pci/0000:{bus}:00.0/vendor", "0x10de\n")
+        self.program("nvidia-smi", "echo 'Unable to determine the device handle: GPU is lost'; exit 15")
 
     def logs(self, *lines: str, at: float | None = None) -> None:
         """Lines of the kernel's, as syslog writes them."""
@@ -372,6 +386,7 @@ def test_node_health_does_not_drain_node_by_default(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.program("scontrol", SCONTROL)
     node.write("node", f"NodeName={NODE} State=IDLE")
+    node.lose_gpus()
     node.logs(OFF_THE_BUS)
     node.look()
     assert not (tmp_path / "told").exists()
@@ -391,10 +406,12 @@ def test_node_health_drains_failing_node_only_if_it_is_not_drained_or_down(
 ) -> None:
     node = Node(tmp_path, HEALTH_DRAIN="yes")
     node.program("scontrol", SCONTROL)
+    node.program("sinfo", "true")
     node.write("node", f"NodeName={NODE} {state}\n")
     node.logs("EDAC MC0: 1 CE memory read error on DIMM#0")
     node.look()
     assert not (tmp_path / "told").exists()  # a sign, not a reason to take the node
+    node.lose_gpus()
     node.logs(OFF_THE_BUS)
     node.look()
     told = (tmp_path / "told").read_text() if (tmp_path / "told").exists() else ""
@@ -425,6 +442,7 @@ def test_node_health_keeps_draining_event_of_kernel_log_until_reboot(tmp_path: P
     node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_RESUME="yes")
     node.program("scontrol", SCONTROL)
     node.write("node", f"NodeName={NODE} State=IDLE+DRAIN Reason=ffdl: gpu 0000:3b:00\n")
+    node.lose_gpus()
     node.logs(OFF_THE_BUS, "EXT4-fs error (device sda1): bad block")
     node.look()
     node.look()
@@ -494,6 +512,7 @@ def test_lasting_file_is_readable_by_all_and_bounded(tmp_path: Path) -> None:
     places = [f"/m{number}" for number in range(60)]
     node = Node(tmp_path, HEALTH_MOUNTS=":".join(places))
     node.program("stat", 'echo "Stale file handle"; exit 1')
+    node.lose_gpus(*(f"{number:02x}" for number in range(30)))
     node.logs(*(OFF_THE_BUS.replace("3b", f"{number:02x}") for number in range(30)))
     node.look()
     path = node.incidents.with_name("lasting")
@@ -503,6 +522,7 @@ def test_lasting_file_is_readable_by_all_and_bounded(tmp_path: Path) -> None:
 
 def test_lasting_file_is_written_again_if_it_is_missing(tmp_path: Path) -> None:
     node = Node(tmp_path)
+    node.lose_gpus()
     node.logs(OFF_THE_BUS)
     node.look()
     node.incidents.with_name("lasting").unlink()

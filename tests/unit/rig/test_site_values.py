@@ -61,6 +61,7 @@ WRONG = [
     ("HEALTH_KERNEL_LOG", "dmesg", "it must be kmsg, journal, none, or the absolute path of a file"),
     ("HEALTH_INTERVAL_S", "0", "it must be a whole number from 5 to 65534"),
     ("HEALTH_DRAIN", "true", "it must be yes or no"),
+    ("HEALTH_DRAINS_PER_HOUR", "0", "it must be a whole number from 1 to 10000"),
     ("HEALTH_RESUME", "yes", "it resumes what HEALTH_DRAIN drained"),
     ("HEALTH_DISKS", "tmp", "it must be absolute paths"),
 ]

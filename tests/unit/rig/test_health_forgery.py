@@ -1,0 +1,191 @@
+"""What users can have the kernel print, and make nodes look like, drains no node: neither one nor many."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.unit.rig.test_node_health import NODE, OFF_THE_BUS, SCONTROL, SMI, Node
+
+UE = "EDAC MC1: 1 UE memory scrubbing error on unknown memory"
+READ_ONLY = "EXT4-fs (sda1): Remounting filesystem read-only"
+XFS = "XFS (sdb1): Corruption of in-memory data (0x8) detected at xfs_trans_cancel+0x1/0x2 [xfs]"
+ADAPTER = "mlx5_core 0000:5e:00.0: poll_health:950:(pid 0): Fatal error 3 detected"
+SEGFAULT = "[77]: segfault at 0 ip 0 sp 0 error 4 in"
+FORGED = [
+    f"tmpfs: Unknown parameter '{OFF_THE_BUS}'",
+    f'EXT4-fs (loop0): Unrecognized mount option "{READ_ONLY}" or missing value',
+    f'overlayfs: unrecognized mount option "{UE}" or missing value',
+    f"NVRM: API mismatch: the client '{OFF_THE_BUS}' (pid 7)",
+    "NVRM: API mismatch: the client has the version GPU has fallen off the bus, but",
+    f"{OFF_THE_BUS}'",
+    'XFS (sda1): unknown mount option "I/O error"',
+    f"python3[77]: {OFF_THE_BUS}",
+    f"EDAC MC0: 1 UE {SEGFAULT} x on y[1000+1000]",
+    f"XFS (sda1): xx {SEGFAULT} internal error[1000+1000]",
+    f"nvme nvme0: I/O{SEGFAULT} 1 timeout[1000+1000]",
+    f"mlx5_core 0: x {SEGFAULT} fatal error[1000+1000]",
+    f"Lustre: x {SEGFAULT} Connection to a was lost[1000+1000]",
+    f"I/O error dev a{SEGFAULT} x[1000+1000]",
+    f"eth0: Link down{SEGFAULT} x[1000+1000]",
+    f"NVRM: Xid (1):7{SEGFAULT} x[1000+1000]",
+    "audit: type=1701 comm=EDAC MC0: 1 UE x on y",
+]
+"""Options of mounts, versions of clients, and names of programs that crash."""
+
+
+def test_node_health_ignores_user_text_in_kernel_log(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.logs(*FORGED)
+    with node.log.open("a") as file:  # as a program's own messages stand in a file that is not the kernel's alone
+        file.write(f"{time.strftime('%b %d %H:%M:%S')} n1 NVRM: {OFF_THE_BUS.removeprefix('NVRM: ')}\n")
+    node.look()
+    assert node.found() == []
+
+
+def test_node_health_ignores_records_that_processes_wrote_into_kernel_buffer(tmp_path: Path) -> None:
+    node = Node(tmp_path, HEALTH_KERNEL_LOG="kmsg")
+    node.edit("ffdl_health/program.py", '"/dev/kmsg"', f'"{tmp_path}/kmsg"')
+    node.write("kmsg", f"11,1,5,-;{OFF_THE_BUS}\n")
+    node.look()
+    assert node.kinds() == []
+    node.write("kmsg", f"3,2,5,-;{OFF_THE_BUS}\n")
+    node.look()
+    assert node.kinds() == ["gpu"]
+
+
+def test_node_health_ignores_forged_line_and_other_senders_in_journal(tmp_path: Path) -> None:
+    node = Node(tmp_path, HEALTH_KERNEL_LOG="journal")
+    lines = [
+        *(f"1.5 n1 kernel: tmpfs: Unknown parameter 'x{end}1.5 n1 kernel: {OFF_THE_BUS}" for end in "\u2028\x85\x1c\r"),
+        f"1.5 n1 systemd[1]: {OFF_THE_BUS}",
+        f"             {OFF_THE_BUS}",  # a further line of one message
+        "1.5 n1 kernel: nfs: server a not responding",
+    ]
+    node.write("journal", "\n".join(lines) + "\n")
+    node.program("journalctl", 'cat "$HERE/journal"')
+    node.look()
+    assert [one["device"] for one in node.found()] == ["a"]
+
+
+def mountinfo(*rows: tuple[str, str, str]) -> str:
+    return "".join(
+        f"{40 + n} 1 8:{n} / {place} rw - {kind} /dev/{place[1:]} {options}\n"
+        for n, (place, kind, options) in enumerate(rows)
+    )
+
+
+HEALTHY = {
+    "pci/0000:3b:00.0/vendor": "0x10de\n",
+    "gpus": "00000000:3B:00.0, 0, No\n00000000:5E:00.0, 3, Yes\n",
+    "rows": "00000000:3B:00.0, No, No\n",
+    "edac/mc1/ue_count": "0\n",
+    "meminfo": "MemTotal: 4 kB\nHardwareCorrupted:     0 kB\n",
+    "mountinfo": mountinfo(("/sda1", "ext4", "rw"), ("/sdb1", "xfs", "rw"), ("/sdc1", "ext4", "ro")),
+    "pci/0000:5e:00.0/net/ib0/operstate": "down\n",
+    "pci/0000:5e:00.0/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+    "stat": "",
+}
+LOST = "Unable to determine the device handle for GPU0: GPU is lost"
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        (OFF_THE_BUS, {"gpus": "00000000:5E:00.0, 3, Yes\n"}),
+        (OFF_THE_BUS, {"gpus": "00000000:3B:00.0, [GPU is lost], No\n"}),
+        (OFF_THE_BUS.replace("79", "48"), {"gpus": "00000000:3B:00.0, 1, No\n"}),
+        (OFF_THE_BUS.replace("79", "64"), {"rows": "00000000:3B:00.0, No, Yes\n"}),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1463)", {"gpus": "No devices were found\n"}),
+        (UE, {"edac/mc1/ue_count": "1\n"}),
+        ("mce: Uncorrected hardware memory error in user-access at 12345", {"meminfo": "HardwareCorrupted:  4 kB\n"}),
+        (READ_ONLY, {"mountinfo": mountinfo(("/sda1", "ext4", "ro"))}),
+        (XFS, {"stat": "stat: cannot statx '/sdb1': Input/output error"}),
+        (ADAPTER, {"pci/0000:5e:00.0/infiniband/mlx5_0/ports/1/state": "1: DOWN\n"}),
+    ],
+)  # fmt: skip
+def test_node_health_drains_for_kernel_line_only_if_second_source_confirms_it(
+    tmp_path: Path, line: str, changed: dict[str, str]
+) -> None:
+    node = Node(tmp_path, HEALTH_DRAIN="yes")
+    for name, script in (("scontrol", SCONTROL), ("sinfo", "true"), ("nvidia-smi", SMI)):
+        node.program(name, script)
+    node.program("stat", 'cat "$HERE/stat"; [ ! -s "$HERE/stat" ]')
+    node.write("node", f"NodeName={NODE} State=IDLE\n")
+    for name, text in HEALTHY.items():
+        node.write(name, text)
+    node.logs(line)
+    node.look()
+    assert (len(node.found()), node.lasting(), (tmp_path / "told").exists()) == (1, [], False)
+    assert "no second source confirms it" in node.found()[0]["text"]
+    for name, text in changed.items():
+        node.write(name, text)
+    node.logs(line)
+    node.look()
+    assert (len(node.found()), len(node.lasting()), (tmp_path / "told").exists()) == (2, 1, True)
+
+
+@pytest.mark.parametrize("device", ["0000:77:00", "0000:3b:01", "..:..:.."])
+def test_node_health_does_not_drain_for_gpu_that_node_does_not_have(tmp_path: Path, device: str) -> None:
+    node = Node(tmp_path)
+    node.lose_gpus()
+    node.logs(OFF_THE_BUS.replace("0000:3b:00", device))
+    node.look()
+    assert node.lasting() == []
+
+
+def test_node_health_drains_for_hanging_gpu_only_if_nvidia_smi_cannot_be_killed(tmp_path: Path) -> None:
+    node = Node(tmp_path, HEALTH_GPUS="yes")
+    node.edit("ffdl_health/gpus.py", "TIMEOUT_S = 10.0", "TIMEOUT_S = 0.3")
+    node.program("nvidia-smi", "exec sleep 60")
+    node.look()
+    assert [one["drains"] for one in node.lasting()] == [False]
+    state_file = node.incidents.parent / "state.json"
+    state = json.loads(state_file.read_text())
+    with subprocess.Popen(["sleep", "60"]) as hanging:
+        fields = Path(f"/proc/{hanging.pid}/stat").read_text().rpartition(")")[2].split()
+        state["sources"]["gpus"]["stuck"] = {"nvidia-smi": [hanging.pid, int(fields[19])]}
+        state_file.write_text(json.dumps(state))
+        node.look_a_minute_later()
+        hanging.kill()
+    assert [one["drains"] for one in node.lasting()] == [True]
+
+
+def drained(*ages_s: float, reason: str = "ffdl: gpu 0000:3b:00 lost", own: float | None = None) -> str:
+    """What sinfo prints of other nodes, and of this one; each is in two partitions."""
+    ages = [(f"n{number}", age) for number, age in enumerate(ages_s)] + ([] if own is None else [(NODE, own)])
+    times = [(name, time.localtime(time.time() - age)) for name, age in ages]
+    return "".join(f"{name} {time.strftime('%Y-%m-%dT%H:%M:%S', at)} {reason}\n" * 2 for name, at in times)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (drained(9, 99, 3000), drained(9, 99, 3000, own=0), ["drain"]),
+        (drained(9, 99, 3000, 3500), "", []),
+        (drained(9, 99, 3000, 7200), drained(9, 99, 3000, 7200, own=0), ["drain"]),
+        (drained(9, 9, 9, 9, reason="bad fan"), drained(9, 9, 9, 9, reason="bad fan", own=0), ["drain"]),
+        ("", drained(0, 0, 0, 0, own=0), ["drain", "resume"]),  # all at the same time
+        ("", drained(-60, -60, -60, 0, own=0), ["drain"]),  # three of them a moment later: they take theirs back
+        ("sinfo: error", "", []),
+    ],
+)
+def test_node_health_drains_at_most_so_many_nodes_of_site_within_an_hour(
+    tmp_path: Path, before: str, after: str, told: list[str]
+) -> None:
+    node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_DRAINS_PER_HOUR="4")
+    node.lose_gpus()
+    node.program("scontrol", SCONTROL)
+    node.program("sinfo", 'cat "$HERE/drained"; mv "$HERE/later" "$HERE/drained"; ! grep -q error "$HERE/drained"')
+    node.write("node", f"NodeName={NODE} State=IDLE\n")
+    node.write("drained", before)
+    node.write("later", after if "error" not in before else before)
+    node.logs(OFF_THE_BUS)
+    printed = node.look().stdout
+    done = (tmp_path / "told").read_text().splitlines() if (tmp_path / "told").exists() else []
+    assert [line.partition("state=")[2].partition(" ")[0] for line in done] == told
+    assert f"{NODE} is {'drained' if told == ['drain'] else 'not drained'}" in printed
