@@ -36,13 +36,13 @@ def check_swept_name(name: str, place: Place, log: FindingLog) -> None:
 
 
 def note_variables(job: JobSpec, log: FindingLog) -> None:
-    """Warn about variables that do not count, and of those that learners may not start with."""
+    """Report variables that the platform sets; warn of those that do not count or that learners may not start with."""
     for block, name in (*(("env", name) for name in job.batch.env), *(("secrets", name) for name in job.batch.secrets)):
         place = ("batch", block, name)
         if block == "env" and name in job.batch.secrets:
             log.warning(place, "the secret of this variable counts, and this value reaches no learner", "leave one out")
         elif name in PROTECTED or (name in _OF_ELEMENTS and is_array(job)):
-            log.warning(place, _PLATFORMS.format(name=name), "give the variable another name, or leave it out")
+            log.error(place, _PLATFORMS.format(name=name), "give the variable another name, or leave it out")
         else:
             _warn_of_consequence(name, place, log)
 

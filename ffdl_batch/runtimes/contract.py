@@ -18,10 +18,6 @@ DEFAULT_RESULTS_CONTAINER = "dlaas-trained-models"
 SHARED_CHECKPOINTS = "_wml_checkpoints"
 DATA_DIR = "DATA_DIR"
 """Of the first store with input; with more than one, each has a number behind it too, from 1."""
-UNSET_PREFIXES = ("ALERTMANAGER", "DLAAS", "ETCD", "GRAFANA", "HOSTNAME", "KUBERNETES", "MONGO", "PUSHGATEWAY")
-"""Variables that FfDL takes away from the learner before the command runs, by prefix."""
-
-_UNSET = " ".join(f'"${{!{prefix}@}}"' for prefix in UNSET_PREFIXES)
 AGENT = "; ".join(
     (
         "_ffdl_agent() { set -m",
@@ -47,7 +43,6 @@ _BEFORE = "; ".join(
         f"unset {EXPORTS_VARIABLE}",
         # Frameworks keep caches below $HOME; inside a container the home directory is not there.
         '[ -n "${HOME-}" ] && [ -w "$HOME" ] || export HOME=/tmp',
-        f'for _ffdl_name in {_UNSET}; do unset "$_ffdl_name" 2>/dev/null; done; unset _ffdl_name',
         'printf "%s\\n" "$$" > "$JOB_STATE_DIR/.began-$LEARNER_ID"',
         'cd -- "$MODEL_DIR" || exit 126',
         'export PYTHONPATH="${PYTHONPATH:+$PYTHONPATH:}$PWD"',

@@ -51,7 +51,8 @@ COPIED = SAME | {
     "RESULT_BUCKET_DIR": "",
     "CHECKPOINT_DIR": "/job/checkpoints",  # FfDL has none here; docs/reference/contract.md says so
 }
-UNSET = ("ALERTMANAGER_X", "DLAAS_X", "ETCD_X", "GRAFANA_X", "HOSTNAME", "KUBERNETES_PORT", "MONGO_X", "PUSHGATEWAY_X")
+OWN = ("ALERTMANAGER_X", "DLAAS_X", "ETCD_X", "GRAFANA_X", "HOSTNAME", "KUBERNETES_PORT", "MONGO_X", "PUSHGATEWAY_X")
+"""Names that FfDL takes away from learners, whoever set them."""
 CANARY = "ffdl-canary"
 REPORT_PY = """\
 import errno, glob, json, os, socket, stat, sys, time
@@ -160,7 +161,7 @@ def jobs(alice: Person, canaries: None) -> dict[str, dict[str, Any]]:
     files = {"report.py": REPORT_PY, "report.sh": REPORT_SH, "sub/data.txt": "in a directory\n"}
     model = alice.model("contract", files)
     alice.run("chmod", "-R", "a-x,u+X", model)
-    export = "--export=" + ",".join(f"{name}=taken-away" for name in UNSET) + ",KEPT=kept"
+    export = "--export=" + ",".join(f"{name}=own" for name in OWN)
     ids = {}
     for kind in KINDS:
         manifest = alice.manifest(kind.name, COMMAND, store(alice, kind.copied), learners=kind.learners, gpus=2)
@@ -200,12 +201,11 @@ def test_learner_environment_holds_ffdl_and_rendezvous_variables(
 
 
 @each_kind
-def test_learner_environment_drops_variables_with_ffdl_reserved_prefixes(
+def test_learner_environment_keeps_variables_of_user_with_any_name(
     alice: Person, jobs: dict[str, dict[str, Any]], kind: Kind
 ) -> None:
     for report in reports(alice, kind, jobs):
-        assert [name for name in report["env"] if name in UNSET] == []
-        assert report["env"]["KEPT"] == "kept"
+        assert {name: report["env"].get(name) for name in OWN} == dict.fromkeys(OWN, "own")
 
 
 @each_kind

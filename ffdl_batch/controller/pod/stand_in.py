@@ -26,6 +26,13 @@ LOOK_S, LIVES_S = 0.05, 0.5
 """How often the shim's word is looked for, and whether the shim lives."""
 KILLED = 128 + signal.SIGKILL
 _ANSWER = 127
+OF_KUBELET = (
+    "HOSTNAME", "KUBERNETES_PORT", "KUBERNETES_PORT_443_TCP", "KUBERNETES_PORT_443_TCP_ADDR",
+    "KUBERNETES_PORT_443_TCP_PORT", "KUBERNETES_PORT_443_TCP_PROTO", "KUBERNETES_SERVICE_HOST",
+    "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS",
+)  # fmt: skip
+"""Variables that a kubelet sets in every container although the pod wants no service links (kubernetes.io, "Accessing
+the API from a Pod"; kubelet 1.36). Learners have them on no other backend."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -59,6 +66,7 @@ def go_text(start: str, variables: str, directory: str, command: Sequence[str], 
     lines: List[str] = [
         f"# {start}",
         f'printf "%s\\n" {single_quoted(start)} >"$ffdl_seat"/{os.path.basename(taken)}',
+        f"unset {' '.join(OF_KUBELET)}",  # before the user's own, which may have these names
         "set -a",
         variables.rstrip("\n"),
         *([f"{MARK}={single_quoted(mark)}"] if mark else []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ffdl_batch.controller.learner.seat import Seat
 from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.controller.pod.last_word import MOST_BYTES, last_word
 from ffdl_batch.controller.pod.printed import MISSES, Printed
+from ffdl_batch.controller.pod.stand_in import OF_KUBELET, go_text
 from ffdl_batch.controller.pod.wishes import Wishes
 from ffdl_batch.domain.events import Event, EventKind, encode_event
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -233,3 +235,13 @@ def test_pod_view_request_is_repeated_until_it_is_accepted(tmp_path: Path) -> No
     assert place.looks == [look, look]
     place.wish("look", "no look")
     assert place.looks == [look, look]
+
+
+def test_learner_of_pod_has_variables_of_user_and_none_of_kubelet(tmp_path: Path) -> None:
+    text = go_text("s", "KUBERNETES_PORT='own'\nMONGO_URL='own'\n", str(tmp_path), ["/usr/bin/env"], "taken")
+    env = {"ffdl_seat": str(tmp_path), **dict.fromkeys(OF_KUBELET, "kubelet's")}
+    done = subprocess.run(["/bin/sh", "-c", text], env=env, check=True, stdout=subprocess.PIPE, text=True)
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    assert {name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "_", "SHLVL")} == {
+        "KUBERNETES_PORT": "own", "MONGO_URL": "own",
+    }  # fmt: skip

@@ -62,6 +62,6 @@ def test_manifest_warns_if_variable_is_in_env_and_secrets() -> None:
     assert "batch.env.T: the secret of this variable counts, and this value reaches no learner" in line
 
 
-def test_manifest_warns_about_secret_for_platform_variable() -> None:
-    (line,) = warnings(parse(f"{MINIMAL}batch: {{secrets: {{TRAINING_ID: '${{secret:t}}'}}}}\n"))
+def test_manifest_refuses_secret_for_platform_variable() -> None:
+    (line,) = errors(parse(f"{MINIMAL}batch: {{secrets: {{TRAINING_ID: '${{secret:t}}'}}}}\n"))
     assert "batch.secrets.TRAINING_ID: the platform sets TRAINING_ID itself" in line

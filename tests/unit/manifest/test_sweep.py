@@ -126,14 +126,14 @@ def test_loader_variable_warns_in_env_and_sweep(name: str) -> None:
     assert [name in found for found in warned(manifest(f"sweep: {{{name}: [/x]}}"))] == [True]
 
 
-def test_env_warns_about_every_protected_variable() -> None:
+def test_env_refuses_every_protected_variable() -> None:
     names = "".join(f"  {name}: x\n" for name in PROTECTED)
-    found = warned(manifest(f"env:\n{names}"))
+    found = errors(parse(manifest(f"env:\n{names}")))
     assert len(found) == len(PROTECTED)
     assert all(f"the platform sets {name} itself" in text for name, text in zip(PROTECTED, found, strict=True))
 
 
-def test_env_warns_about_array_variable_only_in_arrays() -> None:
-    assert warned(manifest("env: {FFDL_ARRAY_INDEX: 3}")) == []
-    (found,) = warned(manifest("env: {FFDL_ARRAY_INDEX: 3}\narray: 0-3"))
+def test_env_refuses_array_variable_only_in_arrays() -> None:
+    assert errors(parse(manifest("env: {FFDL_ARRAY_INDEX: 3}"))) == []
+    (found,) = errors(parse(manifest("env: {FFDL_ARRAY_INDEX: 3}\narray: 0-3")))
     assert "batch.env.FFDL_ARRAY_INDEX: the platform sets FFDL_ARRAY_INDEX itself" in found

@@ -129,10 +129,10 @@ def test_layouts_use_bucket_checkpoints_when_checkpoints_are_shared() -> None:
     assert checkpoints_on_host(places()) == JOB.checkpoints
 
 
-def evaluated(tmp_path: Path, command: str, exports: str = "") -> tuple[int, str]:
+def evaluated(tmp_path: Path, command: str, exports: str = "", **more: str) -> tuple[int, str]:
     """Status and output of a learner's shell."""
     env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1", "FFDL_EXPORTS": exports}
-    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path)}
+    env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path), **more}
     done = subprocess.run(SHELL, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout
 
@@ -184,6 +184,12 @@ def test_learner_shell_counts_lines_of_errors_from_first_line_of_command(tmp_pat
         "bash: eval: line 11: syntax error near unexpected token `fi'",
         "bash: eval: line 11: `fi'",
     ]
+
+
+@pytest.mark.parametrize("name", ["MONGO_URL", "KUBERNETES_PORT", "HOSTNAME", "ETCD_X", "GRAFANA", "DLAAS_X"])
+def test_learner_shell_keeps_variable_of_any_name(tmp_path: Path, name: str) -> None:
+    assert evaluated(tmp_path, f"printenv {name}", **{name: "own"}) == (0, "own\n")
+    assert evaluated(tmp_path, f"printenv {name}", exports=f"export {name}=own\n") == (0, "own\n")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../b", "a\nb"])
