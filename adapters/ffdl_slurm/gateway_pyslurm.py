@@ -48,10 +48,11 @@ class PyslurmGateway:
         """`worker`: the argv of the worker ("" = this interpreter running ours)."""
         self._timeout_s = timeout_s
         self._commands = CommandLineGateway(timeout_s, host)
-        self._argv = tuple(worker) or (sys.executable, "-m", "ffdl_slurm.pyslurm_worker")
+        self._argv = tuple(worker) or (sys.executable, "-P", "-m", "ffdl_slurm.pyslurm_worker")
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None
+        self._complaints_read = 0
 
     def submit(self, attempt: AttemptDir) -> str:
         """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
@@ -182,6 +183,7 @@ class PyslurmGateway:
     def _exchange(self, request: Mapping[str, object]) -> object:
         worker = self._worker
         assert worker is not None and worker.stdin is not None
+        self._read_complaints()
         try:
             worker.stdin.write((json.dumps(request) + "\n").encode())
             worker.stdin.flush()
@@ -199,7 +201,7 @@ class PyslurmGateway:
         if "ok" in answer:
             return answer["ok"]
         if answer.get("kind") == "slurm":
-            raise SlurmRefused(str(answer["error"]))
+            raise SlurmRefused(f"{self._read_complaints()}{answer['error']}")
         if answer.get("kind") == "import":
             self._drop_worker()
             raise InvalidRequest(
@@ -223,11 +225,17 @@ class PyslurmGateway:
                 line += piece
         return line
 
+    def _read_complaints(self) -> str:
+        """What libslurm has printed since this was called last, as the message of a site's plugin. The worker writes at
+        the offset of the same file, so nobody may move it."""
+        if self._complaints is None:
+            return ""
+        descriptor, start = self._complaints.fileno(), self._complaints_read
+        self._complaints_read = os.fstat(descriptor).st_size
+        return os.pread(descriptor, self._complaints_read - start, start).decode("utf-8", "replace")
+
     def _lost(self, what: str) -> WorkerLost:
-        said = ""
-        if self._complaints is not None:
-            self._complaints.seek(0)
-            said = shorten(self._complaints.read().decode("utf-8", "replace"))
+        said = shorten(self._read_complaints())
         self._drop_worker()
         return WorkerLost(f"the pyslurm worker: {what}" + (f"; it said: {said}" if said else ""))
 
@@ -241,7 +249,7 @@ class PyslurmGateway:
             self._worker = None
         if self._complaints is not None:
             self._complaints.close()
-            self._complaints = None
+            self._complaints, self._complaints_read = None, 0
 
 
 def _close(pipe: IO[bytes]) -> None:

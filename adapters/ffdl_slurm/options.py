@@ -30,8 +30,37 @@ ALLOWED_ARGS = frozenset(
 # fmt: on
 """Long options of sbatch(1) that `batch.slurm.args` may name. Left out: what this package sets itself, what starts
 other programs or other jobs, and what changes identity."""
+_COUNT, _TIME = r"0*[1-9]\d{0,8}", r"-1|infinite|unlimited|(?:\d+-)?\d+(?::\d+){0,2}"
+_CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?\s*(?:am|pm)?"
+_DATE = r"\d{4}-\d{1,2}-\d{1,2}|(?:0[1-9]|1[0-2]|[1-9](?!\d))[./]?(?:0[1-9]|[12]\d|3[01]|[1-9](?!\d))[./]?(?:\d\d)?"
+_NAMED = r"today|tomorrow|midnight|noon|elevenses|fika|teatime"
+_LATER = r"now(?:\s*[+-]\s*\d+\s*(?:(?:second|minute|hour|day|week)s?)?)?|uts\d{7,}"
+_MOMENT = re.compile(
+    rf"\s*(?:{_LATER}|(?:{_NAMED}|{_CLOCK}|{_DATE})(?:[ \tT-]*(?:{_NAMED}|{_CLOCK}|{_DATE}))?)\s*",
+    re.IGNORECASE | re.ASCII,
+)
+"""What _parse_time of src/common/parse_time.c takes, in 20.11 to 26.05."""
+_VALUES = {
+    name: re.compile(pattern, re.IGNORECASE | re.ASCII)
+    for name, pattern in {
+        **dict.fromkeys(
+            ("cores-per-socket", "mincpus", "ntasks-per-core", "sockets-per-node", "thread-spec", "threads-per-core"),
+            _COUNT,
+        ),
+        "core-spec": r"\d{1,9}",
+        "delay-boot": _TIME,
+        "nice": r"[+-]?\d{1,9}",
+        "switches": rf"{_COUNT}(?:@(?:{_TIME}))?",
+        "time-min": _TIME,
+        "tmp": r"\d{1,12}(?:[kmgt]b?)?",
+        "wait-all-nodes": r"[01]",
+    }.items()
+} | {"deadline": _MOMENT}
+"""What sbatch takes as values of :data:`ALLOWED_ARGS` that are numbers or times (parse_int and str_to_mbytes of
+src/common/proc_args.c, time_str2secs of parse_time.c)."""
+_HIGHEST_PRIORITY = 0xFFFFFFFD
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
-_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@\d{1,5})?", re.ASCII)
+_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@(\d{1,5}))?", re.ASCII)
 _LONGEST_LEAD_S = 65535
 BATCH_LOG = "batch.log"
 """Standard output and error of the batch script, in the attempt's directory, unless the user named a file."""
@@ -68,7 +97,7 @@ def batch_options(
         "nodelist": batch.nodelist,
         "exclude": batch.exclude,
         "dependency": _dependency(batch.dependency) if first else "",
-        "begin": batch.begin if first else "",
+        "begin": _begin(batch.begin) if first else "",
         "priority": _priority(batch.priority),
         "signal": _signal(request),
         "mail-user": batch.notify.mail_user,
@@ -124,8 +153,16 @@ def _dependency(text: str) -> str:
     return text
 
 
+def _begin(text: str) -> str:
+    if text and not _MOMENT.fullmatch(text):
+        message = f"{text[:60]!r} is not a time that sbatch --begin knows"
+        raise RequestRefused([refusal("batch.begin", message, "write 16:00, now+1hour or 2027-01-20T12:34")])
+    return text
+
+
 def _priority(text: str) -> str:
-    if text and text != "TOP" and not text.isdigit():
+    is_number = text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _HIGHEST_PRIORITY
+    if text and text.upper() != "TOP" and not is_number:
         message = f"{text!r} is no priority of Slurm; give a number or TOP"
         raise RequestRefused([refusal("batch.priority", message)])
     return text
@@ -135,7 +172,8 @@ def _signal(request: LaunchRequest) -> str:
     """The user's --signal as sbatch means it; else the warning, as a signal that harms nobody who does not know it."""
     batch = request.spec.batch
     if batch.signal:
-        if not _SIGNAL.fullmatch(batch.signal):
+        match = _SIGNAL.fullmatch(batch.signal)
+        if not match or int(match[1] or 0) > _LONGEST_LEAD_S:
             message = f"{batch.signal!r} is not [R|B:]signal[@seconds]; write for example USR1@120"
             raise RequestRefused([refusal("batch.signal", message)])
         return batch.signal
@@ -168,7 +206,18 @@ def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:
         if name not in ALLOWED_ARGS:
             raise _refuse_arg(f"--{name}", f"allowed are {', '.join(sorted(ALLOWED_ARGS))}")
         found.append(SbatchOption(name, value.strip() if equals else None))
+    for option in found:
+        _check_value(option)
     return found
+
+
+def _check_value(option: SbatchOption) -> None:
+    """Refuse what sbatch cannot read as a number or a time. --nice needs no value (sbatch(1))."""
+    pattern, value = _VALUES.get(option.name), option.value or ""
+    if pattern is None or pattern.fullmatch(value) or (option.name == "nice" and option.value is None):
+        return
+    message = f"--{option.name}: {value[:60]!r} is not a number or a time that sbatch takes"
+    raise RequestRefused([refusal("batch.slurm.args", message, f"see --{option.name} in sbatch(1)")])
 
 
 def _refuse_arg(arg: str, cure: str) -> RequestRefused:

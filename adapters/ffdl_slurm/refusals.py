@@ -7,12 +7,16 @@ sent. A job is refused only where Slurm itself refuses it, for a reason that is 
 
 from __future__ import annotations
 
+from enum import Enum
+
 from ffdl_batch.ports.scheduler import (
     ArraysRefused,
     InvalidRequest,
     NoResources,
     NotNow,
     NotTaken,
+    NotUnderstood,
+    RefusedBySite,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -21,7 +25,10 @@ from ffdl_batch.ports.scheduler import (
 from ffdl_slurm import wordings
 from ffdl_slurm.parsers import parse_submission
 from ffdl_slurm.run import CommandResult
-from ffdl_slurm.said import LONG, shorten
+from ffdl_slurm.said import LONG, begin, clean, shorten
+
+_WORDS = 1000
+"""Characters of a site's own message that an error has."""
 
 
 def read_submission(result: CommandResult, where: str = "") -> str:
@@ -44,21 +51,24 @@ def _explain_end(result: CommandResult, who: str) -> SchedulerError:
     if wordings.SUBMISSION.search(text):
         return explain_refusal(text, who)
     said, low = shorten(text, LONG), " ".join(text.lower().split())
-    if not said or _has(low, wordings.REPLY_LOST, wordings.MAYBE_SENT):
+    is_asked = not _has(low, wordings.NOT_ASKED)
+    if not said or (is_asked and _has(low, wordings.REPLY_LOST, wordings.MAYBE_SENT)):
         return SubmissionUncertain(
             f"{who} ended with {result.returncode} and said {said or 'nothing'!r}; the job is looked for first"
         )
-    if _has(low, wordings.NOT_SENT, wordings.NO_CREDENTIAL):
+    if is_asked and _has(low, wordings.NOT_SENT, wordings.NO_CREDENTIAL):
         return SchedulerUnreachable(f"{who} could not ask Slurm ({said}); nothing was submitted, and it is tried again")
     if _complains_of_options(result.returncode, text):
         return InvalidRequest(f"{who} refuses the job: {said}; correct the request and submit again")
-    return NotTaken(f"{who} failed with {result.returncode} ({said}); nothing was submitted, and it is tried again")
+    is_local = is_asked and (result.returncode in wordings.NOT_RUN_CODES or _has(low, wordings.LOCAL))
+    not_now = f"{who} failed with {result.returncode} ({said}); nothing was submitted, and it is tried again"
+    return NotTaken(not_now) if is_local else NotUnderstood(not_now, said)
 
 
 def _complains_of_options(code: int, text: str) -> bool:
     """Whether sbatch itself, and not a shell or a program around it, does not take the script or its options."""
     if code == wordings.USAGE_CODE:
-        return all(wordings.USAGE.match(line) for line in text.strip().splitlines()[-2:])
+        return wordings.USAGE.match(text.strip().rpartition("\n")[2]) is not None
     return code == 1 and wordings.SCRIPT.search(text) is not None
 
 
@@ -66,35 +76,60 @@ def explain_refusal(text: str, who: str) -> SchedulerError:
     """The error that a failed submission's message means, which Slurm gave."""
     said = shorten(text, LONG) or "nothing"
     all_of_it, low = text.lower(), " ".join(wordings.SUBMISSION.sub("", text).lower().split())
-    lost = SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
-    if _has(all_of_it, wordings.REPLY_LOST):
-        return lost
-    if _has(low, wordings.NOT_SENT) or _has(all_of_it, wordings.NO_CREDENTIAL):
+    is_lost = not low or (_has(low, wordings.MAYBE_SENT) and wordings.NO_CODE not in low)
+    is_sent = not _has(low, wordings.NOT_SENT) and not _has(all_of_it, wordings.NO_CREDENTIAL)
+    if _has(all_of_it, wordings.REPLY_LOST) or (is_lost and is_sent):
+        return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
+    if not is_sent:
         return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
-    for_good, not_now = (
-        _is_for_good(text),
-        f"Slurm does not take the job now ({said}); it is tried again",
-    )
-    if _has(low, wordings.DECLINED_FOR_NOW) and not for_good:
+    return _explain_answer(text, low, said)
+
+
+def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
+    """The error that the controller's answer `low` means, of all that was printed."""
+    not_now = f"Slurm does not take the job now ({said}); it is tried again"
+    limits = _read_limits(text)
+    if wordings.POLICY in low and limits is _Limits.OF_SUBMISSION:
+        return TooMany(not_now)
+    if limits is not _Limits.OF_REQUEST and _has(low, wordings.DECLINED_FOR_NOW):
         return (TooMany if _has(low, wordings.TOO_MANY) else SchedulerUnreachable)(not_now)
-    if not low or _has(low, wordings.MAYBE_SENT):
-        return lost
-    if for_good or _has(low, wordings.REFUSED):
+    if wordings.NO_CODE in low:
+        return _explain_no_code(text) or NotUnderstood(not_now, said)
+    if limits is _Limits.OF_REQUEST or _has(low, wordings.REFUSED):
         if _has(low, wordings.NO_RESOURCES):
             return NoResources(f"Slurm refuses the job: {said}; ask for less, or for other nodes, and submit again")
         kind_of_no = ArraysRefused if wordings.NO_SUCH_ARRAY in low else InvalidRequest
         return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
-    return NotTaken(not_now)
+    return NotTaken(not_now) if _has(low, wordings.PASSING) else NotUnderstood(not_now, said)
+
+
+def _explain_no_code(text: str) -> RefusedBySite | None:
+    """The error that SLURM_ERROR with a site's message means; None without one: nothing says whose fault it is."""
+    words = [clean(line) for line in wordings.SITE_WORDS.findall(text)]
+    if not words:
+        return None
+    message = begin(" ".join(words), _WORDS)
+    return RefusedBySite(f"the site refuses the job: {message}; change the request as the site asks and submit again")
+
+
+class _Limits(Enum):
+    """Which limits a refusal names."""
+
+    NONE = "none"
+    OF_SUBMISSION = "of submission"
+    OF_REQUEST = "of the request"
 
 
 def _has(text: str, *tables: tuple[str, ...]) -> bool:
     return any(phrase in text for phrases in tables for phrase in phrases)
 
 
-def _is_for_good(text: str) -> bool:
-    """Whether the limits that are named hold for this request whatever else is queued."""
+def _read_limits(text: str) -> _Limits:
+    """Which limits are named: too many jobs of the owner, or limits that hold whatever else is queued."""
     named = wordings.LIMIT.findall(text)
-    return bool(named) and not any("submit" in name.lower() for name in named)
+    if not named:
+        return _Limits.NONE
+    return _Limits.OF_SUBMISSION if any("submit" in name.lower() for name in named) else _Limits.OF_REQUEST
 
 
 def check_trial(result: CommandResult) -> None:

@@ -33,13 +33,16 @@ REPLY_LOST = (
     "zero bytes were transmitted",
     "munge decode failed",
     "auth_g_verify",
+    "slurm_auth_verify",
+    "slurm_unpack_received_msg",
+    "slurm_receive_msg:",
 )
-"""Said anywhere: something was sent, and its answer did not come or could not be trusted. (auth_g_create is about what
-was to be sent, src/common/slurm_protocol_api.c.)"""
+"""Printed anywhere: something was sent, and its answer did not come or could not be trusted. auth_g_create is about
+what was to be sent. The functions are those of src/common/slurm_protocol_api.c that read an answer: 20.11 then ends
+with "Unspecified error", as it does for a refusal."""
 TOO_MANY = (
     "job queue full",
     "temporarily unable to accept job",
-    "job submit limit",
     "maxsubmitjob",
     "maxjobcount limit",
 )
@@ -71,6 +74,56 @@ MAYBE_SENT = (
     "insane message length",
     "unspecified error",
 )
+POLICY = "violates accounting/qos policy"
+"""slurmctld returns this code for limits of submission and for limits that this request can never meet, and prints the
+name of the limit (:data:`LIMIT`). A job_submit plugin returns it with its own words."""
+NO_CODE = "unspecified error"
+"""What sbatch prints for SLURM_ERROR (-1, src/common/slurm_errno.c), which is what a site's job_submit.lua returns as
+``slurm.ERROR``; the message of ``slurm.user_msg`` stands on the lines before it (`_unpack_return_code2_msg` in
+src/common/slurm_protocol_pack.c prints it, in 20.11 to 26.05)."""
+PASSING = (
+    "i/o error writing script",
+    "invalid user id",
+    "invalid group id",
+    "incompatible versions",
+    "submissions disabled",
+    "presently disabled",
+    "slurm internal error",
+    "partition not available",
+    "partition in down state",
+    "partition configuration not available now",
+    "nodes are busy",
+    "node not available",
+    "reservation is in use",
+    "reservation not usable now",
+    "maintenance reservation",
+    "licenses currently unavailable",
+    "ports are in use",
+    "waiting for burst buffer",
+    "job creation temporarily",
+    "try again",
+    "plugin initialization failed",
+)
+"""The controller answered, and what it prints is about the site: the same request succeeds when that has passed."""
+LOCAL = (
+    "fork:",
+    "cannot allocate memory",
+    "no space left",
+    "disk quota exceeded",
+    "too many open files",
+    "stale file handle",
+    "input/output error",
+    "text file busy",
+    "ssh: ",
+    "closed by remote host",
+    "unable to open file",
+)
+"""What fails on the login node before sbatch has asked anything, whatever the job."""
+NOT_ASKED = ("cli_filter plugin terminated", "plugin stack post-option processing failed")
+"""sbatch's last words when a plugin of the site stops it before it asks the controller (src/sbatch/opt.c, sbatch.c).
+Before them stands what the plugin prints."""
+NOT_RUN_CODES = frozenset({126, 127})
+"""What a shell ends with when it cannot run a command."""
 UNANSWERED = (*NOT_SENT, *NO_CREDENTIAL, *REPLY_LOST, *MAYBE_SENT, *DECLINED_FOR_NOW)
 GONE = (
     "invalid job id",
@@ -153,19 +206,21 @@ drained, a reservation in use, a controller whose disk is full or that knows a u
 is away."""
 SUBMISSION = re.compile(r".*(?:submission failed|allocation failure):", re.DOTALL | re.IGNORECASE)
 """sbatch complains while it tries again by itself, and says last what came of it; with --test-only in other words."""
+SITE_WORDS = re.compile(r"^(?:\S+: )?error: (?!.*(?:retrying|submission failed|allocation failure))(.*\S)", re.M | re.I)
+"""A line that a library prints for the controller: of the message of a job_submit plugin, for one."""
 LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
-"""The name of a limit, which sbatch prints before "Job violates accounting/QOS policy" (slurm_protocol_defs.c,
-job_state_reason_string). That sentence itself is said of limits of submission and of limits that this request can never
-meet."""
+"""The name of a limit, which sbatch prints before :data:`POLICY` (slurm_protocol_defs.c, job_state_reason_string)."""
 USAGE_CODE = 255
-"""What sbatch ends with, exit(-1), when it does not take an option, as a value of one."""
+"""What sbatch ends with, exit(-1), when it does not take an option, as a value of one. Before its last line others may
+print without its name, as parse_time of src/common/parse_time.c does."""
 USAGE = re.compile(
     r"\S*sbatch: (?:error: |unrecognized option|invalid option|ambiguous option|option '|try )|try \"sbatch --help",
     re.IGNORECASE,
 )
 SCRIPT = re.compile(
     r"^sbatch: (?:error|fatal): (?:"
-    r"invalid (?:directive|number of|node list|--)|(?:don't|cannot) specify both|incompatible begin and deadline|"
+    r"invalid (?:directive|number of|numeric value|node list|--)|numeric argument|"
+    r"(?:don't|cannot) specify both|incompatible begin and deadline|"
     r"too few processes|batch script (?:is empty|contains)|this does not look like a batch script|"
     r"the slurm controller does not allow scripts|script .*is too (?:large|big)|"
     r".*: line \d+: un(?:matched|expected) `|.* not permitted with|.*can not be bigger than)",

@@ -122,7 +122,8 @@ def _describe(backend: BackendHealth) -> str:
         f"; asked again at {format_time(backend.asked_again_at).partition('T')[2]}" if backend.asked_again_at else ""
     )
     outage = describe_outage(backend, time.time())
-    return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), outage and outage + again) if part)
+    trouble = outage + again if outage else backend.detail
+    return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), trouble) if part)
 
 
 _FORCED = click.option(

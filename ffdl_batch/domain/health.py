@@ -9,9 +9,10 @@ from ffdl_batch.domain.views import SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """One backend as the daemon last saw it. `unreachable_since` None = it answers; else `detail` says what came of the
-    last question, and `asked_again_at` when the next one is due. `accounts_for` is the backend whose accounting this is
-    ("" = it is a scheduler). `maybe_before`: it has not answered this daemon yet, so the outage may be older."""
+    """One backend as the daemon last saw it. `unreachable_since` None = it answers, and `detail` says that it refuses
+    all submissions ("" = it does not); else `detail` says what came of the last question, and `asked_again_at` when the
+    next one is due. `accounts_for` is the backend whose accounting this is ("" = it is a scheduler). `maybe_before`: it
+    has not answered this daemon yet, so the outage may be older."""
 
     name: str
     unreachable_since: float | None = None

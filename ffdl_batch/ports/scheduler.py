@@ -54,12 +54,22 @@ class NotNow(SchedulerUnreachable):
 
 
 class NotTaken(NotNow):
-    """A submission failed, and nothing says that the request is wrong. Nothing was submitted; it is tried again at
-    growing distance, and what would fail the same way waits behind it."""
+    """A submission failed, and the cause is not the request. Nothing was submitted; the job is submitted again after
+    growing pauses. Other jobs do not wait for it."""
 
 
 class TooMany(NotTaken):
-    """The scheduler answered: it does not take so many jobs now. Nothing was submitted; fewer may be taken."""
+    """The scheduler answered: it does not take so many jobs now. Nothing was submitted; fewer may be taken. Jobs that
+    meet the same limit wait until one of them is accepted."""
+
+
+class NotUnderstood(NotTaken):
+    """The scheduler refused the submission in words that the adapter does not know: the cause may be the request or the
+    scheduler. Nothing was submitted. A job whose refusal repeats while others are accepted ends with `words`."""
+
+    def __init__(self, message: str, words: str = "") -> None:
+        super().__init__(message)
+        self.words = words or message
 
 
 class AccountingUnreachable(NotNow):
@@ -72,6 +82,11 @@ class AccountingUnreachable(NotNow):
         super().__init__(message)
         self.again_in_s = again_in_s
         self.found = found or {}
+
+
+class RefusedBySite(InvalidRequest):
+    """The scheduler returned a site's own message and an error code that says nothing. The job ends only if `find`,
+    called after that, finds no job of the attempt."""
 
 
 class NoResources(InvalidRequest):
@@ -272,8 +287,8 @@ class Scheduler(Protocol):
         """Hand over one attempt whose files are written. Called at most once per process for a token unless
         `find` came back empty after the credential's life.
 
-        Raises InvalidRequest (refused for good: the scheduler's own word, about this request), SchedulerUnreachable
-        (surely not accepted), NotTaken, SubmissionUncertain (look first).
+        Raises InvalidRequest (refused for good: the scheduler's own word, about this request), RefusedBySite,
+        SchedulerUnreachable (surely not accepted), NotTaken, TooMany, NotUnderstood, SubmissionUncertain (look first).
         """
         ...
 

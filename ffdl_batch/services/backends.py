@@ -25,6 +25,7 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     NotNow,
     NotTaken,
+    NotUnderstood,
     Scheduler,
     SchedulerMissing,
     SchedulerUnreachable,
@@ -100,7 +101,7 @@ class Adapters:
             self._answered(name, permit)
             raise
         except NotTaken as error:  # which opens no circuit; but whoever asked whether all is well again had no answer
-            if permit.is_probe:
+            if permit.is_probe and not isinstance(error, NotUnderstood):
                 self._failed(name, permit, str(error))
             else:
                 self._returned(name, permit)
@@ -171,7 +172,7 @@ class Adapters:
                 BackendHealth(
                     name,
                     circuit.since,
-                    circuit.cause,
+                    circuit.cause or self._refuses_all(name),
                     self._versions.get(name, ""),
                     now + max(0.0, circuit.again_at - monotonic) if circuit.is_open else None,
                     maybe_before=circuit.is_open and name not in self._have_answered,
@@ -179,6 +180,10 @@ class Adapters:
                 for name, circuit in sorted(self._circuits.items())
             ]
         return (*seen, *(one for name in sorted(made) if (one := _health_of_accounts(name, made[name], now))))
+
+    def _refuses_all(self, name: str) -> str:
+        cause = self.rooms.refuses_all(name)
+        return f"refuses all submissions, which wait: {cause}" if cause else ""
 
     def outages(self) -> tuple[BackendHealth, ...]:
         """Those that do not answer."""
@@ -204,7 +209,7 @@ class Adapters:
             after = self._circuits[name] = before.succeeded(permit)
             now = self._clock.now()
         if after.is_news(before) and before.since is not None:
-            self.rooms.made(name)  # what was not taken meanwhile may have had the same cause
+            self.rooms.answers(name)
             log.info("backend %s answers again, after %.0f s", name, now - before.since)
 
     def _returned(self, name: str, permit: Permit) -> None:

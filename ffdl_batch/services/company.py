@@ -31,11 +31,23 @@ from ffdl_batch.ports.scheduler import (
     LaunchPlan,
     NotNow,
     NotTaken,
+    RefusedBySite,
+    SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.deployed import may_land_s, queued, refused, turned_away, why_looked_for, why_not_now
+from ffdl_batch.services.deployed import (
+    has_none,
+    may_land_s,
+    queued,
+    refused,
+    refused_repeatedly,
+    turned_away,
+    waits,
+    why_looked_for,
+    why_not_now,
+)
 from ffdl_batch.services.evidence import claim_owner
 from ffdl_batch.services.materialize import (
     begun_at,
@@ -205,9 +217,9 @@ class Company:
                 return [*decided, *(one for member in rest for one in self._alone(member.job, member.plan))]
             decided += sent
             rest = rest[len(part) :]
-            why_full = self._platform.adapters.rooms.why_full(members[0].job.backend, members[0].job.effective_spec)
+            why_full = self._platform.adapters.rooms.why_full(members[0].job)
             if why_full:
-                return [*decided, *((one.job, turned_away(self._platform, one.job, why_full)) for one in rest)]
+                return [*decided, *((one.job, waits(self._platform, why_full)) for one in rest)]
             if not sent or limit is not None:
                 break
         why = "the scheduler has no room for more jobs now" if limit is None else why_elements_wait(limit)
@@ -268,25 +280,39 @@ class Company:
             self._unmark(members, plan)
             raise
         except NotTaken as error:
+            why = turned_away(self._platform, jobs, error)
+            if not why:
+                return self._refused(members, refused_repeatedly(error))
             self._unmark(members, plan)
-            log.warning("%d elements of %s were not taken: %s", len(jobs), _array_of(jobs[0]), error)
-            return [(job, turned_away(self._platform, job, str(error))) for job in jobs]
+            return [(job, waits(self._platform, why)) for job in jobs]
         except InvalidRequest as error:
-            return [(job, refused(self._platform, job, error)) for job in jobs]
+            return self._refused(members, error)
         except SubmissionUncertain as error:
-            log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
-            change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
-            note(self._platform.store, jobs, change, self._token)
-            self._put_off(jobs, PAUSE_S)
-            return ()
+            return self._uncertain(jobs, error)
         except SchedulerUnreachable as error:
             self._unmark(members, plan)
             self._unreachable(jobs, error)
             return ()
         self._reached("chunk submitted")
-        self._platform.adapters.rooms.taken(backend, jobs[0].effective_spec)
+        self._platform.adapters.rooms.taken(jobs[0])
         now = self._platform.clock.now()
         return [(m.job, queued(self._platform, m.job, natives[m.plan.token], m.plan, now)) for m in members]
+
+    def _refused(self, members: Sequence[Member], error: InvalidRequest) -> Sequence[Decided]:
+        """The scheduler will not have them: the end, once it surely has none where that has to be asked."""
+        jobs = [member.job for member in members]
+        attempts = {member.job.token: member.plan.attempt_dir for member in members}
+        if isinstance(error, RefusedBySite) and not has_none(self._platform, jobs[0].backend, attempts):
+            return self._uncertain(jobs, error)
+        return [(job, refused(self._platform, job, error)) for job in jobs]
+
+    def _uncertain(self, jobs: Sequence[Job], error: SchedulerError) -> Sequence[Decided]:
+        """The scheduler may have them: they are looked for before anything else happens."""
+        log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
+        change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
+        note(self._platform.store, jobs, change, self._token)
+        self._put_off(jobs, PAUSE_S)
+        return ()
 
     def _unmark(self, members: Sequence[Member], plan: ArrayPlan) -> None:
         for member in members:

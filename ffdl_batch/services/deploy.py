@@ -26,6 +26,8 @@ from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     NotTaken,
+    RefusedBySite,
+    SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
 )
@@ -34,10 +36,13 @@ from ffdl_batch.services.control import write_control
 from ffdl_batch.services.deployed import (
     ended,
     ended_as_wished,
+    has_none,
     may_land_s,
     queued,
     refused,
+    refused_repeatedly,
     turned_away,
+    waits,
     why_looked_for,
     why_not_now,
 )
@@ -322,22 +327,33 @@ class Deployer:
         except InvalidRequest as error:
             return self._refused(job, token, plan, error)
         except NotTaken as error:
+            why = turned_away(self._platform, [job], error)
+            if not why:
+                return self._refused(job, token, plan, refused_repeatedly(error))
             unmark_begun(plan.attempt_dir, by=token)
-            return turned_away(self._platform, job, str(error))
+            return waits(self._platform, why)
         except SchedulerUnreachable:
             unmark_begun(plan.attempt_dir, by=token)
             raise
         except SubmissionUncertain as error:
-            log.warning("job %s: %s", job.id, error)
-            uncertain = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
-            note(self._platform.store, [job], uncertain, token)
-            return LOOK_AGAIN_S / 2
+            return self._uncertain(job, token, error)
         self._reached("submitted")
-        self._platform.adapters.rooms.taken(job.backend, job.effective_spec)
+        self._platform.adapters.rooms.taken(job)
         return queued(self._platform, job, native, plan, self._platform.clock.now())
+
+    def _uncertain(self, job: Job, token: str, error: SchedulerError) -> float:
+        """The scheduler may have the attempt: it is looked for before anything else happens."""
+        log.warning("job %s: %s", job.id, error)
+        uncertain = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
+        note(self._platform.store, [job], uncertain, token)
+        return LOOK_AGAIN_S / 2
 
     def _refused(self, job: Job, token: str, plan: LaunchPlan, error: InvalidRequest) -> Change | float:
         """The scheduler will not have it: the end, unless it may like it better with the nodes that failed this job."""
+        if isinstance(error, RefusedBySite) and not has_none(
+            self._platform, job.backend, {job.token: plan.attempt_dir}
+        ):
+            return self._uncertain(job, token, error)
         if not job.overrides.exclude:
             return refused(self._platform, job, error)
         log.warning("job %s was refused without %s: %s", job.id, ", ".join(job.overrides.exclude), error)

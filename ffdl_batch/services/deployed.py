@@ -4,18 +4,23 @@ may take until that is known."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.continuation import Interruption, halted_before, what_begins
 from ffdl_batch.domain.ending import CANCELLED_BY_OWNER
-from ffdl_batch.domain.job import AttemptEnd, Change, Job
+from ffdl_batch.domain.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.capabilities import CredentialLife
+from ffdl_batch.ports.capabilities import CredentialLife, SubmitsArrays
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     LaunchPlan,
     NoResources,
     NotNow,
+    NotTaken,
+    NotUnderstood,
+    RefusedBySite,
     SchedulerMissing,
     SchedulerUnreachable,
 )
@@ -23,6 +28,7 @@ from ffdl_batch.services.backends import NotAsked
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.incidents import refusal
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.rooms import REFUSALS, REFUSED_S, Refusal
 from ffdl_batch.services.succession import plan_attempt
 
 log = logging.getLogger(__name__)
@@ -47,14 +53,35 @@ def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | No
     return Change(steps=((JobState.QUEUED, min(at, platform.clock.now())),), columns=columns)
 
 
-def turned_away(platform: Platform, job: Job, why: str) -> Change:
-    """The scheduler surely did not take the attempt, for want of room: the job waits as before, and says why."""
-    rooms = platform.adapters.rooms
-    if rooms.why_full(job.backend, job.effective_spec) != why:
-        log.warning("job %s waits for room: %s", job.id, why)
-    rooms.turned_away(job.backend, job.effective_spec, why)
+def turned_away(platform: Platform, jobs: Sequence[Job], error: NotTaken) -> str:
+    """Note that the scheduler did not take `jobs`, which are one submission. Returns why they wait, and "" if the
+    refusal has repeated until they are over."""
+    rooms, job = platform.adapters.rooms, jobs[0]
+    is_news = rooms.why_full(job)
+    if rooms.turned_away(job, error) is Refusal.IS_OVER:
+        return ""
+    why = rooms.why_full(job)
+    if is_news != why:
+        log.warning("%d jobs wait, %s among them: %s", len(jobs), job.id, why)
+    return why
+
+
+def waits(platform: Platform, why: str) -> Change:
+    """The scheduler surely did not take the attempt: the job waits as before, and says why."""
     steps = ((JobState.PENDING, platform.clock.now()),)
     return Change(steps, Cause.REQUEUED, why, columns={"pending_reason": why}, unsent=True)
+
+
+def has_none(platform: Platform, backend: str, attempts: Mapping[Token, AttemptDir]) -> bool:
+    """Whether the scheduler, asked after it refused these attempts, surely has no job of any of them."""
+    try:
+        with platform.adapters.asking(backend) as adapter:
+            if isinstance(adapter, SubmitsArrays):
+                return not any(adapter.find_many(attempts).values())
+            return not any(adapter.find(token, attempt) for token, attempt in attempts.items())
+    except SchedulerUnreachable as error:
+        log.info("%d refused attempts are looked for again: %s", len(attempts), error)
+        return False
 
 
 def sought(platform: Platform, job: Job) -> Change:
@@ -94,6 +121,15 @@ def refused(platform: Platform, job: Job, error: InvalidRequest) -> Change:
     """It ends here, because the scheduler will not have it."""
     code = "S100" if isinstance(error, NoResources) else "S101"
     return ended(platform, job, JobState.FAILED, code, str(error))
+
+
+def refused_repeatedly(error: NotTaken) -> RefusedBySite:
+    """What ends a job whose refusal has repeated unchanged."""
+    words = error.words if isinstance(error, NotUnderstood) else str(error)
+    return RefusedBySite(
+        f"the scheduler has refused the job at least {REFUSALS} times in {REFUSED_S / 60:g} min: {words}; correct the "
+        "request and submit again"
+    )
 
 
 def ended_as_wished(platform: Platform, job: Job) -> Change:

@@ -1,4 +1,4 @@
-"""Jobs that wait for their scheduler: it does not answer, or has no room for more of them now.
+"""Jobs that wait for their scheduler: it does not answer, has no room for more of them now, or refused them.
 
 They are put off with few writes, whatever their number, and say why. When it is time to try again, one of them goes
 for all: the others follow when it was let through. A wish is no matter of the scheduler's, so its job always goes on.
@@ -44,13 +44,13 @@ def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
     for job in jobs:
         if job.wish is not Wish.NONE:
             continue
-        name, spec = job.backend, job.effective_spec
-        if adapters.is_out(name):
+        name, rooms = job.backend, adapters.rooms
+        if adapters.is_out(name) and rooms.wait_s(job, alone=True) == 0:
             waits_for: tuple[str, ...] = (name,)
             wait_s, reason = adapters.wait_s(name), adapters.lacks(name) or f"{name} does not answer; it is asked again"
             may_go = adapters.may_ask(name)
-        elif job.state is JobState.PENDING and (reason := adapters.rooms.why_full(name, spec)):
-            waits_for, wait_s = adapters.rooms.kind(name, spec), adapters.rooms.wait_s(name, spec)
+        elif job.state is JobState.PENDING and (reason := rooms.why_full(job)):
+            waits_for, wait_s = rooms.waits_for(job), rooms.wait_s(job)
             may_go = wait_s == 0
         else:
             continue

@@ -285,14 +285,15 @@ def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
 
 
 def _tried_again(platform: Platform, job: Job) -> str:
-    """When a job that was turned away for want of room is tried again; "" where it waits for something else."""
-    rooms, spec = platform.adapters.rooms, job.effective_spec
-    if rooms.why_full(job.backend, spec) != job.pending_reason:
+    """When a job that was refused is tried again; "" where it waits for something else."""
+    rooms = platform.adapters.rooms
+    if rooms.why_full(job) != job.pending_reason:
         return ""
-    wait_s = rooms.wait_s(job.backend, spec)
+    wait_s = rooms.wait_s(job)
     if wait_s < 1:
         return "; it is tried again now"
-    return f"; it is tried again in {span_text(wait_s)}, and before that when a job of this daemon's ends"
+    sooner = "" if rooms.wait_s(job, alone=True) else ", and before that when a job of this daemon's ends"
+    return f"; it is tried again in {span_text(wait_s)}{sooner}"
 
 
 def _cure_of(job: Job) -> str:

@@ -19,7 +19,9 @@ from ffdl_batch.ports.scheduler import (
     LaunchPlan,
     LaunchRequest,
     NotTaken,
+    NotUnderstood,
     PlannedFile,
+    RefusedBySite,
     SubmissionUncertain,
     TooMany,
 )
@@ -64,6 +66,11 @@ class ArrayScheduler(FakeScheduler):
         self.tried.append(len(plan.tasks))
         if self.refuse:
             raise InvalidRequest(self.refuse)
+        if odd := next((text for job, text in self.odd.items() if any(job in token for token in plan.tasks)), ""):
+            self.turned_away.append(plan.chunk.token)
+            raise NotUnderstood(odd, "the words")
+        if self.site_refuses:
+            raise RefusedBySite(self.site_refuses)
         if self.refuse_arrays:
             raise ArraysRefused("Invalid job array specification")
         self._check_room(len(plan.tasks))

@@ -17,7 +17,9 @@ from ffdl_batch.ports.scheduler import (
     LaunchPlan,
     LaunchRequest,
     NotTaken,
+    NotUnderstood,
     PlannedFile,
+    RefusedBySite,
     SchedulerUnreachable,
     SubmissionUncertain,
     TooMany,
@@ -29,6 +31,8 @@ class FakeScheduler:
     """`submitted` are accepted submissions in order; `down`, `refuse`, `lose_reply` make faults; `warns` makes what a
     plan warns of.
 
+    `odd` has the words, unknown to the adapter, in which jobs are refused; `site_refuses` is a site's message.
+
     `asked` counts questions and requests, `observe_calls` those about jobs, whatever the number of jobs in them; `full`
     turns submissions away.
     """
@@ -38,6 +42,8 @@ class FakeScheduler:
     refuse: str = ""
     full: str = ""
     fails: str = ""
+    odd: dict[str, str] = field(default_factory=dict)
+    site_refuses: str = ""
     refuse_cancel: str = ""
     lose_reply: bool = False
     swallow: bool = False
@@ -117,6 +123,11 @@ class FakeScheduler:
         if self.fails:
             self.turned_away.append(plan.token)
             raise NotTaken(self.fails)
+        if plan.launch.job_id in self.odd:
+            self.turned_away.append(plan.token)
+            raise NotUnderstood(self.odd[plan.launch.job_id], "the words")
+        if self.site_refuses:
+            raise RefusedBySite(self.site_refuses)
         if self.swallow:
             raise SubmissionUncertain("timed out; nothing was accepted, but nobody knows")
         native = self.accept(plan.token)

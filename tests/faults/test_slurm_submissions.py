@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     NotTaken,
+    RefusedBySite,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -85,6 +87,17 @@ def test_slurm_submit_is_invalid_and_quotes_sbatch_refusal(slurm: FakeSlurmHarne
     slurm.spoil("sbatch", "refuse=Invalid qos specification")
     with pytest.raises(InvalidRequest, match="Invalid qos specification"):
         slurm.submit("true")
+
+
+def test_slurm_submit_and_test_only_quote_job_submit_plugin(slurm: FakeSlurmHarness) -> None:
+    words = "jobs of this partition need --account; see https://site.example/rules"
+    slurm.spoil("sbatch", f"site={words}", f"site={words}")
+    plan = slurm.prepare("true")
+    assert isinstance(slurm.scheduler, TrialSubmission)
+    for ask in (slurm.scheduler.submit, slurm.scheduler.test_only):
+        with pytest.raises(RefusedBySite, match=re.escape(words)):
+            ask(plan)
+    assert slurm.scheduler.find(plan.token, plan.attempt_dir) == frozenset()
 
 
 WRAPPERS = [

@@ -75,7 +75,7 @@ def read_options(script: str) -> dict[str, str]:
     return found
 
 
-def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
+def sbatch() -> int:  # noqa: PLR0911, PLR0912 - one return for each way to fail
     """Accept a script, print its id."""
     fault = begin("sbatch")
     path = sys.argv[-1]
@@ -83,6 +83,8 @@ def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
     if not script.startswith("#!"):
         return complain("sbatch", "This does not look like a batch script.")
     options = read_options(script) | given_options()
+    if fault.startswith("site="):
+        return refuse_as_site(fault.partition("=")[2])
     if "--test-only" in sys.argv:
         if fault.startswith("refuse"):
             return complain("allocation failure", "Invalid qos specification")
@@ -117,6 +119,14 @@ def sbatch() -> int:  # noqa: PLR0911 - one return for each way to fail
     around = BANNER if kind in ("banner", "wrapped") else b""
     sys.stdout.buffer.write(around + f"{printed}\n".encode() + around)
     return 0
+
+
+def refuse_as_site(words: str) -> int:
+    """A job_submit.lua with slurm.user_msg(words) and slurm.ERROR."""
+    complain("sbatch", words)
+    last = "allocation failure" if "--test-only" in sys.argv else "sbatch: error: Batch job submission failed"
+    sys.stderr.write(f"{last}: Unspecified error\n")
+    return 1
 
 
 def given_options() -> dict[str, str]:

@@ -16,10 +16,10 @@ The state directory is where $SLURM_CONF lies (the one variable that the adapter
 Faults of all: down, timeout, no_munge, garbage, binary, big, empty, hang, slow=SECONDS, banner (around the answer). Of
 squeue: half (the end is missing, and it says so), odd (the first row lacks a field); of squeue and sacct: cut (the end
 is missing, in mid-line, and all is well).
-Of sbatch beside them: refuse[=text], lose_reply, untrusted (the reply), hang (after accepting), silent, twice, busy
-(accepted at the second try), late[=SECONDS] (accepted so long after the time-out was told), wrapped=NUMBER (accepted,
-and what stands before sbatch greets and prints another number). What is listed of others'
-jobs (`user` in a record) is what Slurm's --me and --user show: nothing.
+Of sbatch beside them: refuse[=text], site=WORDS (of a job_submit.lua that returns slurm.ERROR), lose_reply, untrusted
+(the reply), hang (after accepting), silent, twice, busy (accepted at the second try), late[=SECONDS] (accepted so long
+after the time-out was told), wrapped=NUMBER (accepted, and what stands before sbatch greets and prints another number).
+What is listed of others' jobs (`user` in a record) is what Slurm's --me and --user show: nothing.
 
 What all of them share is here. sbatch and what runs jobs are in jobs.py, job arrays in arrays.py, squeue,
 sacct and sinfo in queries.py, scontrol, scancel and srun in verbs.py, apptainer in apptainer.py.

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
+from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.spec import Framework, JobSpec
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.registry import AdapterContext
@@ -219,12 +221,13 @@ def test_circuit_logs_outage_with_growing_gaps_and_its_end_once(
 
 def test_adapters_clear_submission_pause_when_scheduler_answers_again(adapters: Adapters, clock: FakeClock) -> None:
     spec = JobSpec("digits", Framework("custom", "x", "true"))
-    adapters.rooms.turned_away(NAME, spec, "sbatch failed with 127")
+    job = Job(JobId("training-000000001"), 1000, "ada", spec, JobState.PENDING, Wish.NONE, NAME, 0, "", 1, 0.0, 0.0)
+    adapters.rooms.turned_away(job, NotTaken("sbatch failed with 127"))
     fail(adapters)
     clock.tick(2)
-    assert adapters.rooms.wait_s(NAME, spec) > 0
+    assert adapters.rooms.wait_s(job) > 0
     ask(adapters)
-    assert adapters.rooms.wait_s(NAME, spec) == 0
+    assert adapters.rooms.wait_s(job) == 0
 
 
 def test_circuit_admits_one_caller_after_pause(adapters: Adapters, clock: FakeClock) -> None:

@@ -6,18 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job import Job, Token
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.services.backends import LONGEST_PAUSE_S
 from ffdl_batch.services.cancel import cancel_job
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.materialize import begun_at
-from ffdl_batch.services.rooms import FIRST_PAUSE_S
+from ffdl_batch.services.rooms import FIRST_PAUSE_S, REFUSALS, REFUSED_S
 from ffdl_batch.services.rooms import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
 from ffdl_batch.services.submit import submit
 from tests.fakes.scheduler import FakeScheduler
-from tests.unit.services.conftest import MANIFEST, Site, write_final
+from tests.unit.services.conftest import MANIFEST, ArraySite, Site, write_final
 
 FULL = "Slurm does not take the job now (QOSMaxSubmitJobPerUserLimit); it is tried again"
 S = JobState
@@ -108,6 +110,108 @@ def test_deployer_submits_to_other_qos_when_one_qos_is_full(site: Site) -> None:
     free = site.accept("free", MANIFEST + "batch: {qos: large}\n")
     site.deploy()
     assert states(site, [held, free]) == [S.PENDING, S.QUEUED]
+
+
+UNKNOWN = "Slurm does not take the job now (sbatch: error: the moon is full); it is tried again"
+
+
+def wait(site: Site, seconds: float, deployer: Deployer | None = None) -> Deployer:
+    """Let a deployer work for so long."""
+    deployer = deployer or Deployer(site.platform)
+    for _ in range(round(seconds / 30)):
+        site.clock.tick(30)
+        deployer.step()
+    return deployer
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_deployer_ends_job_refused_unchanged_for_fifteen_minutes_and_submits_others(site: Site, others: bool) -> None:
+    odd = site.accept("odd")
+    site.scheduler.odd[odd.id] = UNKNOWN
+    deployer = wait(site, 30)
+    assert site.view(odd).pending_reason == UNKNOWN
+    if others:
+        healthy = site.accept("healthy")
+        deployer.step()
+        assert site.job(healthy.id).state is S.QUEUED
+    wait(site, REFUSED_S - 90, deployer)
+    assert site.job(odd.id).state is S.PENDING
+    wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
+    job = site.job(odd.id)
+    assert (job.state, job.error_code) == (S.FAILED, "S101")
+    assert len(site.scheduler.turned_away) >= REFUSALS
+    assert "the words" in job.message and "tried again" not in job.message
+
+
+def test_deployer_keeps_job_pending_while_words_of_refusal_change(site: Site) -> None:
+    odd, deployer = site.accept("odd"), Deployer(site.platform)
+    for number in range(40):
+        site.scheduler.odd[odd.id] = f"{UNKNOWN} {number}"
+        wait(site, 1.25 * LONGEST_FULL_PAUSE_S, deployer)
+    assert site.job(odd.id).state is S.PENDING
+
+
+def test_deployer_keeps_all_jobs_pending_while_scheduler_refuses_all_and_ends_them_once_it_accepts_others(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [site.accept(f"k{number}") for number in range(3)]
+    site.scheduler.odd = dict.fromkeys((job.id for job in jobs), UNKNOWN)
+    deployer = wait(site, 4 * REFUSED_S)
+    assert set(states(site, jobs)) == {S.PENDING}
+    assert all("all of them wait" in reason for reason in reasons(site, jobs))
+    assert "all of them wait" in caplog.text
+    (health,) = site.platform.adapters.health()
+    assert health.unreachable_since is None and UNKNOWN in health.detail
+    site.accept("healthy")
+    wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
+    assert set(states(site, jobs)) == {S.FAILED}
+    (health,) = site.platform.adapters.health()
+    assert health.detail == ""
+
+
+def test_deployer_ends_array_that_is_refused_unchanged(fleet: ArraySite) -> None:
+    array = fleet.accept("array: 0-99")
+    fleet.scheduler.odd = dict.fromkeys((job.id for job in fleet.elements(array)), UNKNOWN)
+    deployer = wait(fleet.site, REFUSED_S - 90)
+    assert set(fleet.states(array)) == {S.PENDING}
+    assert len(fleet.scheduler.turned_away) < 20
+    wait(fleet.site, 2 * LONGEST_FULL_PAUSE_S, deployer)
+    assert set(fleet.states(array)) == {S.FAILED}
+
+
+WORDS = "the site refuses the job: name a project with --account"
+
+
+def test_deployer_ends_job_refused_with_words_of_site_and_submits_others(site: Site) -> None:
+    site.scheduler.site_refuses = WORDS
+    job = site.deployed()
+    assert (job.state, job.error_code, job.message) == (S.FAILED, "S101", WORDS)
+    assert site.platform.adapters.outages() == ()
+    site.scheduler.site_refuses = ""
+    assert site.deployed("other").state is S.QUEUED
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_deployer_looks_for_refused_job_until_scheduler_answers(
+    site: Site, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    """An sbatch that failed proves nothing while squeue and sacct do not answer."""
+    find = site.scheduler.find
+
+    def fail(token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:
+        raise NotNow("the accounting gave no answer")
+
+    site.scheduler.site_refuses = WORDS
+    monkeypatch.setattr(site.scheduler, "find", fail)
+    job = site.deployed()
+    assert (job.state, job.pending_reason) == (S.DEPLOYING, WORDS)
+    assert site.platform.adapters.outages() == ()
+    if accepted:
+        site.scheduler.accept(job.token)
+    monkeypatch.setattr(site.scheduler, "find", find)
+    wait(site, 2 * site.scheduler.credential_life_s)
+    assert site.job(job.id).state is (S.QUEUED if accepted else S.FAILED)
+    assert len(site.scheduler.submitted) == accepted
 
 
 def test_cancel_ends_job_that_waits_for_capacity(site: Site) -> None:

@@ -24,6 +24,7 @@ from ffdl_batch.ports.scheduler import (
     PartitionShape,
     SchedulerMissing,
     SchedulerUnreachable,
+    TooMany,
 )
 from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.trials import AT_ONCE, LIFE_S
@@ -222,11 +223,11 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
     job, rooms = site.accept("k1", TYPED), site.platform.adapters.rooms
     reason = "the quota of Jobs is used up"
     site.move(job, columns={"pending_reason": reason})
-    rooms.turned_away("fake", job.effective_spec, "another reason")
+    rooms.turned_away(job, TooMany("another reason"))
     assert explain_job(site.platform, site.caller, job.id).sentence.endswith(reason)
-    rooms.taken("fake", job.effective_spec)
-    rooms.turned_away("fake", job.effective_spec, reason)
-    wait_s = round(rooms.wait_s("fake", job.effective_spec))
+    rooms.taken(job)
+    rooms.turned_away(job, TooMany(reason))
+    wait_s = round(rooms.wait_s(job))
     sentence = explain_job(site.platform, site.caller, job.id).sentence
     assert sentence.endswith(
         f"{reason}; it is tried again in {wait_s} s, and before that when a job of this daemon's ends"

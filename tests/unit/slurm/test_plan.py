@@ -73,6 +73,26 @@ def test_plan_passes_several_dependencies_batch_shell_signal_and_separate_argume
     assert {name: found[name] for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "16:00", "4:00pm", "16:00:30", "now", "now+1hour", "now + 60 minutes", "now-1day", "today", "tomorrow",
+        "tomorrow noon", "teatime", "2027-01-20", "2027-01-20T12:34", "2027-01-20T12:34:56", "0120", "01/20/27-16:00",
+        "12:00 01/20", "uts1800000000", "NOW+2WEEKS",
+    ],
+)  # fmt: skip
+def test_plan_passes_times_of_sbatch_as_they_are(text: str) -> None:
+    found = options(request(batch=BatchOptions(begin=text, slurm_args=(f"--deadline={text}",))))
+    assert (found["begin"], found["deadline"]) == (text, text)
+
+
+def test_plan_passes_numeric_options_of_sbatch_as_they_are() -> None:
+    words = ("--nice", "--mincpus=4", "--switches=1@1:00:00", "--time-min=1-0", "--tmp=10G", "--wait-all-nodes=1")
+    found = options(request(batch=BatchOptions(slurm_args=words)))
+    assert [f"--{name}" + (f"={found[name]}" if found[name] else "") for name in
+            ("nice", "mincpus", "switches", "time-min", "tmp", "wait-all-nodes")] == list(words)  # fmt: skip
+
+
 def test_plan_uses_site_defaults_for_unset_options_and_configured_fence_and_kill_wait() -> None:
     settings = read_settings({"partition": "cpu", "account": "dflt", "qos": "low"})
     found = options(request(batch=BatchOptions(account="mine")), settings)
@@ -148,7 +168,23 @@ def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
         (small(), {"time_s": 7200}, "batch.time", "over the limit of main"),
         (small(), {"dependency": "afterok:training-zzzzzzzzz"}, "batch.dependency", "training-zzzzzzzzz"),
         (small(), {"priority": "high"}, "batch.priority", "TOP"),
+        (small(), {"priority": "²"}, "batch.priority", "TOP"),
+        (small(), {"priority": "4294967294"}, "batch.priority", "TOP"),
         (small(), {"signal": "USR1@x y"}, "batch.signal", "USR1@120"),
+        (small(), {"signal": "USR1@65536"}, "batch.signal", "USR1@120"),
+        *[
+            (small(), {"begin": text}, "batch.begin", "now.1hour")
+            for text in ("nonsense", "25:00", "now+", "now+3moons", "2027-13", "13/45", "1" * 60, "uts12", "-")
+        ],
+        *[
+            (small(), {"slurm_args": (f"--{name}={text}",)}, "batch.slurm.args", f"--{name}")
+            for name, text in [
+                ("deadline", "nonsense"), ("nice", "low"), ("nice", ""), ("mincpus", "0"), ("mincpus", "2.5"),
+                ("switches", "1@soon"), ("time-min", "1h"), ("tmp", "1X"), ("wait-all-nodes", "2"),
+                ("threads-per-core", "-1"), ("core-spec", "x"), ("delay-boot", "?"),
+            ]
+        ],
+        (small(), {"slurm_args": ("--mincpus",)}, "batch.slurm.args", "--mincpus"),
         (small(), {"slurm_args": ("--wrap=id",)}, "batch.slurm.args", "--wrap"),
         (small(), {"slurm_args": ("--job-name=x",)}, "batch.slurm.args", "--job-name"),
         (small(), {"slurm_args": ("-p", "x")}, "batch.slurm.args", "long options"),

@@ -10,6 +10,8 @@ from ffdl_batch.ports.scheduler import (
     NoResources,
     NotNow,
     NotTaken,
+    NotUnderstood,
+    RefusedBySite,
     SchedulerError,
     SchedulerUnreachable,
     SubmissionUncertain,
@@ -48,7 +50,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ("More processors requested than permitted", NoResources),
         ("Memory required by task is not available", NoResources),
         ("Job dependency problem", InvalidRequest),
-        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", TooMany),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", NotUnderstood),
         ("Batch job submission failed: Invalid job array specification", ArraysRefused),
         ("", SubmissionUncertain),
         ("Invalid job credential", SchedulerUnreachable),
@@ -61,7 +63,9 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ("System submissions disabled", NotTaken),
         ("Invalid user id", NotTaken),
         ("Incompatible versions of client and server code", NotTaken),
-        ("What no release has said so far", NotTaken),
+        ("What no release has said so far", NotUnderstood),
+        ("Operation not permitted", NotUnderstood),
+        ("Unspecified error", NotUnderstood),
         ("Protocol authentication error", SchedulerUnreachable),
         ("Munge encode failed: Failed to access socket", SchedulerUnreachable),
         ("Munge decode failed: Expired credential", SubmissionUncertain),
@@ -105,6 +109,11 @@ PROTOCOL = "Protocol authentication error"
         ("Socket timed out on send/recv operation", CONNECT, SubmissionUncertain),
         (SOCKET, PROTOCOL, SchedulerUnreachable),
         (SOCKET, "Unspecified error", SchedulerUnreachable),
+        ("slurm_unpack_received_msg: Incomplete packet", "Unspecified error", SubmissionUncertain),
+        ("slurm_unpack_received_msg: g_slurm_auth_verify: RESPONSE has authentication error", "Unspecified error",
+         SubmissionUncertain),
+        (BUSY, "Unspecified error", NotUnderstood),
+        ("your budget is used up", POLICY, NotUnderstood),
         ("Munge encode failed: Connection refused\nsbatch: error: slurm_send_node_msg: auth_g_create: "
          "REQUEST_SUBMIT_BATCH_JOB has authentication error", PROTOCOL, SchedulerUnreachable),
         ("slurm_receive_msg: auth_g_verify: RESPONSE_SUBMIT_BATCH_JOB has authentication error: Rewound credential",
@@ -119,6 +128,26 @@ def test_explain_refusal_uses_last_and_earlier_reply_errors(before: str, last: s
     assert type(error) is kind
     assert last in str(error)
     assert len(str(error)) < 600
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "you must name a project",
+        "all jobs need --time\nsbatch: error: see https://site.example/limits, or call timed out users' help",
+        "x" * 500,
+        "Budget für GPUs überzogen",
+    ],
+)
+@pytest.mark.parametrize("last", ["sbatch: error: Batch job submission failed", "allocation failure"])
+def test_refusal_with_error_code_of_plugin_has_words_of_site(words: str, last: str) -> None:
+    """`slurm.user_msg` and `return slurm.ERROR` of a job_submit.lua."""
+    text = f"sbatch: error: {words}\n{last}: Unspecified error\n"
+    error = explain_refusal(text, "sbatch")
+    assert type(error) is RefusedBySite
+    assert all(line.removeprefix("sbatch: error: ") in str(error) for line in words.splitlines())
+    with pytest.raises(RefusedBySite, match=words[:20]):
+        check_trial(CommandResult(("sbatch",), 1, "", text))
 
 
 @pytest.mark.parametrize(
@@ -150,6 +179,17 @@ NO_VALUE = "sbatch: option '--mem' requires an argument\nTry \"sbatch --help\" f
         (1, "/usr/local/bin/sbatch: fork: Cannot allocate memory", NotTaken),
         (254, "/usr/local/bin/sbatch: fork: retry: Resource temporarily unavailable", NotTaken),
         (127, "/usr/local/bin/sbatch: line 3: exec: sbatch.real: not found", NotTaken),
+        (
+            1,
+            "sbatch: error: your certificate timed out\nsbatch: error: cli_filter plugin terminated with error",
+            NotUnderstood,
+        ),
+        (1, "ERROR: name a project with --account", NotUnderstood),
+        (
+            255,
+            "Invalid time specification (pos=0): nonsense\nsbatch: error: Invalid --begin specification",
+            InvalidRequest,
+        ),
         (126, "sbatch: error: invalid number of nodes (-N 0-0)", NotTaken),
         (137, "Killed", SubmissionUncertain),
         (255, "ssh: connect to host login2 port 22: No route to host", NotTaken),
@@ -172,7 +212,7 @@ def test_read_submission_rejects_job_only_for_errors_printed_by_slurm_and_return
         read_submission(result)
     assert type(error.value) is kind
     assert said.strip().rpartition("\n")[2] in str(error.value)
-    assert ("tried again" in str(error.value)) == (kind in (SchedulerUnreachable, NotTaken))
+    assert ("tried again" in str(error.value)) == (kind in (SchedulerUnreachable, NotTaken, NotUnderstood))
     with pytest.raises(SchedulerError) as error:
         check_trial(result)
     assert isinstance(error.value, InvalidRequest) == (kind is InvalidRequest)
