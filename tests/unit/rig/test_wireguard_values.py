@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +83,48 @@ background.remove_socket(Path(sys.argv[2]), 60)
 """
 
 
-def test_remove_socket_kills_no_process_that_a_user_names_in_the_table_of_sockets() -> None:
+LISTEN = """
+import socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+s.listen()
+print("listens", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Where a program listens: the name of a socket is short."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        yield Path(place, "s")
+
+
+def remove_socket(path: Path) -> None:
+    argv = [sys.executable, "-I", "-S", "-B", "-c", REMOVE, str(CONFIGS / "libexec"), str(path)]
+    subprocess.run(argv, check=True)
+    assert not path.exists()
+
+
+def test_remove_socket_kills_program_that_listens(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LISTEN, str(path)], stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"listens\n"
+        remove_socket(path)
+        assert program.wait() == -signal.SIGKILL
+
+
+def test_remove_socket_kills_no_process_that_a_user_names_in_the_table_of_sockets(path: Path) -> None:
     with (
-        tempfile.TemporaryDirectory(dir="/tmp") as place,  # the name of a socket is short
         socket.socket() as connection,
         socket.socket(socket.AF_UNIX) as forged,
         subprocess.Popen(["sleep", "60"], pass_fds=[connection.fileno()]) as victim,
     ):
-        path, inode = Path(place, "s"), os.fstat(connection.fileno()).st_ino
+        inode = os.fstat(connection.fileno()).st_ino
         connection.close()
         with socket.socket(socket.AF_UNIX) as ended:
             ended.bind(str(path))
         forged.bind(f"\0\n0 0 0 0 0 0 {inode} {path}")
-        argv = [sys.executable, "-I", "-S", "-B", "-c", REMOVE, str(CONFIGS / "libexec"), str(path)]
-        subprocess.run(argv, check=True)
+        remove_socket(path)
         assert victim.poll() is None
-        assert not path.exists()
         victim.kill()
