@@ -29,6 +29,7 @@ _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the soc
 and no field of a request changes who asks. Every JSON reply has `schema` at its top; times are seconds since the
 epoch, UTC. Errors are `ErrorReply`; `problem.exit_code` is what a command should end with."""
 
+_PREFIX = "/api/v1"
 ROUTES = (
     archive_routes,
     array_routes,
@@ -56,14 +57,13 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
-        max_body_size=None,
     )
     app.state.context = context
     errors.install(app)
     for routes in ROUTES:
-        app.include_router(routes.router, prefix="/api/v1")
+        app.include_router(routes.router, prefix=_PREFIX)
     app.include_router(outlets.router)
-    app.add_middleware(errors.BodyLimit)
+    app.add_middleware(errors.BodyLimits, own={f"{_PREFIX}{archive_routes.router.prefix}/": archive_routes.BODY_LIMIT})
     # Added last, so it stands first: nobody who may not be here gets any further.
     app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)
     return app

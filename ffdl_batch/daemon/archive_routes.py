@@ -10,13 +10,14 @@ from fastapi import APIRouter, Path, Response
 from starlette.requests import ClientDisconnect, Request
 
 from ffdl_batch.daemon.context import Here, check_files, in_thread, with_files
-from ffdl_batch.daemon.errors import problem_of
+from ffdl_batch.daemon.errors import BodyLimit, problem_of
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.replies import ArchiveReply, PlainReply
 from ffdl_batch.services.archives import has_archive, receive_archive
 from ffdl_batch.services.problems import try_again
 
-router = APIRouter()
+router = APIRouter(prefix="/archives")
+BODY_LIMIT = BodyLimit(2 * 1000**3, "C102", "the model archive", "put large files into a data store")
 Digest = Annotated[str, Path(description="SHA-256 of the archive, hexadecimal, lower case.", pattern=r"^[0-9a-f]{64}$")]
 _ZIP = {
     "requestBody": {
@@ -27,7 +28,7 @@ _ZIP = {
 
 
 @router.head(
-    "/archives/{digest}",
+    "/{digest}",
     operation_id="has_archive",
     response_class=Response,
     responses={
@@ -49,7 +50,7 @@ async def ask_for_archive(digest: Digest, here: Here) -> Response:
 
 
 @router.put(
-    "/archives/{digest}",
+    "/{digest}",
     response_model=ArchiveReply,
     responses=answers(413, 422),
     operation_id="put_archive",

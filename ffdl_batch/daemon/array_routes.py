@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
+from starlette.requests import Request
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, Context, in_thread
-from ffdl_batch.daemon.job_routes import LONGEST_WAIT_S, answers, until_news
+from ffdl_batch.daemon.job_routes import LONGEST_WAIT_S, WaitSeconds, answers, until_news
 from ffdl_batch.daemon.replies import ArrayReply, PlainReply
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.views import ArrayView
@@ -32,14 +32,15 @@ async def wait_for_array(
     array_id: str,
     here: CaughtUp,
     caller: Asking,
-    wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait, at most.")] = LONGEST_WAIT_S,
+    request: Request,
+    wait_s: WaitSeconds = LONGEST_WAIT_S,
 ) -> PlainReply:
     """The array as soon as all of its elements have ended, else as it is after `wait_s` (or when the daemon stops)."""
 
     async def look() -> ArrayReply:
         return _reply(here, await in_thread(here.limits.quick, get_array, here.platform, caller, array_id))
 
-    return PlainReply(await until_news(here, look, lambda reply: reply.array.ended, wait_s))
+    return PlainReply(await until_news(here, request, look, lambda reply: reply.array.ended, wait_s))
 
 
 @router.post(

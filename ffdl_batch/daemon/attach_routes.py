@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, with_files
 from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.parameters import Number
 from ffdl_batch.daemon.replies import AttachReply, PlainReply
 from ffdl_batch.services.attach import plan_attach
 
@@ -24,7 +25,7 @@ async def read_attach(
     here: CaughtUp,
     caller: Asking,
     learner: Annotated[
-        int | None, Query(ge=1, description="Only this learner; all that run, by default, a plan for each node.")
+        Number | None, Query(description="Only this learner; all that run, by default, a plan for each node.")
     ] = None,
 ) -> PlainReply:
     """How the owner starts the helper beside running learners; nothing is started. Of a job in PROCESSING alone."""

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ParamSpec, TypeVar
@@ -18,6 +19,7 @@ from starlette.requests import Request
 from ffdl_batch.daemon.changes import Changes
 from ffdl_batch.services.figures import Counted, Figures
 from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.problems import try_again
 from ffdl_batch.services.tree import FRESH_S
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ T = TypeVar("T")
 
 QUICK, SLOW, UPLOADS = 24, 8, 8
 """Threads for reads and writes of the store; for what may ask a scheduler; for uploads, as slow as their senders."""
+MAX_STREAMS = 256
+"""Replies that are sent while they are read from files. Each may have a thread."""
 CATCH_UP_S = 3.0
 """How long after the daemon's start questions about jobs are held back at most, so that a scheduler that hangs holds up
 nobody for longer: then they are answered with what is known."""
@@ -68,6 +72,24 @@ class Context:
 
     def __post_init__(self) -> None:
         self.figures = Figures(self.platform, lambda: Counted(self.started_at, self.requests, self.streams))
+
+    @contextmanager
+    def open_stream(self) -> Iterator[Callable[[], None]]:
+        """Count one more stream until the function is called that this yields, or the block raises.
+
+        Raises Refused if MAX_STREAMS are counted. For the event loop alone.
+        """
+        if self.streams >= MAX_STREAMS:
+            raise try_again("S210", f"{MAX_STREAMS} streams are open", cure="end some of their readers")
+        self.streams += 1
+        try:
+            yield self._end_stream
+        except BaseException:
+            self._end_stream()
+            raise
+
+    def _end_stream(self) -> None:
+        self.streams -= 1
 
     def note_request(self) -> None:
         """One more request was let in."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPMethod
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,7 +15,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ffdl_batch.daemon.context import context_of
 from ffdl_batch.daemon.replies import problem_reply
@@ -29,13 +31,10 @@ from ffdl_batch.store import DatabaseDamaged, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 128 * 1000**2
 _SHOWN = 10
-_SECRETS = "/api/v1/secrets/"
 _SENTENCES = {
     404: "there is no {method} {path} in this interface",
     405: "{method} is not possible on {path}",
-    413: f"the request is larger than {MAX_BODY_BYTES // 1000**2} MB: submit fewer manifests at once, or smaller ones",
 }
 
 
@@ -53,23 +52,58 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+@dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """Refuses a request that announces more than MAX_BODY_BYTES, before it is read. Uploads have their own limit.
+    """The limit of a request body in bytes, and the code, subject and cure of the error of a larger one."""
 
-    FastAPI's own limit stays behind it for bodies that announce nothing; its reply is plain text.
+    size: int = 128 * 1000**2
+    code: str = "C101"
+    subject: str = "the request"
+    cure: str = "submit fewer manifests at once, or smaller ones"
+
+    def problem(self) -> Problem:
+        """Return the error of a larger body."""
+        message = f"{self.subject} is larger than {self.size // 1000**2} MB"
+        return Problem(self.code, message, ExitCode.BAD_MANIFEST, self.cure)
+
+
+class BodyLimits:
+    """Limits the bodies of all requests: those below a path of `own` by its limit, the others by the usual one.
+
+    A body is refused before any of it is read if its Content-Length is too large, and while it is read if it has none.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, own: Mapping[str, BodyLimit]) -> None:
+        self._app, self._own = app, own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (scope["method"] == "POST" or scope["path"].startswith(_SECRETS)):
-            announced = Headers(scope=scope).get("content-length", "0")
-            if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
-                problem = Problem("C101", _SENTENCES[413], ExitCode.BAD_MANIFEST)
-                await problem_reply(problem, 413)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = next((one for path, one in self._own.items() if scope["path"].startswith(path)), BodyLimit())
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit.size:
+            await problem_reply(limit.problem(), 413)(scope, receive, send)
+            return
+        received = 0
+
+        async def receive_counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit.size:
+                raise BodyTooLarge(limit)
+            return message
+
+        await self._app(scope, receive_counted, send)
+
+
+class BodyTooLarge(HTTPException):
+    """More was received than `limit` allows. An HTTPException, because FastAPI makes a 400 of others."""
+
+    def __init__(self, limit: BodyLimit) -> None:
+        super().__init__(413)
+        self.problem = limit.problem()
 
 
 def blame_options(problem: Problem) -> Problem:
@@ -140,13 +174,24 @@ def _finding(error: dict[str, Any]) -> Finding:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if isinstance(error, BodyTooLarge):
+        return problem_reply(error.problem, 413)
     cause = error.__cause__  # met while the body was read
     if isinstance(cause, (MemoryError, OSError)) or (isinstance(cause, WRAPPED) and explain_lack(cause)):
         return await _refused_by_machine(request, cause)
     sentence = _SENTENCES.get(error.status_code, str(error.detail))
     message = sentence.format(method=request.method, path=request.url.path[:200])
-    code = ExitCode.BAD_MANIFEST if error.status_code == 413 else ExitCode.USAGE
-    return problem_reply(Problem("C101", message, code), error.status_code)
+    headers = {"Allow": ", ".join(_allowed_methods(request))} if error.status_code == 405 else None
+    return problem_reply(Problem("C101", message, ExitCode.USAGE), error.status_code, headers)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of all routes of the path. Starlette's own `Allow` has those of one route."""
+    routes = request.app.routes
+    return [
+        method for method in HTTPMethod
+        if any(route.matches({**request.scope, "method": str(method)})[0] is Match.FULL for route in routes)
+    ]  # fmt: skip
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, in_thread
 from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.parameters import Time
 from ffdl_batch.daemon.replies import PlainReply, when_asked
 from ffdl_batch.daemon.report_routes import AT_ONCE, AllUsers
 from ffdl_batch.domain.faults_report import FaultsReport
@@ -31,10 +32,10 @@ class FaultsReply:
 async def read_faults(
     here: CaughtUp,
     caller: Asking,
-    since: Annotated[float, Query(description="The period begins after this.")],
-    until: Annotated[float | None, Query(description="Its end; now by default.")] = None,
+    since: Annotated[Time, Query(description="The period begins after this.")],
+    until: Annotated[Time | None, Query(description="Its end; now by default.")] = None,
     rows_after: Annotated[
-        float | None, Query(description="Incidents in full begin with those noticed after this; `since` by default.")
+        Time | None, Query(description="Incidents in full begin with those noticed after this; `since` by default.")
     ] = None,
     all_users: AllUsers = False,
 ) -> PlainReply:

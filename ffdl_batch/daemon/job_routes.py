@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Query
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from ffdl_batch.daemon.context import (
     Asking,
@@ -24,7 +27,8 @@ from ffdl_batch.daemon.context import (
     with_files,
     with_files_through,
 )
-from ffdl_batch.daemon.errors import MAX_BODY_BYTES, blame_options
+from ffdl_batch.daemon.errors import blame_options
+from ffdl_batch.daemon.parameters import Count, Time, Word
 from ffdl_batch.daemon.replies import (
     DrillRequest,
     ErrorReply,
@@ -94,8 +98,7 @@ async def read_health(here: Here) -> PlainReply:
     return PlainReply(await in_thread(here.limits.quick, health, here.platform, here.started_at))
 
 
-@router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit",
-             max_body_size=MAX_BODY_BYTES)  # fmt: skip
+@router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit")
 async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
     """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
     gate, limiter = Gate(), _limit(here, body.submissions)
@@ -120,8 +123,7 @@ def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
     return here.limits.quick if known else here.limits.slow
 
 
-@router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan",
-             max_body_size=MAX_BODY_BYTES)  # fmt: skip
+@router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan")
 async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
     """What would be sent, exactly; nothing is sent. With `trial`, the scheduler's opinion (sbatch --test-only)."""
     plan = await with_files(
@@ -135,11 +137,11 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
     here: CaughtUp,
     caller: Asking,
     state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
-    name: Annotated[str | None, Query(description="Only jobs of this name.")] = None,
-    since: Annotated[float | None, Query(description="Only jobs submitted at or after this time.")] = None,
+    name: Annotated[Word | None, Query(description="Only jobs of this name.")] = None,
+    since: Annotated[Time | None, Query(description="Only jobs submitted at or after this time.")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     all_users: bool = False,
-    array: Annotated[str | None, Query(description="Only elements of this array, by their index.")] = None,
+    array: Annotated[Word | None, Query(description="Only elements of this array, by their index.")] = None,
 ) -> PlainReply:
     """Jobs, newest first."""
     found = await in_thread(
@@ -172,7 +174,8 @@ async def read_events(
     job_id: str,
     here: CaughtUp,
     caller: Asking,
-    after: Annotated[int, Query(ge=0, description="Only events with a number above this one.")] = 0,
+    request: Request,
+    after: Annotated[Count, Query(description="Only events with a number above this one.")] = 0,
     wait_s: WaitSeconds = 0.0,
 ) -> PlainReply:
     """Changes of state behind `after`; with `wait_s`, the reply comes when there is one, or the job has ended."""
@@ -181,17 +184,21 @@ async def read_events(
         events, terminal = await in_thread(here.limits.quick, get_events, here.platform, caller, job_id, after)
         return EventsReply(tuple(events), terminal)
 
-    return PlainReply(await until_news(here, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
+    return PlainReply(await until_news(here, request, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
 
 
 @router.get("/jobs/{job_id}/wait", response_model=JobReply, responses=answers(404), operation_id="wait")
-async def wait_for_job(job_id: str, here: CaughtUp, caller: Asking, wait_s: WaitSeconds = LONGEST_WAIT_S) -> PlainReply:
+async def wait_for_job(
+    job_id: str, here: CaughtUp, caller: Asking, request: Request, wait_s: WaitSeconds = LONGEST_WAIT_S
+) -> PlainReply:
     """The job as soon as it has ended, else as it is after `wait_s` (or when the daemon stops)."""
 
     async def look() -> JobReply:
         return _one(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
 
-    return PlainReply(await until_news(here, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s))
+    return PlainReply(
+        await until_news(here, request, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s)
+    )
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
@@ -236,14 +243,31 @@ def _one(here: Context, job: JobView) -> JobReply:
     return JobReply(job, here.platform.adapters.outages(), database_trouble(here.platform))
 
 
-async def until_news(here: Context, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float) -> T:
-    """What `look` sees once it is news, else what it sees last when `wait_s` are over or the daemon stops."""
+async def until_news(
+    here: Context, request: Request, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float
+) -> T:
+    """What `look` sees once it is news, else what it sees last when `wait_s` are over, the client disconnects or the
+    daemon stops."""
     deadline = time.monotonic() + wait_s
-    while True:
-        version = here.changes.version
-        seen = await look()
-        left = deadline - time.monotonic()
-        if is_news(seen) or left <= 0 or here.changes.closed:
-            return seen
-        await here.changes.wait(version, min(left, SHARED_LOOK_S) if here.platform.store.is_shared else left)
-        await asyncio.sleep(_SETTLE_S)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        while True:
+            version = here.changes.version
+            seen = await look()
+            left = deadline - time.monotonic()
+            if is_news(seen) or left <= 0 or here.changes.closed or gone.done():
+                return seen
+            pause_s = min(left, SHARED_LOOK_S) if here.platform.store.is_shared else left
+            news = asyncio.ensure_future(here.changes.wait(version, pause_s))
+            await asyncio.wait({news, gone}, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            await asyncio.sleep(_SETTLE_S)
+    finally:
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has disconnected, or sends a body that is too large."""
+    with contextlib.suppress(HTTPException):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass

@@ -7,6 +7,7 @@ hold up nobody. A slow reader holds up only its own thread, by a bounded buffer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import threading
@@ -17,56 +18,71 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, Context, check_files, in_thread
 from ffdl_batch.daemon.errors import problem_of
 from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.parameters import AttemptChoice, Count, Number, Time, Word
 from ffdl_batch.daemon.peer import peer_of
 from ffdl_batch.daemon.replies import ErrorReply, PlainReply, encode_line, encode_text
 from ffdl_batch.domain.log_text import TEXTS, LogText
-from ffdl_batch.domain.views import AttemptChoice
 from ffdl_batch.services.log_search import MAX_CONTEXT, MAX_PATTERN, Grep
 from ffdl_batch.services.logs import LogQuery, read_texts
-from ffdl_batch.services.problems import Refused, try_again, wrong_usage
+from ffdl_batch.services.problems import Refused, wrong_usage
 from ffdl_batch.services.tree import FRESH_S
 
 log = logging.getLogger(__name__)
 
-MAX_STREAMS = 256
 KEEP_ALIVE_S = 5.0
 """A blank line after so long without a line: readers see that the daemon lives, the daemon that readers do."""
 _BUFFER_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16
-_LINES = "application/x-ndjson"
+LINES = "application/x-ndjson"
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
 
 router = APIRouter()
 
 
+class StreamReply(StreamingResponse):
+    """A stream that calls `end` when it was sent, or when its reader has gone, also before its first piece."""
+
+    def __init__(self, content: AsyncIterator[bytes], media_type: str, end: Callable[[], None]) -> None:
+        super().__init__(content, media_type=media_type)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
 class LogPump:
     """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
 
-    def __init__(self, lines: Iterator[bytes | None], place: str) -> None:
-        """`place` is the directory below which the lines are read; they are as they are sent."""
-        self._lines, self._place = lines, place
+    def __init__(self, lines: Iterator[bytes | None], place: str, stopped: threading.Event) -> None:
+        """`place` is the directory below which the lines are read; they are as they are sent. `stopped` is set when the
+        reader has gone, and read by `lines` while they bring nothing."""
+        self._lines, self._place, self._stopped = lines, place, stopped
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
         self._room = threading.Condition()
         self._buffer: deque[bytes] = deque()
         self._size = 0
-        self._stopped = False
         self.ended = False
         self.failed = False
 
-    def start(self) -> None:
-        """Begin to read."""
+    def start(self, at_end: Callable[[], None] = lambda: None) -> None:
+        """Begin to read; `at_end` is called in the event loop when the thread has ended."""
+        self._at_end = at_end
         # A daemon thread: one that waits in a dead file server must not keep the process from ending.
         threading.Thread(target=self._run, name="logs", daemon=True).start()
 
     def stop(self) -> None:
-        """The reader is gone: the thread ends when its iterator next comes up for air."""
+        """End the thread, as soon as its iterator looks at `stopped` or brings something."""
         with self._room:
-            self._stopped = True
+            self._stopped.set()
             self._room.notify()
 
     async def take(self, timeout_s: float) -> bytes:
@@ -94,7 +110,7 @@ class LogPump:
             for line in self._lines:
                 if line is not None:
                     self._put(line)
-                if self._stopped:
+                if self._stopped.is_set():
                     break
         except Exception as error:  # the thread's outermost frame
             said = _trouble(error, self._place)
@@ -102,26 +118,27 @@ class LogPump:
                 self._put(said)
             else:  # the reader sees the stream break off
                 self.failed = True
-                if not self._stopped:
+                if not self._stopped.is_set():
                     log.exception("a log stream failed")
         finally:
             if isinstance(self._lines, Generator):
                 self._lines.close()
             self.ended = True
-            self._tell()
+            self._tell(self._at_end)
 
     def _put(self, line: bytes) -> None:
         with self._room:
-            self._room.wait_for(lambda: self._stopped or self._size < _BUFFER_BYTES)
+            self._room.wait_for(lambda: self._stopped.is_set() or self._size < _BUFFER_BYTES)
             was_empty = not self._buffer
             self._buffer.append(line)
             self._size += len(line)
         if was_empty:
             self._tell()
 
-    def _tell(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._news.set)
+    def _tell(self, *also: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
+            for call in (self._news.set, *also):
+                self._loop.call_soon_threadsafe(call)
 
 
 @router.get(
@@ -133,7 +150,7 @@ class LogPump:
             "description": "One JSON object (`LogLine`) a line; a blank line now and then while nothing is new. "
             "A stream that ends without its last chunk was broken off by the daemon: ask again. "
             f"With `Accept: {TEXTS}`, lines that lie side by side and have one time come as one object (`LogText`).",
-            "content": {_LINES: {"schema": {"type": "string"}}, TEXTS: {"schema": {"type": "string"}}},
+            "content": {LINES: {"schema": {"type": "string"}}, TEXTS: {"schema": {"type": "string"}}},
         },
         **answers(404, 422),
     },
@@ -143,16 +160,12 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     request: Request,
     here: CaughtUp,
     caller: Asking,
-    learner: Annotated[
-        int | None, Query(ge=1, description="Only this learner's lines; all, merged, by default.")
-    ] = None,
+    learner: Annotated[Number | None, Query(description="Only this learner's lines; all, merged, by default.")] = None,
     follow: Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")] = False,
-    since: Annotated[float | None, Query(description="Only lines written at or after this time.")] = None,
+    since: Annotated[Time | None, Query(description="Only lines written at or after this time.")] = None,
     tail: Annotated[
-        int | None,
-        Query(
-            ge=0, description="So many last lines of each learner (in each attempt that there is), then the new ones."
-        ),
+        Count | None,
+        Query(description="So many last lines of each learner (in each attempt that there is), then the new ones."),
     ] = None,
     attempt: Annotated[
         AttemptChoice,
@@ -162,7 +175,7 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
         ),
     ] = None,
     grep: Annotated[
-        str | None,
+        Word | None,
         Query(
             max_length=MAX_PATTERN,
             description="Only lines in which this regular expression of Python's is found; `tail` counts these.",
@@ -182,15 +195,31 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     ] = None,
 ) -> StreamingResponse:
     """Learners' logs."""
-    if here.streams >= MAX_STREAMS:
-        raise try_again("S210", f"{MAX_STREAMS} logs are being read at once", cure="end some of the readers")
-    await check_files(here)
     search = None if grep is None else Grep(grep, ignore_case, invert, fixed, before, after)
     query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
-    texts = await in_thread(here.limits.quick, read_texts, here.platform, caller, job_id, query)
     is_bulk = TEXTS in request.headers.get("accept", "")
-    pump = LogPump(_encoded(texts, encode_text if is_bulk else _encode_lines), here.platform.root.path)
-    return StreamingResponse(stream_lines(pump, here, request), media_type=TEXTS if is_bulk else _LINES)
+    encode = encode_text if is_bulk else _encode_lines
+
+    def read_encoded(stopped: threading.Event) -> Iterator[bytes | None]:
+        return _encoded(read_texts(here.platform, caller, job_id, query, stopped.is_set), encode)
+
+    return await stream_reply(here, request, read_encoded, TEXTS if is_bulk else LINES)
+
+
+async def stream_reply(
+    here: Context, request: Request, read: Callable[[threading.Event], Iterator[bytes | None]], media_type: str
+) -> StreamReply:
+    """Send what `read` returns. Its thread counts as a stream until it has ended, also after its reader has gone.
+
+    Raises Refused and OSError.
+    """
+    with here.open_stream() as end:
+        await check_files(here)
+        stopped = threading.Event()
+        lines = await in_thread(here.limits.quick, read, stopped)
+        pump = LogPump(lines, here.platform.root.path, stopped)
+        pump.start(end)
+    return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
 
 
 def _encoded(texts: Iterator[LogText | None], encode: Callable[[LogText], bytes]) -> Iterator[bytes | None]:
@@ -223,10 +252,8 @@ def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:
 
 
 async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
-    """What the pump brings, until it ends or the reader goes; blank lines while it brings nothing."""
-    here.streams += 1
+    """What the pump brings, until it ends or the daemon stops; blank lines while it brings nothing."""
     stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
-    pump.start()
     is_empty = True
     try:
         while not here.changes.closed:
@@ -245,9 +272,7 @@ async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncI
                 break
         _break_off(request)
     finally:
-        here.streams -= 1
         stopping.cancel()
-        pump.stop()
 
 
 async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:

@@ -9,16 +9,15 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from ffdl_batch.daemon.context import Asking, CaughtUp, Context, check_files, in_thread
+from ffdl_batch.daemon.context import Asking, CaughtUp, Context
 from ffdl_batch.daemon.job_routes import answers
-from ffdl_batch.daemon.log_routes import MAX_STREAMS, LogPump, stream_lines
-from ffdl_batch.domain.views import AttemptChoice
+from ffdl_batch.daemon.log_routes import LINES, StreamReply, stream_reply
+from ffdl_batch.daemon.parameters import AttemptChoice, Number
 from ffdl_batch.services.measured import MeasuredQuery, read_metrics, read_usage
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import try_again
 
 router = APIRouter()
-_Read = Callable[[Platform, Caller, str, MeasuredQuery], Iterator[bytes | None]]
+_Read = Callable[[Platform, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
 Follow = Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")]
 Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]
 
@@ -42,7 +41,7 @@ async def stream_metrics(  # noqa: PLR0913, PLR0917 - one parameter per field of
     request: Request,
     here: CaughtUp,
     caller: Asking,
-    learner: Annotated[int | None, Query(ge=1, description="Only this learner's; all by default.")] = None,
+    learner: Annotated[Number | None, Query(description="Only this learner's; all by default.")] = None,
     follow: Follow = False,
     attempt: Attempt = None,
 ) -> StreamingResponse:
@@ -65,10 +64,7 @@ async def stream_usage(
 
 async def _stream(
     read: _Read, here: Context, request: Request, caller: Caller, job_id: str, query: MeasuredQuery
-) -> StreamingResponse:
-    if here.streams >= MAX_STREAMS:
-        raise try_again("S210", f"{MAX_STREAMS} streams are being read at once", cure="end some of the readers")
-    await check_files(here)
-    lines = await in_thread(here.limits.quick, read, here.platform, caller, job_id, query)
-    pump = LogPump(lines, here.platform.root.path)
-    return StreamingResponse(stream_lines(pump, here, request), media_type="application/x-ndjson")
+) -> StreamReply:
+    return await stream_reply(
+        here, request, lambda stopped: read(here.platform, caller, job_id, query, stopped.is_set), LINES
+    )

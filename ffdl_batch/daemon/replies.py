@@ -7,7 +7,9 @@ client reads back.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field
@@ -246,9 +248,19 @@ class PlainReply(Response):
         return json.dumps(to_plain(content), ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def problem_reply(problem: Problem, status: int) -> PlainReply:
-    """The error reply."""
-    return PlainReply(ErrorReply(problem), status_code=status)
+def problem_reply(problem: Problem, status: int, headers: Mapping[str, str] | None = None) -> PlainReply:
+    """Return the error reply."""
+    return PlainReply(ErrorReply(problem), status_code=status, headers=headers)
+
+
+def raw_problem_reply(problem: Problem, status: int) -> bytes:
+    """Return the error reply as the bytes of a response that ends its connection."""
+    body = bytes(problem_reply(problem, status).body)
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("ascii") + body
 
 
 def encode_text(text: LogText) -> bytes:

@@ -14,6 +14,8 @@ from starlette.responses import StreamingResponse
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, in_thread, with_files
 from ffdl_batch.daemon.job_routes import answers
+from ffdl_batch.daemon.log_routes import LINES, StreamReply
+from ffdl_batch.daemon.parameters import Seconds, Time
 from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.usage_report import JobUse
@@ -24,8 +26,8 @@ router = APIRouter()
 AT_ONCE = CapacityLimiter(2)
 """Reports that are being made: each keeps a processor busy."""
 _LINES = 200
-Since = Annotated[float, Query(description="The beginning of the period.")]
-Until = Annotated[float, Query(description="Its end, which is not part of it.")]
+Since = Annotated[Time, Query(description="The beginning of the period.")]
+Until = Annotated[Time, Query(description="Its end, which is not part of it.")]
 AllUsers = Annotated[bool, Query(description="Everybody's jobs; for administrators.")]
 
 
@@ -44,7 +46,7 @@ async def read_usage(
     responses={
         200: {
             "description": "One JSON object a line: what one job used.",
-            "content": {"application/x-ndjson": {"schema": {"type": "string"}}},
+            "content": {LINES: {"schema": {"type": "string"}}},
         },
         **answers(422),
     },
@@ -54,8 +56,9 @@ async def stream_job_uses(
     here: CaughtUp, caller: Asking, since: Since, until: Until, all_users: AllUsers = False
 ) -> StreamingResponse:
     """The jobs of a period one by one, in the order of their submission; the last line says how many there were."""
-    rows = await in_thread(AT_ONCE, job_uses, here.platform, caller, Period(since, until, all_users))
-    return StreamingResponse(iterate_in_threadpool(_lines(rows)), media_type="application/x-ndjson")
+    with here.open_stream() as end:
+        rows = await in_thread(AT_ONCE, job_uses, here.platform, caller, Period(since, until, all_users))
+    return StreamReply(iterate_in_threadpool(_lines(rows)), LINES, end)
 
 
 def _lines(rows: Iterator[JobUse]) -> Iterator[bytes]:
@@ -81,7 +84,7 @@ async def read_agreement(
     caller: Asking,
     since: Since,
     until: Until,
-    tolerance_s: Annotated[float, Query(ge=0, description="What each run may differ by.")] = 30.0,
+    tolerance_s: Annotated[Seconds, Query(description="What each run may differ by.")] = 30.0,
     all_users: AllUsers = False,
 ) -> PlainReply:
     """Each job of the period by our reckoning and by the accounting of its scheduler."""

@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from ffdl_batch.daemon.context import Asking, Here, with_files
-from ffdl_batch.daemon.errors import MAX_BODY_BYTES
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.replies import PlainReply, SecretReply, SecretRequest, SecretsReply
 from ffdl_batch.services.named_secrets import list_secrets, remove_secret, set_secret
@@ -25,8 +24,7 @@ async def read_secrets(here: Here) -> PlainReply:
     return PlainReply(SecretsReply(tuple(await with_files(here, here.limits.quick, list_secrets, here.platform))))
 
 
-@router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret",
-            max_body_size=MAX_BODY_BYTES)  # fmt: skip
+@router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret")
 async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
     """Set a secret, anew where it is there. It is durable when the reply comes."""
     found = await with_files(here, here.limits.quick, set_secret, here.platform, name, body.value)

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from ffdl_batch.daemon.context import Asking, CaughtUp, Here, in_thread, with_files
-from ffdl_batch.daemon.errors import MAX_BODY_BYTES
 from ffdl_batch.daemon.job_routes import answers, as_it_moves
 from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, WhyReply
 from ffdl_batch.services.query import get_job
@@ -31,8 +30,7 @@ async def read_why(
     return PlainReply(WhyReply(view))
 
 
-@router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook",
-             max_body_size=MAX_BODY_BYTES)  # fmt: skip
+@router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook")
 async def read_outlook(body: OutlookRequest, here: Here, caller: Asking) -> PlainReply:
     """What awaits a submission: free GPUs, when it would start, and what would start sooner. Nothing is submitted."""
     outlook = await with_files(here, here.limits.slow, look_ahead, here.platform, caller, body.submission)

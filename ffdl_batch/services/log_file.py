@@ -6,7 +6,7 @@ ends no line. A run that the scheduler starts anew within the attempt appends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 from ffdl_batch.attempt.reader import size_of
@@ -14,6 +14,7 @@ from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.log_text import LogText
 from ffdl_batch.domain.views import LogLine
 from ffdl_batch.services.log_parts import LogParts, Marks
+from ffdl_batch.services.problems import stop_if
 
 CHUNK = 256 * 1024
 MAX_LINE = 64 * 1024
@@ -23,8 +24,12 @@ MAX_LINE = 64 * 1024
 class LogReader:
     """One learner's log in one attempt, read on from where the last read ended."""
 
-    def __init__(self, attempt: AttemptDir, number: int, learner: int) -> None:
-        self._parts = LogParts(attempt, learner)
+    def __init__(
+        self, attempt: AttemptDir, number: int, learner: int, is_stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Methods that read raise :class:`StreamStopped` once `is_stopped`."""
+        self._is_stopped = is_stopped
+        self._parts = LogParts(attempt, learner, is_stopped)
         self._marks = Marks(attempt.marks(learner))
         self._attempt, self.learner = number, learner
         self._offset = 0
@@ -99,6 +104,7 @@ class LogReader:
                     self._offset, self._lines = opened.part.base, opened.part.lines
                 file.seek(self._offset - opened.part.base)
                 while chunk := file.read(CHUNK):
+                    stop_if(self._is_stopped)
                     self._marks.renew()
                     yield from self._take(chunk)
             if opened.end is None:

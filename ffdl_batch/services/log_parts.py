@@ -17,6 +17,7 @@ from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_o
 from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.json_text import MAX_WHOLE
+from ffdl_batch.services.problems import stop_if
 
 BLOCK = 256 * 1024
 _MARKS_BLOCK = 64 * 1024
@@ -47,7 +48,9 @@ class OpenPart:
 class LogParts:
     """Finds the file that has a position. Files may be turned over at any time."""
 
-    def __init__(self, attempt: AttemptDir, learner: int) -> None:
+    def __init__(self, attempt: AttemptDir, learner: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
+        """:meth:`backwards` and :meth:`count_lines` raise StreamStopped once `is_stopped`."""
+        self._is_stopped = is_stopped
         self._path, self._cell = attempt.training_log(learner), attempt.log_files(learner)
         self._newest: Part | None = None
         self._stamp: tuple[int, int] | None = None
@@ -119,6 +122,7 @@ class LogParts:
                 continue
             with contextlib.suppress(*NO_FILE), open_regular(part.path) as file:
                 while end > part.base:
+                    stop_if(self._is_stopped)
                     begin = max(part.base, end - BLOCK)
                     file.seek(begin - part.base)
                     yield begin, file.read(end - begin)
@@ -133,6 +137,7 @@ class LogParts:
                 file.seek(start - opened.part.base)
                 stop = end if opened.end is None else min(end, opened.end)
                 while start < stop and (block := file.read(min(BLOCK, stop - start))):
+                    stop_if(self._is_stopped)
                     count += block.count(b"\n")
                     start += len(block)
             if start < stop:

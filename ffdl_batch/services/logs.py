@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -19,7 +19,7 @@ from ffdl_batch.services.log_file import LogReader, has_log
 from ffdl_batch.services.log_search import Grep, Match, Search, check, matching
 from ffdl_batch.services.log_tail import Since, find_tail
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import wrong_usage
+from ffdl_batch.services.problems import stop_if, wrong_usage
 from ffdl_batch.services.query import own_job, require_learner
 
 POLL_S, LONGEST_POLL_S = 0.25, 1.0
@@ -57,11 +57,13 @@ def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) 
     return (line for text in texts for line in (text.lines() if text is not None else [None]))
 
 
-def read_texts(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogText | None]:
+def read_texts(
+    platform: Platform, caller: Caller, job_id: str, query: LogQuery, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[LogText | None]:
     """Lines in order; with `follow`, until the job has ended, None meaning "nothing more for now".
 
     Attempts come one after the other, whatever the times of their lines. Raises :class:`Refused` for a learner or an
-    attempt that there is not.
+    attempt that there is not. The iterator raises :class:`StreamStopped` while it brings nothing once `is_stopped`.
     """
     job = own_job(platform, caller, job_id)
     require_learner(job, query.learner)
@@ -69,7 +71,7 @@ def read_texts(platform: Platform, caller: Caller, job_id: str, query: LogQuery)
         raise wrong_usage(f"{job.id} has {_attempts(job)}; there is no attempt {query.attempt}")
     if query.grep is not None:
         check(query.grep)
-    stream = _Stream(platform, job, query)
+    stream = _Stream(platform, job, query, is_stopped)
     return stream.follow() if query.follow else stream.read()
 
 
@@ -83,8 +85,8 @@ def _attempts(job: Job) -> str:
 class _Stream:
     """The lines of one query. `_job` is the job as it was seen last."""
 
-    def __init__(self, platform: Platform, job: Job, query: LogQuery) -> None:
-        self._platform, self._job, self._query = platform, job, query
+    def __init__(self, platform: Platform, job: Job, query: LogQuery, is_stopped: Callable[[], bool]) -> None:
+        self._platform, self._job, self._query, self._is_stopped = platform, job, query, is_stopped
         self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
 
     def read(self) -> Iterator[LogText]:
@@ -171,9 +173,11 @@ class _Stream:
         return self._platform.root.job(self._job.id).attempt(number)
 
     def _open(self, number: int) -> list[LogReader]:
-        return [LogReader(self._directory(number), number, learner) for learner in self._learners]
+        directory = self._directory(number)
+        return [LogReader(directory, number, learner, self._is_stopped) for learner in self._learners]
 
     def _sleep(self) -> None:
+        stop_if(self._is_stopped)
         time.sleep(min(LONGEST_POLL_S, max(POLL_S, self._platform.looks.followers / POLLS_PER_S)))
 
     def _look(self) -> None:
@@ -211,7 +215,7 @@ class _Logs:
         query, grep = self._query, self._query.grep
         for reader in self._readers:
             tail = query.tail if grep is None else None
-            after = query.after.get((number, reader.learner), 0)
+            after = min(query.after.get((number, reader.learner), 0), reader.end())  # lseek(2) refuses too large ones
             reader.skip(since=query.since, tail=tail, after=after, ended=ended)
         if grep is None or self._match is None:
             return

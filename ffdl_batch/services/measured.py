@@ -14,7 +14,7 @@ from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.views import AttemptChoice
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import wrong_usage
+from ffdl_batch.services.problems import stop_if, wrong_usage
 from ffdl_batch.services.query import own_job, require_learner
 
 CHUNK = 256 * 1024
@@ -22,6 +22,7 @@ MAX_LINE = 1 << 20
 """What is longer is no record of ours, and is passed over."""
 POLL_S, KEEP_ALIVE_S = 0.5, 5.0
 
+IsStopped = Callable[[], bool]
 Places = Callable[[AttemptDir], list[tuple[int, str]]]
 """The files of one attempt, each with the number of the learner or node that it is of."""
 
@@ -36,22 +37,27 @@ class MeasuredQuery:
     attempt: AttemptChoice = None
 
 
-def read_metrics(platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery) -> Iterator[bytes | None]:
+def read_metrics(
+    platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
+) -> Iterator[bytes | None]:
     """Lines ``{"learner", "attempt", "record"}`` with the records in FfDL's form, those of one learner in their order;
-    None now and then while nothing comes. Raises :class:`Refused` for a learner or an attempt that there is not.
+    None now and then while nothing comes. Raises :class:`Refused` for a learner or an attempt that there is not. The
+    iterator raises :class:`StreamStopped` once `is_stopped`.
     """
     job = own_job(platform, caller, job_id)
     learners = job.spec.resources.learners
     require_learner(job, query.learner)
     wanted = [query.learner] if query.learner else list(range(1, learners + 1))
     places: Places = lambda attempt: [(number, attempt.learner_metrics(number)) for number in wanted]  # noqa: E731
-    return _lines(platform, _checked(job, query), query, places, ("learner", "record"))
+    return _lines(platform, _checked(job, query), query, places, ("learner", "record"), is_stopped)
 
 
-def read_usage(platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery) -> Iterator[bytes | None]:
+def read_usage(
+    platform: Platform, caller: Caller, job_id: str, query: MeasuredQuery, is_stopped: IsStopped = lambda: False
+) -> Iterator[bytes | None]:
     """Lines ``{"node", "attempt", "sample"}``, see :class:`ffdl_batch.domain.usage.UsageSample`; else as metrics."""
     job = own_job(platform, caller, job_id)
-    return _lines(platform, _checked(job, query), query, _usage_files, ("node", "sample"))
+    return _lines(platform, _checked(job, query), query, _usage_files, ("node", "sample"), is_stopped)
 
 
 def _checked(job: Job, query: MeasuredQuery) -> Job:
@@ -70,7 +76,12 @@ def _usage_files(attempt: AttemptDir) -> list[tuple[int, str]]:
 
 
 def _lines(
-    platform: Platform, job: Job, query: MeasuredQuery, places: Places, names: tuple[str, str]
+    platform: Platform,
+    job: Job,
+    query: MeasuredQuery,
+    places: Places,
+    names: tuple[str, str],
+    is_stopped: IsStopped,
 ) -> Iterator[bytes | None]:
     readers: dict[tuple[int, int], _Reader] = {}
     quiet_since = time.monotonic()
@@ -79,7 +90,7 @@ def _lines(
         for attempt in _attempts(job, query):
             directory = platform.root.job(job.id).attempt(attempt)
             for number, path in places(directory):
-                reader = readers.setdefault((attempt, number), _Reader(path))
+                reader = readers.setdefault((attempt, number), _Reader(path, is_stopped))
                 for line in reader.new():
                     quiet_since = time.monotonic()
                     if line is None:
@@ -91,6 +102,7 @@ def _lines(
         if time.monotonic() - quiet_since >= KEEP_ALIVE_S:
             quiet_since = time.monotonic()
             yield None
+        stop_if(is_stopped)
         time.sleep(POLL_S)
         job = platform.store.get(job.id) or job
 
@@ -102,8 +114,8 @@ def _attempts(job: Job, query: MeasuredQuery) -> list[int]:
 class _Reader:
     """A file that grows by whole lines of JSON in ASCII."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, is_stopped: IsStopped) -> None:
+        self._path, self._is_stopped = path, is_stopped
         self._offset = 0
 
     def new(self) -> Iterator[str | None]:
@@ -114,6 +126,7 @@ class _Reader:
             return
         with file:
             while True:
+                stop_if(self._is_stopped)
                 file.seek(self._offset)
                 chunk = file.read(CHUNK)
                 whole = chunk[: chunk.rfind(b"\n") + 1]

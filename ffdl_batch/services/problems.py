@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
@@ -16,6 +16,16 @@ class Refused(Exception):
         super().__init__(problem.message)
         self.problem = problem
         self.status = status
+
+
+class StreamStopped(Exception):
+    """The reader of a stream has gone, so there is no reason to look for more."""
+
+
+def stop_if(is_stopped: Callable[[], bool]) -> None:
+    """Raise StreamStopped if `is_stopped`. For loops that may read for long and bring nothing."""
+    if is_stopped():
+        raise StreamStopped
 
 
 def bad_input(findings: Sequence[Finding]) -> Refused:

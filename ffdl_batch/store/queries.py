@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import BigInteger, and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
 
 from ffdl_batch.domain.job import HistoryEntry, Job, JobId
@@ -171,7 +171,7 @@ def histories(connection: Connection, ids: Collection[str], after_seq: int = 0) 
     for chunk in chunks(ids):
         query = (
             select(*HISTORY_COLUMNS)
-            .where(HISTORY.c.job_id.in_(chunk), HISTORY.c.seq > after_seq)
+            .where(HISTORY.c.job_id.in_(chunk), HISTORY.c.seq > literal(after_seq, BigInteger))
             .order_by(HISTORY.c.job_id, HISTORY.c.seq)
         )
         for row in connection.execute(query):

@@ -174,12 +174,12 @@ from ffdl_batch.daemon import job_routes
 from ffdl_batch.daemon.main import main
 from tests.fakes.daemon_with_fake_scheduler import opener
 until_news = job_routes.until_news
-def until_news_alone(here, look, is_news, wait_s):
+def until_news_alone(here, request, look, is_news, wait_s):
     def check(seen):
         found = is_news(seen)
         print("news" if found else "a request waits", flush=True)
         return found
-    return until_news(here, look, check, 1000 * wait_s)
+    return until_news(here, request, look, check, 1000 * wait_s)
 job_routes.until_news = until_news_alone
 sys.exit(main(opener=opener))
 """

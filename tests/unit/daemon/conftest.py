@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from fastapi import FastAPI
@@ -34,6 +35,7 @@ class Answer:
 
     status: int
     body: bytes
+    headers: Mapping[str, str]
 
     @property
     def json(self) -> Any:
@@ -64,16 +66,24 @@ class Desk:
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         return asyncio.run(self._ask(method, target, data, uid, headers or {}))
 
-    async def _ask(self, method: str, target: str, data: bytes, uid: int | None, headers: Mapping[str, str]) -> Answer:
+    def scope(
+        self, method: str, target: str, uid: int | None = OWN_UID, headers: Mapping[str, str] | None = None
+    ) -> Scope:
+        """The ASGI scope of one request."""
         path, _, query = target.partition("?")
-        given = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        given = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
         scope: Scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "scheme": "http",
-            "method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
-            "headers": [(b"content-type", b"application/json"), *given], "server": None, "client": None, "state": {},
+            "method": method, "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(),
+            "root_path": "", "headers": [(b"content-type", b"application/json"), *given], "server": None,
+            "client": None, "state": {},
         }  # fmt: skip
         if uid is not None:
             with_peer(scope, Peer(1, uid, lambda: None))
+        return scope
+
+    async def _ask(self, method: str, target: str, data: bytes, uid: int | None, headers: Mapping[str, str]) -> Answer:
+        scope = self.scope(method, target, uid, headers)
         incoming: list[Message] = [{"type": "http.request", "body": data, "more_body": False}]
         sent: list[Message] = []
 
@@ -86,8 +96,9 @@ class Desk:
         try:
             await self.app(scope, receive, send)
         finally:
-            status = next(m["status"] for m in sent if m["type"] == "http.response.start")
-            self.answer = Answer(status, b"".join(m.get("body", b"") for m in sent))
+            start = next(message for message in sent if message["type"] == "http.response.start")
+            fields = {name.decode(): value.decode() for name, value in start["headers"]}
+            self.answer = Answer(start["status"], b"".join(m.get("body", b"") for m in sent), fields)
         return self.answer
 
 

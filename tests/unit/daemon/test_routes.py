@@ -160,7 +160,6 @@ def test_archive_routes_store_each_archive_once(desk: Desk) -> None:
         ("POST", "/api/v1/jobs/training-000000000/resume", None, 400, "body"),
         ("POST", "/api/v1/jobs/training-000000000/drill", {"event": "halt"}, 404, "training-000000000"),
         ("POST", "/api/v1/jobs/training-000000000/drill", {"event": "flood"}, 400, "node-fail"),
-        ("DELETE", "/api/v1/jobs", None, 405, "DELETE"),
         ("GET", "/docs", None, 404, "/docs"),
     ],
 )
@@ -172,12 +171,6 @@ def test_routes_return_problem_for_invalid_requests(
     found = problem(answer)
     assert word in found.message
     assert found.exit_code != 0
-
-
-def test_routes_reject_body_above_size_limit(desk: Desk) -> None:
-    answer = desk.ask("POST", "/api/v1/jobs", b"", headers={"content-length": str(10**12)})
-    assert answer.status == 413
-    assert problem(answer).exit_code == 78
 
 
 def test_job_route_lists_learners_only_if_several_and_readable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

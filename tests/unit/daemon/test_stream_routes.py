@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
-from ffdl_batch.daemon import log_routes
+from ffdl_batch.daemon import context, log_routes
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.job import Change
 from ffdl_batch.domain.job_state import Cause, JobState
@@ -18,10 +21,11 @@ from ffdl_batch.domain.log_text import TEXTS, LogText
 from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
 from ffdl_batch.domain.usage import UsageSample, Use, encode_sample
 from ffdl_batch.domain.views import LogLine
-from ffdl_batch.services import measured
+from ffdl_batch.services import log_file, log_parts, logs, measured
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.measured import MeasuredQuery, read_metrics
 from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.problems import stop_if
 from tests.unit.daemon.conftest import Desk
 from tests.unit.daemon.test_routes import problem, submit
 
@@ -150,11 +154,98 @@ def test_logs_route_selects_attempt_and_tail_from_query(desk: Desk, job_id: str)
     assert logged("?attempt=1&tail=1") == [two]
 
 
+def test_logs_route_accepts_read_position_behind_largest_file(
+    desk: Desk, job_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert lines(desk, f"{job_id}/logs?attempt=1&read=1.1:{10**18 - 1}") == []
+    assert caplog.text == ""
+
+
 def test_logs_route_sends_bulk_text_if_client_accepts_it(desk: Desk, job_id: str) -> None:
     answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs", headers={"accept": f"{TEXTS}, application/x-ndjson"})
     assert answer.status == 200
     (text,) = [from_plain(LogText, json.loads(line)) for line in answer.body.splitlines() if line]
     assert text == LogText(1, 1, "one\ntwo", None, 1, 0, 8)
+
+
+@pytest.mark.parametrize(
+    "stream", ["logs?grep=nothing", "logs?since=1e11", "logs?tail=5&grep=x", "logs?tail=5", "metrics", "usage"]
+)
+def test_stream_of_busy_reader_ends_with_its_client_and_counts_until_its_thread_ends(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """The reader finds nothing to send; it is held until the client has gone and the reply has ended."""
+    begun, released, looked = threading.Event(), threading.Event(), []
+
+    def hold(is_stopped: Callable[[], bool]) -> None:
+        begun.set()
+        assert released.wait(120)
+        looked.append(is_stopped())
+        stop_if(is_stopped)
+
+    for reader in (measured, logs, log_file, log_parts):
+        monkeypatch.setattr(reader, "stop_if", hold)
+
+    async def read() -> list[int]:
+        sent, gone = 0, asyncio.Event()
+
+        async def receive() -> Message:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Message) -> None:
+            nonlocal sent
+            sent += 1
+
+        task = asyncio.ensure_future(desk.app(desk.scope("GET", f"/api/v1/jobs/{job_id}/{stream}"), receive, send))
+        await asyncio.to_thread(begun.wait, 120)
+        counted = [desk.context.streams]
+        gone.set()
+        await task
+        counted.append(desk.context.streams)
+        released.set()
+        while desk.context.streams:
+            await asyncio.sleep(0.01)
+        return counted
+
+    assert asyncio.run(read()) == [1, 1]
+    assert looked == [True]
+
+
+@pytest.mark.parametrize("path", ["events?after=9&wait_s=30", "wait?wait_s=30"])
+def test_waiting_request_ends_with_its_client(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async def read() -> None:
+        waiting = asyncio.Event()
+
+        async def wait_for_ever(*_: object) -> None:
+            waiting.set()
+            await asyncio.Future()
+
+        async def receive() -> Message:
+            await waiting.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(_: Message) -> None: ...
+
+        monkeypatch.setattr(desk.context.changes, "wait", wait_for_ever)
+        await desk.app(desk.scope("GET", f"/api/v1/jobs/{job_id}/{path}"), receive, send)
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("path", ["logs", "metrics", "usage", "left/model/files"])
+def test_stream_routes_refuse_more_than_their_limit_and_count_none_twice(
+    desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(context, "MAX_STREAMS", 1)
+    target = f"/api/v1/jobs/{job_id}/{path}"
+    assert desk.ask("GET", f"{target}?attempt=9").status == 400
+    assert desk.ask("GET", target).status == 200
+    desk.context.streams = 1
+    refused = desk.ask("GET", target)
+    assert (refused.status, problem(refused).exit_code, desk.context.streams) == (503, 75, 1)
 
 
 def test_log_encoder_flushes_pending_text_before_pause_or_failure() -> None:

@@ -92,13 +92,6 @@ def test_receive_archive_rejects_digest_mismatch(site: Site) -> None:
     assert kept(site) == before
 
 
-def test_receive_archive_rejects_oversized_archive_with_status_413(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_PACKED_BYTES", 100)
-    with pytest.raises(Refused) as caught:
-        send(site, model_zip({"other.py": "1" * 200}))
-    assert caught.value.status == 413
-
-
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "Z" * 64, "0" * 63])
 def test_archives_reject_malformed_digest(site: Site, digest: str) -> None:
     assert not has_archive(site.platform, digest)
