@@ -1,6 +1,6 @@
-"""Too many at once: connections leave descriptors for everything else, and a machine without any is said once.
+"""Limits connections, in all and by user, and logs once that a limit or the machine refuses them.
 
-Without a limit of ours, clients that only sit there would take the last descriptor, and the loops could open no file.
+Without a limit, idle clients would take the last file descriptor, and the loops could open no file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.daemon.replies import raw_problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.services.file_troubles import explain
@@ -35,26 +35,28 @@ def most_connections(descriptors: int) -> int:
 
 
 class Crowd:
-    """What is done about too many connections, and how often it is said."""
+    """The limits of connections, and how often a refusal is logged."""
 
     def __init__(self) -> None:
         self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.most_of_user = self.most - self.most // 4
         self._said_at = float("-inf")
 
-    def is_full(self, connections: int) -> bool:
-        """Whether one more than so many is too many."""
-        if connections < self.most:
-            return False
-        self._say(f"{self.most} connections are open, and new ones are turned away", OSError(errno.EMFILE, ""))
-        return True
+    def refusal(self, connections: int, of_user: int, uid: int) -> str:
+        """Return why user `uid`, who has `of_user` of the open connections, can have no more; "" if they can."""
+        if connections >= self.most:
+            reason = f"the daemon has {self.most} open connections, and can have no more"
+        elif of_user >= self.most_of_user:
+            reason = f"user {uid} has {of_user} open connections to the daemon, and can have no more"
+        else:
+            return ""
+        self._say(reason, OSError(errno.EMFILE, ""))
+        return reason
 
-    def turn_away(self, transport: asyncio.Transport) -> None:
-        """Say why, whatever is asked, and hang up."""
-        message = f"the daemon serves {self.most} connections, and can take no more"
+    def turn_away(self, transport: asyncio.Transport, reason: str) -> None:
+        """Answer with `reason` before anything is asked, and close the connection."""
         cure = "try again; end some of its clients, or raise its limit of open files (ulimit -n, LimitNOFILE=)"
-        body = bytes(problem_reply(Problem("S210", message, ExitCode.TRY_AGAIN, cure), 503).body)
-        head = f"HTTP/1.1 503 Busy\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        transport.write(head.encode("ascii") + b"Connection: close\r\n\r\n" + body)
+        transport.write(raw_problem_reply(Problem("S210", reason, ExitCode.TRY_AGAIN, cure), 503))
         asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
 
     def on_exception(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:

@@ -20,13 +20,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ffdl_batch.daemon.crowd import Crowd
-from ffdl_batch.daemon.replies import problem_reply
+from ffdl_batch.daemon.replies import problem_reply, raw_problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.services.platform import Caller
 
 log = logging.getLogger(__name__)
 
+MAX_HEAD_BYTES = 64 * 1024
+"""The request line with all headers; trailers and chunk extensions count as well."""
+HEAD_S = 60.0
+"""How long a connection may take for the head of a request, from its start or from the first byte after a reply."""
 _PEER = "ffdl.peer"
 _UCRED = struct.Struct("3i")
 """struct ucred: pid, uid, gid (unix(7))."""
@@ -64,23 +68,89 @@ def is_admitted(uid: int, own_uid: int) -> bool:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 protocol that knows its peer and survives a half-closed connection."""
+    """uvicorn's HTTP/1.1 protocol that knows its peer, limits request heads, and survives a half-closed connection.
+
+    uvicorn's httptools protocol limits neither the size of a head nor its time (`h11_max_incomplete_event_size` is
+    for h11, and `timeout_keep_alive` ends with the first byte of a request).
+    """
 
     peer: Peer
     crowd: ClassVar[Crowd] = Crowd()
+    _unparsed = 0
+    """Bytes since the parser last completed a head, a piece of a body or a request."""
+    _in_body = False
+    _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         uid, pid = read_uid_and_pid(transport.get_extra_info("socket"))
         self.peer = Peer(pid, uid, transport.abort)
-        is_full = self.crowd.is_full(len(self.connections))
+        of_user = sum(one.peer.uid == uid for one in self.connections if isinstance(one, PeerProtocol))
+        refusal = self.crowd.refusal(len(self.connections), of_user, uid)
         super().connection_made(transport)
-        if is_full:
+        if refusal:
             transport.pause_reading()
-            self.crowd.turn_away(transport)
+            self.crowd.turn_away(transport, refusal)
+        else:
+            self._limit_head_time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unlimit_head_time()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._in_body and (self.cycle is None or self.cycle.response_complete):
+            self._limit_head_time()
+        while data:
+            room = MAX_HEAD_BYTES - self._unparsed
+            piece, data = data[:room], data[room:]
+            self._unparsed += len(piece)
+            super().data_received(piece)
+            if self.transport.is_closing():
+                return
+            if self._unparsed >= MAX_HEAD_BYTES:
+                self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES // 1024} KiB")
+                return
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         with_peer(cast(Scope, self.scope), self.peer)
+
+    def on_headers_complete(self) -> None:
+        self._unparsed, self._in_body = 0, True
+        self._unlimit_head_time()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed, self._in_body = 0, False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser refuses, in the form of all errors."""
+        del msg  # the same words for each error of the parser
+        self._refuse(400, "the request is not valid HTTP/1.1")
+
+    def _limit_head_time(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self._on_late_head)
+
+    def _unlimit_head_time(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_late_head(self) -> None:
+        if self._unparsed:
+            self._refuse(408, f"the head of the request was not complete after {HEAD_S:g} s")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.transport.write(raw_problem_reply(Problem("C101", message, ExitCode.USAGE), status))
+        self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio.Protocol says bool | None, uvicorn None
         """Keep a connection whose peer has only finished sending (a relay passes a half-close on) until it is answered.
