@@ -31,6 +31,7 @@ def check_job(job: JobSpec, log: FindingLog) -> None:
     _note_restarts(job, log)
     _note_staging(job, log)
     _note_mount(job, log)
+    _note_shared_checkpoints(job, log)
 
 
 def _check_metrics(job: JobSpec, log: FindingLog) -> None:
@@ -92,6 +93,14 @@ def _note_mount(job: JobSpec, log: FindingLog) -> None:
         log.note(("batch", "mount"), "no data come from a store of a type that is mounted")
     elif job.batch.mount is not Mounting.NEVER and job.batch.staging is Staging.AHEAD and not job.batch.array:
         log.note(("batch", "mount"), "data that are staged ahead are not mounted")
+
+
+def _note_shared_checkpoints(job: JobSpec, log: FindingLog) -> None:
+    if not job.batch.checkpoint.shared:
+        return
+    if not any(store.training_results and not store.is_copied for store in job.data_stores):
+        message = "has no effect: no data store of a type that FfDL mounts takes the results"
+        log.warning(("batch", "checkpoint", "shared"), message, "add training_results to one, or leave shared out")
 
 
 def _level_place(log: FindingLog) -> Place:

@@ -89,3 +89,22 @@ def test_staging_or_mount_option_produces_note_only_if_it_has_no_effect(
     store = f"data_stores:\n- {{type: {kind}, training_data: {{container: c}}, connection: {connection}}}\n"
     found = [one for one in notes(parse(f"{MINIMAL}{store}batch: {batch}\n")) if f"batch.{option}" in one]
     assert (len(found), words in str(found)) == (1 if words else 0, True), found
+
+
+@pytest.mark.parametrize(
+    ("store", "warns"),
+    [
+        ("", True),
+        (
+            "type: s3_datastore, training_results: {container: r}, connection: {auth_url: 'https://s3.example.org'}",
+            True,
+        ),
+        ("type: directory, training_data: {container: r}, connection: {path: /d}", True),
+        ("type: directory, training_results: {container: r}, connection: {path: /d}", False),
+        ("type: mount_cos, training_results: {container: r}, connection: {auth_url: 'https://s3.example.org'}", False),
+    ],
+)
+def test_shared_checkpoints_warn_without_mounted_store_of_results(store: str, warns: bool) -> None:
+    stores = f"data_stores:\n- {{id: a, {store}}}\n" if store else ""
+    found = said("true", f"{stores}batch: {{checkpoint: {{shared: true}}}}\n")
+    assert ["batch.checkpoint.shared: has no effect" in line for line in found] == [True] * warns

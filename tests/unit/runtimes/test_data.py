@@ -23,7 +23,7 @@ from ffdl_batch.domain.spec import (
     StoreType,
 )
 from ffdl_batch.domain.staging import StoreKind, Transfer
-from ffdl_batch.runtimes.contract import Bind, container_layout
+from ffdl_batch.runtimes.contract import Bind, checkpoints_on_host, container_layout
 from ffdl_batch.runtimes.data import CACHE_PER_GPU, Data, Subject, place_data
 from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, compose_start
 
@@ -77,6 +77,19 @@ def test_place_data_fetches_shared_checkpoints_only_for_first_attempt() -> None:
     assert moved(first.fetches)[1] == ("out", "_wml_checkpoints", JOB.checkpoints)
     assert [one.optional for one in first.fetches] == [False, True]
     assert len(place_data(subject(COS, shared=True, number=2)).fetches) == 1
+
+
+@pytest.mark.parametrize(
+    ("shared", "mode", "expected"),
+    [
+        (True, "mount", "/d/out/_wml_checkpoints"),
+        (False, "mount", JOB.checkpoints),
+        (True, "copy", JOB.checkpoints),
+    ],
+)
+def test_place_data_shares_checkpoints_in_directory_of_results(shared: bool, mode: str, expected: str) -> None:
+    store = replace(HERE, training_results="out", connection={"path": "/d", "mode": mode})
+    assert checkpoints_on_host(place_data(subject(store, shared=shared)).places) == expected
 
 
 @pytest.mark.parametrize("shared", [False, True])
