@@ -12,14 +12,14 @@ import shlex
 import stat
 import tarfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from ffdl_batch.client.errors import DaemonUnreachable, InputUnusable, UnknownJob
+from ffdl_batch.attempt.archive import ModelArchive
+from ffdl_batch.client.errors import DaemonUnreachable, UnknownJob
 from ffdl_batch.client.host import unreachable
 from ffdl_batch.client.pack import open_model
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -240,21 +240,18 @@ def _end(channel: paramiko.Channel) -> tuple[int, str]:
 
 
 def _pack(packed: tarfile.TarFile, archive: Any, files: Mapping[str, str]) -> None:
-    archive.seek(0)
-    with zipfile.ZipFile(archive) as model:
-        packed.addfile(_directory(MODEL))
-        for info in model.infolist():
-            path, mode = PurePosixPath(info.filename), info.external_attr >> 16
-            if path.is_absolute() or ".." in path.parts or stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise InputUnusable(f"model: {info.filename!r} is no file of the model's own", exit_code=78)
-            name = f"{MODEL}/{path}"
-            if info.is_dir():
-                packed.addfile(_directory(name))
-                continue
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode, entry.mtime = info.file_size, 0o755 if mode & 0o111 else 0o644, int(time.time())
-            with model.open(info) as reader:
-                packed.addfile(entry, reader)
+    model = ModelArchive(archive, "the model")
+    packed.addfile(_directory(MODEL))
+    for member in model.members:
+        name = "/".join((MODEL, *member.parts))
+        if member.is_directory:
+            packed.addfile(_directory(name))
+            continue
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mtime = member.info.file_size, int(time.time())
+        entry.mode = 0o755 if member.mode & 0o111 else 0o644
+        with model.open(member) as reader:
+            packed.addfile(entry, reader)
     for name, text in files.items():
         data = text.encode()
         entry = tarfile.TarInfo(name)

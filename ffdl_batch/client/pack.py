@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ffdl_batch.attempt.archive import MAX_DEPTH, ArchiveError, ModelArchive
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.domain.exit_codes import ExitCode
 
@@ -27,7 +28,6 @@ _BLOCK = 1 << 20
 _IN_MEMORY = 8 << 20
 _UNIX = 3
 _ZIP64_FROM = 1 << 31
-MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +178,11 @@ def _open_zip(path: Path) -> Iterator[IO[bytes]]:
         raise InputUnusable(f"model {path}: {_reason(error)}", cure="make it readable") from error
     with file:
         try:
-            with zipfile.ZipFile(file) as archive:
-                empty = all(info.is_dir() for info in archive.infolist())
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-            raise InputUnusable(
-                f"model {path}: unreadable zip: {error}",
-                cure="zip the model's files again, or name its directory",
-                exit_code=ExitCode.BAD_MANIFEST,
-            ) from error
-        if empty:
-            raise InputUnusable(f"model {path}: the zip archive holds no file", exit_code=ExitCode.BAD_MANIFEST)
+            ModelArchive(file, f"model {path}").check_content()
+        except ArchiveError as error:
+            raise InputUnusable(error.message, cure=error.cure, exit_code=ExitCode.BAD_MANIFEST) from error
+        except OSError as error:
+            raise InputUnusable(f"model {path}: {_reason(error)}", cure="make it readable") from error
         yield file
 
 

@@ -7,6 +7,7 @@ import socket
 import stat
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -168,10 +169,21 @@ def test_open_model_sends_zip_unchanged(tmp_path: Path) -> None:
         assert archive.file.read() == path.read_bytes()
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip at all", b"PK\x03\x04 torn"])
-def test_open_model_rejects_unreadable_zip(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("train.py", lambda data: b"PK\x03\x04 torn", "is not a readable zip file"),
+        ("train.py", lambda data: data.replace(b"print", b"damag"), "entry 'train.py' of model {} is damaged: Bad CRC"),
+        ("../train.py", lambda data: data, "entry '../train.py' of model {} reaches outside of it"),
+    ],
+)
+def test_open_model_rejects_damaged_or_hostile_zip(
+    tmp_path: Path, name: str, change: Callable[[bytes], bytes], words: str
+) -> None:
     path = tmp_path / "model.zip"
-    path.write_bytes(content)
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr(name, "print(1)")
+    path.write_bytes(change(path.read_bytes()))
     error = refusal_of(path)
-    assert "unreadable zip" in str(error)
+    assert words.format(path) in str(error)
     assert error.problem.exit_code == 78

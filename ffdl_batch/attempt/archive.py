@@ -1,0 +1,187 @@
+"""Checks and reads model archives: zip files that a user made and that nodes unpack.
+
+An archive is checked by the same code when it is submitted and when a node unpacks it, so a node meets nothing that
+the submission did not refuse. Standard library; runs on Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import IO, Dict, Iterator, List, Tuple
+
+MAX_UNPACKED_BYTES = 20 * 1000**3
+MAX_ENTRIES = 200_000
+MAX_RATIO = 200
+"""Unpacked to packed size of an archive that unpacks to more than RATIO_FLOOR_BYTES; text rarely passes 20."""
+RATIO_FLOOR_BYTES = 64 * 1000**2
+MAX_COMPONENT_BYTES = 255
+"""NAME_MAX of Linux's file systems."""
+MAX_NAME_BYTES = 2048
+"""Half of Linux's PATH_MAX; the other half is for the directory in which the archive is unpacked."""
+MAX_DEPTH = 100
+"""Directories in one another."""
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The two methods that ISO/IEC 21320-1 allows. A node's Python may lack the modules bz2 and lzma."""
+_METHOD_NAMES = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd"}
+_ENCRYPTED = 0x1 | 0x40 | 0x2000
+"""Bits of the general purpose flag: encrypted, strongly encrypted, directory encrypted (APPNOTE.TXT 4.4.4)."""
+_UNIX = 3
+_HEADER_BYTES = 30
+"""A local file header without name and extra field."""
+_DRIVE = re.compile("[A-Za-z]:")
+_BLOCK = 1 << 20
+_DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError)
+"""What zipfile raises for a damaged archive. OSError is not in it: the file could not be read."""
+
+ZIP_AGAIN = "zip the model's files again, or name their directory"
+
+
+class ArchiveError(ValueError):
+    """The archive is damaged, or has an entry that cannot be unpacked. `cure` says what the user can do."""
+
+    def __init__(self, message: str, cure: str = ZIP_AGAIN) -> None:
+        super().__init__(message)
+        self.message, self.cure = message, cure
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.cure})"
+
+
+@dataclass(frozen=True)
+class Member:
+    """An entry of an archive. `parts`: names of the directories and the file; () is the model's directory itself."""
+
+    info: zipfile.ZipInfo
+    parts: Tuple[str, ...]
+    is_directory: bool
+
+    @property
+    def mode(self) -> int:
+        """Permission bits, without setuid, setgid and sticky; 0 if the archive has none."""
+        return (self.info.external_attr >> 16) & 0o777
+
+
+class ModelArchive:
+    """An open archive. `members` are in the order of the archive; their names and sizes are checked."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        """Check what the archive says of its entries. `name` is for messages. Raises ArchiveError, OSError."""
+        self._name = name
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except _DAMAGE as error:
+            raise ArchiveError(f"{name} is not a readable zip file: {error}") from error
+        packed = max(1, file.seek(0, os.SEEK_END))
+        entries = self._zip.infolist()
+        self._check_count(len(entries))
+        self.members = [self._member(info) for info in entries]
+        if all(member.is_directory for member in self.members):
+            raise ArchiveError(f"{name} holds no file", "put the model's code into it")
+        unpacked = sum(info.file_size for info in entries)
+        if unpacked > MAX_UNPACKED_BYTES or (unpacked > RATIO_FLOOR_BYTES and unpacked / packed > MAX_RATIO):
+            raise ArchiveError(
+                f"{name} of {packed} bytes would unpack to {unpacked} bytes", "put large files into a data store"
+            )
+        self._check_tree()
+        self._check_places(entries)
+
+    def check_content(self) -> None:
+        """Read every entry. Raises ArchiveError for one that is damaged, OSError."""
+        for member in self.members:
+            for _ in self.read(member):
+                pass
+
+    def read(self, member: Member) -> Iterator[bytes]:
+        """Yield the bytes of an entry in blocks. Raises ArchiveError if it is damaged, OSError."""
+        left = member.info.file_size
+        try:
+            with self.open(member) as source:
+                while block := source.read(_BLOCK):
+                    left -= len(block)
+                    yield block
+            if left:
+                raise EOFError(f"{left} bytes are missing")
+        except _DAMAGE as error:
+            raise self._refusal(member.info, f"is damaged: {str(error) or 'it ends too early'}") from error
+
+    def open(self, member: Member) -> IO[bytes]:
+        """Open an entry whose content has been checked. Raises OSError."""
+        return self._zip.open(member.info)
+
+    def _refusal(self, info: zipfile.ZipInfo, why: str, cure: str = ZIP_AGAIN) -> ArchiveError:
+        return ArchiveError(f"entry {info.orig_filename!r} of {self._name} {why}", cure)
+
+    def _member(self, info: zipfile.ZipInfo) -> Member:
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        name = info.filename.replace("\\", "/")
+        if "\0" in info.orig_filename:
+            raise self._refusal(info, "has a NUL character in its name")
+        if name.startswith("/") or ".." in name.split("/") or _DRIVE.match(name):
+            raise self._refusal(info, "reaches outside of it", "zip the model's directory with relative names")
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise self._refusal(info, "is neither a file nor a directory", "replace links by the files they lead to")
+        if info.flag_bits & _ENCRYPTED:
+            raise self._refusal(info, "is encrypted", "zip the model without a password")
+        if info.compress_type not in _METHODS:
+            method = _METHOD_NAMES.get(info.compress_type, f"method {info.compress_type}")
+            raise self._refusal(info, f"is compressed with {method}", "zip the model with the method deflate")
+        if kind and info.create_system == _UNIX:
+            name = info.filename  # a backslash separates directories on Windows, and is part of a name on Unix
+        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        self._check_length(info, parts)
+        is_directory = name.endswith("/") or kind == stat.S_IFDIR
+        if is_directory and info.file_size:
+            raise self._refusal(info, "is a directory with content")
+        if not (parts or is_directory):
+            raise self._refusal(info, "is a file without a name")
+        return Member(info, parts, is_directory)
+
+    def _check_length(self, info: zipfile.ZipInfo, parts: Tuple[str, ...]) -> None:
+        sizes = [len(os.fsencode(part)) for part in parts]
+        if max(sizes, default=0) > MAX_COMPONENT_BYTES or sum(sizes) + len(sizes) > MAX_NAME_BYTES:
+            limits = f"{MAX_COMPONENT_BYTES} bytes between two slashes and {MAX_NAME_BYTES} in all are allowed"
+            raise self._refusal(info, f"has a name that is too long; {limits}", "rename it")
+        if len(parts) > MAX_DEPTH:
+            raise self._refusal(info, f"is nested too deep; {MAX_DEPTH} directories are allowed", "move it up")
+
+    def _check_tree(self) -> None:
+        """No two files have one name, and no name is that of a file and a directory."""
+        files: Dict[Tuple[str, ...], Member] = {}
+        directories: Dict[Tuple[str, ...], Member] = {(): self.members[0]}
+        for member in self.members:
+            if not member.is_directory:
+                if member.parts in files:
+                    raise self._refusal(member.info, "is there twice")
+                files[member.parts] = member
+            above = member.parts if member.is_directory else member.parts[:-1]
+            while above not in directories:
+                directories[above] = member
+                above = above[:-1]
+            self._check_count(len(files) + len(directories))
+        for parts in files.keys() & directories.keys():
+            both = f"{'/'.join(parts)!r} is a file of {self._name}, and a directory"
+            raise ArchiveError(f"{both} ({'/'.join(directories[parts].parts)})")
+
+    def _check_count(self, count: int) -> None:
+        if count > MAX_ENTRIES:
+            raise ArchiveError(
+                f"{self._name} holds more than {MAX_ENTRIES} files and directories", "put data files into a data store"
+            )
+
+    def _check_places(self, entries: List[zipfile.ZipInfo]) -> None:
+        """Each entry is in the file and none overlaps another: a small archive of such entries unpacks without end.
+
+        Releases of Python before 2024 unpack them (CVE-2024-0450).
+        """
+        end = self._zip.start_dir
+        for info in sorted(entries, key=lambda one: one.header_offset, reverse=True):
+            first = info.header_offset + _HEADER_BYTES + len(info.orig_filename)
+            if info.header_offset < 0 or first + info.compress_size > end:
+                raise self._refusal(info, "overlaps another entry, or reaches beyond the archive's end")
+            end = info.header_offset
