@@ -49,6 +49,7 @@ from ffdl_batch.services.deployed import (
     why_not_now,
 )
 from ffdl_batch.services.evidence import claim_owner
+from ffdl_batch.services.file_troubles import explain
 from ffdl_batch.services.materialize import (
     begun_at,
     empty_chunk,
@@ -60,6 +61,7 @@ from ffdl_batch.services.materialize import (
 from ffdl_batch.services.notes import note
 from ffdl_batch.services.outcomes import Decided
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -189,10 +191,20 @@ class Company:
 
     def send(self, members: Sequence[Member]) -> Sequence[Decided]:
         """Send one group; what is to be written of its jobs. Those that were put off are left out."""
+        jobs = [member.job for member in members]
         try:
             return self._send(members)
+        except StoreError:
+            self._put_off(jobs, 0.0)
+            raise
+        except Exception as error:
+            log.exception("%d elements of %s cannot be prepared", len(jobs), _array_of(jobs[0]))
+            said = explain(error, self._platform.root.path) if isinstance(error, OSError) else None
+            why = said or f"{type(error).__name__} in the daemon: {error}"
+            self._put_off(jobs, FULL_PAUSE_S, f"they cannot be prepared, and it is tried again: {why}")
+            return ()
         except BaseException:
-            self._put_off([member.job for member in members], 0.0)
+            self._put_off(jobs, 0.0)
             raise
 
     def _send(self, members: Sequence[Member]) -> Sequence[Decided]:

@@ -33,6 +33,9 @@ from ffdl_batch.services.lead import budget_of, lead_of
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
 
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
+_SHOWN = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -60,6 +63,7 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     """Parse and check what a user sent; raises :class:`Refused`."""
     from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
 
+    _check_text(submission, platform.root.path)
     settings = platform.settings
     name = submission.backend or platform.adapters.default_name()
     source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
@@ -87,6 +91,41 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     if wrong:
         raise bad_input([_located(candidate, finding) for finding in wrong])
     return candidate
+
+
+def _check_text(submission: Submission, jobs_dir: str) -> None:
+    """Refuse text that UTF-8 cannot represent, which scripts, files and Kubernetes objects cannot hold. Python has lone
+    surrogates for bytes of command lines, variables and file names that are not UTF-8 (PEP 383). The manifest's text is
+    checked where it is parsed. Values of variables may be secret and are not shown."""
+    again, unset = "write it in UTF-8 (see locale)", "unset it, or leave it out of --export"
+    texts = [
+        *((f"--{name}", value, value, again) for name, value in submission.options.items()),
+        *((name, value, value, again) for name, value in submission.environment_options.items()),
+        *((name, value, "", unset) for name, value in submission.environ.items()),
+        *((name, value, "", again) for name, value in submission.references.items()),
+        *(
+            (subject, value, value, cure)
+            for subject, value, cure in (
+                ("the manifest's directory", submission.base_dir, "rename it, or submit from another directory"),
+                ("the manifest's name", submission.manifest_name, "rename it"),
+                ("the backend", submission.backend, again),
+                ("the key of the submission", submission.key, again),
+                ("jobs_dir", jobs_dir, "set FFDL_JOBS_DIR to a directory with a UTF-8 name"),
+            )
+        ),
+    ]
+    wrong = [
+        Finding(Severity.ERROR, f"{_escaped(shown) or 'the variable'} is not UTF-8 text", cure, path=_escaped(subject))
+        for subject, value, shown, cure in texts
+        if _NOT_UTF8.search(subject + value)
+    ]
+    if wrong:
+        raise bad_input(wrong)
+
+
+def _escaped(text: str) -> str:
+    """The beginning of a text, with the bytes that are not UTF-8 as escapes."""
+    return _NOT_UTF8.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", text[:_SHOWN])
 
 
 def _own_words(platform: Platform, backend: str) -> frozenset[str] | None:

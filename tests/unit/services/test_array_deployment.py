@@ -311,3 +311,20 @@ def test_throttle_skips_cancelled_element_after_pause(site: Site) -> None:
     assert lease(site, throttle, 1.0) == []  # 2 and 3: as far as anybody has told, 1 comes before
     site.clock.tick(PAUSE_S + 1)
     assert lease(site, throttle, 1.0) == [2]
+
+
+def test_deployer_parks_array_that_cannot_be_prepared_and_submits_others(
+    fleet: ArraySite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("odd text")
+
+    array, other = fleet.accept("array: 0-9"), fleet.site.accept("other")
+    with monkeypatch.context() as broken:
+        broken.setattr(fleet.scheduler, "plan_array", fail)
+        fleet.deploy()
+    assert fleet.site.job(other.id).state is JobState.QUEUED
+    assert all("ValueError in the daemon: odd text" in job.pending_reason for job in fleet.elements(array))
+    fleet.site.clock.tick(30)
+    fleet.deploy()
+    assert set(fleet.states(array)) == {JobState.QUEUED}

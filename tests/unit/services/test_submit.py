@@ -219,3 +219,26 @@ def test_submit_dry_run_stores_no_job_and_no_directory(site: Site) -> None:
     assert "no trial" in view.trial
     assert site.platform.store.count_live() == 0
     assert list((Path(site.platform.root.path) / "jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"options": {"comment": "M\udcfcller"}}, "--comment"),
+        ({"options": {"job-name": "x", "output": "/\udcfc/%j"}}, "--output"),
+        ({"environment_options": {"SBATCH_ACCOUNT": "\udcfc"}}, "SBATCH_ACCOUNT"),
+        ({"environ": {"GREETING": "gr\udcfc\udcdf"}}, "GREETING"),
+        ({"environ": {"N\udcfc": "x"}}, "N\\xfc"),
+        ({"references": {"env:USER": "M\udcfcller"}}, "env:USER"),
+        ({"base_dir": "/home/m\udcfcller"}, "the manifest's directory"),
+        ({"manifest_name": "m\udcfcller.yml"}, "the manifest's name"),
+    ],
+)
+def test_submit_rejects_text_that_is_not_utf8_and_names_it(site: Site, changes: dict[str, object], path: str) -> None:
+    problem = site.problem(**changes)  # type: ignore[arg-type]
+    (finding,) = problem.findings
+    assert finding.path == path and finding.cure
+    problem.message.encode("utf-8")
+    assert "not UTF-8" in problem.message
+    assert site.platform.store.list_jobs(uid=None) == []
+    assert site.accept("k2", options={"comment": "Müller"}).spec.batch.comment == "Müller"
