@@ -90,8 +90,9 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
     wanted = collect_options(given, os.environ, manner)
     job_id = _job_id(event, files)
     trial = not job_id
-    if not trial and wanted.options:
-        names = ", ".join(f"--{name}" for name in sorted(wanted.options))
+    of_a_trial = {**wanted.options, "allow-file": given["allow_files"], "allow-references": given["allow_references"]}
+    if not trial and (named := [name for name in sorted(of_a_trial) if name in wanted.options or of_a_trial[name]]):
+        names = ", ".join(f"--{name}" for name in named)
         raise click.UsageError(f"{names}: options of the job are for trial runs; {job_id} runs as it was submitted")
     after_s = given["after"] if given["after"] is not None else AFTER_S if trial else 0.0
     timeout_s = given["timeout"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -46,10 +47,13 @@ def read_source(source: str | Path) -> tuple[bytes, Origin]:
     path = Path(source)
     with path.open("rb") as file:
         data, found = file.read(MAX_BYTES + 1), os.fstat(file.fileno())
-    real = os.path.realpath(path)
-    if stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.stat(real)):  # noqa: PTH116  (as realpath)
-        raise BlockingIOError(0, "another file took its place while it was read; try again")
-    return data, Origin(str(path.absolute().parent), os.path.dirname(real), found.st_uid)  # noqa: PTH120
+    base = path.absolute().parent
+    if not stat.S_ISREG(found.st_mode) or not found.st_nlink:  # a pipe, or the shell's file behind /dev/stdin
+        return data, Origin(str(base), os.path.realpath(base), found.st_uid)
+    real = Path(os.path.realpath(path))
+    if not os.path.samestat(found, real.stat()):
+        raise OSError(errno.ESTALE, "another file took its place while it was read; try again")
+    return data, Origin(str(base), str(real.parent), found.st_uid)
 
 
 def read_manifest(source: str | Path) -> ManifestText:

@@ -69,14 +69,15 @@ def find_references(
         message = f"manifest {manifest.name} refers to what it may not read"
         raise InputUnusable(message, code="C103", exit_code=ExitCode.NOT_ALLOWED, findings=refused)
     found: dict[str, str] = {}
-    for one in _references_in(manifest.text):
+    roots = _roots(manifest, allowed)
+    for kind, name in dict.fromkeys((one.kind, one.name) for one in _references_in(manifest.text)):
         value = None
-        if one.kind == ENV:
-            value = environ.get(one.name)
-        elif one.kind == FILE:
-            value = _text_of(_real_path(manifest, one), _roots(manifest, allowed))
+        if kind == ENV:
+            value = environ.get(name)
+        elif kind == FILE:
+            value = _text_of(_real_path(manifest, name), roots)
         if value is not None and _is_text(value):
-            found[f"{one.kind}:{one.name}"] = value
+            found[f"{kind}:{name}"] = value
     return found
 
 
@@ -100,7 +101,7 @@ def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_
             f"if the job may have it: --allow-file {shlex.quote(path)}",
         )
         for one in references
-        if one.kind == FILE and _root_of(path := _real_path(manifest, one), roots) is None
+        if one.kind == FILE and _root_of(path := _real_path(manifest, one.name), roots) is None
     )
 
 
@@ -114,8 +115,8 @@ def _references_in(text: str) -> Iterator[_Reference]:
             yield _Reference(found[1], found[2], number, found.start() + 1, key[1] if key else "")
 
 
-def _real_path(manifest: ManifestText, reference: _Reference) -> str:
-    return os.path.realpath(os.path.join(manifest.origin.base_dir, reference.name))  # noqa: PTH118  (as realpath)
+def _real_path(manifest: ManifestText, name: str) -> str:
+    return os.path.realpath(os.path.join(manifest.origin.base_dir, name))  # noqa: PTH118  (as realpath)
 
 
 def _roots(manifest: ManifestText, allowed: AllowedReferences) -> tuple[str, ...]:

@@ -91,6 +91,15 @@ def test_standard_input_reads_files_in_working_directory(world: Path, monkeypatc
                 find_references(made, {})
 
 
+def test_manifest_behind_open_descriptor_is_read(world: Path) -> None:
+    """As in ``ffdl-submit /dev/stdin model <<END``, which some shells pass on in a file without a name."""
+    with (world / "gone").open("w+b") as file:
+        file.write(b"name: x\n")
+        file.flush()
+        (world / "gone").unlink()
+        assert read_manifest(f"/proc/self/fd/{file.fileno()}").text == "name: x\n"
+
+
 @pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large", "binary", "loop"])
 def test_find_references_leaves_out_what_is_no_small_regular_text_file(world: Path, kind: str) -> None:
     at, allowed = world / "job" / "odd", AllowedReferences()
