@@ -1,4 +1,4 @@
-"""``ffdl-admin cache``: what root does for all users of a cache, by a timer or in an epilog."""
+"""``ffdl-admin cache``: what root does for all users of a cache, by a timer."""
 
 from __future__ import annotations
 

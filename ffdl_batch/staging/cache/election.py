@@ -19,7 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import NO_FILE, find_object, find_text, read_head
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.staging.cache.entry import boot_id
 from ffdl_batch.staging.cache.locks import drop, lock, locked
 from ffdl_batch.staging.cache.shelf import Shelf
@@ -29,6 +31,7 @@ SIGNS, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")
 BEATS = 10
 """Signs of life in the time after which one without is taken for dead."""
 ABANDONED_S = 3600.0
+_OWNER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def try_for(shelf: Shelf, key: str) -> Right | None:
     descriptor = lock(path, exclusive=True, wait=False)
     if descriptor is None:
         return None
-    before = _owner_in(os.pread(descriptor, 4096, 0))
+    before = _owner_in(os.pread(descriptor, _OWNER_BYTES, 0))
     if before is not None and before.host != socket.gethostname():
         os.close(descriptor)
         return None
@@ -169,8 +172,8 @@ class Watch:
 def owner_of(shelf: Shelf, key: str) -> Owner | None:
     """Who fills the entry, or did when it died. Raises OSError."""
     try:
-        return _owner_in(Path(shelf.fill_lock(key)).read_bytes())
-    except FileNotFoundError:
+        return _owner_in(read_head(shelf.fill_lock(key), _OWNER_BYTES))
+    except NO_FILE:
         return None
 
 
@@ -199,22 +202,22 @@ def reserve(directory: str, size: int) -> None:
 def reserved(directory: str) -> int:
     """What will be taken by what is filled in the directory."""
     try:
-        return int(Path(directory, BYTES).read_text(encoding="ascii"))
+        return int(find_text(f"{directory}/{BYTES}"))
     except (OSError, ValueError):
         return 0
 
 
 def _owner_in(data: bytes) -> Owner | None:
     try:
-        return from_plain(Owner, json.loads(data))
+        return from_plain(Owner, parse_json(data))
     except (ValueError, CodecError):
         return None
 
 
 def _signs_in(path: str) -> Signs:
     try:
-        return from_plain(Signs, json.loads(Path(path).read_text(encoding="ascii")))
-    except (OSError, ValueError, CodecError):
+        return from_plain(Signs, find_object(path))
+    except (OSError, CodecError):
         return Signs()
 
 
@@ -233,7 +236,10 @@ def _mtime(path: str) -> float:
 
 def _now_of(shelf: Shelf) -> float:
     """By the clock of the file system, which may be another machine's."""
-    path = f"{shelf.root}/locks/.now"
-    Path(path).write_text("", encoding="ascii")
-    os.utime(path)
-    return os.stat(path).st_mtime
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(f"{shelf.root}/locks/.now", flags, 0o600)
+    try:
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.staging.stores.store import CHUNK_BYTES
 from ffdl_batch.staging.tree import Tree
@@ -54,11 +55,10 @@ def room_of(size: int) -> int:
 
 def read_entry(directory: str) -> Entry:
     """Raises Damaged, FileNotFoundError where there is no entry, and OSError."""
-    path = Path(directory)
     try:
-        found = from_plain(Entry, json.loads((path / RECORD).read_text(encoding="utf-8")))
+        found = from_plain(Entry, read_object(f"{directory}/{RECORD}"))
     except FileNotFoundError:
-        if path.is_dir():
+        if os.path.isdir(directory):
             raise Damaged("it has no record") from None
         raise
     except (ValueError, CodecError):

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.json_text import parse_json
 
 ROOMS = ("entries", "filling", "locks", "trash")
 USAGE = "usage.json"
@@ -93,7 +94,7 @@ class Shelf:
     def publish(self, usage: Usage) -> None:
         """Tell the others. Raises OSError."""
         temporary = f"{self.root}/.{USAGE}.{os.getpid()}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         with os.fdopen(descriptor, "w") as file:
             os.fchmod(descriptor, 0o644)
             file.write(json.dumps(to_plain(usage)) + "\n")
@@ -143,7 +144,7 @@ def _usage(path: str, uid: int) -> Usage:
         with os.fdopen(descriptor, "rb") as file:
             if os.fstat(descriptor).st_uid != uid:
                 return Usage()
-            found = from_plain(Usage, json.loads(file.read(4096)))
+            found = from_plain(Usage, parse_json(file.read(4096)))
     except (OSError, ValueError, CodecError):
         return Usage()
     is_fresh = 0 <= time.time() - found.wanted_at < WANTED_S

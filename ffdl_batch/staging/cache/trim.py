@@ -1,4 +1,4 @@
-"""The whole cache is brought to its limit, all users' parts of it: what root does by a timer or an epilog.
+"""The whole cache is brought to its limit, all users' parts of it: what root does by a timer.
 
 What each user holds is measured, not believed. Root works in a part as its user, so that no link in it leads anywhere
 that the user could not go.

@@ -121,6 +121,26 @@ def test_trim_removes_misowned_parts_and_symlinks_without_following_them(tmp_pat
     assert (outside / "kept").read_text() == "1"
 
 
+@pytest.mark.parametrize(
+    ("pipe", "left"), [("entries/{entry}/entry.json", 0), ("filling/{key}.lock", 0), ("locks/.now", 1)]
+)
+def test_trim_is_not_stopped_by_pipes_and_deep_json_in_part_of_user(
+    tmp_path: Path, cache: Path, pipe: str, left: int
+) -> None:
+    key, root = "f" * 64, Path(Shelf(str(cache), os.getuid()).root)
+    fill(tmp_path, cache, "theirs", 100_000)
+    (root / "usage.json").write_text("[" * 4096)
+    (root / "filling" / f"{key}.token").mkdir()
+    os.utime(root / "filling" / f"{key}.token", (1, 1))
+    path = root / pipe.format(key=key, entry=names(cache, os.getuid())[0])
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    give(cache, OTHER)
+    fill(tmp_path, cache, "mine", 100_000)
+    done = trim(str(cache), 1)
+    assert (len(names(cache, os.getuid())), len(names(cache, OTHER)), len(done.notes)) == (0, left, left)
+
+
 def test_acting_as_switches_effective_ids_and_restores_them(tmp_path: Path) -> None:
     with acting_as(OTHER, OTHER):
         assert (os.geteuid(), os.getegid(), os.getgroups()) == (OTHER, OTHER, [])
