@@ -20,7 +20,7 @@ SUITE ?= sid
 
 .PHONY: help python venv venv-run quickstart check lint test test-full mutate docs images cluster-up cluster-down conformance \
 	proof-main proof-resume proof-crash proof-isolation proof-data \
-	proof-kubernetes proof-convert proof-faults trial-kubernetes bench clean
+	proof-kubernetes proof-convert proof-faults fuzz-api trial-kubernetes bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +96,9 @@ proof-convert: venv ## a corpus of sbatch scripts, converted and written again: 
 
 proof-faults: venv ## faults of 15 kinds planted among 20 healthy jobs on the real cluster: precision and recall by kind
 	@$(BIN)/python -m tests.proof.faults $(PROOF)
+
+fuzz-api: venv ## 6000 requests from the OpenAPI document to a real daemon on both databases; any server error fails
+	@$(BIN)/python -m tests.proof.api $(PROOF)
 
 trial-kubernetes: venv ## a cluster of the tests' to try jobs on; prints the variables for another shell, Ctrl-C ends it
 	@$(BIN)/python -m tests.fakes.kubernetes.trial $(TRIAL)

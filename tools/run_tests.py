@@ -210,13 +210,13 @@ def pytest_tier(
     return Tier(name, lane, run, needs_root)
 
 
-def proof_tier(name: str, *arguments: str) -> Tier:
-    """A proof of the Makefile, run once for each commit."""
+def proof_tier(name: str, *arguments: str, lane: Lane = Lane.CLUSTER) -> Tier:
+    """A proof of the Makefile, run once for each commit. Those of the cluster's lane need root."""
 
     def run(of: Run) -> Tally:
         return run_checks(proof(name, *arguments), passed=of.results / f"proof-{name}.passed")
 
-    return Tier(f"proof-{name}", Lane.CLUSTER, run, needs_root=True)
+    return Tier(f"proof-{name}", lane, run, needs_root=lane is Lane.CLUSTER)
 
 
 def conformance_tier(suite: str) -> Tier:
@@ -244,7 +244,7 @@ PYTHON39 = pytest_tier("python39", Lane.HOST, "tests/python39", needs_root=True)
 UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=2)
 TIERS = (LINT_TIER, QUICKSTART_TIER, DOCS_TIER, CRASH, OVERLAY, PYTHON39, CONTRACT, FAULTS, PREPARE, CLUSTER, UNIT)
 SHARDS = {
-    "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT],
+    "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT, proof_tier("api", lane=Lane.DAEMONS)],
     "2": [CRASH, OVERLAY, PYTHON39, FAULTS],
     "3": [PREPARE, CLUSTER],
     "4": [PREPARE, *(proof_tier(name) for name in ("main", "resume", "isolation", "data", "convert", "faults"))],
