@@ -12,6 +12,7 @@ import pwd
 import re
 import shlex
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from ffdl_batch.domain.secrets import ENV, FILE, MAX_BYTES, REFERENCE
 
 _COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|(?P<comment>(?:^|(?<=\s))#.*)""")
 """A quoted text, in which # is a character, or a comment of YAML."""
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
+_CONTINUED = re.compile(r"\\\n[ \t]*")
+"""An escaped line break, which a quoted text leaves out with the blanks behind it."""
 _KEY = re.compile(r"""([\w./-]+)["']?\s*:\s*["']?$""")
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """O_PATH, which macOS lacks, needs no permission to list the directory."""
@@ -49,9 +53,9 @@ OWN_DIRECTORY = AllowedReferences()
 class _Reference:
     kind: str
     name: str
-    line: int
-    column: int
-    key: str
+    line: int | None = None
+    column: int | None = None
+    key: str = ""
 
     def refused(self, manifest: str, message: str, cure: str) -> Finding:
         text = f"'${{{self.kind}:{self.name}}}' is not read: {message}"
@@ -87,11 +91,11 @@ def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_
     A manifest that belongs to another user, root included, has none that is covered without `allowed.foreign`: a file
     of root's may come from a package or an archive, so its owner does not show who wrote it.
     """
-    references = list(_references_in(manifest.text))
     owner, caller = manifest.origin.owner, os.geteuid()
     if owner is not None and owner != caller and not allowed.foreign:
         message = f"the manifest belongs to '{_user(owner)}', and you are '{_user(caller)}'"
         cure = "if you trust the manifest with it: --allow-references"
+        references = _references_in(manifest.text, in_comments=True)
         return tuple(one.refused(manifest.name, message, cure) for one in references)
     roots = _roots(manifest, allowed)
     return tuple(
@@ -100,19 +104,35 @@ def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_
             f"the file '{path}' is not in the manifest's directory '{manifest.origin.real_dir}'",
             f"if the job may have it: --allow-file {shlex.quote(path)}",
         )
-        for one in references
+        for one in _references_in(manifest.text)
         if one.kind == FILE and _root_of(path := _real_path(manifest, one.name), roots) is None
     )
 
 
-def _references_in(text: str) -> Iterator[_Reference]:
-    """Every reference of the text but those in comments; whether it is a value that counts is the daemon's to say."""
-    for number, whole in enumerate(text.splitlines(), 1):
-        comment = next((found.start() for found in _COMMENT.finditer(whole) if found["comment"]), len(whole))
-        line = whole[:comment]
+def _references_in(text: str, *, in_comments: bool = False) -> Iterator[_Reference]:
+    """Yield every reference of the text, also those that are written with the escapes of a quoted text.
+
+    This is no parser of YAML. It finds more than the references that count, and what it takes for a comment may be part
+    of a text that was written to look like one.
+    """
+    lines = []
+    for whole in text.splitlines():
+        comments = () if in_comments else (found.start() for found in _COMMENT.finditer(whole) if found["comment"])
+        lines.append(_ESCAPE.sub(_unescaped, whole[: next(iter(comments), len(whole))]))
+    seen = set()
+    for number, line in enumerate(lines, 1):
         for found in REFERENCE.finditer(line):
+            seen.add(found.groups())
             key = _KEY.search(line[: found.start()])
             yield _Reference(found[1], found[2], number, found.start() + 1, key[1] if key else "")
+    for kind, name in REFERENCE.findall(_CONTINUED.sub("", "\n".join(lines))):
+        if (kind, name) not in seen:
+            yield _Reference(kind, name)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = int(found[found.lastindex or 0], 16)
+    return chr(code) if code <= sys.maxunicode else found[0]
 
 
 def _real_path(manifest: ManifestText, name: str) -> str:

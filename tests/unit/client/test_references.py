@@ -13,7 +13,9 @@ from ffdl_batch.client import InputUnusable
 from ffdl_batch.client.manifest import ManifestText, read_manifest
 from ffdl_batch.client.references import AllowedReferences, find_references
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.manifest import ManifestSource, parse_manifest
 
+HEAD = "name: x\nframework: {name: custom, version: x, command: y}\n"
 TEXT = "name: x\nbatch:\n  secrets: {{OTHER: '${{env:HOME}}', TOKEN: \"${{file:{path}}}\"}}\n"
 
 
@@ -157,10 +159,25 @@ def test_manifest_of_another_user_has_no_references_unless_allowed(
     assert find_references(read_manifest(world / "job" / "m.yml"), {}) == {}
 
 
-def test_manifest_of_another_user_names_no_secret_of_caller(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (world / "m.yml").write_text("batch: {secrets: {TOKEN: '${secret:hub}'}}\n")
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'${secret:hub}'",
+        r'"\x24{secret:hub}"',
+        r'"${secr\u0065t:\U00000068ub}"',
+        '"${secret:\\\n   hub}"',
+        'it\'s, TOKEN: " \' # ", TOKEN: "${secret:hub}"',
+        '"\n # ", TOKEN: "${secret:hub}"',
+    ],
+)
+def test_manifest_of_another_user_names_no_secret_of_caller(
+    world: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    (world / "m.yml").write_text(f"batch: {{secrets: {{TOKEN: {value}}}}}\n")
+    parsed = parse_manifest(ManifestSource(f"{HEAD}{(world / 'm.yml').read_text()}", "m.yml", "/"))
+    assert parsed.spec is not None and parsed.spec.batch.secrets == {"TOKEN": "${secret:hub}"}
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
-    with pytest.raises(InputUnusable, match=r"TOKEN: '\$\{secret:hub\}' is not read"):
+    with pytest.raises(InputUnusable, match=r"'\$\{secret:hub\}' is not read"):
         find_references(read_manifest(world / "m.yml"), {})
 
 
