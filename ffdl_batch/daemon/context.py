@@ -7,14 +7,16 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.types import Receive
 
 from ffdl_batch.daemon.changes import Changes
 from ffdl_batch.services.figures import Counted, Figures
@@ -171,6 +173,13 @@ async def if_soon(work: Awaitable[T]) -> T | None:
         return task.result()
     except OSError:
         return None
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client of a request has disconnected, or sends a body that is too large."""
+    with suppress(HTTPException):
+        while (await receive())["type"] != "http.disconnect":
+            pass
 
 
 def _forget(work: asyncio.Future[T]) -> None:

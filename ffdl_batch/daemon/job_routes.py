@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +11,6 @@ from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Query
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from ffdl_batch.daemon.context import (
@@ -24,6 +22,7 @@ from ffdl_batch.daemon.context import (
     check_files,
     if_soon,
     in_thread,
+    until_gone,
     with_files,
     with_files_through,
 )
@@ -249,7 +248,7 @@ async def until_news(
     """What `look` sees once it is news, else what it sees last when `wait_s` are over, the client disconnects or the
     daemon stops."""
     deadline = time.monotonic() + wait_s
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(until_gone(request.receive))
     try:
         while True:
             version = here.changes.version
@@ -264,10 +263,3 @@ async def until_news(
             await asyncio.sleep(_SETTLE_S)
     finally:
         gone.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client has disconnected, or sends a body that is too large."""
-    with contextlib.suppress(HTTPException):
-        while (await request.receive())["type"] != "http.disconnect":
-            pass

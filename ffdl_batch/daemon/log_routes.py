@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ffdl_batch.daemon.context import Asking, CaughtUp, Context, check_files, in_thread
+from ffdl_batch.daemon.context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
 from ffdl_batch.daemon.errors import problem_of
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.parameters import AttemptChoice, Count, Number, Time, Word
@@ -56,6 +56,9 @@ class StreamReply(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._end()
+
+    async def listen_for_disconnect(self, receive: Receive) -> None:
+        await until_gone(receive)
 
 
 class LogPump:
