@@ -269,6 +269,8 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
         "NUM_LEARNERS": str(learners.learners),
         "LEARNER_NAME_PREFIX": prefix,
         "DOWNWARD_API_POD_NAMESPACE": "default",
+        # The log is a pipe: without this, a Python program's output would appear in blocks of 8 KiB.
+        "PYTHONUNBUFFERED": "1",
         **learners.extra,
     }
     env = {name: literal(value) for name, value in fixed.items()}

@@ -37,6 +37,7 @@ SAME = {
     "LOCAL_WORLD_SIZE": "1",
     "NNODES": "{learners}",
     "NODE_RANK": "{rank}",
+    "PYTHONUNBUFFERED": "1",
 }
 """FfDL's variables (its learner/envvars.go; its pods' names count from 0), and the rendezvous of the frameworks."""
 MOUNTED = SAME | {

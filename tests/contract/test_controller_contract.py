@@ -58,6 +58,7 @@ def test_learner_environment_matches_ffdl_contract(run: Rig) -> None:
         "RESUME": "0",
         "FFDL_ATTEMPT": "1",
         "FFDL_RESTART": "0",
+        "PYTHONUNBUFFERED": "1",
     }
     assert {name: env.get(name) for name in expected} == expected
     assert (Path(run.attempt.results) / "pwd").read_text().strip() == env["MODEL_DIR"]
@@ -68,11 +69,11 @@ def test_learner_environment_matches_ffdl_contract(run: Rig) -> None:
 
 def test_user_variables_are_passed_verbatim_and_do_not_override_contract(run: Rig) -> None:
     nasty = {"A": "$(id) `id` \\ ' \" \n end ", "B": "ü\r\n", "EMPTY": "", "MODEL_DIR": "/x", "RANK": "9", "C": "{x}"}
-    nasty |= {"RESUME": "9", "PATH": f"/nowhere:{os.environ['PATH']}"}
+    nasty |= {"PYTHONUNBUFFERED": "", "RESUME": "9", "PATH": f"/nowhere:{os.environ['PATH']}"}
     run.write('printf %s "$PATH" > "$RESULT_DIR/path"; python3 main.py', model={"main.py": DUMP}, user_env=nasty)
     assert run.run() == 0
     env = seen(run)
-    kept = ("A", "B", "EMPTY", "RANK", "C")
+    kept = ("A", "B", "EMPTY", "RANK", "C", "PYTHONUNBUFFERED")
     assert {name: env[name] for name in kept} == {name: nasty[name] for name in kept}
     assert (env["MODEL_DIR"], env["RESUME"]) == (run.attempt.model, "0")
     assert Path(run.attempt.results, "path").read_text() == nasty["PATH"]

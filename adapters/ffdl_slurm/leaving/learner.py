@@ -79,10 +79,14 @@ def task_lines(spec: JobSpec, gang: Gang, layout: Layout) -> list[str]:
 
 
 def _names(spec: JobSpec) -> str:
-    sweep = dict.fromkeys(name for values in spec.batch.sweep for name in values)
-    found = [*_PASSED, *spec.batch.secrets, *sweep]
+    found = [*_PASSED, *spec.batch.secrets, *_swept(spec)]
     found += [_ARRAY] if is_array(spec) else []
     return " ".join([*found, *(["${!SLURM_@}"] if spec.batch.slurm_environment else [])])
+
+
+def _swept(spec: JobSpec) -> dict[str, None]:
+    """Return the names of the variables that the sweep sets, in their order."""
+    return dict.fromkeys(name for values in spec.batch.sweep for name in values)
 
 
 def _roles(spec: JobSpec, gang: Gang) -> list[str]:
@@ -127,12 +131,12 @@ def inside_lines(spec: JobSpec, gang: Gang, layout: Layout, tasks: int) -> list[
     """What runs in a learner's container before the command: it sets the contract's variables."""
     learners = Learners(JOB_ID, "", len(gang.members), None if gang.load.gpus else 0.0)
     contract = learner_environment(learners, layout) | environment(spec, gang, PORT, layout.job_state_dir)
-    kept = {name: text for name, text in contract.items() if name not in _PASSED and not name.startswith(_OURS)}
-    user = {name: value for name, value in spec.batch.env.items() if name not in kept}
+    passed = {*_PASSED, *spec.batch.secrets, *_swept(spec)}
+    kept = {name: text for name, text in contract.items() if name not in passed and not name.startswith(_OURS)}
     return [
         '. "$1"; rm -f "$1"',
         *exports(kept),
-        *exports(user, filled=False),
+        *exports(spec.batch.env, filled=False),
         *(["unset RANK LOCAL_RANK WORLD_SIZE  # MPI says them"] if tasks > 1 else []),
         '[ -n "${HOME-}" ] && [ -w "$HOME" ] || export HOME=/tmp',
         'cd -- "$MODEL_DIR" || exit 126',

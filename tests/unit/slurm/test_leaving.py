@@ -149,6 +149,7 @@ def test_slurm_export_sets_learner_variables_and_binds_without_ffdl(site: Site) 
         "TRAINING_ID": "training-77", "LEARNER_ID": "1", "NUM_LEARNERS": "1", "RANK": "0", "WORLD_SIZE": "1",
         "MASTER_ADDR": "n0", "MASTER_PORT": "10077", "MODEL_DIR": str(site.home),
         "CHECKPOINT_DIR": f"{job}/checkpoints", "RESUME": "0", "GPU_COUNT": "0.000000",
+        "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     assert {name: env.get(name) for name in expected} == expected
     assert env["RESULT_DIR"] == "/mnt/results/dlaas-trained-models/training-77" and env["DATA_DIR"] == f"{job}/data"
@@ -168,6 +169,15 @@ def test_slurm_export_passes_env_values_and_secrets_unchanged(site: Site) -> Non
     assert {name: site.seen()[name] for name in NASTY} == NASTY
     assert site.seen()["TOKEN"] == "a 'b' $(id)"
     assert "a 'b'" not in repr(site.calls())
+
+
+@pytest.mark.parametrize("more", ["env: {V: ''}", "secrets: {V: '${secret:hub}'}", "sweep: [{V: x}]"])
+@pytest.mark.parametrize("name", ["PYTHONUNBUFFERED", "GPU_COUNT"])
+def test_slurm_export_lets_user_replace_contract_variables(site: Site, more: str, name: str) -> None:
+    made = leave(manifest() + f"batch:\n  {more.replace('V', name)}\n")
+    done = site.run(made.text, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_JOB_ID="70", **{name: "x"})
+    assert done.returncode == 0, done.stderr
+    assert site.seen()[name] == ("" if more.startswith("env") else "x")
 
 
 def test_slurm_export_sets_tf_config_ranks_and_hosts_of_learners(site: Site) -> None:
