@@ -125,6 +125,7 @@ def test_health_check_resumes_only_nodes_that_it_drained_itself(watched: Cluster
     drains = """s/"HEALTH_DRAIN": "no"/"HEALTH_DRAIN": "yes"/; s/"HEALTH_RESUME": "no"/"HEALTH_RESUME": "yes"/"""
     own = f's#"FFDL_RUN": "/run/ffdl"#"FFDL_RUN": "{PLACE}/run"#; s#{LOG}#{PLACE}/log#'
     edit = f"sed -i '{drains}; {own}' {PLACE}/ffdl_health/settings.py"
+    edit += f" && sed -i 's/SELDOM_S = 55.0/SELDOM_S = 0.0/' {PLACE}/ffdl_health/program.py"
     # What confirms the line: the node has the GPU, and nvidia-smi does not find it.
     edit += f" && sed -i 's#/sys/bus/pci/devices#{PLACE}/pci#' {PLACE}/ffdl_health/pci.py"
     edit += f""" && sed -i 's#"PATH": "#&{PLACE}/bin:#' {PLACE}/ffdl_health/bounded.py"""

@@ -67,14 +67,17 @@ def _write_down(site: Settings) -> None:
     book = ledger.Ledger(site.place, _boot_id())
     book.load()
     sources = _sources(site)
-    for source in sources if book.is_time_for_all(SELDOM_S) else [one for one in sources if one.often]:
+    whole_look = book.is_time_for_all(SELDOM_S)
+    must_act = whole_look  # slurmctld is not asked at each look by each node
+    for source in sources if whole_look else [one for one in sources if one.often]:
         began_at = time.time()
         found, whole = _look(source, book.memory(source.name))
         for one in book.add(source.name, found, looked=whole):
             print(f"{one.kind} {one.device}: {one.text}" if one.device else f"{one.kind}: {one.text}")
+            must_act = must_act or one.badly
         if source is sources[0]:
             book.note_look(site.interval_s, began_at)
-    done = drain.act(site, drain.node_name(os.environ), book.bad)
+    done = drain.act(site, drain.node_name(os.environ), book.bad) if must_act else ""
     if done:
         print(f"health: {done}")
 
