@@ -123,6 +123,7 @@ def test_health_check_resumes_only_nodes_that_it_drained_itself(watched: Cluster
         watched.run("n3", ["env", "SLURMD_NODENAME=n3", f"{PLACE}/health"])
 
     drains = """s/"HEALTH_DRAIN": "no"/"HEALTH_DRAIN": "yes"/; s/"HEALTH_RESUME": "no"/"HEALTH_RESUME": "yes"/"""
+    drains += """; s/"HEALTH_GPUS": "yes"/"HEALTH_GPUS": "no"/"""
     own = f's#"FFDL_RUN": "/run/ffdl"#"FFDL_RUN": "{PLACE}/run"#; s#{LOG}#{PLACE}/log#'
     edit = f"sed -i '{drains}; {own}' {PLACE}/ffdl_health/settings.py"
     edit += f" && sed -i 's/SELDOM_S = 55.0/SELDOM_S = 0.0/' {PLACE}/ffdl_health/program.py"
