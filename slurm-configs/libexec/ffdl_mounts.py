@@ -75,8 +75,11 @@ def main(environment: Mapping[str, str]) -> int:
 
 
 def _mounts_of(job: str, user: str) -> list[Mount]:
-    """The job's mounts of data stores. The source can be forged by any user, the option user_id by none: fusermount
-    sets it (mount.fuse3(8))."""
+    """Return the job's mounts of data stores.
+
+    Any user can choose the source, and no user the option user_id: the kernel takes it from root alone, and fusermount
+    sets it to its caller (Linux, Documentation/filesystems/fuse.rst).
+    """
     return [
         one
         for one in table()
@@ -128,7 +131,10 @@ def _opened(place: str, uid: int, limit_s: float) -> int | None:
 
 
 def _send_opened(to: socket.socket, place: str, uid: int) -> None:
-    """The child: it keeps none of root's rights, and no pipe whose end somebody waits for."""
+    """Give up root's rights, open the mount point and send the descriptor. Runs in the child.
+
+    The child also gives up its output: the hook reads it to the end, and this process may never end.
+    """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
