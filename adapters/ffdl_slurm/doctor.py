@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ffdl_batch.domain.mounting import Mounting
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.ports.examination import Item, Verdict
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.data_look import data_items
@@ -74,13 +75,25 @@ class Doctor:
         if nodes not in ("", "all"):
             names_of(nodes)
         try:
-            config = self._ask(parse_config, "scontrol", "show", "config")
-            listed = self._ask(parse_nodes, "sinfo", "--all", "-N", "--noheader", f"--format={_NODE_FORMAT}")
+            listed, odd = self._ask(parse_nodes, "sinfo", "--all", "-N", "--noheader", f"--format={_NODE_FORMAT}")
         except SchedulerMissing:
             raise
         except (SchedulerUnreachable, CommandTimeout) as error:
             return [Item("slurm", Verdict.WRONG, str(error)), *self._look_here([])]
-        items = [Item("slurm", Verdict.OK), *self._look_at_config(config, listed), *self._look_at_partitions(listed)]
+        items = [Item("slurm", Verdict.OK)]
+        if odd:
+            text = f"{counted(len(odd), 'row')} of sinfo's cannot be read and is ignored: {begin(odd[0])!r}"
+            items.append(Item("slurm", Verdict.NOTE, text))
+        config: dict[str, str] = {}
+        try:
+            config = self._ask(parse_config, "scontrol", "show", "config")
+        except (SchedulerUnreachable, CommandTimeout) as error:
+            if isinstance(error, SchedulerMissing) and not isinstance(error.__cause__, PermissionError):
+                raise
+            items.append(Item("slurm.conf", Verdict.NOTE, f"it cannot be read, and is not examined: {error}"))
+        else:
+            items += self._look_at_config(config, listed)
+        items += self._look_at_partitions(listed)
         items += self._look_here(listed)
         look = _Look(config.get("Prolog") or "Prolog", str(Path(config.get("Epilog", "")).parent), self._staging())
         return items + self._look_at_nodes(chosen(nodes, listed), look, mounting)
@@ -222,24 +235,29 @@ def parse_config(text: str) -> dict[str, str]:
     return found
 
 
-def parse_nodes(text: str) -> list[Node]:
-    """One node of one partition a line. Its partitions begin with the one whose jobs preempt no others: that of lowest
-    tier (PriorityTier), the default one if there are several. Raises Garbled."""
+def parse_nodes(text: str) -> tuple[list[Node], list[str]]:
+    """Read one node of one partition a line. Returns the nodes, and the rows that cannot be read; lines without a
+    separator, which a site prints around the rows, are ignored. A node's partitions begin with the one whose jobs
+    preempt no others: that of lowest tier (PriorityTier), the default one if there are several. Raises Garbled if no
+    line can be read."""
     found: dict[str, Node] = {}
     ranks: dict[str, tuple[int, bool, str]] = {}
-    for line in text.splitlines():
+    odd: list[str] = []
+    for line in filter(str.strip, text.splitlines()):
         words = [word.strip() for word in line.split("|")]
-        if len(words) != _NODE_FORMAT.count("|") + 1:
-            raise Garbled(f"sinfo printed {begin(line)!r} among its rows")
+        if len(words) != _NODE_FORMAT.count("|") + 1 or not words[1].isdecimal():
+            odd += [line] if "|" in line else []
+            continue
         partition, tier, name, features, gres, state = words
-        if not tier.isdecimal():
-            raise Garbled(f"sinfo printed {begin(line)!r} among its rows")
         plain = partition.rstrip("*")
         ranks[plain] = (int(tier), plain == partition, plain)
         known = found[name].partitions if name in found else ()
         own = frozenset(features.split(",")) - {"(null)", ""}
         found[name] = Node(name, (*known, plain), own, gres, state)
-    return [replace(node, partitions=tuple(sorted(node.partitions, key=ranks.__getitem__))) for node in found.values()]
+    if text.strip() and not found:
+        raise Garbled(f"sinfo printed no rows but {begin(odd[0] if odd else text)!r}")
+    nodes = found.values()
+    return [replace(node, partitions=tuple(sorted(node.partitions, key=ranks.__getitem__))) for node in nodes], odd
 
 
 def wrong_for_networks(config: dict[str, str]) -> list[str]:

@@ -20,12 +20,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What the cluster is made of."""
+    """What the cluster is made of. `lacks` names what could not be read, why, and what is assumed."""
 
     nodes: tuple[NodeShape, ...]
     partitions: tuple[PartitionShape, ...]
     version: str
     config: SiteConfig
+    lacks: tuple[str, ...] = ()
 
 
 class RowsUnread(NotNow):

@@ -11,6 +11,7 @@ from tempfile import NamedTemporaryFile
 from typing import TypeVar, cast
 
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.numbers import counted
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm import commands, parsers, refusals, replies
@@ -187,10 +188,15 @@ class CommandLineGateway:
 
     def describe_site(self) -> SiteShape:
         """See the port."""
-        nodes, partitions = self._ask(commands.sinfo_argv(), parse_sinfo)
+        nodes, partitions, odd = self._ask(commands.sinfo_argv(), parse_sinfo)
+        lacks = [f"{counted(len(odd), 'row')} of sinfo's cannot be read and is ignored: {odd[0][1]}"] if odd else []
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
-        config = self._ask(commands.config_argv(), parsers.parse_config)
-        return SiteShape(nodes, partitions, version, config)
+        try:
+            config = self._ask(commands.config_argv(), parsers.parse_config)
+        except SchedulerUnreachable as error:  # sinfo has answered; a site may keep its configuration from users
+            config = parsers.SiteConfig(parsers.DEFAULT_MAX_ARRAY_SIZE, None, None)
+            lacks.append(f"slurm.conf cannot be read, so MaxArraySize is taken as {config.max_array_size}: {error}")
+        return SiteShape(nodes, partitions, version, config, tuple(lacks))
 
     def query(self, argv: list[str], parse: Callable[[str], T]) -> T:
         """See the port."""

@@ -21,7 +21,7 @@ from ffdl_slurm.parsers import Garbled, count_nodes
 from ffdl_slurm.run import run_command
 from ffdl_slurm.said import begin
 from ffdl_slurm.settings import SlurmSettings, read_settings
-from ffdl_slurm.sinfo import parse_sinfo_rows
+from ffdl_slurm.sinfo import parse_sinfo
 
 FIELDS = (
     "JobID", "User", "Account", "Partition", "State", "ElapsedRaw", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES",
@@ -198,7 +198,7 @@ class SlurmHistory:
 
     def places(self) -> Sequence[Place]:
         """The partitions. Raises HistoryUnknown."""
-        nodes, partitions, odd = _read(parse_sinfo_rows, self._asked(sinfo_argv()))
+        nodes, partitions, odd = _read(parse_sinfo, self._asked(sinfo_argv()))
         found: list[Place] = []
         for one in sorted(partitions, key=lambda shape: (not shape.is_default, shape.name)):
             rooms = tuple(

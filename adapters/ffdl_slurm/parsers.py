@@ -261,6 +261,10 @@ def parse_submission(text: str) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+DEFAULT_MAX_ARRAY_SIZE = 1001
+"""MaxArraySize where slurm.conf does not set it (slurm.conf(5))."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
     """Of slurm.conf: MaxArraySize, one more than the largest index of a job array (0 = the site has no arrays), and

@@ -6,27 +6,23 @@ from collections.abc import Sequence
 
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_batch.ports.scheduler import NodeShape, PartitionShape
-from ffdl_slurm.commands import SITE_FIELDS
-from ffdl_slurm.parsers import Garbled, parse_gpus, parse_other_gres, read_lines, read_rows, split_row, words_of
+from ffdl_slurm.commands import SEPARATOR, SITE_FIELDS
+from ffdl_slurm.parsers import Garbled, parse_gpus, parse_other_gres, read_lines, split_row, words_of
 from ffdl_slurm.said import begin
 
 _MIB = 1024**2
 
 
-def parse_sinfo(text: str) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape, ...]]:
-    """The answer to :func:`ffdl_slurm.commands.sinfo_argv`. Raises Garbled, also for one odd row: where nodes are
-    missing, jobs would be refused that fit them."""
-    return _site(read_rows(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT")))
-
-
-def parse_sinfo_rows(
+def parse_sinfo(
     text: str,
 ) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape, ...], tuple[tuple[str, str], ...]]:
-    """As :func:`parse_sinfo`, for who may do with less: beside nodes and partitions the rows that cannot be read, and
-    why. Raises Garbled where none can."""
+    """Read the answer to :func:`ffdl_slurm.commands.sinfo_argv`: nodes, partitions, and the rows that cannot be read,
+    with the reasons. What a site prints around the rows has no separator and is ignored. Raises Garbled if no row can
+    be read."""
+    rows = "".join(line for line in text.splitlines(keepends=True) if SEPARATOR in line)
     good: list[list[str]] = []
     odd: list[tuple[str, str]] = []
-    for line in read_lines(text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT")):
+    for line in read_lines(rows or text, len(SITE_FIELDS), "sinfo", ("PARTITION", "TIMELIMIT")):
         try:
             row = split_row(line, len(SITE_FIELDS), "sinfo")
             _site([row])

@@ -129,7 +129,7 @@ class WaitingJobs:
             rooms=tuple(room_in(name, share, request.spec, picture.nodes) for name, share in shares.items()),
             ahead=tuple(ahead_in(name, job, job.user if job else _user(), picture.jobs) for name in partitions),
             figures=_figures(partitions, picture.partitions),
-            lacks=tuple(asked.lacks),
+            lacks=(*asked.lacks, *request.facts.lacks),
         )
         if job is None:
             return plain

@@ -154,6 +154,7 @@ class BackendFacts:
     elements_at_once: int | None = None
     is_this_machine: bool = False
     is_passing: bool = False
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

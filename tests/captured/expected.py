@@ -127,7 +127,8 @@ def check_named(text: str, command: str) -> None:
 
 def check_site(text: str) -> None:
     """sinfo's partitions and nodes of the test cluster."""
-    nodes, partitions = parse_sinfo(text)
+    nodes, partitions, unread = parse_sinfo(text)
+    assert not unread
     assert [partition.name for partition in partitions if partition.is_default] == ["main"]
     assert {partition.name: partition.max_time_s for partition in partitions}["short"] == 120
     assert {node.name: dict(node.gpus) for node in nodes} == {"n[1-2]": {"v100": 4}, "n3": {"a100": 4}}

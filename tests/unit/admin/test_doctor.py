@@ -381,16 +381,38 @@ def test_doctor_exits_69_without_slurm_commands(site: Site, name: str) -> None:
     assert (code, said.startswith(f"ffdl-admin: {name} cannot be run: ")) == (69, True), said
 
 
-def test_doctor_reports_failure_or_unparsable_output_of_slurm_commands(site: Site) -> None:
-    site.program("sinfo", "#!/bin/sh\necho 'main*|1|n1|fast|idle'\n")
-    cause = "the answer of sinfo cannot be read: sinfo printed 'main*|1|n1|fast|idle' among its rows"
-    assert site.wrong() == [f"slurm: {cause}"]
-    site.program("scontrol", "#!/bin/sh\necho Welcome to the login node\n")
-    cause = "the answer of scontrol cannot be read: scontrol printed no configuration but 'Welcome to the login node'"
-    assert site.wrong() == [f"slurm: {cause}"]
-    site.program("scontrol", "#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact' >&2; exit 1\n")
-    (found,) = site.wrong("--nodes=all")
-    assert found.startswith("slurm: scontrol show config ended with 1: slurm_load_ctl_conf error")
+def test_doctor_reports_failure_or_unparsable_output_of_sinfo(site: Site) -> None:
+    for printed in ("main*|1|n1|fast|idle", "Welcome to the login node"):
+        site.program("sinfo", f"#!/bin/sh\necho '{printed}'\n")
+        assert site.wrong() == [f"slurm: the answer of sinfo cannot be read: sinfo printed no rows but {printed!r}"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ("echo Welcome to the login node", "scontrol printed no configuration but 'Welcome to the login node'"),
+        ("echo 'Access/permission denied' >&2; exit 1", "scontrol show config ended with 1: Access/permission denied"),
+        ("", "Permission denied"),
+    ],
+)
+def test_doctor_notes_slurm_conf_that_users_cannot_read_and_examines_the_rest(
+    site: Site, lines: str, cause: str
+) -> None:
+    site.program("scontrol", f"#!/bin/sh\n{lines}\n")
+    if not lines:
+        (site.place / "bin" / "scontrol").chmod(0o644)
+        site.monkeypatch.setenv("PATH", f"{site.place}/bin:/bin")
+    code, found = site.run()
+    notes = [line for line in found if line.startswith("note   slurm.conf: ")]
+    assert code == 0 and len(notes) == 1 and cause in notes[0]
+    assert "ok     partition urgent: network levels job and egress on its node" in found
+
+
+def test_doctor_notes_row_of_sinfo_that_cannot_be_read_and_ignores_banner_and_footer(site: Site) -> None:
+    site.sinfo(f"*** Welcome ***\n\n{NODES}main*|one|n9|fast|(null)|idle\nGood bye\n")
+    code, found = site.run()
+    (note,) = [line for line in found if line.startswith("note   slurm: ")]
+    assert code == 0 and "1 row of sinfo's cannot be read" in note and "n9" in note
 
 
 def test_doctor_reads_capabilities_file_of_own_node(site: Site) -> None:

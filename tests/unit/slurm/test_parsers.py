@@ -24,7 +24,7 @@ from ffdl_slurm.parsers import (
     parse_time,
     parse_version,
 )
-from ffdl_slurm.sinfo import parse_sinfo, parse_sinfo_rows
+from ffdl_slurm.sinfo import parse_sinfo
 from ffdl_slurm.states import COMPACT, STATES, UNKNOWN, interpret_state
 
 QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"
@@ -175,7 +175,7 @@ def test_parse_submission_finds_only_unambiguous_job_id(text: str, job: str | No
 
 
 def test_sinfo_parser_merges_partitions_and_node_shapes() -> None:
-    nodes, partitions = parse_sinfo(
+    nodes, partitions, _unread = parse_sinfo(
         "motd\nPARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
         "main*|1-00:00:00|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|ffdl-network,avx|n[1-2]\n"
         "long|infinite|8|4000|gpu:a100:4(S:0-1),gpu:v100:2(S:0,1),shard:8|ffdl-network,avx|n[1-2]\n"
@@ -190,15 +190,27 @@ def test_sinfo_parser_merges_partitions_and_node_shapes() -> None:
     ]
 
 
-def test_sinfo_row_parser_keeps_readable_rows_that_strict_parser_rejects() -> None:
+def test_sinfo_parser_keeps_readable_rows_and_returns_the_others() -> None:
     header = "PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
     good = "main*|infinite|8|4000|(null)|(null)|n1\n"
-    for odd in ("main*|infinite|8|n2\n", "main*|infinite|many|4000|(null)|(null)|n2\n"):
-        nodes, partitions, unread = parse_sinfo_rows(header + odd + good)
+    for odd in ("main*|infinite|8|n2\n", "main*|infinite|many|4000|(null)|(null)|n2\n", "| a | b | c | d | e | f |\n"):
+        nodes, partitions, unread = parse_sinfo(header + odd + good)
         assert ([one.name for one in nodes], [one.name for one in partitions], len(unread)) == (["n1"], ["main"], 1)
-        for text, parse in ((header + odd + good, parse_sinfo), (header + odd, parse_sinfo_rows)):
-            with pytest.raises(Garbled, match="sinfo printed"):
-                parse(text)
+        with pytest.raises(Garbled, match="sinfo printed"):
+            parse_sinfo(header + odd)
+
+
+@pytest.mark.parametrize("footer", ["", "*** Good bye ***\n", "Good bye", "\nmaintenance on Monday\n\n"])
+@pytest.mark.parametrize("banner", ["", "*** Welcome ***\n", "Last login: Monday\n\n"])
+def test_sinfo_parser_ignores_banner_and_footer(banner: str, footer: str) -> None:
+    header = "PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\n"
+    found = parse_sinfo(f"{banner}{header}main*|infinite|8|4000|(null)|(null)|n1\n{footer}")
+    assert ([one.name for one in found[0]], found[2]) == (["n1"], ())
+
+
+def test_sinfo_parser_rejects_answer_that_breaks_off() -> None:
+    with pytest.raises(Garbled, match="middle of a line"):
+        parse_sinfo("PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST\nmain*|infinite|8|40")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,35 @@ def test_doubt_times_reports_slurm_times_that_conflict_with_settings(
     assert [part in text for part, text in zip(doubted, found, strict=True)] == [True] * len(doubted)
 
 
+HEADER = "PARTITION|TIMELIMIT|CPUS|MEMORY|GRES|AVAIL_FEATURES|NODELIST"
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "lack"),
+    [
+        ("echo 'slurm_load_ctl_conf error: Access/permission denied' >&2; exit 1", "Access/permission denied"),
+        ("echo 'ask the help desk'", "no MaxArraySize but 'ask the help desk'"),
+        ("chmod", "Permission denied"),
+    ],
+)
+def test_slurm_probe_succeeds_without_configuration_and_reports_what_is_missing_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, scontrol: str, lack: str
+) -> None:
+    for name, lines in {
+        "sinfo": f"echo Welcome; echo '{HEADER}'; echo 'main*|infinite|8|4000|(null)|(null)|n1'; echo Good bye",
+        "scontrol": scontrol,
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / name).chmod(0o644 if lines == "chmod" else 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    gateway = CommandLineGateway(60.0)
+    scheduler = SlurmScheduler(SlurmSettings(), AdapterContext(str(tmp_path / "jobs"), "alice", 1000), gateway)
+    facts = [scheduler.probe() for _ in range(2)][-1]
+    assert (facts.max_array_size, [node.name for node in facts.nodes]) == (1001, ["n1"])
+    (said,) = facts.lacks
+    assert lack in said and caplog.messages == [said]
+
+
 class Site(CommandLineGateway):
     """Reports its shape, and runs no command."""
 

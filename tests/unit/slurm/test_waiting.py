@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,7 +62,7 @@ def waiting(office: Office) -> WaitingJobs:
 
 
 def facts() -> BackendFacts:
-    nodes, partitions = parse_sinfo((PLACE / "slurm-26.05" / "sinfo.txt").read_text())
+    nodes, partitions, _ = parse_sinfo((PLACE / "slurm-26.05" / "sinfo.txt").read_text())
     return BackendFacts(nodes=nodes, partitions=partitions)
 
 
@@ -109,6 +110,12 @@ def test_slurm_explain_reports_capacity_and_jobs_ahead(waiting: WaitingJobs) -> 
     assert (room.gpus_free, room.fitting, room.wanted) == (0, 0, 1)
     assert (ahead.jobs, ahead.running) == (0, 2) and ahead.next_end is not None
     assert known.known_at == NOW and not known.blockers
+
+
+def test_slurm_explain_names_what_could_not_be_read_of_site(waiting: WaitingJobs) -> None:
+    asked = request("next")
+    asked = replace(asked, facts=replace(asked.facts, lacks=("slurm.conf cannot be read",)))
+    assert one(waiting, asked).lacks == ("slurm.conf cannot be read",)
 
 
 def test_slurm_explain_names_unavailable_nodes_and_reservation(waiting: WaitingJobs) -> None:
