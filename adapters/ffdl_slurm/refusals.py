@@ -27,9 +27,6 @@ from ffdl_slurm.parsers import parse_submission
 from ffdl_slurm.run import CommandResult
 from ffdl_slurm.said import LONG, begin, clean, shorten
 
-_WORDS = 1000
-"""Characters of a site's own message that an error has."""
-
 
 def read_submission(result: CommandResult, where: str = "") -> str:
     """The job id of an sbatch that ended. Raises what its end means."""
@@ -108,7 +105,7 @@ def _explain_no_code(text: str) -> RefusedBySite | None:
     words = [clean(line) for line in wordings.SITE_WORDS.findall(text)]
     if not words:
         return None
-    message = begin(" ".join(words), _WORDS)
+    message = begin(" ".join(words), LONG)
     return RefusedBySite(f"the site refuses the job: {message}; change the request as the site asks and submit again")
 
 

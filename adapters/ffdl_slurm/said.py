@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-SHORT, LONG = 120, 400
+SHORT, LONG = 120, 1000
 """Characters. A refusal may be long: sites explain their rules in it (job_submit plugins)."""
 _NAMED_MOST = 10
 _ENOUGH = 16

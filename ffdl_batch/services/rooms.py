@@ -131,6 +131,8 @@ class Rooms:
                 own.count, own.since = 0, now
             own.count, own.may_end = own.count + 1, isinstance(error, NotUnderstood)
             own.circuit = self._fail(own.circuit, str(error), now, APART_S * len(self._refused))
+            if self._judge(own) is Refusal.ALL_WAIT:  # the cause is not the job, so this counts for nothing
+                own.count, own.since = 1, now
         return self._judge(own)
 
     def _judge(self, own: _Refused) -> Refusal:

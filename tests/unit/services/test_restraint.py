@@ -164,9 +164,20 @@ def test_deployer_keeps_all_jobs_pending_while_scheduler_refuses_all_and_ends_th
     assert health.unreachable_since is None and UNKNOWN in health.detail
     site.accept("healthy")
     wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
+    assert set(states(site, jobs)) == {S.PENDING}  # what was refused while all were does not count
+    wait(site, 2 * REFUSED_S, deployer)
     assert set(states(site, jobs)) == {S.FAILED}
     (health,) = site.platform.adapters.health()
     assert health.detail == ""
+
+
+def test_deployer_submits_all_jobs_when_scheduler_accepts_again(site: Site) -> None:
+    jobs = [site.accept(f"k{number}") for number in range(3)]
+    site.scheduler.odd = dict.fromkeys((job.id for job in jobs), UNKNOWN)
+    deployer = wait(site, 4 * REFUSED_S)
+    site.scheduler.odd.clear()
+    wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
+    assert set(states(site, jobs)) == {S.QUEUED}
 
 
 def test_deployer_ends_array_that_is_refused_unchanged(fleet: ArraySite) -> None:
