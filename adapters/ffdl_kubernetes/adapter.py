@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import find_text
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.network_level import ONLY_HOST, NetworkLevel
@@ -383,9 +384,9 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:
             return
-        path = Path(self._attempt(token).control)
-        if path.exists():
-            self._pods.wish(token, Wish.CONTROL, path.read_text(encoding="utf-8"))
+        text = find_text(self._attempt(token).control)
+        if text:
+            self._pods.wish(token, Wish.CONTROL, text)
 
     def _job_dir(self, token: str) -> Any:
         match = _TOKEN.fullmatch(token)

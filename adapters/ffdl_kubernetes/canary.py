@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError
 from ffdl_kubernetes.client import ClusterClient, Refused
 from ffdl_kubernetes.objects.canary import (
@@ -146,7 +147,7 @@ class Canary:
             addresses = [servers[OPEN], servers[SHUT]]
             self._let_go(client, self._create(client, jobs_of(name, CLIENTS, addresses, self._settings), made))
             said = self._await(client, name, CLIENTS, _message, end)
-            return judge(json.loads(said[FREE]), json.loads(said[BOUND]), *addresses)
+            return judge(parse_json(said[FREE]), parse_json(said[BOUND]), *addresses)
         except _NotYet as error:
             return Proof(None, f"the canary's pods did not run in {LIFE_S} s: {error}")
         except _Ended as error:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ffdl_batch.domain.json_text import parse_json
 from ffdl_batch.domain.pod import Frame, decode_frame
 from ffdl_batch.ports.scheduler import SchedulerError
 from ffdl_kubernetes.connecting import load_config, parameters_of
@@ -208,6 +208,6 @@ def final_word(pod: Plain) -> dict[str, Any] | None:
         if status.get("name") == CONTROLLER:
             ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
             with contextlib.suppress(ValueError):
-                found = json.loads(ended.get("message") or "")
+                found = parse_json(str(ended.get("message") or ""))
                 return found if isinstance(found, dict) else None
     return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import find_text, status_of
+from ffdl_batch.attempt.writer import write_text
 from ffdl_batch.domain.jobdir import AttemptDir
 
 CANCELLED = "submit/cancelled"
@@ -24,25 +27,23 @@ def leave(attempt: AttemptDir, mark: str, why: str = "") -> None:
     """Of several empty ones the first stays, and with it the time. Raises OSError."""
     path = Path(attempt.path, mark)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if why or not path.exists():
-        path.write_text(why, encoding="utf-8")
-        path.chmod(0o600)
+    if why or status_of(str(path)) is None:
+        write_text(str(path), why)
 
 
 def is_there(attempt: AttemptDir, mark: str) -> bool:
     """Whether it was left."""
-    return Path(attempt.path, mark).exists()
+    return os.path.lexists(Path(attempt.path, mark))
 
 
 def read(attempt: AttemptDir, mark: str) -> str:
     """Why ("" = it was not left)."""
-    path = Path(attempt.path, mark)
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return find_text(str(Path(attempt.path, mark)))
 
 
 def age_s(attempt: AttemptDir, mark: str) -> float | None:
     """How long ago it was left; None where it was not."""
     try:
-        return abs(time.time() - Path(attempt.path, mark).stat().st_mtime)
+        return abs(time.time() - Path(attempt.path, mark).lstat().st_mtime)
     except FileNotFoundError:
         return None

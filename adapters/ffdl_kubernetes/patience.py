@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import decode
 from ffdl_batch.domain.limits import Limits
@@ -41,6 +41,6 @@ def _lead_s(limits: Limits, time_s: int) -> int:
 def _limits(attempt: AttemptDir) -> Limits:
     """None that is known, where the launch file cannot be read."""
     try:
-        return decode(Path(attempt.launch).read_text(encoding="utf-8")).limits
+        return decode(find_text(attempt.launch, MAX_EVENT_BYTES)).limits
     except (OSError, LaunchFileError):
         return Limits()

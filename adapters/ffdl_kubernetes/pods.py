@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import queue
 import threading
 import time
@@ -13,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text, status_of
+from ffdl_batch.attempt.writer import write_text
 from ffdl_batch.domain.events import HEAD, EventKind, decode_events
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.launch import decode
@@ -159,13 +160,10 @@ class Pods:
     def _keep_final(self, pod: Plain, word: Mapping[str, Any]) -> None:
         """The record of the head, where the copy does not have it: what it printed last may be lost."""
         path = Path(attempt_of(pod, self._root).final)
-        if path.exists():
+        if status_of(str(path)) is not None:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(word, sort_keys=True) + "\n", encoding="utf-8")
-        temporary.chmod(0o600)
-        temporary.replace(path)
+        write_text(str(path), json.dumps(word, sort_keys=True) + "\n")
 
     def _mirror(self, pod: Plain) -> Mirror:
         token = token_of(pod)
@@ -187,7 +185,7 @@ class Pods:
             return True
         if job is None or number_ended(job) <= len({*live, *(str(pod["metadata"]["name"]) for pod in gone)}):
             return False
-        return not Path(attempt_of(job, self._root).final).exists()
+        return status_of(attempt_of(job, self._root).final) is None
 
     def is_given_up(self, token: str) -> bool:
         """Whether what pods of an attempt that has ended have to say was waited for in vain."""
@@ -233,9 +231,9 @@ class Pods:
 
     def _bring_control(self, pod: Plain) -> None:
         """What was wished before the pod was there."""
-        path = Path(attempt_of(pod, self._root).control)
-        if path.exists():
-            self._wish(pod["metadata"]["name"], Wish.CONTROL, path.read_text(encoding="utf-8"))
+        text = find_text(attempt_of(pod, self._root).control)
+        if text:
+            self._wish(pod["metadata"]["name"], Wish.CONTROL, text)
 
     def _tell_siblings(self, token: str) -> None:
         """Each pod of a gang gets what the controllers of all said, and the head when that is its last word; its own it
@@ -246,11 +244,10 @@ class Pods:
         attempt = attempt_of(pods[0], self._root)
         texts = {}
         for number in sorted(index_of(pod) for pod in pods):
-            path = Path(attempt.event_file(f"node-{number}"))
-            if path.exists() and (text := path.read_text(encoding="utf-8", errors="replace")):
+            text = find_text(attempt.event_file(f"node-{number}"), MAX_EVENT_BYTES)
+            if text:
                 texts[f"events/node-{number}.jsonl"] = text
-        head = Path(attempt.event_file(HEAD))
-        text = head.read_text(encoding="utf-8", errors="replace") if head.exists() else ""
+        text = find_text(attempt.event_file(HEAD), MAX_EVENT_BYTES)
         if any(event.kind is EventKind.FINAL for event in decode_events(text)):
             texts[f"events/{HEAD}.jsonl"] = text
         said = pack(json.dumps(texts))
@@ -314,7 +311,7 @@ def index_of(pod: Plain) -> int:
 
 def _from_launch(attempt: AttemptDir) -> tuple[int, LogLimits]:
     try:
-        launch = decode(Path(attempt.launch).read_text(encoding="utf-8"))
+        launch = decode(find_text(attempt.launch, MAX_EVENT_BYTES))
     except (OSError, LaunchFileError):
         return 1, LogLimits()
     return launch.learners, launch.logs

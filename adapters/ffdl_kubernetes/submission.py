@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole, size_of
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.domain.secrets import from_text, read_reference, to_text
@@ -27,6 +28,8 @@ OBJECTS = "objects.json"
 RELEASED = f"{ANNOTATIONS}/released"
 PRIVATE = ("environment.json", "secrets.json")
 """Files of the attempt's directory that pods get as a Secret."""
+MOST_BYTES = 64 * 1024**2
+"""Of a file that is sent to the cluster: etcd takes much less."""
 
 
 def send(
@@ -68,7 +71,7 @@ def _release(client: ClusterClient, settings: KubernetesSettings, job: Plain) ->
 
 def _check_size(settings: KubernetesSettings, archive: Path) -> None:
     """Before anything is made: what is complete needs its archive no more, and has none, perhaps."""
-    size = archive.stat().st_size if archive.exists() else 0
+    size = size_of(str(archive))
     if size > settings.model_bytes:
         raise InvalidRequest(
             f"the model archive has {size} bytes, and ConfigMaps take {settings.model_bytes} (model_bytes): leave data "
@@ -85,10 +88,18 @@ def read_objects(attempt: AttemptDir, name: str = OBJECTS) -> list[Plain]:
     """The objects of the plan that was submitted, or of another in this file. Raises SchedulerError."""
     path = Path(attempt.path, name)
     try:
-        found: list[Plain] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found: list[Plain] = json.loads(read_whole(str(path), MAX_EVENT_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise NotNow(f"{path} cannot be read: {error}") from error
     return found
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a file that is sent to the cluster. Raises InvalidRequest if it is damaged, OSError."""
+    try:
+        return read_whole(str(path), MOST_BYTES)
+    except DamagedFile as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def _let_go(settings: KubernetesSettings) -> dict[str, Any]:
@@ -99,7 +110,7 @@ def _let_go(settings: KubernetesSettings) -> dict[str, Any]:
 
 def _sized(job: Plain, others: Sequence[Plain], archive: Path) -> Plain:
     """The Job as planned, or, with an archive that has no room beside the launch file, with a volume of its parts."""
-    token, size = str(job["metadata"]["name"]), archive.stat().st_size if archive.exists() else 0
+    token, size = str(job["metadata"]["name"]), size_of(str(archive))
     plan = next(one for one in others if one["kind"] == "ConfigMap")
     if has_room(plan["data"], size):
         return job
@@ -121,9 +132,8 @@ def _made_here(job: Plain, objects: Sequence[Plain], attempt: AttemptDir, archiv
     number, namespace = int(job["metadata"]["labels"][ATTEMPT_LABEL]), str(job["metadata"]["namespace"])
     texts = {}
     for name in PRIVATE:
-        path = Path(attempt.path, name)
-        if path.exists():
-            texts[name] = path.read_text(encoding="utf-8")
+        with contextlib.suppress(FileNotFoundError):
+            texts[name] = _read(Path(attempt.path, name)).decode("utf-8")
     values = from_text(texts.get("secrets.json", "{}"))
     made = [_with_values(one, values) for one in objects if one["metadata"]["name"] == image_secret(token)]
     for secret in objects:
@@ -133,7 +143,7 @@ def _made_here(job: Plain, objects: Sequence[Plain], attempt: AttemptDir, archiv
             named = json.loads(secret["stringData"].get("secrets.json", "{}"))
             texts["secrets.json"] = to_text({name: value for name, value in values.items() if name in named})
         made.append(placed(private(token, job_id, number, texts), namespace))
-    content = archive.read_bytes()
+    content = _read(archive)
     plan = next(one for one in objects if one["kind"] == "ConfigMap")
     if _has_parts(job):  # the Job that is there decides, whoever made it
         things = [*model_parts(token, job_id, number, content)]

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import NotNow
 from ffdl_slurm.parsers import parse_submission
@@ -47,7 +49,7 @@ def hold_submission(attempt: AttemptDir, shared: bool = False) -> Iterator[Hold]
     """
     directory = Path(attempt.submit)
     directory.mkdir(mode=0o700, exist_ok=True)
-    hold = Hold(os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    hold = Hold(open_own(str(directory / LOCK), os.O_RDWR))
     try:
         _take(hold.descriptor, attempt, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield hold
@@ -67,10 +69,9 @@ def _take(lock: int, attempt: AttemptDir, kind: int) -> None:
 @contextmanager
 def open_replies(attempt: AttemptDir) -> Iterator[tuple[int, int]]:
     """Descriptors for standard output and error of the submitting command, appended to what is there."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    out = os.open(Path(attempt.submit) / REPLY, flags, 0o600)
+    out = open_own(str(Path(attempt.submit) / REPLY), os.O_WRONLY | os.O_APPEND)
     try:
-        err = os.open(Path(attempt.submit) / COMPLAINT, flags, 0o600)
+        err = open_own(str(Path(attempt.submit) / COMPLAINT), os.O_WRONLY | os.O_APPEND)
         try:
             yield out, err
         finally:
@@ -106,10 +107,10 @@ def read_replies(attempt: AttemptDir, after: tuple[int, int] = (0, 0)) -> tuple[
 
 def _read(path: Path, start: int) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(str(path)) as file:
             file.seek(start)
             return file.read(MAX_REPLY_BYTES).decode("utf-8", "replace")
-    except FileNotFoundError:
+    except NO_FILE:
         return ""
 
 

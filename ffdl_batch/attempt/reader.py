@@ -21,7 +21,8 @@ SMALL_BYTES = 64 * 1024
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
-_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""The file, or a directory above it, does not exist or was replaced."""
 _KINDS = {
     stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -119,7 +120,7 @@ def status_of(path: str) -> Optional[os.stat_result]:
     try:
         found = os.lstat(path)
     except OSError as error:
-        if error.errno in _NO_WAY:
+        if error.errno in NO_WAY:
             return None
         raise
     return found if stat.S_ISREG(found.st_mode) else None
@@ -188,8 +189,8 @@ def _explained(error: OSError, path: str, name: str, dir_fd: int | None) -> Exce
         try:
             return DamagedFile(path, f"'{name}' is {kind_of(os.lstat(name, dir_fd=dir_fd).st_mode)}")
         except OSError as later:
-            if later.errno == errno.ELOOP:
-                return DamagedFile(path, "its directory is a link to itself")
+            if later.errno in (errno.ELOOP, errno.ENOTDIR):
+                return DamagedFile(path, "a directory above it was replaced by something else")
             error = later
     error.filename = path
     return error

@@ -37,7 +37,7 @@ def write_text(path: str, text: str, mode: int = 0o600) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        _put(temporary, path)
+        put(temporary, path)
     except OSError as error:
         error.filename = path  # write(2) and fsync(2) name none
         with contextlib.suppress(OSError):
@@ -46,7 +46,8 @@ def write_text(path: str, text: str, mode: int = 0o600) -> None:
     sync_directory(os.path.dirname(path))
 
 
-def _put(temporary: str, path: str) -> None:
+def put(temporary: str, path: str) -> None:
+    """Rename a file into place, also if a directory is there. Raises OSError."""
     try:
         os.replace(temporary, path)
     except IsADirectoryError:

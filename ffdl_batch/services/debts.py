@@ -18,6 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
+from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.controller.machine.location import own_argv
 from ffdl_batch.domain.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
@@ -230,7 +232,7 @@ class DebtPayer:
         return LastWord.ANYWAY if self._tried(debt).failed >= PATIENT_TRIES - 1 else LastWord.WHEN_STORED
 
     def _finished(self, debt: Attempt, status: int, why: str) -> None:
-        if Path(self._directory(debt).paid).exists():
+        if self._paid_at(debt) is not None:
             return
         log.warning(
             "job %s: what attempt %d owes could not be stored (exit code %d); it is tried again%s",
@@ -257,8 +259,8 @@ class DebtPayer:
     def _paid_at(self, debt: Attempt) -> float | None:
         """When it was paid, by the file system's clock; None = it is not."""
         try:
-            return Path(self._directory(debt).paid).stat().st_mtime
-        except FileNotFoundError:
+            return Path(self._directory(debt).paid).lstat().st_mtime
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _directory(self, debt: Attempt) -> AttemptDir:
@@ -294,13 +296,13 @@ def start_payment(attempt: AttemptDir, last_word: LastWord = LastWord.HEADS) -> 
     argv = [*own_argv(), "pay", "--launch", attempt.launch]
     if last_word:
         argv += ["--last-word", last_word.value]
-    lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = open_own(str(directory / LOCK), os.O_RDWR)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None
-        with (directory / COMPLAINT).open("wb") as complaint:
+        with os.fdopen(open_own(str(directory / COMPLAINT), os.O_WRONLY | os.O_TRUNC), "wb") as complaint:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=complaint, stderr=complaint, pass_fds=(lock,), cwd=directory,
                 start_new_session=True,
@@ -312,8 +314,5 @@ def start_payment(attempt: AttemptDir, last_word: LastWord = LastWord.HEADS) -> 
 
 def _complaint(attempt: AttemptDir) -> str:
     """The end of what the process said, for the log."""
-    try:
-        text = (Path(attempt.path) / COMPLAINT).read_bytes()[-500:].decode("utf-8", "replace").strip()
-    except FileNotFoundError:
-        return ""
+    text = find_text(str(Path(attempt.path, COMPLAINT)), MAX_CELL_BYTES)[-500:].strip()
     return f": {text}" if text else ""

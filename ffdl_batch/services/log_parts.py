@@ -10,10 +10,9 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
-from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_of
+from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_of, status_of
 from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.json_text import MAX_WHOLE
@@ -97,18 +96,14 @@ class LogParts:
         parts: dict[int, Part] = {}
         for number in range(len(entries) + 1):
             path = f"{self._path}.{number}" if number else self._path
-            with contextlib.suppress(FileNotFoundError):
-                inode = os.lstat(path).st_ino
-                if inode in entries:
-                    parts[inode] = Part(path, inode, *entries[inode])
+            found = status_of(path)
+            if found is not None and found.st_ino in entries:
+                parts[found.st_ino] = Part(path, found.st_ino, *entries[found.st_ino])
         return sorted(parts.values(), key=lambda part: part.base), len(parts) < len(entries)
 
     def _read_stamp(self) -> tuple[int, int] | None:
-        try:
-            found = Path(self._cell).lstat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns
+        found = status_of(self._cell)
+        return None if found is None else (found.st_ino, found.st_mtime_ns)
 
     def end(self) -> int:
         """Where the log ends now; 0 where there is none."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import NO_FILE, find_text, read_head, read_whole
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir, Root
@@ -16,13 +16,15 @@ from ffdl_batch.services.control import write_control
 from ffdl_batch.services.job_secrets import place_secrets
 from ffdl_batch.services.whole_files import write_whole
 
+MOST_BYTES = 64 * 1024**2
+
 
 def exported_environment(root: Root, job: Job) -> dict[str, str]:
     """Variables that the submission exported; those of an array lie with the array."""
     element = job.spec.element
     directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
     try:
-        plain = json.loads(Path(directory.exported).read_text(encoding="utf-8"))
+        plain = json.loads(read_whole(directory.exported, MOST_BYTES))
     except FileNotFoundError:
         return {}
     return {str(k): str(v) for k, v in plain.items()}
@@ -83,8 +85,10 @@ def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
     template = root.job(job.id).template
     directory = Path(template.path)
     if plan is None:
-        if directory.exists():
+        if directory.is_dir() and not directory.is_symlink():
             shutil.rmtree(directory)
+        else:
+            directory.unlink(missing_ok=True)
         return
     directory.mkdir(mode=0o700, exist_ok=True)
     _write_files(plan)
@@ -146,8 +150,8 @@ def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
     """
     path = Path(attempt.submit_begun)
     try:
-        earlier = path.read_text(encoding="utf-8").splitlines(keepends=True)[1:]
-    except FileNotFoundError:
+        earlier = read_head(str(path), MOST_BYTES).decode("utf-8", "replace").splitlines(keepends=True)[1:]
+    except NO_FILE:
         earlier = []
     write_whole(path, "".join([f"begun {by}\n", *earlier, task]), durable=True)
 
@@ -155,8 +159,8 @@ def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
 def begun_at(attempt: AttemptDir) -> float | None:
     """When the scheduler was asked last (seconds since the epoch), or None if it surely never was."""
     try:
-        return Path(attempt.submit_begun).stat().st_mtime
-    except FileNotFoundError:
+        return Path(attempt.submit_begun).lstat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
@@ -164,6 +168,5 @@ def unmark_begun(attempt: AttemptDir, by: str) -> None:
     """The scheduler surely did not take it from `by`. The mark of another stays: a daemon that was stopped in the
     middle of its submission may be told so long after another one has submitted the attempt."""
     mark = Path(attempt.submit_begun)
-    with contextlib.suppress(FileNotFoundError):
-        if mark.read_text(encoding="utf-8").startswith(f"begun {by}\n"):
-            mark.unlink()
+    if find_text(str(mark)).startswith(f"begun {by}\n"):
+        mark.unlink(missing_ok=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ffdl_batch.domain.formats import FORMAT
+from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_of, status_of
+from ffdl_batch.attempt.writer import open_own, put, write_cell
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.log_names import TRAINING_LOG
@@ -38,13 +39,9 @@ class MirroredLog:
 
     def _go_on(self) -> None:
         """Where the copy that a killed daemon left ends."""
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            self._begin(*self._end_of_entries())
-            return
-        own = [entry for entry in self._entries if entry["inode"] == found.st_ino]
-        if not own:  # it died between the new file and its entry
+        found = status_of(str(self._path))
+        own = [entry for entry in self._entries if found is not None and entry["inode"] == found.st_ino]
+        if found is None or not own:  # it died between the new file and its entry
             self._begin(*self._end_of_entries())
             return
         self.position = own[-1]["base"] + found.st_size
@@ -54,9 +51,10 @@ class MirroredLog:
         """Position and lines at the end of the newest file that has an entry."""
         for entry in reversed(self._entries):
             for path in self._directory.iterdir():
-                if path.stat().st_ino == entry["inode"]:
+                found = status_of(str(path))
+                if found is not None and found.st_ino == entry["inode"]:
                     lines = sum(block.count(b"\n") for block in _blocks(path))
-                    return entry["base"] + path.stat().st_size, entry["lines"] + lines
+                    return entry["base"] + found.st_size, entry["lines"] + lines
         return 0, 0
 
     def write(self, offset: int, data: bytes, at: float) -> bool:
@@ -75,7 +73,7 @@ class MirroredLog:
 
     def _turn(self, rest: bytes) -> int | None:
         """Where in `rest` the next file begins: at a line, if one ends soon. None = not in it."""
-        size, full = self._path.stat().st_size, self._limits.file_bytes
+        size, full = size_of(str(self._path)), self._limits.file_bytes
         if size + len(rest) <= full:
             return None
         end = rest.find(b"\n", max(0, full - size - 1)) + 1
@@ -87,7 +85,7 @@ class MirroredLog:
         if not data:
             return
         self._mark(at)
-        with self._path.open("ab") as file:
+        with os.fdopen(open_own(str(self._path), os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(data)
         self.position += len(data)
         self.lines += data.count(b"\n")
@@ -98,39 +96,36 @@ class MirroredLog:
 
     def _begin(self, position: int, lines: int) -> None:
         new = self._path.with_suffix(".txt.new")
-        new.write_bytes(b"")
-        new.chmod(0o600)
+        os.close(open_own(str(new), os.O_WRONLY | os.O_TRUNC))
         kept = [entry for entry in self._entries if entry["base"] < position][-max(0, self._limits.files - 1) :]
         self._entries = [*kept, {"inode": new.stat().st_ino, "base": position, "lines": lines}]
         # Before it has its name: readers know every file that they find.
-        temporary = self._cell.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"format": FORMAT, "files": self._entries}) + "\n", encoding="ascii")
-        temporary.replace(self._cell)
+        write_cell(str(self._cell), {"files": self._entries})
         for number in reversed(range(self._limits.files - 1)):
             older = self._directory / f"{TRAINING_LOG}.{number + 1}"
             newer = self._directory / (f"{TRAINING_LOG}.{number}" if number else TRAINING_LOG)
-            if newer.exists():
-                newer.replace(older)
-        new.replace(self._path)
+            if os.path.lexists(newer):
+                put(str(newer), str(older))
+        put(str(new), str(self._path))
         self.position, self.lines = position, lines
 
     def _mark(self, at: float) -> None:
         if at - self._marked_at >= MARK_S:
-            with self._marks.open("a", encoding="ascii") as file:
+            with os.fdopen(open_own(str(self._marks), os.O_WRONLY | os.O_APPEND), "a", encoding="ascii") as file:
                 file.write(f"{at:.3f} {self.position} {self.lines}\n")
             self._marked_at = at
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with open_regular(str(path)) as file:
         while block := file.read(_BLOCK):
             yield block
 
 
 def _read_entries(cell: Path) -> list[dict[str, int]]:
     try:
-        found = json.loads(cell.read_text(encoding="ascii")).get("files", [])
-    except (FileNotFoundError, ValueError):
+        found = read_object(str(cell)).get("files")
+    except NO_FILE:
         return []
-    names = ("inode", "base", "lines")
+    names, found = ("inode", "base", "lines"), found if isinstance(found, list) else []
     return [one for one in found if isinstance(one, dict) and all(isinstance(one.get(name), int) for name in names)]

@@ -13,6 +13,8 @@ import re
 import time
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import NO_FILE, read_head, size_of, status_of
+from ffdl_batch.attempt.writer import open_own, put
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.pod import Frame, FrameKind
@@ -69,14 +71,14 @@ class Mirror:
 
     def _append(self, frame: Frame) -> bool:
         path = self._path(frame.file)
-        size = path.stat().st_size if path.exists() else 0
+        size = size_of(str(path))
         if frame.offset > size:
             self._miss(frame.file, size)
             return False
         rest = frame.data[size - frame.offset :]
         if not rest:
             return False
-        with path.open("ab") as file:
+        with os.fdopen(open_own(str(path), os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(rest)
         self._found(frame.file)
         return True
@@ -94,13 +96,14 @@ class Mirror:
             return False
         del self._cells[frame.file]
         path = self._path(frame.file)
-        with contextlib.suppress(FileNotFoundError):
-            if path.read_bytes() == whole:
+        with contextlib.suppress(*NO_FILE):
+            if read_head(str(path), CELL_BYTES + 1) == whole:
                 return False
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)
         temporary.write_bytes(whole)
         temporary.chmod(0o600)
-        temporary.replace(path)
+        put(str(temporary), str(path))
         return True
 
     def _apply_log(self, frame: Frame, at: float) -> bool:
@@ -124,7 +127,7 @@ class Mirror:
             have = log.position
         elif GROWING.fullmatch(name):
             path = self._path(name)
-            have = path.stat().st_size if path.exists() else 0
+            have = size_of(str(path))
         else:
             return
         if size > have:
@@ -155,8 +158,9 @@ class Mirror:
     def _beat(self, index: int, at: float) -> None:
         """A pod that is heard of lives: its heartbeat has the time of its line."""
         path = self._path(f"events/node-{index}.heartbeat")
-        if not path.exists():
-            path.touch(mode=0o600)
-        elif path.stat().st_mtime >= at:
+        found = status_of(str(path))
+        if found is None:
+            os.close(open_own(str(path), os.O_WRONLY))
+        elif found.st_mtime >= at:
             return
-        os.utime(path, (at, at))
+        os.utime(path, (at, at), follow_symlinks=False)

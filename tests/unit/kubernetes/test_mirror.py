@@ -13,8 +13,11 @@ from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.pod import Frame, FrameKind, pieces
 from ffdl_batch.services.log_file import LogReader
+from ffdl_kubernetes.following import final_word
 from ffdl_kubernetes.mirror import mirror as mirrors
 from ffdl_kubernetes.mirror.mirror import Mirror
+from ffdl_kubernetes.objects.names import CONTROLLER
+from tests.planted_files import NO_FILES, replace
 
 JOB = "training-0a1b2c3d4"
 SMALL = LogLimits(file_bytes=1000, files=3)
@@ -165,3 +168,33 @@ def test_mirror_writes_staging_progress_without_ringing_doorbell(tmp_path: Path,
     make().apply(Frame(1, 2, FrameKind.CELL, "staging/now.json", 0, b"{}\n", 3), 6.0, 0)
     assert (attempt(tmp_path) / "staging/now.json").read_bytes() == b"{}\n"
     assert not (tmp_path / "doorbell" / JOB).exists()
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_mirror_replaces_what_is_in_the_place_of_its_files(
+    tmp_path: Path, make: Callable[[], Mirror], kind: str
+) -> None:
+    files = {
+        "events/head.jsonl": Frame(1, 1, FrameKind.APPEND, "events/head.jsonl", 0, b"one\n"),
+        "stop.json": Frame(1, 2, FrameKind.CELL, "stop.json", 0, b"{}\n", 3),
+        "events/node-0.heartbeat": Frame(1, 3, FrameKind.CELL, "events/node-0.heartbeat"),
+        "logs/learner-1/training-log.txt": Frame(1, 4, FrameKind.LOG, "logs/learner-1", 0, b"printed\n"),
+        "events/learner-1.files": Frame(1, 5, FrameKind.LOG, "logs/learner-1", 8, b"more\n"),
+        "events/learner-1.marks": Frame(1, 6, FrameKind.LOG, "logs/learner-1", 13, b"still more\n"),
+    }
+    for name in files:
+        replace(attempt(tmp_path) / name, NO_FILES[kind])
+    mirror = make()
+    for frame in files.values():
+        mirror.apply(frame, 5.0, 0)
+    for name in files:
+        path = attempt(tmp_path) / name
+        assert path.is_file() and not path.is_symlink(), name
+    text = (attempt(tmp_path) / "logs/learner-1/training-log.txt").read_text()
+    assert text == "printed\nmore\nstill more\n"
+
+
+@pytest.mark.parametrize("text", ["[" * 4000, '{"at":' + "9" * 400 + "}", "", "null", "\ud800"])
+def test_final_word_of_pod_is_none_if_its_message_is_no_record(text: str) -> None:
+    ended = {"name": CONTROLLER, "state": {"terminated": {"message": text}}}
+    assert final_word({"status": {"initContainerStatuses": [ended]}}) is None

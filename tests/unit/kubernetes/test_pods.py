@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -22,6 +22,7 @@ from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, MANAGER, MANAGER_LABEL, labels
 from ffdl_kubernetes.pods import READ_MOST_S, READ_S, Pods
+from tests.unit.controller.rig import refusal
 from tests.unit.kubernetes.request_rig import JOB
 
 TOKEN = f"{JOB}-1"
@@ -212,11 +213,10 @@ def test_pod_reader_retries_record_after_write_failure(world: World, monkeypatch
     monkeypatch.setattr(threading, "Timer", Timer)
     world.ends(ended_job(succeeded=1))
     world.heard(pod())
-    in_the_way = world.final.with_name(f"{world.final.name}.{os.getpid()}.tmp")
-    in_the_way.mkdir()
-    world.pods.silent("p")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("ffdl_kubernetes.pods.write_text", refusal(errno.ENOSPC))
+        world.pods.silent("p")
     assert (world.seen(), world.let_go) == (WAITS, []), "the pod has its record still"
-    in_the_way.rmdir()
     ((again, given),) = later
     again(*given)
     assert (world.seen(), world.let_go, world.final.exists()) == (DONE, ["p"], True)
