@@ -25,6 +25,8 @@ LATEST_S = 1e11
 """Times of events are between the epoch and this (the year 5138)."""
 _WHOLE = ("learner_id", "pid", "start_ticks", "exit_code", "signal")
 """Fields of events that are whole numbers."""
+MAX_EVENTS = 50_000
+"""Lines of one file that are read. An attempt has some hundreds of events."""
 MAX_SIGNAL = 64
 """The largest signal number of Linux."""
 
@@ -189,13 +191,13 @@ def encode_event(event: Event) -> str:
 def decode_events(text: str) -> List[Event]:
     """The events of one file in order.
 
-    Ignored: a last line without newline (torn), lines that are no event, kinds of a newer release, and a
-    sequence number that was seen before (a writer that retried). Raises
+    Ignored: a last line without newline (torn), lines that are no event, kinds of a newer release, a
+    sequence number that was seen before (a writer that retried), and lines after MAX_EVENTS. Raises
     :class:`~ffdl_batch.domain.formats.NewerFormat` for a line of which nobody can say what it means.
     """
     events: List[Event] = []
     last = 0
-    for line in text.split("\n")[:-1]:
+    for line in text.split("\n", MAX_EVENTS)[:-1]:
         event = _decode_line(line)
         if event is not None and event.seq > last:
             last = event.seq

@@ -63,6 +63,30 @@ def test_final_record_has_exit_status_and_log_tail_of_failed_learner(run: Rig) -
     assert (Path(run.attempt.state) / "learner.exit").read_text() == "3\n"
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "cd state; rm .began-1; mkfifo .began-1",
+        "cd state; rm .began-1; mkdir .began-1",
+        "ln -sf /dev/zero state/.began-1",
+        "rm -r state",
+        "rm events/node-0.jsonl; mkfifo events/node-0.jsonl",
+        "rm events/node-0.jsonl; mkdir events/node-0.jsonl",
+        "yes >events/node-0.jsonl & sleep 0.1; kill $!",
+        "rm -r events; ln -s /dev events",
+        "rm events/head.jsonl; mkfifo events/head.jsonl",
+        "mkdir final.json",
+        "for name in stop.json control.json launch.json; do rm $name; mkfifo $name; done",
+    ],
+)
+def test_failure_is_the_learners_own_if_it_replaced_files_of_the_attempt(run: Rig, damage: str) -> None:
+    run.write(f'cd "$JOB_STATE_DIR/.."; ({damage}); exit 3')
+    assert run.run() == 3, run.errors
+    final = run.final()
+    assert (final.outcome, final.exit_code, final.error_code) == (Outcome.FAILED, 3, "C201"), final.message
+    assert [event.kind for event in run.events()][-1] is EventKind.ENDED
+
+
 def test_final_record_names_signal_that_killed_learner(run: Rig) -> None:
     run.write("kill -ABRT $$")
     assert run.run() == 128 + signal.SIGABRT

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.events import Event, EventKind, decode_events, encode_event, merge
+from ffdl_batch.domain.events import MAX_EVENTS, Event, EventKind, decode_events, encode_event, merge
 from ffdl_batch.domain.formats import FORMAT, NewerFormat
 
 EVENTS = [Event(i, 100.0 + i, "head", EventKind.PHASE, {"phase": "learner", "status": "started"}) for i in (1, 2, 3)]
@@ -50,3 +50,14 @@ def test_event_lines_carry_format_default_to_first_one_and_are_rejected_with_a_n
     newer = json.dumps({"format": FORMAT + 1, "seq": 4, "kind": "stored", "what": "else"}) + "\n"
     with pytest.raises(NewerFormat, match=r"at least as new"):
         decode_events(TEXT + newer)
+
+
+def test_decode_events_ignores_lines_after_limit() -> None:
+    good = encode_event(EVENTS[0])
+    assert decode_events(good + "y\n" * MAX_EVENTS + encode_event(EVENTS[1])) == [EVENTS[0]]
+
+
+@pytest.mark.parametrize("field", ["learner_id", "pid", "start_ticks", "exit_code", "signal"])
+@pytest.mark.parametrize("value", ["x", 1.5, "1"])
+def test_decode_events_ignores_event_whose_number_is_none(field: str, value: str | float) -> None:
+    assert decode_events(encode_event(Event(1, 1.0, "node-0", EventKind.LEARNER_ENDED, {field: value}))) == []
