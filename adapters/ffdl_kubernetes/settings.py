@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 
+from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
@@ -71,8 +72,8 @@ class KubernetesSettings:
     claim: str = ""
     volumes: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     store_networks: tuple[str, ...] = ()
-    queue: str = ""
-    priority_class: str = ""
+    queue: str = field(default="", metadata=HARMLESS)
+    priority_class: str = field(default="", metadata=HARMLESS)
     runtime_class: str = ""
     scheduler: str = ""
     gpu_resource: str = "nvidia.com/gpu"
@@ -86,7 +87,7 @@ class KubernetesSettings:
     dns_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"k8s-app": "kube-dns"}))
     controller_cpus: str = "100m"
     controller_memory_bytes: int = 512 * 1024**2
-    shm_bytes: int = 0
+    shm_bytes: int = field(default=0, metadata=HARMLESS)
     load_patience_s: int = 6 * 3600
     image_patience_s: int = 900
     store_patience_s: int = 600
@@ -95,6 +96,10 @@ class KubernetesSettings:
     canary_interval_s: int = 6 * 3600
     keep_s: int = 86400
     model_bytes: int = 8 * 1024**2
+
+
+HARMLESS_KEYS = harmless_keys(KubernetesSettings)
+"""See :func:`ffdl_batch.ports.registry.harmless_settings`."""
 
 
 def read_settings(raw: Mapping[str, object]) -> KubernetesSettings:

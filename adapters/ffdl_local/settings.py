@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
@@ -21,17 +22,21 @@ class LocalSettings:
     "apptainer". `scratch_base` is where learners' temporary directories are made.
     """
 
-    max_jobs: int = 0
-    gpus: int = -1
-    require_gpus: bool = False
+    max_jobs: int = field(default=0, metadata=HARMLESS)
+    gpus: int = field(default=-1, metadata=HARMLESS)
+    require_gpus: bool = field(default=False, metadata=HARMLESS)
     runtime: str = "bare"
     apptainer: str = "apptainer"
     scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
 
 
+HARMLESS_KEYS = harmless_keys(LocalSettings)
+"""See :func:`ffdl_batch.ports.registry.harmless_settings`."""
+
+
 def read_settings(raw: Mapping[str, object]) -> LocalSettings:
     """Check the table. Raises InvalidRequest that names the key, what is wrong and what would be right."""
-    known = {field.name: field for field in fields(LocalSettings)}
+    known = {one.name for one in fields(LocalSettings)}
     default = LocalSettings()
     values: dict[str, int | bool | str] = {}
     for key, value in raw.items():

@@ -96,7 +96,7 @@ def file_system(path: str, mountinfo: str) -> str:
 def _write_archive(directory: Path) -> Path:
     """The zipapp of this release, named by its content: a running job's file is never replaced."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    argv = [sys.executable, "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(directory)]
+    argv = [sys.executable, "-E", "-P", "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(directory)]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if ended.returncode != 0:
         raise OSError(" ".join(ended.stderr.split())[-200:])

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from ffdl_batch.domain.devices import AMD, INTEL, NVIDIA, VENDORS
+from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
@@ -61,17 +62,17 @@ class SlurmSettings:
     python: str = ""
     staging_python: str = ""
     apptainer: str = "apptainer"
-    gpu_flag: GpuFlag = GpuFlag.AUTO
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
+    gpu_flag: GpuFlag = field(default=GpuFlag.AUTO, metadata=HARMLESS)
+    partition: str = field(default="", metadata=HARMLESS)
+    account: str = field(default="", metadata=HARMLESS)
+    qos: str = field(default="", metadata=HARMLESS)
     scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
     srun_args: tuple[str, ...] = ()
     submit_host: str = ""
     host: str = ""
     fence_s: float = 120.0
     kill_wait_s: int = 30
-    continue_in_place: bool = False
+    continue_in_place: bool = field(default=False, metadata=HARMLESS)
     network_feature: str = "ffdl-network"
     egress_feature: str = "ffdl-egress"
     network_dir: str = "/run/ffdl"
@@ -80,6 +81,8 @@ class SlurmSettings:
     gres_devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+HARMLESS_KEYS = harmless_keys(SlurmSettings)
+"""See :func:`ffdl_batch.ports.registry.harmless_settings`."""
 GPU_DEVICES: Mapping[str, tuple[str, ...]] = {
     NVIDIA: ("/dev/nvidia[0-9]*",),
     AMD: ("/dev/kfd", "/dev/dri/renderD*"),

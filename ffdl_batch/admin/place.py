@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.config import ConfigError, load_settings
-from ffdl_batch.config.locations import this_machine
+from ffdl_batch.config.locations import PlaceRefused, check_own_directory, this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.binding import refuse_to_forget
@@ -64,9 +64,16 @@ def find_place() -> Place:
     """The database of the configuration."""
     try:
         settings = load_settings()
+        check_own_directory(Path(settings.state_dir))
     except ConfigError as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error
+    except PlaceRefused as refused:
+        raise _stop(refused) from refused
     return Place(settings.database, Path(settings.state_dir), Path(settings.jobs_dir))
+
+
+def _stop(refused: PlaceRefused) -> Stop:
+    return Stop(ExitCode(refused.exit_code), f"{refused} ({refused.cure})")
 
 
 @contextmanager
@@ -113,13 +120,14 @@ def held(place: Place) -> Iterator[None]:
     machine = this_machine()
     record = own_record(machine)
     try:
-        place.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         hold = acquire(place.state_dir, record, machine, patience_s=PATIENCE_S)
     except AlreadyServed as served:
         raise Stop(ExitCode.TRY_AGAIN, f"{served}; {HOW_TO_STOP}") from served
     except HeldElsewhere as error:
         cure = f"; {HOW_TO_STOP}" if error.exit_code == ExitCode.TRY_AGAIN else ""  # else there is no daemon to end
         raise Stop(ExitCode(error.exit_code), f"{error}{cure}") from error
+    except PlaceRefused as refused:
+        raise _stop(refused) from refused
     except OSError as error:
         why = explain(error, str(place.state_dir)) or error.strerror
         raise Stop(ExitCode.TRY_AGAIN, f"the state directory {place.state_dir} cannot be used: {why}") from error

@@ -76,12 +76,14 @@ def write_png(charts: Titled, title: str, path: Path) -> None:
     """One chart below the other. Raises UsageError where matplotlib is not installed."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # the first picture takes a moment longer
     try:
+        from matplotlib import rcdefaults
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise click.UsageError(
             "--png needs matplotlib; install ffdl-batch[plots], or write --html, which needs nothing"
         ) from None
+    rcdefaults()  # else a matplotlibrc in the working directory counts, which can run programs (text.usetex)
     figure = Figure(figsize=(9, 3.2 * max(1, len(charts))), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(_plain(title))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.config.locations import PlaceRefused, check_own_directory
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.ssh.channels import lost_errors
@@ -24,7 +25,11 @@ class Keys:
         self._jobs_dir = jobs_dir
 
     def own(self, name: str) -> bytes:
-        """A secret by its name. Raises OSError."""
+        """A secret by its name. Raises OSError, and DaemonUnreachable for a directory that others can write to."""
+        try:
+            check_own_directory(self._jobs_dir, "jobs_dir")
+        except PlaceRefused as refused:
+            raise DaemonUnreachable(str(refused), refused.cure, refused.exit_code) from refused
         return self.file(Path(Root(str(self._jobs_dir)).secrets, name))
 
     def file(self, path: Path) -> bytes:

@@ -4,23 +4,34 @@ Later wins: ``/etc/ffdl/site.toml``, ``/etc/xdg/ffdl/config.toml``, ``$XDG_CONFI
 ``./ffdl.toml``, ``$FFDL_CONFIG`` (a file), then ``FFDL_<KEY>`` variables (an empty one counts as
 unset). An unknown key is an error that names the file: a misspelt setting that is silently ignored costs a night.
 
+A file is used only if no user but the caller and root can change it, or replace it in its directory. ``./ffdl.toml``
+may set harmless settings only, because no user names it; standard error says when it is used or ignored.
+
 Every command that talks to the daemon comes through here: what only some configurations need is imported late.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pwd
-from collections.abc import Callable, Mapping
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.reader import open_regular
+from ffdl_batch.config.locations import find_other_writers
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
 from ffdl_batch.domain.fault_policy import NodeRules
+from ffdl_batch.domain.harmless_settings import harmless_keys
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
 
+SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
 _TEXTS = ("backend", "database_url", "host", "host_dir", "host_program", "default_memory", "log_file_size", "log_rate")
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
@@ -38,6 +49,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message names file and key."""
 
 
+class _Untrusted(ConfigError):
+    """A file that another user may have written, or put in its place."""
+
+
 def home_directory(environ: Mapping[str, str]) -> Path:
     """The user's home, also from cron's bare environment (password database where HOME is unset)."""
     return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
@@ -48,8 +63,8 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for path in _files(cwd, env):
-        for key, value in _read(path).items():
+    for path, table in _read_files(cwd, env):
+        for key, value in table.items():
             _merge(values, origins, key, value, str(path))
     for key in _known():
         name = f"FFDL_{key.upper()}"
@@ -58,22 +73,20 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
     return _settings(values, origins, env)
 
 
-def _files(cwd: Path | None, env: Mapping[str, str]) -> list[Path]:
+def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Return the files with their tables; a later one counts."""
     user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
-    candidates = [
-        Path("/etc/ffdl/site.toml"),
-        Path("/etc/xdg/ffdl/config.toml"),
-        user / "ffdl" / "config.toml",
-    ]
-    found = [path for path in candidates if path.is_file()]
-    if (own := directory_file(cwd)) is not None:
-        found.append(own)
-    if env.get("FFDL_CONFIG"):
-        named = Path(env["FFDL_CONFIG"])
-        if not named.is_file():
-            raise ConfigError(f"FFDL_CONFIG names {named}, which is no file")
-        found.append(named)
-    return found
+    for path in (*SITE_FILES, user / "ffdl" / "config.toml"):
+        if path.is_file():
+            yield path, _read(path)
+    named = Path(env["FFDL_CONFIG"]) if env.get("FFDL_CONFIG") else None
+    if named is not None and not named.is_file():
+        raise ConfigError(f"FFDL_CONFIG names {named}, which is no file")
+    found = directory_file(cwd)
+    if found is not None and not (named is not None and named.samefile(found)):
+        yield found, _read_found(found)
+    if named is not None:
+        yield named, _read(named)
 
 
 def directory_file(cwd: Path | None = None) -> Path | None:
@@ -85,12 +98,75 @@ def directory_file(cwd: Path | None = None) -> Path | None:
         return None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_found(path: Path) -> dict[str, Any]:
+    """Return the table of a file that is used only because the command was given beside it; {} if it is not trusted.
+
+    Raises ConfigError for a setting that is not harmless.
+    """
+    try:
+        _refuse_others(path.parent, path.parent.stat())  # a user who can change it chooses where a link leads
+        table = _read(path)
+    except _Untrusted as error:
+        _report(f"ignored {path}: {error}")
+        return {}
+    given, accepted = set(table) - {"backends"}, set(harmless_keys(Settings))
+    if backends := _need_tables("backends", table.get("backends", {}), str(path)):
+        from ffdl_batch.ports.registry import harmless_settings
+
+        given |= {f"backend.{name}.{key}" for name, own in backends.items() for key in own}
+        accepted |= {f"backend.{name}.{key}" for name in backends for key in harmless_settings(name)}
+    if refused := sorted(given - accepted):
+        raise ConfigError(
+            f"{path}: {refused[0]} is not accepted in an ffdl.toml of the working directory, which may be another "
+            f"person's; move it to ~/.config/ffdl/config.toml, or run: export FFDL_CONFIG={shlex.quote(str(path))}; "
+            f"accepted are {', '.join(sorted(accepted))}"
+        )
+    _report(f"using {path}: {', '.join(sorted(given)) or 'it has no settings'}")
+    return table
+
+
+@functools.cache  # a command reads the configuration several times
+def _report(text: str) -> None:
+    """Write one line to standard error; a directory's name may hold line feeds and escape sequences."""
+    line = "".join(one if one.isprintable() else "?" for one in f"ffdl: {text}")
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+def _load_trusted(path: Path) -> dict[str, Any]:
+    """Return the table of a file that no other user can change or replace. Raises _Untrusted, ValueError, OSError.
+
+    Links are followed. The file is opened below a descriptor of its directory, and both descriptors are checked: what
+    is read is what was checked, even if the path leads elsewhere by then.
+    """
     import tomllib
 
+    real = Path(os.path.realpath(path))
+    directory = os.open(real.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        _refuse_others(real.parent, os.fstat(directory))
+        with open_regular(real.name, dir_fd=directory) as file:
+            _refuse_others(real, os.fstat(file.fileno()))
+            return tomllib.load(file)
+    finally:
+        os.close(directory)
+
+
+def _refuse_others(place: Path, found: os.stat_result) -> None:
+    if why := find_other_writers(found, (os.geteuid(), 0)):
+        is_own = found.st_uid == os.geteuid()
+        cure = f"run: chmod go-w {shlex.quote(str(place))}" if is_own else "use a copy of yours in a directory of yours"
+        raise _Untrusted(f"{place} {why}; {cure}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        table = _load_trusted(path)
+    except _Untrusted:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}") from error
     if "backend" in table and isinstance(table["backend"], dict):
         table["backends"] = table.pop("backend")
@@ -113,10 +189,8 @@ def _known() -> tuple[str, ...]:
 
 def _merge(values: dict[str, Any], origins: dict[str, str], key: str, value: Any, origin: str) -> None:
     if key in ("frameworks", "backends"):
-        if not isinstance(value, dict) or not all(isinstance(v, dict) for v in value.values()):
-            raise ConfigError(f"{origin}: {key} must be tables")
         merged = values.setdefault(key, {})
-        for name, table in value.items():
+        for name, table in _need_tables(key, value, origin).items():
             merged[name] = merged.get(name, {}) | table
             for field_name in table:
                 origins[f"{key.rstrip('s')}.{name}.{field_name}"] = origin
@@ -131,6 +205,12 @@ def _merge(values: dict[str, Any], origins: dict[str, str], key: str, value: Any
     else:
         values[key] = value
     origins[key] = origin
+
+
+def _need_tables(key: str, value: Any, origin: str) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(one, dict) for one in value.values()):
+        raise ConfigError(f"{origin}: {key} must be tables")
+    return value
 
 
 def _from_text(key: str, text: str) -> Any:

@@ -20,9 +20,10 @@ import json
 import os
 import pwd
 import re
+import shlex
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +34,8 @@ from ffdl_batch.domain.exit_codes import ExitCode
 SOCKET_NAME = "ffdl.sock"
 LOCK_NAME = "daemon.lock"
 LOG_NAME = "daemon.log"
+_UNMAPPED = 65534
+"""The owner that stands for every user whom a user namespace (user_namespaces(7)) or NFS server does not map."""
 MAX_SOCKET_PATH = 107
 """Bytes that fit into sun_path with its final NUL (unix(7))."""
 _REMOVE = "remove it if no ffdl-submitd of yours runs on any host"
@@ -45,7 +48,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", re.ASCII)
 
 
 class PlaceRefused(Exception):
-    """A directory or path that must not, or cannot, hold the daemon's socket."""
+    """A directory or path that the daemon and its clients must not, or cannot, use; `cure` says what to do."""
 
     def __init__(self, message: str, cure: str = "", exit_code: int = ExitCode.TRY_AGAIN) -> None:
         super().__init__(message)
@@ -53,13 +56,8 @@ class PlaceRefused(Exception):
         self.exit_code = int(exit_code)
 
 
-class LockUnreadable(Exception):
-    """The lock file is there but is none, or may not be read; the message says why, `cure` what to do."""
-
-    def __init__(self, message: str, cure: str, exit_code: int = ExitCode.TRY_AGAIN) -> None:
-        super().__init__(message)
-        self.cure = cure
-        self.exit_code = int(exit_code)
+class LockUnreadable(PlaceRefused):
+    """The lock file is none, or it or its directory may not be read or used."""
 
 
 class DirectoryCopied(LockUnreadable):
@@ -171,22 +169,57 @@ def check_directory(directory: Path, *, closed: bool) -> None:
         return
     except OSError as error:
         raise PlaceRefused(f"{directory} cannot be looked at: {error.strerror}") from error
-    mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISLNK(found.st_mode):
         fault = "is a symbolic link"
     elif not stat.S_ISDIR(found.st_mode):
         fault = "is not a directory"
-    elif found.st_uid != os.getuid():
-        fault = f"belongs to user {found.st_uid}, not to you"
-    elif mode & (0o077 if closed else 0o022):
-        fault = f"has mode {mode:04o}, which lets others in"
     else:
+        fault = find_other_writers(found, (os.getuid(),), 0o077 if closed else 0o022, "in")
+    if not fault:
         return
     raise PlaceRefused(
         f"{directory} {fault}; the daemon's socket is not looked for there",
         "remove it if it is yours; else name a directory of your own: FFDL_SOCKET=$HOME/.ffdl/ffdl.sock",
         ExitCode.NOT_ALLOWED,
     )
+
+
+def find_other_writers(found: os.stat_result, owners: Collection[int], bits: int = 0o022, verb: str = "write") -> str:
+    """Return how users other than `owners` can change a file or directory; "" if they cannot.
+
+    A group that may write counts as other users, as with StrictModes of sshd_config(5): even the group of one user may
+    get members, and with an ACL the group bits are its mask (acl(5)). `bits` are what others must not have, and `verb`
+    is the word for it.
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid not in owners or found.st_uid == _UNMAPPED:
+        return f"belongs to user {found.st_uid}, not to you"
+    return f"has mode {mode:04o}, which lets others {verb}" if mode & bits else ""
+
+
+def check_own_directory(directory: Path, key: str = "state_dir") -> None:
+    """Refuse a directory of the setting `key` that another user made or could write to; none is fine.
+
+    A link is followed: a state directory may be on another file system. Raises :class:`LockUnreadable`, with exit code
+    77 if trying again does not help.
+    """
+    try:
+        found = directory.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unreadable(directory / LOCK_NAME, error) from error
+    if fault := find_other_writers(found, (os.geteuid(),)):
+        is_own = found.st_uid == os.geteuid()
+        name_own = f"name a directory of your own by FFDL_{key.upper()}"
+        cure = f"chmod go-w {shlex.quote(str(directory))}" if is_own else name_own
+        raise LockUnreadable(f"{directory} ({key}) {fault}", cure, ExitCode.NOT_ALLOWED)
+
+
+def make_own_directory(directory: Path, key: str = "state_dir") -> None:
+    """Make a directory with mode 0700 unless it exists, and check it. Raises OSError, LockUnreadable."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_own_directory(directory, key)
 
 
 def _is_own_directory(path: Path) -> bool:
@@ -225,8 +258,10 @@ def is_copied(lock: DaemonLock, state_dir: Path) -> bool:
 
 
 def read_lock(state_dir: Path) -> DaemonLock | None:
-    """The lock file's content; None when there is none. Raises :class:`LockUnreadable`, and :class:`DirectoryCopied`
-    where it is that of another directory: a copy has the jobs of its original, which may have run since."""
+    """The lock file's content; None when there is none. Raises :class:`LockUnreadable`, also for a state directory that
+    others can write to, and :class:`DirectoryCopied` where it is that of another directory: a copy has the jobs of its
+    original, which may have run since."""
+    check_own_directory(state_dir)
     lock = read_lock_file(state_dir)
     try:
         if lock is None or not is_copied(lock, state_dir):
@@ -266,7 +301,10 @@ def _unreadable(path: Path, error: OSError) -> LockUnreadable:
     if isinstance(error, NotADirectoryError):
         return LockUnreadable(f"the state directory {directory} is not a directory", _NAME_YOURS, ExitCode.NO_INPUT)
     if isinstance(error, PermissionError):
-        owner = directory.stat().st_uid if directory.exists() else -1
+        try:
+            owner = directory.stat().st_uid
+        except OSError:
+            owner = -1
         whose = "" if owner in (-1, os.getuid()) else f": it belongs to user {owner}"
         message = f"the state directory {directory} is closed to you{whose}"
         return LockUnreadable(message, "chmod u+rwx it" if owner == os.getuid() else _NAME_YOURS, ExitCode.NOT_ALLOWED)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
+from ffdl_batch.domain.harmless_settings import HARMLESS
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
 from ffdl_batch.domain.notice import NoticeSettings
@@ -49,7 +50,8 @@ def builtin_frameworks() -> dict[str, FrameworkImages]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The merged configuration. Empty text means "not set".
+    """The merged configuration. Empty text means "not set". An ``ffdl.toml`` in the working directory may set those
+    that are marked as harmless.
 
     Paths are absolute. Times are seconds. `backend` "" means: slurm where `sbatch` is on the PATH, else local.
     `state_dir` holds the database, the lock and the daemon's log; `jobs_dir` the job directories and must be
@@ -69,13 +71,13 @@ class Settings:
 
     state_dir: str
     jobs_dir: str
-    backend: str = ""
+    backend: str = field(default="", metadata=HARMLESS)
     database_url: str = ""
     images_dirs: tuple[str, ...] = ()
-    check_images: bool = True
+    check_images: bool = field(default=True, metadata=HARMLESS)
     frameworks: Mapping[str, FrameworkImages] = field(default_factory=builtin_frameworks)
-    default_memory: str = "8GB"
-    default_cpus: float = 5.0
+    default_memory: str = field(default="8GB", metadata=HARMLESS)
+    default_cpus: float = field(default=5.0, metadata=HARMLESS)
     network_minimum: NetworkLevel = NetworkLevel.HOST
     watch_interval_s: float = 2.0
     doorbell_interval_s: float = 0.5
@@ -92,8 +94,8 @@ class Settings:
     host_dir: str = "ffdl-jobs"
     cache_dir: str = ""
     cache_bytes: int = 0
-    data_mount: Mounting = Mounting.AUTO
-    rates: Rates = field(default_factory=Rates)
+    data_mount: Mounting = field(default=Mounting.AUTO, metadata=HARMLESS)
+    rates: Rates = field(default_factory=Rates, metadata=HARMLESS)
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     nodes: NodeRules = field(default_factory=NodeRules)
     fault_policies: tuple[FaultPolicy, ...] = ()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,17 +14,20 @@ from pathlib import Path
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from ffdl_batch.attempt.reader import DamagedFile, read_whole
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.context import Here, in_thread
 from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.loops import StepThread
 from ffdl_batch.services.exposition import CONTENT_TYPE
 from ffdl_batch.services.figures import Figures
+from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import StoreError
 
 log = logging.getLogger(__name__)
 
 FILE_EVERY_S = 30.0
+_LARGEST_FILE = 16 * 1024 * 1024
 CONNECTION_S = 5.0
 """How long one who connects to the port may take; they are served one after the other."""
 ADDRESS = "127.0.0.1"
@@ -51,6 +53,7 @@ class Outlets:
     def __init__(self, settings: Settings, figures: Figures) -> None:
         self._figures = figures
         self._file = Path(settings.metrics_textfile) if settings.metrics_textfile else None
+        self._mark = f"# written by ffdl-submitd, state_dir {settings.state_dir!r}\n"
         self._port = settings.metrics_port
         self._writer = StepThread("figures", self._write, place=settings.metrics_textfile)
         self._server: HTTPServer | None = None
@@ -74,7 +77,7 @@ class Outlets:
         return int(self._server.server_port) if self._server is not None else 0
 
     def stop(self) -> None:
-        """End, and take the file away: what is in it would look like a daemon that runs."""
+        """End, and remove the file if this daemon wrote it: it would look like a daemon that runs."""
         self._writer.stop()
         if self._server is not None:
             self._server.shutdown()
@@ -83,19 +86,30 @@ class Outlets:
         if self._file is not None:
             self._writer.join(CONNECTION_S)
             with contextlib.suppress(OSError):
+                self._refuse_other_file(self._file)
                 self._file.unlink()
+
+    def _refuse_other_file(self, path: Path) -> None:
+        """Raise OSError if there is a file that no daemon of this state directory wrote: it may be of value."""
+        try:
+            is_own = read_whole(str(path), _LARGEST_FILE).endswith(self._mark.encode())
+        except FileNotFoundError:
+            return
+        except DamagedFile:
+            is_own = False
+        if not is_own:
+            raise FileExistsError(f"{path} was not written by this daemon; remove it or name another file")
 
     def _write(self) -> float:
         """By rename, as the collector wants it, readable for it. Raises StoreError."""
         assert self._file is not None
-        text, temporary = self._figures.text(), self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        text = self._figures.text()
         said = ""
         try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.chmod(0o644)
-            temporary.replace(self._file)
+            self._refuse_other_file(self._file)
+            write_whole(self._file, text + self._mark, mode=0o644)  # a comment of Prometheus' text format
         except OSError as error:
-            said = str(error)
+            said = f"{self._file}: {error.strerror}" if error.strerror else str(error)  # a temporary name differs
             if said != self._said:
                 log.warning("metrics_textfile cannot be written, and is tried again each %g s: %s", FILE_EVERY_S, said)
         self._said = said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
@@ -37,6 +38,23 @@ def unknown_setting(table: str, key: str, known: Collection[str]) -> InvalidRequ
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     cure = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
     return InvalidRequest(f"{table}: unknown key {key!r}; {cure}")
+
+
+def harmless_settings(name: str) -> Collection[str]:
+    """Return the keys of ``[backend.<name>]`` that an ``ffdl.toml`` in the working directory may set.
+
+    The module `settings` beside that of an adapter's factory has them as `HARMLESS_KEYS`
+    (:mod:`ffdl_batch.domain.harmless_settings`). An adapter without it has none, as has a name without an adapter.
+    """
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            try:
+                module = import_module(f"{point.module.rpartition('.')[0]}.settings")
+            except ImportError:
+                return ()
+            keys: Collection[str] = getattr(module, "HARMLESS_KEYS", ())
+            return keys
+    return ()
 
 
 def create_adapter(name: str, settings: Settings, context: AdapterContext, origins: Collection[str] = ()) -> Scheduler:

@@ -38,6 +38,7 @@ from ffdl_batch.config.locations import (
     check_directory,
     is_copied,
     judge_holder,
+    make_own_directory,
     name_directory,
     read_lock_file,
 )
@@ -140,10 +141,12 @@ def acquire(
     *,
     patience_s: float = PATIENCE_S,
 ) -> Hold:
-    """Hold the state directory, which must exist. Raises :class:`AlreadyServed` or :class:`HeldElsewhere`.
+    """Hold the state directory, which is made if it does not exist.
 
-    `record` describes this process. Its socket is announced later, when it listens.
+    `record` describes this process. Its socket is announced later, when it listens. Raises :class:`AlreadyServed`,
+    :class:`HeldElsewhere` and, for a directory that others can write to, LockUnreadable.
     """
+    make_own_directory(state_dir)
     record = replace(record, directory=name_directory(state_dir))
     allowed = take_over or TakeOver()
     deadline = time.monotonic() + patience_s

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffdl_batch.config import Settings
+from ffdl_batch.config.locations import check_own_directory, make_own_directory
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.ports.registry import AdapterContext
@@ -23,6 +24,7 @@ from ffdl_batch.services.store_check import StoreChecks
 from ffdl_batch.services.tree import Tree
 from ffdl_batch.services.trials import Desk
 from ffdl_batch.store import Store, open_store
+from ffdl_batch.store.existing import sqlite_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Platform:
 
 
 def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
-    """Directories made, database migrated and open, adapters not yet asked. Raises StoreError, OSError.
+    """Directories made, database migrated and open, adapters not yet asked. Raises StoreError, OSError, LockUnreadable.
 
     The caller holds the lock of the state directory: whoever had it before is dead, and leases that this daemon
     held in an earlier life end here, so that a restart goes on at once. `clock` is this host's.
@@ -78,7 +80,10 @@ def open_platform(settings: Settings, clock: Clock | None = None) -> Platform:
     uid = os.getuid()
     user = pwd.getpwuid(uid).pw_name
     root = Root(settings.jobs_dir)
-    Path(settings.state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_own_directory(Path(settings.state_dir))
+    check_own_directory(Path(settings.jobs_dir), "jobs_dir")
+    if (file := sqlite_file(settings.database)) is not None:
+        check_own_directory(file.parent, "database_url")
     store = open_store(
         settings.database,
         clock=SteadyClock(own),
@@ -111,6 +116,7 @@ def _look_at_tree(store: Store, root: Root) -> None:
 
 
 def _make_tree(root: Root) -> None:
-    """The directories of all jobs. Raises OSError."""
-    for directory in (root.path, root.doorbell, root.models, Path(root.path, "jobs")):
+    """The directories of all jobs. Raises OSError, LockUnreadable."""
+    make_own_directory(Path(root.path), "jobs_dir")
+    for directory in (root.doorbell, root.models, Path(root.path, "jobs")):
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -57,12 +57,14 @@ def claim() -> str:
 @pytest.fixture
 def plan(k8s: FakeCluster, tmp_path: Path, claim: str) -> Iterator[Plan]:
     """Plans a manifest with this text, `trial` with the API server's word."""
-    (tmp_path / "ffdl.toml").write_text(
+    config = tmp_path / "config.toml"
+    config.write_text(
         f'[backend.kubernetes]\nkubeconfig = "{k8s.kubeconfig}"\nnetwork_policies = "enforced"\n'
         f'request_timeout_s = 60\nclaim = "{claim}"\n'
         '[backend.kubernetes.profiles.big]\nnode_selector = {pool = "a100"}\n'
     )
-    settings = load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / "state")})
+    environ = {"HOME": str(tmp_path), "FFDL_CONFIG": str(config), "FFDL_STATE_DIR": str(tmp_path / "state")}
+    settings = load_settings(cwd=tmp_path, environ=environ)
     clock, root = SystemClock(), Root(settings.jobs_dir)
     Path(root.path).mkdir(parents=True)
     store = open_store(settings.database, network_fs=False, clock=clock)

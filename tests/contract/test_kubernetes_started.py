@@ -35,7 +35,8 @@ def ask(tmp_path: Path) -> Iterator[Ask]:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "train.py").touch()
     (tmp_path / "manifest.yml").write_text(MANIFEST)
-    (tmp_path / "ffdl.toml").write_text(IMAGES)
+    (tmp_path / ".config/ffdl").mkdir(parents=True)
+    (tmp_path / ".config/ffdl/config.toml").write_text(IMAGES)
 
     def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return preloaded.run(
@@ -55,7 +56,7 @@ def test_auto_started_daemon_uses_kubeconfig_of_calling_shell(tmp_path: Path, k8
     assert "kind: Job" in taken.stdout
     # Without one in the shell the daemon's is taken, as by a job of cron; and another one is told.
     assert ask(*plan).returncode == 0
-    (tmp_path / "ffdl.toml").write_text(f'backend = "kubernetes"\n{IMAGES}')
+    (tmp_path / "ffdl.toml").write_text('backend = "kubernetes"\n')
     other = ask("list", KUBECONFIG="other")
     assert other.returncode == 0
     assert "KUBECONFIG (environment)" in other.stderr and "until: ffdl daemon restart" in other.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.locate import locate_socket, locate_state_dir
-from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, read_lock
+from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, make_own_directory, read_lock
 
 UNUSABLE = ("/dev/null/none", "/no/such/directory", "relative", "")
 
@@ -98,6 +98,20 @@ def test_locate_socket_returns_own_path_per_state_directory(tmp_path: Path) -> N
     assert locate_socket({}, tmp=tmp_path).path not in places
     default = {"HOME": str(tmp_path), "FFDL_STATE_DIR": str(tmp_path / ".local/state/ffdl")}
     assert locate_socket(default, tmp=tmp_path).path == locate_socket({}, tmp=tmp_path).path
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o770, 0o702, 0o1777])
+def test_state_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """With an ACL, the group bits are its mask."""
+    state, link = tmp_path / "a state", tmp_path / "link"
+    make_own_directory(state)
+    link.symlink_to(state)
+    assert (state.stat().st_mode & 0o777, read_lock(link)) == (0o700, None)
+    state.chmod(mode)
+    for use in (read_lock, make_own_directory):
+        with pytest.raises(LockUnreadable, match=f"has mode {mode:04o}, which lets others write") as caught:
+            use(link)
+        assert (caught.value.cure, caught.value.exit_code) == (f"chmod go-w {link}", 77)
 
 
 def test_read_lock_explains_unusable_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

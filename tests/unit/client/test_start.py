@@ -25,6 +25,7 @@ from ffdl_batch.client.start import Dialling, daemon_environment
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
 from ffdl_batch.config.locations import Machine, name_directory, socket_place, this_machine
+from ffdl_batch.host.peers import Credentials
 from tests.unit.client.fake_daemon import FakeDaemon
 
 SERVER = """
@@ -315,7 +316,7 @@ def test_client_sends_nothing_to_socket_of_other_user(
     environ = {"XDG_RUNTIME_DIR": str(runtime)}
     socket_place(environ | {"FFDL_STATE_DIR": str(site.state_dir)}).path.symlink_to(daemon.path)
     uid = os.getuid()
-    monkeypatch.setattr("ffdl_batch.client.start._peer_uid", lambda _: uid + 1)
+    monkeypatch.setattr("ffdl_batch.client.start.read_credentials", lambda _: Credentials(1, uid + 1, 1))
     dialling = replace(site.dialling, environ=environ)
     with pytest.raises(DaemonUnreachable, match=rf"is of user {uid + 1}, not yours; it is given nothing"):
         health_version(dialling)
@@ -398,7 +399,7 @@ def test_client_rejects_invalid_configuration_while_daemon_runs(site: Site, tmp_
 def test_client_passes_directory_of_configuration_file_to_started_daemon(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "ffdl.toml").write_text("lease_s = 3\n")
+    (tmp_path / "ffdl.toml").write_text("default_cpus = 3\n")
     monkeypatch.chdir(tmp_path)
     argv = (sys.executable, "-c", "import sys; sys.exit(' '.join(sys.argv[1:]))")
     with pytest.raises(DaemonUnreachable, match=rf"its last words: --directory {tmp_path}"):

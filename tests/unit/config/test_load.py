@@ -14,12 +14,13 @@ from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
 
 def load(tmp_path: Path, text: str = "", *, user: str = "", **environ: str) -> Settings:
-    """The settings of a project's file with this text, of the user's file below $HOME, and of the environment."""
+    """The settings of a named file with this text, of the user's file below $HOME, and of the environment."""
     (tmp_path / "ffdl.toml").write_text(text)
     if user:
         (tmp_path / ".config/ffdl").mkdir(parents=True)
         (tmp_path / ".config/ffdl/config.toml").write_text(user)
-    return load_settings(cwd=tmp_path, environ={"HOME": str(tmp_path), **environ})
+    named = {"HOME": str(tmp_path), "FFDL_CONFIG": str(tmp_path / "ffdl.toml")}
+    return load_settings(cwd=tmp_path, environ={**named, **environ})
 
 
 def test_settings_place_default_paths_below_home_and_find_it_without_environment(tmp_path: Path) -> None:

@@ -32,3 +32,37 @@ def test_metrics_textfile_warns_once_if_it_cannot_be_written(
     assert [path.name for path in file.parent.iterdir()] == ["ffdl.prom"]
     outlets.stop()
     assert not file.exists()
+
+
+def test_metrics_textfile_of_killed_daemon_is_replaced_and_removed(desk: Desk, tmp_path: Path) -> None:
+    settings = replace(desk.platform.settings, metrics_textfile=str(tmp_path / "ffdl.prom"))
+    Outlets(settings, desk.context.figures)._write()
+    (tmp_path / "ffdl.prom").chmod(0o600)
+    later = Outlets(settings, desk.context.figures)
+    later._write()
+    assert (tmp_path / "ffdl.prom").stat().st_mode & 0o777 == 0o644
+    later.stop()
+    assert not (tmp_path / "ffdl.prom").exists()
+
+
+@pytest.mark.parametrize("other", ["file", "link", "daemon of another state_dir", "put there later"])
+def test_metrics_textfile_that_daemon_did_not_write_is_kept(
+    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    file, kept = tmp_path / "notes", tmp_path / "kept"
+    settings = replace(desk.platform.settings, metrics_textfile=str(file))
+    outlets = Outlets(settings, desk.context.figures)
+    kept.write_text("years of work")
+    if other == "put there later":
+        outlets._write()
+    if other == "daemon of another state_dir":
+        Outlets(replace(settings, state_dir="/another"), desk.context.figures)._write()
+    elif other == "link":
+        file.symlink_to(kept)
+    else:
+        file.write_text("years of work")
+    before = file.read_bytes()
+    outlets._write()
+    outlets.stop()
+    assert (file.read_bytes(), kept.read_text(), file.is_symlink()) == (before, "years of work", other == "link")
+    assert f"{file} was not written by this daemon" in caplog.text

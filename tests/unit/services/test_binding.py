@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import Settings, load_settings
+from ffdl_batch.config.locations import PlaceRefused
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.observation import EndCause, NativeId
@@ -49,6 +50,16 @@ def opened(settings: Settings) -> Platform:
     platform = open_platform(settings)
     platform.close()
     return platform
+
+
+@pytest.mark.parametrize("place", ["state", "tree", "database"])
+def test_open_platform_refuses_directory_that_others_can_write(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir()
+    (tmp_path / place).chmod(0o775)
+    settings = settings_of(tmp_path, f"sqlite:///{tmp_path}/database/ffdl.sqlite3")
+    with pytest.raises(PlaceRefused, match=f"{tmp_path}/{place} .* has mode 0775, which lets others write"):
+        open_platform(settings)
+    assert not list((tmp_path / place).iterdir())
 
 
 def test_open_platform_rejects_other_jobs_dir_while_a_job_is_live(first: Settings, other_tree: Settings) -> None:

@@ -37,6 +37,14 @@ def test_deliver_controller_writes_one_executable_zipapp_for_configured_python_a
     assert "execute an attempt" in ran.stdout
 
 
+def test_deliver_controller_imports_nothing_from_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zipfile.py").write_text("raise SystemExit('a file of another user was executed')")
+    monkeypatch.chdir(tmp_path)
+    assert Path(deliver_controller(str(tmp_path), "/opt/python3").controller[-1]).is_file()
+
+
 def test_controller_zipapp_imports_bytecode_of_building_interpreter(tmp_path: Path) -> None:
     path = deliver_controller(str(tmp_path), "/opt/python3").controller[-1]
     says = "import sys; sys.path.insert(0, sys.argv[1]); from ffdl_batch.controller import node; print(node.__file__)"
