@@ -117,11 +117,9 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
     from ffdl_batch.config.fingerprint import take_fingerprints
     from ffdl_batch.services.lock import acquire, own_record
 
-    state_dir = Path(settings.state_dir)
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     machine = this_machine()
     record = replace(own_record(machine), settings=take_fingerprints(settings, os.environ))
-    return acquire(state_dir, record, machine, take_over)
+    return acquire(Path(settings.state_dir), record, machine, take_over)
 
 
 def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
