@@ -27,7 +27,8 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
     """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error,
     else 66 if any cannot be read.
 
-    Resources, images and data are not compared with any site: `ffdl plan FILE MODEL` does that, and sends nothing.
+    A warning names each reference that a submission refuses without --allow-file or --allow-references. Resources,
+    images and data are not compared with any site: `ffdl plan FILE MODEL` does that, and sends nothing.
     """
     from ffdl_batch.client.dumps import leave_no_dump
     from ffdl_batch.client.manifest import read_source
