@@ -10,7 +10,6 @@ import json
 import os
 import select
 import socket
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from ffdl_batch.client.errors import ClientError, DaemonUnreachable, NotAllowed,
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import SCHEMA, Problem
+from ffdl_batch.host.peers import read_credentials
 
 REQUEST_TIMEOUT_S = 120.0
 """For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
@@ -230,8 +230,8 @@ def _is_readable(connected: socket.socket, patience_s: float) -> bool:
 
 
 def _name_daemon(connected: socket.socket) -> str:
-    """SO_PEERCRED (unix(7)): who listens, by the kernel's word. The other end of a relay's is this process."""
-    pid, _, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    """Name the process that listens. The other end of a relay's is this process."""
+    pid = read_credentials(connected).pid
     return f"the daemon (process {pid})" if pid not in (0, os.getpid()) else "the daemon"
 
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import select
-import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,6 +21,7 @@ from ffdl_batch.daemon.crowd import Crowd
 from ffdl_batch.daemon.replies import problem_reply, raw_problem_reply
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.views import Problem
+from ffdl_batch.host.peers import read_credentials
 from ffdl_batch.services.platform import Caller
 
 log = logging.getLogger(__name__)
@@ -32,8 +31,6 @@ MAX_HEAD_BYTES = 64 * 1024
 HEAD_S = 60.0
 """How long a connection may take for the head of a request, from its start or from the first byte after a reply."""
 _PEER = "ffdl.peer"
-_UCRED = struct.Struct("3i")
-"""struct ucred: pid, uid, gid (unix(7))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +40,6 @@ class Peer:
     pid: int
     uid: int
     abort: Callable[[], None]
-
-
-def read_uid_and_pid(connection: Any) -> tuple[int, int]:
-    """(uid, pid) of a connected Unix socket's other end."""
-    pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return uid, pid
 
 
 def with_peer(scope: Scope, peer: Peer) -> None:
@@ -82,7 +73,7 @@ class PeerProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
-        uid, pid = read_uid_and_pid(transport.get_extra_info("socket"))
+        pid, uid, _ = read_credentials(transport.get_extra_info("socket"))
         self.peer = Peer(pid, uid, transport.abort)
         of_user = sum(one.peer.uid == uid for one in self.connections if isinstance(one, PeerProtocol))
         refusal = self.crowd.refusal(len(self.connections), of_user, uid)

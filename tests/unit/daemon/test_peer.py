@@ -15,6 +15,7 @@ from uvicorn.server import ServerState
 from ffdl_batch.daemon import peer
 from ffdl_batch.daemon.crowd import Crowd
 from ffdl_batch.daemon.peer import MAX_HEAD_BYTES, PeerProtocol
+from ffdl_batch.host.peers import Credentials
 
 
 class Transport(asyncio.Transport):
@@ -57,7 +58,7 @@ async def application(_scope: Scope, receive: Receive, send: Send) -> None:
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[PeerProtocol, Transport]]:
     """Opens a connection of a user; call in an event loop."""
     uids: list[int] = []
-    monkeypatch.setattr(peer, "read_uid_and_pid", lambda _: (uids[-1], 1))
+    monkeypatch.setattr(peer, "read_credentials", lambda _: Credentials(1, uids[-1], 1))
     config = uvicorn.Config(application, http=PeerProtocol, lifespan="off", ws="none", log_config=None)
     state = ServerState()
 

@@ -1,0 +1,1 @@
+"""Asks this machine's kernel. Standard library; runs on Python 3.9."""

@@ -1,0 +1,23 @@
+"""Reads from the kernel which process is at the other end of a Unix socket."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import Any, NamedTuple
+
+_UCRED = struct.Struct("=iII")
+"""struct ucred (unix(7)): uid and gid are unsigned, and directories of sites use numbers of 2^31 and above."""
+
+
+class Credentials(NamedTuple):
+    """The process that connected or listened, as it was then."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def read_credentials(connection: Any) -> Credentials:
+    """Return the peer of a connected Unix socket, or of an object with its `getsockopt`. Raises OSError."""
+    return Credentials(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
