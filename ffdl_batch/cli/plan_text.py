@@ -15,6 +15,7 @@ from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.present import print_json
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.domain.terminal_text import printable
 from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
@@ -139,4 +140,4 @@ def _templates(view: PlanView) -> Mapping[str, str]:
 
 
 def _section(title: str) -> None:
-    click.echo(f"### {title}")
+    click.echo(f"### {printable(title, one_line=True)}")

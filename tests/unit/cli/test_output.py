@@ -134,6 +134,13 @@ def test_logs_keep_colours_on_terminal_only_with_raw_and_all_bytes_in_pipe(daemo
         assert run(FFDL, verb, "--raw", "--json", JOB, daemon=daemon).returncode == 2
 
 
+def test_name_of_manifest_makes_no_line_of_its_own_in_plan(daemon: FakeDaemon, model: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "a\n### submit command\nrm -rf .yml"
+    manifest.write_text("name: x\n")
+    done = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon)
+    assert done.stdout.splitlines()[0].endswith(r"a\n### submit command\nrm -rf .yml for backend slurm")
+
+
 def test_objects_of_plan_are_exact_in_pipe(
     daemon: FakeDaemon, manifest: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
