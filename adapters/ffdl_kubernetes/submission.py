@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole, size_of
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, MAX_TEXT_BYTES, DamagedFile, read_whole, size_of
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.domain.secrets import from_text, read_reference, to_text
@@ -28,8 +28,6 @@ OBJECTS = "objects.json"
 RELEASED = f"{ANNOTATIONS}/released"
 PRIVATE = ("environment.json", "secrets.json")
 """Files of the attempt's directory that pods get as a Secret."""
-MOST_BYTES = 64 * 1024**2
-"""Of a file that is sent to the cluster: etcd takes much less."""
 
 
 def send(
@@ -97,7 +95,7 @@ def read_objects(attempt: AttemptDir, name: str = OBJECTS) -> list[Plain]:
 def _read(path: Path) -> bytes:
     """Return the content of a file that is sent to the cluster. Raises InvalidRequest if it is damaged, OSError."""
     try:
-        return read_whole(str(path), MOST_BYTES)
+        return read_whole(str(path), MAX_TEXT_BYTES)
     except DamagedFile as error:
         raise InvalidRequest(str(error)) from None
 

@@ -17,6 +17,8 @@ MAX_CELL_BYTES = 1024 * 1024
 """The largest JSON file: the records and cells of an attempt have some kilobytes."""
 MAX_EVENT_BYTES = 8 * 1024**2
 """An event file has some kilobytes. Of a larger one the beginning is read."""
+MAX_TEXT_BYTES = 64 * 1024**2
+"""The largest other file that is read whole: environments, secrets, planned objects, output of commands."""
 SMALL_BYTES = 64 * 1024
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -137,17 +139,19 @@ def list_names(path: str, *, below: str) -> list[str]:
 
     Raises FileNotFoundError, DamagedFile if it is no directory, OSError.
     """
-    parent = _enter(below, path)
-    try:
-        directory = _open(path, os.path.basename(path), parent)
-    finally:
-        os.close(parent)
+    directory = open_directory(path, below=below)
     try:
         return sorted(os.listdir(directory))
-    except NotADirectoryError:
-        raise DamagedFile(path, f"it is {kind_of(os.fstat(directory).st_mode)}, not a directory") from None
     finally:
         os.close(directory)
+
+
+def open_directory(path: str, *, below: str) -> int:
+    """Return a descriptor of a directory in `below`; neither it nor one between the two may be a link.
+
+    Raises FileNotFoundError, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError.
+    """
+    return _enter(below, os.path.join(path, os.curdir))
 
 
 def kind_of(mode: int) -> str:

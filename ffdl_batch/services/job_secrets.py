@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.array import is_array_id
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job import Job, JobId
@@ -142,10 +143,12 @@ def own_secrets(root: Root, job: Job) -> dict[str, str]:
 def read_values(path: str) -> dict[str, str]:
     """The values in a job's, array's or attempt's file; none where there is none. Raises OSError."""
     try:
-        return from_text(Path(path).read_text(encoding="utf-8"))
+        return from_text(read_whole(path, MAX_TEXT_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except DamagedFile as error:
+        raise OSError(str(error)) from None
+    except (ValueError, RecursionError) as error:
         raise OSError(f"{path} is damaged: {error}") from None
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ffdl_batch.attempt.reader import NO_FILE, find_text, read_head, read_whole
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, find_text, read_head, read_whole
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir, Root
@@ -16,15 +16,13 @@ from ffdl_batch.services.control import write_control
 from ffdl_batch.services.job_secrets import place_secrets
 from ffdl_batch.services.whole_files import write_whole
 
-MOST_BYTES = 64 * 1024**2
-
 
 def exported_environment(root: Root, job: Job) -> dict[str, str]:
     """Variables that the submission exported; those of an array lie with the array."""
     element = job.spec.element
     directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
     try:
-        plain = json.loads(read_whole(directory.exported, MOST_BYTES))
+        plain = json.loads(read_whole(directory.exported, MAX_TEXT_BYTES))
     except FileNotFoundError:
         return {}
     return {str(k): str(v) for k, v in plain.items()}
@@ -150,7 +148,7 @@ def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
     """
     path = Path(attempt.submit_begun)
     try:
-        earlier = read_head(str(path), MOST_BYTES).decode("utf-8", "replace").splitlines(keepends=True)[1:]
+        earlier = read_head(str(path), MAX_TEXT_BYTES).decode("utf-8", "replace").splitlines(keepends=True)[1:]
     except NO_FILE:
         earlier = []
     write_whole(path, "".join([f"begun {by}\n", *earlier, task]), durable=True)

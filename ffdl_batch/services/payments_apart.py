@@ -7,8 +7,8 @@ that has failed too often is it given up, and the job ends with what has not bee
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ffdl_batch.attempt.writer import write_cell
 from ffdl_batch.domain.codec import to_plain
@@ -73,7 +73,7 @@ class PaymentApart:
         self.why = found.why
         if not found.ended:
             return None
-        if Path(self.attempt.paid).exists():
+        if os.path.lexists(self.attempt.paid):
             return 0
         if found.interrupted:
             return INTERRUPTED

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch import __version__
-from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, read_whole
+from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.whole_files import write_whole
@@ -148,11 +149,11 @@ class SiteFacts:
     def _recall(self) -> BackendFacts | None:
         """What was told to an earlier life of this release with these settings."""
         try:
-            cell = json.loads(self._file.read_text(encoding="utf-8"))
+            cell = json.loads(read_whole(str(self._file), MAX_TEXT_BYTES))
             if cell["format"] != FORMAT or cell["made_by"] != self._made_by:
                 return None
             facts = from_plain(BackendFacts, cell["facts"])
-        except (OSError, ValueError, KeyError, TypeError, CodecError):  # there is none, or none that can be used
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):  # there is none that can be used
             return None
         log.info("what %s is was told to an earlier daemon, in %s", self._name, self._file)
         return facts

@@ -6,15 +6,18 @@ import os
 import secrets
 from pathlib import Path
 
+from ffdl_batch.attempt.writer import put
+
 
 def write_whole(path: Path, text: str, *, mode: int = 0o600, durable: bool = False) -> None:
     """Write `text` under a temporary name and rename it into place; with `durable`, it survives a power cut.
 
+    A directory in the place of the file is renamed.
     Raises OSError and leaves nothing behind then.
     """
     data = text.encode("utf-8")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)  # the umask may have taken something away
@@ -22,7 +25,7 @@ def write_whole(path: Path, text: str, *, mode: int = 0o600, durable: bool = Fal
             if durable:
                 file.flush()
                 os.fsync(descriptor)
-        temporary.rename(path)
+        put(str(temporary), str(path))
     except OSError:
         temporary.unlink(missing_ok=True)
         raise

@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass, replace
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
-from ffdl_batch.attempt.reader import find_text, read_whole, size_of
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, find_text, read_whole, size_of
 from ffdl_batch.attempt.writer import open_own, write_cell, write_text
 from ffdl_batch.controller.machine.dumps import leave_no_dumps
 from ffdl_batch.controller.machine.signals import release_signals
@@ -27,8 +27,6 @@ from ffdl_batch.domain.placeholders import LaunchFileError, fill
 BEGUN = "begun\n"
 REPLY, COMPLAINT, LOCK = "reply", "complaint", "lock"
 SAID_CHARACTERS = 300
-MOST_BYTES = 64 * 1024**2
-"""Of a file of the template, or of what submitting commands complained of."""
 
 
 class Refused(Exception):
@@ -103,7 +101,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
         os.makedirs(directory, mode=0o700, exist_ok=True)
     planned: Optional[LaunchFile] = None
     for name, path in _template_files(succession.template):
-        text = read_whole(path, MOST_BYTES, below=succession.template).decode("utf-8")
+        text = read_whole(path, MAX_TEXT_BYTES, below=succession.template).decode("utf-8")
         if name == os.path.basename(attempt.secrets):
             leave_no_dumps()
         else:
@@ -181,7 +179,7 @@ def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: 
         os.close(out)
         os.close(err)
     if failed:
-        said = " ".join(find_text(complaint, MOST_BYTES)[before:].split())[-SAID_CHARACTERS:]
+        said = " ".join(find_text(complaint, MAX_TEXT_BYTES)[before:].split())[-SAID_CHARACTERS:]
         raise Refused(f"{argv[0]} {failed}: {said or 'it said nothing'}")
 
 

@@ -13,7 +13,7 @@ import json
 import shutil
 from typing import Dict, Mapping, Sequence, Tuple
 
-from ffdl_batch.attempt.reader import DamagedFile, read_whole
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.launch import EXPORTS_VARIABLE
 from ffdl_batch.domain.variables import RUNTIME_PREFIXES, why_refused
 
@@ -22,8 +22,6 @@ _ALTERED = frozenset(
     | {"APPEND_LD_LIBRARY_PATH", "PS1", "PROMPT_COMMAND", "PWD", "OLDPWD", "IFS", "OPTIND", "LANG", "SHLVL", "_"}
 )
 _SHOWN = 200
-MOST_BYTES = 64 * 1024**2
-"""More than any kernel passes to a program (execve(2)), and than a container runtime's file may have."""
 
 
 class EnvironmentRefused(ValueError):
@@ -45,7 +43,7 @@ def read_file(path: str) -> str:
     """Return the text of ``environment.json`` or ``secrets.json``, and "" if it is missing. Raises EnvironmentRefused
     if it is damaged, OSError."""
     try:
-        return read_whole(path, MOST_BYTES).decode("utf-8", "replace")
+        return read_whole(path, MAX_TEXT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
     except DamagedFile as error:
