@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.cli.connection import find_elsewhere, find_keys, open_client
 from ffdl_batch.cli.data import read_directory, report_done, resumable
 from ffdl_batch.cli.outcome import complain
@@ -123,13 +123,14 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
         yield Access(directory, {}), left.name, memory
         return
     sent = transfers_dir(os.environ) / memory / "sent"
-    shutil.rmtree(sent, ignore_errors=True)
+    remove_tree(str(sent))
     try:
         sent.mkdir(mode=0o700, parents=True)
         client.left.bring(left, sent, lambda size: meter.tell(Progress(0, 0, size, size, 0.0)))
         yield Access(replace(directory, container=str(sent)), {}), left.name, memory
     finally:
-        shutil.rmtree(sent, ignore_errors=True)
+        with suppress(OSError):
+            remove_tree(str(sent))
 
 
 def _is_seen(left: LeftView) -> bool:

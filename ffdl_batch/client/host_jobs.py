@@ -160,14 +160,17 @@ class HostJobs:
     def fetch(self, path: str, target: Path) -> int:
         """Copy the tree below `path`, and count its files. Links and what is no file stay there."""
         count = 0
-        for name, mode in self._entries(path):
-            if stat.S_ISDIR(mode):
-                count += self.fetch(f"{path}/{name}", target / name)
-            elif stat.S_ISREG(mode):
-                target.mkdir(parents=True, exist_ok=True)
-                with self._asked() as files:
-                    files.get(f"{path}/{name}", str(target / name))
-                count += 1
+        waiting = [(path, target)]
+        while waiting:
+            there, here = waiting.pop()
+            for name, mode in self._entries(there):
+                if stat.S_ISDIR(mode):
+                    waiting.append((f"{there}/{name}", here / name))
+                elif stat.S_ISREG(mode):
+                    here.mkdir(parents=True, exist_ok=True)
+                    with self._asked() as files:
+                        files.get(f"{there}/{name}", str(here / name))
+                    count += 1
         return count
 
     def _names(self, path: str) -> list[str]:

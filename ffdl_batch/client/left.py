@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import BinaryIO, cast
 from urllib.parse import quote
 
+from ffdl_batch.attempt.directories import Directories
+from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
 from ffdl_batch.client.job_paths import segment
 from ffdl_batch.client.wire import STREAM_SILENCE_S, Request, Wire
@@ -59,19 +62,19 @@ def _path(job_id: str, kind: str, attempt: int | None, rest: str = "") -> str:
 
 def _unpack(pieces: _Pieces, into: Path) -> int:
     count = 0
-    with tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive:
+    with tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive, Directories(str(into), 0o777) as tree:
         for entry in archive:
             content = archive.extractfile(entry) if entry.isreg() else None
             if content is None:
                 continue
             try:
-                place = into.joinpath(*parts_of(entry.name))
+                *above, name = parts_of(entry.name)
             except Skip:
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("wb") as writer:
+            descriptor = open_own(name, os.O_WRONLY | os.O_TRUNC, 0o666, dir_fd=tree.enter(tuple(above)))
+            with os.fdopen(descriptor, "wb") as writer:
                 shutil.copyfileobj(content, writer, 1 << 20)
-            archive.utime(entry, place)
+                os.utime(descriptor, (entry.mtime, entry.mtime))
             count += 1
     if not pieces.is_whole:
         raise ConnectionError("the end is missing")

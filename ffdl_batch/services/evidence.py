@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.directories import Directories, walk
 from ffdl_batch.attempt.reader import DamagedFile, list_names, read_head, read_object, read_whole
 from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, decode_final, is_time, merge
@@ -99,23 +100,28 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
                 began.append(path.lstat().st_mtime)
     if not began:
         return Checkpoint()
-    newest, name = max(_files(checkpoints), default=(0.0, ""))
+    newest, name = max(_files(checkpoints, os.path.dirname(attempt.path)), default=(0.0, ""))
     return Checkpoint(saved_at=newest, newest=name) if newest >= min(began) else Checkpoint()
 
 
-def _files(directory: str) -> Iterator[tuple[float, str]]:
-    """Time of change and name of each file below `directory`, up to MAX_CHECKPOINT_FILES."""
+def _files(directory: str, job_dir: str) -> Iterator[tuple[float, str]]:
+    """Yield time of change and name of each file in `directory`, up to MAX_CHECKPOINT_FILES."""
     count = 0
-    for folder, _, names in os.walk(directory, onerror=_raise_if_away):
-        for name in names:
-            path = Path(folder, name)
-            try:
-                yield path.lstat().st_mtime, str(path.relative_to(directory))
-            except OSError as error:
-                _raise_if_away(error)
-            count += 1
-            if count >= MAX_CHECKPOINT_FILES:
-                return
+    try:
+        tree = Directories(directory, below=job_dir)
+    except OSError as error:
+        _raise_if_away(error)
+        return
+    with tree:
+        for parts, _, entries in walk(tree, unread=lambda _, error: _raise_if_away(error)):
+            for entry in entries:
+                try:
+                    yield entry.stat(follow_symlinks=False).st_mtime, "/".join((*parts, entry.name))
+                except OSError as error:
+                    _raise_if_away(error)
+                count += 1
+                if count >= MAX_CHECKPOINT_FILES:
+                    return
 
 
 def _raise_if_away(error: OSError) -> None:

@@ -8,10 +8,12 @@ the jobs of years.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from ffdl_batch.attempt.directories import remove_tree
+from ffdl_batch.attempt.reader import NO_WAY
 from ffdl_batch.config.locations import LOCK_NAME
 from ffdl_batch.domain.events import Phase
 from ffdl_batch.services.platform import Platform
@@ -41,10 +43,8 @@ def sweep_half_written(platform: Platform) -> int:
     left = (path for place, names in _places(platform) for path in _half_written(place, names))
     old = [path for path in left if _age(path, now) > HALF_WRITTEN_AGE_S]
     for path in old:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)  # another daemon's janitor may be at it, too
-        else:
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # another daemon's janitor may be at it, too
+            remove_tree(str(path))
     return len(old)
 
 
@@ -74,8 +74,9 @@ def _places(platform: Platform) -> Iterator[tuple[Path, re.Pattern[str]]]:
 def _half_written(place: Path, names: re.Pattern[str]) -> Iterator[Path]:
     try:
         yield from (path for path in place.iterdir() if names.fullmatch(path.name))
-    except FileNotFoundError:
-        return
+    except OSError as error:
+        if error.errno not in NO_WAY:
+            raise
 
 
 def _age(path: Path, now: float) -> float:

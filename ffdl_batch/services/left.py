@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
+from ffdl_batch.attempt.directories import Directories, walk
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, Pod
@@ -21,7 +25,6 @@ from ffdl_batch.services.kept_by_pods import where_kept, where_stored
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.problems import wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
-from ffdl_batch.staging.tree import Gone, Tree
 
 CHUNK = 1 << 20
 
@@ -47,9 +50,12 @@ def find_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, a
     try:
         if found.name and not path.is_file():
             raise FileNotFoundError
-        return replace(found, inode=Path(found.directory).stat().st_ino)
+        with Directories(found.directory, below=platform.root.job(job.id).path) as tree:
+            return replace(found, inode=os.fstat(tree.enter(())).st_ino)
     except FileNotFoundError:
         raise wrong_state(f"{job.id} has no {kind} (any more): {path} is not there") from None
+    except NotADirectoryError as error:
+        raise wrong_state(f"{found.directory}: {error.strerror}", cure="a learner may have replaced it") from None
 
 
 def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) -> LeftView:
@@ -111,15 +117,15 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> Le
 
 def archive_left(left: LeftView) -> Iterator[bytes]:
     """The files as a tar, each with the size that it had when its turn came; links are left out. Raises OSError."""
-    with Tree(left.directory) as tree:
-        names = [left.name] if left.name else (name for name, _ in tree.files((), lambda _name, _why: None))
-        for name in names:
-            try:
-                file = tree.open_file(tuple(name.split("/")))
-            except Gone:
-                continue
-            with os.fdopen(file, "rb") as reader:
-                yield from _entry(name, reader)
+    with Directories(left.directory) as tree:
+        if left.inode and os.fstat(tree.enter(())).st_ino != left.inode:
+            raise OSError(errno.ESTALE, "another directory took its place", left.directory)
+        for parts, directory, entries in walk(tree):
+            for name in [left.name] if left.name else [entry.name for entry in entries]:
+                with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:
+                    yield from _entry("/".join((*parts, name)), reader)
+            if left.name:
+                break
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 

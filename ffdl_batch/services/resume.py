@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import DamagedFile, open_directory
 from ffdl_batch.domain.job import Change, Job, Overrides
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.network_level import ONLY_HOST
@@ -95,6 +97,13 @@ def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple
         message = f"the model archive of {job.id} is no longer in {directory.path} nor in {platform.root.models}"
         raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
                           f"{directory.checkpoints}")  # fmt: skip
+    try:
+        os.close(open_directory(directory.checkpoints, below=directory.path))
+    except FileNotFoundError:
+        pass
+    except DamagedFile as error:
+        cure = "move it away, and put the checkpoints into a directory of that name"
+        raise wrong_state(f"{directory.checkpoints}: {error.why}, and not the job's checkpoints", cure) from None
     own = own_secrets(platform.root, job)
     if missing := missing_secrets(platform.root, job.spec, own):
         raise bad_request(CODE, "; ".join(one.message for one in missing), cure=missing[0].cure or "")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from ffdl_batch.attempt.directories import Gone
 from ffdl_batch.domain.staging import FaultClass
 from ffdl_batch.staging.digests import count_of_parts, has_etag, new_digest, part_sizes
 from ffdl_batch.staging.faults import Changed, Fault, Mismatch, Passing, Skip, Stopped, at_store, of_local, shown
@@ -22,7 +23,7 @@ from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.opened import version_of
 from ffdl_batch.staging.sameness import has_time_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item
-from ffdl_batch.staging.tree import Gone, Tree, open_own
+from ffdl_batch.staging.tree import Tree, open_own
 from ffdl_batch.staging.verifying import Verifying
 from ffdl_batch.staging.work import Way
 

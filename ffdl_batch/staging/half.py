@@ -6,9 +6,9 @@ import os
 import threading
 from dataclasses import dataclass, field
 
+from ffdl_batch.attempt.directories import Parts
 from ffdl_batch.staging.digests import count_of_parts, digest_onto, is_md5, new_digest, ranges
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
-from ffdl_batch.staging.tree import Parts
 
 
 class RunningDigest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from ffdl_batch.attempt.directories import Gone, Parts
 from ffdl_batch.domain.staging import FaultClass
 from ffdl_batch.staging.digests import count_of_parts, digest_of, has_etag, is_md5
 from ffdl_batch.staging.faults import Fault, Skip, at_store, of_local, shown
@@ -12,7 +13,7 @@ from ffdl_batch.staging.journal import Planned, Settled
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.opened import version_of
 from ffdl_batch.staging.stores.store import Item
-from ffdl_batch.staging.tree import Gone, Parts, Tree
+from ffdl_batch.staging.tree import Tree
 from ffdl_batch.staging.work import Way
 
 NAMED = 3

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import BinaryIO, cast
 
+from ffdl_batch.attempt.directories import Gone
 from ffdl_batch.domain.staging import FaultClass
 from ffdl_batch.staging.bringing import CHANGES
 from ffdl_batch.staging.digests import count_of_parts, digest_of, is_md5, part_sizes, parts_etag, ranges, read_range
@@ -23,7 +24,7 @@ from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.names import key_of, parts_of
 from ffdl_batch.staging.opened import Opened, Slice, Written, version_of
 from ffdl_batch.staging.stores.store import Item, Sent, StoresInParts
-from ffdl_batch.staging.tree import Gone, Tree
+from ffdl_batch.staging.tree import Tree
 from ffdl_batch.staging.work import Way
 
 LEAST_PART_BYTES = 5 << 20

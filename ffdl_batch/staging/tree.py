@@ -8,10 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
+from ffdl_batch.attempt.directories import Directories, Gone, Parts, walk
 from ffdl_batch.staging.faults import Skip
 from ffdl_batch.staging.names import PART_NAME
 
@@ -20,12 +21,6 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 TRIES = 10
-
-Parts = tuple[str, ...]
-
-
-class Gone(Exception):
-    """There is no such directory or regular file, or not any more."""
 
 
 class Tree:
@@ -91,30 +86,24 @@ class Tree:
 
         Raises OSError where nobody hears of it, and what `unread` does; a directory that vanishes is passed over.
         """
-        waiting: list[Parts] = [()]
-        while waiting:
-            parts = waiting.pop()
-            try:
-                with self.directory((*above, *parts)) as here:
-                    found = _entries(here)
-            except Gone:
-                continue
-            except OSError as error:
-                if unread is None:
-                    raise
-                unread("/".join(parts) or ".", error)
-                continue
-            folders = []
-            for name, status in found:
-                path = "/".join((*parts, name))
-                if stat.S_ISDIR(status.st_mode):
-                    folders.append((*parts, name))
-                elif stat.S_ISREG(status.st_mode):
-                    if not PART_NAME.fullmatch(name):
+        try:
+            with self.directory(above) as top:
+                below = Directories(".", dir_fd=top)
+        except Gone:
+            return
+        except OSError as error:
+            if unread is None:
+                raise
+            unread(".", error)
+            return
+        with below:
+            for parts, _, entries in walk(below, unread=unread):
+                for name, status in _statuses(entries):
+                    path = "/".join((*parts, name))
+                    if not stat.S_ISREG(status.st_mode):
+                        left_out(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no file")
+                    elif not PART_NAME.fullmatch(name):
                         yield path, status
-                else:
-                    left_out(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no file")
-            waiting.extend(reversed(folders))
 
     def place(self, temporary: str, parts: Parts, directory: int) -> None:
         """Give a whole file its name. Raises Skip where a directory has it, and OSError."""
@@ -144,14 +133,10 @@ def open_own(name: str, directory: int) -> int:
     raise OSError(errno.ELOOP, "is no file of its own", name)
 
 
-def _entries(directory: int) -> list[tuple[str, os.stat_result]]:
-    found = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                found.append((entry.name, entry.stat(follow_symlinks=False)))
-    found.sort(key=lambda pair: pair[0])
-    return found
+def _statuses(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in entries:
+        with suppress(FileNotFoundError):
+            yield entry.name, entry.stat(follow_symlinks=False)
 
 
 def _enter(name: str, directory: int, make: bool) -> int:

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from ffdl_batch.controller.machine.directories import Directories, Gone, Parts
+from ffdl_batch.attempt.directories import Directories, Gone, Parts
 from ffdl_batch.domain.continuation import Checkpoint
 
 MAX_FILES = 100_000
@@ -35,27 +35,30 @@ class Inventory:
     whole: bool = True
 
 
-def take_inventory(directory: str, patience_s: float = PATIENCE_S, max_files: int = MAX_FILES) -> Inventory:
-    """Walk the directory; a missing one is empty. Links are no checkpoints and are not followed."""
+def take_inventory(
+    directory: str, patience_s: float = PATIENCE_S, max_files: int = MAX_FILES, *, below: str = ""
+) -> Inventory:
+    """Walk the directory; a missing one is empty. Links are no checkpoints and are not followed, nor is one that is in
+    the place of the directory, if that is in `below`."""
     end = time.monotonic() + patience_s
     found: Dict[str, Signature] = {}
     waiting: List[Parts] = [()]
     whole = True
     try:
-        tree = Directories(directory)
+        tree = Directories(directory, below=below)
     except (FileNotFoundError, NotADirectoryError):
         return Inventory()
     except OSError:
         return Inventory(whole=False)
     with tree:
         while waiting:
-            below = waiting.pop()
+            parts = waiting.pop()
             try:
-                with os.scandir(tree.enter(below)) as entries:
+                with os.scandir(tree.enter(parts)) as entries:
                     for entry in entries:
                         if len(found) >= max_files or time.monotonic() > end:
                             return Inventory(found, False)
-                        _note(entry, below, found, waiting)
+                        _note(entry, parts, found, waiting)
             except Gone:  # while we walked: nothing of it is a checkpoint
                 continue
             except OSError:  # what cannot be read is not known
@@ -77,11 +80,11 @@ def _note(entry: "os.DirEntry[str]", below: Parts, found: Dict[str, Signature], 
         found[os.path.join(*below, entry.name)] = (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def inventory_within(directory: str, patience_s: float) -> Inventory:
+def inventory_within(directory: str, patience_s: float, *, below: str = "") -> Inventory:
     """Like :func:`take_inventory`, but a file system that hangs holds nobody up: the inventory is empty then."""
     made: List[Inventory] = []
     thread = threading.Thread(
-        target=lambda: made.append(take_inventory(directory, patience_s)), name="inventory", daemon=True
+        target=lambda: made.append(take_inventory(directory, patience_s, below=below)), name="inventory", daemon=True
     )
     thread.start()
     thread.join(patience_s + 0.5)
@@ -97,10 +100,13 @@ def changed(before: Inventory, after: Inventory, since: float) -> List[str]:
 
 
 class CheckpointRecord:
-    """What the learners of one node did about checkpoints. `directory` "" = there is none to look at."""
+    """What the learners of one node did about checkpoints. `directory` "" = there is none to look at.
 
-    def __init__(self, directory: str) -> None:
-        self.directory = directory
+    `below`: the job's directory, in which learners can put a link in the place of `directory`.
+    """
+
+    def __init__(self, directory: str, below: str = "") -> None:
+        self.directory, self._below = directory, below
         self._start, self._start_at = Inventory(), time.time()
         self._asked, self._asked_at = Inventory(), 0.0
         self._request_at: Optional[float] = None
@@ -111,7 +117,7 @@ class CheckpointRecord:
         """Before the first learner starts; still without threads, for learners are forked."""
         self._start_at = time.time()
         if self.directory:
-            self._start = take_inventory(self.directory)
+            self._start = take_inventory(self.directory, below=self._below)
 
     def asked(self, now: float, patience_s: float = PATIENCE_S) -> None:
         """Just before the learners are asked; only the first time counts."""
@@ -119,7 +125,7 @@ class CheckpointRecord:
             return
         self._request_at, self._asked_at = now, time.time()
         if self.directory:
-            self._asked = inventory_within(self.directory, patience_s)
+            self._asked = inventory_within(self.directory, patience_s, below=self._below)
 
     def ended(self, now: float, *, by_itself: bool) -> None:
         """A learner has ended."""
@@ -131,7 +137,9 @@ class CheckpointRecord:
         asked = self._request_at is not None
         answered = asked and self._answered
         took_s = round(max(0.0, self._last_end - self._request_at), 3) if self._request_at is not None else None
-        end = inventory_within(self.directory, patience_s) if self.directory else Inventory()
+        end = Inventory()
+        if self.directory:
+            end = inventory_within(self.directory, patience_s, below=self._below)
         written = changed(self._start, end, self._start_at)
         newest = max(written, key=lambda path: (end.files[path][2], path), default="")
         return Checkpoint(

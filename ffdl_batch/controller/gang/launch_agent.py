@@ -18,11 +18,10 @@ absent for half a minute, a directory that is read is fresh (nfs(5), close-to-op
 from __future__ import annotations
 
 import os
-import shutil
 from typing import Iterable
 
+from ffdl_batch.attempt.directories import Directories, empty_directory
 from ffdl_batch.attempt.writer import write_text
-from ffdl_batch.controller.machine.directories import Directories
 
 NAME = ".launch-agent"
 MAIL = ".mail"
@@ -158,16 +157,6 @@ ask "$name" "$@"
 """
 
 
-def _clear(directory: int) -> None:
-    """Whatever its path has become, it is this directory whose contents go (proc(5), /proc/<pid>/fd)."""
-    with os.scandir(directory) as entries:
-        for left in list(entries):
-            if left.is_dir(follow_symlinks=False):
-                shutil.rmtree(f"/proc/self/fd/{directory}/{left.name}")
-            else:
-                os.unlink(left.name, dir_fd=directory)
-
-
 def install(state_dir: str, names: Iterable[str]) -> str:
     """The program and the learners' mailboxes, empty, below $JOB_STATE_DIR; the program's path. Raises OSError.
 
@@ -175,7 +164,7 @@ def install(state_dir: str, names: Iterable[str]) -> str:
     """
     with Directories(state_dir, 0o700) as tree:
         for name in names:
-            _clear(tree.enter((MAIL, name)))
+            empty_directory(".", dir_fd=tree.enter((MAIL, name)))  # whatever its path has become
     path = os.path.join(state_dir, NAME)
     write_text(path, PROGRAM)
     os.chmod(path, 0o700)

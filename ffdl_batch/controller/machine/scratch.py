@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import shutil
 
+from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.domain.launch import LaunchFile
 
 
@@ -25,4 +25,4 @@ def remove_scratch(path: str) -> None:
     """Of a controller of ours that does not live any more; another user's stays, and so does what cannot be removed."""
     with contextlib.suppress(OSError):
         if os.lstat(path).st_uid == os.geteuid():
-            shutil.rmtree(path)
+            remove_tree(path)

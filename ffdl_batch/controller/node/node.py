@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import shutil
 import signal
 import sys
 import time
 from functools import partial
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
+from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.attempt.writer import create_empty, make_private
 from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord
 from ffdl_batch.controller.checkpointing.requests import HALT, STORE_SHARE
@@ -136,7 +137,8 @@ class Node:
             self._meter.finish(0.0)
             self.watch.finish()
             self._data.mounting.finish()
-            shutil.rmtree(self.seats.scratch, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove_tree(self.seats.scratch)
 
     def _prepare(self) -> None:
         for directory in (self.attempt.state, self.attempt.model, self.attempt.data, self.attempt.results):
@@ -269,7 +271,7 @@ class Node:
         """Start the learners that have not ended yet, and see them to their end. `done`: the status of the others."""
         self.journal.append(EventKind.PHASE, phase=Phase.LEARNER.value, status="started")
         note(lambda: self.phases.begin(Phase.LEARNER))
-        record = CheckpointRecord(self.launch.checkpoints)
+        record = CheckpointRecord(self.launch.checkpoints, self.launch.job_dir)
         record.begin()
         supervisor = Supervisor(self.seats, self.siblings, self.watch, record, self._meter, self._data.mounting)
         working = at_work(self.launch, self.seats.learner_ids, done)

@@ -13,9 +13,9 @@ import re
 import time
 from typing import Any, Dict, List, Protocol, Tuple
 
+from ffdl_batch.attempt.directories import Directories, remove_name, status_of
 from ffdl_batch.attempt.reader import find_object, find_text
 from ffdl_batch.attempt.writer import open_own, write_cell, write_text
-from ffdl_batch.controller.machine.directories import Directories, remove_name, status_of
 from ffdl_batch.domain.log_names import TRAINING_LOG, learner_logs, log_files, marks
 
 MARK_S, MARK_BYTES = 0.05, 1024**2

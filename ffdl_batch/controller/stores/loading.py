@@ -25,7 +25,7 @@ def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
         unpack(launch.model_archive, attempt.model)
     if launch.carry and os.path.isdir(launch.carry):
         try:  # a copy, no link: the earlier attempt's files stay what they are
-            copy_tree(launch.carry, attempt.results, go_on=go_on)
+            copy_tree(launch.carry, attempt.results, own=launch.job_dir, go_on=go_on)
         except OSError as error:
             if is_passing(error, attempt.path):
                 raise

@@ -12,9 +12,9 @@ import sys
 from typing import Optional
 
 from ffdl_batch.attempt import reader
+from ffdl_batch.attempt.directories import Directories, Gone, remove_name, status_of
 from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.attempt.writer import NEW
-from ffdl_batch.controller.machine.directories import Directories, Gone, remove_name, status_of
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.metrics import EMETRICS_FILE

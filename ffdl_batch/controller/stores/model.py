@@ -7,9 +7,9 @@ import os
 import shutil
 
 from ffdl_batch.attempt.archive import ArchiveError, Member, ModelArchive
+from ffdl_batch.attempt.directories import Directories, remove_name
 from ffdl_batch.attempt.reader import DamagedFile, open_regular
 from ffdl_batch.attempt.writer import NEW
-from ffdl_batch.controller.machine.directories import Directories, remove_name
 
 
 class ModelRefused(Exception):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence, Tuple
 
+from ffdl_batch.attempt.directories import Directories
 from ffdl_batch.controller.learner.orphans import mark
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.entries import TURNS, Entries, Listener, cache_of, unlink_links
@@ -152,7 +153,7 @@ def send_while_running(
     if node_rank == 0 or launch.apart:
         _place_archive(launch)
         own += _shared(launch)
-    there = [one for one in own if os.path.isdir(one.local)]
+    there, _ = _present(launch, own)
     sight = sight_of([one.local for one in there], go_on)
     if sight != stored and there:
         task = replace(_task(launch, Direction.OUT, there, _state(launch, f"out-{node_rank}")), rest_s=REST_S)
@@ -170,12 +171,33 @@ def _send(
     go_on: Callable[[], None],
     late: bool,
 ) -> None:
-    there = [one for one in transfers if os.path.isdir(one.local)]
-    if not there:
-        return
-    place = "out-later" if node_rank is None else f"out-{node_rank}"
-    task = replace(_task(launch, Direction.OUT, there, _state(launch, place)), keep_newer=late)
-    run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, onto_errors(STORING)))
+    there, replaced = _present(launch, transfers)
+    if there:
+        place = "out-later" if node_rank is None else f"out-{node_rank}"
+        task = replace(_task(launch, Direction.OUT, there, _state(launch, place)), keep_newer=late)
+        run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, onto_errors(STORING)))
+    if replaced is not None:
+        raise replaced
+
+
+def _present(launch: LaunchFile, transfers: Sequence[Transfer]) -> Tuple[List[Transfer], Optional[OSError]]:
+    """Return the transfers whose directories exist, and the error of the first that a learner has replaced.
+
+    Raises OSError.
+    """
+    there: List[Transfer] = []
+    replaced: Optional[OSError] = None
+    for one in transfers:
+        try:
+            Directories(one.local, below=launch.job_dir).close()
+            there.append(one)
+        except FileNotFoundError:
+            continue
+        except NotADirectoryError as error:
+            replaced = replaced or error
+        except PermissionError:  # the staging program says what it cannot read
+            there.append(one)
+    return there, replaced
 
 
 def _beside(launch: LaunchFile, node_rank: Optional[int], tell: Callable[[Line], None]) -> Callable[[Line], None]:

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Dict, List
 
-from ffdl_batch.controller.machine.directories import make_below
+from ffdl_batch.attempt.directories import Directories, make_below
 from ffdl_batch.controller.stores.entries import unlink_links
 from ffdl_batch.controller.stores.mounting import clear_left
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -37,6 +37,8 @@ def make_places(launch: LaunchFile) -> None:
                 make_below(attempt.state, directory[len(attempt.state) :].split(os.sep)[1:])
             else:
                 os.makedirs(directory, exist_ok=True)
+                if directory in (attempt.results, attempt.logs, launch.checkpoints):
+                    Directories(directory, below=launch.job_dir).close()
         except OSError as error:
             # Outside of the job's own directory is the user's data store; inside only users and their learners put
             # something else in the place of a directory.

@@ -7,8 +7,8 @@ import sys
 from functools import partial
 from typing import Callable, List, Optional, Sequence
 
+from ffdl_batch.attempt.directories import Directories
 from ffdl_batch.attempt.writer import touch
-from ffdl_batch.controller.machine.directories import Directories
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.measured import show_metrics
 from ffdl_batch.controller.stores.model import copy_archive
@@ -43,7 +43,7 @@ def store_results(
     works: List[Callable[[], None]] = []
 
     def copy_results() -> None:
-        copy_tree(attempt.results, stores.results, link=True, keep_newer=late, go_on=go_on)
+        copy_tree(attempt.results, stores.results, link=True, keep_newer=late, own=launch.job_dir, go_on=go_on)
 
     if stores.results and not _same(stores.results, attempt.results):
         works.append(copy_results)
@@ -82,12 +82,13 @@ def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late:
     """Of one learner, into the directory that is the store."""
     attempt = AttemptDir(launch.attempt_dir)
     place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
+    bring = partial(copy_tree, link=True, own=launch.job_dir, go_on=go_on)
     for earlier in range(1, launch.attempt + (1 if late else 0)):
         source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
         if os.path.isdir(source):
-            copy_tree(source, launch.stores.logs, (*place, f"attempt-{earlier}"), link=True, go_on=go_on)
+            bring(source, launch.stores.logs, (*place, f"attempt-{earlier}"))
     if not late:
-        copy_tree(attempt.learner_logs(number), launch.stores.logs, place, link=True, go_on=go_on)
+        bring(attempt.learner_logs(number), launch.stores.logs, place)
     with Directories(launch.stores.logs, 0o777) as tree:
         try:
             touch(COPIED, dir_fd=tree.enter(place))

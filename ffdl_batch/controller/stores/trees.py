@@ -12,9 +12,7 @@ import stat
 from dataclasses import dataclass
 from typing import Callable, List
 
-from ffdl_batch.attempt.reader import NO_FILE, open_regular
-from ffdl_batch.attempt.writer import NEW
-from ffdl_batch.controller.machine.directories import (
+from ffdl_batch.attempt.directories import (
     Directories,
     Gone,
     Parts,
@@ -23,6 +21,8 @@ from ffdl_batch.controller.machine.directories import (
     status_of,
     walk,
 )
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.attempt.writer import NEW
 
 CHUNK_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".ffdl-tmp"
@@ -42,6 +42,7 @@ def copy_tree(
     *,
     link: bool = False,
     keep_newer: bool = False,
+    own: str = "",
     go_on: Callable[[], None] = _on,
 ) -> int:
     """Bring every file of `source` into `target`, or the directory `below` it; the number of files. Raises OSError.
@@ -51,15 +52,15 @@ def copy_tree(
     of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
     out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
     followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
-    `keep_newer`: a file in `target` that was written later stays. `go_on` is called
+    `own`: a source below this directory may be no link, as learners can put one there. `keep_newer`: a file in `target` that was written later stays. `go_on` is called
     before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
     """
     count = 0
     temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
-    with Directories(target, 0o777) as there, Directories(source) as here:
+    with Directories(target, 0o777) as there, Directories(source, below=own) as here:
         for parts, descriptor, entries in walk(here):
             place = (*below, *parts)
-            pair = _Pair(descriptor, there.enter(place), here.path(*parts), there.path(*place), temporary, link, go_on)
+            pair = _Pair(descriptor, there.enter(place), (source, *parts), (target, *place), temporary, link, go_on)
             for entry in entries:
                 go_on()
                 try:
@@ -79,21 +80,29 @@ def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     with tree:
-        for _, descriptor, entries in walk(tree, ignored=(errno.EACCES, errno.EPERM)):
+        for _, descriptor, entries in walk(tree, unread=_pass_over_forbidden):
             for entry in entries:
                 match = _HALF_COPIED.fullmatch(entry.name)
                 if match is not None and is_dead(match[1], int(match[2])):
                     remove_name(entry.name, descriptor)
 
 
+def _pass_over_forbidden(_: str, error: OSError) -> None:
+    if not isinstance(error, PermissionError):
+        raise error
+
+
 @dataclass(frozen=True)
 class _Pair:
-    """A directory on both sides: descriptors, and paths for messages. `temporary`: what a file is called at first."""
+    """A directory on both sides: descriptors, and the parts of the paths, which are joined for messages alone.
+
+    `temporary`: what a file is called at first.
+    """
 
     source: int
     target: int
-    source_path: str
-    target_path: str
+    source_path: Parts
+    target_path: Parts
     temporary: str
     link: bool
     go_on: Callable[[], None]
@@ -118,7 +127,7 @@ def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
     except OSError as error:
         if error.errno is None or os.path.isabs(os.fsdecode(error.filename or "")):
             raise
-        raise OSError(error.errno, error.strerror, os.path.join(pair.target_path, name)) from error
+        raise OSError(error.errno, error.strerror, os.path.join(*pair.target_path, name)) from error
     return True
 
 
@@ -161,7 +170,7 @@ def _copy_file(name: str, pair: _Pair) -> None:
     except NO_FILE as error:
         raise Gone(name) from error
     except OSError as error:
-        error.filename = os.path.join(pair.source_path, name)
+        error.filename = os.path.join(*pair.source_path, name)
         raise
     with reader, os.fdopen(os.open(pair.temporary, NEW, 0o600, dir_fd=pair.target), "wb", buffering=0) as writer:
         data = reader.read(CHUNK_BYTES)

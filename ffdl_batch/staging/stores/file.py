@@ -7,12 +7,13 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ffdl_batch.attempt.directories import Gone
 from ffdl_batch.domain.staging import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
 from ffdl_batch.staging.half_made import half_made
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
-from ffdl_batch.staging.tree import Gone, Tree
+from ffdl_batch.staging.tree import Tree
 
 PAGE = 1000
 

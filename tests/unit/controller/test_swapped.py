@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ffdl_batch.attempt import writer as files
+from ffdl_batch.attempt.directories import KEPT, empty_directory, make_below, status_of
 from ffdl_batch.controller.checkpointing.checkpoints import Inventory, take_inventory
 from ffdl_batch.controller.gang.launch_agent import MAIL, install
-from ffdl_batch.controller.machine.directories import KEPT, make_below, status_of
 from ffdl_batch.controller.stores.model import unpack
-from ffdl_batch.controller.stores.storing import store_logs
+from ffdl_batch.controller.stores.moving import send_results
+from ffdl_batch.controller.stores.places import DirectoryRefused, make_places
+from ffdl_batch.controller.stores.storing import store_logs, store_results
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import Stores
+from ffdl_batch.domain.placeholders import literal
+from ffdl_batch.domain.staging import StageTask, StoreAddress, StoreKind, Transfer
 from tests.unit.controller.rig import launch_file, plant_link, plant_pipe, plant_socket
 
+BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b")
 SECRET = "what the user has outside\n"
 both_ways = pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
 
@@ -232,7 +237,7 @@ def replace_new_directories(monkeypatch: pytest.MonkeyPatch, times: int, outside
             os.rmdir(name, dir_fd=dir_fd)
             os.symlink(outside, name, dir_fd=dir_fd)
 
-    monkeypatch.setattr("ffdl_batch.controller.machine.directories.make_directory", plant)
+    monkeypatch.setattr("ffdl_batch.attempt.directories.make_directory", plant)
 
 
 def test_make_below_makes_directory_again_if_link_replaced_it(
@@ -314,16 +319,16 @@ def test_launch_agent_install_removes_nothing_through_replaced_mailbox(
     for root in (state / MAIL, outside):
         (root / "learner-0" / "sub").mkdir(parents=True)
         (root / "learner-0" / "sub" / "file").write_text(SECRET)
-    real, removed = shutil.rmtree, []
+    emptied = []
 
-    def rmtree(path: Any) -> None:
-        removed.append(path)
+    def empty(path: str, *, dir_fd: int) -> None:
+        emptied.append(path)
         swap(state / MAIL, outside)
-        real(path)
+        empty_directory(path, dir_fd=dir_fd)
 
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    monkeypatch.setattr("ffdl_batch.controller.gang.launch_agent.empty_directory", empty)
     install(str(state), ["learner-0"])
-    assert len(removed) == 1
+    assert len(emptied) == 1
     assert (outside / "learner-0" / "sub" / "file").read_text() == SECRET
     assert list((state / f"{MAIL}-moved" / "learner-0").iterdir()) == []
 
@@ -346,3 +351,39 @@ def test_inventory_excludes_files_behind_replaced_directory(
     monkeypatch.setattr("ffdl_batch.controller.checkpointing.checkpoints.time.monotonic", monotonic)
     assert take_inventory(str(place)) == Inventory()
     assert set(take_inventory(str(place)).files) == {"sub-moved/mine"}
+
+
+# -------------------------------------------------------------------------------- directories of the job itself
+
+
+@pytest.mark.parametrize("plant", [plant_link, plant_pipe])
+def test_directories_of_job_are_not_followed_if_learner_replaced_them(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path, Path], None]
+) -> None:
+    """Results, checkpoints and logs: what another directory has is neither stored nor taken for a checkpoint."""
+    job, store = tmp_path / "jobs" / "training-abc", tmp_path / "store"
+    attempt = AttemptDir(str(job / "attempt-1"))
+    checkpoints = job / "checkpoints"
+    launch = replace(
+        launch_file(attempt.path, job_dir=str(job), stores=Stores(str(store), str(store), "")),
+        checkpoints=str(checkpoints),
+        uploads=tuple(Transfer(BUCKET, "p", literal(place)) for place in (str(checkpoints), str(job / "kept"))),
+    )
+    (job / "kept").mkdir(parents=True)
+    for place in (checkpoints, Path(attempt.results), Path(attempt.learner_logs(1))):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        plant(place, outside)
+    sent: list[StageTask] = []
+    monkeypatch.setattr("ffdl_batch.controller.stores.moving.run_staging", lambda _, task, *more: sent.append(task))
+    with pytest.raises(NotADirectoryError, match="'results' is a "):
+        store_results(launch)
+    with pytest.raises(NotADirectoryError, match="'checkpoints' is a "):
+        send_results(launch, 0, lambda: None)
+    assert [[one.local for one in task.transfers] for task in sent] == [[str(job / "kept")]] * 2
+    with pytest.raises(NotADirectoryError, match="'learner-1' is a "):
+        store_logs(launch, [1])
+    assert take_inventory(str(checkpoints), below=str(job)) == Inventory()
+    assert SECRET not in everything_in(store)
+    with pytest.raises(DirectoryRefused, match=r"'results' is a |File exists") as refused:
+        make_places(launch)
+    assert refused.value.code == "C103"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.directories import KEPT, Directories, status_of
+from ffdl_batch.attempt.directories import KEPT, Directories, status_of
 from ffdl_batch.controller.stores import sight
 from ffdl_batch.controller.stores.sight import sight_of
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied

@@ -6,7 +6,6 @@ import contextlib
 import errno
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -15,9 +17,10 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch import Pod, Stores, decode, encode
 from ffdl_batch.domain.placeholders import literal
 from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
-from ffdl_batch.domain.views import LeftView
+from ffdl_batch.domain.views import LeftView, Resume
 from ffdl_batch.services.left import LeftKind, archive_left, find_left
 from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.resume import resume_job
 from tests.unit.services.conftest import Site
 
 BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b", credentials={"user_name": "k", "password": "s"})
@@ -196,3 +199,66 @@ def test_archive_left_contains_regular_files_only(tmp_path: Path) -> None:
     one = b"".join(archive_left(LeftView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
     with tarfile.open(fileobj=io.BytesIO(one)) as archive:
         assert archive.getnames() == ["block"]
+
+
+def put_link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside)
+
+
+def put_pipe(path: Path, outside: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_file(path: Path, outside: Path) -> None:
+    path.write_text("x")
+
+
+def put_dangling_link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside / "nothing")
+
+
+PUT = pytest.mark.parametrize(
+    ("put", "words"),
+    [
+        (put_link, "is a symbolic link"),
+        (put_dangling_link, "is a symbolic link"),
+        (put_pipe, "is a named pipe"),
+        (put_file, "is a regular file"),
+    ],
+)
+
+
+@PUT
+@pytest.mark.parametrize("kind", ["checkpoint", "results", "logs"])
+def test_find_left_refuses_directory_that_a_learner_replaced(
+    site: Site, job: Job, tmp_path: Path, put: Callable[[Path, Path], None], words: str, kind: str
+) -> None:
+    goes_to(site, job, JobState.PROCESSING)
+    place = Path(find(site, job, kind).directory)
+    place.rename(f"{place}-moved")
+    put(place, tmp_path)
+    with pytest.raises(Refused, match=f"{place}: '{place.name}' {words}"):
+        find(site, job, kind)
+
+
+def test_archive_left_refuses_directory_that_was_replaced_after_it_was_found(
+    site: Site, job: Job, tmp_path: Path
+) -> None:
+    goes_to(site, job, JobState.PROCESSING)
+    left = find(site, job, "checkpoint")
+    Path(left.directory).rename(tmp_path / "moved")
+    Path(left.directory).symlink_to(Path(site.platform.root.path))
+    with pytest.raises(OSError, match="another directory took its place"):
+        list(archive_left(left))
+
+
+@PUT
+def test_resume_refuses_replaced_checkpoint_directory(
+    site: Site, job: Job, tmp_path: Path, put: Callable[[Path, Path], None], words: str
+) -> None:
+    goes_to(site, job, JobState.PROCESSING, JobState.FAILED)
+    place = Path(site.platform.root.job(job.id).checkpoints)
+    place.rmdir()
+    put(place, tmp_path)
+    with pytest.raises(Refused, match=words):
+        resume_job(site.platform, site.caller, job.id, Resume())

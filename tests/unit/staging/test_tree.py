@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.directories import Gone
 from ffdl_batch.staging.faults import Skip
-from ffdl_batch.staging.tree import Gone, Tree, open_own
+from ffdl_batch.staging.tree import Tree, open_own
 
 
 def test_tree_replaces_link_or_file_that_blocks_directory(tmp_path: Path) -> None:

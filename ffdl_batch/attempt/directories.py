@@ -1,0 +1,262 @@
+"""Directories in which learners write, entered one by one: what is swapped for a link meanwhile leads nowhere.
+
+A path is looked up anew by each call that has it, and a learner that still lives, here or on another node, may put a
+link in the place of a directory between two of them. A descriptor stays at the directory that was opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Callable, Iterable, Iterator, List, Optional, Tuple, Type
+
+from ffdl_batch.attempt.reader import DamagedFile, open_directory
+from ffdl_batch.attempt.writer import TRIES, make_directory
+
+KEPT = 16
+"""Levels whose descriptors stay open. What is deeper is entered anew from the last of them."""
+_OPENED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+Parts = Tuple[str, ...]
+
+
+class Gone(Exception):
+    """What was there a moment ago is not there any more, or is something else."""
+
+
+class Directories:
+    """The directory `root` and those below it. `root` itself may be reached through links, nothing below it is.
+
+    If `root` is in the directory `below`, neither it nor a directory between the two may be a link: learners can replace
+    directories of their job.
+
+    With `mode` what is missing is made, in the place of links, pipes and sockets; without, it is :class:`Gone`.
+    """
+
+    def __init__(self, root: str, mode: Optional[int] = None, *, below: str = "", dir_fd: Optional[int] = None) -> None:
+        """`root` is relative to the directory `dir_fd`, if there is one. Raises OSError."""
+        self.root, self._mode = root, mode
+        if mode is not None:
+            os.makedirs(root, exist_ok=True)
+        self._kept = [_open_root(root, below, dir_fd)]
+        self._deep: List[Tuple[int, int]] = []
+        """Device and inode of each directory on the way that is below the kept ones."""
+        self._at: Parts = ()
+        self._here = self._kept[0]
+
+    def __enter__(self) -> Directories:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self._leave(0)
+        os.close(self._kept.pop())
+
+    def enter(self, parts: Parts) -> int:
+        """The descriptor of the directory, which stays open until the next call. Raises OSError, Gone."""
+        shared = self._at
+        while parts[: len(shared)] != shared:
+            shared = shared[:-1]
+        if len(shared) < len(self._at):
+            self._leave(len(shared))
+        for name in parts[len(self._at) :]:
+            self._descend(name)
+        return self._here
+
+    def path(self, *parts: str) -> str:
+        """For messages."""
+        return os.path.join(self.root, *parts)
+
+    def _descend(self, name: str) -> None:
+        try:
+            below = self._open(name)
+        except OSError as error:
+            error.filename = self.path(*self._at, name)
+            raise
+        if len(self._at) < KEPT:
+            self._kept.append(below)
+        else:
+            self._deep.append(_identity(below))
+            if self._here != self._kept[-1]:
+                os.close(self._here)
+        self._here = below
+        self._at = (*self._at, name)
+
+    def _open(self, name: str) -> int:
+        for _ in range(TRIES + 1):
+            try:
+                return os.open(name, _OPENED, dir_fd=self._here)
+            except OSError as error:
+                if error.errno not in _SWAPPED:
+                    raise
+                if self._mode is None:
+                    raise Gone(name) from error
+            make_directory(name, self._mode, dir_fd=self._here)
+        raise OSError(errno.ELOOP, "is no directory", name)
+
+    def _leave(self, depth: int) -> None:
+        """Go up to a directory that is at most `depth` below the root, and open."""
+        while len(self._at) > depth >= KEPT:
+            if not self._go_up():
+                break
+        if len(self._at) == depth:
+            return
+        if self._here != self._kept[-1]:
+            os.close(self._here)
+        while len(self._kept) > depth + 1:
+            os.close(self._kept.pop())
+        self._deep.clear()
+        self._here = self._kept[-1]
+        self._at = self._at[: len(self._kept) - 1]
+
+    def _go_up(self) -> bool:
+        """Whether the directory above a deep one is still the one that we came from: it may have been moved."""
+        if len(self._deep) < 2:
+            return False
+        try:
+            above = os.open("..", _OPENED, dir_fd=self._here)
+        except OSError:
+            return False
+        if _identity(above) != self._deep[-2]:
+            os.close(above)
+            return False
+        os.close(self._here)
+        self._deep.pop()
+        self._here, self._at = above, self._at[:-1]
+        return True
+
+
+def is_in(path: str, directory: str) -> bool:
+    """Whether the path is below the directory, by its name."""
+    return bool(directory) and path.startswith(directory + os.sep)
+
+
+def _open_root(root: str, below: str, dir_fd: Optional[int]) -> int:
+    if not is_in(root, below):
+        return os.open(root, _OPENED & ~os.O_NOFOLLOW, dir_fd=dir_fd)
+    try:
+        return open_directory(root, below=below)
+    except DamagedFile as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{error.why}, and not the directory of the job", root) from error
+
+
+def _identity(descriptor: int) -> Tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def make_below(base: str, names: Iterable[str]) -> str:
+    """Real directories, one in the other, below `base`; the path of the last. Raises OSError."""
+    parts = tuple(names)
+    with Directories(base, 0o777) as tree:
+        tree.enter(parts)
+    return tree.path(*parts)
+
+
+def walk(
+    tree: Directories,
+    *,
+    unread: Optional[Callable[[str, OSError], None]] = None,
+    after: Optional[Callable[[Parts], None]] = None,
+) -> Iterator[Tuple[Parts, int, List["os.DirEntry[str]"]]]:
+    """Yield each directory with its descriptor and what it has but directories, in the order of names; parents first.
+
+    Time and memory grow with the number of entries and with the depth, which nothing limits. Not to be mixed with other
+    use of `tree`. Directories that vanish are left out. `unread` gets the path, relative to the root, and the error of
+    one that cannot be read, and may raise; without it OSError is raised. `after` gets each directory when all below it
+    have been yielded.
+    """
+    parts: Parts = ()
+    waiting: List[List[str]] = []
+    """For each directory on the way down, those in it that have not been visited, in reverse order."""
+    while True:
+        folders: List[str] = []
+        try:
+            descriptor = tree.enter(parts)
+            with os.scandir(descriptor) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except Gone:
+            pass
+        except OSError as error:
+            error.filename = tree.path(*parts)
+            if unread is None:
+                raise
+            unread("/".join(parts) or ".", error)
+        else:
+            folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+            named = set(folders)
+            yield parts, descriptor, [entry for entry in entries if entry.name not in named]
+        waiting.append(folders[::-1])
+        while not waiting[-1]:
+            if after is not None:
+                after(parts)
+            waiting.pop()
+            if not waiting:
+                return
+            parts = parts[:-1]
+        parts = (*parts, waiting[-1].pop())
+
+
+def empty_directory(path: str, *, dir_fd: Optional[int] = None) -> None:
+    """Remove everything in a directory, links not followed. Raises the first OSError, when all else is removed."""
+    errors: List[OSError] = []
+
+    def attempt(remove: Callable[..., None], name: str, directory: int) -> None:
+        try:
+            remove(name, dir_fd=directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            errors.append(error)
+
+    with Directories(path, dir_fd=dir_fd) as tree:
+
+        def leave(parts: Parts) -> None:
+            with contextlib.suppress(Gone):
+                if parts:
+                    attempt(os.rmdir, parts[-1], tree.enter(parts[:-1]))
+
+        for _, descriptor, entries in walk(tree, unread=lambda _, error: errors.append(error), after=leave):
+            for entry in entries:
+                attempt(os.unlink, entry.name, descriptor)
+    if errors:
+        raise errors[0]
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and everything in it, or a file or link, if there is one. Raises OSError.
+
+    :func:`shutil.rmtree` raises RecursionError for a tree that is as deep as a learner can make it.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):  # EPERM: unlink(2) of a directory according to POSIX
+        empty_directory(path)
+        os.rmdir(path)
+
+
+def status_of(name: str, directory: int) -> Optional[os.stat_result]:
+    """Of what has this name in the directory, links not followed; None where nothing has. Raises OSError."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def remove_name(name: str, directory: int) -> None:
+    """Remove a file or link, where there is one. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
+
+
+def is_file(found: Optional[os.stat_result]) -> bool:
+    """Whether there is a regular file."""
+    return found is not None and stat.S_ISREG(found.st_mode)
