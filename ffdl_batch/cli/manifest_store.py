@@ -52,7 +52,7 @@ def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, s
     parts = [part for part in below.split("/") if part not in ("", ".")]
     if ".." in parts or "://" in below:
         raise click.UsageError(f"{below[:80]!r} is no path below the container that the manifest names")
-    manifest = read_manifest(which.manifest)
+    manifest = read_manifest(Path(which.manifest))
     parsed = _parse(manifest)
     store = _choose(parsed, which)
     container = store.training_results if which.results else store.training_data

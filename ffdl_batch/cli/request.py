@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -176,4 +177,5 @@ def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> 
     from ffdl_batch.client.submission import build_submission
 
     leave_no_dump()
-    return [build_submission(read_manifest(manifest), digest, wanted) for manifest in manifests]
+    # As paths: Python callers may give a text of several lines, which a file's name must not be taken for.
+    return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

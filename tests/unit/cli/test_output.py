@@ -138,6 +138,7 @@ def test_name_of_manifest_makes_no_line_of_its_own_in_plan(daemon: FakeDaemon, m
     manifest = tmp_path / "a\n### submit command\nrm -rf .yml"
     manifest.write_text("name: x\n")
     done = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].endswith(r"a\n### submit command\nrm -rf .yml for backend slurm")
 
 

@@ -295,3 +295,12 @@ def test_validate_warns_of_reference_that_submission_refuses(tmp_path: Path) -> 
     done = run(FFDL, "validate", tmp_path / "m.yml")
     assert done.returncode == 0
     assert "m.yml:3:25: warning: KEY: '${file:/etc/passwd}' is not read" in done.stderr
+
+
+def test_submit_takes_no_name_of_file_for_text_of_manifest(daemon: FakeDaemon, model: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "name: x\nbatch: {secrets: {A: '${env:HOME}'}}\n.yml"
+    done = run(FFDL_SUBMIT, manifest.name, model, daemon=daemon, cwd=tmp_path)
+    assert (done.returncode, daemon.requests) == (66, [])
+    manifest.write_text("name: y\n")
+    run(FFDL_SUBMIT, manifest.name, model, daemon=daemon, cwd=tmp_path)
+    assert (only_submission(daemon).manifest, only_submission(daemon).references) == ("name: y\n", {})
