@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -27,6 +26,7 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import find_object, find_text
 from ffdl_batch.domain.array import parse_chunk_name, read_marks
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir, Root
@@ -131,6 +131,7 @@ class SlurmScheduler(Outlooks):
             controller=delivery.controller,
             staging=delivery.staging,
             max_array_size=site.config.max_array_size,
+            lacks=site.lacks,
         )
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
@@ -141,6 +142,7 @@ class SlurmScheduler(Outlooks):
     def _tell_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""
         doubts = frozenset(doubt_times(self._settings, site.config.slurmd_timeout_s, site.config.kill_wait_s))
+        doubts |= frozenset(site.lacks)
         for text in sorted(doubts - self._doubts):
             log.warning("%s", text)
         self._doubts = doubts
@@ -340,19 +342,16 @@ class _Wanted:
 def _claimant(attempt: AttemptDir) -> set[NativeId]:
     """Who executes the attempt, by its claim."""
     try:
-        owner = json.loads(_read(Path(attempt.claim_owner)))
-    except ValueError:
-        return set()
-    native = owner.get("native_id") if isinstance(owner, dict) else None
+        native = find_object(attempt.claim_owner).get("native_id")
+    except OSError as error:
+        raise NotNow(f"{attempt.claim_owner} cannot be read: {error}") from error
     return {NativeId.parse(native)} if isinstance(native, str) and native else set()
 
 
 def _read(path: Path) -> str:
-    """The text of a file of an attempt, "" where there is none. Raises NotNow."""
+    """Return the text of a file of an attempt, and "" if it is missing or damaged. Raises NotNow."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
+        return find_text(str(path))
     except OSError as error:
         raise NotNow(f"{path} cannot be read: {error}") from error
 

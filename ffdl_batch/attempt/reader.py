@@ -151,7 +151,7 @@ def open_directory(path: str, *, below: str) -> int:
 
     Raises FileNotFoundError, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError.
     """
-    return _enter(below, os.path.join(path, os.curdir))
+    return _enter(below, path + os.sep)
 
 
 def kind_of(mode: int) -> str:
@@ -160,7 +160,8 @@ def kind_of(mode: int) -> str:
 
 
 def _enter(below: str, path: str) -> int:
-    """Open the directory that `path` is in, each directory between by itself: none of them may be a link."""
+    """Open the directory that `path` is in (itself, if it ends with a slash), each directory between by itself: none of
+    them may be a link."""
     if not path.startswith(below + os.sep):
         raise ValueError(f"{path} is not in {below}")
     directory = os.open(below, _DIRECTORY & ~os.O_NOFOLLOW)
@@ -169,7 +170,7 @@ def _enter(below: str, path: str) -> int:
             try:
                 inner = os.open(name, _DIRECTORY, dir_fd=directory)
             except OSError as error:
-                raise _explained(error, path, name, directory) from None
+                raise _explained(error, path.rstrip(os.sep), name, directory) from None
             os.close(directory)
             directory = inner
     except BaseException:

@@ -58,17 +58,21 @@ def test_watcher_ends_attempts_with_damaged_files_and_completes_healthy_job(site
 
 
 @pytest.mark.parametrize(
-    ("kind", "what"),
-    [("final record", "regular file"), ("events of a node", "regular file"), ("all events", "directory")],
+    ("kind", "why"),
+    [
+        ("final record", "it is a named pipe, not a regular file"),
+        ("events of a node", "it is a named pipe, not a regular file"),
+        ("all events", "'events' is a named pipe"),
+    ],
 )
-def test_watcher_warns_once_about_damaged_file(site: Site, kind: str, what: str) -> None:
+def test_watcher_warns_once_about_damaged_file(site: Site, kind: str, why: str) -> None:
     job = site.deployed()
     path = Path(FILES[kind](site.attempt(job)))
     replace(path, NO_FILES["named pipe"])
     for _ in range(2):
         Path(site.platform.root.doorbell, job.id).touch()
         site.watch()
-    assert site.view(job).warnings[1:] == (f"{path} is damaged: it is a named pipe, not a {what}",)
+    assert site.view(job).warnings[1:] == (f"{path} is damaged: {why}",)
 
 
 def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
