@@ -73,6 +73,15 @@ def test_ffdl_admin_help_imports_no_database_modules() -> None:
     assert f"ffdl-admin {__version__}" in done.stdout and "back up, restore" in done.stdout
 
 
+def test_db_commands_refuse_state_directory_that_others_can_write(old: Desk) -> None:
+    old.state.chmod(0o777)
+    code, out, err = old.run("db", "check")
+    assert (code, out) == (77, "")
+    assert err == (
+        f"ffdl-admin: {old.state} (state_dir) has mode 0777, which lets others write (chmod go-w {old.state})\n"
+    )
+
+
 def test_db_current_prints_schema_revision_and_missing_upgrades(old: Desk) -> None:
     code, out, err = old.run("db", "current")
     assert (code, err) == (1, "")

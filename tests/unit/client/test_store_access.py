@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.client.errors import DaemonUnreachable, InputUnusable
 from ffdl_batch.client.keys import Keys
 from ffdl_batch.client.store_access import access, from_environment, of_job, of_references, with_environment
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
@@ -52,6 +52,15 @@ def test_access_prefers_secrets_over_environment(tmp_path: Path) -> None:
     assert "theirs" not in repr(made)
     named = access(StoreAddress(StoreKind.FSSPEC), "ada", {}, AWS, Keys(tmp_path))
     assert named.values == {"user_name": "ada"}
+
+
+def test_access_refuses_secrets_below_directory_that_others_can_write(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "my-key").write_text("planted")
+    tmp_path.chmod(0o770)
+    with pytest.raises(DaemonUnreachable, match=r"jobs_dir\) has mode 0770, which lets others write") as caught:
+        access(BUCKET, "", {"password": "my-key"}, {}, Keys(tmp_path))
+    assert caught.value.problem.exit_code == 77
 
 
 def test_of_references_takes_given_values_and_names_missing_file(tmp_path: Path) -> None:
