@@ -13,6 +13,7 @@ from ffdl_batch.domain.job import Change, Job
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.services.backends import Adapters
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.rooms import LONGEST_PAUSE_S
 from ffdl_batch.store import LeasedJob
 
 LEAST_PAUSE_S = 2.0
@@ -45,7 +46,8 @@ def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
         if job.wish is not Wish.NONE:
             continue
         name, rooms = job.backend, adapters.rooms
-        if adapters.is_out(name) and rooms.wait_s(job, alone=True) == 0:
+        is_refused = job.state is JobState.PENDING and rooms.wait_s(job, alone=True) > 0
+        if adapters.is_out(name) and not is_refused:
             waits_for: tuple[str, ...] = (name,)
             wait_s, reason = adapters.wait_s(name), adapters.lacks(name) or f"{name} does not answer; it is asked again"
             may_go = adapters.may_ask(name)
@@ -57,7 +59,7 @@ def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
         if may_go and waits_for not in tried:
             tried.add(waits_for)
         else:
-            held.append(Held(job, max(wait_s, LEAST_PAUSE_S), reason))
+            held.append(Held(job, min(max(wait_s, LEAST_PAUSE_S), LONGEST_PAUSE_S), reason))
     return held
 
 

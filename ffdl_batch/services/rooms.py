@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
@@ -58,6 +59,7 @@ class Rooms:
         self._lock = threading.Lock()
         self._full: dict[_Key, Circuit] = {}
         self._refused: dict[_Key, _Refused] = {}
+        self._alike = Counter[tuple[_Key, str]]()
         self._taken_at: dict[_Key, float] = {}
 
     def waits_for(self, job: Job) -> _Key:
@@ -103,11 +105,16 @@ class Rooms:
             return self._refuse(job, error, now)
 
     def taken(self, job: Job) -> None:
-        """The job was accepted."""
+        """The job was accepted. Those that waited because all were refused may be tried at once."""
         with self._lock:
-            self._full.pop(_kind(job), None)
-            self._refused.pop(_own(job), None)
-            self._taken_at[_kind(job)] = self._clock.monotonic()
+            kind = _kind(job)
+            self._full.pop(kind, None)
+            for one in self._refused.values():
+                if one.kind == kind and self._judge(one) is Refusal.ALL_WAIT:
+                    self._hurry(one)
+            if self._refused.pop(_own(job), None) is not None:
+                self._count()
+            self._taken_at[kind] = self._clock.monotonic()
 
     def made(self, backend: str) -> None:
         """A job of ours has ended: there may be room for another."""
@@ -120,7 +127,7 @@ class Rooms:
         with self._lock:
             for one in self._refused.values():
                 if one.kind[0] == backend:
-                    one.circuit = one.circuit.hurried()
+                    self._hurry(one)
 
     def _refuse(self, job: Job, error: NotTaken, now: float) -> Refusal:
         """Note one refusal. The lock is held."""
@@ -131,17 +138,24 @@ class Rooms:
                 own.count, own.since = 0, now
             own.count, own.may_end = own.count + 1, isinstance(error, NotUnderstood)
             own.circuit = self._fail(own.circuit, str(error), now, APART_S * len(self._refused))
+            self._count()
             if self._judge(own) is Refusal.ALL_WAIT:  # the cause is not the job, so this counts for nothing
                 own.count, own.since = 1, now
         return self._judge(own)
 
+    def _hurry(self, own: _Refused) -> None:
+        """Let the job be tried at once. The lock is held."""
+        own.circuit = replace(own.circuit, again_at=min(own.circuit.again_at, self._clock.monotonic()))
+
+    def _count(self) -> None:
+        """Count the jobs of a kind that are refused in the same words. The lock is held."""
+        self._alike = Counter((one.kind, one.circuit.cause) for one in self._refused.values())
+
     def _judge(self, own: _Refused) -> Refusal:
         """What the refusals so far mean. The lock is held."""
         accepted = self._taken_at.get(own.kind)
-        if accepted is None or accepted < own.since:
-            alike = (one for one in self._refused.values() if one.kind == own.kind and one is not own)
-            if any(one.circuit.cause == own.circuit.cause for one in alike):
-                return Refusal.ALL_WAIT
+        if (accepted is None or accepted < own.since) and self._alike[own.kind, own.circuit.cause] > 1:
+            return Refusal.ALL_WAIT
         repeats = own.count >= REFUSALS and self._clock.monotonic() - own.since >= REFUSED_S
         return Refusal.IS_OVER if own.may_end and repeats else Refusal.WAITS
 

@@ -171,10 +171,11 @@ def test_deployer_keeps_all_jobs_pending_while_scheduler_refuses_all_and_ends_th
     assert health.detail == ""
 
 
-def test_deployer_submits_all_jobs_when_scheduler_accepts_again(site: Site) -> None:
-    jobs = [site.accept(f"k{number}") for number in range(3)]
+@pytest.mark.parametrize("count", [3, 200])
+def test_deployer_submits_all_jobs_soon_after_scheduler_accepts_again(site: Site, count: int) -> None:
+    jobs = [site.accept(f"k{number}") for number in range(count)]
     site.scheduler.odd = dict.fromkeys((job.id for job in jobs), UNKNOWN)
-    deployer = wait(site, 4 * REFUSED_S)
+    deployer = wait(site, REFUSED_S)
     site.scheduler.odd.clear()
     wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
     assert set(states(site, jobs)) == {S.QUEUED}
