@@ -22,6 +22,8 @@ MAX_LINE = 1 << 20
 """What is longer is no record of ours, and is passed over."""
 POLL_S, KEEP_ALIVE_S = 0.5, 5.0
 
+MOST_BYTES = 512 * 1024**2
+"""Of one file. Collectors write 256 MiB at most, samplers 16 MiB; a longer file was made by a learner or a user."""
 IsStopped = Callable[[], bool]
 Places = Callable[[AttemptDir], list[tuple[int, str]]]
 """The files of one attempt, each with the number of the learner or node that it is of."""
@@ -127,6 +129,8 @@ class _Reader:
         with file:
             while True:
                 stop_if(self._is_stopped)
+                if self._offset >= MOST_BYTES:
+                    return
                 file.seek(self._offset)
                 chunk = file.read(CHUNK)
                 whole = chunk[: chunk.rfind(b"\n") + 1]

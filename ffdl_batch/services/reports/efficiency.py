@@ -16,6 +16,8 @@ from ffdl_batch.domain.usage_report import HOUR_S, IDLE_BELOW, Efficiency
 from ffdl_batch.services.platform import Platform
 
 PATIENCE_S = 20.0
+MOST_BYTES = 32 * 1024**2
+"""Of one file. Samplers write 16 MiB at most; a longer file was made by a learner or a user."""
 MAX_LINE = 1 << 20
 EVERY_S, THINNING = 10.0, 2000.0
 """As the sampler's: a pause is that long, or this part of the time gone by."""
@@ -74,7 +76,7 @@ def _of_attempt(platform: Platform, one: HeldAttempt, period: tuple[float, float
 
 def _weigh(file: BinaryIO, period: tuple[float, float]) -> Iterator[_Seen]:
     first = last = None
-    while line := file.readline(MAX_LINE):
+    while file.tell() < MOST_BYTES and (line := file.readline(MAX_LINE)):
         sample = _read(line)
         if sample is None:
             continue

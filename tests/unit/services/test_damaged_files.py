@@ -12,6 +12,7 @@ from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.services.measured import MeasuredQuery, read_metrics, read_usage
 from ffdl_batch.services.watch import LONG_AGO_S
 from ffdl_batch.store import StoreUnavailable
 from tests.planted_files import NO_FILES, NO_JSON, replace
@@ -95,6 +96,15 @@ def test_watcher_does_not_blame_a_job_for_an_unavailable_database(site: Site, mo
     with pytest.raises(StoreUnavailable):
         site.watch()
     assert len(site.view(job).warnings) == 1
+
+
+def test_metrics_end_at_limit_of_sparse_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ffdl_batch.services.measured.MOST_BYTES", 4 * 1024**2)
+    job = site.deployed()
+    replace(Path(site.attempt(job).usage(0)), NO_JSON["sparse"])
+    replace(Path(site.attempt(job).learner_metrics(1)), NO_JSON["sparse"])
+    for read in (read_usage, read_metrics):
+        assert set(read(site.platform, site.caller, job.id, MeasuredQuery())) == {None}
 
 
 def site_reader(job: Job, site: Site, error: Exception) -> Callable[[AttemptDir], object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -248,6 +249,7 @@ def test_efficiency_caps_sampled_gpu_time_despite_malformed_samples(site: Site, 
     plant(site.platform.store.engine, [ended(begin)])
     path = sampled(site, 1, steady(begin + 0.5 * HOUR, 3.5 * HOUR, [9.0] * 50))
     path.write_text(path.read_text() + '[]\n{"at": "x"}\n{"at": NaN, "gpus": [{"used": 1}]}\n{"at": 1e400}\nnonsense\n')
+    os.truncate(path, 2**40)
     seen = reported(site, begin, begin + 10 * HOUR).efficiency
     assert seen.sampled_gpu_hours == about(7.0)
     assert (seen.utilisation, seen.covered) == (about(1.0), about(1.0))
