@@ -32,6 +32,11 @@ def ffdl_admin() -> None:
     run("ffdl-admin", "ffdl_batch.admin.main")
 
 
+def ffdl_submitd() -> int:
+    """The console script ``ffdl-submitd``, which reports its own errors."""
+    return int(import_module("ffdl_batch.daemon.main").main())
+
+
 def run(program: str, module: str) -> None:
     """Import the command and run it, which ends with SystemExit; whatever else gets here ends it without more ado."""
     try:

@@ -48,7 +48,7 @@ class PyslurmGateway:
         """`worker`: the argv of the worker ("" = this interpreter running ours)."""
         self._timeout_s = timeout_s
         self._commands = CommandLineGateway(timeout_s, host)
-        self._argv = tuple(worker) or (sys.executable, "-P", "-m", "ffdl_slurm.pyslurm_worker")
+        self._argv = tuple(worker) or (sys.executable, "-E", "-P", "-m", "ffdl_slurm.pyslurm_worker")
         self._lock = threading.Lock()
         self._worker: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -33,17 +32,19 @@ from ffdl_batch.config.locations import (
     LockUnreadable,
     Machine,
     judge_holder,
+    make_own_directory,
     read_lock,
     this_machine,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.scarcity import explain_lack, find_lack
+from ffdl_batch.host.peers import read_credentials
 
 if TYPE_CHECKING:
     from ffdl_batch.client.elsewhere import HostPlace
     from ffdl_batch.config import Settings
 
-DAEMON_ARGV = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")
+DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
 START_S = 60.0
 """How long a daemon may take until it answers, on a machine that does much else; one that ends is not waited for."""
 _CONNECT_S = 10.0
@@ -52,7 +53,7 @@ _OWN_WORDS = "ffdl-submitd: "
 """How a daemon begins the sentence with which it ends; the interpreter may add to that."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = (
-    "PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PGPASSFILE", "PGSERVICEFILE",
+    "PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PGPASSFILE", "PGSERVICEFILE",
     "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy",
 )  # fmt: skip
 
@@ -132,12 +133,14 @@ class Dialling:
 
     def _spawn(self, state_dir: Path) -> _Started:
         try:
-            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_own_directory(state_dir)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             log = os.open(state_dir / LOG_NAME, flags, 0o600)
             log_from = os.fstat(log).st_size
         except OSError as error:
             raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
+        except LockUnreadable as error:
+            raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
         try:
             process = subprocess.Popen(
                 (*self.daemon_argv, *_directory_option()),
@@ -204,7 +207,7 @@ def connect(place: SocketPlace) -> DirectChannel | None:
         connection.close()
         code = ExitCode.NOT_ALLOWED if isinstance(error, PermissionError) else ExitCode.TRY_AGAIN
         raise DaemonUnreachable(f"{place.path}: {error.strerror or error}", "", code) from error
-    peer = _peer_uid(connection)
+    peer = read_credentials(connection).uid
     if not place.named and peer != os.getuid():
         connection.close()
         raise DaemonUnreachable(
@@ -307,7 +310,3 @@ def _last_words(path: Path, start: int) -> str:
     return own or find_lack(text) or (lines[0] if lines else "")
 
 
-def _peer_uid(connection: socket.socket) -> int:
-    """SO_PEERCRED (unix(7)): who listens, by the kernel's word."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)

@@ -132,8 +132,9 @@ def _run(move: Move, state: Path, told: Callable[[Line], None], each_s: float, *
             replaces=move.replaces,
         )
         with _in_memory(encode_task(task)) as written:
-            # -P: the directory in which the person is has no say in what is imported.
-            argv = [sys.executable, "-P", "-m", "ffdl_batch.staging", f"/dev/fd/{written}", *options]
+            # Neither the current directory nor, for our own commands, PYTHONPATH decides what is imported.
+            flags = ["-P", *(["-E"] if sys.flags.ignore_environment else [])]
+            argv = [sys.executable, *flags, "-m", "ffdl_batch.staging", f"/dev/fd/{written}", *options]
             with subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, pass_fds=(secrets, written), text=True
             ) as process:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -19,15 +18,16 @@ from pathlib import Path
 from ffdl_batch.config.locations import (
     LOG_NAME,
     Holder,
-    LockUnreadable,
     PlaceRefused,
     SocketPlace,
     judge_holder,
+    make_own_directory,
     read_lock,
     socket_place,
     this_machine,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.peers import read_credentials
 
 START_S = 60.0
 _CHUNK = 65536
@@ -88,10 +88,7 @@ def _state_dir(environ: Mapping[str, str]) -> Path:
 
 def _connect_any(environ: Mapping[str, str], state_dir: Path) -> socket.socket | None:
     """The daemon that the lock names, else the one at the usual place. Raises PlaceRefused for one elsewhere."""
-    try:
-        lock = read_lock(state_dir)
-    except LockUnreadable as error:
-        raise PlaceRefused(str(error), error.cure, error.exit_code) from error
+    lock = read_lock(state_dir)
     holder = judge_holder(lock, this_machine()) if lock else Holder.DEAD
     if lock and holder is Holder.ELSEWHERE:
         raise PlaceRefused(f"the daemon runs on {lock.host}, not here", f"ssh {lock.host} ffdl-submitd dial")
@@ -109,7 +106,7 @@ def _connect(place: SocketPlace) -> socket.socket | None:
     except OSError:
         connection.close()
         return None
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    uid = read_credentials(connection).uid
     if uid != os.getuid() and not place.named:
         connection.close()
         raise PlaceRefused(
@@ -140,10 +137,10 @@ def _spawn(environ: Mapping[str, str], state_dir: Path) -> subprocess.Popen[byte
     from ffdl_batch.config.fingerprint import for_daemon
 
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_own_directory(state_dir)
         with (state_dir / LOG_NAME).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "ffdl_batch.daemon.main", "--personal"],
+                [sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,13 +17,19 @@ from ffdl_batch.domain.scarcity import FILES, MEMORY, THREADS
 from tests.unit.cli.programs import environment
 
 PROGRAMS = ("ffdl", "ffdl-submit", "ffdl-admin")
-BIN = Path(sys.executable).parent
+SCRIPTS = Path(__file__).parents[3] / "bin"
+
+
+def start_of(program: str) -> list[str]:
+    """The argv that starts a command as its script does, but lets PYTHONPATH replace modules."""
+    name = program.replace("-", "_")
+    return [sys.executable, "-c", f"from ffdl_batch.entry import {name}; {name}()", "--help"]
 
 
 def run_help(program: str, env: dict[str, str]) -> tuple[int, str]:
-    """Exit code and standard error of a console script with --help."""
+    """Exit code and standard error of a command with --help."""
     done = subprocess.run(
-        [BIN / program, "--help"], env=environment(None, env), capture_output=True, text=True, timeout=120, check=False
+        start_of(program), env=environment(None, env), capture_output=True, text=True, timeout=120, check=False
     )
     return done.returncode, done.stderr
 
@@ -32,6 +40,31 @@ def replace_click(directory: Path, text: str) -> dict[str, str]:
     return {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+@pytest.mark.parametrize("program", [*PROGRAMS, "ffdl-submitd"])
+@pytest.mark.parametrize("place", ["{bin}/{program}", "{links}/{program}"])
+@pytest.mark.parametrize("first_line", [f"#!{sys.executable}", "#!/bin/sh"])
+def test_script_starts_command_despite_pythonpath_and_pythonhome(
+    tmp_path: Path, program: str, place: str, first_line: str
+) -> None:
+    installed, links, shadows = tmp_path / "b in", tmp_path / "links", tmp_path / "shadows"
+    for directory in (installed, links, shadows):
+        directory.mkdir()
+    for name in ("click", "typing_extensions", "json", "sitecustomize"):
+        (shadows / f"{name}.py").write_text("raise SystemExit('replaced')\n")
+    shutil.copy(SCRIPTS / program, installed)
+    (installed / "ffdl-controller").write_text(f"{first_line}\n")
+    (installed / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (installed / "python3").chmod(0o755)
+    (links / program).symlink_to(installed / program)
+    argv = [
+        place.format(bin=installed, links=links, program=program),
+        *(["version"] if program == "ffdl" else ["--version"]),
+    ]
+    env = environment(None, {"PYTHONPATH": str(shadows), "PYTHONHOME": "/nonexistent"})
+    done = subprocess.run(argv, env=env, cwd=shadows, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{program} {version('ffdl-batch')}\n", "")
+
+
 def test_entry_exit_codes_match_those_of_commands() -> None:
     assert (entry.INTERRUPTED, entry.TRY_AGAIN) == (ExitCode.INTERRUPTED, ExitCode.TRY_AGAIN)
 
@@ -40,7 +73,7 @@ def test_entry_exit_codes_match_those_of_commands() -> None:
 def test_console_script_exits_silently_on_ctrl_c_during_import(tmp_path: Path, program: str) -> None:
     env = replace_click(tmp_path, "import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
     with subprocess.Popen(
-        [BIN / program, "--help"], env=environment(None, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        start_of(program), env=environment(None, env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
