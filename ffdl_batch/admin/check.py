@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DatabaseError
 
 from ffdl_batch.admin.rules import LONGEST_LEASE_S, AttemptRow, HistoryRow, JobRow, faults_of
-from ffdl_batch.store import StoreError
+from ffdl_batch.store import DatabaseDamaged, StoreError
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.existing import NoDatabase
 from ffdl_batch.store.leases import LEFT_OUT, TREE
@@ -62,13 +62,16 @@ def check(database: Database) -> Report:
     Where SQLite says that its file is damaged nothing more is read: rows would be guesses.
     """
     report = Report()
-    with database.reading() as connection:
-        if database.is_postgres:  # one state for all queries; a transaction of SQLite sees one anyway
-            connection.execution_options(isolation_level="REPEATABLE READ")
-        else:
-            report.faults += _damages(connection)
-        if not report.faults:
-            _look_through(connection, database, report)
+    try:
+        with database.reading() as connection:
+            if database.is_postgres:  # one state for all queries; a transaction of SQLite sees one anyway
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            else:
+                report.faults += _damages(connection)
+            if not report.faults:
+                _look_through(connection, database, report)
+    except DatabaseDamaged as error:
+        report.faults.append(Fault(_FILE, str(error)))
     return report
 
 
@@ -189,6 +192,7 @@ def _unreadable(connection: Connection, first: str, last: str) -> Iterator[Fault
 def _why_unreadable(read: Callable[[list[Any]], object], row: list[Any]) -> str | None:
     try:
         read(row)
-    except (ValueError, KeyError, TypeError, StoreError) as error:
+    except (ValueError, KeyError, TypeError, StoreError) as damage:
+        error = damage.__cause__ or damage  # RowDamaged names the row, too
         return f"{type(error).__name__}: {error}"
     return None

@@ -31,7 +31,16 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
 from ffdl_batch.ports.clock import Clock
-from ffdl_batch.store.errors import Conflict, DatabaseDamaged, DatabaseGone, StoreError, StoreUnavailable, translate
+from ffdl_batch.store.errors import (
+    Conflict,
+    DatabaseDamaged,
+    DatabaseGone,
+    RowDamaged,
+    StoreError,
+    StoreUnavailable,
+    refuse_other_file,
+    translate,
+)
 from ffdl_batch.store.filesystem import is_network
 from ffdl_batch.store.health import Health
 from ffdl_batch.store.open_files import OpenFiles
@@ -72,11 +81,19 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for reading. Raises :class:`StoreError`, as all here."""
+        """A connection for reading. Raises :class:`StoreError`, as all here.
+
+        The block makes values of rows: if it raises ValueError, KeyError or TypeError, the rows are damaged.
+        """
         with self._translated(), self.engine.connect() as connection:
             if self.files is not None:
                 self.files.refuse_overwritten()  # it would be read as a mixture
-            yield connection
+            try:
+                yield connection
+            except RowDamaged:
+                raise
+            except (ValueError, KeyError, TypeError) as error:
+                raise RowDamaged(f"a row cannot be read: {type(error).__name__}: {error}") from error
 
     @contextmanager
     def writing(self, begin: str = "IMMEDIATE") -> Iterator[Connection]:
@@ -176,7 +193,7 @@ class Database:
         raw = (driver.Error,) if driver is not None else ()
         try:
             yield
-        except (SQLAlchemyError, DatabaseGone, DatabaseDamaged, *raw) as error:
+        except (SQLAlchemyError, DatabaseGone, DatabaseDamaged, RowDamaged, UnicodeDecodeError, *raw) as error:
             told = error if isinstance(error, StoreError) else translate(error, self.place)
             if noted and not isinstance(told, Conflict):
                 self.health.failed(told)
@@ -254,6 +271,7 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
     files = OpenFiles(path, ("-journal",) if on_network else ("-wal", "-shm"), clock)
 
     def open_file() -> sqlite3.Connection:
+        refuse_other_file(path)
         place = f"file:{quote(os.fsencode(path))}?mode=rw"  # one that was deleted must not come back empty
         return sqlite3.connect(place, uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
 

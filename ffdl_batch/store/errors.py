@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -54,7 +55,11 @@ class DatabaseMissing(StoreError):
 
 
 class DatabaseDamaged(StoreError):
-    """The file is no SQLite database, or not a whole one. It goes on with another file alone."""
+    """The database is not whole: its file, its tables, or what its rows hold. Only another copy helps."""
+
+
+class RowDamaged(ValueError):
+    """A row holds what no release wrote. Internal: callers of the store get DatabaseDamaged."""
 
 
 class SchemaTooNew(StoreError):
@@ -113,7 +118,17 @@ _MEMORY_IOERRS = {
     "is no limit, keep the database on a file system that maps files",
 }
 """I/O errors that are none of a disk's."""
+_MAGIC = b"SQLite format 3\0"
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGES = (
+    "could not decode to utf-8",  # Python's sqlite3 has no code for it
+    "no such table",
+    "no such column",
+    "malformed",
+    "unsupported file format",
+)
+"""What messages without a code of their own begin with, if the schema or a text is damaged: every statement fits the
+schema that was found when the database was opened."""
 
 _TOO_MANY = "the server has no connection left: raise max_connections or end other clients"
 _STARTING = "the server is shutting down, starting up, or has cancelled the statement; try again"
@@ -122,6 +137,8 @@ _NOT_LET_IN = (
     "that PGPASSFILE names (mode 0600)"
 )
 _NO_ROOM, _DISK_ERRORS = "53100", "58"
+_CORRUPTED = ("XX001", "XX002")
+"""data_corrupted, index_corrupted."""
 _POSTGRES_STATES = {
     _NO_ROOM: "the server's disk is full: free some space there; the daemon goes on by itself",
     "53300": _TOO_MANY,
@@ -161,6 +178,8 @@ def translate(error: Exception, place: str) -> StoreError:
         return StoreUnavailable(f"the database {place} is busy: no connection became free in time; try again")
     if isinstance(error, IntegrityError):
         return Conflict(f"the database {place} refused a row: {_first_line(error.orig or error)}")
+    if isinstance(error, (RowDamaged, UnicodeDecodeError)):
+        return _damaged(error, place)
     cause = (error.orig if isinstance(error, DBAPIError) else None) or error
     if isinstance(cause, sqlite3.Error):
         return _of_sqlite(cause, place, in_transaction=isinstance(error, DBAPIError))
@@ -178,18 +197,49 @@ def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> Sto
     refusal = why_unwritable(Path(place)) if primary in _UNCLEAR else None
     if refusal is not None and refusal.errno in _REFUSALS:
         return StoreUnavailable(f"the database {place} cannot be used: {_REFUSALS[refusal.errno]}")
+    if primary == sqlite3.SQLITE_READONLY and _has_unknown_format(Path(place)):
+        return _damaged(cause, place)
     if primary in _SQLITE:
         is_undone = in_transaction and primary in _UNDOES
         return StoreUnavailable(
             f"the database {place} cannot be used: {_SQLITE[primary]} ({cause})", is_undone=is_undone
         )
-    if primary in _DAMAGED:
-        return DatabaseDamaged(f"the database {place} is damaged or no SQLite database ({cause}): {_replace(place)}")
+    if primary in _DAMAGED or (primary in (None, sqlite3.SQLITE_ERROR) and str(cause).lower().startswith(_DAMAGES)):
+        return _damaged(cause, place)
     return StoreError(f"the database {place} failed: {_first_line(cause)}")
 
 
+def refuse_other_file(path: Path) -> None:
+    """Raise DatabaseDamaged for a file with content that does not begin as a SQLite database does.
+
+    SQLite takes some of them for empty databases, one of zeros for example, and would write into them. A file beside
+    which there is a journal is left to SQLite: it may be rolled back to an empty one.
+    """
+    with suppress(OSError), path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+        if head and head != _MAGIC and not path.with_name(f"{path.name}-journal").exists():
+            raise _damaged(sqlite3.DatabaseError("file is not a database"), str(path))
+
+
+def _has_unknown_format(path: Path) -> bool:
+    """Whether the header demands a way of writing that no SQLite has (sqlite.org/fileformat.html, 1.3.3)."""
+    try:
+        with path.open("rb") as file:
+            return max(file.read(20)[18:], default=0) > 2
+    except OSError:
+        return False
+
+
+def _damaged(cause: BaseException, place: str) -> DatabaseDamaged:
+    is_file = place.startswith("/")
+    what = "damaged or no SQLite database" if is_file and not isinstance(cause, RowDamaged) else "damaged"
+    return DatabaseDamaged(f"the database {place} is {what} ({_first_line(cause)}): {_replace(place)}")
+
+
 def _replace(place: str) -> str:
-    """How a damaged database is replaced. Which copy is the right one nobody can tell here."""
+    """Return how a damaged database is replaced; the user has to choose the copy."""
+    if not place.startswith("/"):
+        return "ffdl daemon stop, and restore a dump of it (ffdl-admin db restore FILE --force)"
     try:
         rescued = rescued_copies(Path(place))
     except OSError:  # the damage is what has to be told
@@ -200,6 +250,8 @@ def _replace(place: str) -> str:
 
 def _of_postgres(cause: BaseException, place: str, *, lost: bool) -> StoreError:
     state = getattr(cause, "sqlstate", None) or ""
+    if state in _CORRUPTED:
+        return _damaged(cause, place)
     advice = _POSTGRES_STATES.get(state) or _POSTGRES_CLASSES.get(state[:2])
     if advice is None and (lost or (not state and type(cause).__name__ == "OperationalError")):
         said = str(cause)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.store.copies import companions
 from ffdl_batch.store.database import BUSY_TIMEOUT_S, Database, connect, over
-from ffdl_batch.store.errors import StoreError, StoreUnavailable
+from ffdl_batch.store.errors import StoreError, StoreUnavailable, refuse_other_file
 from ffdl_batch.store.filesystem import is_network, is_read_only
 
 _READ_AND_WRITE, _READ, _READ_UNCHANGING = "mode=rw", "mode=ro", "mode=ro&immutable=1"
@@ -84,6 +84,7 @@ def connect_file(
     """A SQLite file that exists. One connection per use: nothing of it stays open."""
 
     def open_file() -> sqlite3.Connection:
+        refuse_other_file(path)
         place = f"file:{quote(str(path))}?{mode}"
         return sqlite3.connect(
             place, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False

@@ -46,7 +46,7 @@ class Notices:
             now = self._database.now(connection)
             query = select(*columns).where(_OPEN, NOTICES.c.next_try_at <= now)
             rows = connection.execute(query.order_by(NOTICES.c.created_at, NOTICES.c.id).limit(limit)).all()
-        return [Notice(row[0], *row[1:4], Channel(row.channel), row.address, row.tries) for row in rows]
+            return [Notice(row[0], *row[1:4], Channel(row.channel), row.address, row.tries) for row in rows]
 
     def next_due(self) -> float | None:
         """When the next try of any is due, in seconds since the epoch; None where none is open."""

@@ -14,6 +14,7 @@ from ffdl_batch.domain.continuation import Checkpoint, Spent
 from ffdl_batch.domain.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Token
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.store.errors import RowDamaged
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
 R = TypeVar("R")
@@ -101,8 +102,15 @@ class JobReader:
         return job if job is not None and job.revision == revision else None
 
     def job(self, row: Sequence[Any]) -> Job:
-        """The job of a row that begins with JOB_COLUMNS."""
-        values = list(row[: len(JOB_FIELDS)])
+        """The job of a row that begins with JOB_COLUMNS. Raises RowDamaged."""
+        try:
+            job = self._made(list(row[: len(JOB_FIELDS)]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RowDamaged(f"the row of {row[_ID]!r} cannot be read: {type(error).__name__}: {error}") from error
+        self.keep(job)
+        return job
+
+    def _made(self, values: list[Any]) -> Job:
         values[_SPEC] = self._spec(values[_ID], values[_SPEC])
         values[_STATE] = _STATES[values[_STATE]]
         values[_WISH] = _WISHES[values[_WISH]]
@@ -110,9 +118,7 @@ class JobReader:
         values[_LOG_TAIL] = decode_lines(values[_LOG_TAIL])
         values[_OVERRIDES] = _decode_record(Overrides, values[_OVERRIDES], f"{values[_ID]}.overrides")
         values[_SPENT] = _decode_record(Spent, values[_SPENT], f"{values[_ID]}.spent")
-        job = Job(*values)
-        self.keep(job)
-        return job
+        return Job(*values)
 
     def keep(self, job: Job) -> None:
         """Know a job that is surely stored so, as if it had been read."""

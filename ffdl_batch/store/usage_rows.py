@@ -81,7 +81,8 @@ def used_jobs(database: Database, uid: int | None, since: float, until: float) -
             steps = connection.execute(
                 select(*_HISTORY).where(HISTORY.c.job_id.in_(ids)).order_by(HISTORY.c.job_id, HISTORY.c.seq)
             ).all()
-        yield _made(rows, attempts, steps)
+            made = _made(rows, attempts, steps)
+        yield made
         after = rows[-1].submitted_at, ids[-1]
 
 

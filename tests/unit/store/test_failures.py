@@ -7,7 +7,7 @@ import shutil
 import signal
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store import DatabaseDamaged, Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
 from ffdl_batch.store.schema import LEASES
+from tests.first_start import write_schema
 from tests.postgres import PostgresMissing, PostgresServer, find_binaries, running_postgres
 from tests.unit.store.jobs import add_job, applied, assert_consistent, new_job, steps
 
@@ -147,6 +149,83 @@ def test_open_store_reports_file_that_is_no_database_as_damaged(tmp_path: Path) 
     assert not isinstance(caught.value, StoreUnavailable)
     cure = "ffdl daemon stop, and put a copy in its place (ffdl-admin db restore FILE --force)"
     assert str(caught.value).endswith(cure)
+
+
+def overwritten(at: int | bytes, by: bytes) -> Callable[[bytes], bytes]:
+    """Damage that writes `by` at an offset, or where a text is."""
+
+    def damage(data: bytes) -> bytes:
+        start = data.rindex(at) if isinstance(at, bytes) else at
+        return data[:start] + by + data[start + len(by) :]
+
+    return damage
+
+
+def without_pages_of(name: str) -> Callable[[bytes], bytes]:
+    """Damage that overwrites the root page of a table or an index."""
+
+    def damage(data: bytes) -> bytes:
+        memory = sqlite3.connect(":memory:")
+        memory.deserialize(overwritten(18, b"\1\1")(data))  # not in the mode of a log, which memory has not
+        (page,) = memory.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+        memory.close()
+        return overwritten((page - 1) * 4096, b"\xa5" * 4096)(data)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:5000],
+        lambda data: b"\x89PNG\r\n" + data[6:],
+        lambda data: b"\x1f\x8b" + bytes(len(data)),
+        overwritten(0, bytes(4096)),
+        overwritten(18, b"\x63"),
+        overwritten(19, b"\x63"),
+        overwritten(47, b"\x63"),
+        without_pages_of("jobs"),
+        without_pages_of("history"),
+        without_pages_of("sqlite_autoindex_jobs_1"),
+        overwritten(b"PENDING", b"PENDYNG"),
+        overwritten(b"PENDING", b"\xff\xfe"),
+        overwritten(b'{"name":', b"[["),
+        overwritten(b'"framework":', b'"Framework":'),
+        overwritten(b"CREATE TABLE history", b"CREATE TABLE \xff"),
+        overwritten(b"CREATE TABLE history", b"CREATE TABLE histerx"),
+    ],
+)
+def test_store_reports_each_kind_of_damage_as_damaged(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "jobs.db"
+    write_schema(path, network_fs=False)
+    store = open_store(f"sqlite:///{path}", network_fs=False)
+    jobs = [add_job(store, f"key-{number}") for number in range(100)]
+    store.close()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DatabaseDamaged, match="is damaged"):
+        read_all(open_store(f"sqlite:///{path}", network_fs=False), [job.id for job in jobs])
+
+
+def read_all(store: Store, ids: list[JobId]) -> None:
+    try:
+        for job_id in ids:
+            store.get(job_id)
+            store.history(job_id)
+        store.list_jobs(uid=None, limit=1000)
+        add_job(store)
+    finally:
+        store.close()
+
+
+def test_store_reports_damaged_row_that_a_change_reads_first(local: Store) -> None:
+    job = add_job(local)
+    with local.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET spec = '{'")
+    fresh = open_store(f"sqlite:///{local.place}", network_fs=False)
+    with pytest.raises(DatabaseDamaged, match=f"is damaged \\(the row of '{job.id}' cannot be read"):
+        fresh.set_wish(job.id, Wish.CANCEL)
+    fresh.close()
 
 
 UNSUPPORTED = ["", "nonsense", "mysql://h/d", "sqlite://", "sqlite:///:memory:", "postgresql+asyncpg://h/d"]
@@ -338,6 +417,8 @@ def test_translate_returns_unavailable_with_cure_for_temporary_error(error: psyc
 
 
 def test_translate_returns_unavailable_for_busy_pool_but_not_for_missing_table() -> None:
+    for corrupted in (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted):
+        assert isinstance(translate(corrupted("invalid page in block 1"), "postgresql://h/d"), DatabaseDamaged)
     assert isinstance(translate(PoolTimeout("30 s"), "x"), StoreUnavailable)
     assert not isinstance(translate(psycopg.errors.UndefinedTable("jobs"), "x"), StoreUnavailable)
     assert not isinstance(translate(sqlite3.OperationalError("no such table"), "x"), StoreUnavailable)
