@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.directories import Directories, walk
-from ffdl_batch.attempt.reader import DamagedFile, list_names, read_head, read_object, read_whole
+from ffdl_batch.attempt.reader import (
+    MAX_EVENT_BYTES,
+    DamagedFile,
+    find_object,
+    list_names,
+    read_head,
+    read_object,
+    read_whole,
+)
 from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events, decode_final, is_time, merge
 from ffdl_batch.domain.formats import require_known
@@ -21,8 +29,6 @@ from ffdl_batch.domain.silence import Beat
 from ffdl_batch.services.control import read_notes
 from ffdl_batch.services.file_troubles import AWAY
 
-MAX_EVENT_BYTES = 8 * 1024**2
-"""An event file is a few kilobytes; what is larger is not ours, and its beginning is enough."""
 MAX_CHECKPOINT_FILES = 20_000
 """A checkpoint directory with more files than this is looked at no further: the newest of these must do."""
 STILL_ALIVE_S = 150.0
@@ -100,7 +106,7 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
                 began.append(path.lstat().st_mtime)
     if not began:
         return Checkpoint()
-    newest, name = max(_files(checkpoints, os.path.dirname(attempt.path)), default=(0.0, ""))
+    newest, name = max(_files(checkpoints, str(Path(attempt.path).parent)), default=(0.0, ""))
     return Checkpoint(saved_at=newest, newest=name) if newest >= min(began) else Checkpoint()
 
 
@@ -248,9 +254,6 @@ def _runs(attempt: AttemptDir) -> list[Path]:
 
 def _claim(attempt: AttemptDir, path: str) -> dict[str, Any]:
     """Return a claim; an empty one if it does not exist or is damaged."""
-    try:
-        claim = read_object(path, below=attempt.path)
-    except (FileNotFoundError, NotADirectoryError, DamagedFile):
-        return {}
+    claim = find_object(path, below=attempt.path)
     require_known(claim, path)
     return claim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ffdl_batch.attempt.reader import DamagedFile, read_object
+from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.job import parse_job_id
 from ffdl_batch.domain.job_state import JobState
@@ -20,9 +20,9 @@ def with_moving(platform: Platform, job: JobView) -> JobView:
     """`job` with what moves. Raises OSError."""
     attempt = platform.root.job(parse_job_id(job.id)).attempt(job.attempt)
     try:
-        cell = read_object(attempt.moving, MOST_BYTES, below=attempt.path)
+        cell = find_object(attempt.moving, MOST_BYTES, below=attempt.path)
         what, said, at = cell["what"], cell["said"], cell["at"]
-    except (FileNotFoundError, NotADirectoryError, DamagedFile, KeyError):
+    except KeyError:
         return job
     if not is_time(at):
         return job

@@ -272,7 +272,7 @@ def test_invalid_model_fails_two_node_attempt_without_stored_results(run: Rig) -
     assert run.run() == 74
     final = run.final()
     assert (final.outcome, final.error_code, final.stored) == (Outcome.FAILED, "S301", False)
-    assert "leads out" in final.message
+    assert "reaches outside" in final.message
     assert not run.store.exists() and not (Path(run.attempt.results) / "ran").exists()
 
 
