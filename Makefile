@@ -18,7 +18,13 @@ CONFORMANCE ?=
 # The Debian release whose Slurm `make conformance` uses.
 SUITE ?= sid
 
-.PHONY: help python venv venv-run quickstart check lint test test-full mutate docs images cluster-up cluster-down conformance \
+# What builds the package is locked too, for pip's --no-build-isolation.
+LOCKED_EXTRAS = postgres tensorboard s3 gcs http swift fsspec sftp ssh plots parquet debug kubernetes
+LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pyproject.toml --quiet --universal \
+	--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' \
+	--constraint constraints.txt
+
+.PHONY: help python venv venv-run quickstart check lint test test-full mutate lock docs images cluster-up cluster-down conformance \
 	proof-main proof-resume proof-crash proof-isolation proof-data \
 	proof-kubernetes proof-convert proof-faults fuzz-api trial-kubernetes bench clean
 
@@ -53,6 +59,10 @@ test-full: venv ## all tests, proofs and releases of Slurm, for hours: SHARD=1, 
 
 mutate: venv ## plant 60 small faults and count those that the tests find: MUTATE="--tests REVISION", for hours
 	@$(BIN)/python -m tools.mutate $(MUTATE)
+
+lock: ## requirements*.txt: versions and hashes for installation; needs uv (docs.astral.sh/uv)
+	@$(LOCK) --output-file requirements.txt
+	@$(LOCK) $(addprefix --extra ,$(LOCKED_EXTRAS)) --output-file requirements-extras.txt
 
 docs: venv ## the site (docs/_build/html) and the man pages (docs/_build/man); warnings are errors
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -d docs/_build/doctrees-html docs docs/_build/html
