@@ -67,8 +67,9 @@ class WaitTimedOut(ClientError):
 
 
 def describe(problem: Problem) -> str:
-    """The problem in the lines that a person reads: the errors with their places, or the message and its cure."""
-    errors = [str(finding) for finding in problem.findings if finding.severity is Severity.ERROR]
-    if errors:
-        return "\n".join(errors)
-    return f"{problem.message} ({problem.cure})" if problem.cure else problem.message
+    """Return the lines that a person reads: the warnings and errors with their places, or the message and its cure
+    after the warnings, which may explain it."""
+    lines = [str(finding) for finding in problem.findings if finding.severity is not Severity.NOTE]
+    if not any(finding.severity is Severity.ERROR for finding in problem.findings):
+        lines.append(f"{problem.message} ({problem.cure})" if problem.cure else problem.message)
+    return "\n".join(lines)

@@ -47,7 +47,7 @@ class Candidate:
 
     spec: JobSpec
     backend: str
-    warnings: tuple[str, ...]
+    warnings: tuple[Finding, ...]
     notes: tuple[str, ...]
     secrets: Mapping[str, str]
     manifest_name: str
@@ -83,13 +83,13 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     if parsed.spec is None:
         raise bad_input(parsed.findings)
     spec = dataclasses.replace(parsed.spec, manifest_text=parsed.redacted_text)
-    warnings = tuple(str(f) for f in parsed.findings if f.severity is Severity.WARNING)
+    warnings = tuple(f for f in parsed.findings if f.severity is Severity.WARNING)
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
     spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
     candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
     wrong += missing_secrets(platform.root, spec, secrets)
     if wrong:
-        raise bad_input([_located(candidate, finding) for finding in wrong])
+        raise bad_input([*warnings, *(_located(candidate, finding) for finding in wrong)])
     return candidate
 
 
@@ -200,7 +200,7 @@ def plan_or_refuse(
             plan = platform.adapters.get(candidate.backend).plan(request)
             for finding in _missing(platform, candidate, plan):
                 if finding.severity is Severity.ERROR:
-                    raise bad_request(finding.code, str(finding), (finding,))
+                    raise bad_request(finding.code, str(finding), (*candidate.warnings, finding))
             return plan
         except UnknownImage as error:
             raise _no_image(candidate, error) from error
@@ -232,19 +232,20 @@ def check_stores(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> 
     found = [_located(candidate, finding) for finding in asked]
     wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
     if wrong:
-        raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), wrong)
+        raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), (*candidate.warnings, *wrong))
     return (*missing, *map(str, found))
 
 
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:
     code = error.findings[0].code if error.findings else "C104"
-    return bad_request(code, str(error), tuple(_located(candidate, finding) for finding in error.findings))
+    located = [_located(candidate, finding) for finding in error.findings]
+    return bad_request(code, str(error), (*candidate.warnings, *located))
 
 
 def all_warnings(candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
     """What the submitter is told. The job's record has a plan's warnings as the adapter says them: the manifest's lines
     mean nothing there after a resume."""
-    return (*candidate.warnings, *(_placed(candidate, warning) for warning in plan.warnings))
+    return (*map(str, candidate.warnings), *(_placed(candidate, warning) for warning in plan.warnings))
 
 
 def _placed(candidate: Candidate, warning: str) -> str:
@@ -324,4 +325,4 @@ def _image(platform: Platform, spec: JobSpec, facts: BackendFacts) -> str:
 
 def _no_image(candidate: Candidate, error: UnknownImage) -> Refused:
     finding = _located(candidate, Finding(Severity.ERROR, str(error), path="framework.version", code="S103"))
-    return bad_request("S103", str(finding), (finding,))
+    return bad_request("S103", str(finding), (*candidate.warnings, finding))

@@ -121,7 +121,7 @@ def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted
     plan = plan_or_refuse(platform, candidate, job_id, submission.environ)
     doubts = check_stores(platform, candidate, plan)
     _keep_private(platform, job_id, platform.root.job(job_id), candidate, submission.environ)
-    warnings = (*candidate.warnings, *plan.warnings, *doubts)
+    warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
     job = NewJob(
         id=job_id,
         uid=platform.uid,
@@ -160,7 +160,7 @@ def _accept_array(platform: Platform, submission: Submission, candidate: Candida
     plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
     doubts = check_stores(platform, candidate, plan)
     _keep_private(platform, array, platform.root.array(array), candidate, submission.environ)
-    warnings = (*candidate.warnings, *plan.warnings, *doubts)
+    warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
     now = platform.clock.now()
     jobs = [
         NewJob(

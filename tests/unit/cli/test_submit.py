@@ -101,10 +101,12 @@ def test_submit_accepts_other_manifests_after_one_refusal(
 
 def test_submit_prints_findings_with_file_and_line(daemon: FakeDaemon, manifest: Path, model: Path) -> None:
     finding = Finding(Severity.ERROR, "no such key", "did you mean cpus?", "m.yml", 3, 7, "cpsu")
-    daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "the manifest is wrong", 78, findings=(finding,)))
+    others = (Finding(Severity.WARNING, "why", path="cpu"), Finding(Severity.NOTE, "by the way"))
+    daemon.refusals["/api/v1/jobs"] = (422, Problem("C101", "the manifest is wrong", 78, findings=(*others, finding)))
     done = run(FFDL_SUBMIT, manifest, model, daemon=daemon)
     assert done.returncode == 78
-    assert done.stderr == "ffdl-submit: m.yml:3:7: error: cpsu: no such key (did you mean cpus?)\n"
+    said = ["warning: cpu: why", "m.yml:3:7: error: cpsu: no such key (did you mean cpus?)"]
+    assert done.stderr.splitlines() == [f"ffdl-submit: {line}" for line in said]
 
 
 def test_submit_rejects_missing_model_argument_and_conflicting_options(

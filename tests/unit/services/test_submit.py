@@ -61,6 +61,13 @@ def test_submit_rejects_impossible_gpu_count_and_leaves_no_job_directory(site: S
     assert site.platform.store.count_live() == 0
 
 
+@pytest.mark.parametrize("wrong", ["cpus: none\n", "gpus: 64\n", "batch: {secrets: {T: '${secret:absent}'}}\n"])
+def test_submit_rejection_has_warnings_of_manifest(site: Site, wrong: str) -> None:
+    text = MANIFEST.replace("gpus: 1\n", "") + f"memroy: 1GB\n{wrong}"
+    said = [str(finding) for finding in site.problem("a", text).findings]
+    assert any("memroy" in one and "did you mean memory?" in one for one in said), said
+
+
 def test_submit_rejection_by_backend_names_manifest_line_of_each_field(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
