@@ -73,28 +73,43 @@ class Results:
     recoveries: list[Recovery] = field(default_factory=list)
     comings: list[Coming] = field(default_factory=list)
 
+    def add(self, new: Results) -> None:
+        """Append the results of another benchmark."""
+        self.figures += new.figures
+        self.recoveries += new.recoveries
+        self.comings += new.comings
+
+    def document(self, versions: Mapping[str, str]) -> str:
+        """Return all figures with their samples as JSON."""
+        every = [*self.figures, *(recovery.figure() for recovery in self.recoveries)]
+        return (
+            json.dumps({"versions": dict(versions), "figures": [figure.plain() for figure in every]}, indent=1) + "\n"
+        )
+
+    def tables(self) -> str:
+        """Return the tables of what there are results for."""
+        shown = [table(self.figures)] if self.figures else []
+        shown += [leftovers_table(self.comings)] if self.comings else []
+        shown += [recovery_table(self.recoveries)] if self.recoveries else []
+        return "\n".join(shown)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what was asked for."""
     names, knobs, output = _read(arguments)
     results = Results()
+    output.parent.mkdir(parents=True, exist_ok=True)
     with _ground(any(_needs_cluster(name, knobs) for name in names)) as (cluster, versions):
+        print(", ".join(f"{tool} {version}" for tool, version in versions.items()))
         # A desk or a place for each: no benchmark pays for the jobs that another left.
         for name in names:
             began = time.monotonic()
-            _measure(cluster, name, knobs, results)
+            new = Results()
+            _measure(cluster, name, knobs, new)
+            results.add(new)
+            output.write_text(results.document(versions), encoding="utf-8")
+            print(new.tables(), flush=True)
             print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    every = [*results.figures, *(recovery.figure() for recovery in results.recoveries)]
-    document = {"versions": dict(versions), "figures": [figure.plain() for figure in every]}
-    output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    print(", ".join(f"{tool} {version}" for tool, version in versions.items()))
-    if results.figures:
-        print(table(results.figures))
-    if results.comings:
-        print(leftovers_table(results.comings))
-    if results.recoveries:
-        print(recovery_table(results.recoveries))
     print(f"all samples: {output}")
     return 0
 

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.figures import Figure, shown, table
+
+
+def test_bench_keeps_figures_of_benchmarks_before_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(_cluster: object, name: str, _knobs: object, results: benchmarks.Results) -> None:
+        if name == "logs":
+            raise PermissionError("no")
+        results.figures.append(Figure(name, "whole", "ffdl", "ms", [1.0]))
+
+    monkeypatch.setattr(benchmarks, "_measure", measure)
+    output = tmp_path / "new" / "bench.json"
+    with pytest.raises(PermissionError):
+        benchmarks.main(["load", "metrics", "logs", "--output", str(output)])
+    assert [one["benchmark"] for one in json.loads(output.read_text())["figures"]] == ["load", "metrics"]
+    assert "metrics    whole" in capsys.readouterr().out
 
 
 def test_figure_computes_percentiles_and_keeps_samples() -> None:
