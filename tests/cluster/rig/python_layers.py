@@ -69,6 +69,8 @@ class Project:
     dependencies: tuple[str, ...]
     test_dependencies: tuple[str, ...]
     scripts: dict[str, str]
+    ready_scripts: dict[str, str]
+    """Text of each script that is installed as it is, by its name."""
     entry_points: dict[str, dict[str, str]]
     constraints: str
 
@@ -84,9 +86,16 @@ class Project:
             dependencies=tuple(project.get("dependencies", ())),
             test_dependencies=tuple(project.get("optional-dependencies", {}).get("test", ())),
             scripts=dict(project.get("scripts", {})),
+            ready_scripts={name: (checkout / path).read_text() for path, name in _shared_scripts(data).items()},
             entry_points={group: dict(names) for group, names in project.get("entry-points", {}).items()},
             constraints=constraints.read_text() if constraints.is_file() else "",
         )
+
+
+def _shared_scripts(data: dict[str, Any]) -> dict[str, str]:
+    """What hatch installs beside scripts that pip writes: path in the checkout -> name."""
+    targets = data.get("tool", {}).get("hatch", {}).get("build", {}).get("targets", {})
+    return dict(targets.get("wheel", {}).get("shared-scripts", {}))
 
 
 def _version_of(checkout: Path, data: dict[str, Any]) -> str:
@@ -189,12 +198,15 @@ def write_project_layer(layer: Path, project: Project, python: tuple[int, int]) 
     groups = {"console_scripts": project.scripts, **project.entry_points}
     (metadata / "entry_points.txt").write_text("".join(_group(name, items) for name, items in groups.items()))
     (venv / "bin").mkdir()
+    scripts = dict(project.ready_scripts)
     for name, target in project.scripts.items():
         module, function = target.split(":")
-        script = venv / "bin" / name
-        script.write_text(
+        scripts[name] = (
             f"#!{VENV}/bin/python3\nimport sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
         )
+    for name, text in scripts.items():
+        script = venv / "bin" / name
+        script.write_text(text)
         script.chmod(0o755)
 
 

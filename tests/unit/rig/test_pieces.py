@@ -145,11 +145,15 @@ def test_project_layer_contains_live_paths_scripts_and_entry_points(tmp_path: Pa
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "a-b"\nversion = "1.2"\ndependencies = ["click>=8"]\n'
         '[project.scripts]\ndo = "a_b.cli:main"\n[project.entry-points."a_b.adapters"]\nlocal = "x:create"\n'
+        '[tool.hatch.build.targets.wheel.shared-scripts]\n"bin/other" = "ready"\n'
     )
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/other").write_text("#!/bin/sh\n")
     write_project_layer(tmp_path / "layer", Project.read(tmp_path), (3, 14))
     venv = tmp_path / "layer/opt/ffdl/venv"
     packages = venv / "lib/python3.14/site-packages"
     assert (packages / "ffdl-checkout.pth").read_text() == "/opt/ffdl/src\n/opt/ffdl/src/adapters\n"
     assert "[a_b.adapters]\nlocal = x:create\n" in (packages / "a_b-1.2.dist-info/entry_points.txt").read_text()
     assert "from a_b.cli import main" in (venv / "bin/do").read_text()
-    assert os.access(venv / "bin/do", os.X_OK)
+    assert (venv / "bin/ready").read_text() == "#!/bin/sh\n"
+    assert all(os.access(venv / "bin" / name, os.X_OK) for name in ("do", "ready"))
