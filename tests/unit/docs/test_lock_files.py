@@ -29,17 +29,17 @@ def locked(name: str) -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("file", "wanted"),
     [
         ("requirements.txt", EXPECTED),
         ("requirements-extras.txt", [*EXPECTED, *(one for extra in LOCKED_EXTRAS for one in EXTRAS[extra])]),
     ],
 )
-def test_lock_file_pins_and_hashes_each_dependency(name: str, wanted: list[str]) -> None:
-    versions = {package: version for package, version, _ in locked(name)}
+def test_lock_file_pins_and_hashes_each_dependency(file: str, wanted: list[str]) -> None:
+    versions = {package: version for package, version, _ in locked(file)}
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     for requirement in map(Requirement, wanted):
         package = canonicalize_name(requirement.name)
         assert requirement.specifier.contains(versions[package]), f"{requirement}: make lock"
-    for package, version in pinned.items():
-        assert versions.get(canonicalize_name(package), version) == version, f"{package}: make lock"
+    for name, version in pinned.items():
+        assert versions.get(canonicalize_name(name), version) == version, f"{name}: make lock"
