@@ -17,10 +17,15 @@ from .suites import SUITES
 from .topology import NODES
 
 _WAY_IN = f"""\
-get in:     sudo {sys.executable} -m tests.cluster.rig shell ctl --user alice    (users: {", ".join(USERS)}, root)
-run one:    sudo {sys.executable} -m tests.cluster.rig run ctl --user alice -- ffdl list
+get in:     sudo {sys.executable} -m tests.cluster.rig --id NAME shell ctl --user alice
+users:      {", ".join(USERS)}, root
+run one:    sudo {sys.executable} -m tests.cluster.rig --id NAME run ctl --user alice -- ffdl list
+end it:     sudo make cluster-down CLUSTER="--id NAME"
 images:     make images leaves them in build/images; there: export FFDL_IMAGES_DIRS={SOURCE}/build/images
 """
+
+
+_ID_HELP = f"Cluster id (default: {record.DEFAULT_ID}, or the one that is up)."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,7 +78,7 @@ def _up(options: argparse.Namespace, _command: list[str]) -> int:
             )
     print(", ".join(f"{name} {version}" for name, version in cluster.versions().items()))
     print(cluster.run("ctl", ["sinfo", "--format=%P %D %t %c %m %G %N %l"]).stdout, end="")
-    print(_WAY_IN, end="")
+    print(_WAY_IN.replace("--id NAME", f"--id {name}"), end="")
     return 0
 
 
@@ -120,7 +125,7 @@ _COMMANDS = {"build": _build, "up": _up, "down": _down, "status": _status, "run"
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m tests.cluster.rig", description=__doc__)
-    parser.add_argument("--id", help=f"cluster id (default: {record.DEFAULT_ID}, or the one that is up)")
+    parser.add_argument("--id", help=_ID_HELP)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("build", "up"):
         command = commands.add_parser(name)
@@ -140,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         command.add_argument("node", choices=[spec.name for spec in NODES])
         command.add_argument("--user", default="root")
+    for name in ("up", "down", "run", "shell"):  # without a default, which would replace what is before the command
+        commands.choices[name].add_argument("--id", default=argparse.SUPPRESS, help=_ID_HELP)
     return parser
 
 

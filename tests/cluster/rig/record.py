@@ -143,11 +143,12 @@ def in_the_way(cluster_id: str, living: list[Record]) -> list[Record]:
 
 
 def only_one(records: list[Record]) -> str:
-    """The id of the cluster that is meant where none is named."""
-    if len(records) > 1:
-        names = ", ".join(record.cluster_id for record in records)
-        raise RigError(f"there are several clusters: {names}; name one: python3 -m tests.cluster.rig --id NAME ...")
-    return records[0].cluster_id if records else DEFAULT_ID
+    """Return the id of the cluster that is meant if none is named: that of `up`, not one that a test run owns."""
+    meant = [record for record in records if record.owner is None] or records
+    if len(meant) > 1:
+        names = ", ".join(record.cluster_id for record in meant)
+        raise RigError(f'there are several clusters: {names}; name one: --id NAME (make: CLUSTER="--id NAME")')
+    return meant[0].cluster_id if meant else DEFAULT_ID
 
 
 def remove_state(state_dir: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.rig import ClusterOptions, cgroups, record
+from tests.cluster.rig.__main__ import main
 from tests.cluster.rig.boot import NodeLayout, boot_script
 from tests.cluster.rig.errors import RigError
 from tests.cluster.rig.processes import Process
@@ -51,11 +52,12 @@ def test_place_on_host_rejects_cluster_id_in_use() -> None:
         pass
 
 
-def test_only_one_returns_single_cluster_or_asks_for_an_id() -> None:
+def test_only_one_prefers_cluster_of_up_and_asks_for_an_id_if_several_fit() -> None:
     assert record.only_one([]) == "ffdl"
     assert record.only_one([KEPT]) == "kept"
-    with pytest.raises(RigError, match=r"kept, owned; name one: .*--id"):
-        record.only_one([KEPT, OWNED])
+    assert record.only_one([OWNED, KEPT]) == "kept"
+    with pytest.raises(RigError, match=r"kept, kept; name one: .*--id"):
+        record.only_one([KEPT, OWNED, KEPT])
 
 
 def test_cluster_options_take_cluster_id_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +85,9 @@ def test_cgroup_removal_keeps_cgroups_of_other_clusters(tmp_path: Path, monkeypa
     cgroups.remove("a", "n1")
     assert {path.name for path in (tmp_path / "memory").iterdir()} == {"ffdl-b-n1", "slurm_n1"}
     assert (tmp_path / "memory" / "ffdl-b-n1" / "uid_1").is_dir()
+
+
+@pytest.mark.parametrize("words", [["--id", "b", "down"], ["down", "--id", "b"]])
+def test_rig_accepts_id_before_and_after_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert "cluster 'b' is not up" in "".join(capsys.readouterr())
