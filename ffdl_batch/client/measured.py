@@ -13,7 +13,7 @@ from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
 from ffdl_batch.client.wire import STREAM_SILENCE_S, Request, Wire
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.metrics import MetricRecord, RecordError, read_record
-from ffdl_batch.domain.usage import UsageSample
+from ffdl_batch.domain.usage import UsageSample, read_sample
 from ffdl_batch.domain.views import AttemptChoice, Problem
 
 _RESUMES = 5
@@ -73,7 +73,7 @@ def iterate_usage(wire: Wire, query: MeasuredQuery, sleep: Callable[[float], Non
     """The samples, those of a node in their order, each once; raises :class:`ClientError`."""
     for body in _iterate(wire, query, "node", sleep):
         try:
-            yield UsageLine(int(body["node"]), int(body["attempt"]), from_plain(UsageSample, body["sample"]))
+            yield UsageLine(int(body["node"]), int(body["attempt"]), read_sample(body["sample"]))
         except (CodecError, KeyError, TypeError, ValueError):
             continue
 

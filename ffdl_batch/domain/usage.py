@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.events import is_time
 from ffdl_batch.domain.json_text import parse_json
 
 
@@ -70,6 +71,14 @@ def _without_none(plain: Any) -> Any:
 def decode_sample(line: str) -> Optional[UsageSample]:
     """The sample of a line; None of one that is none."""
     try:
-        return from_plain(UsageSample, parse_json(line))
+        return read_sample(parse_json(line))
     except ValueError:
         return None
+
+
+def read_sample(plain: Any) -> UsageSample:
+    """Return the sample in a JSON value. Raises ValueError for a wrong type or a time out of range."""
+    sample = from_plain(UsageSample, plain)
+    if not is_time(sample.at):
+        raise ValueError(f"{sample.at} is no time")
+    return sample

@@ -197,6 +197,13 @@ def test_metrics_usage_prints_table_and_csv(jobs: FakeDaemon) -> None:
     assert used == [("0.5", "0", "1")] * 2
 
 
+@pytest.mark.parametrize("at", ["1e400", "1e300", "-1", "NaN"])
+def test_metrics_usage_ignores_sample_whose_time_is_out_of_range(jobs: FakeDaemon, at: str) -> None:
+    jobs.measured[f"{ONE}/usage"].insert(0, sample(20, 50.0).replace('"at": 1800000020', f'"at": {at}'))
+    assert len(json_lines(run(FFDL, "metrics", "--usage", "--json", ONE, daemon=jobs).stdout)) == 2
+    assert run(FFDL, "metrics", "--usage", "--follow", ONE, daemon=jobs).stdout.startswith("2027-")
+
+
 def test_metrics_writes_self_contained_html_and_valid_png(jobs: FakeDaemon, tmp_path: Path) -> None:
     jobs.measured[f"{ONE}/metrics"] += [metric(1, 0.5, group="<script>$x$")]
     files = ("--html", tmp_path / "a.html", "--png", tmp_path / "a.png")
