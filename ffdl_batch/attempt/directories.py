@@ -30,8 +30,8 @@ class Gone(Exception):
 class Directories:
     """The directory `root` and those below it. `root` itself may be reached through links, nothing below it is.
 
-    If `root` is in the directory `below`, neither it nor a directory between the two may be a link: learners can replace
-    directories of their job.
+    If `root` is in the directory `below`, neither it nor a directory between the two may be a link: learners can
+    replace directories of their job.
 
     With `mode` what is missing is made, in the place of links, pipes and sockets; without, it is :class:`Gone`.
     """

@@ -35,7 +35,7 @@ def _on() -> None:
     """Nothing stands in the way of going on."""
 
 
-def copy_tree(
+def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     source: str,
     target: str,
     below: Parts = (),
@@ -52,7 +52,8 @@ def copy_tree(
     of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
     out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
     followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
-    `own`: a source below this directory may be no link, as learners can put one there. `keep_newer`: a file in `target` that was written later stays. `go_on` is called
+    `own`: a source below this directory may be no link, as learners can put one there. `keep_newer`: a file in `target`
+    that was written later stays. `go_on` is called
     before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
     """
     count = 0
