@@ -1,6 +1,6 @@
 """A Python whose wall clock somebody sets while it runs: the file SAID holds by how many seconds it is ahead.
 
-    python tests/fakes/turned_clock.py SAID SELF [-I] [-S] (-c CODE | -m MODULE | FILE) [ARGUMENT ...]
+    python tests/fakes/turned_clock.py SAID SELF [-E] [-I] [-P] [-S] (-c CODE | -m MODULE | FILE) [ARGUMENT ...]
 
 It does what ``python`` does with the rest of its arguments; SELF is what it calls itself when it starts another one.
 Monotonic clocks and the times of files stay as they are. (libfaketime 0.9.10 would do for all programs, but makes
@@ -24,7 +24,7 @@ def main() -> None:
     time.time_ns = lambda: int(time.time() * 1e9)
     sys.executable = sys.argv[2]
     rest = sys.argv[3:]
-    while rest[0] in ("-I", "-S"):
+    while rest[0] in ("-E", "-I", "-P", "-S"):
         rest.pop(0)
     sys.path.pop(0)
     if rest[0] == "-c":
