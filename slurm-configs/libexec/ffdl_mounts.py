@@ -1,8 +1,8 @@
 """Reads the node's mount table, and unmounts the data stores that an ended job left mounted.
 
-Users choose the paths of FUSE mounts, and can rename directories and plant links at any time. So root never resolves
-such a path. A child process with the rights of the job's user opens the mount point; root checks by the mount id which
-mount the descriptor belongs to, and unmounts by the descriptor.
+Users choose the paths of FUSE mounts, and can rename directories and create links at any time. So root never resolves
+such a path. A child process with the rights of the job's user opens the mount point. Root checks the mount id of the
+descriptor, and unmounts through the descriptor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Mapping, NamedTuple, Sequence
 TABLE = "/proc/self/mountinfo"
 KIND = "fuse.rclone"
 OPEN_S, WHOLE_S = 5.0, 20.0
-"""The longest that opening one mount point, and the whole program, may take."""
+"""Time limits for opening one mount point, and for the whole program."""
 _ESCAPE = re.compile(r"\\([0-3][0-7]{2})")
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _MNT_DETACH = 2  # <sys/mount.h>
@@ -29,7 +29,7 @@ _NOBODY = 65534
 
 
 class Mount(NamedTuple):
-    """One line of mountinfo (proc_pid_mountinfo(5)). `options` are those of the file system."""
+    """One line of mountinfo (proc_pid_mountinfo(5)). `options` has the options of the file system."""
 
     mount_id: int
     place: str
@@ -40,10 +40,10 @@ class Mount(NamedTuple):
 
 
 def table(path: str = TABLE) -> list[Mount]:
-    """Return all mounts, parents before what is mounted below them. Raises OSError.
+    """Return all mounts, each before the mounts below it. Raises OSError.
 
-    The kernel escapes blank, tab, newline and backslash, and nothing else: a path may have a carriage return, or bytes
-    that are not UTF-8.
+    The kernel escapes only blank, tab, newline and backslash. A path may have a carriage return, or bytes that are not
+    UTF-8.
     """
     return [_mount(line) for line in os.fsdecode(Path(path).read_bytes()).split("\n") if line]
 
@@ -60,25 +60,25 @@ def _plain(field: str) -> str:
 
 
 def main(environment: Mapping[str, str]) -> int:
-    """Unmount what the job SLURM_JOB_ID of the user SLURM_JOB_UID left. Return 1 if something is left, and print it."""
+    """Unmount the data stores of job SLURM_JOB_ID of user SLURM_JOB_UID. If mounts remain, print one and return 1."""
     job, user = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_UID", "")
     if not (_NUMBER.fullmatch(job) and _NUMBER.fullmatch(user)):
-        print(f"slurmd set SLURM_JOB_ID to {job!r} and SLURM_JOB_UID to {user!r}: two numbers are needed")
+        print(f"SLURM_JOB_ID is {job!r} and SLURM_JOB_UID is {user!r}: both must be numbers; run this as an epilog")
         return 1
     deadline = time.monotonic() + WHOLE_S
     for mount in reversed(_mounts_of(job, user)):
         _unmount(mount, job, user, min(OPEN_S, deadline - time.monotonic()))
     left = _mounts_of(job, user)
     if left:
-        print(f"{len(left)} mounts of data stores are left, the last one is {left[-1].place!r}")
+        print(f"{len(left)} mounts of data stores remain, the last one at {left[-1].place!r}")
     return 1 if left else 0
 
 
 def _mounts_of(job: str, user: str) -> list[Mount]:
     """Return the job's mounts of data stores.
 
-    Any user can choose the source, and no user the option user_id: the kernel takes it from root alone, and fusermount
-    sets it to its caller (Linux, Documentation/filesystems/fuse.rst).
+    Any user can choose the source. No user can choose the option user_id: the kernel accepts it only from root, and
+    fusermount sets it to its caller (Linux, Documentation/filesystems/fuse.rst).
     """
     return [
         one
@@ -90,17 +90,17 @@ def _mounts_of(job: str, user: str) -> list[Mount]:
 
 
 def _unmount(mount: Mount, job: str, user: str, limit_s: float) -> None:
-    """Unmount it, unless another mount is at its place by now.
+    """Unmount the mount, unless another mount has replaced it.
 
-    While the descriptor is open, no other mount can get the same id. umount2(2) follows /proc/self/fd/N to just this
-    mount; with UMOUNT_NOFOLLOW it would refuse that name. The user cannot change any part of it.
+    While the descriptor is open, no other mount can get the same id. umount2(2) resolves /proc/self/fd/N to exactly
+    this mount. With UMOUNT_NOFOLLOW it would refuse that name. The user cannot change any part of this path.
     """
     descriptor = _opened(mount.place, int(user), limit_s) if limit_s > 0 else None
     if descriptor is None:
         return
     try:
-        told = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
-        mount_id = int(told.partition("mnt_id:")[2].split()[0])
+        info = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
+        mount_id = int(info.partition("mnt_id:")[2].split()[0])
         if mount_id == mount.mount_id and mount_id in {one.mount_id for one in _mounts_of(job, user)}:
             ctypes.CDLL(None).umount2(f"/proc/self/fd/{descriptor}".encode(), _MNT_DETACH)
     finally:
@@ -108,9 +108,9 @@ def _unmount(mount: Mount, job: str, user: str, limit_s: float) -> None:
 
 
 def _opened(place: str, uid: int, limit_s: float) -> int | None:
-    """Open a mount point with the rights of its user; None if that fails or takes longer than `limit_s`.
+    """Open a mount point with the rights of its user. Return None if that fails or takes longer than `limit_s`.
 
-    A file system on the way may never answer, and then the child cannot even be killed: it is left behind.
+    If a file system in the path never answers, the child cannot be killed and is left behind.
     """
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -131,9 +131,9 @@ def _opened(place: str, uid: int, limit_s: float) -> int | None:
 
 
 def _send_opened(to: socket.socket, place: str, uid: int) -> None:
-    """Give up root's rights, open the mount point and send the descriptor. Runs in the child.
+    """Drop root's rights, open the mount point and send the descriptor. Runs in the child.
 
-    The child also gives up its output: the hook reads it to the end, and this process may never end.
+    The child also closes its output, because the hook reads it to its end and the child may never end.
     """
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):

@@ -151,7 +151,7 @@ def test_epilog_unmounts_no_other_file_system_if_user_swaps_directories(libexec:
 def test_epilog_opens_mount_point_with_rights_of_user(libexec: Path) -> None:
     fuse(NODE / "job/data")
     (NODE / "job").chmod(0o700)  # root's, as an attacker's link would reach it
-    assert epilog(libexec) == (1, "1 mounts of data stores are left, the last one is '/srv/job/data'\n")
+    assert epilog(libexec) == (1, "1 mounts of data stores remain, the last one at '/srv/job/data'\n")
     os.chown(NODE / "job", USER, USER)
     assert epilog(libexec) == (0, "")
 

@@ -1,6 +1,6 @@
-"""Asks a second source whether what the kernel's log says is so, before it may drain the node.
+"""Checks a finding from the kernel log against a second source before it may drain the node.
 
-Users can put text into that log. None of the sources here has any text of theirs.
+Users can put text into that log. They cannot put text into the sources that this module reads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _CORRUPTED = re.compile(r"^HardwareCorrupted: +[1-9]", re.MULTILINE)
 
 
 def confirmed(one: Finding) -> Finding:
-    """Return a finding of the log as it is, or as one that does not drain the node if nothing confirms it."""
+    """Return the finding unchanged if a second source confirms it, else a copy that does not drain the node."""
     if not one.badly or _is_so(one.kind, one.device):
         return one
-    return one._replace(text=f"{one.text} [no second source confirms it: it does not drain the node]", badly=False)
+    return one._replace(text=f"{one.text} [no second source confirms it, so it does not drain the node]", badly=False)
 
 
 @functools.lru_cache(maxsize=None)
 def _is_so(kind: str, device: str) -> bool:
-    """One answer for all lines of a look."""
+    """Return whether the source confirms the fault. All lines of one check share the answer."""
     try:
         return _SOURCES[kind](device)
     except OSError:
@@ -38,19 +38,19 @@ def _is_so(kind: str, device: str) -> bool:
 
 
 def _gpu(device: str) -> bool:
-    """The node has this GPU, and nvidia-smi does not find it well."""
+    """Return whether the node has this GPU and nvidia-smi reports a fault of it."""
     here = pci.functions(pci.address(device))
     return any(_text(path / "vendor") == _NVIDIA for path in here) and gpus.is_faulty(pci.address(device))
 
 
 def _memory(_device: str) -> bool:
-    """The kernel counts uncorrected errors (Documentation/admin-guide/RAS), or keeps away from broken pages."""
+    """Return whether the kernel counts uncorrected errors (Documentation/admin-guide/RAS) or isolates broken pages."""
     counts = [_text(path) for name in ("ue_count", "ue_noinfo_count") for path in EDAC.glob(f"mc*/{name}")]
     return any(count.isdecimal() and int(count) > 0 for count in counts) or bool(_CORRUPTED.search(_text(MEMORY)))
 
 
 def _file_system(device: str) -> bool:
-    """It is mounted, and is read-only or answers with an error."""
+    """Return whether the device is mounted, and is read-only or returns an I/O error."""
     places = [one for one in mounts.local() if Path(os.path.realpath(one.source)).name == device]
     return any(not one.writable or _fails(one.place) for one in places)
 
@@ -61,7 +61,7 @@ def _fails(place: str) -> bool:
 
 
 def _adapter(device: str) -> bool:
-    """The node has this adapter, and none of its ports is up."""
+    """Return whether the node has this adapter and all its ports are down."""
     here = pci.functions(pci.address(device))
     patterns = ("net/*/operstate", "infiniband/*/ports/*/state")
     states = [_text(file) for path in here for pattern in patterns for file in path.glob(pattern)]

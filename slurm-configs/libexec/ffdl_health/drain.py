@@ -1,8 +1,9 @@
-"""Drains a sick node if the site allows it, and resumes it. It leaves drains of others alone.
+"""Drains a sick node if the site allows it, and resumes it. It never changes a drain with another reason.
 
-A drain of ours has a reason that begins with `ffdl:`. A node that somebody else drained keeps its reason; one whose
-reason somebody changed is theirs from then on. Of all nodes of the site only so many are drained within an hour: what
-many nodes have at once is a mistake, an attack or a fault of something else, and jobs need nodes.
+The reason of each drain that this program sets begins with `ffdl:`. A node that an administrator drained keeps its
+reason. If an administrator changes the reason of a node, this program no longer resumes the node. The number of drains
+of the whole site within an hour is limited: a fault that many nodes report at once is rarely a fault of the nodes, and
+jobs need nodes.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ def act(site: Settings, node: str, bad: Sequence[str]) -> str:
 
 
 def _drain(site: Settings, node: str, why: str) -> str:
-    """Drain the node, unless the site has had as many drains as it allows; return what was done.
+    """Drain the node unless the site's limit of drains is reached. Return what was done.
 
-    Nodes that drain at the same time do not see each other before. So each looks again afterwards, and one that then
-    finds too many takes its drain back: the last ones do, and never more nodes than allowed stay drained.
+    Nodes that drain at the same moment do not see each other's drain before. So each node counts again afterwards. If
+    the limit is passed, the last nodes resume, so that never more nodes than allowed stay drained.
     """
     refused = _limit(site, node)
     if not refused:
@@ -65,7 +66,7 @@ def _drain(site: Settings, node: str, why: str) -> str:
 
 
 def _limit(site: Settings, node: str) -> str:
-    """Return why the node must not be drained, or not stay so ("" = it may)."""
+    """Return why the node must not be, or stay, drained; "" if it may."""
     try:
         drained = _drained(site)
     except OSError as error:
@@ -78,14 +79,15 @@ def _limit(site: Settings, node: str) -> str:
 
 
 def _drained(site: Settings) -> dict[str, float]:
-    """Return which nodes of the site have a drain of ours, and since when, in seconds since the epoch. Raises OSError.
+    """Return the nodes of the site that this program drained, with the time of the drain (epoch). Raises OSError.
 
-    sinfo(1): a line for each node and partition; a time as slurm_make_time_str has it, without SLURM_TIME_FORMAT.
+    sinfo(1) prints a line for each node and partition, with times in the format of slurm_make_time_str, because
+    SLURM_TIME_FORMAT is not set.
     """
     argv = ["sinfo", "--all", "-h", "-N", "-t", "drain", "-o", "%N %H %E"]
     answer = bounded.ask(_in_site(site, argv), TIMEOUT_S)
     if answer.status != 0:
-        raise OSError(f"sinfo does not tell which nodes are drained: {' '.join(answer.text.split())[:200]}")
+        raise OSError(f"sinfo cannot list the drained nodes: {' '.join(answer.text.split())[:200]}")
     rows = (line.split(None, 2) for line in answer.text.split("\n"))
     return {row[0]: _seconds(row[1]) for row in rows if len(row) == 3 and row[2].startswith(MARK)}
 
@@ -98,7 +100,7 @@ def _seconds(text: str) -> float:
 
 
 def _resume(site: Settings, node: str) -> str:
-    """Return what scontrol says against it ("" = nothing)."""
+    """Resume the node. Return the error that scontrol prints; "" if it succeeds."""
     return _scontrol(site, "update", f"nodename={node}", "state=resume").strip()
 
 

@@ -19,7 +19,7 @@ _QUERY = (PROGRAM, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,no
 _ROWS = ("gpu_bus_id", "remapped_rows.pending", "remapped_rows.failure")
 _QUERY_ROWS = (PROGRAM, f"--query-remapped-rows={','.join(_ROWS)}", "--format=csv,noheader")
 _FAULT = re.compile(r"Yes|[1-9][0-9]*|\[.*(?:[Ee]rror|lost|reset).*\]")
-"""What a column has of a GPU that is not well: an answer, a count, or why it cannot be asked."""
+"""Matches the value of a column that shows a fault: "Yes", a count, or an error in brackets."""
 _FELL_OFF = 15
 """nvidia-smi(1), RETURN VALUE: a GPU has fallen off the bus or has otherwise become inaccessible."""
 _LINK = re.compile(r"\s+Link (\d+): (Replay|Recovery|CRC)[A-Za-z ]* Errors?: (\d+)")
@@ -35,7 +35,7 @@ def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Findi
     hung_before = PROGRAM in stuck
     answer = bounded.ask_once(PROGRAM, _QUERY, timeout_s, stuck)
     if answer is None and hung_before and PROGRAM in stuck:
-        text = "an nvidia-smi of an earlier look cannot be killed: a GPU or its driver hangs"
+        text = "an nvidia-smi of an earlier check cannot be killed: a GPU or its driver hangs"
         yield Finding(time.time(), "gpu", "", text, badly=True, standing="gpu:hangs")
         return
     if answer is None:  # on a busy node, too
@@ -56,8 +56,10 @@ def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Findi
 
 
 def is_faulty(device: str, timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether nvidia-smi misses the GPU at this PCI address, or finds uncorrected errors of it. That nvidia-smi
-    does not answer proves nothing: a node may be busy. Raises OSError."""
+    """Return whether nvidia-smi does not list the GPU at this PCI address, or reports uncorrected errors for it.
+
+    An nvidia-smi that does not answer does not prove a fault, because the node may be busy. Raises OSError.
+    """
     if not bounded.is_installed(PROGRAM):
         return False
     answer = bounded.ask(_QUERY, timeout_s)

@@ -53,7 +53,7 @@ def of_kmsg(path: str, memory: Memory) -> Iterator[Line]:
             if len(fields) < 3 or not all(map(str.isdecimal, fields[:3])) or int(fields[1]) <= last:
                 continue
             last = memory["seq"] = int(fields[1])
-            if int(fields[0]) >= 8:  # the facility of the kernel is 0, which no process can give its records
+            if int(fields[0]) >= 8:  # the kernel's facility is 0, which processes cannot set
                 continue
             yield Line(offset_s + int(fields[2]) / 1e6, text.split("\n")[0])
     finally:
@@ -82,7 +82,7 @@ def of_journal(memory: Memory, timeout_s: float) -> Iterator[Line]:
     if answer.status != 0:
         memory.clear()  # a cursor that the journal does not know any more
         raise OSError(f"journalctl ended with {answer.status}: {answer.text[-200:].strip()}")
-    for line in answer.text.split("\n"):  # a message may have what str.splitlines takes for the end of a line
+    for line in answer.text.split("\n"):  # str.splitlines would also split at other characters in a message
         if line.startswith("-- cursor: "):
             memory["cursor"] = line.partition(": ")[2]
             continue

@@ -25,12 +25,12 @@ _STALE = ("Stale file handle", "Input/output error", "Transport endpoint is not 
 
 
 def table() -> list[Mount]:
-    """Return all mounts; of several at one place the uppermost. Raises OSError."""
+    """Return all mounts. If several are at one place, return only the uppermost. Raises OSError."""
     return list({one.place: one for one in ffdl_mounts.table()}.values())
 
 
 def local() -> list[Mount]:
-    """Return those of disks of this node. Raises OSError."""
+    """Return the mounts of local disks. Raises OSError."""
     return [one for one in table() if one.kind in _LOCAL]
 
 

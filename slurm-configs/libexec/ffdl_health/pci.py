@@ -1,4 +1,4 @@
-"""PCI devices of this node, as sysfs has them."""
+"""Finds PCI devices of this node in sysfs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ADDRESS = re.compile(r"(?:[0-9a-f]{0,4}([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}
 
 
 def address(text: str) -> str:
-    """Return domain, bus and device of a PCI address ("" = it is none).
+    """Return domain, bus and device of a PCI address; "" if the text is not one.
 
     Drivers may leave out the function, and nvidia-smi writes eight digits for the domain.
     """

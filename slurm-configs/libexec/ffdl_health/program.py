@@ -68,7 +68,7 @@ def _write_down(site: Settings) -> None:
     book.load()
     sources = _sources(site)
     whole_look = book.is_time_for_all(SELDOM_S)
-    must_act = whole_look  # slurmctld is not asked at each look by each node
+    must_act = whole_look  # not every node asks slurmctld at every check
     for source in sources if whole_look else [one for one in sources if one.often]:
         began_at = time.time()
         found, whole = _look(source, book.memory(source.name))

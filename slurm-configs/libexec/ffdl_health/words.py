@@ -1,10 +1,11 @@
 """Which lines of a log are signs of a sick node, and of what. Pure.
 
-Few patterns, each one a sentence that a driver or the kernel prints, from the line's first character on. What matches
-none is not reported.
+Each pattern matches a message of a driver or of the kernel from the first character of the line. Lines that match no
+pattern are not reported.
 
-Users can have the kernel print their text: a mount option, which it quotes; the name of a program, of 15 characters at
-most and with [ behind it where a line begins with it. So each pattern needs more than 15 characters before a [.
+Users can make the kernel print text of theirs: a mount option, which the kernel quotes, or the name of a program, which
+has at most 15 characters and is followed by [ at the beginning of a line. So a pattern that allows text before a [
+requires more than 15 characters there.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _XID = re.compile(
 )
 _QUOTE = re.compile("['\"`]")
 _QUOTED_BY_KERNEL = re.compile(r"""'<unknown>'|"[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[\w+\])?\"""")
-"""What is in quotes and no user's: a process that NVIDIA's driver does not know, a place in the kernel's code."""
+"""Quoted text that is not a user's: a process unknown to NVIDIA's driver, a place in the kernel's code."""
 _SLURMD = r"(?:\S+ slurmd(?:\[\d+\])?: )?(?:\[[\w.+]+\] )?"
-"""What may be before the word error: the host by syslog, the step."""
+"""Text that may precede the word error: the host that syslog adds, the step."""
 
 
 class _Rule(NamedTuple):
@@ -67,7 +68,7 @@ KERNEL = (
     _rule("gpu", r"NVRM: (?:GPU (?:at )?(?:PCI:)?(?P<device>[0-9A-Fa-f:.]+?):? )?"
                  r"(?:RmInitAdapter failed|(?:GPU )?has fallen off the bus)", badly=True),
 )  # fmt: skip
-"""The first one that matches decides. What is `badly` drains the node if a second source agrees (confirmation.py)."""
+"""The first match decides. A `badly` finding drains the node if a second source confirms it (confirmation.py)."""
 SLURMD = (
     _rule(
         "slurmd",
@@ -84,7 +85,7 @@ SLURMD = (
 
 
 def of_kernel(at: float, text: str) -> Finding | None:
-    """Return what a line of the kernel's is a sign of. None: of nothing that is known here, or it quotes a user."""
+    """Return the fault that a line of the kernel log reports; None if it reports none or quotes text of a user."""
     text = text[:LINE_MOST]
     if _QUOTE.search(_QUOTED_BY_KERNEL.sub("", text)):
         return None

@@ -85,7 +85,7 @@ def sockets(prefix: str) -> list[Path]:
 
 
 def remove_socket(path: Path, patience_s: float) -> None:
-    """Remove the socket of a program, and end the program if it still listens there."""
+    """Remove the socket of a program, and end the program if it still listens."""
     if not path.is_socket():
         return
     pid = _listener(path)
@@ -122,10 +122,10 @@ def _await(done: Callable[[], bool], limit_s: float, otherwise: str) -> None:
 
 
 def _listener(path: Path) -> int:
-    """Return the number of the process that listens at a socket of root's; 0: none does.
+    """Return the pid of the process that listens at root's socket; 0 if no process listens.
 
-    The kernel gives it (unix(7), SO_PEERCRED). /proc/net/unix is no source: any user can forge its lines by a socket
-    with a newline in its name.
+    The pid comes from the kernel (unix(7), SO_PEERCRED). /proc/net/unix cannot be trusted: any user can forge its lines
+    with a newline in the name of a socket.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
         asked.settimeout(_CONNECT_S)

@@ -156,7 +156,7 @@ def test_node_health_drains_for_hanging_gpu_only_if_nvidia_smi_cannot_be_killed(
 
 
 def drained(*ages_s: float, reason: str = "ffdl: gpu 0000:3b:00 lost", own: float | None = None) -> str:
-    """What sinfo prints of other nodes, and of this one; each is in two partitions."""
+    """Return the output of sinfo for other nodes, and for this one. Each is in two partitions."""
     ages = [(f"n{number}", age) for number, age in enumerate(ages_s)] + ([] if own is None else [(NODE, own)])
     times = [(name, time.localtime(time.time() - age)) for name, age in ages]
     return "".join(f"{name} {time.strftime('%Y-%m-%dT%H:%M:%S', at)} {reason}\n" * 2 for name, at in times)
@@ -165,12 +165,13 @@ def drained(*ages_s: float, reason: str = "ffdl: gpu 0000:3b:00 lost", own: floa
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (drained(9, 99, 3000), drained(9, 99, 3000, own=0), ["drain"]),
-        (drained(9, 99, 3000, 3500), "", []),
-        (drained(9, 99, 3000, 7200), drained(9, 99, 3000, 7200, own=0), ["drain"]),
+        # Ages are those at collection: a long test run must not make them older than an hour.
+        (drained(9, 99, 500), drained(9, 99, 500, own=0), ["drain"]),
+        (drained(9, 99, 500, 900), "", []),
+        (drained(9, 99, 500, 7200), drained(9, 99, 500, 7200, own=0), ["drain"]),
         (drained(9, 9, 9, 9, reason="bad fan"), drained(9, 9, 9, 9, reason="bad fan", own=0), ["drain"]),
-        ("", drained(0, 0, 0, 0, own=0), ["drain", "resume"]),  # all at the same time
-        ("", drained(-60, -60, -60, 0, own=0), ["drain"]),  # three of them a moment later: they take theirs back
+        ("", drained(0, 0, 0, 0, own=0), ["drain", "resume"]),  # all at the same moment
+        ("", drained(-60, -60, -60, 0, own=0), ["drain"]),  # three of them later: those resume
         ("sinfo: error", "", []),
     ],
 )
