@@ -21,7 +21,10 @@ from tests import preloaded
 from tests.contract.array_rig import Fleet, raw_id
 from tests.contract.scheduler_harness import FakeSlurmHarness
 
-SUBMIT_LIMIT = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+SUBMIT_LIMIT = (
+    "AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)"
+)
 WAITING = BatchOptions(array="0-2", hold=True)
 
 
