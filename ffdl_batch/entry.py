@@ -33,7 +33,7 @@ def ffdl_admin() -> None:
 
 
 def ffdl_submitd() -> int:
-    """The console script ``ffdl-submitd``, which reports its own errors."""
+    """Run the console script ``ffdl-submitd``, which reports its own errors."""
     return int(import_module("ffdl_batch.daemon.main").main())
 
 

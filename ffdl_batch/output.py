@@ -1,10 +1,10 @@
-"""Standard output and error of our commands: what they print is filtered here, and failures are told apart.
+"""Filters standard output and error of the commands, and reports failures of standard output as such.
 
-Everything that a command writes to sys.stdout or sys.stderr, by whatever library, passes through :func:`printable`, so
-that no name, argument, message or traceback steers a terminal. This is also so in a pipe: what is printed there is
-shown by a terminal later (ssh, tee, less, logs of CI). Programs read --json, whose values are exact.
+Everything that a command writes to sys.stdout or sys.stderr, by any library, passes through :func:`printable`. So no
+name, argument, message or traceback can control a terminal. This also applies in a pipe, because a terminal may show
+that text later (ssh, tee, less, CI logs). Programs read --json, whose values are exact.
 
-Two functions pass the filter: :func:`echo_styled` for lines with colours of our own, and :func:`data_output` for
+Two functions bypass the filter: :func:`echo_styled` for lines with our own colours, and :func:`data_output` for
 documents and logs, which a pipe or a file gets byte for byte.
 """
 
@@ -28,7 +28,8 @@ _STDOUT, _STDERR = 1, 2
 
 
 class OutputLost(Exception):
-    """Standard output took nothing. No OSError, so that nobody mistakes it for one of a file or a socket."""
+    """Standard output could not be written. Not an OSError, so that callers do not mistake it for an error of a file or
+    socket."""
 
     def __init__(self, error: OSError) -> None:
         closed = error.errno == errno.EBADF
@@ -38,7 +39,7 @@ class OutputLost(Exception):
 
 
 class _Output(io.FileIO):
-    """Tells failures of standard output from those of everything else; a closed pipe stays what it is."""
+    """Reports failures of standard output as :class:`OutputLost`; a closed pipe stays a BrokenPipeError."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -50,13 +51,13 @@ class _Output(io.FileIO):
 
 
 class _Filtered(io.TextIOWrapper):
-    """A standard stream; text reaches it filtered, unless it is written by :meth:`write_exactly`."""
+    """A standard stream. Text is filtered unless :meth:`write_exactly` writes it."""
 
     def write(self, text: str, /) -> int:
         return super().write(printable(text))
 
     def write_exactly(self, text: str) -> int:
-        """Write text whose control characters are meant."""
+        """Write text with intended control characters."""
         return super().write(text)
 
 
@@ -74,11 +75,11 @@ class _Exact(io.TextIOBase):
 
 
 def watch_output() -> None:
-    """Replace sys.stdout and sys.stderr by filtered ones; failures of sys.stdout become :class:`OutputLost`.
+    """Replace sys.stdout and sys.stderr by filtered streams. Failures of sys.stdout become :class:`OutputLost`.
 
-    If the caller closed descriptor 1 (``>&-``), it is held by something that cannot be written: otherwise the next file
-    or socket would get that number, and output would go there. Characters that the locale's encoding lacks (a curve in
-    Latin-1) become a question mark.
+    If the caller closed descriptor 1 (``>&-``), open a descriptor that cannot be written in its place. Otherwise the
+    next file or socket would get that number and receive the output. Characters that the locale's encoding lacks (a
+    curve in Latin-1) become a question mark.
     """
     old = sys.stdout
     if old is None:
@@ -92,8 +93,8 @@ def watch_output() -> None:
 
 
 def _filtered(raw: io.FileIO, old: TextIO | None) -> _Filtered:
-    """A stream on `raw` with the encoding of `old`. ASCII becomes UTF-8, as click has it: it would pass a stream in
-    ASCII by, and write to the bytes below."""
+    """Return a stream on `raw` with the encoding of `old`. ASCII becomes UTF-8, because click would bypass an ASCII
+    stream and write to the bytes below it."""
     named = (old and old.encoding) or "utf-8"
     encoding = "utf-8" if codecs.lookup(named).name == "ascii" else named
     errors = "replace" if old is None or old.errors in (None, "strict") else old.errors
@@ -102,7 +103,7 @@ def _filtered(raw: io.FileIO, old: TextIO | None) -> _Filtered:
 
 
 def echo_styled(text: str, *, nl: bool = True, err: bool = False) -> None:
-    """Print text that holds control sequences of our own; everything else in it has gone through `printable`."""
+    """Print text that has our own control sequences. Everything else in it must have passed :func:`printable`."""
     stream = sys.stderr if err else sys.stdout
     click.echo(text, file=stream and _exactly(stream), nl=nl, err=err, color=True)
 
@@ -117,7 +118,7 @@ def _exactly(stream: IO[str]) -> IO[str]:
 
 
 def drop_output() -> None:
-    """Python flushes standard output once more at exit: give what is left somewhere to go."""
+    """Redirect standard output to /dev/null, because Python flushes it once more at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, _STDOUT)
     os.close(null)

@@ -211,7 +211,7 @@ def pytest_tier(
 
 
 def proof_tier(name: str, *arguments: str, lane: Lane = Lane.CLUSTER) -> Tier:
-    """A proof of the Makefile, run once for each commit. Those of the cluster's lane need root."""
+    """Run a proof of the Makefile, once for each commit. The proofs of the cluster's lane need root."""
 
     def run(of: Run) -> Tally:
         return run_checks(proof(name, *arguments), passed=of.results / f"proof-{name}.passed")

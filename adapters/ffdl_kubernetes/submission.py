@@ -93,7 +93,7 @@ def read_objects(attempt: AttemptDir, name: str = OBJECTS) -> list[Plain]:
 
 
 def _read(path: Path) -> bytes:
-    """Return the content of a file that is sent to the cluster. Raises InvalidRequest if it is damaged, OSError."""
+    """Return the content of a file for the cluster. Raises InvalidRequest if the file is damaged, OSError."""
     try:
         return read_whole(str(path), MAX_TEXT_BYTES)
     except DamagedFile as error:

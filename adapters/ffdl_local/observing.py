@@ -30,7 +30,7 @@ def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
     started = read_record(directory / STARTED)
     if started is None and not Path(attempt.claim).is_dir():
         return None
-    started = started or {"host": host}  # damaged, or removed by the job itself
+    started = started or {"host": host}  # the record is damaged, or the job removed it
     ended = read_record(directory / EXIT)
     if ended:
         return _ended(attempt, ended, host)
@@ -39,7 +39,7 @@ def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
     if is_held(directory / LOCK) or lives(started, "pid", "start_ticks"):
         return _living(attempt, started, host)
     ended = read_record(directory / EXIT)
-    if ended:  # it ended between the two looks
+    if ended:  # the job ended between the two checks
         return _ended(attempt, ended, host)
     return _vanished(attempt, directory, host)
 

@@ -48,8 +48,8 @@ _REFUSED = ("dependency", "begin", "hold")
 
 
 def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
-    """Return what will be started. `queue` is the machine's queue directory, `packages` names the directories of this
-    package and of ffdl_batch, with a colon between them.
+    """Return the launch plan. `queue` is the queue directory of the machine. `packages` has the directories of this
+    package and of ffdl_batch, joined by a colon.
 
     Raises InvalidRequest (NotYet where this release cannot do it).
     """

@@ -37,7 +37,7 @@ def write_record(path: Path, body: dict[str, object]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return the record; None if it is missing, and an empty one if it is damaged. Raises OSError."""
+    """Return the record; None if the file is missing, {} if it is damaged. Raises OSError."""
     try:
         return read_object(str(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -47,7 +47,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def lives(record: dict[str, Any], pid: str, ticks: str) -> bool:
-    """Whether the process that the fields `pid` and `ticks` of a record name lives (in this boot)."""
+    """Return whether the process with the `pid` and `ticks` of a record is alive in this boot."""
     number, boot = record.get(pid), boot_id()
     if not isinstance(number, int) or number <= 0 or record.get("boot_id", boot) != boot:
         return False
@@ -58,7 +58,7 @@ def lives(record: dict[str, Any], pid: str, ticks: str) -> bool:
 def is_held(lock: Path) -> bool:
     """Whether a living process of this host holds the lock."""
     try:
-        file = open_regular(str(lock))  # reading is enough for LOCK_SH, also where nothing can be written
+        file = open_regular(str(lock))  # LOCK_SH needs no write permission
     except NO_FILE:
         return False
     with file:

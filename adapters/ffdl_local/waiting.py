@@ -12,7 +12,7 @@ from ffdl_local.records import is_held
 
 _PLACE = "local"
 _MOST = 4096
-"""No machine runs more jobs or has more GPUs."""
+"""Maximum number of jobs and of GPUs of a machine."""
 
 
 def explain(queue: Path, token: str, job: Mapping[str, Any], waits: bool) -> Explanation:

@@ -349,7 +349,7 @@ def _claimant(attempt: AttemptDir) -> set[NativeId]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file of an attempt, and "" if it is missing or damaged. Raises NotNow."""
+    """Return the text of a file of an attempt; "" if it is missing or damaged. Raises NotNow."""
     try:
         return find_text(str(path))
     except OSError as error:

@@ -90,7 +90,7 @@ class Doctor:
         except (SchedulerUnreachable, CommandTimeout) as error:
             if isinstance(error, SchedulerMissing) and not isinstance(error.__cause__, PermissionError):
                 raise
-            items.append(Item("slurm.conf", Verdict.NOTE, f"it cannot be read, and is not examined: {error}"))
+            items.append(Item("slurm.conf", Verdict.NOTE, f"not examined because it cannot be read: {error}"))
         else:
             items += self._look_at_config(config, listed)
         items += self._look_at_partitions(listed)
@@ -236,10 +236,13 @@ def parse_config(text: str) -> dict[str, str]:
 
 
 def parse_nodes(text: str) -> tuple[list[Node], list[str]]:
-    """Read one node of one partition a line. Returns the nodes, and the rows that cannot be read; lines without a
-    separator, which a site prints around the rows, are ignored. A node's partitions begin with the one whose jobs
-    preempt no others: that of lowest tier (PriorityTier), the default one if there are several. Raises Garbled if no
-    line can be read."""
+    """Read the output of sinfo with one node of one partition per line. Return the nodes, and the rows that cannot be
+    read.
+
+    Lines without a separator, which a site prints around the rows, are ignored. The partitions of a node begin with the
+    one whose jobs preempt no others. That is the one of the lowest tier (PriorityTier), and the default one if several
+    have that tier. Raises Garbled if no row can be read.
+    """
     found: dict[str, Node] = {}
     ranks: dict[str, tuple[int, bool, str]] = {}
     odd: list[str] = []
@@ -255,7 +258,7 @@ def parse_nodes(text: str) -> tuple[list[Node], list[str]]:
         own = frozenset(features.split(",")) - {"(null)", ""}
         found[name] = Node(name, (*known, plain), own, gres, state)
     if text.strip() and not found:
-        raise Garbled(f"sinfo printed no rows but {begin(odd[0] if odd else text)!r}")
+        raise Garbled(f"sinfo printed no readable rows; it printed {begin(odd[0] if odd else text)!r}")
     nodes = found.values()
     return [replace(node, partitions=tuple(sorted(node.partitions, key=ranks.__getitem__))) for node in nodes], odd
 

@@ -20,7 +20,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SiteShape:
-    """What the cluster is made of. `lacks` names what could not be read, why, and what is assumed."""
+    """Describe the cluster. `lacks` has a sentence for each part that could not be read, with the reason and the value
+    that is assumed."""
 
     nodes: tuple[NodeShape, ...]
     partitions: tuple[PartitionShape, ...]

@@ -193,9 +193,9 @@ class CommandLineGateway:
         version = parsers.parse_version(self._run(commands.version_argv()).stdout)
         try:
             config = self._ask(commands.config_argv(), parsers.parse_config)
-        except SchedulerUnreachable as error:  # sinfo has answered; a site may keep its configuration from users
+        except SchedulerUnreachable as error:  # sinfo has answered, so the site may hide its configuration from users
             config = parsers.SiteConfig(parsers.DEFAULT_MAX_ARRAY_SIZE, None, None)
-            lacks.append(f"slurm.conf cannot be read, so MaxArraySize is taken as {config.max_array_size}: {error}")
+            lacks.append(f"slurm.conf cannot be read, so a MaxArraySize of {config.max_array_size} is assumed: {error}")
         return SiteShape(nodes, partitions, version, config, tuple(lacks))
 
     def query(self, argv: list[str], parse: Callable[[str], T]) -> T:

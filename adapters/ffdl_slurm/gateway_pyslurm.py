@@ -226,8 +226,8 @@ class PyslurmGateway:
         return line
 
     def _read_complaints(self) -> str:
-        """What libslurm has printed since this was called last, as the message of a site's plugin. The worker writes at
-        the offset of the same file, so nobody may move it."""
+        """Return the text that libslurm has printed since the last call, as the message of a site's plugin. The worker
+        writes at the offset of the same file, so the offset must not change."""
         if self._complaints is None:
             return ""
         descriptor, start = self._complaints.fileno(), self._complaints_read

@@ -39,7 +39,7 @@ _MOMENT = re.compile(
     rf"\s*(?:{_LATER}|(?:{_NAMED}|{_CLOCK}|{_DATE})(?:[ \tT-]*(?:{_NAMED}|{_CLOCK}|{_DATE}))?)\s*",
     re.IGNORECASE | re.ASCII,
 )
-"""What _parse_time of src/common/parse_time.c takes, in 20.11 to 26.05."""
+"""Matches the times that _parse_time of src/common/parse_time.c accepts, in 20.11 to 26.05."""
 _VALUES = {
     name: re.compile(pattern, re.IGNORECASE | re.ASCII)
     for name, pattern in {
@@ -56,8 +56,8 @@ _VALUES = {
         "wait-all-nodes": r"[01]",
     }.items()
 } | {"deadline": _MOMENT}
-"""What sbatch takes as values of :data:`ALLOWED_ARGS` that are numbers or times (parse_int and str_to_mbytes of
-src/common/proc_args.c, time_str2secs of parse_time.c)."""
+"""Patterns of the values that sbatch accepts for the :data:`ALLOWED_ARGS` that are numbers or times (parse_int and
+str_to_mbytes of src/common/proc_args.c, time_str2secs of parse_time.c)."""
 _HIGHEST_PRIORITY = 0xFFFFFFFD
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@(\d{1,5}))?", re.ASCII)
@@ -155,7 +155,7 @@ def _dependency(text: str) -> str:
 
 def _begin(text: str) -> str:
     if text and not _MOMENT.fullmatch(text):
-        message = f"{text[:60]!r} is not a time that sbatch --begin knows"
+        message = f"{text[:60]!r} is not a time that sbatch --begin accepts"
         raise RequestRefused([refusal("batch.begin", message, "write 16:00, now+1hour or 2027-01-20T12:34")])
     return text
 
@@ -212,11 +212,11 @@ def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:
 
 
 def _check_value(option: SbatchOption) -> None:
-    """Refuse what sbatch cannot read as a number or a time. --nice needs no value (sbatch(1))."""
+    """Refuse a value that sbatch cannot read as a number or a time. --nice needs no value (sbatch(1))."""
     pattern, value = _VALUES.get(option.name), option.value or ""
     if pattern is None or pattern.fullmatch(value) or (option.name == "nice" and option.value is None):
         return
-    message = f"--{option.name}: {value[:60]!r} is not a number or a time that sbatch takes"
+    message = f"--{option.name}: {value[:60]!r} is not a number or a time that sbatch accepts"
     raise RequestRefused([refusal("batch.slurm.args", message, f"see --{option.name} in sbatch(1)")])
 
 

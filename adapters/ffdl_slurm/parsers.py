@@ -262,7 +262,7 @@ def parse_submission(text: str) -> str | None:
 
 
 DEFAULT_MAX_ARRAY_SIZE = 1001
-"""MaxArraySize where slurm.conf does not set it (slurm.conf(5))."""
+"""MaxArraySize if slurm.conf does not set it (slurm.conf(5))."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def explain_refusal(text: str, who: str) -> SchedulerError:
 
 
 def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
-    """The error that the controller's answer `low` means, of all that was printed."""
+    """Return the error that the controller's answer `low` means. `text` is the whole output."""
     not_now = f"Slurm does not take the job now ({said}); it is tried again"
     limits = _read_limits(text)
     if wordings.POLICY in low and limits is _Limits.OF_SUBMISSION:
@@ -101,7 +101,8 @@ def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
 
 
 def _explain_no_code(text: str) -> RefusedBySite | None:
-    """The error that SLURM_ERROR with a site's message means; None without one: nothing says whose fault it is."""
+    """Return the error for SLURM_ERROR with a message of the site; None without a message, because the cause is
+    unknown."""
     words = [clean(line) for line in wordings.SITE_WORDS.findall(text)]
     if not words:
         return None
@@ -110,7 +111,7 @@ def _explain_no_code(text: str) -> RefusedBySite | None:
 
 
 class _Limits(Enum):
-    """Which limits a refusal names."""
+    """The kind of limits that a refusal names."""
 
     NONE = "none"
     OF_SUBMISSION = "of submission"
@@ -122,7 +123,7 @@ def _has(text: str, *tables: tuple[str, ...]) -> bool:
 
 
 def _read_limits(text: str) -> _Limits:
-    """Which limits are named: too many jobs of the owner, or limits that hold whatever else is queued."""
+    """Return which limits the text names: a limit of the owner's jobs, or a limit that the request can never meet."""
     named = wordings.LIMIT.findall(text)
     if not named:
         return _Limits.NONE

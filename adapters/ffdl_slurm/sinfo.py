@@ -16,9 +16,11 @@ _MIB = 1024**2
 def parse_sinfo(
     text: str,
 ) -> tuple[tuple[NodeShape, ...], tuple[PartitionShape, ...], tuple[tuple[str, str], ...]]:
-    """Read the answer to :func:`ffdl_slurm.commands.sinfo_argv`: nodes, partitions, and the rows that cannot be read,
-    with the reasons. What a site prints around the rows has no separator and is ignored. Raises Garbled if no row can
-    be read."""
+    """Read the output of :func:`ffdl_slurm.commands.sinfo_argv`. Return nodes, partitions, and the rows that cannot be
+    read, with the reasons.
+
+    Lines without a separator, which a site prints around the rows, are ignored. Raises Garbled if no row can be read.
+    """
     rows = "".join(line for line in text.splitlines(keepends=True) if SEPARATOR in line)
     good: list[list[str]] = []
     odd: list[tuple[str, str]] = []

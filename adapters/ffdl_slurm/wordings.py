@@ -37,9 +37,9 @@ REPLY_LOST = (
     "slurm_unpack_received_msg",
     "slurm_receive_msg:",
 )
-"""Printed anywhere: something was sent, and its answer did not come or could not be trusted. auth_g_create is about
-what was to be sent. The functions are those of src/common/slurm_protocol_api.c that read an answer: 20.11 then ends
-with "Unspecified error", as it does for a refusal."""
+"""Texts, anywhere in the output, of a request that was sent and whose answer was lost or could not be trusted.
+auth_g_create is about the request itself. The functions are those of src/common/slurm_protocol_api.c that read an
+answer. 20.11 then ends with "Unspecified error", as it does for a refusal."""
 TOO_MANY = (
     "job queue full",
     "temporarily unable to accept job",
@@ -76,10 +76,10 @@ MAYBE_SENT = (
 )
 POLICY = "violates accounting/qos policy"
 """slurmctld returns this code for limits of submission and for limits that this request can never meet, and prints the
-name of the limit (:data:`LIMIT`). A job_submit plugin returns it with its own words."""
+name of the limit (:data:`LIMIT`). A job_submit plugin returns it with its own message."""
 NO_CODE = "unspecified error"
-"""What sbatch prints for SLURM_ERROR (-1, src/common/slurm_errno.c), which is what a site's job_submit.lua returns as
-``slurm.ERROR``; the message of ``slurm.user_msg`` stands on the lines before it (`_unpack_return_code2_msg` in
+"""Text that sbatch prints for SLURM_ERROR (-1, src/common/slurm_errno.c), which a site's job_submit.lua returns as
+``slurm.ERROR``. The message of ``slurm.user_msg`` is on the lines before it (`_unpack_return_code2_msg` in
 src/common/slurm_protocol_pack.c prints it, in 20.11 to 26.05)."""
 PASSING = (
     "i/o error writing script",
@@ -104,7 +104,8 @@ PASSING = (
     "try again",
     "plugin initialization failed",
 )
-"""The controller answered, and what it prints is about the site: the same request succeeds when that has passed."""
+"""The controller answered with a temporary condition of the site. The same request succeeds when the condition has
+ended."""
 LOCAL = (
     "fork:",
     "cannot allocate memory",
@@ -118,12 +119,12 @@ LOCAL = (
     "closed by remote host",
     "unable to open file",
 )
-"""What fails on the login node before sbatch has asked anything, whatever the job."""
+"""Errors on the login node before sbatch contacts the controller. They do not depend on the job."""
 NOT_ASKED = ("cli_filter plugin terminated", "plugin stack post-option processing failed")
-"""sbatch's last words when a plugin of the site stops it before it asks the controller (src/sbatch/opt.c, sbatch.c).
-Before them stands what the plugin prints."""
+"""Last line of sbatch when a plugin of the site stops it before it contacts the controller (src/sbatch/opt.c,
+sbatch.c). The plugin's own text is on the lines before it."""
 NOT_RUN_CODES = frozenset({126, 127})
-"""What a shell ends with when it cannot run a command."""
+"""Exit statuses of a shell that cannot run a command."""
 UNANSWERED = (*NOT_SENT, *NO_CREDENTIAL, *REPLY_LOST, *MAYBE_SENT, *DECLINED_FOR_NOW)
 GONE = (
     "invalid job id",
@@ -207,12 +208,12 @@ is away."""
 SUBMISSION = re.compile(r".*(?:submission failed|allocation failure):", re.DOTALL | re.IGNORECASE)
 """sbatch complains while it tries again by itself, and says last what came of it; with --test-only in other words."""
 SITE_WORDS = re.compile(r"^(?:\S+: )?error: (?!.*(?:retrying|submission failed|allocation failure))(.*\S)", re.M | re.I)
-"""A line that a library prints for the controller: of the message of a job_submit plugin, for one."""
+"""Matches a line that a library prints for the controller, such as the message of a job_submit plugin."""
 LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
 """The name of a limit, which sbatch prints before :data:`POLICY` (slurm_protocol_defs.c, job_state_reason_string)."""
 USAGE_CODE = 255
-"""What sbatch ends with, exit(-1), when it does not take an option, as a value of one. Before its last line others may
-print without its name, as parse_time of src/common/parse_time.c does."""
+"""Exit status of sbatch, exit(-1), when it does not accept an option or its value. The lines before its last line may
+have another prefix, for example those of parse_time in src/common/parse_time.c."""
 USAGE = re.compile(
     r"\S*sbatch: (?:error: |unrecognized option|invalid option|ambiguous option|option '|try )|try \"sbatch --help",
     re.IGNORECASE,

@@ -1,4 +1,4 @@
-"""``ffdl-admin cache``: what root does for all users of a cache, by a timer."""
+"""Implements ``ffdl-admin cache``, which root runs by a timer for all users of a cache."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def check(database: Database) -> Report:
     report = Report()
     try:
         with database.reading() as connection:
-            if database.is_postgres:  # one state for all queries; a transaction of SQLite sees one anyway
+            if database.is_postgres:  # all queries see one state; a transaction of SQLite does so by default
                 connection.execution_options(isolation_level="REPEATABLE READ")
             else:
                 report.faults += _damages(connection)

@@ -58,17 +58,17 @@ def tenant() -> None:
 @_with_who
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the room.")
 @click.option("--adopt", is_flag=True, help="Also where a room of that name is there and not ours.")
-@click.option("--update", is_flag=True, help="Change what differs, and add what is missing.")
-@click.option("--remove", is_flag=True, help="Remove what is not named: limits, users, permissions (with --update).")
+@click.option("--update", is_flag=True, help="Change objects that differ, and add missing ones.")
+@click.option("--remove", is_flag=True, help="With --update, remove limits, users and permissions that are not named.")
 @click.option("--print", "as_yaml", is_flag=True, help="Print YAML, and ask no cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def create(name: str, *, backend: str, as_yaml: bool, as_json: bool, **wish: Any) -> int:
     """Make a room for the tenant NAME: on Kubernetes a namespace of the Pod Security level restricted, a quota, limits
     of containers, a network policy that denies all, a service account without a token, and the role of daemons.
 
-    Existing objects stay as they are. What differs is reported, and changed with --update. Limits, users and
-    permissions that you do not name stay, unless --remove is given, too. A namespace that is not ours is touched only
-    with --adopt.
+    Existing objects are not changed. Differences are reported, and applied with --update. Limits, users and permissions
+    that you do not name are kept, unless you also give --remove. A namespace without ffdl's label is changed only with
+    --adopt.
 
     Exit code 0: all is there as wanted; 1: something differs, or the room is not ours; 2: NAME or an amount is none;
     69: the backend has no tenants, or what the cluster is asked with (a kubeconfig) is not there; 75: the cluster does

@@ -1,7 +1,7 @@
 """Checks and reads model archives: zip files that a user made and that nodes unpack.
 
-An archive is checked by the same code when it is submitted and when a node unpacks it, so a node meets nothing that
-the submission did not refuse. Standard library; runs on Python 3.9.
+The same code checks an archive when it is submitted and when a node unpacks it. So a node refuses no archive that the
+submission accepted. Standard library; runs on Python 3.9.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import IO, Dict, Iterator, List, Tuple
 MAX_UNPACKED_BYTES = 20 * 1000**3
 MAX_ENTRIES = 200_000
 MAX_RATIO = 200
-"""Unpacked to packed size of an archive that unpacks to more than RATIO_FLOOR_BYTES; text rarely passes 20."""
+"""Maximum ratio of unpacked to packed size if the archive unpacks to more than RATIO_FLOOR_BYTES. Text rarely exceeds
+20."""
 RATIO_FLOOR_BYTES = 64 * 1000**2
 MAX_COMPONENT_BYTES = 255
-"""NAME_MAX of Linux's file systems."""
+"""Maximum length of a file name: NAME_MAX of Linux's file systems."""
 MAX_NAME_BYTES = 2048
-"""Half of Linux's PATH_MAX; the other half is for the directory in which the archive is unpacked."""
+"""Maximum length of a path: half of Linux's PATH_MAX. The other half is for the directory in which the archive is
+unpacked."""
 MAX_DEPTH = 100
-"""Directories in one another."""
+"""Maximum depth of nested directories."""
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The two methods that ISO/IEC 21320-1 allows. A node's Python may lack the modules bz2 and lzma."""
@@ -33,17 +35,18 @@ _ENCRYPTED = 0x1 | 0x40 | 0x2000
 """Bits of the general purpose flag: encrypted, strongly encrypted, directory encrypted (APPNOTE.TXT 4.4.4)."""
 _UNIX = 3
 _HEADER_BYTES = 30
-"""A local file header without name and extra field."""
+"""The fixed part of a local file header, without name and extra field."""
 _DRIVE = re.compile("[A-Za-z]:")
 _BLOCK = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError)
-"""What zipfile raises for a damaged archive. OSError is not in it: the file could not be read."""
+"""Errors that zipfile raises for a damaged archive. OSError is not among them: it means that the file could not be
+read."""
 
 ZIP_AGAIN = "zip the model's files again, or name their directory"
 
 
 class ArchiveError(ValueError):
-    """The archive is damaged, or has an entry that cannot be unpacked. `cure` says what the user can do."""
+    """The archive is damaged, or has an entry that cannot be unpacked. `cure` is advice to the user."""
 
     def __init__(self, message: str, cure: str = ZIP_AGAIN) -> None:
         super().__init__(message)
@@ -55,7 +58,8 @@ class ArchiveError(ValueError):
 
 @dataclass(frozen=True)
 class Member:
-    """An entry of an archive. `parts`: names of the directories and the file; () is the model's directory itself."""
+    """An entry of an archive. `parts` has the names of the directories and of the file; () is the model's directory
+    itself."""
 
     info: zipfile.ZipInfo
     parts: Tuple[str, ...]
@@ -68,10 +72,10 @@ class Member:
 
 
 class ModelArchive:
-    """An open archive. `members` are in the order of the archive; their names and sizes are checked."""
+    """An open archive. `members` are in the order of the archive. Their names and sizes are checked."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
-        """Check what the archive says of its entries. `name` is for messages. Raises ArchiveError, OSError."""
+        """Check the directory of the archive. `name` is used in messages. Raises ArchiveError, OSError."""
         self._name = name
         try:
             self._zip = zipfile.ZipFile(file)
@@ -82,7 +86,7 @@ class ModelArchive:
         self._check_count(len(entries))
         self.members = [self._member(info) for info in entries]
         if all(member.is_directory for member in self.members):
-            raise ArchiveError(f"{name} holds no file", "put the model's code into it")
+            raise ArchiveError(f"{name} has no files", "put the model's code into it")
         unpacked = sum(info.file_size for info in entries)
         if unpacked > MAX_UNPACKED_BYTES or (unpacked > RATIO_FLOOR_BYTES and unpacked / packed > MAX_RATIO):
             raise ArchiveError(
@@ -123,7 +127,7 @@ class ModelArchive:
         if "\0" in info.orig_filename:
             raise self._refusal(info, "has a NUL character in its name")
         if name.startswith("/") or ".." in name.split("/") or _DRIVE.match(name):
-            raise self._refusal(info, "reaches outside of it", "zip the model's directory with relative names")
+            raise self._refusal(info, "points outside the archive", "zip the model's directory with relative names")
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise self._refusal(info, "is neither a file nor a directory", "replace links by the files they lead to")
         if info.flag_bits & _ENCRYPTED:
@@ -132,14 +136,14 @@ class ModelArchive:
             method = _METHOD_NAMES.get(info.compress_type, f"method {info.compress_type}")
             raise self._refusal(info, f"is compressed with {method}", "zip the model with the method deflate")
         if kind and info.create_system == _UNIX:
-            name = info.filename  # a backslash separates directories on Windows, and is part of a name on Unix
+            name = info.filename  # a backslash separates directories on Windows, but is part of a name on Unix
         parts = tuple(part for part in name.split("/") if part not in ("", "."))
         self._check_length(info, parts)
         is_directory = name.endswith("/") or kind == stat.S_IFDIR
         if is_directory and info.file_size:
             raise self._refusal(info, "is a directory with content")
         if not (parts or is_directory):
-            raise self._refusal(info, "is a file without a name")
+            raise self._refusal(info, "is a file with an empty name")
         return Member(info, parts, is_directory)
 
     def _check_length(self, info: zipfile.ZipInfo, parts: Tuple[str, ...]) -> None:
@@ -148,16 +152,16 @@ class ModelArchive:
             limits = f"{MAX_COMPONENT_BYTES} bytes between two slashes and {MAX_NAME_BYTES} in all are allowed"
             raise self._refusal(info, f"has a name that is too long; {limits}", "rename it")
         if len(parts) > MAX_DEPTH:
-            raise self._refusal(info, f"is nested too deep; {MAX_DEPTH} directories are allowed", "move it up")
+            raise self._refusal(info, f"is nested too deeply; the maximum is {MAX_DEPTH} directories", "move it up")
 
     def _check_tree(self) -> None:
-        """No two files have one name, and no name is that of a file and a directory."""
+        """Refuse two files with the same name, and a name that is both a file and a directory."""
         files: Dict[Tuple[str, ...], Member] = {}
         directories: Dict[Tuple[str, ...], Member] = {(): self.members[0]}
         for member in self.members:
             if not member.is_directory:
                 if member.parts in files:
-                    raise self._refusal(member.info, "is there twice")
+                    raise self._refusal(member.info, "exists twice")
                 files[member.parts] = member
             above = member.parts if member.is_directory else member.parts[:-1]
             while above not in directories:
@@ -171,11 +175,11 @@ class ModelArchive:
     def _check_count(self, count: int) -> None:
         if count > MAX_ENTRIES:
             raise ArchiveError(
-                f"{self._name} holds more than {MAX_ENTRIES} files and directories", "put data files into a data store"
+                f"{self._name} has more than {MAX_ENTRIES} files and directories", "put data files into a data store"
             )
 
     def _check_places(self, entries: List[zipfile.ZipInfo]) -> None:
-        """Each entry is in the file and none overlaps another: a small archive of such entries unpacks without end.
+        """Refuse entries that overlap or reach beyond the end: a small archive of such entries unpacks without end.
 
         Releases of Python before 2024 unpack them (CVE-2024-0450).
         """

@@ -1,7 +1,7 @@
-"""Directories in which learners write, entered one by one: what is swapped for a link meanwhile leads nowhere.
+"""Enters directories in which learners write one by one, so that a directory that is replaced by a link leads nowhere.
 
-A path is looked up anew by each call that has it, and a learner that still lives, here or on another node, may put a
-link in the place of a directory between two of them. A descriptor stays at the directory that was opened.
+Each call with a path resolves the path again. A learner that is still running, here or on another node, may replace a
+directory with a link between two calls. A descriptor keeps referring to the directory that was opened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ffdl_batch.attempt.reader import DamagedFile, open_directory
 from ffdl_batch.attempt.writer import TRIES, make_directory
 
 KEPT = 16
-"""Levels whose descriptors stay open. What is deeper is entered anew from the last of them."""
+"""Levels whose descriptors stay open. Deeper directories are entered again from the last of these levels."""
 _OPENED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -24,26 +24,28 @@ Parts = Tuple[str, ...]
 
 
 class Gone(Exception):
-    """What was there a moment ago is not there any more, or is something else."""
+    """The directory does not exist any more, or was replaced by something else."""
 
 
 class Directories:
-    """The directory `root` and those below it. `root` itself may be reached through links, nothing below it is.
+    """The directory `root` and those below it. `root` itself may be reached through links. Below it no link is
+    followed.
 
-    If `root` is in the directory `below`, neither it nor a directory between the two may be a link: learners can
-    replace directories of their job.
+    If `root` is in the directory `below`, neither `root` nor a directory between the two may be a link, because
+    learners can replace directories of their job.
 
-    With `mode` what is missing is made, in the place of links, pipes and sockets; without, it is :class:`Gone`.
+    With `mode`, missing directories are created, and links, pipes and sockets are replaced. Without it, they raise
+    :class:`Gone`.
     """
 
     def __init__(self, root: str, mode: Optional[int] = None, *, below: str = "", dir_fd: Optional[int] = None) -> None:
-        """`root` is relative to the directory `dir_fd`, if there is one. Raises OSError."""
+        """Open `root`, relative to the directory `dir_fd` if one is given. Raises OSError."""
         self.root, self._mode = root, mode
         if mode is not None:
             os.makedirs(root, exist_ok=True)
         self._kept = [_open_root(root, below, dir_fd)]
         self._deep: List[Tuple[int, int]] = []
-        """Device and inode of each directory on the way that is below the kept ones."""
+        """Device and inode of each directory on the current path below the kept ones."""
         self._at: Parts = ()
         self._here = self._kept[0]
 
@@ -59,7 +61,7 @@ class Directories:
         os.close(self._kept.pop())
 
     def enter(self, parts: Parts) -> int:
-        """The descriptor of the directory, which stays open until the next call. Raises OSError, Gone."""
+        """Return the descriptor of the directory. It stays open until the next call. Raises OSError, Gone."""
         shared = self._at
         while parts[: len(shared)] != shared:
             shared = shared[:-1]
@@ -101,7 +103,7 @@ class Directories:
         raise OSError(errno.ELOOP, "is no directory", name)
 
     def _leave(self, depth: int) -> None:
-        """Go up to a directory that is at most `depth` below the root, and open."""
+        """Go up to an open directory that is at most `depth` below the root."""
         while len(self._at) > depth >= KEPT:
             if not self._go_up():
                 break
@@ -116,7 +118,8 @@ class Directories:
         self._at = self._at[: len(self._kept) - 1]
 
     def _go_up(self) -> bool:
-        """Whether the directory above a deep one is still the one that we came from: it may have been moved."""
+        """Go up one level. Return False if the parent is no longer the directory that was entered, because it may have
+        been moved."""
         if len(self._deep) < 2:
             return False
         try:
@@ -133,7 +136,7 @@ class Directories:
 
 
 def is_in(path: str, directory: str) -> bool:
-    """Whether the path is below the directory, by its name."""
+    """Return whether the path is below the directory. Only the names are compared."""
     return bool(directory) and path.startswith(directory + os.sep)
 
 
@@ -152,7 +155,7 @@ def _identity(descriptor: int) -> Tuple[int, int]:
 
 
 def make_below(base: str, names: Iterable[str]) -> str:
-    """Real directories, one in the other, below `base`; the path of the last. Raises OSError."""
+    """Make nested directories below `base`, never through links, and return the path of the last. Raises OSError."""
     parts = tuple(names)
     with Directories(base, 0o777) as tree:
         tree.enter(parts)
@@ -165,16 +168,17 @@ def walk(
     unread: Optional[Callable[[str, OSError], None]] = None,
     after: Optional[Callable[[Parts], None]] = None,
 ) -> Iterator[Tuple[Parts, int, List["os.DirEntry[str]"]]]:
-    """Yield each directory with its descriptor and what it has but directories, in the order of names; parents first.
+    """Yield each directory with its descriptor and its entries that are not directories, in the order of names; parents
+    first.
 
-    Time and memory grow with the number of entries and with the depth, which nothing limits. Not to be mixed with other
-    use of `tree`. Directories that vanish are left out. `unread` gets the path, relative to the root, and the error of
-    one that cannot be read, and may raise; without it OSError is raised. `after` gets each directory when all below it
-    have been yielded.
+    Time and memory grow with the number of entries and with the depth, which is not limited. Do not use `tree` in
+    another way during the walk. Directories that vanish are skipped. If a directory cannot be read, `unread` is called
+    with its path relative to the root and the error, and may raise. Without `unread`, OSError is raised. `after` is
+    called with each directory when everything below it has been yielded.
     """
     parts: Parts = ()
     waiting: List[List[str]] = []
-    """For each directory on the way down, those in it that have not been visited, in reverse order."""
+    """For each directory on the current path, its subdirectories that have not been visited, in reverse order."""
     while True:
         folders: List[str] = []
         try:
@@ -204,7 +208,8 @@ def walk(
 
 
 def empty_directory(path: str, *, dir_fd: Optional[int] = None) -> None:
-    """Remove everything in a directory, links not followed. Raises the first OSError, when all else is removed."""
+    """Remove everything in a directory without following links. Raises the first OSError after everything else is
+    removed."""
     errors: List[OSError] = []
 
     def attempt(remove: Callable[..., None], name: str, directory: int) -> None:
@@ -244,7 +249,7 @@ def remove_tree(path: str) -> None:
 
 
 def status_of(name: str, directory: int) -> Optional[os.stat_result]:
-    """Of what has this name in the directory, links not followed; None where nothing has. Raises OSError."""
+    """Return the status of the entry with this name, links not followed; None if it does not exist. Raises OSError."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -252,11 +257,11 @@ def status_of(name: str, directory: int) -> Optional[os.stat_result]:
 
 
 def remove_name(name: str, directory: int) -> None:
-    """Remove a file or link, where there is one. Raises OSError."""
+    """Remove a file or link if it exists. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
 
 
 def is_file(found: Optional[os.stat_result]) -> bool:
-    """Whether there is a regular file."""
+    """Return whether the status is that of a regular file."""
     return found is not None and stat.S_ISREG(found.st_mode)

@@ -1,7 +1,7 @@
 """Opens and reads files that a learner or a user may have written, or replaced by something else.
 
-Every such file is opened here. A link, a pipe, a device, another user's file or one that is too large is never
-followed, waited for or read to its end: it is a damaged file. Standard library; runs on Python 3.9.
+Every such file is opened here. A link, a pipe, a device, another user's file or a file that is too large is a damaged
+file: this module never follows it, waits for it or reads it to its end. Standard library; runs on Python 3.9.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, BinaryIO, Dict, Optional
 from ffdl_batch.domain.json_text import parse_json
 
 MAX_CELL_BYTES = 1024 * 1024
-"""The largest JSON file: the records and cells of an attempt have some kilobytes."""
+"""Maximum size of a JSON file. The records and cells of an attempt have some kilobytes."""
 MAX_EVENT_BYTES = 8 * 1024**2
-"""An event file has some kilobytes. Of a larger one the beginning is read."""
+"""Maximum number of bytes that are read from an event file, which usually has some kilobytes."""
 MAX_TEXT_BYTES = 64 * 1024**2
-"""The largest other file that is read whole: environments, secrets, planned objects, output of commands."""
+"""Maximum size of other files that are read whole: environments, secrets, planned objects, output of commands."""
 SMALL_BYTES = 64 * 1024
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""The file, or a directory above it, does not exist or was replaced."""
+"""Errors of a file that does not exist or was replaced, or whose directory was."""
 _KINDS = {
     stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -32,7 +32,7 @@ _KINDS = {
 
 
 class DamagedFile(ValueError):
-    """A file that cannot be what its writer left. `path` is its name, `why` what is wrong with it."""
+    """A file whose content its writer cannot have written. `path` is its name; `why` is the reason."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path} is damaged: {why}")
@@ -41,7 +41,7 @@ class DamagedFile(ValueError):
 
 
 NO_FILE = (FileNotFoundError, NotADirectoryError, DamagedFile)
-"""What reading a file raises if there is no file to be read: it is missing, or damaged."""
+"""Errors of a file that is missing or damaged."""
 
 
 def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> BinaryIO:
@@ -99,7 +99,7 @@ def read_object(path: str, limit: int = MAX_CELL_BYTES, *, below: str = "") -> d
 
 
 def find_object(path: str, limit: int = MAX_CELL_BYTES, *, below: str = "") -> Dict[str, Any]:
-    """Return the JSON object in a file, and an empty one if the file is missing or damaged. Raises OSError."""
+    """Return the JSON object in a file; {} if the file is missing or damaged. Raises OSError."""
     try:
         return read_object(path, limit, below=below)
     except NO_FILE:
@@ -107,7 +107,7 @@ def find_object(path: str, limit: int = MAX_CELL_BYTES, *, below: str = "") -> D
 
 
 def find_text(path: str, limit: int = SMALL_BYTES, *, below: str = "") -> str:
-    """Return the first `limit` bytes of a file as text, and "" if it is missing or damaged. Raises OSError.
+    """Return the first `limit` bytes of a file as text; "" if the file is missing or damaged. Raises OSError.
 
     Bytes that are not UTF-8 become U+FFFD.
     """
@@ -118,7 +118,7 @@ def find_text(path: str, limit: int = SMALL_BYTES, *, below: str = "") -> str:
 
 
 def status_of(path: str) -> Optional[os.stat_result]:
-    """Return the status of a regular file, and None if it is missing or something else. Raises OSError."""
+    """Return the status of a regular file; None if it is missing or something else. Raises OSError."""
     try:
         found = os.lstat(path)
     except OSError as error:
@@ -129,15 +129,16 @@ def status_of(path: str) -> Optional[os.stat_result]:
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of a regular file, and 0 if it is missing or something else. Raises OSError."""
+    """Return the size of a regular file in bytes; 0 if it is missing or something else. Raises OSError."""
     found = status_of(path)
     return found.st_size if found is not None else 0
 
 
 def list_names(path: str, *, below: str) -> list[str]:
-    """Return the sorted names of what is in a directory; directories between it and `below` as :func:`open_regular`.
+    """Return the sorted names of the entries of a directory. Directories between it and `below` are checked as by
+    :func:`open_regular`.
 
-    Raises FileNotFoundError, DamagedFile if it is no directory, OSError.
+    Raises FileNotFoundError, DamagedFile if it is not a directory, OSError.
     """
     directory = open_directory(path, below=below)
     try:
@@ -147,7 +148,7 @@ def list_names(path: str, *, below: str) -> list[str]:
 
 
 def open_directory(path: str, *, below: str) -> int:
-    """Return a descriptor of a directory in `below`; neither it nor one between the two may be a link.
+    """Return a descriptor of a directory in `below`. Neither the directory nor one between the two may be a link.
 
     Raises FileNotFoundError, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError.
     """
@@ -155,13 +156,13 @@ def open_directory(path: str, *, below: str) -> int:
 
 
 def kind_of(mode: int) -> str:
-    """Return what a file of this `st_mode` is, with its article."""
+    """Return the kind of a file with this `st_mode`, with an article."""
     return _KINDS.get(stat.S_IFMT(mode), "a regular file")
 
 
 def _enter(below: str, path: str) -> int:
-    """Open the directory that `path` is in (itself, if it ends with a slash), each directory between by itself: none of
-    them may be a link."""
+    """Open the directory that contains `path` (or `path` itself, if it ends with a slash). Each directory between is
+    opened by itself, and none may be a link."""
     if not path.startswith(below + os.sep):
         raise ValueError(f"{path} is not in {below}")
     directory = os.open(below, _DIRECTORY & ~os.O_NOFOLLOW)
@@ -182,14 +183,14 @@ def _enter(below: str, path: str) -> int:
 def _open(path: str, name: str, dir_fd: int | None) -> int:
     try:
         return os.open(name, _FILE | os.O_NONBLOCK, dir_fd=dir_fd)
-    except BlockingIOError:  # a lease is being broken (fcntl(2)): this is no pipe, and opening it waits for its holder
+    except BlockingIOError:  # a lease is being broken (fcntl(2)): not a pipe, and a blocking open waits for its holder
         return os.open(name, _FILE, dir_fd=dir_fd)
     except OSError as error:
         raise _explained(error, path, name, dir_fd) from None
 
 
 def _explained(error: OSError, path: str, name: str, dir_fd: int | None) -> Exception:
-    """DamagedFile for what is no file or directory; else the error with the whole path."""
+    """Return DamagedFile if the entry is neither a file nor a directory, else the error with the whole path."""
     if error.errno in _NOT_REGULAR:
         try:
             return DamagedFile(path, f"'{name}' is {kind_of(os.lstat(name, dir_fd=dir_fd).st_mode)}")

@@ -1,8 +1,8 @@
 """Writes files that other nodes read: cells by atomic rename, everything fsync'ed.
 
-Learners write in some of the directories, from within their containers. If they put a link, a pipe, a socket or a
-directory in the place of a file of ours, it is replaced: never followed, waited for or emptied. What learners may have
-written is read by :mod:`ffdl_batch.attempt.reader` alone.
+Learners write in some of the directories, from within their containers. If a learner puts a link, a pipe, a socket or a
+directory in place of a platform file, this module replaces it. It never follows, waits for or empties it. Only
+:mod:`ffdl_batch.attempt.reader` reads files that learners may have written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_text(path: str, text: str, mode: int = 0o600) -> None:
 
 
 def put(temporary: str, path: str) -> None:
-    """Rename a file into place, also if a directory is there. Raises OSError."""
+    """Rename a file into place, even if a directory has its name. Raises OSError."""
     try:
         os.replace(temporary, path)
     except IsADirectoryError:
@@ -56,13 +56,13 @@ def put(temporary: str, path: str) -> None:
 
 
 def move_aside(path: str, *, dir_fd: Optional[int] = None) -> None:
-    """Rename what is in the place of a file or directory of ours: it is the user's. Raises OSError."""
+    """Rename the entry that is in place of a platform file or directory, because it is the user's. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, f"{path}.replaced-{os.urandom(4).hex()}", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def remove(path: str) -> None:
-    """Remove a file, or whatever is in its place. Raises OSError."""
+    """Remove a file, or whatever replaced it. Raises OSError."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -72,17 +72,16 @@ def remove(path: str) -> None:
 
 
 def rewrite_text(path: str, text: str) -> None:
-    """Write `text` into the file that is there, or a new one: who has it open, or mounted, sees it. Raises OSError."""
+    """Write `text` into the existing file, or into a new one. Processes that have the file open or mounted see the
+    text. Raises OSError."""
     descriptor = open_own(path, os.O_WRONLY | os.O_TRUNC, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def read_text(path: str) -> str:
-    """Return the whole text of a file that no learner or user can write, and "" if it is missing. Follows links.
-
-    Raises OSError.
-    """
+    """Return the whole text of a file that no learner or user can write; "" if it is missing. Follows links. Raises
+    OSError."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -91,7 +90,7 @@ def read_text(path: str) -> str:
 
 
 def open_own(path: str, flags: int, mode: int = 0o600, *, dir_fd: Optional[int] = None) -> int:
-    """Return a descriptor of the regular file `path`; create it if it does not exist or is no regular file.
+    """Return a descriptor of the regular file `path`. Create the file if it does not exist or is not a regular file.
 
     Raises OSError.
     """
@@ -142,7 +141,7 @@ def make_directory(path: str, mode: int = 0o777, *, dir_fd: Optional[int] = None
 
 
 def restore_directory(path: str) -> None:
-    """Make a directory of ours, also if something else is in its place. Raises OSError."""
+    """Make a directory, even if something else is in its place. Raises OSError."""
     try:
         make_directory(path)
     except FileExistsError:

@@ -83,7 +83,7 @@ def write_png(charts: Titled, title: str, path: Path) -> None:
         raise click.UsageError(
             "--png needs matplotlib; install ffdl-batch[plots], or write --html, which needs nothing"
         ) from None
-    rcdefaults()  # else a matplotlibrc in the working directory counts, which can run programs (text.usetex)
+    rcdefaults()  # otherwise a matplotlibrc in the working directory applies, and it can run programs (text.usetex)
     figure = Figure(figsize=(9, 3.2 * max(1, len(charts))), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(_plain(title))

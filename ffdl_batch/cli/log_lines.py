@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 encode_json = json.JSONEncoder(ensure_ascii=True).encode
 _quoted = json.encoder.encode_basestring_ascii
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
-"""SGR of ECMA-48 8.3.117; the colons are those of ISO 8613-6."""
+"""Matches SGR sequences of ECMA-48 8.3.117; the colons are those of ISO 8613-6."""
 _AGAIN = "\r\x1b[K"
 """The terminal's line is written anew."""
 
 
 class LinePrinter:
-    """Prints lines as they come; a terminal gets no control characters, a pipe gets the lines as they are.
+    """Prints lines as they arrive. A terminal gets no control characters; a pipe gets the lines unchanged.
 
     The pieces of a line are printed on one line. With `separate`, ``--`` is printed where lines of a learner were left
     out. With `colours`, a terminal gets the colours of the lines.
@@ -119,10 +119,10 @@ def is_terminal() -> bool:
 
 
 def terminal_line(text: str, *, colours: bool = False) -> str:
-    """Return a log line for a terminal: colours (SGR sequences) are dropped, or kept if `colours`, and every other
-    control character is shown as an escape.
+    """Return a log line for a terminal. Colours (SGR sequences) are removed, or kept if `colours`. Every other control
+    character is shown as an escape.
 
-    A carriage return means that what follows overwrote the line (a progress bar): its last state is shown.
+    A carriage return means that the following text overwrote the line (a progress bar), so the last state is shown.
     """
     last = text.rstrip("\r").rpartition("\r")[2]
     if "\x1b" not in last:
@@ -135,5 +135,5 @@ def terminal_line(text: str, *, colours: bool = False) -> str:
 
 def raw_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add the option that keeps colours."""
-    text = "Keep the colours of the lines on a terminal; other control characters are never passed on."
+    text = "Keep colours on a terminal. Other control characters are always escaped."
     return click.option("--raw", is_flag=True, help=text)(command)

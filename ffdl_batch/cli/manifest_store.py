@@ -41,9 +41,9 @@ class StoreOf:
 
 
 def place_of_manifest(which: StoreOf, below: str, keys: Keys) -> tuple[Access, str]:
-    """Return the store with what it is reached by, and the prefix: the container's, and `below` it.
+    """Return the store with its connection, and the prefix: that of the container, joined with `below`.
 
-    Raises Stop if the manifest is wrong, and ClientError for a value that is missing or not allowed.
+    Raises Stop if the manifest is wrong, and ClientError if a value is missing or not allowed.
     """
     from ffdl_batch.client.manifest import read_manifest
     from ffdl_batch.client.references import find_references

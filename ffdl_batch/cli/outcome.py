@@ -65,7 +65,7 @@ def _invoke(command: click.Command, program: str) -> object:
 
         return shell_complete(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE", asked)
     try:
-        # click shall strip no escape sequences from text in a pipe: the streams show them
+        # click must not strip escape sequences from text in a pipe, because the streams show them as escapes
         with command.make_context(program, sys.argv[1:], color=True) as context:
             return command.invoke(context)
     except Exception as error:

@@ -60,8 +60,8 @@ def format_number(number: float) -> str:
 
 
 def print_line(label: str, value: str, source: str = "", *, state: str = "") -> None:
-    """Print a labelled value, in the colour of `state` if that is given; nothing if there is no value. Further lines of
-    a value are indented: they are no labels."""
+    """Print a labelled value, in the colour of `state` if one is given. Print nothing if there is no value. Further
+    lines of a value are indented, so that they do not look like labels."""
     if value:
         shown = printable(value).replace("\n", "\n" + " " * (_LABEL + 1))
         shown = paint_state(state, shown) if state else shown

@@ -84,18 +84,18 @@ def reference_options() -> tuple[Callable[[AnyFunction], AnyFunction], ...]:
             metavar="PATH",
             multiple=True,
             type=click.Path(exists=True),
-            help="File, or directory of files, outside of its directory that the manifest may name; repeatable.",
+            help="Allow the manifest to name this file, or the files in this directory. Repeatable.",
         ),
         click.option(
             "--allow-references",
             is_flag=True,
-            help="Accept references to variables, files and secrets in a manifest of another user.",
+            help="Accept references to variables, files and secrets in a manifest that belongs to another user.",
         ),
     )
 
 
 def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
-    """Return what the options of :func:`reference_options` allow."""
+    """Return the references that the options of :func:`reference_options` allow."""
     from ffdl_batch.client.references import AllowedReferences
 
     return AllowedReferences(tuple(given["allow_files"]), bool(given["allow_references"]))
@@ -177,5 +177,5 @@ def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> 
     from ffdl_batch.client.submission import build_submission
 
     leave_no_dump()
-    # As paths: Python callers may give a text of several lines, which a file's name must not be taken for.
+    # As paths: Python callers may pass a text of several lines, and a file name must not be taken for a text.
     return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

@@ -42,26 +42,26 @@ class StoreWishes:
 
 
 _STORE_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
-    click.option("--endpoint", metavar="URL", default="", help="Where the store is, for s3://, gs:// and swift://."),
-    click.option("--region", metavar="NAME", default="", help="The store's region."),
+    click.option("--endpoint", metavar="URL", default="", help="Endpoint of the store, for s3://, gs:// and swift://."),
+    click.option("--region", metavar="NAME", default="", help="Region of the store."),
     click.option(
         "--secret",
         "secrets",
         metavar="FIELD=NAME",
         multiple=True,
-        help="A credential of the store (user_name, password, token ...), and which of your secrets it is.",
+        help="Use the secret NAME as credential FIELD of the store (user_name, password, token ...).",
     ),
-    click.option("--manifest", metavar="FILE", help="The data store of this manifest, in place of a URL."),
-    click.option("--store", metavar="ID", default="", help="Which of the manifest's, where there are several."),
-    click.option("--results", is_flag=True, help="Its container of results, in place of that of data."),
+    click.option("--manifest", metavar="FILE", help="Use the data store of this manifest instead of a URL."),
+    click.option("--store", metavar="ID", default="", help="Data store of the manifest, if it has several."),
+    click.option("--results", is_flag=True, help="Use the container of results instead of that of data."),
     click.option(
-        "--option", "options", metavar="NAME=VALUE", multiple=True, help="An option of the store, as ca_file."
+        "--option", "options", metavar="NAME=VALUE", multiple=True, help="Set an option of the store, such as ca_file."
     ),
 )
 
 
 def store_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select a store and what it is reached with; the command gets them as `wishes`."""
+    """Add the options that select a store and its connection. The command gets them as `wishes`."""
 
     @functools.wraps(command)
     def wrapped(  # noqa: PLR0913  (one parameter per option)
@@ -82,9 +82,7 @@ def store_options(command: Callable[..., None]) -> Callable[..., None]:
             allowed = allowed_references({"allow_files": allow_files, "allow_references": allow_references})
             of = _store_of(manifest, store, results, allowed)
         elif store or results or allow_files or allow_references:
-            raise click.UsageError(
-                "--store, --results, --allow-file and --allow-references are for a store of a --manifest"
-            )
+            raise click.UsageError("--store, --results, --allow-file and --allow-references need --manifest")
         if of is not None and (endpoint or region or secrets or options):
             raise click.UsageError("the manifest says where its store is, and names its secrets")
         command(wishes=StoreWishes(endpoint, region, secrets, options, of), **rest)

@@ -27,8 +27,8 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
     """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error,
     else 66 if any cannot be read.
 
-    A warning names each reference that a submission refuses without --allow-file or --allow-references. Resources,
-    images and data are not compared with any site: `ffdl plan FILE MODEL` does that, and sends nothing.
+    A warning names each reference that a submission refuses without --allow-file or --allow-references. This command
+    does not check resources, images and data against a site. To check them, run `ffdl plan FILE MODEL`.
     """
     from ffdl_batch.client.dumps import leave_no_dump
     from ffdl_batch.client.manifest import read_source
@@ -66,7 +66,7 @@ def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
 
 
 def _check(data: bytes, file: str, origin: Origin, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
-    """Return what is wrong, and a warning for each reference that a submission refuses unless an option allows it."""
+    """Return the findings, with a warning for each reference that a submission refuses unless an option allows it."""
     from ffdl_batch.client.manifest import ManifestText
     from ffdl_batch.client.references import refused_references
     from ffdl_batch.manifest import ManifestSource, parse_manifest

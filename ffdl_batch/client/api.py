@@ -113,9 +113,9 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         """Submit one job: a manifest's path or text, and the model's directory or zip.
 
         `options` are those of ``ffdl-submit`` with underscores (``time="2h"``, ``cpus_per_task=4``, ``hold=True``).
-        `allowed` is what the manifest may refer to besides the files in its directory. When this returns, the daemon
-        has the job durably. Raises RequestRefused with all findings, and for an array; InputUnusable for a reference
-        that is not allowed.
+        `allowed` has the references that the manifest may use besides files in its directory. When this returns, the
+        daemon has stored the job. Raises RequestRefused with all findings, and for an array; InputUnusable for a
+        reference that is not allowed.
         """
         wanted = replace(self._wanted(backend, strict, allowed, options), expected=Expected.JOB)
         result = _accepted(self._submit([manifest], model, wanted)[0])

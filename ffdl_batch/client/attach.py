@@ -201,8 +201,8 @@ class Terminal:
 def run(helper: Helper, wish: Wish, window: Callable[[], tuple[int, int]] | None = None) -> int:
     """Run the wish's command with this process's standard streams; its status, 128 + signal where one ended it.
 
-    A command of the user's (RUN) writes to them as it wants; text of our own commands is filtered. INT goes to the
-    command; a second one gives it up (KeyboardInterrupt). `window` tells the size of the terminal, which may change.
+    The output of a user's command (RUN) is not filtered; that of our own commands is. INT goes to the
+    command; a second INT ends the wait (KeyboardInterrupt). `window` returns the current size of the terminal.
     """
     helper.begin(wish)
     with _Signals(helper, window) as signals:

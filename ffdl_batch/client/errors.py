@@ -67,8 +67,8 @@ class WaitTimedOut(ClientError):
 
 
 def describe(problem: Problem) -> str:
-    """Return the lines that a person reads: the warnings and errors with their places, or the message and its cure
-    after the warnings, which may explain it."""
+    """Return the lines to print: the warnings and errors with their places, or the message and its cure after the
+    warnings, which may explain it."""
     lines = [str(finding) for finding in problem.findings if finding.severity is not Severity.NOTE]
     if not any(finding.severity is Severity.ERROR for finding in problem.findings):
         lines.append(f"{problem.message} ({problem.cure})" if problem.cure else problem.message)

@@ -25,7 +25,8 @@ class Keys:
         self._jobs_dir = jobs_dir
 
     def own(self, name: str) -> bytes:
-        """A secret by its name. Raises OSError, and DaemonUnreachable for a directory that others can write to."""
+        """Return a secret by its name. Raises OSError, and DaemonUnreachable for a directory that other users can write
+        to."""
         try:
             check_own_directory(self._jobs_dir, "jobs_dir")
         except PlaceRefused as refused:

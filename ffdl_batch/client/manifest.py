@@ -1,4 +1,4 @@
-"""Reads manifests as far as a client must: the text, its name, where relative paths start, and whose file it is."""
+"""Reads what a client needs of a manifest: its text, name and owner, and the directory of relative paths."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Origin:
     """Where a manifest comes from."""
 
     base_dir: str
-    """The absolute directory at which relative paths start."""
+    """The absolute directory to which relative paths refer."""
     real_dir: str
-    """The real path, without links, of the directory that the manifest is in."""
+    """The real path, without links, of the manifest's directory."""
     owner: int | None = None
-    """The user id of the file's owner; None if the caller gave the text itself, or standard input."""
+    """The user id of the file's owner; None for standard input, or if the caller passed the text itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestText:
-    """A manifest as it is sent. `name` is for messages."""
+    """A manifest as it is sent. `name` is used in messages."""
 
     text: str
     name: str
@@ -38,7 +38,7 @@ class ManifestText:
 
 
 def read_source(source: str | Path) -> tuple[bytes, Origin]:
-    """Read the file `source` (``-``: standard input), at most one byte more than a manifest may have.
+    """Read the file `source` (``-``: standard input). Read at most one byte more than a manifest may have.
 
     Raises OSError.
     """
@@ -52,14 +52,14 @@ def read_source(source: str | Path) -> tuple[bytes, Origin]:
         return data, Origin(str(base), os.path.realpath(base), found.st_uid)
     real = Path(os.path.realpath(path))
     if not os.path.samestat(found, real.stat()):
-        raise OSError(errno.ESTALE, "another file took its place while it was read; try again")
+        raise OSError(errno.ESTALE, "the file was replaced while it was read; try again")
     return data, Origin(str(base), str(real.parent), found.st_uid)
 
 
 def read_manifest(source: str | Path) -> ManifestText:
     """Read the manifest in a file (``-``: standard input), or `source` itself if it is a text of several lines.
 
-    Raises :class:`InputUnusable`: exit 66 if it cannot be read, 78 if it is too large or no text.
+    Raises :class:`InputUnusable`: exit code 66 if it cannot be read, 78 if it is too large or not text.
     """
     if isinstance(source, str) and "\n" in source:
         return ManifestText(source, "manifest", _here())

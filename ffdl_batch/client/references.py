@@ -1,8 +1,8 @@
-"""Reads what a manifest refers to where it is submitted: variables and files of the user who submits it.
+"""Reads the variables and files that a manifest refers to, as the user who submits it.
 
-A manifest may come from somebody else. It gets no file but those in its own directory and those that the caller
-allows, and one that belongs to another user gets nothing unless the caller allows that. What is allowed and cannot be
-read is left out: the daemon, which knows whether the job needs it, reports it.
+Another person may have written the manifest. It may refer only to files in its own directory and to those that the
+caller allows. A manifest that belongs to another user may have no references unless the caller allows them. An allowed
+reference that cannot be read is skipped. The daemon reports it if the job needs it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.secrets import ENV, FILE, MAX_BYTES, REFERENCE
 
 _COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|(?P<comment>(?:^|(?<=\s))#.*)""")
-"""A quoted text, in which # is a character, or a comment of YAML."""
+"""Matches a quoted text, in which # is an ordinary character, or a comment of YAML."""
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
 _CONTINUED = re.compile(r"\\\n[ \t]*")
-"""An escaped line break, which a quoted text leaves out with the blanks behind it."""
+"""Matches an escaped line break. In a quoted text, YAML ignores it with the blanks that follow."""
 _KEY = re.compile(r"""([\w./-]+)["']?\s*:\s*["']?$""")
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""O_PATH, which macOS lacks, needs no permission to list the directory."""
+"""Flags to open a directory. O_PATH, which macOS lacks, does not need permission to list it."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedReferences:
-    """What a manifest may refer to, besides the files in its own directory."""
+    """The references that a manifest may use besides files in its own directory."""
 
     files: tuple[str, ...] = ()
-    """Files, or directories for all files in them (``--allow-file``)."""
+    """Files, or directories whose files are all allowed (``--allow-file``)."""
     foreign: bool = False
     """Whether a manifest that belongs to another user may have references (``--allow-references``)."""
 
 
 OWN_DIRECTORY = AllowedReferences()
-"""Nothing but the files in the manifest's own directory."""
+"""Allows only files in the manifest's own directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,20 @@ class _Reference:
     key: str = ""
 
     def refused(self, manifest: str, message: str, cure: str) -> Finding:
-        text = f"'${{{self.kind}:{self.name}}}' is not read: {message}"
+        text = f"'${{{self.kind}:{self.name}}}' is not allowed: {message}"
         return Finding(Severity.ERROR, text, cure, manifest, self.line, self.column, self.key or None, "C103")
 
 
 def find_references(
     manifest: ManifestText, environ: Mapping[str, str], allowed: AllowedReferences = OWN_DIRECTORY
 ) -> dict[str, str]:
-    """Return the values of its ``${env:NAME}`` and ``${file:PATH}``, by ``env:NAME`` and ``file:PATH``.
+    """Return the values of the manifest's ``${env:NAME}`` and ``${file:PATH}``, keyed by ``env:NAME`` and
+    ``file:PATH``.
 
     Raises InputUnusable with exit code 77, and reads nothing, if any reference is not allowed.
     """
     if refused := refused_references(manifest, allowed):
-        message = f"manifest {manifest.name} refers to what it may not read"
+        message = f"manifest {manifest.name} has references that are not allowed"
         raise InputUnusable(message, code="C103", exit_code=ExitCode.NOT_ALLOWED, findings=refused)
     found: dict[str, str] = {}
     roots = _roots(manifest, allowed)
@@ -86,15 +87,15 @@ def find_references(
 
 
 def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_DIRECTORY) -> tuple[Finding, ...]:
-    """Return an error for each reference that `allowed` does not cover; opens no file.
+    """Return an error for each reference that `allowed` does not cover. Opens no file.
 
-    A manifest that belongs to another user, root included, has none that is covered without `allowed.foreign`: a file
-    of root's may come from a package or an archive, so its owner does not show who wrote it.
+    Without `allowed.foreign`, no reference is covered if the manifest belongs to another user. This includes root: a
+    file of root's may come from a package or an archive, so its owner does not show who wrote it.
     """
     owner, caller = manifest.origin.owner, os.geteuid()
     if owner is not None and owner != caller and not allowed.foreign:
         message = f"the manifest belongs to '{_user(owner)}', and you are '{_user(caller)}'"
-        cure = "if you trust the manifest with it: --allow-references"
+        cure = "if you trust the manifest, add --allow-references"
         references = _references_in(manifest.text, in_comments=True)
         return tuple(one.refused(manifest.name, message, cure) for one in references)
     roots = _roots(manifest, allowed)
@@ -102,7 +103,7 @@ def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_
         one.refused(
             manifest.name,
             f"the file '{path}' is not in the manifest's directory '{manifest.origin.real_dir}'",
-            f"if the job may have it: --allow-file {shlex.quote(path)}",
+            f"if you trust the manifest with this file, add --allow-file {shlex.quote(path)}",
         )
         for one in _references_in(manifest.text)
         if one.kind == FILE and _root_of(path := _real_path(manifest, one.name), roots) is None
@@ -110,10 +111,10 @@ def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_
 
 
 def _references_in(text: str, *, in_comments: bool = False) -> Iterator[_Reference]:
-    """Yield every reference of the text, also those that are written with the escapes of a quoted text.
+    """Yield every reference of the text, also those written with the escapes of a quoted text.
 
-    This is no parser of YAML. It finds more than the references that count, and what it takes for a comment may be part
-    of a text that was written to look like one.
+    This does not parse YAML. It finds more references than YAML does, because a text may be written to look like a
+    comment.
     """
     lines = []
     for whole in text.splitlines():
@@ -148,7 +149,7 @@ def _root_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _text_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """The text of the regular file at a real path; None if it cannot be had."""
+    """Return the text of the regular file at a real path; None if it cannot be read."""
     root = _root_of(path, roots)
     with suppress(OSError, ValueError):
         descriptor = _open_without_links(root if root and root != path else os.path.dirname(path), path)  # noqa: PTH120
@@ -160,7 +161,7 @@ def _text_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _open_without_links(root: str, path: str) -> int:
-    """Open `path` below `root`. A real path has no links: one that is there now was put there to lead elsewhere.
+    """Open `path` below `root` without following links. A real path has no links, so a link was put there since.
 
     Raises OSError.
     """

@@ -308,5 +308,3 @@ def _last_words(path: Path, start: int) -> str:
     lines = [line.strip() for line in reversed(text.split("\n")) if line.strip()]
     own = next((line for line in lines if line.startswith(_OWN_WORDS)), "")
     return own or find_lack(text) or (lines[0] if lines else "")
-
-

@@ -80,8 +80,8 @@ def of_job(
 
 
 def of_references(address: StoreAddress, given: Mapping[str, str], keys: Keys) -> Access:
-    """Return a store of a manifest, whose address names secrets: values that were in the manifest, and those of its
-    ``env:NAME`` and ``file:PATH``, are in `given`; others are the user's secrets. Raises InputUnusable."""
+    """Return a store of a manifest. `given` has the secret values of the manifest, and those of its ``env:NAME`` and
+    ``file:PATH``. Other names are the user's secrets. Raises InputUnusable."""
     leave_no_dump()
     return Access(address, {name: given.get(name) or _value(name, keys) for name in address.credentials.values()})
 
@@ -91,7 +91,7 @@ def _value(name: str, keys: Keys) -> str:
     if kind == ENV:
         raise InputUnusable(f"the manifest names the variable {rest}, which is not set", code="C103")
     if kind == FILE:
-        why = "which cannot be read, or is no regular file of at most 64 KiB of UTF-8 text"
+        why = "which cannot be read, or is not a regular file of at most 64 KiB of UTF-8 text"
         raise InputUnusable(f"the manifest names the file {rest!r}, {why}", code="C103")
     return read_own_secret(keys, name)
 

@@ -28,8 +28,8 @@ class Wanted:
     """What is the same for every manifest of one command.
 
     `options` and `environment_options` as in :class:`~ffdl_batch.domain.submission.Submission`; `environ` holds the
-    variables that ``--export`` selected. What does not come to `expected` is refused. `allowed` is what the manifests
-    may refer to.
+    variables that ``--export`` selected. What does not come to `expected` is refused. `allowed` has the references that
+    the manifests may use.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -81,9 +81,9 @@ def _pythonic(text: str) -> str:
 
 
 def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Submission:
-    """Return a submission with a key of its own, so that sending it twice makes one job.
+    """Return a submission with a key of its own, so that sending it twice creates one job.
 
-    Raises InputUnusable if the manifest refers to what `wanted` does not allow.
+    Raises InputUnusable if `wanted` does not allow a reference of the manifest.
     """
     return Submission(
         manifest=manifest.text,

@@ -132,7 +132,7 @@ def _run(move: Move, state: Path, told: Callable[[Line], None], each_s: float, *
             replaces=move.replaces,
         )
         with _in_memory(encode_task(task)) as written:
-            # Neither the current directory nor, for our own commands, PYTHONPATH decides what is imported.
+            # Imports must not depend on the current directory or, in our own commands, on PYTHONPATH.
             flags = ["-P", *(["-E"] if sys.flags.ignore_environment else [])]
             argv = [sys.executable, *flags, "-m", "ffdl_batch.staging", f"/dev/fd/{written}", *options]
             with subprocess.Popen(

@@ -230,7 +230,7 @@ def _is_readable(connected: socket.socket, patience_s: float) -> bool:
 
 
 def _name_daemon(connected: socket.socket) -> str:
-    """Name the process that listens. The other end of a relay's is this process."""
+    """Name the process that listens. At the other end of a relay, that is this process."""
     pid = read_credentials(connected).pid
     return f"the daemon (process {pid})" if pid not in (0, os.getpid()) else "the daemon"
 

@@ -25,7 +25,7 @@ _APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 TAIL_BYTES = 1 << 20
 MOST_POSITION_BYTES = 256 * 1024**2
-"""A position file has the records of one poll."""
+"""Maximum size of a position file, which has the records of one poll."""
 FORMAT = 1
 
 

@@ -58,7 +58,7 @@ class Printed:
                 entries = read_object(self._cell)["files"]
                 self._bases = {int(entry["inode"]): int(entry["base"]) for entry in entries}
                 self._stamp = stamp
-        except (OSError, ValueError, KeyError, TypeError):  # no such file: a log without its writer; or a damaged one
+        except (OSError, ValueError, KeyError, TypeError):  # the file is damaged, or missing: the log has no writer
             return None
         return self._bases.get(inode)
 

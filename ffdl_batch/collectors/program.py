@@ -104,7 +104,7 @@ class Collector:
 
     def _stopping(self) -> bool:
         try:
-            return os.path.lexists(self._stop_file)  # a link to itself is one, too
+            return os.path.lexists(self._stop_file)  # a link to itself counts as a stop file
         except OSError:  # a file system that is gone says nothing
             return False
 

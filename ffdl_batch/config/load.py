@@ -5,7 +5,8 @@ Later wins: ``/etc/ffdl/site.toml``, ``/etc/xdg/ffdl/config.toml``, ``$XDG_CONFI
 unset). An unknown key is an error that names the file: a misspelt setting that is silently ignored costs a night.
 
 A file is used only if no user but the caller and root can change it, or replace it in its directory. ``./ffdl.toml``
-may set harmless settings only, because no user names it; standard error says when it is used or ignored.
+may set only harmless settings, because the user does not name it. A line on standard error reports that it is used or
+ignored.
 
 Every command that talks to the daemon comes through here: what only some configurations need is imported late.
 """
@@ -50,7 +51,7 @@ class ConfigError(ValueError):
 
 
 class _Untrusted(ConfigError):
-    """A file that another user may have written, or put in its place."""
+    """A file that another user may have written or replaced."""
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
@@ -74,7 +75,7 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
 
 
 def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Return the files with their tables; a later one counts."""
+    """Return the files with their tables. Values in later files win."""
     user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
     for path in (*SITE_FILES, user / "ffdl" / "config.toml"):
         if path.is_file():
@@ -99,12 +100,13 @@ def directory_file(cwd: Path | None = None) -> Path | None:
 
 
 def _read_found(path: Path) -> dict[str, Any]:
-    """Return the table of a file that is used only because the command was given beside it; {} if it is not trusted.
+    """Return the table of the file in the working directory; {} if the file is not trusted.
 
     Raises ConfigError for a setting that is not harmless.
     """
     try:
-        _refuse_others(path.parent, path.parent.stat())  # a user who can change it chooses where a link leads
+        # A user who can change the directory chooses the target of a link.
+        _refuse_others(path.parent, path.parent.stat())
         table = _read(path)
     except _Untrusted as error:
         _report(f"ignored {path}: {error}")
@@ -117,7 +119,7 @@ def _read_found(path: Path) -> dict[str, Any]:
         accepted |= {f"backend.{name}.{key}" for name in backends for key in harmless_settings(name)}
     if refused := sorted(given - accepted):
         raise ConfigError(
-            f"{path}: {refused[0]} is not accepted in an ffdl.toml of the working directory, which may be another "
+            f"{path}: {refused[0]} is not accepted in an ffdl.toml in the working directory, which may be another "
             f"person's; move it to ~/.config/ffdl/config.toml, or run: export FFDL_CONFIG={shlex.quote(str(path))}; "
             f"accepted are {', '.join(sorted(accepted))}"
         )
@@ -127,7 +129,7 @@ def _read_found(path: Path) -> dict[str, Any]:
 
 @functools.cache  # a command reads the configuration several times
 def _report(text: str) -> None:
-    """Write one line to standard error; a directory's name may hold line feeds and escape sequences."""
+    """Write one line to standard error. Line feeds and escape sequences in a directory's name are escaped."""
     line = "".join(one if one.isprintable() else "?" for one in f"ffdl: {text}")
     with contextlib.suppress(OSError):
         if sys.stderr is not None:
@@ -138,8 +140,8 @@ def _report(text: str) -> None:
 def _load_trusted(path: Path) -> dict[str, Any]:
     """Return the table of a file that no other user can change or replace. Raises _Untrusted, ValueError, OSError.
 
-    Links are followed. The file is opened below a descriptor of its directory, and both descriptors are checked: what
-    is read is what was checked, even if the path leads elsewhere by then.
+    Links are followed. The file is opened below a descriptor of its directory, and both descriptors are checked. So the
+    content comes from the file that was checked, even if the path changes meanwhile.
     """
     import tomllib
 

@@ -35,7 +35,7 @@ SOCKET_NAME = "ffdl.sock"
 LOCK_NAME = "daemon.lock"
 LOG_NAME = "daemon.log"
 _UNMAPPED = 65534
-"""The owner that stands for every user whom a user namespace (user_namespaces(7)) or NFS server does not map."""
+"""The owner that represents every user whom a user namespace (user_namespaces(7)) or NFS server does not map."""
 MAX_SOCKET_PATH = 107
 """Bytes that fit into sun_path with its final NUL (unix(7))."""
 _REMOVE = "remove it if no ffdl-submitd of yours runs on any host"
@@ -48,7 +48,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}", re.ASCII)
 
 
 class PlaceRefused(Exception):
-    """A directory or path that the daemon and its clients must not, or cannot, use; `cure` says what to do."""
+    """A directory or path that the daemon and its clients must not, or cannot, use. `cure` is advice to the user."""
 
     def __init__(self, message: str, cure: str = "", exit_code: int = ExitCode.TRY_AGAIN) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class PlaceRefused(Exception):
 
 
 class LockUnreadable(PlaceRefused):
-    """The lock file is none, or it or its directory may not be read or used."""
+    """The path is not a lock file, or the lock file or its directory may not be read or used."""
 
 
 class DirectoryCopied(LockUnreadable):
@@ -187,9 +187,9 @@ def check_directory(directory: Path, *, closed: bool) -> None:
 def find_other_writers(found: os.stat_result, owners: Collection[int], bits: int = 0o022, verb: str = "write") -> str:
     """Return how users other than `owners` can change a file or directory; "" if they cannot.
 
-    A group that may write counts as other users, as with StrictModes of sshd_config(5): even the group of one user may
-    get members, and with an ACL the group bits are its mask (acl(5)). `bits` are what others must not have, and `verb`
-    is the word for it.
+    A group with write permission counts as other users, as with StrictModes of sshd_config(5). Even the group of one
+    user may get members, and with an ACL the group bits are its mask (acl(5)). `bits` are the permissions that other
+    users must not have, and `verb` names them.
     """
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid not in owners or found.st_uid == _UNMAPPED:
@@ -198,10 +198,11 @@ def find_other_writers(found: os.stat_result, owners: Collection[int], bits: int
 
 
 def check_own_directory(directory: Path, key: str = "state_dir") -> None:
-    """Refuse a directory of the setting `key` that another user made or could write to; none is fine.
+    """Refuse a directory of the setting `key` that another user created or can write to. A missing directory is
+    accepted.
 
-    A link is followed: a state directory may be on another file system. Raises :class:`LockUnreadable`, with exit code
-    77 if trying again does not help.
+    A link is followed, because a state directory may be on another file system. Raises :class:`LockUnreadable`, with
+    exit code 77 if a retry does not help.
     """
     try:
         found = directory.stat()
@@ -258,9 +259,9 @@ def is_copied(lock: DaemonLock, state_dir: Path) -> bool:
 
 
 def read_lock(state_dir: Path) -> DaemonLock | None:
-    """The lock file's content; None when there is none. Raises :class:`LockUnreadable`, also for a state directory that
-    others can write to, and :class:`DirectoryCopied` where it is that of another directory: a copy has the jobs of its
-    original, which may have run since."""
+    """Return the content of the lock file; None if it does not exist. Raises :class:`LockUnreadable`, also for a state
+    directory that other users can write to. Raises :class:`DirectoryCopied` for the lock file of another directory: a
+    copy has the jobs of the original, which may have run since."""
     check_own_directory(state_dir)
     lock = read_lock_file(state_dir)
     try:

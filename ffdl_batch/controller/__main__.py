@@ -65,7 +65,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
 
 def _read_launch(path: str) -> LaunchFile:
-    real = os.path.realpath(path)  # in a pod it is a link of the kubelet's
+    real = os.path.realpath(path)  # in a pod the path is a link that the kubelet made
 
     def read() -> bytes:
         return read_whole(real, MAX_EVENT_BYTES)

@@ -25,7 +25,7 @@ async def read_attach(
     here: CaughtUp,
     caller: Asking,
     learner: Annotated[
-        Number | None, Query(description="Only this learner; all that run, by default, a plan for each node.")
+        Number | None, Query(description="Only this learner; default: all running learners, with a plan for each node.")
     ] = None,
 ) -> PlainReply:
     """How the owner starts the helper beside running learners; nothing is started. Of a job in PROCESSING alone."""

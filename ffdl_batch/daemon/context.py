@@ -32,7 +32,7 @@ T = TypeVar("T")
 QUICK, SLOW, UPLOADS = 24, 8, 8
 """Threads for reads and writes of the store; for what may ask a scheduler; for uploads, as slow as their senders."""
 MAX_STREAMS = 256
-"""Replies that are sent while they are read from files. Each may have a thread."""
+"""Maximum number of replies that are sent while they are read from files. Each may have a thread."""
 CATCH_UP_S = 3.0
 """How long after the daemon's start questions about jobs are held back at most, so that a scheduler that hangs holds up
 nobody for longer: then they are answered with what is known."""
@@ -77,9 +77,9 @@ class Context:
 
     @contextmanager
     def open_stream(self) -> Iterator[Callable[[], None]]:
-        """Count one more stream until the function is called that this yields, or the block raises.
+        """Count one more stream until the yielded function is called or the block raises.
 
-        Raises Refused if MAX_STREAMS are counted. For the event loop alone.
+        Raises Refused if MAX_STREAMS are counted. Call this only in the event loop.
         """
         if self.streams >= MAX_STREAMS:
             raise try_again("S210", f"{MAX_STREAMS} streams are open", cure="end some of their readers")

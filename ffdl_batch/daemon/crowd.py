@@ -1,6 +1,6 @@
-"""Limits connections, in all and by user, and logs once that a limit or the machine refuses them.
+"""Limits connections, in total and by user, and logs once that a limit is reached or the machine refuses them.
 
-Without a limit, idle clients would take the last file descriptor, and the loops could open no file.
+Without a limit, idle clients would use all file descriptors, and the loops could not open files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def most_connections(descriptors: int) -> int:
 
 
 class Crowd:
-    """The limits of connections, and how often a refusal is logged."""
+    """Holds the limits of connections, and logs refusals at a limited rate."""
 
     def __init__(self) -> None:
         self.most = most_connections(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -43,18 +43,19 @@ class Crowd:
         self._said_at = float("-inf")
 
     def refusal(self, connections: int, of_user: int, uid: int) -> str:
-        """Return why user `uid`, who has `of_user` of the open connections, can have no more; "" if they can."""
+        """Return why user `uid`, who has `of_user` of the open connections, is refused another one; "" if it is
+        allowed."""
         if connections >= self.most:
-            reason = f"the daemon has {self.most} open connections, and can have no more"
+            reason = f"the daemon has {self.most} open connections, which is its limit"
         elif of_user >= self.most_of_user:
-            reason = f"user {uid} has {of_user} open connections to the daemon, and can have no more"
+            reason = f"user {uid} has {of_user} open connections to the daemon, which is the limit of a user"
         else:
             return ""
         self._say(reason, OSError(errno.EMFILE, ""))
         return reason
 
     def turn_away(self, transport: asyncio.Transport, reason: str) -> None:
-        """Answer with `reason` before anything is asked, and close the connection."""
+        """Send `reason` as the answer before any request, and close the connection."""
         cure = "try again; end some of its clients, or raise its limit of open files (ulimit -n, LimitNOFILE=)"
         transport.write(raw_problem_reply(Problem("S210", reason, ExitCode.TRY_AGAIN, cure), 503))
         asyncio.get_running_loop().call_later(LINGER_S, transport.abort)

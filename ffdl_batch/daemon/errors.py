@@ -54,7 +54,7 @@ def install(app: FastAPI) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BodyLimit:
-    """The limit of a request body in bytes, and the code, subject and cure of the error of a larger one."""
+    """The size limit of a request body in bytes, and the code, subject and cure of the error."""
 
     size: int = 128 * 1000**2
     code: str = "C101"
@@ -62,15 +62,16 @@ class BodyLimit:
     cure: str = "submit fewer manifests at once, or smaller ones"
 
     def problem(self) -> Problem:
-        """Return the error of a larger body."""
+        """Return the error for a body that is larger."""
         message = f"{self.subject} is larger than {self.size // 1000**2} MB"
         return Problem(self.code, message, ExitCode.BAD_MANIFEST, self.cure)
 
 
 class BodyLimits:
-    """Limits the bodies of all requests: those below a path of `own` by its limit, the others by the usual one.
+    """Limits the bodies of all requests. Paths below an entry of `own` have its limit, all others the default limit.
 
-    A body is refused before any of it is read if its Content-Length is too large, and while it is read if it has none.
+    A body with too large a Content-Length is refused before any of it is read. A body without Content-Length is refused
+    when its size exceeds the limit.
     """
 
     def __init__(self, app: ASGIApp, own: Mapping[str, BodyLimit]) -> None:
@@ -99,7 +100,7 @@ class BodyLimits:
 
 
 class BodyTooLarge(HTTPException):
-    """More was received than `limit` allows. An HTTPException, because FastAPI makes a 400 of others."""
+    """More bytes were received than `limit` allows. An HTTPException, because FastAPI makes other exceptions a 400."""
 
     def __init__(self, limit: BodyLimit) -> None:
         super().__init__(413)
@@ -186,7 +187,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """Return the methods of all routes of the path. Starlette's own `Allow` has those of one route."""
+    """Return the methods of all routes of the path. Starlette's own `Allow` has only those of one route."""
     routes = request.app.routes
     return [
         method for method in HTTPMethod

@@ -32,10 +32,10 @@ class FaultsReply:
 async def read_faults(
     here: CaughtUp,
     caller: Asking,
-    since: Annotated[Time, Query(description="The period begins after this.")],
-    until: Annotated[Time | None, Query(description="Its end; now by default.")] = None,
+    since: Annotated[Time, Query(description="Start of the period, exclusive.")],
+    until: Annotated[Time | None, Query(description="End of the period; default: now.")] = None,
     rows_after: Annotated[
-        Time | None, Query(description="Incidents in full begin with those noticed after this; `since` by default.")
+        Time | None, Query(description="Show in full only incidents noticed after this; default: `since`.")
     ] = None,
     all_users: AllUsers = False,
 ) -> PlainReply:

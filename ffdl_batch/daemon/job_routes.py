@@ -245,8 +245,8 @@ def _one(here: Context, job: JobView) -> JobReply:
 async def until_news(
     here: Context, request: Request, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float
 ) -> T:
-    """What `look` sees once it is news, else what it sees last when `wait_s` are over, the client disconnects or the
-    daemon stops."""
+    """Return the result of `look` when it has changed, or its last result when `wait_s` seconds pass, the client
+    disconnects or the daemon stops."""
     deadline = time.monotonic() + wait_s
     gone = asyncio.ensure_future(until_gone(request.receive))
     try:

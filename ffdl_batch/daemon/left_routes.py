@@ -17,7 +17,7 @@ from ffdl_batch.services.left import LeftKind, archive_left, find_left
 from ffdl_batch.services.problems import wrong_state
 
 router = APIRouter()
-Attempt = Annotated[Number | None, Query(description="Of this attempt; by default of the last that ran.")]
+Attempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
 
 
 @router.get("/jobs/{job_id}/left/{kind}", response_model=LeftReply, responses=answers(404, 409), operation_id="left")

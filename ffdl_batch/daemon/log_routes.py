@@ -45,7 +45,7 @@ router = APIRouter()
 
 
 class StreamReply(StreamingResponse):
-    """A stream that calls `end` when it was sent, or when its reader has gone, also before its first piece."""
+    """A stream that calls `end` when it was sent or its reader has disconnected, also before its first piece."""
 
     def __init__(self, content: AsyncIterator[bytes], media_type: str, end: Callable[[], None]) -> None:
         super().__init__(content, media_type=media_type)
@@ -65,8 +65,8 @@ class LogPump:
     """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
 
     def __init__(self, lines: Iterator[bytes | None], place: str, stopped: threading.Event) -> None:
-        """`place` is the directory below which the lines are read; they are as they are sent. `stopped` is set when the
-        reader has gone, and read by `lines` while they bring nothing."""
+        """Prepare to send the lines as they are read below the directory `place`. `stopped` is set when the reader has
+        disconnected. `lines` checks it while no lines arrive."""
         self._lines, self._place, self._stopped = lines, place, stopped
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
@@ -77,13 +77,13 @@ class LogPump:
         self.failed = False
 
     def start(self, at_end: Callable[[], None] = lambda: None) -> None:
-        """Begin to read; `at_end` is called in the event loop when the thread has ended."""
+        """Start reading. `at_end` is called in the event loop when the thread has ended."""
         self._at_end = at_end
         # A daemon thread: one that waits in a dead file server must not keep the process from ending.
         threading.Thread(target=self._run, name="logs", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread, as soon as its iterator looks at `stopped` or brings something."""
+        """Stop the thread as soon as its iterator checks `stopped` or yields a line."""
         with self._room:
             self._stopped.set()
             self._room.notify()
@@ -163,12 +163,14 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     request: Request,
     here: CaughtUp,
     caller: Asking,
-    learner: Annotated[Number | None, Query(description="Only this learner's lines; all, merged, by default.")] = None,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner's lines; default: the merged lines of all learners.")
+    ] = None,
     follow: Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")] = False,
     since: Annotated[Time | None, Query(description="Only lines written at or after this time.")] = None,
     tail: Annotated[
         Count | None,
-        Query(description="So many last lines of each learner (in each attempt that there is), then the new ones."),
+        Query(description="Number of last lines of each learner and attempt to send before new lines."),
     ] = None,
     attempt: Annotated[
         AttemptChoice,
@@ -212,7 +214,8 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
 async def stream_reply(
     here: Context, request: Request, read: Callable[[threading.Event], Iterator[bytes | None]], media_type: str
 ) -> StreamReply:
-    """Send what `read` returns. Its thread counts as a stream until it has ended, also after its reader has gone.
+    """Send the result of `read`. Its thread counts as a stream until the thread ends, even if its reader has
+    disconnected.
 
     Raises Refused and OSError.
     """
@@ -255,7 +258,7 @@ def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:
 
 
 async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
-    """What the pump brings, until it ends or the daemon stops; blank lines while it brings nothing."""
+    """Yield the output of the pump until it ends or the daemon stops. Yield blank lines while there is no output."""
     stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
     is_empty = True
     try:

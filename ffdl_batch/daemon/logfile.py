@@ -51,7 +51,7 @@ class _Stream(_Unfailing, logging.StreamHandler):  # type: ignore[type-arg]  # n
 
 
 class _Lines(logging.Formatter):
-    """Lets no record steer the terminal on which the log is read, and none look like two records."""
+    """Escapes control characters, so that a record cannot control the reader's terminal or look like two records."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record), one_line=True)

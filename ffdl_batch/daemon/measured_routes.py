@@ -41,7 +41,9 @@ async def stream_metrics(  # noqa: PLR0913, PLR0917 - one parameter per field of
     request: Request,
     here: CaughtUp,
     caller: Asking,
-    learner: Annotated[Number | None, Query(description="Only this learner's; all by default.")] = None,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner's records; default: those of all learners.")
+    ] = None,
     follow: Follow = False,
     attempt: Attempt = None,
 ) -> StreamingResponse:

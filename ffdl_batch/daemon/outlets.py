@@ -77,7 +77,7 @@ class Outlets:
         return int(self._server.server_port) if self._server is not None else 0
 
     def stop(self) -> None:
-        """End, and remove the file if this daemon wrote it: it would look like a daemon that runs."""
+        """Stop, and remove the file if this daemon wrote it, because a remaining file looks like a running daemon."""
         self._writer.stop()
         if self._server is not None:
             self._server.shutdown()
@@ -90,7 +90,8 @@ class Outlets:
                 self._file.unlink()
 
     def _refuse_other_file(self, path: Path) -> None:
-        """Raise OSError if there is a file that no daemon of this state directory wrote: it may be of value."""
+        """Raise OSError if a file exists that no daemon of this state directory wrote, because the file may be of
+        value."""
         try:
             is_own = read_whole(str(path), _LARGEST_FILE).endswith(self._mark.encode())
         except FileNotFoundError:
@@ -109,7 +110,8 @@ class Outlets:
             self._refuse_other_file(self._file)
             write_whole(self._file, text + self._mark, mode=0o644)  # a comment of Prometheus' text format
         except OSError as error:
-            said = f"{self._file}: {error.strerror}" if error.strerror else str(error)  # a temporary name differs
+            # The error has a temporary name, which changes each time.
+            said = f"{self._file}: {error.strerror}" if error.strerror else str(error)
             if said != self._said:
                 log.warning("metrics_textfile cannot be written, and is tried again each %g s: %s", FILE_EVERY_S, said)
         self._said = said

@@ -1,6 +1,6 @@
-"""Bounds of the numbers and words in requests, declared once for all routes.
+"""Declares the limits of numbers and words in requests, once for all routes.
 
-A value outside of them is refused with status 400 before it reaches a service, a file system or a database.
+A value outside its limits is refused with status 400 before it reaches a service, a file system or a database.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LAST_SECOND = 253402300799.0
 
 Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Number = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
-"""Of a learner or an attempt."""
+"""Number of a learner or an attempt."""
 AttemptChoice = Number | Literal["all"] | None
 """See :data:`ffdl_batch.domain.views.AttemptChoice`."""
 Time = Annotated[float, Field(ge=-LAST_SECOND, le=LAST_SECOND, allow_inf_nan=False)]

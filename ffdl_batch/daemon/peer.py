@@ -27,9 +27,9 @@ from ffdl_batch.services.platform import Caller
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
-"""The request line with all headers; trailers and chunk extensions count as well."""
+"""Maximum size of the request line with all headers. Trailers and chunk extensions count as well."""
 HEAD_S = 60.0
-"""How long a connection may take for the head of a request, from its start or from the first byte after a reply."""
+"""Maximum time to receive the head of a request, from connecting or from the first byte after a reply."""
 _PEER = "ffdl.peer"
 
 
@@ -120,8 +120,8 @@ class PeerProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser refuses, in the form of all errors."""
-        del msg  # the same words for each error of the parser
+        """Answer a request that the parser refuses, in the common form of errors."""
+        del msg  # all errors of the parser get the same message
         self._refuse(400, "the request is not valid HTTP/1.1")
 
     def _limit_head_time(self) -> None:

@@ -26,8 +26,8 @@ router = APIRouter()
 AT_ONCE = CapacityLimiter(2)
 """Reports that are being made: each keeps a processor busy."""
 _LINES = 200
-Since = Annotated[Time, Query(description="The beginning of the period.")]
-Until = Annotated[Time, Query(description="Its end, which is not part of it.")]
+Since = Annotated[Time, Query(description="Start of the period.")]
+Until = Annotated[Time, Query(description="End of the period, exclusive.")]
 AllUsers = Annotated[bool, Query(description="Everybody's jobs; for administrators.")]
 
 
@@ -84,7 +84,9 @@ async def read_agreement(
     caller: Asking,
     since: Since,
     until: Until,
-    tolerance_s: Annotated[Seconds, Query(description="What each run may differ by.")] = 30.0,
+    tolerance_s: Annotated[
+        Seconds, Query(description="Largest difference that is tolerated for each run, in seconds.")
+    ] = 30.0,
     all_users: AllUsers = False,
 ) -> PlainReply:
     """Each job of the period by our reckoning and by the accounting of its scheduler."""

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Scalar = Union[str, int, float, bool, None]
 HEAD = "head"
 LATEST_S = 1e11
-"""Times of events are between the epoch and this (the year 5138)."""
+"""Times of events must be between the epoch and this time (in the year 5138)."""
 _WHOLE = ("learner_id", "pid", "start_ticks", "exit_code", "signal")
-"""Fields of events that are whole numbers."""
+"""Fields of events that hold whole numbers."""
 MAX_EVENTS = 50_000
-"""Lines of one file that are read. An attempt has some hundreds of events."""
+"""Maximum number of lines that are read from one file. An attempt has some hundreds of events."""
 MAX_SIGNAL = 64
 """The largest signal number of Linux."""
 

@@ -1,8 +1,8 @@
 """Marks the settings that an ``ffdl.toml`` in the working directory may change.
 
-Such a file may come from another person: in a cloned repository, for example. So a setting is harmless only if a
-hostile value of it executes nothing, reaches no file or host, and weakens no protection; as a rule, a manifest in the
-same directory could ask for the same. A setting without the mark is not accepted.
+Such a file may come from another person, for example in a cloned repository. So a setting is harmless only if a hostile
+value cannot execute a program, reach a file or a host, or weaken a protection. As a rule, a manifest in the same
+directory could request the same. A setting without the mark is not accepted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 HARMLESS: Mapping[str, bool] = MappingProxyType({"harmless": True})
-"""The mark: metadata of a dataclass's field."""
+"""The mark, in the metadata of a dataclass field."""
 
 
 def harmless_keys(settings: type[Any]) -> frozenset[str]:

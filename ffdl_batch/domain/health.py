@@ -9,10 +9,13 @@ from ffdl_batch.domain.views import SCHEMA
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """One backend as the daemon last saw it. `unreachable_since` None = it answers, and `detail` says that it refuses
-    all submissions ("" = it does not); else `detail` says what came of the last question, and `asked_again_at` when the
-    next one is due. `accounts_for` is the backend whose accounting this is ("" = it is a scheduler). `maybe_before`: it
-    has not answered this daemon yet, so the outage may be older."""
+    """The state of one backend as the daemon last saw it.
+
+    If `unreachable_since` is None, the backend answers, and `detail` has the reason if it refuses all submissions (""
+    if it accepts them). Otherwise `detail` has the result of the last request, and `asked_again_at` the time of the
+    next one. `accounts_for` is the backend whose accounting this is ("" for a scheduler). `maybe_before`: the backend
+    has not answered this daemon yet, so the outage may be older.
+    """
 
     name: str
     unreachable_since: float | None = None

@@ -8,9 +8,10 @@ import re
 from typing import Any
 
 MAX_DEPTH = 64
-"""Levels of lists and objects. json recurses once a level, and so does what walks over the value."""
+"""Maximum depth of lists and objects. json recurses once a level, and so does code that walks over the value."""
 MAX_DIGITS = 20
-"""A 64-bit integer has at most 19 digits and a sign; Python's conversion takes quadratic time."""
+"""Maximum length of an integer. A 64-bit integer has at most 19 digits and a sign, and Python's conversion takes
+quadratic time."""
 MAX_WHOLE = 2**63 - 1
 _LEVELS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")

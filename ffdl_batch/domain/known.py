@@ -45,7 +45,7 @@ class Evidence:
     storable: bool = True
     given_up: GivenUp | None = None
     damaged: tuple[str, ...] = ()
-    """A sentence for each file that its writer cannot have left as it is."""
+    """A sentence for each damaged file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ each are names of FfDL's images, which it ran for a manifest that had them as it
 _NEAR, LEAST_BEGINNING = 0.8, 4
 LEAST_LOOKAHEAD, MOST_LOOKAHEAD = 0, 100
 LATEST_MS = 10**14
-"""Times of records are between the epoch and this, in milliseconds (the year 5138)."""
+"""Times of records must be between the epoch and this time, in milliseconds (in the year 5138)."""
 
 
 class UnknownKind(ValueError):
@@ -208,7 +208,7 @@ def _text(body: Mapping[str, Any], key: str) -> str:
 
 
 def _whole(body: Mapping[str, Any], key: str, without: int, largest: int) -> int:
-    """Return an integer from 0 to `largest`, or `without` if there is none. FfDL's int64 are texts in JSON."""
+    """Return an integer from 0 to `largest`, or `without` if it is missing. FfDL's int64 are texts in JSON."""
     value = body.get(key)
     if value is None or value == "":
         return without

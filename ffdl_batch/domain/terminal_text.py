@@ -1,4 +1,4 @@
-"""Shows characters that would steer a terminal, or deceive its reader, as escapes. The only place that knows them."""
+"""Shows characters that control a terminal or deceive its reader as escapes. No other module defines them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HIDDEN = re.compile(
 
 
 def printable(text: str, *, one_line: bool = False) -> str:
-    r"""Return `text` with every character that a terminal does not print as an escape of Python: ``\x1b``, ``\u202e``.
+    r"""Return `text` with every character that a terminal does not print as a Python escape: ``\x1b``, ``\u202e``.
 
-    Line feeds and tabs stay, but for `one_line`, where they become ``\n`` and ``\t``. A backslash of the text stays one
-    backslash: programs that need the exact value read JSON.
+    Line feeds and tabs are kept. With `one_line` they become ``\n`` and ``\t``. A backslash in the text stays one
+    backslash, because programs that need the exact value read JSON.
     """
     if one_line:
         text = text.replace("\n", "\\n").replace("\t", "\\t")
@@ -35,10 +35,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return `value` as JSON that :func:`printable` leaves as it is: ASCII without DEL, which json does not escape."""
+    """Return `value` as JSON that :func:`printable` does not change: ASCII without DEL, which json does not escape."""
     return escape_delete(json.dumps(value, indent=indent))
 
 
 def escape_delete(text: str) -> str:
-    """Return ASCII JSON with DEL, which can only be in its strings, as an escape."""
+    """Return ASCII JSON with DEL, which can occur only in its strings, as an escape."""
     return text.replace("\x7f", "\\u007f")

@@ -80,5 +80,5 @@ def read_sample(plain: Any) -> UsageSample:
     """Return the sample in a JSON value. Raises ValueError for a wrong type or a time out of range."""
     sample = from_plain(UsageSample, plain)
     if not is_time(sample.at):
-        raise ValueError(f"{sample.at} is no time")
+        raise ValueError(f"{sample.at} is not a valid time")
     return sample

@@ -1,1 +1,1 @@
-"""Asks this machine's kernel. Standard library; runs on Python 3.9."""
+"""Reads facts from this machine's kernel. Standard library; runs on Python 3.9."""

@@ -7,11 +7,11 @@ import struct
 from typing import Any, NamedTuple
 
 _UCRED = struct.Struct("=iII")
-"""struct ucred (unix(7)): uid and gid are unsigned, and directories of sites use numbers of 2^31 and above."""
+"""struct ucred (unix(7)). uid and gid are unsigned, because directory services of sites use ids of 2^31 and above."""
 
 
 class Credentials(NamedTuple):
-    """The process that connected or listened, as it was then."""
+    """The process at the other end, as it was when it connected or listened."""
 
     pid: int
     uid: int

@@ -1,8 +1,8 @@
-"""Read the text of a command: which of its line breaks end a command of the shell.
+"""Reads the text of a command, and finds the line breaks that end a command of the shell.
 
-FfDL replaced each line break with a blank, and its manifests continue a command on lines that are indented and start
-with a dash. Such a line continues the line before. Every other line break stays, so that the text is a script. The
-rules are those of bash(1): QUOTING, COMMENTS, "Here Documents", "Command Substitution", "Arrays". Nothing is expanded.
+FfDL replaced each line break with a blank. Its manifests continue a command on indented lines that start with a dash.
+Such a line continues the previous line. Every other line break is kept, so that the text is a script. The rules are
+those of bash(1): QUOTING, COMMENTS, "Here Documents", "Command Substitution", "Arrays". Nothing is expanded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CODE = re.compile(
     re.DOTALL,
 )
 _INSIDE = re.compile(r"\\.?|\$\(\(|\$\(|\$\{|[\"`(){}']|[^\\$\"`(){}']+|\$", re.DOTALL)
-"""In double quotes, ``${...}`` and arithmetic, where no line break ends a command."""
+"""Contexts in which a line break does not end a command: double quotes, ``${...}`` and arithmetic."""
 _INDENT = re.compile(r"(?:[ \t]*\n)*([ \t]*)")
 _CASE_PATTERN = re.compile(r"[^\s()|]+(?:[ \t]*\|[ \t]*[^\s()|]+)*[ \t]*\)")
 _QUOTES = re.compile(r"\\(.)|'([^']*)'|\"([^\"]*)\"", re.DOTALL)
@@ -30,23 +30,24 @@ _ARITHMETIC, _ARRAY, _SUBSHELLS = "((", "=(", ("(", "$(")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as bash runs it. Lines are numbered from 1, and are the same in `text` and in the manifest."""
+    """A command as bash runs it. Lines are numbered from 1. `text` and the manifest have the same line numbers."""
 
     text: str
     lines: int
     continued: Sequence[int]
-    """The lines that continue the line before, with blank lines between them."""
+    """The lines that continue the previous line, with the blank lines between them."""
     stray: Sequence[int]
-    """The lines that start with a dash and continue no line: to bash they are commands of their own."""
+    """The lines that start with a dash and continue no line. bash runs them as commands of their own."""
     runs: bool
-    """Whether it has more than comments."""
+    """Whether the command has more than comments."""
     folded: bool
-    """Whether a word begins with an escaped blank: YAML joined a line that ended in a backslash with the next one."""
+    """Whether a word begins with an escaped blank, because YAML joined a line that ended in a backslash with the next
+    line."""
 
 
 def read_command(written: str) -> Command:
-    """Return the command that a manifest's text means. A carriage return at the end of a line is removed, and the last
-    line gets its line break if it ends in a backslash: without one bash takes the backslash for an argument."""
+    """Return the command of a manifest's text. A carriage return at the end of a line is removed. If the last line ends
+    in a backslash, it gets a line break, because without one bash takes the backslash for an argument."""
     text = re.sub(r"\r(?=\n|\Z)", "", written)
     text += "\n" if text.endswith("\\") else ""
     scan = _Scan(text)
@@ -57,7 +58,7 @@ def read_command(written: str) -> Command:
 
 
 class _Scan:
-    """One pass over a text. `joined` has the offsets of the line breaks before lines that continue another one."""
+    """One pass over a text. `joined` has the offsets of the line breaks before continuation lines."""
 
     def __init__(self, text: str) -> None:
         self.joined: list[int] = []
@@ -120,7 +121,7 @@ class _Scan:
             self._at = self._text.find("'", self._at) + 1 or len(self._text)
 
     def _begin(self, lexeme: str) -> None:
-        """Enter what `lexeme` opens; a second backquote closes what the first one opened."""
+        """Enter the context that `lexeme` opens. A second backquote closes the one that the first opened."""
         if lexeme == "`" and lexeme in self._open:
             del self._open[self._open.index(lexeme) :]
             self._in_word = True
@@ -155,7 +156,7 @@ class _Scan:
         return self._text[start : end if end >= 0 else None]
 
     def _begin_line(self, newline: int) -> None:
-        """Go to the first character of the next line that is not blank. `newline`: where the line before it ends."""
+        """Go to the first character of the next non-blank line. `newline` is the end of the previous line."""
         indent = _INDENT.match(self._text, self._at)
         assert indent is not None  # it matches nothing, too
         self._at, self._in_word = indent.end(), False

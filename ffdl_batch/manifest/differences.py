@@ -149,7 +149,7 @@ def _metrics(manifest: ManifestBlock, log: FindingLog) -> None:
 
 
 def _commands(manifest: ManifestBlock, log: FindingLog) -> None:
-    """Which form each command of several lines has: FfDL made one line of all of them."""
+    """Note the form of each command of several lines, because FfDL joined all lines."""
     roles = manifest.batch.roles if manifest.batch else {}
     commands: dict[Place, str] = {("framework", "command"): manifest.framework.command}
     commands |= {("batch", "roles", name, "command"): role.command for name, role in roles.items()}
@@ -174,13 +174,13 @@ def _commands(manifest: ManifestBlock, log: FindingLog) -> None:
             starts = "start with a dash and continue" if last > first else "starts with a dash and continues"
             log.warning(
                 place,
-                f"{_named(first, last)} {starts} no line, so bash takes the dash for the beginning of a command",
+                f"{_named(first, last)} {starts} no line, so bash runs it as a command of its own",
                 "end the line before with a backslash, or indent the dash; no comment may be between the lines",
             )
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers."""
+    """Return the first and last number of each run of consecutive numbers."""
     known = frozenset(numbers)
     starts = [number for number in numbers if number - 1 not in known]
     ends = [number for number in numbers if number + 1 not in known]

@@ -31,7 +31,8 @@ from ffdl_batch.manifest.scalars import (
 
 STORE_TYPES = tuple(str(t) for t in StoreType)
 MAX_COMMAND_BYTES = 64 * 1024
-"""Linux gives a process no variable above 128 KiB (execve(2), MAX_ARG_STRLEN), and some characters are escaped."""
+"""Maximum size of a command. Linux limits a variable to 128 KiB (execve(2), MAX_ARG_STRLEN), and some characters are
+escaped."""
 
 
 def read_store_type(value: object) -> str:
@@ -43,12 +44,12 @@ def read_store_type(value: object) -> str:
 
 
 def read_command_text(value: object) -> str:
-    """A command as it is written, or "" for nothing."""
+    """Return the command as it is written; "" for None."""
     text = read_text(value)
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_COMMAND_BYTES:
         cure = "put it into a file of the model, and write `bash FILE`"
-        raise refusal(f"the command has {size} bytes, and at most {MAX_COMMAND_BYTES} are possible", cure)
+        raise refusal(f"the command has {size} bytes; the maximum is {MAX_COMMAND_BYTES}", cure)
     if text.strip() and not read_command(text).runs:
         raise refusal("it has only comments, so nothing would run", "write the command on a line without #")
     return text if text.strip() else ""

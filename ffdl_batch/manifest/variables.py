@@ -36,7 +36,8 @@ def check_swept_name(name: str, place: Place, log: FindingLog) -> None:
 
 
 def note_variables(job: JobSpec, log: FindingLog) -> None:
-    """Report variables that the platform sets; warn of those that do not count or that learners may not start with."""
+    """Report variables that the platform sets. Warn of variables that have no effect or that may stop learners from
+    starting."""
     for block, name in (*(("env", name) for name in job.batch.env), *(("secrets", name) for name in job.batch.secrets)):
         place = ("batch", block, name)
         if block == "env" and name in job.batch.secrets:

@@ -43,8 +43,8 @@ def unknown_setting(table: str, key: str, known: Collection[str]) -> InvalidRequ
 def harmless_settings(name: str) -> Collection[str]:
     """Return the keys of ``[backend.<name>]`` that an ``ffdl.toml`` in the working directory may set.
 
-    The module `settings` beside that of an adapter's factory has them as `HARMLESS_KEYS`
-    (:mod:`ffdl_batch.domain.harmless_settings`). An adapter without it has none, as has a name without an adapter.
+    The module `settings` beside an adapter's factory lists them in `HARMLESS_KEYS`
+    (:mod:`ffdl_batch.domain.harmless_settings`). Without this list, or without an adapter of that name, there are none.
     """
     for point in entry_points(group=GROUP):
         if point.name == name:

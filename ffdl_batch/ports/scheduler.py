@@ -54,18 +54,18 @@ class NotNow(SchedulerUnreachable):
 
 
 class NotTaken(NotNow):
-    """A submission failed, and the cause is not the request. Nothing was submitted; the job is submitted again after
+    """A submission failed, and the request is not the cause. Nothing was submitted. The job is submitted again after
     growing pauses. Other jobs do not wait for it."""
 
 
 class TooMany(NotTaken):
-    """The scheduler answered: it does not take so many jobs now. Nothing was submitted; fewer may be taken. Jobs that
+    """The scheduler does not accept so many jobs now. Nothing was submitted, and fewer jobs may be accepted. Jobs that
     meet the same limit wait until one of them is accepted."""
 
 
 class NotUnderstood(NotTaken):
-    """The scheduler refused the submission in words that the adapter does not know: the cause may be the request or the
-    scheduler. Nothing was submitted. A job whose refusal repeats while others are accepted ends with `words`."""
+    """The scheduler refused the submission with a message that the adapter does not know. The cause may be the request
+    or the scheduler. Nothing was submitted. A job whose refusal repeats while others are accepted ends with `words`."""
 
     def __init__(self, message: str, words: str = "") -> None:
         super().__init__(message)
@@ -85,8 +85,8 @@ class AccountingUnreachable(NotNow):
 
 
 class RefusedBySite(InvalidRequest):
-    """The scheduler returned a site's own message and an error code that says nothing. The job ends only if `find`,
-    called after that, finds no job of the attempt."""
+    """The scheduler returned a site's own message and an unspecific error code. The job ends only if `find`, called
+    after that, finds no job of the attempt."""
 
 
 class NoResources(InvalidRequest):
@@ -288,8 +288,8 @@ class Scheduler(Protocol):
         """Hand over one attempt whose files are written. Called at most once per process for a token unless
         `find` came back empty after the credential's life.
 
-        Raises InvalidRequest (refused for good: the scheduler's own word, about this request), RefusedBySite,
-        SchedulerUnreachable (surely not accepted), NotTaken, TooMany, NotUnderstood, SubmissionUncertain (look first).
+        Raises InvalidRequest (refused permanently because of this request), RefusedBySite, SchedulerUnreachable (not
+        accepted), NotTaken, TooMany, NotUnderstood, SubmissionUncertain (call `find` first).
         """
         ...
 

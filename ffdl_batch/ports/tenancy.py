@@ -72,8 +72,8 @@ class KeepsTenants(Protocol):
         ...
 
     def create_tenant(self, tenant: Tenant, *, adopt: bool, update: bool, remove: bool) -> Sequence[TenantStep]:
-        """Create what is missing. `adopt`: also in a room that is there and not ours. `update`: change what differs,
-        which is left alone otherwise. `remove`: what the tenant has beyond `tenant` differs, too.
+        """Create missing objects. `adopt`: also in a namespace that is not ours. `update`: change objects that differ;
+        otherwise they are not changed. `remove`: treat values that `tenant` does not name as differences, too.
 
         Raises InvalidRequest, SchedulerUnreachable, NotPermitted, NotOurs.
         """

@@ -54,7 +54,7 @@ _BEFORE = "; ".join(
 )
 WRAPPER = "\n".join(
     (
-        # bash counts the lines of what it evaluates from the line of `eval`, so that has to be the first one.
+        # bash counts the lines of evaluated text from the line of `eval`, so `eval` must be on the first line.
         f'{_BEFORE}; eval "$TRAINING_COMMAND"',
         "_ffdl_status=$?",
         'kill "$_ffdl_agent_pid" 2>/dev/null',

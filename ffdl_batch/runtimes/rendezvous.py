@@ -35,7 +35,7 @@ WAITING = "while sleep 3600; do :; done"
 """What MPI workers do themselves: nothing, until they are ended."""
 
 _ENDS_LINE = re.compile(r"(?<!\\)(?:\\\\)*\n")
-"""A line break that bash sees. mpirun starts one program, so that a script of several lines needs a shell."""
+"""Matches a line break that bash sees. mpirun starts one program, so a script of several lines needs a shell."""
 _OVERSUBSCRIBED = {
     "OMPI_MCA_rmaps_base_oversubscribe": "true",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",

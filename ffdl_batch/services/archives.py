@@ -1,7 +1,7 @@
 """Model archives: received once per content, checked before they are kept.
 
-An archive is a zip named by its SHA-256. It comes from a user and is unpacked on compute nodes: a damaged archive and
-one that could write outside the model's directory, or fill the disk, are refused here with the entry's name.
+An archive is a zip file named by its SHA-256. A user uploads it, and compute nodes unpack it. This module refuses
+archives that are damaged, or that could write outside the model's directory or fill the disk, and names the entry.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ class Adapters:
 
     def _refuses_all(self, name: str) -> str:
         cause = self.rooms.refuses_all(name)
-        return f"refuses all submissions, which wait: {cause}" if cause else ""
+        return f"refuses all submissions, so they wait: {cause}" if cause else ""
 
     def outages(self) -> tuple[BackendHealth, ...]:
         """Those that do not answer."""

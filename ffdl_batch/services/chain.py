@@ -44,7 +44,7 @@ _METRICS = "metrics: "
 METRICS_TOLD = 10
 """How many warnings about metrics a job gets."""
 DAMAGED_TOLD = 10
-"""How many warnings about damaged files a job gets."""
+"""Maximum number of warnings about damaged files of a job."""
 NO_CHECKPOINT = Checkpoint()
 
 

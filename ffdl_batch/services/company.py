@@ -311,7 +311,8 @@ class Company:
         return [(m.job, queued(self._platform, m.job, natives[m.plan.token], m.plan, now)) for m in members]
 
     def _refused(self, members: Sequence[Member], error: InvalidRequest) -> Sequence[Decided]:
-        """The scheduler will not have them: the end, once it surely has none where that has to be asked."""
+        """End the members that the scheduler refused. If the refusal is uncertain, first ask whether it has a job of
+        theirs."""
         jobs = [member.job for member in members]
         attempts = {member.job.token: member.plan.attempt_dir for member in members}
         if isinstance(error, RefusedBySite) and not has_none(self._platform, jobs[0].backend, attempts):
@@ -319,7 +320,7 @@ class Company:
         return [(job, refused(self._platform, job, error)) for job in jobs]
 
     def _uncertain(self, jobs: Sequence[Job], error: SchedulerError) -> Sequence[Decided]:
-        """The scheduler may have them: they are looked for before anything else happens."""
+        """Note that the scheduler may have the members, so that they are looked for first."""
         log.warning("%d elements of %s: %s", len(jobs), _array_of(jobs[0]), error)
         change = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
         note(self._platform.store, jobs, change, self._token)

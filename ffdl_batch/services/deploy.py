@@ -342,7 +342,7 @@ class Deployer:
         return queued(self._platform, job, native, plan, self._platform.clock.now())
 
     def _uncertain(self, job: Job, token: str, error: SchedulerError) -> float:
-        """The scheduler may have the attempt: it is looked for before anything else happens."""
+        """Note that the scheduler may have the attempt, so that it is looked for first."""
         log.warning("job %s: %s", job.id, error)
         uncertain = Change(columns={"uncertain_since": self._platform.clock.now(), "pending_reason": str(error)})
         note(self._platform.store, [job], uncertain, token)

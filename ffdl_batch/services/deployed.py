@@ -54,8 +54,8 @@ def queued(platform: Platform, job: Job, native: NativeId, plan: LaunchPlan | No
 
 
 def turned_away(platform: Platform, jobs: Sequence[Job], error: NotTaken) -> str:
-    """Note that the scheduler did not take `jobs`, which are one submission. Returns why they wait, and "" if the
-    refusal has repeated until they are over."""
+    """Note that the scheduler refused `jobs`, which are one submission. Return why they wait; "" if the refusal has
+    repeated so often that the jobs end."""
     rooms, job = platform.adapters.rooms, jobs[0]
     is_news = rooms.why_full(job)
     if rooms.turned_away(job, error) is Refusal.IS_OVER:
@@ -67,13 +67,13 @@ def turned_away(platform: Platform, jobs: Sequence[Job], error: NotTaken) -> str
 
 
 def waits(platform: Platform, why: str) -> Change:
-    """The scheduler surely did not take the attempt: the job waits as before, and says why."""
+    """Return the change for an attempt that the scheduler did not accept. The job waits again and shows `why`."""
     steps = ((JobState.PENDING, platform.clock.now()),)
     return Change(steps, Cause.REQUEUED, why, columns={"pending_reason": why}, unsent=True)
 
 
 def has_none(platform: Platform, backend: str, attempts: Mapping[Token, AttemptDir]) -> bool:
-    """Whether the scheduler, asked after it refused these attempts, surely has no job of any of them."""
+    """Ask the scheduler after its refusal. Return whether it certainly has no job of these attempts."""
     try:
         with platform.adapters.asking(backend) as adapter:
             if isinstance(adapter, SubmitsArrays):
@@ -124,7 +124,7 @@ def refused(platform: Platform, job: Job, error: InvalidRequest) -> Change:
 
 
 def refused_repeatedly(error: NotTaken) -> RefusedBySite:
-    """What ends a job whose refusal has repeated unchanged."""
+    """Return the error that ends a job whose refusal has repeated unchanged."""
     words = error.words if isinstance(error, NotUnderstood) else str(error)
     return RefusedBySite(
         f"the scheduler has refused the job at least {REFUSALS} times in {REFUSED_S / 60:g} min: {words}; correct the "

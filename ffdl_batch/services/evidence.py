@@ -38,8 +38,8 @@ STOPPED_FIRST_S = 5.0
 
 
 def read_evidence(attempt: AttemptDir) -> Evidence:
-    """Read all events, the final record and the last heartbeat. A file that does not exist is missing from it, and so
-    is a damaged one, which it names. Raises OSError, NewerFormat among them, as all functions here.
+    """Read all events, the final record and the last heartbeat. Missing files are skipped. Damaged files are skipped
+    and named. Raises OSError, NewerFormat among them, as all functions here.
 
     Every file is opened again at each read, because network file systems check for changes at open.
     """
@@ -77,7 +77,7 @@ def _check_tree(attempt: AttemptDir) -> None:
 
 
 def _entries(attempt: AttemptDir, directory: str, prefix: str, suffix: str) -> list[Path]:
-    """Return sorted paths in a directory of the attempt; none if it does not exist. Raises DamagedFile, OSError."""
+    """Return the sorted paths in a directory of the attempt; () if it does not exist. Raises DamagedFile, OSError."""
     try:
         names = list_names(directory, below=attempt.path)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def _entries(attempt: AttemptDir, directory: str, prefix: str, suffix: str) -> l
 
 
 def read_launch(attempt: AttemptDir) -> LaunchFile | None:
-    """Return what the attempt was started with; None if that was never written or is damaged."""
+    """Return the launch record of the attempt; None if it was never written or is damaged."""
     try:
         return decode(read_whole(attempt.launch, MAX_EVENT_BYTES, below=attempt.path).decode("utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError, LaunchFileError):
@@ -111,7 +111,7 @@ def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
 
 
 def _files(directory: str, job_dir: str) -> Iterator[tuple[float, str]]:
-    """Yield time of change and name of each file in `directory`, up to MAX_CHECKPOINT_FILES."""
+    """Yield the modification time and name of each file in `directory`, up to MAX_CHECKPOINT_FILES."""
     count = 0
     try:
         tree = Directories(directory, below=job_dir)
@@ -194,7 +194,7 @@ def _head(attempt: AttemptDir, path: str) -> str:
 
 
 def read_final(attempt: AttemptDir) -> FinalRecord | None:
-    """Return the head's record; None if there is none. A damaged one proves nothing: the scheduler's state decides."""
+    """Return the head's record; None if there is none. If it is damaged, the scheduler's state decides."""
     try:
         return _read_final(attempt)
     except DamagedFile:
@@ -202,7 +202,7 @@ def read_final(attempt: AttemptDir) -> FinalRecord | None:
 
 
 def _read_final(attempt: AttemptDir) -> FinalRecord | None:
-    """As :func:`read_final`. Raises DamagedFile."""
+    """Return the record like :func:`read_final`, but raise DamagedFile."""
     try:
         body = read_object(attempt.final, below=attempt.path)
     except (FileNotFoundError, NotADirectoryError):

@@ -23,7 +23,7 @@ CHANGED_S = 2 * 86400.0
 SUBMITTED_S = 30 * 86400.0
 MAX_JOBS = 10_000
 _CONTROLLERS = r".+\.\d+\.tmp"
-"""Of :func:`ffdl_batch.attempt.writer.write_text`, after the name that the file is to have."""
+"""Matches the suffix that :func:`ffdl_batch.attempt.writer.write_text` appends to the final name of a file."""
 _NAMES = re.compile(
     rf"\.now-.+|\.building-.+|\.{re.escape(LOCK_NAME)}\..+|\..+\.[0-9a-f]{{8}}(-journal|-wal|-shm)?|{_CONTROLLERS}"
 )  # fmt: skip
@@ -43,7 +43,7 @@ def sweep_half_written(platform: Platform) -> int:
     left = (path for place, names in _places(platform) for path in _half_written(place, names))
     old = [path for path in left if _age(path, now) > HALF_WRITTEN_AGE_S]
     for path in old:
-        with suppress(OSError):  # another daemon's janitor may be at it, too
+        with suppress(OSError):  # another daemon's janitor may remove it at the same time
             remove_tree(str(path))
     return len(old)
 

@@ -94,9 +94,11 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
 
 
 def _check_text(submission: Submission, jobs_dir: str) -> None:
-    """Refuse text that UTF-8 cannot represent, which scripts, files and Kubernetes objects cannot hold. Python has lone
-    surrogates for bytes of command lines, variables and file names that are not UTF-8 (PEP 383). The manifest's text is
-    checked where it is parsed. Values of variables may be secret and are not shown."""
+    """Refuse text that UTF-8 cannot represent, because scripts, files and Kubernetes objects cannot hold it.
+
+    Python represents bytes that are not UTF-8 in command lines, variables and file names as lone surrogates (PEP 383).
+    The manifest's text is checked where it is parsed. Values of variables may be secret and are not shown.
+    """
     again, unset = "write it in UTF-8 (see locale)", "unset it, or leave it out of --export"
     texts = [
         *((f"--{name}", value, value, again) for name, value in submission.options.items()),
@@ -124,7 +126,7 @@ def _check_text(submission: Submission, jobs_dir: str) -> None:
 
 
 def _escaped(text: str) -> str:
-    """The beginning of a text, with the bytes that are not UTF-8 as escapes."""
+    """Return the beginning of a text, with escapes for the bytes that are not UTF-8."""
     return _NOT_UTF8.sub(lambda match: f"\\x{ord(match[0]) & 0xFF:02x}", text[:_SHOWN])
 
 

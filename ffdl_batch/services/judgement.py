@@ -70,8 +70,8 @@ class Judge:
         self._ends = Ends(platform.root, self._policies.find)
 
     def judge(self, job: Job, is_forgotten: bool, fresh: bool) -> Judged | None:
-        """Judge one job. One whose files cannot be read or written, or that no rule was written for, does not keep
-        others from being watched: its owner gets a warning, and it is judged again at the next look."""
+        """Judge one job. If that fails, because its files cannot be read or written or because of a defect, other jobs
+        are still judged. The owner gets a warning, and the job is judged again at the next check."""
         try:
             return self._judge(job, is_forgotten, fresh)
         except StoreError:

@@ -119,7 +119,7 @@ def archive_left(left: LeftView) -> Iterator[bytes]:
     """The files as a tar, each with the size that it had when its turn came; links are left out. Raises OSError."""
     with Directories(left.directory) as tree:
         if left.inode and os.fstat(tree.enter(())).st_ino != left.inode:
-            raise OSError(errno.ESTALE, "another directory took its place", left.directory)
+            raise OSError(errno.ESTALE, "the directory was replaced", left.directory)
         for parts, directory, entries in walk(tree):
             for name in [left.name] if left.name else [entry.name for entry in entries]:
                 with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:

@@ -83,7 +83,7 @@ def _is_storable(launch: LaunchFile | None) -> bool:
 
 
 def paid_at(attempt: AttemptDir) -> float | None:
-    """Return when the last pending upload of the attempt was stored; None if some are pending."""
+    """Return when the last pending upload of the attempt was stored; None if uploads are still pending."""
     try:
         changed = Path(attempt.paid).lstat().st_mtime
         body = read_object(attempt.paid, below=attempt.path)

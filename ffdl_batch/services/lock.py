@@ -141,10 +141,10 @@ def acquire(
     *,
     patience_s: float = PATIENCE_S,
 ) -> Hold:
-    """Hold the state directory, which is made if it does not exist.
+    """Lock the state directory, and create it if it does not exist.
 
     `record` describes this process. Its socket is announced later, when it listens. Raises :class:`AlreadyServed`,
-    :class:`HeldElsewhere` and, for a directory that others can write to, LockUnreadable.
+    :class:`HeldElsewhere` and, for a directory that other users can write to, LockUnreadable.
     """
     make_own_directory(state_dir)
     record = replace(record, directory=name_directory(state_dir))

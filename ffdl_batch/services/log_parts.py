@@ -21,7 +21,7 @@ from ffdl_batch.services.problems import stop_if
 BLOCK = 256 * 1024
 _MARKS_BLOCK = 64 * 1024
 _NARROW = 4096
-"""A mark is shorter than this: what is longer is no mark."""
+"""Maximum length of a mark."""
 _LOOKS = 3
 
 
@@ -141,8 +141,8 @@ class LogParts:
 
 
 def _read_cell(path: str) -> dict[int, tuple[int, int]]:
-    """Return, by the inode of each file of the log, the position at which it begins and the lines before it; nothing if
-    the cell does not exist or is damaged."""
+    """Return, for the inode of each file of the log, its start position and the number of lines before it; {} if the
+    cell does not exist or is damaged."""
     try:
         found = read_object(path).get("files")
     except NO_FILE:
@@ -260,7 +260,7 @@ def _narrow(file: BinaryIO, is_before: Callable[[Mark], bool]) -> tuple[int, Mar
 
 
 def _parse(line: bytes) -> Mark | None:
-    """Return the mark of a whole line; None if it is no mark."""
+    """Return the mark of a complete line; None if the line is not a mark."""
     if not line.endswith(b"\n") or len(line) >= _NARROW:
         return None
     try:

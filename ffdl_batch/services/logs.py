@@ -215,7 +215,8 @@ class _Logs:
         query, grep = self._query, self._query.grep
         for reader in self._readers:
             tail = query.tail if grep is None else None
-            after = min(query.after.get((number, reader.learner), 0), reader.end())  # lseek(2) refuses too large ones
+            # lseek(2) refuses positions that are too large.
+            after = min(query.after.get((number, reader.learner), 0), reader.end())
             reader.skip(since=query.since, tail=tail, after=after, ended=ended)
         if grep is None or self._match is None:
             return

@@ -23,7 +23,8 @@ MAX_LINE = 1 << 20
 POLL_S, KEEP_ALIVE_S = 0.5, 5.0
 
 MOST_BYTES = 512 * 1024**2
-"""Of one file. Collectors write 256 MiB at most, samplers 16 MiB; a longer file was made by a learner or a user."""
+"""Maximum bytes read from one file. Collectors write 256 MiB at most, samplers 16 MiB. A longer file was made by a
+learner or a user."""
 IsStopped = Callable[[], bool]
 Places = Callable[[AttemptDir], list[tuple[int, str]]]
 """The files of one attempt, each with the number of the learner or node that it is of."""
@@ -121,7 +122,8 @@ class _Reader:
         self._offset = 0
 
     def new(self) -> Iterator[str | None]:
-        """Yield new lines that are JSON objects, and None for a piece of a longer text, at which a stream can end."""
+        """Yield new lines that are JSON objects, and None for each piece of a longer text, so that a stream can end
+        there."""
         try:
             file = open_regular(self._path)
         except (FileNotFoundError, DamagedFile):

@@ -116,7 +116,7 @@ def _look_at_tree(store: Store, root: Root) -> None:
 
 
 def _make_tree(root: Root) -> None:
-    """The directories of all jobs. Raises OSError, LockUnreadable."""
+    """Make the directories of all jobs. Raises OSError, LockUnreadable."""
     make_own_directory(Path(root.path), "jobs_dir")
     for directory in (root.doorbell, root.models, Path(root.path, "jobs")):
         Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)

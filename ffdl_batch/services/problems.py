@@ -19,11 +19,11 @@ class Refused(Exception):
 
 
 class StreamStopped(Exception):
-    """The reader of a stream has gone, so there is no reason to look for more."""
+    """The reader of a stream has disconnected, so reading must stop."""
 
 
 def stop_if(is_stopped: Callable[[], bool]) -> None:
-    """Raise StreamStopped if `is_stopped`. For loops that may read for long and bring nothing."""
+    """Raise StreamStopped if `is_stopped`. For loops that may read for a long time without yielding."""
     if is_stopped():
         raise StreamStopped
 

@@ -1,7 +1,8 @@
-"""Jobs that wait for their scheduler: it does not answer, has no room for more of them now, or refused them.
+"""Puts off jobs that wait for their scheduler: it does not answer, has no room for more of them now, or refused them.
 
-They are put off with few writes, whatever their number, and say why. When it is time to try again, one of them goes
-for all: the others follow when it was let through. A wish is no matter of the scheduler's, so its job always goes on.
+They are put off with few writes, whatever their number, and show the reason. When it is time to try again, one of them
+is submitted first. The others follow if it is accepted. A user's request does not depend on the scheduler, so its job
+always continues.
 """
 
 from __future__ import annotations

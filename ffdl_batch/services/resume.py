@@ -102,7 +102,7 @@ def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple
     except FileNotFoundError:
         pass
     except DamagedFile as error:
-        cure = "move it away, and put the checkpoints into a directory of that name"
+        cure = "move it away, and put the checkpoints into a directory with that name"
         raise wrong_state(f"{directory.checkpoints}: {error.why}, and not the job's checkpoints", cure) from None
     own = own_secrets(platform.root, job)
     if missing := missing_secrets(platform.root, job.spec, own):

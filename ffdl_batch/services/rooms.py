@@ -1,8 +1,8 @@
-"""Whether jobs that were refused may be submitted again: limits of submission, and refusals that nobody understands.
+"""Decides when refused jobs may be submitted again, for limits of submission and for unknown refusals.
 
-A limit of submission, as an account's, a QOS's or the whole queue's, holds all jobs that meet it; now and then one of
-them is tried, and sooner when a job of ours has ended. Any other refusal holds its own job alone, or its own array. If
-it repeats unchanged, the job is over, unless the scheduler refuses others in the same words and accepts none: then the
+A limit of submission, of an account, a QOS or the whole queue, delays all jobs that meet it. From time to time one of
+them is tried, and earlier if a job of ours has ended. Any other refusal delays only its own job or array. If such a
+refusal repeats unchanged, the job ends. If the scheduler refuses other jobs with the same message and accepts none, the
 cause is not the job, and all of them wait.
 """
 
@@ -21,13 +21,13 @@ from ffdl_batch.ports.scheduler import NotTaken, NotUnderstood, TooMany
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 15.0, 300.0
 REFUSALS, REFUSED_S = 5, 15 * 60.0
-"""A refusal that repeats unchanged at least so often and for so long ends its job."""
+"""A job ends if its refusal repeats unchanged at least this often and for this long."""
 APART_S = 2.0
-"""Between the submissions of jobs that are all refused, on average."""
+"""Average seconds between submissions while all jobs are refused."""
 
 _FORGOTTEN_S = 2 * LONGEST_PAUSE_S
-"""A job that still waited would have been tried again by then."""
-_ALL_WAIT = "; other jobs are refused in the same words and none is accepted, so all of them wait"
+"""Seconds after which a refusal is forgotten: a job that still waits would have been tried again by then."""
+_ALL_WAIT = "; other jobs are refused with the same message and none is accepted, so all of them wait"
 _ROOM = Circuit()
 _Key = tuple[str, ...]
 
@@ -36,13 +36,13 @@ class Refusal(Enum):
     """What a refusal means for its job."""
 
     WAITS = "it waits"
-    ALL_WAIT = "it waits as all others that are refused in the same words do"
+    ALL_WAIT = "it waits, as all jobs that are refused with the same message do"
     IS_OVER = "it is over"
 
 
 @dataclass(slots=True)
 class _Refused:
-    """A job or an array that is refused: `count` times in a row in the same words, since `since` (monotonic)."""
+    """A refused job or array: `count` times in a row with the same message, since `since` (monotonic)."""
 
     kind: _Key
     may_end: bool = False
@@ -63,13 +63,13 @@ class Rooms:
         self._taken_at: dict[_Key, float] = {}
 
     def waits_for(self, job: Job) -> _Key:
-        """What holds the job: jobs of which this is the same are tried one at a time."""
+        """Return a key for the cause that delays the job. Jobs with the same key are tried one at a time."""
         with self._lock:
             kind = _kind(job)
             return kind if kind in self._full else _own(job)
 
     def why_full(self, job: Job) -> str:
-        """Why the job has to wait; "" if it may be submitted."""
+        """Return why the job must wait; "" if it may be submitted."""
         with self._lock:
             full, own = self._full.get(_kind(job)), self._refused.get(_own(job))
             refusal = self._judge(own) if own is not None else Refusal.IS_OVER
@@ -80,7 +80,7 @@ class Rooms:
             return own.circuit.cause + (_ALL_WAIT if refusal is Refusal.ALL_WAIT else "")
 
     def wait_s(self, job: Job, *, alone: bool = False) -> float:
-        """Seconds until the next job like this one is to be tried; `alone`: because this job itself was refused."""
+        """Return the seconds until the next such job may be tried. `alone`: count only refusals of this job itself."""
         with self._lock:
             own = self._refused.get(_own(job))
             seen = [own.circuit] if own is not None and self._judge(own) is not Refusal.IS_OVER else []
@@ -89,13 +89,13 @@ class Rooms:
         return max([0.0, *(one.again_at - self._clock.monotonic() for one in seen)])
 
     def refuses_all(self, backend: str) -> str:
-        """What the backend prints while it refuses several jobs in the same words and accepts none; "" otherwise."""
+        """Return the backend's message if it refuses several jobs with that message and accepts none; "" otherwise."""
         with self._lock:
             refused = [one for one in self._refused.values() if one.kind[0] == backend and one.circuit.is_open]
             return next((one.circuit.cause for one in refused if self._judge(one) is Refusal.ALL_WAIT), "")
 
     def turned_away(self, job: Job, error: NotTaken) -> Refusal:
-        """Note that the job was refused. Jobs that were sent at the same time count as one."""
+        """Note that the job was refused. Jobs that were submitted together count as one."""
         with self._lock:
             now = self._clock.monotonic()
             if isinstance(error, TooMany):
@@ -105,7 +105,7 @@ class Rooms:
             return self._refuse(job, error, now)
 
     def taken(self, job: Job) -> None:
-        """The job was accepted. Those that waited because all were refused may be tried at once."""
+        """Note that the job was accepted. Jobs that waited because all were refused may be tried at once."""
         with self._lock:
             kind = _kind(job)
             self._full.pop(kind, None)
@@ -117,12 +117,12 @@ class Rooms:
             self._taken_at[kind] = self._clock.monotonic()
 
     def made(self, backend: str) -> None:
-        """A job of ours has ended: there may be room for another."""
+        """Note that a job of ours has ended, so that there may be room for another."""
         with self._lock:
             self._full = {kind: room.hurried() if kind[0] == backend else room for kind, room in self._full.items()}
 
     def answers(self, backend: str) -> None:
-        """The backend answers again: what was refused meanwhile may have had the same cause."""
+        """Note that the backend answers again. Refusals during the outage may have had the same cause."""
         self.made(backend)
         with self._lock:
             for one in self._refused.values():
@@ -139,7 +139,7 @@ class Rooms:
             own.count, own.may_end = own.count + 1, isinstance(error, NotUnderstood)
             own.circuit = self._fail(own.circuit, str(error), now, APART_S * len(self._refused))
             self._count()
-            if self._judge(own) is Refusal.ALL_WAIT:  # the cause is not the job, so this counts for nothing
+            if self._judge(own) is Refusal.ALL_WAIT:  # the cause is not the job, so this refusal does not count
                 own.count, own.since = 1, now
         return self._judge(own)
 
@@ -148,11 +148,11 @@ class Rooms:
         own.circuit = replace(own.circuit, again_at=min(own.circuit.again_at, self._clock.monotonic()))
 
     def _count(self) -> None:
-        """Count the jobs of a kind that are refused in the same words. The lock is held."""
+        """Count the jobs of a kind that are refused with the same message. The lock is held."""
         self._alike = Counter((one.kind, one.circuit.cause) for one in self._refused.values())
 
     def _judge(self, own: _Refused) -> Refusal:
-        """What the refusals so far mean. The lock is held."""
+        """Return what the refusals so far mean. The lock is held."""
         accepted = self._taken_at.get(own.kind)
         if (accepted is None or accepted < own.since) and self._alike[own.kind, own.circuit.cause] > 1:
             return Refusal.ALL_WAIT
@@ -167,12 +167,13 @@ class Rooms:
 
 
 def _kind(job: Job) -> _Key:
-    """Jobs of one kind meet the same limits of submission: those of association, QOS and partition."""
+    """Return the kind of the job. Jobs of one kind meet the same limits of association, QOS and partition."""
     batch = job.effective_spec.batch
     return job.backend, batch.account, batch.qos, batch.partition
 
 
 def _own(job: Job) -> _Key:
-    """Elements of an array differ in values of variables alone: what is refused of one is refused of all."""
+    """Return the key of the job or its array. Elements of an array differ only in values of variables, so a refusal of
+    one applies to all."""
     element = job.spec.element
     return job.backend, job.id if element is None else element.array

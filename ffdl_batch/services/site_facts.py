@@ -153,7 +153,7 @@ class SiteFacts:
             if cell["format"] != FORMAT or cell["made_by"] != self._made_by:
                 return None
             facts = from_plain(BackendFacts, cell["facts"])
-        except (OSError, ValueError, RecursionError, KeyError, TypeError):  # there is none that can be used
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):  # the record is missing or damaged
             return None
         log.info("what %s is was told to an earlier daemon, in %s", self._name, self._file)
         return facts

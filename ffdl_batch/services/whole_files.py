@@ -12,7 +12,7 @@ from ffdl_batch.attempt.writer import put
 def write_whole(path: Path, text: str, *, mode: int = 0o600, durable: bool = False) -> None:
     """Write `text` under a temporary name and rename it into place; with `durable`, it survives a power cut.
 
-    A directory in the place of the file is renamed.
+    A directory in place of the file is renamed.
     Raises OSError and leaves nothing behind then.
     """
     data = text.encode("utf-8")

@@ -285,14 +285,14 @@ def _explain_cancelled(platform: Platform, job: Job, view: WhyView) -> WhyView:
 
 
 def _tried_again(platform: Platform, job: Job) -> str:
-    """When a job that was refused is tried again; "" where it waits for something else."""
+    """Return when a refused job is tried again; "" if it waits for something else."""
     rooms = platform.adapters.rooms
     if rooms.why_full(job) != job.pending_reason:
         return ""
     wait_s = rooms.wait_s(job)
     if wait_s < 1:
         return "; it is tried again now"
-    sooner = "" if rooms.wait_s(job, alone=True) else ", and before that when a job of this daemon's ends"
+    sooner = "" if rooms.wait_s(job, alone=True) else ", or earlier if a job of this daemon ends"
     return f"; it is tried again in {span_text(wait_s)}{sooner}"
 
 

@@ -81,9 +81,9 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for reading. Raises :class:`StoreError`, as all here.
+        """Yield a connection for reading. Raises :class:`StoreError`, as all functions here.
 
-        The block makes values of rows: if it raises ValueError, KeyError or TypeError, the rows are damaged.
+        The block builds values from rows. If it raises ValueError, KeyError or TypeError, the rows are damaged.
         """
         with self._translated(), self.engine.connect() as connection:
             if self.files is not None:

@@ -55,11 +55,11 @@ class DatabaseMissing(StoreError):
 
 
 class DatabaseDamaged(StoreError):
-    """The database is not whole: its file, its tables, or what its rows hold. Only another copy helps."""
+    """The database is damaged: its file, its tables, or the content of its rows. It must be replaced by a copy."""
 
 
 class RowDamaged(ValueError):
-    """A row holds what no release wrote. Internal: callers of the store get DatabaseDamaged."""
+    """A row has a value that no release writes. Internal: callers of the store get DatabaseDamaged."""
 
 
 class SchemaTooNew(StoreError):
@@ -121,14 +121,14 @@ _MEMORY_IOERRS = {
 _MAGIC = b"SQLite format 3\0"
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _DAMAGES = (
-    "could not decode to utf-8",  # Python's sqlite3 has no code for it
+    "could not decode to utf-8",  # Python's sqlite3 has no code for this error
     "no such table",
     "no such column",
     "malformed",
     "unsupported file format",
 )
-"""What messages without a code of their own begin with, if the schema or a text is damaged: every statement fits the
-schema that was found when the database was opened."""
+"""Beginnings of messages without an error code that show a damaged schema or text. Every statement fits the schema that
+was found when the database was opened."""
 
 _TOO_MANY = "the server has no connection left: raise max_connections or end other clients"
 _STARTING = "the server is shutting down, starting up, or has cancelled the statement; try again"
@@ -210,10 +210,10 @@ def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> Sto
 
 
 def refuse_other_file(path: Path) -> None:
-    """Raise DatabaseDamaged for a file with content that does not begin as a SQLite database does.
+    """Raise DatabaseDamaged if a file has content but not the beginning of a SQLite database.
 
-    SQLite takes some of them for empty databases, one of zeros for example, and would write into them. A file beside
-    which there is a journal is left to SQLite: it may be rolled back to an empty one.
+    SQLite opens some of them as empty databases, for example one of zeros, and would write to them. A file with a
+    journal is left to SQLite, because it may be rolled back to an empty one.
     """
     with suppress(OSError), path.open("rb") as file:
         head = file.read(len(_MAGIC))
@@ -222,7 +222,7 @@ def refuse_other_file(path: Path) -> None:
 
 
 def _has_unknown_format(path: Path) -> bool:
-    """Whether the header demands a way of writing that no SQLite has (sqlite.org/fileformat.html, 1.3.3)."""
+    """Return whether the header requires a write version that no SQLite has (sqlite.org/fileformat.html, 1.3.3)."""
     try:
         with path.open("rb") as file:
             return max(file.read(20)[18:], default=0) > 2
@@ -237,7 +237,7 @@ def _damaged(cause: BaseException, place: str) -> DatabaseDamaged:
 
 
 def _replace(place: str) -> str:
-    """Return how a damaged database is replaced; the user has to choose the copy."""
+    """Return how to replace a damaged database. The user must choose the copy."""
     if not place.startswith("/"):
         return "ffdl daemon stop, and restore a dump of it (ffdl-admin db restore FILE --force)"
     try:

@@ -102,7 +102,7 @@ class JobReader:
         return job if job is not None and job.revision == revision else None
 
     def job(self, row: Sequence[Any]) -> Job:
-        """The job of a row that begins with JOB_COLUMNS. Raises RowDamaged."""
+        """Return the job of a row that begins with JOB_COLUMNS. Raises RowDamaged."""
         try:
             job = self._made(list(row[: len(JOB_FIELDS)]))
         except (ValueError, KeyError, TypeError) as error:

@@ -79,7 +79,7 @@ def test_final_record_has_exit_status_and_log_tail_of_failed_learner(run: Rig) -
         "for name in stop.json control.json launch.json; do rm $name; mkfifo $name; done",
     ],
 )
-def test_failure_is_the_learners_own_if_it_replaced_files_of_the_attempt(run: Rig, damage: str) -> None:
+def test_failure_is_attributed_to_learner_that_replaced_files_of_attempt(run: Rig, damage: str) -> None:
     run.write(f'cd "$JOB_STATE_DIR/.."; ({damage}); exit 3')
     assert run.run() == 3, run.errors
     final = run.final()
@@ -272,7 +272,7 @@ def test_invalid_model_fails_two_node_attempt_without_stored_results(run: Rig) -
     assert run.run() == 74
     final = run.final()
     assert (final.outcome, final.error_code, final.stored) == (Outcome.FAILED, "S301", False)
-    assert "reaches outside" in final.message
+    assert "points outside" in final.message
     assert not run.store.exists() and not (Path(run.attempt.results) / "ran").exists()
 
 

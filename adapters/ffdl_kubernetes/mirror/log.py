@@ -41,7 +41,7 @@ class MirroredLog:
         """Where the copy that a killed daemon left ends."""
         found = status_of(str(self._path))
         own = [entry for entry in self._entries if found is not None and entry["inode"] == found.st_ino]
-        if found is None or not own:  # it died between the new file and its entry
+        if found is None or not own:  # the writer died between creating the file and its entry
             self._begin(*self._end_of_entries())
             return
         self.position = own[-1]["base"] + found.st_size

@@ -72,7 +72,7 @@ def task_lines(spec: JobSpec, gang: Gang, layout: Layout) -> list[str]:
         f'learner=("$APPTAINER" -q exec --containall --no-home --workdir "$TMP"{vendor}',
         *binds,
         '  --bind "$JOB"/hosts:/etc/hosts:ro --pwd /job "$IMAGE"',
-        # bash counts the lines of what it evaluates from the line of `eval`, which is the first one here.
+        # bash counts the lines of evaluated text from the line of `eval`, which is therefore the first one.
         """  bash -c 'eval "$2"; set --; eval "$TRAINING_COMMAND"' learner "/job/$SAID" "$INSIDE")""",
         *_run(gang),
     ]
@@ -85,7 +85,7 @@ def _names(spec: JobSpec) -> str:
 
 
 def _swept(spec: JobSpec) -> dict[str, None]:
-    """Return the names of the variables that the sweep sets, in their order."""
+    """Return the names of the variables that the sweep sets, in order."""
     return dict.fromkeys(name for values in spec.batch.sweep for name in values)
 
 
@@ -128,7 +128,7 @@ def _run(gang: Gang) -> list[str]:
 
 
 def inside_lines(spec: JobSpec, gang: Gang, layout: Layout, tasks: int) -> list[str]:
-    """What runs in a learner's container before the command: it sets the contract's variables."""
+    """Return the shell text that sets the contract's variables in a learner's container before the command."""
     learners = Learners(JOB_ID, "", len(gang.members), None if gang.load.gpus else 0.0)
     contract = learner_environment(learners, layout) | environment(spec, gang, PORT, layout.job_state_dir)
     passed = {*_PASSED, *spec.batch.secrets, *_swept(spec)}

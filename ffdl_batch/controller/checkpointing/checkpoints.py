@@ -38,8 +38,8 @@ class Inventory:
 def take_inventory(
     directory: str, patience_s: float = PATIENCE_S, max_files: int = MAX_FILES, *, below: str = ""
 ) -> Inventory:
-    """Walk the directory; a missing one is empty. Links are no checkpoints and are not followed, nor is one that is in
-    the place of the directory, if that is in `below`."""
+    """Walk the directory. A missing one counts as empty. Links are not checkpoints and are not followed, nor is a link
+    in place of the directory if the directory is in `below`."""
     end = time.monotonic() + patience_s
     found: Dict[str, Signature] = {}
     waiting: List[Parts] = [()]
@@ -100,9 +100,9 @@ def changed(before: Inventory, after: Inventory, since: float) -> List[str]:
 
 
 class CheckpointRecord:
-    """What the learners of one node did about checkpoints. `directory` "" = there is none to look at.
+    """The checkpoint activity of the learners of one node. `directory` "" means that there is no checkpoint directory.
 
-    `below`: the job's directory, in which learners can put a link in the place of `directory`.
+    `below` is the job's directory, in which learners can replace `directory` with a link.
     """
 
     def __init__(self, directory: str, below: str = "") -> None:

@@ -164,7 +164,7 @@ def install(state_dir: str, names: Iterable[str]) -> str:
     """
     with Directories(state_dir, 0o700) as tree:
         for name in names:
-            empty_directory(".", dir_fd=tree.enter((MAIL, name)))  # whatever its path has become
+            empty_directory(".", dir_fd=tree.enter((MAIL, name)))  # even if the path changed since
     path = os.path.join(state_dir, NAME)
     write_text(path, PROGRAM)
     os.chmod(path, 0o700)

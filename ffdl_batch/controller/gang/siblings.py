@@ -18,7 +18,7 @@ from ffdl_batch.domain.launch import LaunchFile
 
 
 def read_events(attempt: AttemptDir, source: str) -> List[Event]:
-    """Return one writer's events so far; none if its file is missing or damaged. Raises OSError."""
+    """Return one writer's events so far; () if its file is missing or damaged. Raises OSError."""
     return decode_events(find_text(attempt.event_file(source), MAX_EVENT_BYTES, below=attempt.path))
 
 

@@ -23,9 +23,10 @@ from ffdl_batch.domain.jobdir import AttemptDir
 
 @dataclass(frozen=True)
 class Claim:
-    """What came of claiming. `run` counts from 1; 0 = the attempt is another's.
+    """The result of a claim. `run` counts from 1; 0 means that another head has the attempt.
 
-    `owner` is who has it, and empty if the claim is damaged."""
+    `owner` is the head that has the attempt; it is empty if the claim is damaged.
+    """
 
     run: int
     owner: Dict[str, Any]
@@ -49,7 +50,8 @@ def claim_attempt(attempt: AttemptDir, native_id: str) -> Claim:
 
 
 def _owner(path: str) -> Optional[Dict[str, Any]]:
-    """Return who has the claim; None if it does not exist, an empty one if it is damaged: nobody knows whose it is."""
+    """Return the owner of the claim; None if it does not exist, an empty owner if it is damaged and the owner is
+    unknown."""
     name = os.path.join(path, "owner.json")
     try:
         owner = read_object(name)

@@ -56,7 +56,7 @@ def conclude(
 
 
 def _is_of_job(launch: LaunchFile, event: Event) -> bool:
-    """Whether the event is of no learner, or of one that the job has: its file may be damaged."""
+    """Return whether the event has no learner or a learner of the job. The file may be damaged."""
     learner = event.fields.get("learner_id")
     return not isinstance(learner, int) or 1 <= learner <= launch.learners
 

@@ -40,8 +40,8 @@ def host_subset(host: Mapping[str, str], names: Sequence[str]) -> Dict[str, str]
 
 
 def read_file(path: str) -> str:
-    """Return the text of ``environment.json`` or ``secrets.json``, and "" if it is missing. Raises EnvironmentRefused
-    if it is damaged, OSError."""
+    """Return the text of ``environment.json`` or ``secrets.json``; "" if it is missing. Raises EnvironmentRefused if it
+    is damaged, OSError."""
     try:
         return read_whole(path, MAX_TEXT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def single_quoted(value: str) -> str:
 
 
 def ansi_c(value: str) -> str:
-    """bash's ``$'…'`` in printable ASCII alone."""
+    """Return the text as bash's ``$'…'`` in printable ASCII."""
     raw = value.encode("utf-8", "surrogateescape")
     safe = frozenset(range(ord(" "), ord("~") + 1)) - frozenset(b"'\\")
     return "$'" + "".join(chr(byte) if byte in safe else f"\\{byte:03o}" for byte in raw) + "'"

@@ -31,7 +31,7 @@ OF_KUBELET = (
     "KUBERNETES_PORT_443_TCP_PORT", "KUBERNETES_PORT_443_TCP_PROTO", "KUBERNETES_SERVICE_HOST",
     "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS",
 )  # fmt: skip
-"""Variables that a kubelet sets in every container although the pod wants no service links (kubernetes.io, "Accessing
+"""Variables that a kubelet sets in every container even if the pod disables service links (kubernetes.io, "Accessing
 the API from a Pod"; kubelet 1.36). Learners have them on no other backend."""
 
 
@@ -66,7 +66,7 @@ def go_text(start: str, variables: str, directory: str, command: Sequence[str], 
     lines: List[str] = [
         f"# {start}",
         f'printf "%s\\n" {single_quoted(start)} >"$ffdl_seat"/{os.path.basename(taken)}',
-        f"unset {' '.join(OF_KUBELET)}",  # before the user's own, which may have these names
+        f"unset {' '.join(OF_KUBELET)}",  # before the user's variables are set, which may have these names
         "set -a",
         variables.rstrip("\n"),
         *([f"{MARK}={single_quoted(mark)}"] if mark else []),

@@ -32,7 +32,7 @@ class Control:
 
 
 def read_control(attempt: AttemptDir) -> Control:
-    """Return the content of the cell; nothing is requested if it is missing or damaged. Raises OSError.
+    """Return the content of the cell. A missing or damaged cell requests nothing. Raises OSError.
 
     Unknown values of a newer format are ignored, so that a new cell does not end learners.
     """

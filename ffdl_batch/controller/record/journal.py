@@ -46,7 +46,7 @@ class Journal:
         self._seq = self.earlier[-1].seq if self.earlier else 0
 
     def _recover(self) -> List[Event]:
-        """Return the whole events of earlier runs, and cut off a torn last line."""
+        """Return the complete events of earlier runs, and cut off a torn last line."""
         try:
             content = read_head(self.path, MAX_EVENT_BYTES)
         except NO_FILE:
@@ -136,11 +136,11 @@ class Journal:
         self.ring()
 
     def _restore(self) -> None:
-        """Write the whole file again if events of this run are not in it any more: a learner or a user that damages it
-        must not make others conclude that the controller died."""
+        """Write the whole file again if events of this run are missing from it. A learner or a user that damages the
+        file must not make readers conclude that the controller died."""
         try:
             found = {event.seq: event for event in decode_events(find_text(self.path, MAX_EVENT_BYTES))}
-        except NewerFormat:  # this run read the file before it began to write
+        except NewerFormat:  # this run read the file before its first write
             found = {}
         if any(found.get(event.seq) != event for event in self.events[len(self.earlier) :]):
             write_text(self.path, "".join(map(encode_event, self.events)))

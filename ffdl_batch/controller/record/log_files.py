@@ -23,7 +23,7 @@ MARK_S, MARK_BYTES = 0.05, 1024**2
 MARKS_BYTES = 4 * 1024**2
 """Each time that the marks have grown by so much, they become half as frequent."""
 MARKS_MOST = 32 * MARKS_BYTES
-"""No marks become so large."""
+"""Maximum size of a file of marks."""
 OVERLONG = 1.25
 """A file is so much larger than it should be where a line does not end."""
 _READ = 1024**2
@@ -181,7 +181,7 @@ def _entries(cell: Dict[str, Any]) -> List[Dict[str, int]]:
 
 
 def _last_mark(path: str) -> Tuple[float, int, int]:
-    """Return time, position and lines of the last mark; cut off a torn one."""
+    """Return time, position and lines of the last mark. Cut off a torn one."""
     with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
         size = file.seek(0, os.SEEK_END)
         start = max(0, size - 4096)

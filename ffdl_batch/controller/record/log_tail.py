@@ -16,7 +16,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u
 
 
 def tail(path: str) -> Tuple[str, ...]:
-    """The last LINES lines of the log; () if there is no such file. Raises OSError."""
+    """Return the last LINES lines of the log; () if it does not exist. Raises OSError."""
     data, cut = _end(path, READ_BYTES)
     if not cut and data.count(b"\n") <= LINES:  # it was begun a moment ago
         before, cut = _end(path + ".1", READ_BYTES - len(data))

@@ -79,11 +79,11 @@ class PhaseFiles:
         return self.path(f".began-{learner_id}")
 
     def began(self, learner_id: int) -> Optional[str]:
-        """Return the pid in it, "" if there is none (yet, or the disk was full), and None if the command was not
+        """Return the pid in the file; "" if it has none yet (or the disk was full); None if the command was not
         reached.
 
-        The files of the last start were removed before this one. So if the learner's shell noted its end, or something
-        else is in the place of one of the two files, the command was reached. Raises OSError.
+        The files of the last start are removed before this start. So if the learner's shell recorded its end, or
+        something else is in place of one of the two files, the command was reached. Raises OSError.
         """
         try:
             return read_head(self.began_path(learner_id), SMALL_BYTES).decode("ascii", "replace").strip()

@@ -181,7 +181,7 @@ def _send(
 
 
 def _present(launch: LaunchFile, transfers: Sequence[Transfer]) -> Tuple[List[Transfer], Optional[OSError]]:
-    """Return the transfers whose directories exist, and the error of the first that a learner has replaced.
+    """Return the transfers whose directories exist, and the first error of a directory that a learner has replaced.
 
     Raises OSError.
     """
@@ -195,7 +195,7 @@ def _present(launch: LaunchFile, transfers: Sequence[Transfer]) -> Tuple[List[Tr
             continue
         except NotADirectoryError as error:
             replaced = replaced or error
-        except PermissionError:  # the staging program says what it cannot read
+        except PermissionError:  # the staging program reports what it cannot read
             there.append(one)
     return there, replaced
 

@@ -40,8 +40,8 @@ def make_places(launch: LaunchFile) -> None:
                 if directory in (attempt.results, attempt.logs, launch.checkpoints):
                     Directories(directory, below=launch.job_dir).close()
         except OSError as error:
-            # Outside of the job's own directory is the user's data store; inside only users and their learners put
-            # something else in the place of a directory.
+            # Outside the job's own directory is the user's data store. Inside it, only users and their learners can
+            # replace a directory.
             is_ours = directory.startswith(launch.job_dir + os.sep) and error.errno not in (errno.EEXIST, errno.ENOTDIR)
             code = "S101" if is_ours else "C103"
             message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"

@@ -95,9 +95,10 @@ def _pass_over_forbidden(_: str, error: OSError) -> None:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A directory on both sides: descriptors, and the parts of the paths, which are joined for messages alone.
+    """A directory in source and target: its descriptors, and the parts of the paths, which are joined only for
+    messages.
 
-    `temporary`: what a file is called at first.
+    `temporary` is the name of a file until it is complete.
     """
 
     source: int

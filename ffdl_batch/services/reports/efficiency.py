@@ -17,7 +17,7 @@ from ffdl_batch.services.platform import Platform
 
 PATIENCE_S = 20.0
 MOST_BYTES = 32 * 1024**2
-"""Of one file. Samplers write 16 MiB at most; a longer file was made by a learner or a user."""
+"""Maximum bytes read from one file. Samplers write 16 MiB at most. A longer file was made by a learner or a user."""
 MAX_LINE = 1 << 20
 EVERY_S, THINNING = 10.0, 2000.0
 """As the sampler's: a pause is that long, or this part of the time gone by."""

@@ -1,7 +1,7 @@
-"""The whole cache is brought to its limit, all users' parts of it: what root does by a timer.
+"""Trims the whole cache, with the parts of all users, to its limit. Root runs it by a timer.
 
-What each user holds is measured, not believed. Root works in a part as its user, so that no link in it leads anywhere
-that the user could not go.
+The size of each user's part is measured, not taken from the user's records. Root works in a part as its user, so that
+no link in it leads anywhere that the user could not go.
 """
 
 from __future__ import annotations

@@ -384,7 +384,8 @@ def test_doctor_exits_69_without_slurm_commands(site: Site, name: str) -> None:
 def test_doctor_reports_failure_or_unparsable_output_of_sinfo(site: Site) -> None:
     for printed in ("main*|1|n1|fast|idle", "Welcome to the login node"):
         site.program("sinfo", f"#!/bin/sh\necho '{printed}'\n")
-        assert site.wrong() == [f"slurm: the answer of sinfo cannot be read: sinfo printed no rows but {printed!r}"]
+        shown = f"sinfo printed no readable rows; it printed {printed!r}"
+        assert site.wrong() == [f"slurm: the answer of sinfo cannot be read: {shown}"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Model archives: hostile, unusual and damaged entries are found before anything is unpacked."""
+"""Tests that hostile, unusual and damaged archive entries are found before anything is unpacked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def zip_of(*entries: tuple[str, str], mode: int = 0, system: int = MADE_ON_UNIX,
     with zipfile.ZipFile(buffer, "w") as packed:
         for name, text in entries:
             info = zipfile.ZipInfo(name)
-            info.filename = info.orig_filename = name  # a NUL is cut off otherwise
+            info.filename = info.orig_filename = name  # otherwise zipfile cuts the name at the NUL
             info.external_attr, info.create_system, info.compress_type = mode << 16, system, method
             packed.writestr(info, text)
     return buffer.getvalue()
@@ -36,7 +36,7 @@ def names_in(data: bytes) -> list[str]:
 
 
 def patched(data: bytes, signature: bytes, offset: int, form: str, value: int) -> bytes:
-    """The archive with a field of its last header of this kind replaced."""
+    """Return the archive with a field of its last header of this kind replaced."""
     found = bytearray(data)
     struct.pack_into(form, found, data.rindex(signature) + offset, value)
     return bytes(found)
@@ -51,15 +51,15 @@ LEADS_OUT = ("..", "../x", "a/../../x", "a/..", "/", "/x", "C:/x", "c:x", "\\x",
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        *((zip_of(("good", "x"), (name, "x")), "reaches outside") for name in LEADS_OUT),
-        (zip_of(("..\\x", "x"), mode=FILE), "reaches outside"),
-        *((zip_of((name, "x")), "is a file without a name") for name in (".", "./.", "")),
+        *((zip_of(("good", "x"), (name, "x")), "points outside") for name in LEADS_OUT),
+        (zip_of(("..\\x", "x"), mode=FILE), "points outside"),
+        *((zip_of((name, "x")), "is a file with an empty name") for name in (".", "./.", "")),
         (zip_of(("a\0.py", "x")), "NUL"),
         (zip_of(("a", "x"), ("d/", "x")), "'d/' of m.zip is a directory with content"),
         (zip_of(("n" * 256, "x")), "name that is too long"),
         (zip_of(("a" * 200 + "/" + "/".join(["b" * 50] * 40), "x")), "name that is too long"),
-        (zip_of(("a/" * MAX_DEPTH + "b", "x")), "nested too deep"),
-        (zip_of(("a", "1"), ("./a", "2")), "entry './a' of m.zip is there twice"),
+        (zip_of(("a/" * MAX_DEPTH + "b", "x")), "nested too deeply"),
+        (zip_of(("a", "1"), ("./a", "2")), "entry './a' of m.zip exists twice"),
         (zip_of(("a", "1"), ("a/b", "2")), "'a' is a file of m.zip, and a directory (a/b)"),
         (zip_of(("a/", ""), ("a", "1")), "'a' is a file of m.zip, and a directory (a)"),
         *(
@@ -82,7 +82,7 @@ LEADS_OUT = ("..", "../x", "a/../../x", "a/..", "/", "/x", "C:/x", "c:x", "\\x",
         (patched(GOOD, ENTRY, 42, "<I", 1 << 30), "overlaps another entry, or reaches beyond"),
         (patched(GOOD, ENTRY, 24, "<I", 0xFFFFFFF0), "would unpack to 4294967361 bytes"),
         *((damaged, "m.zip is not a readable zip file") for damaged in (b"", b"no zip", GOOD[:-10], LOCAL)),
-        *((empty, "holds no file") for empty in (b"PK\x05\x06" + bytes(18), zip_of(("./", ""), ("a/", "")))),
+        *((empty, "has no files") for empty in (b"PK\x05\x06" + bytes(18), zip_of(("./", ""), ("a/", "")))),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

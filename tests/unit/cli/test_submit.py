@@ -282,7 +282,7 @@ def test_submit_plan_and_drill_read_files_outside_manifest_directory_only_if_all
     manifest.write_text("name: x\nbatch: {secrets: {KEY: '${file:link}'}}\n")
     done = run(words, manifest, model, daemon=daemon)
     assert (done.returncode, done.stdout, daemon.requests) == (77, "", [])
-    assert f"{manifest}:2:25: error: KEY: '${{file:link}}' is not read" in done.stderr
+    assert f"{manifest}:2:25: error: KEY: '${{file:link}}' is not allowed" in done.stderr
     assert f"--allow-file '{tmp_path}/a key')" in done.stderr
     if words == FFDL_SUBMIT:
         run(words, "--allow-file", tmp_path / "a key", manifest, model, daemon=daemon)
@@ -296,10 +296,10 @@ def test_validate_warns_of_reference_that_submission_refuses(tmp_path: Path) -> 
     (tmp_path / "m.yml").write_text(text)
     done = run(FFDL, "validate", tmp_path / "m.yml")
     assert done.returncode == 0
-    assert "m.yml:3:25: warning: KEY: '${file:/etc/passwd}' is not read" in done.stderr
+    assert "m.yml:3:25: warning: KEY: '${file:/etc/passwd}' is not allowed" in done.stderr
 
 
-def test_submit_takes_no_name_of_file_for_text_of_manifest(daemon: FakeDaemon, model: Path, tmp_path: Path) -> None:
+def test_submit_does_not_take_file_name_for_text_of_manifest(daemon: FakeDaemon, model: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "name: x\nbatch: {secrets: {A: '${env:HOME}'}}\n.yml"
     done = run(FFDL_SUBMIT, manifest.name, model, daemon=daemon, cwd=tmp_path)
     assert (done.returncode, daemon.requests) == (66, [])

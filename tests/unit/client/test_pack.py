@@ -139,7 +139,7 @@ def test_open_model_rejects_missing_empty_and_special_models(tmp_path: Path) -> 
     missing = refusal_of(tmp_path / "nothing")
     assert (missing.problem.exit_code, "there is no such file or directory" in str(missing)) == (66, True)
     zipfile.ZipFile(tmp_path / "model.zip", "w").close()
-    assert "holds no file" in str(refusal_of(tmp_path / "model.zip"))
+    assert "has no files" in str(refusal_of(tmp_path / "model.zip"))
     (tmp_path / "empty" / "inner").mkdir(parents=True)
     empty = refusal_of(tmp_path / "empty")
     assert (empty.problem.exit_code, "holds no file" in str(empty)) == (78, True)
@@ -174,7 +174,7 @@ def test_open_model_sends_zip_unchanged(tmp_path: Path) -> None:
     [
         ("train.py", lambda data: b"PK\x03\x04 torn", "is not a readable zip file"),
         ("train.py", lambda data: data.replace(b"print", b"damag"), "entry 'train.py' of model {} is damaged: Bad CRC"),
-        ("../train.py", lambda data: data, "entry '../train.py' of model {} reaches outside of it"),
+        ("../train.py", lambda data: data, "entry '../train.py' of model {} points outside the archive"),
     ],
 )
 def test_open_model_rejects_damaged_or_hostile_zip(

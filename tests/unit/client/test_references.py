@@ -1,4 +1,4 @@
-"""What a manifest may refer to where it is submitted, and what is never read."""
+"""Tests which references a manifest may have, and which files are never read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = "name: x\nbatch:\n  secrets: {{OTHER: '${{env:HOME}}', TOKEN: \"${{file:{
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
-    """A directory `job` for manifests, with a token, and a key outside of it."""
+    """Make a directory `job` for manifests, with a token, and a key outside it."""
     (tmp_path / "job" / "sub").mkdir(parents=True)
     (tmp_path / "job" / "sub" / "token").write_text("planted-token")
     (tmp_path / "key").write_text("planted-key")
@@ -56,19 +56,19 @@ def test_find_references_refuses_files_outside_directory_of_manifest(world: Path
     real = os.path.realpath(world / "job" / path.format(world=world))
     reference = f"${{file:{path.format(world=world)}}}"
     assert text.startswith(
-        f"{world}/job/m.yml:3:43: error: TOKEN: '{reference}' is not read: the file '{real}' is not in"
+        f"{world}/job/m.yml:3:43: error: TOKEN: '{reference}' is not allowed: the file '{real}' is not in"
     )
-    assert text.endswith(f"(if the job may have it: --allow-file {real})")
+    assert text.endswith(f"(if you trust the manifest with this file, add --allow-file {real})")
     assert refusal.value.problem.exit_code == ExitCode.NOT_ALLOWED
 
 
 @pytest.mark.parametrize("allowed", ["key", "job/link", ".", "job/up"])
-def test_allow_file_names_file_or_directory(world: Path, allowed: str) -> None:
+def test_allow_file_allows_named_file_or_directory(world: Path, allowed: str) -> None:
     made = manifest(world, "link")
     assert find_references(made, {}, AllowedReferences((str(world / allowed),))) == {"file:link": "planted-key"}
 
 
-def test_allow_file_covers_no_neighbour_of_file(world: Path) -> None:
+def test_allow_file_does_not_allow_neighbouring_file(world: Path) -> None:
     (world / "key-2").write_text("planted")
     with pytest.raises(InputUnusable, match="key-2"):
         find_references(manifest(world, "../key-2"), {}, AllowedReferences((str(world / "key"),)))
@@ -94,7 +94,7 @@ def test_standard_input_reads_files_in_working_directory(world: Path, monkeypatc
 
 
 def test_manifest_behind_open_descriptor_is_read(world: Path) -> None:
-    """As in ``ffdl-submit /dev/stdin model <<END``, which some shells pass on in a file without a name."""
+    """Covers ``ffdl-submit /dev/stdin model <<END``, which some shells pass as a file without a name."""
     with (world / "gone").open("w+b") as file:
         file.write(b"name: x\n")
         file.flush()
@@ -103,7 +103,7 @@ def test_manifest_behind_open_descriptor_is_read(world: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large", "binary", "loop"])
-def test_find_references_leaves_out_what_is_no_small_regular_text_file(world: Path, kind: str) -> None:
+def test_find_references_skips_file_that_is_not_small_regular_text(world: Path, kind: str) -> None:
     at, allowed = world / "job" / "odd", AllowedReferences()
     made = manifest(world, "odd")
     match kind:
@@ -149,7 +149,7 @@ def test_manifest_of_another_user_has_no_references_unless_allowed(
         find_references(made, {"HOME": "/h"})
     first, second = str(refusal.value).splitlines()
     assert first.startswith(
-        f"{world}/job/m.yml:3:21: error: OTHER: '${{env:HOME}}' is not read: the manifest belongs to"
+        f"{world}/job/m.yml:3:21: error: OTHER: '${{env:HOME}}' is not allowed: the manifest belongs to"
     )
     assert "TOKEN: '${file:sub/token}'" in second and second.endswith("--allow-references)")
     assert len(find_references(made, {"HOME": "/h"}, AllowedReferences(foreign=True))) == 2
@@ -177,7 +177,7 @@ def test_manifest_of_another_user_names_no_secret_of_caller(
     parsed = parse_manifest(ManifestSource(f"{HEAD}{(world / 'm.yml').read_text()}", "m.yml", "/"))
     assert parsed.spec is not None and parsed.spec.batch.secrets == {"TOKEN": "${secret:hub}"}
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
-    with pytest.raises(InputUnusable, match=r"'\$\{secret:hub\}' is not read"):
+    with pytest.raises(InputUnusable, match=r"'\$\{secret:hub\}' is not allowed"):
         find_references(read_manifest(world / "m.yml"), {})
 
 

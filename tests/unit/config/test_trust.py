@@ -1,4 +1,4 @@
-"""Which configuration files are used, by who can write them, and what ``./ffdl.toml`` may set."""
+"""Tests which configuration files are used, depending on who can write them, and what ``./ffdl.toml`` may set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNUSED = 'host = "evil"\n= no TOML'
 
 
 def give_away(monkeypatch: pytest.MonkeyPatch, path: Path, uid: int = OTHER) -> None:
-    """Let `path` belong to another user, which only root could do to a file."""
+    """Make `path` appear to belong to another user, which only root could do to a file."""
     given = path.stat()
 
     def look(found: os.stat_result, owners: Collection[int]) -> str:
@@ -29,7 +29,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch, path: Path, uid: int = OTHER) -> 
 
 
 def make_untrusted(how: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make `file`, which others can write or replace by `how`."""
+    """Make `file`, which other users can write or replace in the way of `how`."""
     real = file
     if how.startswith("link"):
         real = file.parent.parent / "elsewhere" / "real.toml"
@@ -111,7 +111,7 @@ def test_named_user_and_site_file_is_rejected_if_others_can_write_it(
     ],
 )
 def test_owner_and_mode_decide_who_can_write(owner: int, mode: int, fault: str) -> None:
-    """The owner 65534 is any user that a user namespace does not map, even for a process that is not mapped itself."""
+    """Owner 65534 can be any user that a user namespace does not map, even for a process that is not mapped itself."""
     found = os.stat_result((mode, 1, 1, 1, owner, 100, 0, 0, 0, 0))
     said = find_other_writers(found, (owner if owner == 65534 else 1000, 0))
     assert (fault in said) if fault else not said
@@ -126,7 +126,7 @@ def test_link_of_own_to_own_file_is_used(project: Path, tmp_path: Path) -> None:
 def test_file_is_read_from_directory_that_was_checked(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever takes the directory's place between the check and the reading."""
+    """Whatever replaces the directory between the check and the reading is not read."""
     (project / "ffdl.toml").write_text("default_cpus = 7\n")
     exchanged, checked = tmp_path / "exchanged", [load._refuse_others]
 
@@ -167,7 +167,7 @@ def test_file_of_working_directory_is_rejected_for_setting_that_is_not_harmless(
     (project / "ffdl.toml").write_text(text)
     with pytest.raises(ConfigError) as caught:
         settings_in(project)
-    assert str(caught.value).startswith(f"{project}/ffdl.toml: {key} is not accepted in an ffdl.toml of the working")
+    assert str(caught.value).startswith(f"{project}/ffdl.toml: {key} is not accepted in an ffdl.toml in the working")
     assert "run: export FFDL_CONFIG='" in str(caught.value) and "default_memory" in str(caught.value)
     assert "no key" not in str(caught.value)
 

@@ -41,7 +41,7 @@ def test_model_unpack_succeeds_twice_on_same_target(tmp_path: Path) -> None:
 
 
 def test_model_unpack_rejects_hostile_archive_before_writing(tmp_path: Path) -> None:
-    with pytest.raises(ModelRefused, match=r"entry '\.\./x' of the model archive .*/m\.zip reaches outside"):
+    with pytest.raises(ModelRefused, match=r"entry '\.\./x' of the model archive .*/m\.zip points outside"):
         unpack(archive(tmp_path / "m.zip", "good", "../x"), str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 

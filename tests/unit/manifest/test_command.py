@@ -1,4 +1,4 @@
-"""The line breaks of a command: which bash sees, and what it then runs."""
+"""Tests which line breaks of a command bash sees, and what it then runs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ARGUMENTS = 'show() { printf "<%s>" "$@"; echo; }\n'
 
 
 def manifest(command: str, indent: str = "    ") -> str:
-    """A manifest with `command` as a literal block."""
+    """Return a manifest with `command` as a literal block."""
     block = "".join(f"{indent}{line}\n" for line in command.split("\n"))
     return f"name: x\nmemory: 1GB\nframework:\n  name: n\n  version: v\n  command: |\n{block}"
 
 
 def run(text: str) -> str:
-    """What bash prints for the text, errors included."""
+    """Return the output of bash for the text, errors included."""
     return subprocess.run(
         ["bash", "-c", text], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     ).stdout
@@ -170,8 +170,8 @@ def test_validation_notes_form_of_command(command: str, note: str | None) -> Non
 )
 def test_dash_that_continues_no_line_is_warning(command: str, lines: str) -> None:
     assert warnings(parse(manifest(command))) == [
-        f"m.yml:6:12: warning: framework.command: {lines} no line, so bash takes the dash for the beginning of a "
-        "command (end the line before with a backslash, or indent the dash; no comment may be between the lines)"
+        f"m.yml:6:12: warning: framework.command: {lines} no line, so bash runs it as a command of "
+        "its own (end the line before with a backslash, or indent the dash; no comment may be between the lines)"
     ]
 
 
@@ -209,10 +209,10 @@ def test_command_longer_than_a_process_can_get_is_rejected() -> None:
     assert read(text.format("é" * 32 * 1024)).framework.command
     (line,) = errors(parse(text.format("é" * 32 * 1024 + "aa")))
     assert line == (
-        "m.yml:2:43: error: framework.command: the command has 65538 bytes, and at most 65536 are possible "
+        "m.yml:2:43: error: framework.command: the command has 65538 bytes; the maximum is 65536 "
         "(put it into a file of the model, and write `bash FILE`)"
     )
 
 
-def test_blank_command_of_role_is_that_of_framework() -> None:
+def test_blank_command_of_role_falls_back_to_that_of_framework() -> None:
     assert read(ROLES.format('" "')).batch.roles["w"].command == ""

@@ -33,7 +33,7 @@ def test_receive_archive_stores_same_digest_once(site: Site) -> None:
 
 
 def damaged(data: bytes) -> bytes:
-    """The archive with another checksum in its directory: only reading the entry shows it."""
+    """Return the archive with another checksum in its directory, which only reading the entry reveals."""
     at = data.index(b"PK\x01\x02") + 16
     return data[:at] + b"\0\0\0\0" + data[at + 4 :]
 
@@ -41,8 +41,8 @@ def damaged(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (model_zip({"../evil": "1"}), "entry '../evil' of the model archive reaches outside"),
-        (model_zip({".": "1"}), "entry '.' of the model archive is a file without a name"),
+        (model_zip({"../evil": "1"}), "entry '../evil' of the model archive points outside"),
+        (model_zip({".": "1"}), "entry '.' of the model archive is a file with an empty name"),
         (damaged(model_zip({"a.py": "1"})), "entry 'a.py' of the model archive is damaged: Bad CRC-32"),
         (b"not a zip", "not a readable zip"),
     ],

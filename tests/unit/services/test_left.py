@@ -248,7 +248,7 @@ def test_archive_left_refuses_directory_that_was_replaced_after_it_was_found(
     left = find(site, job, "checkpoint")
     Path(left.directory).rename(tmp_path / "moved")
     Path(left.directory).symlink_to(Path(site.platform.root.path))
-    with pytest.raises(OSError, match="another directory took its place"):
+    with pytest.raises(OSError, match="the directory was replaced"):
         list(archive_left(left))
 
 

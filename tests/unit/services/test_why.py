@@ -229,9 +229,7 @@ def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, se
     rooms.turned_away(job, TooMany(reason))
     wait_s = round(rooms.wait_s(job))
     sentence = explain_job(site.platform, site.caller, job.id).sentence
-    assert sentence.endswith(
-        f"{reason}; it is tried again in {wait_s} s, and before that when a job of this daemon's ends"
-    )
+    assert sentence.endswith(f"{reason}; it is tried again in {wait_s} s, or earlier if a job of this daemon ends")
     site.clock.tick(wait_s + 1)
     assert explain_job(site.platform, site.caller, job.id).sentence.endswith(f"{reason}; it is tried again now")
 
