@@ -34,7 +34,7 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-    os.umask(0o022)  # configuration files that a group may write are refused
+    os.umask(0o022)  # configuration files that a group can write are refused
     # How long an example takes says how busy the machine is.
     settings.register_profile("ffdl", deadline=None)
     settings.load_profile("ffdl")

@@ -1,4 +1,4 @@
-"""What a user can put in the place of a file that the platform reads."""
+"""Creates what a user can put in place of a file that the platform reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _socket(path: Path) -> None:
 
 
 def _link(path: Path) -> None:
-    """A link to a file of the test: a learner may write through its own link, and tests run as root."""
+    """Make a link to a file of the test, because a learner may write through its own link and tests run as root."""
     target = path.parent / ".elsewhere"
     target.write_text("{}\n", encoding="utf-8")
     path.symlink_to(target)
@@ -42,7 +42,7 @@ NO_FILES: Mapping[str, Plant] = {
     "link to a file": _link,
     "link to itself": lambda path: path.symlink_to(path),
 }
-"""Nothing of these is a regular file."""
+"""Entries that are not regular files."""
 NO_JSON: Mapping[str, Plant] = {
     "nested": lambda path: path.write_bytes(b'{"at":' + b"[" * 50_000 + b"\n"),
     "huge integer": lambda path: path.write_bytes(b'{"at":' + b"9" * 400 + b"}\n"),
@@ -53,11 +53,11 @@ NO_JSON: Mapping[str, Plant] = {
     "list": lambda path: path.write_bytes(b"[1]\n"),
     "sparse": _sparse,
 }
-"""Regular files without a JSON object."""
+"""Regular files that do not have a JSON object."""
 
 
 def replace(path: Path, plant: Plant) -> None:
-    """Put something in the place of `path`."""
+    """Put something in place of `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

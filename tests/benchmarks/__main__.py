@@ -87,7 +87,7 @@ class Results:
         )
 
     def tables(self) -> str:
-        """Return the tables of what there are results for."""
+        """Return the tables of all results."""
         shown = [table(self.figures)] if self.figures else []
         shown += [leftovers_table(self.comings)] if self.comings else []
         shown += [recovery_table(self.recoveries)] if self.recoveries else []

@@ -70,7 +70,7 @@ def copy_example(bench: Bench) -> None:
     """The example with its data, below the desk."""
     if not (EXAMPLE / "data" / "digits").is_dir():
         subprocess.run([sys.executable, str(EXAMPLE / "fetch_data.py")], check=True)
-    # Results that a quickstart left beside the data are private to its user, here root.
+    # Results of an earlier quickstart beside the data are readable only by its user, here root.
     source, copy = "/opt/ffdl/src/docs/examples/digits", f"{bench.desk.base}/digits"
     bench.desk.run("mkdir", "-p", f"{copy}/data")
     bench.desk.run("cp", "-r", f"{source}/manifest.yml", f"{source}/model", copy)

@@ -53,7 +53,7 @@ COPIED = SAME | {
     "CHECKPOINT_DIR": "/job/checkpoints",  # FfDL has none here; docs/reference/contract.md says so
 }
 OWN = ("ALERTMANAGER_X", "DLAAS_X", "ETCD_X", "GRAFANA_X", "HOSTNAME", "KUBERNETES_PORT", "MONGO_X", "PUSHGATEWAY_X")
-"""Names that FfDL takes away from learners, whoever set them."""
+"""Names of variables that FfDL unsets in learners."""
 CANARY = "ffdl-canary"
 REPORT_PY = """\
 import errno, glob, json, os, socket, stat, sys, time

@@ -127,7 +127,7 @@ def test_health_check_resumes_only_nodes_that_it_drained_itself(watched: Cluster
     own = f's#"FFDL_RUN": "/run/ffdl"#"FFDL_RUN": "{PLACE}/run"#; s#{LOG}#{PLACE}/log#'
     edit = f"sed -i '{drains}; {own}' {PLACE}/ffdl_health/settings.py"
     edit += f" && sed -i 's/SELDOM_S = 55.0/SELDOM_S = 0.0/' {PLACE}/ffdl_health/program.py"
-    # What confirms the line: the node has the GPU, and nvidia-smi does not find it.
+    # The node has the GPU, and nvidia-smi does not list it, which confirms the line.
     edit += f" && sed -i 's#/sys/bus/pci/devices#{PLACE}/pci#' {PLACE}/ffdl_health/pci.py"
     edit += f""" && sed -i 's#"PATH": "#&{PLACE}/bin:#' {PLACE}/ffdl_health/bounded.py"""
     smi, gpu = f"{PLACE}/bin/nvidia-smi", f"{PLACE}/pci/0000:3b:00.0"

@@ -1,4 +1,4 @@
-"""The epilog that unmounts data stores of ended jobs, against real FUSE mounts of a hostile user."""
+"""Tests the epilog that unmounts data stores of ended jobs, with real FUSE mounts of a hostile user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ sys.exit(ffdl_mounts.main(os.environ))
 
 @pytest.fixture(scope="module")
 def libexec(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The root programs as a site installs them."""
+    """Install the root programs as a site does."""
     place = tmp_path_factory.mktemp("site")
     (place / "site.env").write_text(f"ACCOUNTING_STORAGE_HOST=db\nFFDL_LIBEXEC={place}/etc/libexec\n")
     files = ["--values", str(CONFIGS / "values.env"), "--values", str(place / "site.env")]
@@ -51,7 +51,7 @@ _DAEMONS: list[int] = []
 
 @pytest.fixture(autouse=True)
 def own_mounts() -> Iterator[None]:
-    """Cover a directory that the node's users can reach; all mounts are this test's alone."""
+    """Mount over a directory that the node's users can reach, so that all mounts are this test's alone."""
     with private_mounts():
         mount("tmpfs", "tmpfs", NODE, "mode=1777")
         yield
@@ -76,13 +76,13 @@ def fuse(place: Path | bytes, source: str = SOURCE, user: int = USER, kind: str 
 
 
 def mounted() -> list[str]:
-    """What is mounted below the node's directory, as the kernel writes it."""
+    """Return the mounts below the node's directory, as the kernel writes them."""
     found = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_bytes().decode().split("\n") if line]
     return sorted(point.removeprefix(f"{NODE}/") for point in found if point.startswith(f"{NODE}/"))
 
 
 def epilog(libexec: Path, *, before: str = "pass", after: str = "pass") -> tuple[int, str]:
-    """Run the program; its status and output. The user does something just before or after a mount point is opened."""
+    """Run the program and return its status and output. The user acts just before or after a mount point is opened."""
     argv = [sys.executable, "-IS", "-c", PROGRAM.format(before=before, after=after), str(libexec)]
     environ = {"SLURM_JOB_ID": JOB, "SLURM_JOB_UID": str(USER), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
@@ -150,7 +150,7 @@ def test_epilog_unmounts_no_other_file_system_if_user_swaps_directories(libexec:
 
 def test_epilog_opens_mount_point_with_rights_of_user(libexec: Path) -> None:
     fuse(NODE / "job/data")
-    (NODE / "job").chmod(0o700)  # root's, as an attacker's link would reach it
+    (NODE / "job").chmod(0o700)  # owned by root, like the target of an attacker's link
     assert epilog(libexec) == (1, "1 mounts of data stores remain, the last one at '/srv/job/data'\n")
     os.chown(NODE / "job", USER, USER)
     assert epilog(libexec) == (0, "")

@@ -39,7 +39,7 @@ from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import NewJob
 
 LIMIT_S = 120.0
-"""How long a test waits for what must happen; never how long it takes."""
+"""Maximum wait of a test for an expected event; not a measure of its duration."""
 PAUSE_S, LOOK_EVERY = 0.05, 4
 """Between two turns; in how many of them the scheduler is asked once."""
 IN_SUBMIT = ("before the commit", "before the answer", "answered before the commit")
@@ -97,7 +97,7 @@ def main() -> int:
         deployer = Deployer(platform, killer(options.die_at))
         deadline = time.monotonic() + LIMIT_S
         deployer.step()
-        while options.die_at and time.monotonic() < deadline:  # it put jobs off before they came to this step
+        while options.die_at and time.monotonic() < deadline:  # jobs were put off before they reached this step
             time.sleep(PAUSE_S)
             deployer.step()
     done = finish(platform, options.finish) if options.finish else True

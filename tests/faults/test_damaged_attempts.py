@@ -1,4 +1,4 @@
-"""Files of running, ending and ended attempts are damaged: other jobs complete, and the daemon answers for all."""
+"""Damages files of running, ending and ended attempts: other jobs complete, and the daemon answers requests for all."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.planted_files import NO_FILES, NO_JSON, replace
 
 ARGUMENTS: dict[str, object] = {"source": "node-0", "run": 2, "learner_id": 1, "node_rank": 0, "name": "load-1"}
-"""What functions of AttemptDir are called with, by the names of their parameters."""
+"""Arguments for functions of AttemptDir, by the names of their parameters."""
 LEARNERS_OWN = (".began-1", ".ended-1", "learner.exit", "learner.start", "halt")
 VICTIMS = 5
-"""Jobs whose files are damaged at the same time."""
+"""Number of jobs whose files are damaged at the same time."""
 MOST_RESIDENT_KIB = 1024**2
-"""A daemon has some 150 MiB. One that reads a device to its end has all that there is."""
+"""Memory limit. A daemon uses some 150 MiB. One that reads a device to its end uses all memory."""
 MANIFEST = """\
 name: {name}
 framework:
@@ -44,7 +44,7 @@ evaluation_metrics:
 
 
 def places(attempt: AttemptDir, among: random.Random) -> list[Path]:
-    """All files and directories that an attempt may have by their names in jobdir.py, and those that it has."""
+    """Return all paths that an attempt may have by their names in jobdir.py, and all that it has."""
     named = []
     for name, member in vars(AttemptDir).items():
         if isinstance(member, property):
@@ -60,10 +60,10 @@ def places(attempt: AttemptDir, among: random.Random) -> list[Path]:
 
 
 def mode_and_size(path: Path) -> tuple[int, int]:
-    """Of what has this name; zeros if nothing has."""
+    """Return the status of the path; zeros if it does not exist."""
     try:
         found = path.lstat()
-    except OSError:  # it is missing, or below something that is no directory
+    except OSError:  # it is missing, or its parent is not a directory
         return 0, 0
     return found.st_mode, found.st_size
 
@@ -77,7 +77,7 @@ def flip(path: Path, among: random.Random) -> None:
 
 
 def damage(path: Path, among: random.Random) -> str:
-    """Damage one file in some way; what was done."""
+    """Damage one file in some way and return what was done."""
     changes: dict[str, Callable[[], object]] = {
         kind: partial(replace, path, plant) for kind, plant in {**NO_FILES, **NO_JSON}.items()
     }
@@ -90,7 +90,7 @@ def damage(path: Path, among: random.Random) -> str:
     if path.name.startswith("training-log"):
         del changes["sparse"]  # `ffdl logs` prints all of a log, however long
     kind = among.choice(sorted(changes))
-    with suppress(OSError):  # a directory above it was damaged before, or something of the job's was faster
+    with suppress(OSError):  # a parent directory was damaged before, or the job changed it first
         changes[kind]()
     return f"{path.relative_to(path.parents[1])}: {kind}"
 
@@ -129,7 +129,7 @@ class Fuzz:
             self.done.append(f"{job_id} {self.state(job_id)} {damage(path, self.among)}")
 
     def ask_all(self, job_id: str) -> None:
-        """Each command answers, or refuses in a sentence."""
+        """Check that each command answers, or refuses in a sentence."""
         for words in (("show",), ("logs",), ("metrics",), ("metrics", "--usage"), ("why",)):
             answered = self.site.try_to(*words, job_id)
             failed = "Traceback" in answered.stderr or "daemon failed" in answered.stderr

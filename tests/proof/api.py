@@ -35,7 +35,7 @@ from tests.postgres import running_postgres
 CASES = 6000
 REPLY_S = 60.0
 BROKEN_OFF = 599
-"""Stands for the status of a stream that broke off."""
+"""Status that represents a stream that broke off."""
 _NUMBERS = (
     "-1", "0", "1", "2147483648", "9223372036854775807", "9223372036854775808", "1e19", "1e308", "1e400", "-1e400",
     "nan", "inf", "9" * 400, "9" * 5000, "1.5", "0x10", "0-9223372036854775808", "1-9999999999", "9999999999-00:00:00",
@@ -51,12 +51,12 @@ _KEYS = (
 )  # fmt: skip
 _SUBMISSIONS = ("submit", "plan", "outlook")
 _ENDING = ("/cancel", "/halt")
-"""Come last: the other operations need jobs that run."""
+"""Operations that run last, because the others need running jobs."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was sent to one daemon, and what of its answers is an error of the server's."""
+    """Counts the requests to one daemon, and the replies that are server errors."""
 
     cases: int = 0
     errors: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Tally:
 
 
 def is_error_reply(body: bytes) -> bool:
-    """Whether an error has the form that the OpenAPI document promises."""
+    """Return whether an error has the form that the OpenAPI document promises."""
     try:
         return set(json.loads(body)) == {"problem", "schema"}
     except ValueError:
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _site(database: str) -> Iterator[Site]:
-    """A daemon whose local backend runs one job at a time."""
+    """Start a daemon whose local backend runs one job at a time."""
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ffdl-fuzz-")))
         (base / "ffdl.toml").write_text("[backend.local]\nmax_jobs = 1\n")
@@ -133,7 +133,7 @@ def _site(database: str) -> Iterator[Site]:
 
 def fuzz(site: Site, cases: int, number: int) -> Tally:
     """Send about `cases` requests, the same ones for the same `number`, with a job that runs and one that has ended."""
-    import schemathesis  # not for the tests of the counts
+    import schemathesis  # the tests of the counts do not need it
     from schemathesis import GenerationMode
 
     tally, document = Tally(), site.ask("GET", "/openapi.json")[1]
@@ -187,13 +187,13 @@ def _run(site: Site, tally: Tally, known: Known, operation: Any, cases: Any, cou
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What exists in the daemon, by the name of the path parameter."""
+    """Existing values in the daemon, by the name of the path parameter."""
 
     document: Mapping[str, Any]
     values: Mapping[str, Sequence[str]]
 
     def put_into(self, case: Any, operation: Any, draw: Any) -> None:
-        """Replace parts of a generated case by what exists, and never wait long for news."""
+        """Replace parts of a generated case by existing values, and limit the time that it waits for news."""
         for name, values in self.values.items():
             if name in (case.path_parameters or {}) and draw(st.booleans()):
                 case.path_parameters[name] = draw(st.sampled_from(values))
@@ -214,7 +214,7 @@ class Known:
 
 @st.composite
 def _archives(draw: Any) -> bytes:
-    """Any bytes, or an archive with some bytes replaced."""
+    """Return any bytes, or an archive with some bytes replaced."""
     archive = bytearray(model_zip())
     for place in draw(st.lists(st.integers(0, len(archive) - 1), max_size=4)):
         archive[place] = draw(st.integers(0, 255))
@@ -224,7 +224,7 @@ def _archives(draw: Any) -> bytes:
 
 @st.composite
 def _altered(draw: Any) -> dict[str, Any]:
-    """A valid submission with one value replaced."""
+    """Return a valid submission with one value replaced."""
     one = _valid(draw(st.text(max_size=4)) + draw(st.sampled_from(("", "ended"))), "true")
     value = draw(st.sampled_from(_NUMBERS) | st.text() | st.integers() | st.floats())
     where = draw(st.sampled_from(("field", "option", "key")))
@@ -250,7 +250,7 @@ def _valid(key: str, command: str) -> dict[str, Any]:
 
 
 def _cancel(site: Site, jobs: Sequence[str]) -> None:
-    """Cancel jobs at once: each that waits has a process that looks for its turn."""
+    """Cancel jobs at once, because each waiting job has a process that polls for its turn."""
     for job in jobs:
         site.ask("POST", f"/api/v1/jobs/{job}/cancel")
 
@@ -271,7 +271,7 @@ def _result(site: Site, key: str, command: str, options: Mapping[str, str] | Non
 
 
 def ask(site: Site, made: requests.PreparedRequest) -> tuple[int, bytes]:
-    """Status and body of one request; of a stream that ends with its job, no body."""
+    """Return status and body of one request; no body for a stream that ends with its job."""
     connection = UnixHttp(site.socket)
     connection.timeout = REPLY_S
     try:

@@ -145,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name)
         command.add_argument("node", choices=[spec.name for spec in NODES])
         command.add_argument("--user", default="root")
-    for name in ("up", "down", "run", "shell"):  # without a default, which would replace what is before the command
+    for name in ("up", "down", "run", "shell"):  # no default, because it would replace the value before the command
         commands.choices[name].add_argument("--id", default=argparse.SUPPRESS, help=_ID_HELP)
     return parser
 

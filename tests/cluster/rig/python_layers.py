@@ -70,7 +70,7 @@ class Project:
     test_dependencies: tuple[str, ...]
     scripts: dict[str, str]
     ready_scripts: dict[str, str]
-    """Text of each script that is installed as it is, by its name."""
+    """The text of each script that is installed unchanged, by its name."""
     entry_points: dict[str, dict[str, str]]
     constraints: str
 
@@ -93,7 +93,7 @@ class Project:
 
 
 def _shared_scripts(data: dict[str, Any]) -> dict[str, str]:
-    """What hatch installs beside scripts that pip writes: path in the checkout -> name."""
+    """Files that hatch installs besides the scripts that pip writes: path in the checkout -> name."""
     targets = data.get("tool", {}).get("hatch", {}).get("build", {}).get("targets", {})
     return dict(targets.get("wheel", {}).get("shared-scripts", {}))
 

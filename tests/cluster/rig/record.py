@@ -143,7 +143,7 @@ def in_the_way(cluster_id: str, living: list[Record]) -> list[Record]:
 
 
 def only_one(records: list[Record]) -> str:
-    """Return the id of the cluster that is meant if none is named: that of `up`, not one that a test run owns."""
+    """Return the default cluster id: the cluster of `up`, not one that a test run owns."""
     meant = [record for record in records if record.owner is None] or records
     if len(meant) > 1:
         names = ", ".join(record.cluster_id for record in meant)

@@ -122,7 +122,7 @@ def sbatch() -> int:  # noqa: PLR0911, PLR0912 - one return for each way to fail
 
 
 def refuse_as_site(words: str) -> int:
-    """A job_submit.lua with slurm.user_msg(words) and slurm.ERROR."""
+    """Behave as a job_submit.lua with slurm.user_msg(words) and slurm.ERROR."""
     complain("sbatch", words)
     last = "allocation failure" if "--test-only" in sys.argv else "sbatch: error: Batch job submission failed"
     sys.stderr.write(f"{last}: Unspecified error\n")

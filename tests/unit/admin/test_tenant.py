@@ -167,7 +167,7 @@ def test_tenant_create_print_writes_same_objects_without_cluster(desk: Desk) -> 
     assert code == 0 and [one["kind"] for one in yaml.safe_load_all(out)] == ["Role", "RoleBinding"]
 
 
-def test_tenant_create_update_adds_debugging_and_removes_it_only_if_told(desk: Desk) -> None:
+def test_tenant_create_update_adds_debugging_and_removes_it_only_with_remove(desk: Desk) -> None:
     assert desk.run("create", "team-a", *WISH)[0] == 0
     client, kinds = desk.client("team-a"), ("ResourceQuota", "RoleBinding")
     before = {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds}
@@ -185,7 +185,7 @@ def test_tenant_create_update_adds_debugging_and_removes_it_only_if_told(desk: D
         assert {kind: client.get(kind, "ffdl-batch-daemon") for kind in kinds} == before
 
 
-def test_tenant_create_update_adds_member_and_removes_others_only_if_told(desk: Desk) -> None:
+def test_tenant_create_update_adds_member_and_removes_others_only_with_remove(desk: Desk) -> None:
     desk.run("create", "team-a", "--user", "ada")
     for words, names in (((), ["ada", "bob"]), (("--remove",), ["bob"])):
         code, said, _ = desk.run("create", "team-a", "--user", "bob", *words, "--update")

@@ -1,4 +1,4 @@
-"""Trees as deep as learners can make them: each walk opens a directory a few times, however deep it is."""
+"""Tests walks of very deep trees, which may open each directory only a few times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EACH = 250
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """5,000 directories in one another; each 250th has a file and a second directory, which walks come back to."""
+    """Make 5,000 nested directories. Every 250th has a file and a second directory, to which walks come back."""
     place = tmp_path_factory.mktemp("deep")
     root = place / "deep"
     here = os.open(place, os.O_RDONLY)
@@ -100,7 +100,7 @@ def test_unpack_makes_directories_below_the_longest_path(tmp_path: Path) -> None
         remove_tree(str(tmp_path / "deep"))
 
 
-def test_directories_do_not_go_up_to_a_directory_that_took_the_place_of_the_parent(tmp_path: Path) -> None:
+def test_directories_do_not_go_up_to_directory_that_replaced_parent(tmp_path: Path) -> None:
     deepest = ("d",) * 20
     (tmp_path / "outside").mkdir()
     tmp_path.joinpath("root", *deepest).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Files that a learner or a user may have replaced are opened without following, waiting or reading to the end."""
+"""Tests that replaced files are opened without following links, waiting, or reading to the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.planted_files import NO_FILES, NO_JSON
 
 @pytest.mark.parametrize("kind", NO_FILES)
 @pytest.mark.parametrize("below", [False, True])
-def test_reader_refuses_what_is_no_regular_file(kind: str, below: bool, tmp_path: Path) -> None:
+def test_reader_refuses_file_that_is_not_regular(kind: str, below: bool, tmp_path: Path) -> None:
     path = tmp_path / "final.json"
     NO_FILES[kind](path)
     expected = "symbolic link" if kind.startswith("link") else kind
@@ -32,7 +32,7 @@ def test_reader_refuses_what_is_no_regular_file(kind: str, below: bool, tmp_path
 
 
 @pytest.mark.parametrize("kind", NO_JSON)
-def test_reader_refuses_what_is_no_json_object(kind: str, tmp_path: Path) -> None:
+def test_reader_refuses_file_that_is_not_json_object(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "final.json"
     NO_JSON[kind](path)
     with pytest.raises(DamagedFile, match=r"final\.json is damaged: it (is not|has more than)"):
@@ -114,7 +114,7 @@ def test_reader_reopens_file_blocking_if_it_has_a_lease(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("kind", [*NO_FILES, *NO_JSON])
-def test_finders_take_damaged_file_for_missing_one(kind: str, tmp_path: Path) -> None:
+def test_finders_treat_damaged_file_as_missing(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "cell.json"
     {**NO_FILES, **NO_JSON}[kind](path)
     assert find_object(str(path)) == {}

@@ -21,13 +21,13 @@ SCRIPTS = Path(__file__).parents[3] / "bin"
 
 
 def start_of(program: str) -> list[str]:
-    """The argv that starts a command as its script does, but lets PYTHONPATH replace modules."""
+    """Return the argv that starts a command as its script does, but lets PYTHONPATH replace modules."""
     name = program.replace("-", "_")
     return [sys.executable, "-c", f"from ffdl_batch.entry import {name}; {name}()", "--help"]
 
 
 def run_help(program: str, env: dict[str, str]) -> tuple[int, str]:
-    """Exit code and standard error of a command with --help."""
+    """Return exit code and standard error of a command with --help."""
     done = subprocess.run(
         start_of(program), env=environment(None, env), capture_output=True, text=True, timeout=120, check=False
     )

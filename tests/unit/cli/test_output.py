@@ -1,4 +1,4 @@
-"""No text of a manifest, an argument or a message steers a terminal, whichever command prints it."""
+"""Tests that no text of a manifest, argument or message can control a terminal, in any command."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEERING = ("\x1b", "\x07", "\x9b", "\u202e", "\x7f", "\u200b")
 
 
 def on_terminal(program: tuple[str, ...], *arguments: str | Path, daemon: FakeDaemon, **env: str) -> str:
-    """All that a command shows on a terminal."""
+    """Return everything that a command shows on a terminal."""
     terminal, held = pty.openpty()
     with preloaded.Popen(
         [*program, *map(str, arguments)], env=environment(daemon, env), stdin=subprocess.DEVNULL, stdout=held,
@@ -48,7 +48,7 @@ def _read(terminal: int) -> bytes:
 
 @pytest.fixture
 def evil(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
-    """A daemon whose job, plan and refusals have such texts wherever a user can put them."""
+    """Start a daemon whose job, plan and refusals have such texts in every place that a user can set."""
     daemon.jobs[JOB] = make_job(
         JOB, name=EVIL, user=EVIL, nodes=EVIL, log_tail=(EVIL,), message=EVIL, pending_reason=EVIL
     )  # fmt: skip
@@ -114,7 +114,7 @@ def test_findings_and_tracebacks_show_escapes(evil: FakeDaemon, manifest: Path, 
         assert "Traceback" in shown and SHOWN in shown and "\x1b" not in shown
 
 
-def test_bytes_of_arguments_that_are_no_utf8_are_shown(daemon: FakeDaemon) -> None:
+def test_output_shows_argument_bytes_that_are_not_utf8_as_escapes(daemon: FakeDaemon) -> None:
     shown = run((*FFDL, os.fsdecode(b"\xe4\x1b")), daemon=daemon).stderr
     assert r"\udce4\x1b" in shown
 
@@ -134,7 +134,7 @@ def test_logs_keep_colours_on_terminal_only_with_raw_and_all_bytes_in_pipe(daemo
         assert run(FFDL, verb, "--raw", "--json", JOB, daemon=daemon).returncode == 2
 
 
-def test_name_of_manifest_makes_no_line_of_its_own_in_plan(daemon: FakeDaemon, model: Path, tmp_path: Path) -> None:
+def test_plan_keeps_manifest_name_with_line_feeds_on_one_line(daemon: FakeDaemon, model: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "a\n### submit command\nrm -rf .yml"
     manifest.write_text("name: x\n")
     done = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon)

@@ -14,7 +14,7 @@ from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
 
 
 def load(tmp_path: Path, text: str = "", *, user: str = "", **environ: str) -> Settings:
-    """The settings of a named file with this text, of the user's file below $HOME, and of the environment."""
+    """Return the settings of a named file with this text, of the user's file below $HOME, and of the environment."""
     (tmp_path / "ffdl.toml").write_text(text)
     if user:
         (tmp_path / ".config/ffdl").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What controllers conclude from files that a learner or a user damaged or replaced."""
+"""Tests what controllers conclude from files that a learner or a user damaged or replaced."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def attempt(tmp_path: Path) -> AttemptDir:
 
 
 @any_damage
-def test_controllers_take_damaged_file_for_missing_one(attempt: AttemptDir, kind: str) -> None:
+def test_controllers_treat_damaged_file_as_missing(attempt: AttemptDir, kind: str) -> None:
     for path in (attempt.control, attempt.final, attempt.event_file("node-0"), attempt.learner_metrics(1)):
         replace(Path(path), ALL[kind])
     assert read_control(attempt) == Control()
@@ -79,7 +79,7 @@ def test_command_was_reached_if_learner_replaced_its_record(attempt: AttemptDir,
 @pytest.mark.parametrize(
     "text", ["", "\n", "3", "9" * 5000 + "\n", "\u00b2\n", "--3\n", "1e2\n", "129\n", "-1\n", "nan\n"]
 )
-def test_phase_files_ignore_end_that_is_no_exit_status(attempt: AttemptDir, text: str) -> None:
+def test_phase_files_ignore_invalid_exit_status(attempt: AttemptDir, text: str) -> None:
     for name in (".ended-1", "learner.exit"):
         Path(attempt.state, name).write_text(text, encoding="utf-8")
     assert PhaseFiles(attempt.state).ended_status(1) is None
@@ -87,7 +87,7 @@ def test_phase_files_ignore_end_that_is_no_exit_status(attempt: AttemptDir, text
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "\u00b2", "-1", "x"])
-def test_seat_ignores_numbers_that_are_none(tmp_path: Path, text: str) -> None:
+def test_seat_ignores_invalid_numbers(tmp_path: Path, text: str) -> None:
     seat = Seat(str(tmp_path))
     Path(seat.path).mkdir()
     for name in ("begun", "ended"):
@@ -96,7 +96,7 @@ def test_seat_ignores_numbers_that_are_none(tmp_path: Path, text: str) -> None:
 
 
 @no_file
-def test_writers_replace_what_is_in_the_place_of_their_file(attempt: AttemptDir, kind: str) -> None:
+def test_writers_replace_planted_file(attempt: AttemptDir, kind: str) -> None:
     path = Path(attempt.final)
     writers: tuple[Callable[[str], None], ...] = (
         lambda name: write_cell(name, {"a": 1}),
@@ -131,7 +131,7 @@ def test_log_files_begin_again_if_marks_and_cell_are_damaged(attempt: AttemptDir
 
 
 @pytest.mark.parametrize("mark", ["inf 1 1", "nan 1 1", f"1.0 {'9' * 400} 1", "1.0 -1 1", "1.0 \u00b2 1"])
-def test_log_files_ignore_mark_that_is_none(attempt: AttemptDir, mark: str) -> None:
+def test_log_files_ignore_invalid_mark(attempt: AttemptDir, mark: str) -> None:
     Path(attempt.marks(1)).write_text(f"{mark}\n", encoding="utf-8")
     log = LogFiles(attempt.path, 1, LogLimits())
     log.write(b"one\n")
@@ -139,7 +139,7 @@ def test_log_files_ignore_mark_that_is_none(attempt: AttemptDir, mark: str) -> N
 
 
 @any_damage
-def test_relay_passes_over_damaged_files(attempt: AttemptDir, kind: str) -> None:
+def test_relay_skips_damaged_files(attempt: AttemptDir, kind: str) -> None:
     said: list[str] = []
     launch = launch_file(attempt.path, job_dir=str(Path(attempt.path).parent))
     for path in (attempt.event_file("head"), attempt.event_file("node-0"), attempt.stop, attempt.learner_metrics(1)):
@@ -168,7 +168,7 @@ def test_model_that_is_damaged_is_refused_with_its_name(tmp_path: Path, kind: st
         unpack(str(tmp_path / "model.zip"), str(tmp_path / "model"))
 
 
-def test_directory_that_was_replaced_by_file_is_the_users_mistake(attempt: AttemptDir) -> None:
+def test_directory_replaced_by_file_is_reported_as_user_error(attempt: AttemptDir) -> None:
     replace(Path(attempt.results), Path.touch)
     launch = launch_file(attempt.path, job_dir=str(Path(attempt.path).parent))
     with pytest.raises(DirectoryRefused, match="results cannot be made") as refused:

@@ -360,7 +360,7 @@ def test_inventory_excludes_files_behind_replaced_directory(
 def test_directories_of_job_are_not_followed_if_learner_replaced_them(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path, Path], None]
 ) -> None:
-    """Results, checkpoints and logs: what another directory has is neither stored nor taken for a checkpoint."""
+    """Files of another directory are neither stored nor taken for checkpoints."""
     job, store = tmp_path / "jobs" / "training-abc", tmp_path / "store"
     attempt = AttemptDir(str(job / "attempt-1"))
     checkpoints = job / "checkpoints"

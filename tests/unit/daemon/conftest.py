@@ -69,7 +69,7 @@ class Desk:
     def scope(
         self, method: str, target: str, uid: int | None = OWN_UID, headers: Mapping[str, str] | None = None
     ) -> Scope:
-        """The ASGI scope of one request."""
+        """Return the ASGI scope of one request."""
         path, _, query = target.partition("?")
         given = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
         scope: Scope = {

@@ -1,4 +1,4 @@
-"""Connections: heads of requests that are too large or too slow, and what the parser refuses. No real socket."""
+"""Tests request heads that are too large or too slow, and requests that the parser refuses. No real socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ffdl_batch.host.peers import Credentials
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Records written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ async def application(_scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[PeerProtocol, Transport]]:
-    """Opens a connection of a user; call in an event loop."""
+    """Return a function that opens a connection of a user. Call it in an event loop."""
     uids: list[int] = []
     monkeypatch.setattr(peer, "read_credentials", lambda _: Credentials(1, uids[-1], 1))
     config = uvicorn.Config(application, http=PeerProtocol, lifespan="off", ws="none", log_config=None)
@@ -72,7 +72,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[PeerProtoc
 
 
 def refusal(transport: Transport) -> tuple[int, str]:
-    """Status and message of the reply that ended the connection."""
+    """Return status and message of the reply that ended the connection."""
     head, _, body = transport.written.partition(b"\r\n\r\n")
     assert transport.is_closing() and b"Connection: close" in head
     return int(head.split()[1]), json.loads(body)["problem"]["message"]
@@ -179,7 +179,7 @@ def test_protocol_does_not_limit_time_of_body_and_reply(connect: Any, monkeypatc
     asyncio.run(send())
 
 
-def test_crowd_keeps_places_for_other_users(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crowd_reserves_connections_for_other_users(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd()
     crowd.most, crowd.most_of_user = 6, 3
     monkeypatch.setattr(PeerProtocol, "crowd", crowd)

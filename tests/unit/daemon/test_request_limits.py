@@ -1,4 +1,4 @@
-"""What every request may be: methods, sizes of bodies, bounds of numbers."""
+"""Tests the limits of all requests: methods, sizes of bodies, ranges of numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_routes_reject_values_out_of_bounds(desk: Desk, path: str, status: int, 
         ("PATCH", "/openapi.json", "GET, HEAD"),
     ],
 )
-def test_routes_name_allowed_methods_if_method_is_not(desk: Desk, method: str, path: str, methods: str) -> None:
+def test_routes_list_allowed_methods_if_method_is_not_allowed(desk: Desk, method: str, path: str, methods: str) -> None:
     answer = desk.ask(method, path)
     assert (answer.status, answer.headers["allow"]) == (405, methods)
     assert method in problem(answer).message

@@ -174,7 +174,7 @@ def test_logs_route_sends_bulk_text_if_client_accepts_it(desk: Desk, job_id: str
 def test_stream_of_busy_reader_ends_with_its_client_and_counts_until_its_thread_ends(
     desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
-    """The reader finds nothing to send; it is held until the client has gone and the reply has ended."""
+    """The reader has nothing to send. It is held until the client has disconnected and the reply has ended."""
     begun, released, looked = threading.Event(), threading.Event(), []
 
     def hold(is_stopped: Callable[[], bool]) -> None:

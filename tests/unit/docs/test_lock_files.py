@@ -1,4 +1,4 @@
-"""The lock files agree with pyproject.toml and constraints.txt."""
+"""Tests that the lock files agree with pyproject.toml and constraints.txt."""
 
 from __future__ import annotations
 

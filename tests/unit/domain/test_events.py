@@ -59,5 +59,5 @@ def test_decode_events_ignores_lines_after_limit() -> None:
 
 @pytest.mark.parametrize("field", ["learner_id", "pid", "start_ticks", "exit_code", "signal"])
 @pytest.mark.parametrize("value", ["x", 1.5, "1"])
-def test_decode_events_ignores_event_whose_number_is_none(field: str, value: str | float) -> None:
+def test_decode_events_ignores_event_with_invalid_number(field: str, value: str | float) -> None:
     assert decode_events(encode_event(Event(1, 1.0, "node-0", EventKind.LEARNER_ENDED, {field: value}))) == []

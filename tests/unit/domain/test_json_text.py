@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote is parsed within bounds."""
+"""Tests the limits of the parser for JSON that a user wrote."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def test_parse_json_refuses_number_out_of_range(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [str(2**63 - 1), str(-(2**63)), "1e308", "-0", "1.5"])
-def test_parse_json_takes_number_at_limit(text: str) -> None:
+def test_parse_json_accepts_number_at_limit(text: str) -> None:
     assert parse_json(text) == json.loads(text)
 
 
-def test_parse_json_takes_any_float_if_asked() -> None:
+def test_parse_json_accepts_any_float_if_allowed() -> None:
     found = parse_json("[NaN, Infinity, 1e400]", finite=False)
     assert math.isnan(found[0])
     assert found[1:] == [math.inf, math.inf]
@@ -66,7 +66,7 @@ def test_parse_json_takes_any_float_if_asked() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", b"\xff", "[1,]", "'a'", "[" * 100 + '"'])
-def test_parse_json_refuses_other_text(text: str | bytes) -> None:
+def test_parse_json_refuses_text_that_is_not_json(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
 

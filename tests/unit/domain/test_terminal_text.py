@@ -1,4 +1,4 @@
-"""Which characters reach a terminal, and how the others are shown."""
+"""Tests which characters reach a terminal, and how others are escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ffdl_batch.domain.terminal_text import json_text, printable
         ("a\tb\nc \u00e9 \u4e2d \u26a0\ufe0f \\x1b", "a\tb\nc \u00e9 \u4e2d \u26a0\ufe0f \\x1b"),
     ],
 )
-def test_printable_escapes_what_terminals_do_not_print(text: str, shown: str) -> None:
+def test_printable_escapes_characters_that_terminals_do_not_print(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
 

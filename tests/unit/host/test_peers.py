@@ -1,4 +1,4 @@
-"""The other end of a Unix socket, whatever its numbers."""
+"""Tests the credentials of a Unix socket's peer, with ids of any size."""
 
 from __future__ import annotations
 

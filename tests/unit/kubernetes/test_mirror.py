@@ -171,9 +171,7 @@ def test_mirror_writes_staging_progress_without_ringing_doorbell(tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_mirror_replaces_what_is_in_the_place_of_its_files(
-    tmp_path: Path, make: Callable[[], Mirror], kind: str
-) -> None:
+def test_mirror_replaces_planted_files(tmp_path: Path, make: Callable[[], Mirror], kind: str) -> None:
     files = {
         "events/head.jsonl": Frame(1, 1, FrameKind.APPEND, "events/head.jsonl", 0, b"one\n"),
         "stop.json": Frame(1, 2, FrameKind.CELL, "stop.json", 0, b"{}\n", 3),
@@ -195,6 +193,6 @@ def test_mirror_replaces_what_is_in_the_place_of_its_files(
 
 
 @pytest.mark.parametrize("text", ["[" * 4000, '{"at":' + "9" * 400 + "}", "", "null", "\ud800"])
-def test_final_word_of_pod_is_none_if_its_message_is_no_record(text: str) -> None:
+def test_final_word_of_pod_is_none_if_its_message_is_not_a_record(text: str) -> None:
     ended = {"name": CONTROLLER, "state": {"terminated": {"message": text}}}
     assert final_word({"status": {"initContainerStatuses": [ended]}}) is None

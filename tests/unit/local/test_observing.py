@@ -209,7 +209,7 @@ def test_local_observe_ignores_exit_status_out_of_range(tmp_path: Path, status: 
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_local_record_replaces_what_is_in_its_place(tmp_path: Path, kind: str) -> None:
+def test_local_record_replaces_planted_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "local" / EXIT
     for damaged in (path, path.parent):
         replace(damaged, NO_FILES[kind])

@@ -1,4 +1,4 @@
-"""The counts of `make fuzz-api`: each kind of server error is one."""
+"""Tests that `make fuzz-api` counts each kind of server error once."""
 
 from __future__ import annotations
 

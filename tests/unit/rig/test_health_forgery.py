@@ -1,4 +1,4 @@
-"""What users can have the kernel print, and make nodes look like, drains no node: neither one nor many."""
+"""Tests that text and devices that users can forge drain neither one node nor many."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FORGED = [
 def test_node_health_ignores_user_text_in_kernel_log(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.logs(*FORGED)
-    with node.log.open("a") as file:  # as a program's own messages stand in a file that is not the kernel's alone
+    with node.log.open("a") as file:  # a message of a program, in a file that syslog also writes
         file.write(f"{time.strftime('%b %d %H:%M:%S')} n1 NVRM: {OFF_THE_BUS.removeprefix('NVRM: ')}\n")
     node.look()
     assert node.found() == []
@@ -175,7 +175,7 @@ def drained(*ages_s: float, reason: str = "ffdl: gpu 0000:3b:00 lost", own: floa
         ("sinfo: error", "", []),
     ],
 )
-def test_node_health_drains_at_most_so_many_nodes_of_site_within_an_hour(
+def test_node_health_limits_drained_nodes_of_site_within_an_hour(
     tmp_path: Path, before: str, after: str, told: list[str]
 ) -> None:
     node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_DRAINS_PER_HOUR="4")

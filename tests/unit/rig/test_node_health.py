@@ -58,7 +58,7 @@ class Node:
         self.write("mountinfo", "")
 
     def edit(self, module: str, old: str, new: str) -> None:
-        """Change what is installed."""
+        """Change an installed file."""
         path = self.place / "etc" / "libexec" / module
         text = path.read_text()
         assert text.count(old) == 1
@@ -75,7 +75,7 @@ class Node:
         (self.place / name).write_text(text)
 
     def lose_gpus(self, *buses: str) -> None:
-        """What sysfs and nvidia-smi have of GPUs that fell off the bus."""
+        """Make sysfs and nvidia-smi show GPUs that fell off the bus."""
         for bus in buses or ("3b",):
             self.write(f"pci/0000:{bus}:00.0/vendor", "0x10de\n")
         self.program("nvidia-smi", "echo 'Unable to determine the device handle: GPU is lost'; exit 15")

@@ -1,4 +1,5 @@
-"""What follows from a site's secret and a job's number: keys, ports, the fingerprint. And the end of its program."""
+"""Tests keys, ports and the fingerprint that are derived from a site's secret and a job's number, and the end of the
+program."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ time.sleep(60)
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a program listens: the name of a socket is short."""
+    """Yield a path for a socket. The path must be short."""
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         yield Path(place, "s")
 
@@ -114,7 +115,7 @@ def test_remove_socket_kills_program_that_listens(path: Path) -> None:
         assert program.wait() == -signal.SIGKILL
 
 
-def test_remove_socket_kills_no_process_that_a_user_names_in_the_table_of_sockets(path: Path) -> None:
+def test_remove_socket_does_not_kill_process_forged_in_table_of_sockets(path: Path) -> None:
     with (
         socket.socket() as connection,
         socket.socket(socket.AF_UNIX) as forged,

@@ -130,7 +130,7 @@ def test_layouts_use_bucket_checkpoints_when_checkpoints_are_shared() -> None:
 
 
 def evaluated(tmp_path: Path, command: str, exports: str = "", **more: str) -> tuple[int, str]:
-    """Status and output of a learner's shell."""
+    """Return status and output of a learner's shell."""
     env = {"PATH": os.environ["PATH"], "TRAINING_COMMAND": command, "LEARNER_ID": "1", "FFDL_EXPORTS": exports}
     env |= {"JOB_STATE_DIR": str(tmp_path), "MODEL_DIR": str(tmp_path), **more}
     done = subprocess.run(SHELL, env=env, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

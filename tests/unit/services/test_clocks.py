@@ -297,8 +297,8 @@ def test_watcher_dates_continuation_no_later_than_now_when_node_clock_is_ahead(s
     assert history(site, job)[-1].at == site.clock.now()
 
 
-def test_watcher_ignores_events_with_time_that_is_no_number(site: Site) -> None:
-    """The user can write the files, and json reads NaN."""
+def test_watcher_ignores_events_with_time_that_is_not_a_number(site: Site) -> None:
+    """Users can write the files, and json accepts NaN."""
     job = site.deployed()
     start = site.clock.now()
     head = head_at(site, job, float("nan"))

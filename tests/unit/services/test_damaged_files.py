@@ -1,4 +1,4 @@
-"""One job's damaged files change nothing for other jobs, and their owner is told which they are."""
+"""Tests that damaged files of one job do not affect other jobs, and that its owner gets a warning that names them."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def test_log_reader_ignores_mark_out_of_range(attempt: AttemptDir, mark: str) ->
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_log_reader_finds_nothing_if_log_is_no_regular_file(attempt: AttemptDir, kind: str) -> None:
+def test_log_reader_finds_nothing_if_log_is_not_regular_file(attempt: AttemptDir, kind: str) -> None:
     learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
     learner.print(b"one\n")
     replace(Path(attempt.training_log(1)), NO_FILES[kind])

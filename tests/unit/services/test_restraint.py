@@ -116,7 +116,7 @@ UNKNOWN = "Slurm does not take the job now (sbatch: error: the moon is full); it
 
 
 def wait(site: Site, seconds: float, deployer: Deployer | None = None) -> Deployer:
-    """Let a deployer work for so long."""
+    """Run a deployer for this long."""
     deployer = deployer or Deployer(site.platform)
     for _ in range(round(seconds / 30)):
         site.clock.tick(30)
@@ -143,7 +143,7 @@ def test_deployer_ends_job_refused_unchanged_for_fifteen_minutes_and_submits_oth
     assert "the words" in job.message and "tried again" not in job.message
 
 
-def test_deployer_keeps_job_pending_while_words_of_refusal_change(site: Site) -> None:
+def test_deployer_keeps_job_pending_while_message_of_refusal_changes(site: Site) -> None:
     odd, deployer = site.accept("odd"), Deployer(site.platform)
     for number in range(40):
         site.scheduler.odd[odd.id] = f"{UNKNOWN} {number}"
@@ -164,7 +164,7 @@ def test_deployer_keeps_all_jobs_pending_while_scheduler_refuses_all_and_ends_th
     assert health.unreachable_since is None and UNKNOWN in health.detail
     site.accept("healthy")
     wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
-    assert set(states(site, jobs)) == {S.PENDING}  # what was refused while all were does not count
+    assert set(states(site, jobs)) == {S.PENDING}  # refusals while all jobs were refused do not count
     wait(site, 2 * REFUSED_S, deployer)
     assert set(states(site, jobs)) == {S.FAILED}
     (health,) = site.platform.adapters.health()
@@ -194,7 +194,7 @@ def test_deployer_ends_array_that_is_refused_unchanged(fleet: ArraySite) -> None
 WORDS = "the site refuses the job: name a project with --account"
 
 
-def test_deployer_ends_job_refused_with_words_of_site_and_submits_others(site: Site) -> None:
+def test_deployer_ends_job_refused_with_message_of_site_and_submits_others(site: Site) -> None:
     site.scheduler.site_refuses = WORDS
     job = site.deployed()
     assert (job.state, job.error_code, job.message) == (S.FAILED, "S101", WORDS)
@@ -207,7 +207,7 @@ def test_deployer_ends_job_refused_with_words_of_site_and_submits_others(site: S
 def test_deployer_looks_for_refused_job_until_scheduler_answers(
     site: Site, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
-    """An sbatch that failed proves nothing while squeue and sacct do not answer."""
+    """A failed sbatch proves nothing while squeue and sacct do not answer."""
     find = site.scheduler.find
 
     def fail(token: Token, attempt_dir: AttemptDir) -> frozenset[NativeId]:

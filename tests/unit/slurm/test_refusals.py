@@ -140,7 +140,7 @@ def test_explain_refusal_uses_last_and_earlier_reply_errors(before: str, last: s
     ],
 )
 @pytest.mark.parametrize("last", ["sbatch: error: Batch job submission failed", "allocation failure"])
-def test_refusal_with_error_code_of_plugin_has_words_of_site(words: str, last: str) -> None:
+def test_refusal_with_error_code_of_plugin_quotes_message_of_site(words: str, last: str) -> None:
     """`slurm.user_msg` and `return slurm.ERROR` of a job_submit.lua."""
     text = f"sbatch: error: {words}\n{last}: Unspecified error\n"
     error = explain_refusal(text, "sbatch")

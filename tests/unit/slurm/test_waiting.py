@@ -112,7 +112,7 @@ def test_slurm_explain_reports_capacity_and_jobs_ahead(waiting: WaitingJobs) -> 
     assert known.known_at == NOW and not known.blockers
 
 
-def test_slurm_explain_names_what_could_not_be_read_of_site(waiting: WaitingJobs) -> None:
+def test_slurm_explain_names_unreadable_parts_of_site(waiting: WaitingJobs) -> None:
     asked = request("next")
     asked = replace(asked, facts=replace(asked.facts, lacks=("slurm.conf cannot be read",)))
     assert one(waiting, asked).lacks == ("slurm.conf cannot be read",)

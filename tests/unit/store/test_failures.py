@@ -152,7 +152,7 @@ def test_open_store_reports_file_that_is_no_database_as_damaged(tmp_path: Path) 
 
 
 def overwritten(at: int | bytes, by: bytes) -> Callable[[bytes], bytes]:
-    """Damage that writes `by` at an offset, or where a text is."""
+    """Return a damage that writes `by` at an offset, or in place of a text."""
 
     def damage(data: bytes) -> bytes:
         start = data.rindex(at) if isinstance(at, bytes) else at
@@ -162,11 +162,11 @@ def overwritten(at: int | bytes, by: bytes) -> Callable[[bytes], bytes]:
 
 
 def without_pages_of(name: str) -> Callable[[bytes], bytes]:
-    """Damage that overwrites the root page of a table or an index."""
+    """Return a damage that overwrites the root page of a table or an index."""
 
     def damage(data: bytes) -> bytes:
         memory = sqlite3.connect(":memory:")
-        memory.deserialize(overwritten(18, b"\1\1")(data))  # not in the mode of a log, which memory has not
+        memory.deserialize(overwritten(18, b"\1\1")(data))  # not in WAL mode, which an in-memory database lacks
         (page,) = memory.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
         memory.close()
         return overwritten((page - 1) * 4096, b"\xa5" * 4096)(data)
