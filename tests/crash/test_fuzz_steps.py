@@ -10,9 +10,10 @@ from random import Random
 
 import pytest
 
+from ffdl_batch.attempt.writer import put
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.ports.capabilities import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
-from ffdl_batch.services import company, deploy, watch
+from ffdl_batch.services import company, deploy, watch, whole_files
 from ffdl_batch.services.whole_files import write_whole
 from tests.crash.fuzz.diary import Diary
 from tests.crash.fuzz.habits import Habits
@@ -90,7 +91,7 @@ def test_watch_scheduler_keeps_protocols_and_reports_steps() -> None:
 
 
 def test_watch_files_reports_step_before_named_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "rename", Path.rename)  # so that it is put back
+    monkeypatch.setattr(whole_files, "put", put)  # so that it is put back
     seen: list[tuple[str, bool]] = []
     watch_files(lambda step: seen.append((step, (tmp_path / "tasks").exists())))
     write_whole(tmp_path / "tasks", "0 /attempt-1")

@@ -15,10 +15,12 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ffdl_batch.attempt.writer import put
 from ffdl_batch.daemon import loops
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
+from ffdl_batch.services import whole_files
 from ffdl_batch.services.debts import DebtPayer, LastWord, Payment, start_payment
 from ffdl_batch.services.deploy import Deployer
 from ffdl_batch.services.platform import Platform
@@ -61,15 +63,12 @@ def watch_commits(reached: Reached) -> None:
 
 def watch_files(reached: Reached) -> None:
     """Pass `half of …` where one of FILES is written and has not got its name."""
-    rename = Path.rename
+    def watched(temporary: str, path: str) -> None:
+        if Path(path).name in FILES:
+            reached(f"half of {Path(path).name}")
+        put(temporary, path)
 
-    def watched(path: Path, target: Path | str) -> Path:
-        name = Path(target).name
-        if name in FILES and path.name.startswith("."):
-            reached(f"half of {name}")
-        return rename(path, target)
-
-    setattr(Path, "rename", watched)  # noqa: B010 - a method
+    setattr(whole_files, "put", watched)  # noqa: B010 - an imported name
 
 
 def name_of_transaction(frame: FrameType | None) -> str:

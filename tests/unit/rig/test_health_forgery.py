@@ -155,38 +155,51 @@ def test_node_health_drains_for_hanging_gpu_only_if_nvidia_smi_cannot_be_killed(
     assert [one["drains"] for one in node.lasting()] == [True]
 
 
-def drained(*ages_s: float, reason: str = "ffdl: gpu 0000:3b:00 lost", own: float | None = None) -> str:
+def drained(*ages_s: float, own_s: float | None = None, reason: str = "ffdl: gpu 0000:3b:00 lost") -> str:
     """Return the output of sinfo for other nodes, and for this one. Each is in two partitions."""
-    ages = [(f"n{number}", age) for number, age in enumerate(ages_s)] + ([] if own is None else [(NODE, own)])
-    times = [(name, time.localtime(time.time() - age)) for name, age in ages]
+    now = time.time()
+    ages = [(f"n{number}", age) for number, age in enumerate(ages_s)] + ([] if own_s is None else [(NODE, own_s)])
+    times = [(name, time.localtime(now - age)) for name, age in ages]
     return "".join(f"{name} {time.strftime('%Y-%m-%dT%H:%M:%S', at)} {reason}\n" * 2 for name, at in times)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "states"),
     [
-        # Ages are those at collection: a long test run must not make them older than an hour.
-        (drained(9, 99, 500), drained(9, 99, 500, own=0), ["drain"]),
-        (drained(9, 99, 500, 900), "", []),
-        (drained(9, 99, 500, 7200), drained(9, 99, 500, 7200, own=0), ["drain"]),
-        (drained(9, 9, 9, 9, reason="bad fan"), drained(9, 9, 9, 9, reason="bad fan", own=0), ["drain"]),
-        ("", drained(0, 0, 0, 0, own=0), ["drain", "resume"]),  # all at the same moment
-        ("", drained(-60, -60, -60, 0, own=0), ["drain"]),  # three of them later: those resume
-        ("sinfo: error", "", []),
+        ((9, 99, 3000), (9, 99, 3000), ["drain"]),
+        ((9, 99, 3000, 3400), (9, 99, 3000, 3400), []),
+        ((9, 99, 3000, 7200), (9, 99, 3000, 7200), ["drain"]),
+        ((), (0, 0, 0, 0), ["drain", "resume"]),  # all at the same moment
+        ((), (-60, -60, -60, 0), ["drain"]),  # three of them later: those resume
     ],
 )
 def test_node_health_limits_drained_nodes_of_site_within_an_hour(
-    tmp_path: Path, before: str, after: str, told: list[str]
+    tmp_path: Path, before: tuple[float, ...], after: tuple[float, ...], states: list[str]
 ) -> None:
+    assert states_asked_for(tmp_path, drained(*before), drained(*after, own_s=0)) == states
+
+
+def test_node_health_does_not_count_nodes_that_others_drained(tmp_path: Path) -> None:
+    others = drained(9, 9, 9, 9, reason="bad fan")
+    assert states_asked_for(tmp_path, others, others + drained(own_s=0)) == ["drain"]
+
+
+def test_node_health_drains_nothing_if_sinfo_fails(tmp_path: Path) -> None:
+    assert states_asked_for(tmp_path, "sinfo: error", "sinfo: error") == []
+
+
+def states_asked_for(tmp_path: Path, before: str, after: str) -> list[str]:
+    """Return the states that one look asks for, if sinfo prints `before` and then `after`."""
     node = Node(tmp_path, HEALTH_DRAIN="yes", HEALTH_DRAINS_PER_HOUR="4")
     node.lose_gpus()
     node.program("scontrol", SCONTROL)
     node.program("sinfo", 'cat "$HERE/drained"; mv "$HERE/later" "$HERE/drained"; ! grep -q error "$HERE/drained"')
     node.write("node", f"NodeName={NODE} State=IDLE\n")
     node.write("drained", before)
-    node.write("later", after if "error" not in before else before)
+    node.write("later", after)
     node.logs(OFF_THE_BUS)
     printed = node.look().stdout
     done = (tmp_path / "told").read_text().splitlines() if (tmp_path / "told").exists() else []
-    assert [line.partition("state=")[2].partition(" ")[0] for line in done] == told
-    assert f"{NODE} is {'drained' if told == ['drain'] else 'not drained'}" in printed
+    states = [line.partition("state=")[2].partition(" ")[0] for line in done]
+    assert f"{NODE} is {'drained' if states == ['drain'] else 'not drained'}" in printed
+    return states
