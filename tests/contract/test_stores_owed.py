@@ -19,6 +19,7 @@ from tests import preloaded
 from tests.contract import daemon_rig
 from tests.contract.controller_rig import JOB_ID, Rig, rig
 from tests.contract.daemon_rig import Site, site_in, until
+from tests.faultfs import Fault, fault_fs
 
 MANY = 50
 STANDS = """
@@ -28,7 +29,7 @@ if "node" in sys.orig_argv:
     place = trees._place
     def first(name, is_link, pair):
         place(name, is_link, pair)
-        os.kill(os.getpid(), signal.SIGSTOP if pair.target_path.startswith({store!r}) else 0)
+        os.kill(os.getpid(), signal.SIGSTOP if os.path.join(*pair.target_path).startswith({store!r}) else 0)
     trees._place = first
 """
 """A node controller stands still when it has stored its first file, so that it is killed before it has stored all."""
@@ -138,8 +139,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield made
 
 
-def submitted(site: Site, first: str, retry: str = "") -> tuple[str, AttemptDir]:
-    """A job of the local backend, whose results go to a store of their own; its learner does `first` before all."""
+def submitted(site: Site, first: str = "", retry: str = "", store: Path | None = None) -> tuple[str, AttemptDir]:
+    """Submit a job of the local backend, whose results go to `store`; its learner does `first` before all."""
     manifest = f"""\
 name: owing
 gpus: 0
@@ -151,7 +152,7 @@ data_stores:
   - id: here
     type: directory
     training_results: {{container: out}}
-    connection: {{path: {site.directory}}}
+    connection: {{path: {store or site.directory}}}
 batch: {{retry: {{{retry}}}}}
 """
     archive = daemon_rig.model_zip()
@@ -161,27 +162,6 @@ batch: {{retry: {{{retry}}}}}
     (result,) = site.ask("POST", "/api/v1/jobs", {"submissions": [submission]})[1]["results"]
     assert result["problem"] is None, result
     return result["id"], Root(str(site.state)).job(result["id"]).attempt(1)
-
-
-HOLD = 'cd "{state}"/jobs/*-*; mv model.zip kept.zip; mkfifo model.zip; cd; '
-"""Who stores results stores the model after them, and waits for it until :func:`let_go`."""
-
-
-def let_go(site: Site, job_id: str) -> None:
-    """Who waits for the model has it."""
-    archive = Path(Root(str(site.state)).job(job_id).model_archive)
-
-    def given() -> bool:
-        try:
-            waits = os.open(archive, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # nobody does yet
-            return False
-        with os.fdopen(waits, "wb") as pipe:
-            pipe.write(archive.with_name("kept.zip").read_bytes())
-        return True
-
-    until(given, "somebody who stores the model")
-    archive.with_name("kept.zip").replace(archive)
 
 
 def show(site: Site, job_id: str) -> dict[str, Any]:
@@ -206,17 +186,20 @@ def ended(site: Site, job_id: str) -> dict[str, Any]:
 def test_daemon_completes_pending_upload_after_head_controller_is_killed(site: Site) -> None:
     """The local backend ends whatever a killed head leaves behind. It is known at once that all of it is gone: this
     daemon would wait for a day for what may still be at work."""
-    job_id, attempt = submitted(site, HOLD.format(state=site.state))
-    await_storing(attempt)
-    os.kill(pid_of(attempt, "head"), signal.SIGKILL)
-    until(lambda: show(site, job_id)["attempts"][0]["owed"], "the debt")
-    assert show(site, job_id)["state"] == "STORING"
-    let_go(site, job_id)
-    job = ended(site, job_id)
+    (site.directory / "fs").mkdir()
+    with fault_fs(site.directory / "fs") as fs:
+        job_id, attempt = submitted(site, store=fs.point)
+        fs.befall(Fault(("create",), delay_s=2.0))
+        await_storing(attempt)
+        os.kill(pid_of(attempt, "head"), signal.SIGKILL)
+        until(lambda: show(site, job_id)["attempts"][0]["owed"], "the pending upload")
+        assert show(site, job_id)["state"] == "STORING"
+        fs.clear()
+        job = ended(site, job_id)
+        assert len(list(Path(job["results"]).glob("[0-9]*"))) == MANY
     assert (job["state"], job["error_code"], job["exit_code"], job["attempt"]) == ("COMPLETED", "000", 0, 1), job
     assert not job["attempts"][0]["owed"]
     assert job["attempts"][0]["ended_at"] <= job["ended_at"]
-    assert len(list(Path(job["results"]).glob("[0-9]*"))) == MANY
     assert (site.directory / "n").read_text() == "ran\n"
 
 
