@@ -15,7 +15,8 @@ from typing import Any
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.health import BackendHealth
 from tests import preloaded
-from tests.crash.world import LIMIT_S, World
+from tests.crash.driver import LIMIT_S
+from tests.crash.world import World
 from tests.preloaded import FFDL, FFDL_SUBMIT
 
 DAEMON = (sys.executable, "-m", "ffdl_batch.daemon.main", "--personal")

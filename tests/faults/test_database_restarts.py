@@ -16,7 +16,8 @@ import pytest
 from ffdl_batch.client import ClientError
 from ffdl_batch.domain.job_state import JobState
 from tests import preloaded
-from tests.crash.world import LIMIT_S, Findings
+from tests.crash.driver import LIMIT_S
+from tests.crash.world import Findings
 from tests.faults.two_daemons import OneDaemon, SharedWorld
 from tests.postgres import PostgresServer, running_postgres
 

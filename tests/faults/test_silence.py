@@ -14,7 +14,7 @@ import pytest
 
 from ffdl_batch.controller.machine.processes import all_processes, descendants
 from ffdl_batch.domain.jobdir import AttemptDir, Root
-from tests.crash.world import LIMIT_S
+from tests.crash.driver import LIMIT_S
 from tests.faults.slurm_office import Office
 
 SILENT_S = 14

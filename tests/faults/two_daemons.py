@@ -20,7 +20,8 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job import Job
 from ffdl_batch.store import Store
 from tests import preloaded
-from tests.crash.world import LIMIT_S, World, WorldOptions, serves
+from tests.crash.driver import LIMIT_S
+from tests.crash.world import World, WorldOptions, serves
 
 LEASE_S, SUBMIT_S, LIFE_S = 1.0, 1.0, 1.0
 """The lease, how long a submission may take beside it, and how long the scheduler may take to do what it was asked."""

@@ -63,6 +63,7 @@ def watch_commits(reached: Reached) -> None:
 
 def watch_files(reached: Reached) -> None:
     """Pass `half of …` where one of FILES is written and has not got its name."""
+
     def watched(temporary: str, path: str) -> None:
         if Path(path).name in FILES:
             reached(f"half of {Path(path).name}")
