@@ -31,10 +31,11 @@ class Trouble:
 def explain(error: OSError, place: str) -> Trouble | None:
     """What `error`, met in or below the directory `place` ("" = unknown), says; None where nothing passing explains it.
 
-    A tree without its `doorbell` is not there: whatever is missing below it is missing for that.
+    A tree without its `doorbell` is not there, so all files below it are missing. If the doorbell itself was missing,
+    the tree was not there, even if it has come back since.
     """
-    where = str(error.filename or place)
-    if error.errno == errno.ENOENT and place and not Path(Root(place).doorbell).is_dir():
+    where, doorbell = str(error.filename or place), Root(place).doorbell
+    if error.errno == errno.ENOENT and place and (where == doorbell or not Path(doorbell).is_dir()):
         return Trouble(f"{place} is not there", f"look whether its file system is mounted; {_GOES_ON}")
     if error.errno in _FULL:
         return Trouble(f"no space is left in {place}", f"free space there, or raise the quota; {_GOES_ON}")

@@ -293,6 +293,11 @@ def test_explain_says_that_tree_is_not_there_for_any_file_below_it(tmp_path: Pat
     assert explain(FileNotFoundError(errno.ENOENT, "missing"), "") is None
 
 
+def test_explain_says_that_tree_was_not_there_if_it_has_come_back(root: Root) -> None:
+    trouble = explain(FileNotFoundError(errno.ENOENT, "missing", root.doorbell), root.path)
+    assert trouble is not None and trouble.message == f"{root.path} is not there"
+
+
 def move_tree(source: Path, target: Path) -> None:
     """As if its file system were mounted elsewhere; the database stays, which lies on another."""
     for path in source.iterdir():
