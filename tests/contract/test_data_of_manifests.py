@@ -117,7 +117,7 @@ def test_data_put_and_get_use_directory_store_of_manifest(person: Person) -> Non
         (("ls", "../up", "--manifest", "MANIFEST", "--store", "one"), 2, "is no path below the container"),
         (("ls", "s3://b/a", "--manifest", "MANIFEST", "--store", "one"), 2, "is no path below the container"),
         (("ls", "--manifest", "MANIFEST", "--region", "eu"), 2, "the manifest says where its store is"),
-        (("ls", "--store", "one", "s3://b"), 2, "for a store of a --manifest"),
+        (("ls", "--store", "one", "s3://b"), 2, "need --manifest"),
         (("ls",), 2, "name a store"),
     ],
 )
