@@ -29,7 +29,7 @@ def parse_json(text: str | bytes, *, finite: bool = True) -> Any:
         text = text.decode("utf-8")
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(text)
-    value = (_FINITE if finite else _ANY).decode(text)
+    value = (_STRICT if finite else _LENIENT).decode(text)
     return _storable(value) if _MAY_BE_UNSTORABLE.search(text) else value
 
 
@@ -73,5 +73,5 @@ def _storable(value: Any) -> Any:
     return value
 
 
-_FINITE = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_refuse)
-_ANY = json.JSONDecoder(parse_int=_whole)
+_STRICT = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constant=_refuse)
+_LENIENT = json.JSONDecoder(parse_int=_whole)

@@ -204,17 +204,14 @@ class Deployer:
             log.error("job %s cannot be prepared: %s", job.id, why)
             self._explain(job, token, f"its directory cannot be prepared, and it is tried again: {why}")
             outcome = 4 * _pause()
-        except StoreError:
-            self._platform.store.release(job.id, token)
-            raise
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, StoreError) or not isinstance(error, Exception):
+                self._platform.store.release(job.id, token)
+                raise
             log.exception("job %s cannot be prepared", job.id)
             said = f"{type(error).__name__} in the daemon: {error}"
             self._explain(job, token, f"it cannot be prepared, and it is tried again: {said}")
             outcome = 4 * _pause()
-        except BaseException:
-            self._platform.store.release(job.id, token)
-            raise
         if isinstance(outcome, Change):
             return job, outcome
         if isinstance(outcome, LaunchPlan):
