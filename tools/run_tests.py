@@ -231,7 +231,7 @@ DOCS_TIER = Tier("docs", Lane.HOST, lambda _: run_checks(*DOCS))
 CRASH = pytest_tier("crash", Lane.HOST, "tests/crash")
 OVERLAY = pytest_tier("overlay", Lane.HOST, "tests/overlay")
 CONTRACT = pytest_tier("contract", Lane.DAEMONS, "tests/contract", runs=4)
-FAULTS = pytest_tier("faults", Lane.FAULTS, "tests/faults", runs=2)
+FAULTS = pytest_tier("faults", Lane.FAULTS, "tests/faults", runs=3)
 PREPARE = Tier("prepare", Lane.CLUSTER, prepare_cluster, needs_root=True)
 CLUSTER = pytest_tier(
     "cluster",
@@ -241,7 +241,7 @@ CLUSTER = pytest_tier(
     needs_root=True,
 )
 PYTHON39 = pytest_tier("python39", Lane.HOST, "tests/python39", needs_root=True)
-UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=2)
+UNIT = pytest_tier("unit", Lane.UNIT, "tests/unit", "tests/golden", runs=3)
 TIERS = (LINT_TIER, QUICKSTART_TIER, DOCS_TIER, CRASH, OVERLAY, PYTHON39, CONTRACT, FAULTS, PREPARE, CLUSTER, UNIT)
 SHARDS = {
     "1": [LINT_TIER, QUICKSTART_TIER, DOCS_TIER, UNIT, CONTRACT, proof_tier("api", lane=Lane.DAEMONS)],
