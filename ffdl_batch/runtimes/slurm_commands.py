@@ -202,9 +202,10 @@ begin_files() {  # as srun: files begin empty
 begin_files
 if [ "$mine" -eq 1 ] && [ -z "$label" ] && [ ${#others[@]} -eq 0 ]; then run 0 "$@"; fi
 
-tasks=() labels=() worst=0 told=
+tasks=() labels=() worst=0 told= started= early=()
 tell() {
   told=1
+  [ -n "$started" ] || { early+=("$1"); return; }  # a task that has begun may not be among the tasks yet
   [ ${#tasks[@]} -eq 0 ] || kill -s "$1" "${tasks[@]}" 2>/dev/null
   [ ${#others[@]} -eq 0 ] || signal_others "$1"
 }
@@ -225,6 +226,8 @@ for ((task = 0; task < mine; task++)); do
   fi
 done
 exec 3<&- 4<&-
+started=1
+for number in "${early[@]}"; do tell "$number"; done
 left=("${pids[@]}")
 while [ ${#left[@]} -gt 0 ]; do
   told=

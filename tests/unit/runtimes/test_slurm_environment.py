@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -252,13 +253,14 @@ def test_srun_ends_other_tasks_after_failure_with_kill_on_bad_exit(shell: dict[s
 
 def test_srun_forwards_signals_to_tasks(shell: dict[str, str], tmp_path: Path) -> None:
     wait = 'trap "exit 5" USR1; : > up$SLURM_PROCID; while :; do sleep 0.05; done'
-    with subprocess.Popen(["srun", "bash", "-c", wait], env=shell, cwd=tmp_path) as process:
+    with subprocess.Popen(["srun", "bash", "-c", wait], env=shell, cwd=tmp_path, start_new_session=True) as process:
         try:
             until(lambda: all((tmp_path / f"up{rank}").exists() for rank in (0, 1)), "the tasks did not start")
             process.send_signal(signal.SIGUSR1)
             assert process.wait(120) == 5
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_srun_delegates_mpi_programs_to_mpirun(shell: dict[str, str], tmp_path: Path) -> None:
