@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import resource
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -307,3 +308,19 @@ def test_write_text_names_file_in_error_and_keeps_old_content(tmp_path: Path) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (failed.value.errno, failed.value.filename) == (errno.EFBIG, str(path))
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("task.json", "before")]
+
+
+HANGING_UPLOAD = """
+import threading, types
+from ffdl_batch.controller.stores import uploading
+uploading.send_while_running = lambda *_: threading.Event().wait()
+uploading.END_S = 0.01
+limits = types.SimpleNamespace(upload_s=0)
+running = uploading.Uploading(types.SimpleNamespace(uploads=("results",), limits=limits), 0)
+running.begin()
+running.finish()
+"""
+
+
+def test_controller_ends_while_upload_to_hanging_store_goes_on() -> None:
+    subprocess.run([sys.executable, "-c", HANGING_UPLOAD], check=True, timeout=300)
