@@ -47,6 +47,9 @@ _HOST = HostVariables(
 )
 _ELEMENTS_HOST = replace(_HOST, native_id=NATIVE_ID)
 """A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script says which."""
+_OUT_OF_MEMORY = (": Out Of Memory",)
+"""srun's words for the exit of a task in a step in which the kernel killed a process (src/srun/launch.c,
+`_task_finish`, up to 22.05 src/plugins/launch/slurm; the same in 20.11 and 25.05)."""
 
 
 def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
@@ -115,6 +118,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         restart=meeting.restart,
         restarts_max=meeting.restarts_max,
         step=_step(settings, node, controller),
+        out_of_memory=_OUT_OF_MEMORY,
         model_archive=request.job_dir.model_archive,
         copies=start.data.copies,
         fetches=start.data.fetches,

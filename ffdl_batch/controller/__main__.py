@@ -135,9 +135,15 @@ def _isolate(argv: List[str]) -> int:
 
 
 def _become(argv: List[str]) -> int:
-    """Become the command after ``--``, with no signal held back; returns only when that failed."""
+    """Become the command after ``--``, with no signal held back; returns only if that failed. With ``--victim``, the
+    kernel kills it first if memory is used up."""
+    from ffdl_batch.controller.learner.memory import prefer_as_victim
+    from ffdl_batch.controller.machine.location import VICTIM
     from ffdl_batch.controller.machine.signals import release_signals
 
+    if argv[:1] == [VICTIM]:
+        prefer_as_victim()
+        argv = argv[1:]
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
         sys.stderr.write("ffdl-controller become: no command given\n")

@@ -152,8 +152,11 @@ def _of_itself(known: Known, at: float) -> Ending:
     """The end as it would be had the owner wished nothing."""
     seen, final = known.observation, known.final
     ended = seen.end if seen is not None else None
-    unexplained = final is None or not final.interruption
-    if seen is not None and ended in (EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY) and unexplained:
+    if (
+        seen is not None
+        and ended in (EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY)
+        and (final is None or not (final.interruption or final.error_code == _SCHEDULER_ENDS[ended][0]))
+    ):
         return _by_scheduler(known, seen, ended, at, final)
     if final is None:
         return _without_record(known, at)

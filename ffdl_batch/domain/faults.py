@@ -40,6 +40,7 @@ def _user(code: str, title: str, cure: str) -> FaultKind:
 
 
 _NOT_GIVEN = "FfDL's, which no job gets here: {}"
+OUT_OF_MEMORY = "C202"
 TIME_LIMIT = "C203"
 UNSTORED = ("S303", "S305")
 """What a job ended with of which not all could be stored; it is stored later."""
@@ -106,7 +107,11 @@ FAULTS: dict[str, FaultKind] = {
             "again without it",
         ),
         _user("C201", "the learner ended with an error", "read its log with ffdl logs, and correct the training"),
-        _user("C202", "the learner ran out of memory", "ask for more memory, or make the batch smaller"),
+        _user(
+            OUT_OF_MEMORY,
+            "the learner ran out of memory",
+            "ask for more memory, make the batch smaller, or write less into /dev/shm, which counts as memory",
+        ),
         _user(TIME_LIMIT, "the time limit was reached", "ask for more time (ffdl resume --time), or write checkpoints"),
     )
 }

@@ -256,6 +256,8 @@ class LaunchFile:
     restart: str = ""
     restarts_max: int = 0
     step: Tuple[str, ...] = ()
+    out_of_memory: Tuple[str, ...] = ()
+    """Texts that the program of `step` prints to standard error if the kernel killed a process of it for memory."""
     model_archive: str = ""
     copies: Tuple[Copy, ...] = ()
     fetches: Tuple[Transfer, ...] = ()

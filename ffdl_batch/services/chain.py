@@ -13,13 +13,15 @@ from pathlib import Path
 
 from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, Spent, decide, words
 from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn
-from ffdl_batch.domain.gang import count_gpus
+from ffdl_batch.domain.faults import OUT_OF_MEMORY
+from ffdl_batch.domain.gang import count_gpus, parts_of
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
 from ffdl_batch.domain.jobdir import AttemptDir, Root
 from ffdl_batch.domain.known import Known, latest_run
 from ffdl_batch.domain.network_level import network_text
 from ffdl_batch.domain.observation import Observation, Phase
+from ffdl_batch.domain.quantity import format_size
 from ffdl_batch.domain.verdict import Move, Verdict, is_cancelled_late
 from ffdl_batch.services.evidence import (
     gone_first,
@@ -111,10 +113,18 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     if verdict.move is Move.OWED:
         return _owing(job, verdict, known, past, columns)
     if verdict.move is Move.ENDED:
+        if verdict.error_code == OUT_OF_MEMORY:
+            verdict = replace(verdict, message=f"{verdict.message}; {_memory_request(job)}")
         return _ended(job, verdict, known, past, columns)
     if not verdict.steps and not columns:
         return None
     return Change(verdict.steps, verdict.cause, verdict.message, verdict.error_code, columns)
+
+
+def _memory_request(job: Job) -> str:
+    """What the job asked for, beside the limit that controllers may have found on a node."""
+    amounts = dict.fromkeys(format_size(part.memory_bytes) for part in parts_of(job.effective_spec))
+    return f"the job asks for {' or '.join(amounts)} per learner"
 
 
 def _doubt_devices(job: Job, known: Known) -> str:

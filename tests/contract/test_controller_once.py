@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from ffdl_batch.controller.head.waiting import SILENCE_MARGIN_S
 from ffdl_batch.domain.events import Event, EventKind, Outcome, encode_event
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, plain_run  # noqa: F401
@@ -76,6 +78,18 @@ def test_next_head_controller_does_not_rerun_ended_learner(run: Rig) -> None:
     assert not Path(run.attempt.final).exists()
     assert run.run() == 0
     assert (count(run), run.final().outcome, run.final().stored) == (1, Outcome.COMPLETED, True)
+
+
+@pytest.mark.parametrize(("printed", "code"), [("Out Of Memory", "C202"), ("Killed", "S106")])
+def test_attempt_fails_with_c202_if_step_of_died_controller_ran_out_of_memory(
+    run: Rig, printed: str, code: str
+) -> None:
+    step = ("sh", "-c", f"echo 'srun: error: n1: task 0: {printed}' >&2; exit 1")
+    run.write("true", step=step, out_of_memory=(": Out Of Memory",))
+    assert run.run() == 74
+    assert run.final().error_code == code
+    assert ("the job needed more memory than it has" in run.final().message) == (code == "C202")
+    assert "the controller of node 0 (never started) died without a word" in run.final().message
 
 
 def test_node_controller_kill_ends_learner_and_fails_with_s106(run: Rig) -> None:

@@ -168,13 +168,35 @@ def small_memory() -> Iterator[Path]:
         group.rmdir()
 
 
-def test_head_controller_reports_c202_when_kernel_kills_learner_for_memory(tmp_path: Path, small_memory: Path) -> None:
+@pytest.fixture
+def memory_file() -> Iterator[Path]:
+    """A name in /dev/shm: what is written there belongs to no process."""
+    path = Path(f"/dev/shm/ffdl-test-{os.getpid()}")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+FILLS_ITSELF = "python3 -c 'x = bytearray(300 << 20)'"
+FILLS_FILE = "dd if=/dev/zero of={} bs=1M count=300"
+
+
+CONTROLLER_FILLS_ITSELF = "if 'node' in sys.orig_argv: bytearray(300 << 20)"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [(FILLS_ITSELF, ""), (FILLS_FILE, ""), (f"{FILLS_FILE} & wait %1", ""), ("true", CONTROLLER_FILLS_ITSELF)],
+)
+def test_head_controller_reports_c202_when_job_exceeds_memory(
+    tmp_path: Path, small_memory: Path, memory_file: Path, command: str, code: str
+) -> None:
     with rig(tmp_path) as run:
+        run.have_controllers_do(code)
         limited = tmp_path / "limited"
         limited.write_text(f'#!/bin/sh\necho $$ > {small_memory}/cgroup.procs\nexec {sys.executable} "$@"\n')
         limited.chmod(0o755)
         run.python = str(limited)
-        run.write("python3 -c 'x = bytearray(300 << 20)'")
+        run.write(command.format(memory_file))
         assert run.run() != 0
         assert run.final().error_code == "C202"
-        assert "needed more memory" in run.final().message
+        assert "more memory than" in run.final().message and "96 MiB on this node" in run.final().message

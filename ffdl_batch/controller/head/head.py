@@ -105,6 +105,7 @@ class Head:
         self.chain = Chain(launch, native_id, earlier, claim.run)
         self.terminated = False
         self.node_pid = 0
+        self._out_of_memory = ""
         self._started_at = time.time()
         self._limit = TimeLimit(launch)
 
@@ -191,12 +192,16 @@ class Head:
         limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
         terminated = terminated or self.chain.wish == CANCEL
-        told = conclude(self.launch, events, terminated, limit)
+        told = conclude(self.launch, events, terminated, limit, self._out_of_memory)
         if told.interruption != Interruption.PREEMPTION.value or limit is None:
             return told
         # The warning came early. Somebody may have shortened the limit since the job began.
         now_s = limit_now_s(self.launch, self.native_id)
-        return told if now_s is None else conclude(self.launch, events, terminated, self._started_at + now_s)
+        return (
+            told
+            if now_s is None
+            else conclude(self.launch, events, terminated, self._started_at + now_s, self._out_of_memory)
+        )
 
     # -------------------------------------------------------------------------------------- preparation
 
@@ -288,6 +293,7 @@ class Head:
             elif number in FORWARDED:
                 send(step.process.pid if step else adopted, number)
             self._limit.look()
+        self._out_of_memory = self._out_of_memory or (step.out_of_memory() if step else "")
 
     # --------------------------------------------------------------------------------------- last words
 

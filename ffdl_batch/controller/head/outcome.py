@@ -9,6 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ffdl_batch.controller.checkpointing.answers import LIMITS, Answer, answer, endings_of_run, failing, since_start
 from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME
 from ffdl_batch.controller.gang.siblings import learner_status
+from ffdl_batch.controller.learner.memory import KILLED_FOR_MEMORY
 from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Phase, node_source
 from ffdl_batch.domain.launch import LaunchFile
@@ -40,10 +41,15 @@ class Conclusion:
 
 
 def conclude(
-    launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float] = None
+    launch: LaunchFile,
+    events: Sequence[Event],
+    terminated: bool,
+    deadline: Optional[float] = None,
+    out_of_memory: str = "",
 ) -> Conclusion:
     """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job. `deadline`
-    is the epoch second of the time limit, where it is known.
+    is the epoch second of the time limit, where it is known. `out_of_memory`: the kernel killed a process of the step
+    because the job needed more memory than it has, in words ("" = it did not).
 
     In this order: everything stored with success; a learner that failed of itself, unless another node was lost under
     it; a request for a checkpoint that was obeyed or led to the end; a fault with a code; an end from outside; and,
@@ -52,6 +58,8 @@ def conclude(
     events = [event for event in events if _is_of_job(launch, event)]
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered)
+    if out_of_memory and found.error_code == DIED:  # files in /dev/shm belong to no process: it was a controller's turn
+        found = replace(found, error_code="C202", message=f"{out_of_memory}; {found.message}")
     return replace(found, checkpoint=answered.checkpoint, message=_place(launch, events, found))
 
 
@@ -63,7 +71,7 @@ def _is_of_job(launch: LaunchFile, event: Event) -> bool:
 
 def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> str:
     """The message; a learner that failed by itself is named by its role and node, too."""
-    if found.error_code not in ("C201", "C202"):
+    if not found.learner_id or found.error_code not in ("C201", "C202"):
         return found.message
     source = node_source(launch.seat_of(found.learner_id).node)
     hosts = [e.machine for e in events if e.kind is EventKind.STARTED and e.source == source]
@@ -230,7 +238,7 @@ def _failure(event: Event, stored: bool) -> Conclusion:
     told = str(event.fields.get("detail") or "")
     error = str(event.fields.get("code") or ("C202" if event.fields.get("out_of_memory") else "C201"))
     if error == "C202":
-        told = f"learner {learner} was killed because it needed more memory than the job has"
+        told = told or f"learner {learner} {KILLED_FOR_MEMORY}"
     elif not told:
         told = f"learner {learner} {say_end(code, number)}"
         if event.fields.get("asked"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from typing import Iterable, List, Optional
 from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.waiting import has_ended
+from ffdl_batch.controller.learner.memory import describe_memory, read_counters, was_out_of_memory
 from ffdl_batch.controller.machine.location import controller_path, own_argv
 from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.controller.record.control import RUN
@@ -30,6 +32,8 @@ LINGERS_S = 10.0
 OTHERS_S, LOOK_AT_OTHERS_S = 3600.0, 0.5
 """In a pod: how long the words of other pods are waited for when this one's controller has ended (whoever brings them
 may be away, and what has been trained is not lost by waiting), and how often they are looked for."""
+PRINTED_BYTES = 64 * 1024
+"""How much of what a step has printed is read: the program that starts it prints the ends of its tasks last."""
 
 
 def count_events(launch: LaunchFile) -> List[int]:
@@ -49,6 +53,7 @@ class Step:
         self._others_until: Optional[float] = None
         self._look_at = 0.0
         self._over_at: Optional[float] = None
+        self._memory, self._printed_from = read_counters(), _log_size()
         argv = _argv(launch, launch_path)
         env = {**os.environ, RUN: str(run)}
         self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, env=env, preexec_fn=release_signals)  # noqa: PLW1509
@@ -60,6 +65,17 @@ class Step:
             self.process.kill()
             self.process.wait()
         return self.process.poll() is None or (self._waits_for_others and self._others_run())
+
+    def out_of_memory(self) -> str:
+        """Return, in words, that the kernel killed a process of the step for memory; "" if it did not, as far as is
+        known. For a step that has ended. The program that started it knows of all nodes, and prints it."""
+        if self._launch.step:
+            printed = _printed_since(self._printed_from)
+            killed = any(words in printed for words in self._launch.out_of_memory)
+        else:
+            killed = was_out_of_memory(self._memory, read_counters(), self.process.returncode or 0)
+        memory = describe_memory()
+        return f"the job needed more memory than it has{f': {memory}' if memory else ''}" if killed else ""
 
     def hurry(self, number: int) -> None:
         """The signal says that there is little time left: the others' words are waited for no longer than that."""
@@ -100,6 +116,28 @@ class Step:
             return all(has_ended(read_events(self.attempt, node_source(rank))[self._before[rank] :]) for rank in wanted)
         except OSError:  # nothing is known then; the next look tells
             return False
+
+
+def _log_size() -> int:
+    """Return the size of the file into which this process writes errors; -1 if it is none."""
+    status = os.fstat(2)
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _printed_since(position: int) -> str:
+    """Return the last :data:`PRINTED_BYTES` of the errors that this process and its children wrote after `position`;
+    "" if they did not go to a file that its owner may read."""
+    if position < 0:
+        return ""
+    try:
+        with open("/proc/self/fd/2", "rb") as file:  # under whatever name, and with a position of its own
+            file.seek(max(position, os.fstat(2).st_size - PRINTED_BYTES))
+            return file.read(PRINTED_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        sys.stderr.write(
+            f"ffdl-controller: what {os.readlink('/proc/self/fd/2')} says of the step is unknown: {error}\n"
+        )
+        return ""
 
 
 def _argv(launch: LaunchFile, launch_path: str) -> List[str]:

@@ -9,7 +9,14 @@ from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.attempt.writer import remove
 from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
-from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
+from ffdl_batch.controller.learner.memory import (
+    KILLED_FOR_MEMORY,
+    OomCounters,
+    describe_memory,
+    prefer_as_victim,
+    read_counters,
+    was_out_of_memory,
+)
 from ffdl_batch.controller.learner.output import LogPlace, Output
 from ffdl_batch.controller.learner.seat import Seat
 from ffdl_batch.controller.machine.processes import (
@@ -106,8 +113,8 @@ class Learner:
     def spawn(cls, start: Start, clock: RunningTime, sight: Sight, through: Sequence[str] = ()) -> "Learner":
         """Start it in a session of its own, its output on the way to its log. Raises OSError (argv[0] missing, …).
 
-        `through` is the argv of what releases the signals and becomes the learner; it is needed where threads run, for
-        they may hold locks that this process's code in a child would wait for.
+        `through` is the argv of a program that prepares itself and becomes the learner. It is needed if threads run:
+        they may hold locks for which this process's code would wait in a child.
         """
         for left in (start.began, start.ended):
             remove(left)
@@ -123,7 +130,7 @@ class Learner:
                 stdout=output.write_end,
                 stderr=output.write_end,
                 start_new_session=True,
-                preexec_fn=None if through else release_signals,  # noqa: PLW1509 - no second thread runs yet
+                preexec_fn=None if through else _prepare if start.seat is None else release_signals,  # noqa: PLW1509 - no second thread runs yet
             )
         finally:
             output.release()
@@ -203,14 +210,18 @@ class Learner:
         if self.start.seat is not None:
             before, after = self.start.seat.counters(before, after)
         answered = self.by_term and returncode == 0
+        starved = was_out_of_memory(before, after, returncode)
+        # In a pod, the limit is that of the learner's container, which only Kubernetes knows.
+        memory = describe_memory() if starved and self.start.seat is None else ""
         return Ending(
             self.start.learner_id,
             returncode,
             began=self.sight.has_begun(self.start.learner_id),
-            out_of_memory=was_out_of_memory(before, after, returncode),
+            out_of_memory=starved,
             ended_by="" if answered else self.ended_by,
             asked=self.asked,
             signalled=bool(self.told) or self.by_term,
+            detail=f"learner {self.start.learner_id} {KILLED_FOR_MEMORY}: {memory}" if memory else "",
         )
 
     def _press(self, main_lives: bool) -> None:
@@ -255,6 +266,12 @@ class Learner:
 
     def _inner_pid(self) -> str:
         return self.sight.inner_pid(self.start.learner_id)
+
+
+def _prepare() -> None:
+    """For a learner that is this process's child, between fork and exec."""
+    prefer_as_victim()
+    release_signals()
 
 
 def placeholder_devices(devices: str, learners: int) -> List[str]:

@@ -11,6 +11,8 @@ from ffdl_batch.domain.launch import LaunchFile
 _START = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from ffdl_batch.controller.__main__ import main; sys.exit(main())"
 )
+VICTIM = "--victim"
+"""Option of ``become``."""
 
 
 def machine_of(launch: LaunchFile) -> str:
@@ -38,8 +40,9 @@ def module_argv(module: str) -> List[str]:
     return [sys.executable, "-I", "-S", "-c", start, controller_path()]
 
 
-def starter_argv() -> List[str]:
-    """The argv that becomes the command after it, with the signals released that this process holds."""
+def starter_argv(*options: str) -> List[str]:
+    """Return the argv of a program that releases the signals that this process holds and becomes the command after it.
+    `options` are those of ``become``."""
     path = controller_path()
     code = [path] if os.path.isfile(path) else ["-c", _START, path]
-    return [sys.executable, "-I", "-S", *code, "become", "--"]
+    return [sys.executable, "-I", "-S", *code, "become", *options, "--"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Collection, Dict, List, Optional, Tuple
 
+from ffdl_batch.controller.machine.cgroup_files import group_paths, read_field, read_number
 from ffdl_batch.domain.usage import Use
 
 ROOT, PROC = "/sys/fs/cgroup", "/proc"
@@ -24,19 +25,19 @@ class Cgroup:
         """The counters now; None for what this kernel does not tell."""
         read_bytes, written_bytes = self._storage()
         if self.version == 2:
-            micros = _field(self._path("cpu", "cpu.stat"), "usage_usec")
+            micros = read_field(self._path("cpu", "cpu.stat"), "usage_usec")
             return Use(
                 None if micros is None else micros / 1e6,
-                _number(self._path("memory", "memory.current")),
-                _number(self._path("memory", "memory.peak")),
+                read_number(self._path("memory", "memory.current")),
+                read_number(self._path("memory", "memory.peak")),
                 read_bytes,
                 written_bytes,
             )
-        nanos = _number(self._path("cpu", "cpuacct.usage"))
+        nanos = read_number(self._path("cpu", "cpuacct.usage"))
         return Use(
             None if nanos is None else nanos / 1e9,
-            _number(self._path("memory", "memory.usage_in_bytes")),
-            _number(self._path("memory", "memory.max_usage_in_bytes")),
+            read_number(self._path("memory", "memory.usage_in_bytes")),
+            read_number(self._path("memory", "memory.max_usage_in_bytes")),
             read_bytes,
             written_bytes,
         )
@@ -53,7 +54,7 @@ class Cgroup:
 def find_own(own_pids: Collection[int], proc: str = PROC, root: str = ROOT) -> Optional[Cgroup]:
     """The group of this process, with the levels above it, as far as nothing but `own_pids` runs in them; None where
     none tells of these alone."""
-    v1, v2 = _paths(proc)
+    v1, v2 = group_paths(proc)
     if v2 is not None:
         files = {"cpu": "cpu.stat", "memory": "memory.current", "io": "io.stat"}
         for base in (root, os.path.join(root, "unified")):
@@ -72,23 +73,6 @@ def find_own(own_pids: Collection[int], proc: str = PROC, root: str = ROOT) -> O
         if place:
             found[kind] = place
     return Cgroup(1, found) if found else None
-
-
-def _paths(proc: str) -> Tuple[Dict[str, str], Optional[str]]:
-    """Version 1: controllers -> path; version 2: the path."""
-    v1: Dict[str, str] = {}
-    v2 = None
-    try:
-        with open(os.path.join(proc, "self/cgroup"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                number, names, path = line.rstrip("\n").split(":", 2)
-                if number == "0" and not names:
-                    v2 = path
-                elif names:
-                    v1[names] = path
-    except (OSError, ValueError):  # a kernel without them, or with another form
-        return {}, None
-    return v1, v2
 
 
 def _place(base: str, path: str, name: str, own: Collection[int]) -> str:
@@ -123,26 +107,6 @@ def _pids(directory: str) -> Optional[List[int]]:
             return [int(line) for line in file]
     except (OSError, ValueError):
         return None
-
-
-def _number(path: str) -> Optional[int]:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):  # not there in this kernel, or the group is gone
-        return None
-
-
-def _field(path: str, name: str) -> Optional[int]:
-    try:
-        with open(path, encoding="ascii") as file:
-            for line in file:
-                key, _, value = line.partition(" ")
-                if key == name:
-                    return int(value)
-    except (OSError, ValueError):
-        return None
-    return None
 
 
 def _sums(path: str, marks: Tuple[str, str], between: str) -> Tuple[Optional[int], Optional[int]]:

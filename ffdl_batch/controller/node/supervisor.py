@@ -14,7 +14,7 @@ from ffdl_batch.controller.learner.orphans import end_leftovers
 from ffdl_batch.controller.learner.restarts import Restarts, Spawned
 from ffdl_batch.controller.machine import complaints
 from ffdl_batch.controller.machine.handover import Hand
-from ffdl_batch.controller.machine.location import starter_argv
+from ffdl_batch.controller.machine.location import VICTIM, starter_argv
 from ffdl_batch.controller.machine.processes import adopt_orphans, end_strays, identity
 from ffdl_batch.controller.metrics.meter import Meter
 from ffdl_batch.controller.network.job_network import FAULT as NETWORK_CODE
@@ -82,7 +82,8 @@ class Supervisor:
         """In the hand's thread."""
         end_leftovers(learner_id)
         start = self.seats.start(learner_id, self.restarts.of(learner_id))
-        return Learner.spawn(start, self.clock, self.watch, starter_argv())
+        options = (VICTIM,) if start.seat is None else ()
+        return Learner.spawn(start, self.clock, self.watch, starter_argv(*options))
 
     def _not_started(self, learner_id: int, error: Exception) -> None:
         detail = f"learner {learner_id} cannot be started on {os.uname().nodename}: {error}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,14 @@ import pytest
 from ffdl_batch.controller.head.outcome import conclude, exit_status, may_run_again
 from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
-from ffdl_batch.controller.learner.memory import OomCounters, read_counters, was_out_of_memory
+from ffdl_batch.controller.learner.memory import (
+    VICTIM_SCORE,
+    OomCounters,
+    describe_memory,
+    read_counters,
+    was_out_of_memory,
+)
+from ffdl_batch.controller.machine.location import VICTIM, starter_argv
 from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, decode_events
 from ffdl_batch.domain.launch import LaunchFile, Pod
@@ -188,20 +197,59 @@ def test_out_of_memory_is_detected_from_oom_counters_and_exit_status(
     assert was_out_of_memory(before, after, code) is expected
 
 
+V1, V2 = "4:memory:/job/step\n0::/\n", "0::/job/step\n"
+HALF = "128 MiB on this node, 64 MiB of it in /dev/shm or other files in memory"
+
+
+def memory_tree(base: Path, cgroup: str, files: Mapping[str, str]) -> tuple[str, str]:
+    """Directories like /proc and /sys/fs/cgroup with these files."""
+    vmstat = "nr_free_pages 1\noom_kill 7\n"
+    below = "cg/memory" if cgroup == V1 else "cg"
+    written = {"proc/self/cgroup": cgroup, "proc/vmstat": vmstat} | {f"{below}/{name}": files[name] for name in files}
+    for path, content in written.items():
+        (base / path).parent.mkdir(parents=True, exist_ok=True)
+        (base / path).write_text(content)
+    return str(base / "proc"), str(base / "cg")
+
+
 @pytest.mark.parametrize(
     ("cgroup", "file", "text"),
     [
-        ("0::/job/step\n", "job/step/memory.events", "oom 3\noom_kill 2\n"),
-        ("4:memory:/job/step\n0::/\n", "memory/job/step/memory.oom_control", "oom_kill_disable 0\noom_kill 2\n"),
+        (V2, "job/step/memory.events", "oom 3\noom_kill 2\n"),
+        (V1, "job/step/memory.oom_control", "oom_kill_disable 0\noom_kill 2\n"),
     ],
     ids=["v2", "v1"],
 )
 def test_read_counters_supports_cgroup_v1_and_v2(tmp_path: Path, cgroup: str, file: str, text: str) -> None:
-    vmstat = "nr_free_pages 1\noom_kill 7\n"
-    for path, content in (("proc/self/cgroup", cgroup), ("proc/vmstat", vmstat), (f"cg/{file}", text)):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(content)
-    assert read_counters(str(tmp_path / "proc"), str(tmp_path / "cg")) == OomCounters(2, 7)
+    assert read_counters(*memory_tree(tmp_path, cgroup, {file: text})) == OomCounters(2, 7)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "said"),
+    [
+        (V2, {"job/step/memory.max": "max\n", "job/memory.max": f"{128 << 20}\n"}, "128 MiB on this node"),
+        (V2, {"job/step/memory.max": f"{128 << 20}\n", "job/step/memory.stat": f"shmem {64 << 20}\n"}, HALF),
+        (V2, {"job/step/memory.max": f"{96 << 30}\n"}, "96.0 GiB on this node"),
+        (V2, {"job/step/memory.max": "max\n"}, ""),
+        (
+            V1,
+            {"job/memory.limit_in_bytes": f"{128 << 20}\n", "job/step/memory.stat": f"total_shmem {64 << 20}\n"},
+            HALF,
+        ),
+        (V1, {"job/memory.limit_in_bytes": "9223372036854771712\n"}, ""),
+    ],
+)
+def test_describe_memory_reads_smallest_limit_of_job_and_files_in_memory(
+    tmp_path: Path, cgroup: str, files: Mapping[str, str], said: str
+) -> None:
+    assert describe_memory(*memory_tree(tmp_path, cgroup, files)) == said
+
+
+@pytest.mark.parametrize(("options", "more"), [((), 0), ((VICTIM,), VICTIM_SCORE)])
+def test_program_that_becomes_restarted_learner_is_preferred_victim(options: tuple[str, ...], more: int) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    argv = [*starter_argv(*options), "cat", "/proc/self/oom_score_adj"]
+    assert int(subprocess.run(argv, check=True, capture_output=True).stdout) == min(1000, own + more)
 
 
 @pytest.mark.parametrize(

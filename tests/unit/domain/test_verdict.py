@@ -159,6 +159,14 @@ def test_verdict_prefers_time_or_memory_limit_over_learner_error_code(end: EndCa
     assert (verdict.error_code, verdict.exit_code) == (ENDS[end][0], 3)
 
 
+def test_verdict_keeps_message_of_head_that_saw_memory_exceeded_itself() -> None:
+    final = replace(FAILED, error_code="C202", message="learner 1 needed more than 128 MiB")
+    assert (
+        judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.OUT_OF_MEMORY), RUN, final)).message
+        == final.message
+    )
+
+
 @pytest.mark.parametrize("end", [EndCause.CANCELLED, EndCause.FAILURE, EndCause.TIMEOUT, EndCause.SUCCESS])
 def test_verdict_reports_cancelled_only_if_cancel_precedes_upload(end: EndCause) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN[:2], wish=Wish.CANCEL))

@@ -180,6 +180,15 @@ def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **rec
     return end(site, job, cause)
 
 
+@pytest.mark.parametrize(("cause", "code"), [(EndCause.FAILURE, "C202"), (EndCause.OUT_OF_MEMORY, "S106")])
+def test_watcher_ends_job_that_exceeded_memory_after_one_attempt_with_its_request(
+    site: Site, cause: EndCause, code: str
+) -> None:
+    after = judged(site, cause, Outcome.FAILED, error_code=code, message="out of memory")
+    assert (after.state, after.attempt, after.error_code) == (JobState.FAILED, 1, "C202")
+    assert after.message.endswith("; the job asks for 8GB per learner")
+
+
 def test_watcher_accepts_decision_of_head_not_to_continue(site: Site) -> None:
     message = "the time limit was reached; no checkpoint was confirmed; the chain ends here"
     record: dict[str, Any] = {
