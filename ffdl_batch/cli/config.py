@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,21 @@ def config(as_json: bool) -> None:
         print_json({"settings": {row.key: {"value": row.value, "origin": row.origin} for row in rows}})
     else:
         print_table(("KEY", "VALUE", "ORIGIN"), [(row.key, row.text, row.origin) for row in rows], widest=WIDEST)
+    _say_layers(os.environ)
     _warn_of_daemon()
+
+
+def _say_layers(environ: Mapping[str, str]) -> None:
+    """Print over which files the one of $FFDL_CONFIG is laid."""
+    from ffdl_batch.config.load import lasting_files
+
+    named = environ.get("FFDL_CONFIG")
+    below = [str(path) for path in lasting_files(environ) if named and not path.samefile(named)]
+    if below:
+        complain(
+            f"note: FFDL_CONFIG ({named}) replaces no other file: keys that it does not set have their values from "
+            f"{', '.join(below)}"
+        )
 
 
 def _of_core(settings: Settings) -> Iterator[Row]:

@@ -76,10 +76,8 @@ def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None 
 
 def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Return the files with their tables. Values in later files win."""
-    user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
-    for path in (*SITE_FILES, user / "ffdl" / "config.toml"):
-        if path.is_file():
-            yield path, _read(path)
+    for path in lasting_files(env):
+        yield path, _read(path)
     named = Path(env["FFDL_CONFIG"]) if env.get("FFDL_CONFIG") else None
     if named is not None and not named.is_file():
         raise ConfigError(f"FFDL_CONFIG names {named}, which is no file")
@@ -88,6 +86,12 @@ def _read_files(cwd: Path | None, env: Mapping[str, str]) -> Iterator[tuple[Path
         yield found, _read_found(found)
     if named is not None:
         yield named, _read(named)
+
+
+def lasting_files(env: Mapping[str, str]) -> list[Path]:
+    """Return the existing files of the site and the user, over which ``./ffdl.toml`` and $FFDL_CONFIG are laid."""
+    user = Path(env.get("XDG_CONFIG_HOME") or home_directory(env) / ".config")
+    return [path for path in (*SITE_FILES, user / "ffdl" / "config.toml") if path.is_file()]
 
 
 def directory_file(cwd: Path | None = None) -> Path | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 
 from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
@@ -145,14 +147,23 @@ def _masked(user: str | None, query: str | None) -> str:
 
 
 def shown(value: object) -> str:
-    """A setting's value as text on one line, truth values as TOML writes them."""
+    """Return a setting's value as text on one line, in the words of TOML. Of tables in a table or a list, return the
+    names."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, list | tuple):
+        names = [shown(getattr(one, "name", one) if _is_table(one) else one) for one in value]
+        return json.dumps(names, ensure_ascii=False) if names else "none"
     if isinstance(value, Mapping):
-        return ", ".join(sorted(value)) or "none"
-    if isinstance(value, tuple):
-        return ":".join(str(getattr(v, "name", v)) for v in value)
-    if isinstance(value, NodeRules):
+        pairs = (name if _is_table(one) else f"{name} = {shown(one)}" for name, one in sorted(value.items()))
+        return ", ".join(pairs) or "none"
+    if is_dataclass(value) and not isinstance(value, type) and type(value).__str__ is object.__str__:
         parts = {part.name: getattr(value, part.name) for part in fields(value)}
-        return ", ".join(f"{name} = {shown(one)}" for name, one in parts.items())
+        return ", ".join(f"{name} = {shown(one)}" for name, one in parts.items() if one not in ("", ()))
     return str(value)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping) or is_dataclass(value)

@@ -36,7 +36,7 @@ def started_again(events: Sequence[Event]) -> list[StartedAgain]:
         learner_id = event.fields.get("learner_id")
         if event.kind is EventKind.STARTED:
             failed = {key: value for key, value in failed.items() if key[0] != event.source}
-            hosts[event.source] = _host(event)
+            hosts[event.source] = event.node
         elif not isinstance(learner_id, int):
             continue
         elif event.kind is EventKind.LEARNER_ENDED and event.fields.get("restarted"):
@@ -62,13 +62,8 @@ def _memory(end: Event) -> str:
 
 
 def hosts_of(events: Sequence[Event]) -> dict[str, str]:
-    """The node, by its short name, on which each controller ran last."""
-    started = (event for event in events if event.kind is EventKind.STARTED)
-    return {event.source: _host(event) for event in started}
-
-
-def _host(event: Event) -> str:
-    return event.machine.partition(".")[0]
+    """Return the node on which each controller ran last, by the name that the scheduler knows."""
+    return {event.source: event.node for event in events if event.kind is EventKind.STARTED}
 
 
 def learner_list(launch: LaunchFile, events: Sequence[Event], *, is_over: bool) -> tuple[LearnerView, ...]:

@@ -7,12 +7,12 @@ import signal
 from ffdl_batch.domain.launch import LaunchFile
 
 
-def name_learner(launch: LaunchFile, learner_id: int, host: str) -> str:
-    """``learner 4 (ps 0, on n2)``: without a role where the job has none, and without `host` where it has one node, or
-    that is not known ("")."""
+def name_learner(launch: LaunchFile, learner_id: int, node: str) -> str:
+    """Return ``learner 4 (ps 0, on n2)``, without a role if the job has none, and without `node` if the job has one
+    node, or the node is not known ("")."""
     seat = launch.seat_of(learner_id)
     role = f"{seat.role} {seat.index}" if seat.role else ""
-    place = f"on {host.partition('.')[0]}" if host and launch.nodes > 1 else ""
+    place = f"on {node}" if node and launch.nodes > 1 else ""
     beside = ", ".join(word for word in (role, place) if word)
     return f"learner {learner_id} ({beside})" if beside else f"learner {learner_id}"
 

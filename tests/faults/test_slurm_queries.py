@@ -140,7 +140,7 @@ def test_watcher_fails_purged_jobs_without_proof_when_accounting_is_absent(clust
     assert cluster.look() == Counter(squeue=2, sacct=3)
     assert cluster.states() == {"QUEUED": JOBS - PURGED, "FAILED": PURGED}
     (job,) = cluster.platform.store.get_many([cluster.jobs[0].id])
-    assert (job.error_code, "forgotten the job and it left no proof" in job.message) == ("S106", True)
+    assert (job.error_code, "no record of the job any more" in job.message) == ("S106", True)
     assert cluster.look() == Counter(squeue=1)
 
 

@@ -275,7 +275,12 @@ def test_config_prints_origin_of_values_and_rejects_unknown_keys(tmp_path: Path)
     assert values["backend.local.require_gpus"] == {"value": False, "origin": "default"}
     assert values["database"]["value"].startswith("sqlite:///")
     shown = run(FFDL, "config", cwd=tmp_path, env={"PATH": "/nonexistent"}).stdout
-    assert "/usr/local/share/ffdl/images:/opt/ffdl/images" in shown and "local (no sbatch on the PATH)" in shown
+    assert '"/usr/local/share/ffdl/images", "/opt/ffdl/images"]' in shown and "local (no sbatch on the PATH)" in shown
+    (tmp_path / "ffdl").mkdir()
+    (tmp_path / "ffdl/config.toml").write_text("lease_s = 20\n")
+    files = {"XDG_CONFIG_HOME": str(tmp_path), "FFDL_CONFIG": str(tmp_path / "ffdl.toml")}
+    laid = run(FFDL, "config", cwd=tmp_path, env=files).stderr
+    assert "replaces no other file" in laid and f"from {tmp_path / 'ffdl/config.toml'}" in laid
     (tmp_path / "ffdl.toml").write_text("[backend.slurm]\nbatch_limit = 7\n")
     unknown = run(FFDL, "config", cwd=tmp_path, env={"FFDL_CONFIG": str(tmp_path / "ffdl.toml")})
     said = f"{tmp_path / 'ffdl.toml'}: [backend.slurm]: unknown key 'batch_limit'"

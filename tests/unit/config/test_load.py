@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -56,6 +57,28 @@ def test_settings_explain_masks_database_password(tmp_path: Path, url: str, prin
     assert settings.database == url
     values = {key: value for key, value, _ in settings.explain()}
     assert (values["database_url"], values["database"]) == (printed, printed)
+
+
+def test_settings_explain_writes_values_as_toml_without_python_objects(tmp_path: Path) -> None:
+    text = """
+    [notices]
+    mail = ["ops@example.org"]
+    smtp = "mail:25"
+    origins = ["node"]
+    [backend.kubernetes]
+    tolerations = ["a=b:NoSchedule", "c"]
+    gpu_types = {a100 = "NVIDIA-A100", l4 = "NVIDIA-L4"}
+    queue_limits = {}
+    [backend.kubernetes.profiles.big]
+    tolerations = ["x"]
+    """
+    values = {key: value for key, value, _ in load(tmp_path, text).explain()}
+    assert values["notices"] == 'mail = ["ops@example.org"], origins = ["node"], smtp = mail:25'
+    assert values["data_mount"] == "auto"
+    assert values["backend.kubernetes.tolerations"] == '["a=b:NoSchedule", "c"]'
+    assert values["backend.kubernetes.gpu_types"] == "a100 = NVIDIA-A100, l4 = NVIDIA-L4"
+    assert (values["backend.kubernetes.profiles"], values["backend.kubernetes.queue_limits"]) == ("big", "none")
+    assert not [value for value in values.values() if re.search(r"\w\(|<\w|\bNone\b", value)]
 
 
 @pytest.mark.parametrize("name", ["FFDL_STATE_DIR", "FFDL_LEASE_S", "FFDL_CHECK_IMAGES", "FFDL_IMAGES_DIRS"])

@@ -21,7 +21,7 @@ def test_fault_policy_has_values_of_its_table(tmp_path: Path) -> None:
     notify = ("ops@example.org", "https://chat.example.org/x")
     fabric = FaultPolicy("fabric", "ncclSystemError", "node.gpu", exclude_node=True, notify=notify)
     assert settings.fault_policies == (fabric, FaultPolicy("one", "x+", stop_retrying=True))
-    assert ("fault_policies", "fabric:one", str(tmp_path / "ffdl.toml")) in settings.explain()
+    assert ("fault_policies", '["fabric", "one"]', str(tmp_path / "ffdl.toml")) in settings.explain()
 
 
 def test_fault_policies_of_several_files_are_joined_without_duplicates(tmp_path: Path) -> None:

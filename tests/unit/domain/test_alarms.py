@@ -67,6 +67,15 @@ def test_learner_list_shows_role_node_state_and_end_of_each_learner() -> None:
     assert [(each.state, each.node) for each in learner_list(LAUNCH, [], is_over=False)] == [("waiting", "")] * 3
 
 
+def test_learners_have_whole_name_of_kubernetes_node() -> None:
+    node = "ip-10-0-0-1.eu-central-1.compute.internal"
+    begun = [(rank, K.STARTED, {"host": "training-7-1-0-abcde", "machine": node}) for rank in (0, 1)]
+    events = told(*begun, *FAILED[2:], began(1, 2))
+    assert {one.node for one in learner_list(LAUNCH, events, is_over=False)} == {node}
+    (again,) = started_again(events)
+    assert f"(worker 1, on {node})" in say_restart(again, LAUNCH)
+
+
 def test_learner_list_shows_only_latest_run() -> None:
     claims = [Event(1, at, "head", K.CLAIMED, {"restart": n}) for n, at in enumerate((50.0, 200.0))]
     found = learner_list(LAUNCH, [claims[0], *told(*FAILED), claims[1]], is_over=False)
@@ -74,7 +83,7 @@ def test_learner_list_shows_only_latest_run() -> None:
 
 
 def test_name_learner_includes_only_details_that_job_has() -> None:
-    assert name_learner(LAUNCH, 3, "n2.site") == "learner 3 (ps 0, on n2)"
+    assert name_learner(LAUNCH, 3, "n2.site") == "learner 3 (ps 0, on n2.site)"
     assert name_learner(LAUNCH, 3, "") == "learner 3 (ps 0)"
     assert name_learner(replace(LAUNCH, nodes=1), 3, "n2") == "learner 3 (ps 0)"
     assert name_learner(replace(LAUNCH, seats=(), learners_per_node=2), 3, "n2") == "learner 3 (on n2)"
