@@ -11,6 +11,7 @@ import pytest
 from tests.proof.kubernetes.__main__ import main, try_point
 from tests.proof.kubernetes.claims import by_a_claim
 from tests.proof.kubernetes.desk import Desk
+from tests.proof.kubernetes.points import need_store
 from tests.proof.kubernetes.values import Failed, Impossible, Options, Result, Word, holds, summary
 
 PASSED, FAILED, IMPOSSIBLE = (Result("x", word, "seen", 1.25) for word in Word)
@@ -91,3 +92,26 @@ def test_kubernetes_proof_volume_claim_point_is_impossible_without_storage_class
     desk = SimpleNamespace(options=Options("controller", "learner"))
     found = try_point("x", lambda: by_a_claim(cast("Desk", desk)))
     assert (found.word, found.text) == (Word.IMPOSSIBLE, "no StorageClass was named: --claim-class NAME")
+
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "<string>", line 1, in <module>
+    import socket; socket.create_connection(("192.0.2.1", 9000), 10); print("reached")
+TimeoutError: timed out
+"""
+"""Of Python 3.13, which quotes programs that are given by -c."""
+
+
+@pytest.mark.parametrize(("log", "reached"), [("reached\n", True), ("a warning\nreached\n", True), (TRACEBACK, False)])
+def test_kubernetes_proof_takes_store_as_reached_only_by_output_of_the_pod(log: str, reached: bool) -> None:
+    desk = cast(Desk, SimpleNamespace(
+        server=SimpleNamespace(endpoint="http://192.0.2.1:9000"), store_answers=False, manifest=str, submit=str,
+        await_state=lambda *_: None, log=lambda _: log,
+    ))  # fmt: skip
+    if reached:
+        need_store(desk)
+    else:
+        with pytest.raises(Impossible, match="a pod does not reach the store"):
+            need_store(desk)
+    assert desk.store_answers is reached
