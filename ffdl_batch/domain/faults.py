@@ -72,7 +72,7 @@ FAULTS: dict[str, FaultKind] = {
         _platform("S106", "a controller died", "submit again; the platform is at fault"),
         _platform("S108", "a node's devices are not those of the allocation", "submit again; the node is at fault"),
         _platform("S110", "node failure", "submit again; the node is at fault"),
-        _platform("S111", "preempted", "submit again, or use a partition or QOS that is not preempted"),
+        _platform("S111", "preempted", "submit again, or use a partition, QOS or priority class that is not preempted"),
         _platform("S112", "the scheduler ended the job", "the message has its reason; ask the administrators"),
         _platform("S200", "the scheduler cannot be reached", "wait; the platform tries again"),
         _platform("S210", "the submission could not be queued", "submit again"),

@@ -53,7 +53,11 @@ _TABLE = (
     IncidentKind("data.disk_full", "a disk or a store is full", _STORE_SPACE),
     IncidentKind("data.network", "a store did not answer", "try again later; where it lasts, ask who runs the store"),
     IncidentKind("data.corrupt", "what came is not what the store says it has", "store the data again"),
-    IncidentKind("scheduler.preempted", "preempted", "use a partition or QOS that is not preempted, or checkpoint"),
+    IncidentKind(
+        "scheduler.preempted",
+        "preempted",
+        "use a partition, QOS or priority class that is not preempted, or checkpoint",
+    ),
     IncidentKind(
         "scheduler.time_limit", "the time limit was reached", "ask for more time, or write checkpoints: ffdl resume"
     ),
@@ -65,7 +69,7 @@ _TABLE = (
     IncidentKind(
         "scheduler.cancelled_by_others",
         "cancelled in the scheduler, not by the platform",
-        "sacct -X --format=jobid,state%30 says by whom",
+        "Slurm: sacct -X --format=jobid,state%30 prints by whom; Kubernetes: the audit log of the API server",
     ),
     IncidentKind(
         "scheduler.ended", "the scheduler ended the job", "its message has the reason; ask the administrators"
