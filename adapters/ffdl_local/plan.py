@@ -27,7 +27,7 @@ from ffdl_batch.runtimes.layout import (
     release,
 )
 from ffdl_batch.runtimes.metering import plan_metrics
-from ffdl_local.records import BATCH_LOG, JOB_FILE
+from ffdl_local.records import JOB_FILE
 from ffdl_local.settings import LocalSettings
 
 BACKEND = "local"
@@ -246,7 +246,7 @@ def _output(request: LaunchRequest) -> str:
     """Where the head's and the learners' output goes; sbatch's patterns that mean something here are filled in."""
     asked = request.spec.batch.output
     if not asked:
-        return f"{request.attempt_dir.path}/{BATCH_LOG}"
+        return request.attempt_dir.batch_log
     element = request.spec.element
     index = str(element.index) if element is not None else ""
     patterns = {"%%": "%", "%j": request.token, "%A": request.token, "%x": request.token, "%a": index}

@@ -21,7 +21,6 @@ from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, open_regular, read_o
 from ffdl_batch.attempt.writer import restore_directory, write_text
 
 LOCK, STARTED, STATE, EXIT = "lock", "started.json", "state.json", "exit.json"
-BATCH_LOG = "batch.log"
 JOB_FILE = "local.json"
 
 

@@ -62,8 +62,6 @@ _HIGHEST_PRIORITY = 0xFFFFFFFD
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@(\d{1,5}))?", re.ASCII)
 _LONGEST_LEAD_S = 65535
-BATCH_LOG = "batch.log"
-"""Standard output and error of the batch script, in the attempt's directory, unless the user named a file."""
 
 
 def batch_options(
@@ -135,8 +133,7 @@ def _output(request: LaunchRequest, as_array: bool) -> str:
     if element is not None and not as_array:
         asked = fill_index(asked, element.index)
     if not asked:
-        path = os.path.join(request.attempt_dir.path, BATCH_LOG)  # noqa: PTH118 - pure
-        return escape_pattern(path, "the job's directory")
+        return escape_pattern(request.attempt_dir.batch_log, "the job's directory")
     if os.path.isabs(asked):  # noqa: PTH117 - pure
         return asked
     # Relative to where the manifest lies, as sbatch takes it relative to where it was called.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ffdl_batch.domain.array import UNNUMBERED, chunk_name
-from ffdl_batch.domain.jobdir import ArrayDir
+from ffdl_batch.domain.jobdir import BATCH_LOG, ArrayDir
 from ffdl_batch.domain.launch import HostVariables, LaunchFile, NodeCache, Succession, encode, needed_format
 from ffdl_batch.domain.limits import Limits
 from ffdl_batch.domain.network_level import OVERLAYS, NetworkLevel
@@ -31,7 +31,7 @@ from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor
 from ffdl_slurm.devices import gpu_libraries, plan_devices, unknown_files
 from ffdl_slurm.fitting import NodeRequest, fit_request, nodes_of
 from ffdl_slurm.job_network import mark_of, offer
-from ffdl_slurm.options import BATCH_LOG, batch_options, continues_in_place, effective_lead_s
+from ffdl_slurm.options import batch_options, continues_in_place, effective_lead_s
 from ffdl_slurm.run import FOR_JOBS
 from ffdl_slurm.script import NATIVE_ID, render_array_script, render_script
 from ffdl_slurm.settings import SlurmSettings

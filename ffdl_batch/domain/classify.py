@@ -26,6 +26,7 @@ from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Or
 from ffdl_batch.domain.incident_kinds import KINDS, UNKNOWN, kind_of
 from ffdl_batch.domain.log_signs import AFTERWORDS, Raised, Sign, read_signs
 from ffdl_batch.domain.naming import say_end
+from ffdl_batch.domain.network_level import is_unreachable
 from ffdl_batch.domain.node_findings import HEALTH_S, HealthLine, explains, nodes_kind
 from ffdl_batch.domain.observation import EndCause, Observation
 
@@ -67,7 +68,7 @@ _DATA_WORDS = (
     ("data.disk_full", ("no space left", "disk quota", "is full", "not enough room", "enough space")),
     ("data.credentials", ("credential", "access denied", "accessdenied", "forbidden", "refuses the", "secret")),
     ("data.corrupt", ("checksum", "digest", "is not what", "corrupt")),
-    ("data.network", ("does not answer", "timed out", "connection", "unreachable", "name or service not known")),
+    ("data.network", ("does not answer", "timed out", "connection", "unreachable")),
 )
 """What a message of a store's failure says of its class, where nobody told the class."""
 _LEARNERS_OWN = frozenset({"C201", "C202"})
@@ -296,7 +297,7 @@ def _by_code(ended: Ended) -> _Found | None:
     if ended.code in _LEARNERS_OWN or ended.code not in _BY_CODE:
         return None
     end = ended.seen.end if ended.seen is not None else None
-    if ended.code == "S105" and end is EndCause.NO_IMAGE:
+    if ended.code == "S105" and end is EndCause.NO_IMAGE and not is_unreachable(ended.message):
         return _Found("container.image_missing")
     if ended.code == "S101" and ended.refused:
         return _Found("user.request")
@@ -310,6 +311,8 @@ def _by_code(ended: Ended) -> _Found | None:
 
 def _by_words(message: str, otherwise: str) -> str:
     said = message.lower()
+    if is_unreachable(message):
+        return "data.network"
     return next((kind for kind, words in _DATA_WORDS if any(word in said for word in words)), otherwise)
 
 

@@ -231,7 +231,7 @@ def _without_record(known: Known, at: float) -> Ending:
         sentence = "the scheduler has lost the job, which it was to start"
         return Ending(JobState.FAILED, at, LOST, sentence, interruption=Interruption.NODE_FAILURE)
     if seen is None:
-        sentence = "scheduler and accounting have forgotten the job and it left no proof"
+        sentence = "the scheduler has no record of the job any more, and its controllers left no result"
         return Ending(JobState.FAILED, at, "S106", sentence, interruption=lost)
     if seen.end is EndCause.CANCELLED:
         return _cancelled(known, at, "cancelled in the scheduler")
@@ -316,6 +316,8 @@ def _by_scheduler(known: Known, seen: Observation, end: EndCause, at: float, fin
         return _played(known.drill, at)
     if seen.reason and seen.reason.lower() not in ("none", sentence.lower()):
         sentence += f" ({seen.native_state}: {seen.reason})"
+    if end in (EndCause.FAILURE, EndCause.SUCCESS) and known.evidence.printed:
+        sentence += f"; its batch log ends with: {' '.join(line.strip() for line in known.evidence.printed[-3:])}"
     exit_code = final.exit_code if final else seen.exit_code
     exit_signal = final.exit_signal if final else seen.exit_signal
     why = _INTERRUPTIONS.get(end)

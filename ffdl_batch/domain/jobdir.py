@@ -52,6 +52,7 @@ from dataclasses import dataclass
 from ffdl_batch.domain import log_names
 from ffdl_batch.domain.launch import TEMPLATE
 
+BATCH_LOG = "batch.log"
 
 @dataclass(frozen=True)
 class Root:
@@ -193,6 +194,11 @@ class AttemptDir:
     def script(self) -> str:
         """The batch script."""
         return self._join("script.sh")
+
+    @property
+    def batch_log(self) -> str:
+        """Standard output and error of the batch script, unless the manifest has them elsewhere (``batch.output``)."""
+        return self._join(BATCH_LOG)
 
     @property
     def tasks(self) -> str:

@@ -46,6 +46,8 @@ class Evidence:
     given_up: GivenUp | None = None
     damaged: tuple[str, ...] = ()
     """A sentence for each damaged file."""
+    printed: tuple[str, ...] = ()
+    """The last lines of the batch log of an attempt that ended without an event."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     launch = read_launch(attempt)
     final = evidence.final and as_all_say(evidence.final, launch, evidence.events)
     final = final and _with_last_lines(final, attempt, launch, evidence.events)
-    evidence = replace(evidence, final=final, storable=_is_storable(launch))
+    printed = () if known.began else tail(attempt.batch_log)
+    evidence = replace(evidence, final=final, storable=_is_storable(launch), printed=printed)
     paid = paid_at(attempt)
     if known.final is not None:  # the head has said how each of its learners ended
         return replace(evidence, paid=paid)

@@ -125,6 +125,23 @@ def test_attempt_fails_with_s107_when_level_none_learner_is_on_node_network(run:
     assert "it is in the node's network, and level none means one of its own" in run.final().message
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("echo 'curl: (6) Could not resolve host: data.example.org'; exit 6", True),
+        ("echo 'data.example.org is nobody I know'; exit 6", False),
+    ],
+)
+def test_failed_learner_that_reached_no_host_is_told_its_network_level(run: Rig, command: str, hint: bool) -> None:
+    own_network(run, command, "egress")
+    for rank in (0, 1):
+        tell(run, rank, OWN, "level=egress")
+    assert run.run() == 6, run.errors
+    message = run.final().message
+    assert "ended with exit code 6" in message
+    assert ("at network level egress it reaches only" in message and "--network" in message) == hint
+
+
 def test_network_event_confirms_isolation_of_learner(run: Rig) -> None:
     if probe():
         pytest.skip("this kernel lets users make no network namespaces")

@@ -89,7 +89,8 @@ def test_attempt_fails_with_c202_if_step_of_died_controller_ran_out_of_memory(
     assert run.run() == 74
     assert run.final().error_code == code
     assert ("the job needed more memory than it has" in run.final().message) == (code == "C202")
-    assert "the controller of node 0 (never started) died without a word" in run.final().message
+    died = "the controller of node 0 (never started) died without a word; its learners' ends are not known"
+    assert f"{died}; the step printed: srun: error: n1: task 0: {printed}" in run.final().message
 
 
 def test_node_controller_kill_ends_learner_and_fails_with_s106(run: Rig) -> None:

@@ -17,7 +17,7 @@ from ffdl_batch.controller.head.claim import Claim, claim_attempt
 from ffdl_batch.controller.head.continuing import Arrangement, Chain
 from ffdl_batch.controller.head.forgetting import forget_attempt, forget_template
 from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
-from ffdl_batch.controller.head.outcome import Conclusion, conclude, exit_status, may_run_again
+from ffdl_batch.controller.head.outcome import Conclusion, StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
@@ -49,6 +49,7 @@ from ffdl_batch.domain.events import (
 from ffdl_batch.domain.formats import NewerFormat
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.network_level import explain_unreachable
 
 T = TypeVar("T")
 EXIT_CLAIMED_BY_ANOTHER = 73
@@ -105,7 +106,7 @@ class Head:
         self.chain = Chain(launch, native_id, earlier, claim.run)
         self.terminated = False
         self.node_pid = 0
-        self._out_of_memory = ""
+        self._step_end = StepEnd()
         self._started_at = time.time()
         self._limit = TimeLimit(launch)
 
@@ -192,7 +193,7 @@ class Head:
         limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
         terminated = terminated or self.chain.wish == CANCEL
-        told = conclude(self.launch, events, terminated, limit, self._out_of_memory)
+        told = conclude(self.launch, events, terminated, limit, self._step_end)
         if told.interruption != Interruption.PREEMPTION.value or limit is None:
             return told
         # The warning came early. Somebody may have shortened the limit since the job began.
@@ -200,7 +201,7 @@ class Head:
         return (
             told
             if now_s is None
-            else conclude(self.launch, events, terminated, self._started_at + now_s, self._out_of_memory)
+            else conclude(self.launch, events, terminated, self._started_at + now_s, self._step_end)
         )
 
     # -------------------------------------------------------------------------------------- preparation
@@ -293,7 +294,8 @@ class Head:
             elif number in FORWARDED:
                 send(step.process.pid if step else adopted, number)
             self._limit.look()
-        self._out_of_memory = self._out_of_memory or (step.out_of_memory() if step else "")
+        if step:
+            self._step_end = StepEnd(self._step_end.out_of_memory or step.out_of_memory(), step.last_words())
 
     # --------------------------------------------------------------------------------------- last words
 
@@ -314,11 +316,14 @@ class Head:
 
     def _record(self, conclusion: Conclusion, arranged: Arrangement) -> FinalRecord:
         lines: Tuple[str, ...] = ()
+        hint = ""
         if conclusion.learner_id:
             try:
                 lines = tail(self.attempt.training_log(conclusion.learner_id))
             except OSError as error:
                 sys.stderr.write(f"ffdl-controller: {error}\n")
+        if conclusion.error_code == "C201":
+            hint = explain_unreachable(self.launch.network.level, lines)
         return FinalRecord(
             native_id=self.native_id,
             outcome=conclusion.outcome,
@@ -327,7 +332,7 @@ class Head:
             exit_code=conclusion.exit_code,
             exit_signal=conclusion.exit_signal,
             error_code=arranged.error_code or conclusion.error_code,
-            message=arranged.message or conclusion.message,
+            message="; ".join(filter(None, (arranged.message or conclusion.message, hint))),
             log_tail=lines,
             restart=self.restart,
             interruption=arranged.interruption,

@@ -40,16 +40,33 @@ class Conclusion:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
+@dataclass(frozen=True)
+class StepEnd:
+    """What is known of the end of a step beside the events of its controllers. `out_of_memory`: the kernel killed one
+    of its processes because the job needed more memory than it has, in words ("" = it did not). `printed` are the last
+    words of the program that started it."""
+
+    out_of_memory: str = ""
+    printed: str = ""
+
+    def explain(self, found: Conclusion) -> Conclusion:
+        """Return the conclusion about a controller that died with what explains that. Files in /dev/shm belong to no
+        process, so the kernel may have chosen a controller."""
+        message = f"{found.message}; the step printed: {self.printed}" if self.printed else found.message
+        if self.out_of_memory:
+            return replace(found, error_code="C202", message=f"{self.out_of_memory}; {message}")
+        return replace(found, message=message)
+
+
 def conclude(
     launch: LaunchFile,
     events: Sequence[Event],
     terminated: bool,
     deadline: Optional[float] = None,
-    out_of_memory: str = "",
+    step: StepEnd = StepEnd(),
 ) -> Conclusion:
     """Judge the events of all node controllers, in order. `terminated`: the head was told to end the job. `deadline`
-    is the epoch second of the time limit, where it is known. `out_of_memory`: the kernel killed a process of the step
-    because the job needed more memory than it has, in words ("" = it did not).
+    is the epoch second of the time limit, where it is known.
 
     In this order: everything stored with success; a learner that failed of itself, unless another node was lost under
     it; a request for a checkpoint that was obeyed or led to the end; a fault with a code; an end from outside; and,
@@ -58,8 +75,8 @@ def conclude(
     events = [event for event in events if _is_of_job(launch, event)]
     answered = answer(launch, events)
     found = _judge(launch, events, terminated, deadline, answered)
-    if out_of_memory and found.error_code == DIED:  # files in /dev/shm belong to no process: it was a controller's turn
-        found = replace(found, error_code="C202", message=f"{out_of_memory}; {found.message}")
+    if found.error_code == DIED:
+        found = step.explain(found)
     return replace(found, checkpoint=answered.checkpoint, message=_place(launch, events, found))
 
 
@@ -74,8 +91,8 @@ def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> st
     if not found.learner_id or found.error_code not in ("C201", "C202"):
         return found.message
     source = node_source(launch.seat_of(found.learner_id).node)
-    hosts = [e.machine for e in events if e.kind is EventKind.STARTED and e.source == source]
-    name = name_learner(launch, found.learner_id, hosts[-1] if hosts else "")
+    nodes = [e.node for e in events if e.kind is EventKind.STARTED and e.source == source]
+    name = name_learner(launch, found.learner_id, nodes[-1] if nodes else "")
     return found.message.replace(f"learner {found.learner_id} ", f"{name} ", 1)
 
 

@@ -20,6 +20,7 @@ from ffdl_batch.controller.learner.memory import describe_memory, read_counters,
 from ffdl_batch.controller.machine.location import controller_path, own_argv
 from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.controller.record.control import RUN
+from ffdl_batch.controller.record.log_tail import last_lines
 from ffdl_batch.domain.events import node_source
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
@@ -32,6 +33,8 @@ LINGERS_S = 10.0
 OTHERS_S, LOOK_AT_OTHERS_S = 3600.0, 0.5
 """In a pod: how long the words of other pods are waited for when this one's controller has ended (whoever brings them
 may be away, and what has been trained is not lost by waiting), and how often they are looked for."""
+PRINTED_LINES = 4
+"""How many of a step's last lines a message quotes."""
 PRINTED_BYTES = 64 * 1024
 """How much of what a step has printed is read: the program that starts it prints the ends of its tasks last."""
 
@@ -76,6 +79,12 @@ class Step:
             killed = was_out_of_memory(self._memory, read_counters(), self.process.returncode or 0)
         memory = describe_memory()
         return f"the job needed more memory than it has{f': {memory}' if memory else ''}" if killed else ""
+
+    def last_words(self) -> str:
+        """Return the last lines that the program which started the step printed to standard error; "" for a step that
+        is this process's own child."""
+        printed = _printed_since(self._printed_from) if self._launch.step else ""
+        return " ".join(line.strip() for line in last_lines(printed.encode())[-PRINTED_LINES:])
 
     def hurry(self, number: int) -> None:
         """The signal says that there is little time left: the others' words are waited for no longer than that."""

@@ -16,8 +16,9 @@ from ffdl_batch.domain.network_level import OVERLAYS
 
 FAULT = "S107"
 REQUEST_FAULT = "C101"
-NOT_ALLOWED = "cannot be a destination"
-"""The prolog's words (libexec/ffdl_network/destinations.py) where it is not the node that has to be changed."""
+WRONG_DESTINATION = ("cannot be a destination", "no IPv4 address for the destination")
+"""The prolog's words (libexec/ffdl_network/destinations.py) if it is the manifest that has to be changed, not the node:
+most names without an address are misspelt, and every node would say the same."""
 WAIT_S = 5.0
 """How long facts may take to be seen: a prolog writes them before Slurm starts anything of the job's."""
 LONGEST_BYTES = 1 << 16
@@ -70,8 +71,8 @@ def await_network(
         if text is not None:
             return check_facts(launch, node_rank, allocation, parse_facts(text))
         if trouble is not None or now() > until:
-            code = REQUEST_FAULT if trouble is not None and NOT_ALLOWED in trouble else FAULT
-            raise _failed(_why_missing(directory, trouble), code)
+            is_request = any(words in (trouble or "") for words in WRONG_DESTINATION)
+            raise _failed(_why_missing(directory, trouble), REQUEST_FAULT if is_request else FAULT)
         rest()
 
 

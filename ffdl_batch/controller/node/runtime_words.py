@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Sequence, Tuple
 
 from ffdl_batch.controller.network.job_network import FAULT, HOST
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile
-from ffdl_batch.domain.network_level import OVERLAYS
+from ffdl_batch.domain.network_level import OVERLAYS, is_unreachable
 from ffdl_batch.domain.pod import NO_BASH
 
 IMAGE_COMPLAINTS = (
@@ -17,6 +18,9 @@ IMAGE_COMPLAINTS = (
     ".sif",
     "container registry",
 )
+REGISTRY_COMPLAINTS = ("registry", "docker://", "oras://", "library://", "https://")
+_SILENT = re.compile(r"i/o timeout|connection (?:refused|reset)|handshake timeout|deadline exceeded|awaiting headers")
+"""What Go, in which Apptainer is written, says of a host that does not answer."""
 NETWORK_COMPLAINTS = (
     "netns",
     "network namespace",
@@ -43,6 +47,8 @@ def read_complaint(launch: LaunchFile, lines: Sequence[str], host: str) -> Tuple
     if launch.network.level != HOST and any(word in said.lower() for word in NETWORK_COMPLAINTS):
         cure = _CURE if launch.network.level in OVERLAYS else ""
         return f"the container runtime refused network level {launch.network.level} on {host}: {said}{cure}", FAULT
+    if any(word in said.lower() for word in REGISTRY_COMPLAINTS) and (is_unreachable(said) or _SILENT.search(said)):
+        return f"the image cannot be fetched on {host}, because its registry cannot be reached: {said}", RUNTIME_CODE
     if any(word in said.lower() for word in IMAGE_COMPLAINTS):
         return f"the image cannot be used on {host}: {said}", IMAGE_CODE
     return f"the container runtime failed on {host}: {said}", RUNTIME_CODE

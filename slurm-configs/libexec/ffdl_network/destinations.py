@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Sequence
 
@@ -14,6 +15,14 @@ from .settings import Settings
 
 _ADDRESSES_MOST = 8
 """Of one name; more are left out."""
+_LOOK_UP = """
+import socket, sys
+try:
+    print(*dict.fromkeys(found[4][0] for found in socket.getaddrinfo(sys.argv[1], None, socket.AF_INET)))
+except (socket.gaierror, UnicodeError) as error:
+    print("no", error.args[-1])
+"""
+"""Prints the addresses of a name, or ``no`` and the resolver's reason (getaddrinfo(3))."""
 _NEVER = (
     ("0.0.0.0/8", "no address of a host"),
     ("127.0.0.0/8", "a loopback address"),
@@ -50,13 +59,14 @@ def find(destinations: Sequence[Destination], settings: Settings) -> Targets:
 def _look_up(host: str, settings: Settings) -> list[str]:
     """By a program that can be ended: a resolver whose servers are silent takes its time."""
     try:
-        told = run(["getent", "ahostsv4", "--", host], settings.command_timeout_s)
+        found = run([sys.executable, "-I", "-S", "-c", _LOOK_UP, host], settings.command_timeout_s).split()
     except Trouble as error:
-        raise Trouble(f"no IPv4 address for the destination {host}: {error}") from error
-    addresses = list(dict.fromkeys(line.split()[0] for line in told.splitlines() if line.split()))
-    if not addresses:
-        raise Trouble(f"no IPv4 address for the destination {host}")
-    return addresses[:_ADDRESSES_MOST]
+        raise Trouble(f"the destination {host} cannot be looked up: {' '.join(str(error).split()[-80:])}") from error
+    if not found or found[0] == "no":
+        # By these words the controller knows that another node would say the same.
+        why = f" ({' '.join(found[1:])})" if found[1:] else ""
+        raise Trouble(f"no IPv4 address for the destination {host}{why}: correct batch.network.allow in the manifest")
+    return found[:_ADDRESSES_MOST]
 
 
 def _why_not(address: ipaddress.IPv4Address, allowed: Sequence[ipaddress.IPv4Network], settings: Settings) -> str:

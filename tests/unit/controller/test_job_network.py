@@ -114,6 +114,10 @@ def test_await_network_rejects_network_with_mismatched_facts(
         ("NO: scontrol did not tell\n", "could not make it: NO: scontrol", "S107"),
         ("NO: 192.0.2.1 cannot be a destination: it is outside NETWORK_EGRESS_TO of values.env\n",
          "outside NETWORK_EGRESS_TO", "C101"),
+        ("NO: no IPv4 address for the destination data.exmaple.org (Name or service not known): correct it\n",
+         r"destination data\.exmaple\.org", "C101"),
+        ("NO: the destination data.example.org cannot be looked up: python3 did not end within 20 s\n",
+         "cannot be looked up", "S107"),
     ],
 )  # fmt: skip
 def test_await_network_reports_prolog_error_in_spite_of_earlier_facts(
@@ -225,6 +229,12 @@ def test_misplaced_detects_learner_if_slot_is_missing() -> None:
         ("job", "FATAL: could not open image /x.sif", "S103", "image cannot be used"),
         ("host", "FATAL: Unable to handle docker://a/b:c uri: failed to get checksum for docker://a/b:c: pinging "
          "container registry", "S103", "image cannot be used"),
+        ("host", 'pinging container registry r.example: Get "https://r.example/v2/": dial tcp: lookup r.example: no '
+         "such host", "S105", "registry cannot be reached"),
+        ("none", 'FATAL: While making image from oci registry: Get "https://r.example/v2/": dial tcp 192.0.2.1:443: '
+         "i/o timeout", "S105", "registry cannot be reached"),
+        ("host", "While making image from oci registry: reading manifest latest in r.example/nope: manifest unknown: "
+         "no such image in container registry", "S103", "image cannot be used"),
         ("job", "no space left on device", "S105", "runtime failed"),
     ],
 )  # fmt: skip

@@ -69,6 +69,7 @@ CASES: list[tuple[str, Ended]] = [
     ("data.disk_full", staged("full")),
     ("data.disk_full", replace(BASE, code="S303", message="store-results on n1: [Errno 28] No space left on device")),
     ("data.network", staged("network")),
+    ("data.network", replace(BASE, code="S302", message="mounting x on n1: lookup s3.example: no such host")),
     ("data.corrupt", staged("corrupt")),
     ("platform.staging", staged("internal", "S306")),
     ("platform.storing", replace(BASE, code="S303", message="results could not be stored")),
@@ -94,6 +95,10 @@ CASES: list[tuple[str, Ended]] = [
     ("container.image_missing", replace(BASE, code="S103")),
     ("container.image_missing", replace(BASE, code="S105", seen=seen(EndCause.NO_IMAGE))),
     ("container.runtime", replace(BASE, code="S105")),
+    (
+        "container.runtime",
+        replace(BASE, code="S105", message="lookup r.io: no such host", seen=seen(EndCause.NO_IMAGE)),
+    ),
     ("platform.controller_died", replace(BASE, code="S106", why=Interruption.NODE_FAILURE)),
     ("platform.network", replace(BASE, code="S107", why=Interruption.NODE_FAILURE)),
     ("platform.submission", replace(BASE, code="S101")),

@@ -269,6 +269,33 @@ print([(vxlan.vni(job), vxlan.mac(job, 249)) for job in jobs])
 """
 
 
+LOOK_UP = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+from ffdl_network import commands, destinations
+try:
+    print(destinations._look_up(sys.argv[2], types.SimpleNamespace(command_timeout_s=float(sys.argv[3]))))
+except commands.Trouble as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "timeout_s", "printed"),
+    [
+        ("localhost", "60", "['127.0.0.1']"),
+        ("a" * 64, "60", f"no IPv4 address for the destination {'a' * 64} ("),
+        ("localhost", "0", "the destination localhost cannot be looked up: "),
+    ],
+)
+def test_egress_destination_is_blamed_only_if_resolver_answers(
+    tmp_path: Path, host: str, timeout_s: str, printed: str
+) -> None:
+    render(tmp_path / "out", *site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db"))
+    argv = [sys.executable, "-I", "-S", "-c", LOOK_UP, str(tmp_path / "out" / "libexec"), host, timeout_s]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.startswith(printed)
+
+
 NO_DESTINATIONS = ("", "a", "a:80,", "a:08", "a:0", "a:65536", "-a:80", "a_b:80", "$(id):80", ",".join(["a:80"] * 17))
 
 

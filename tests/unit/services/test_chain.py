@@ -180,6 +180,15 @@ def judged(site: Site, cause: EndCause, outcome: Outcome, retry: str = "", **rec
     return end(site, job, cause)
 
 
+def test_watcher_quotes_batch_log_of_attempt_whose_controller_never_started(site: Site) -> None:
+    job = site.deployed()
+    said = "script.sh: 12: exec: /opt/python3.9/bin/python3: not found"
+    Path(site.platform.root.job(job.id).attempt(1).batch_log).write_text(f"earlier\n{said}\n")
+    after = end(site, job, EndCause.FAILURE)
+    assert (after.state, after.error_code) == (JobState.FAILED, "S106")
+    assert after.message.endswith(f"its batch log ends with: earlier {said}")
+
+
 @pytest.mark.parametrize(("cause", "code"), [(EndCause.FAILURE, "C202"), (EndCause.OUT_OF_MEMORY, "S106")])
 def test_watcher_ends_job_that_exceeded_memory_after_one_attempt_with_its_request(
     site: Site, cause: EndCause, code: str
