@@ -269,7 +269,7 @@ class ClusterClient:
                 if "CERTIFICATE_VERIFY_FAILED" in failure:  # waiting does not help
                     raise SchedulerMissing(f"{failure}; {self._certificate_cure}") from error
             except httpx2.HTTPError as error:
-                failure, after, sent = f"{self._server} did not answer: {error or type(error).__name__}", 0.0, True
+                failure, after, sent = f"{self._server} did not answer: {str(error) or type(error).__name__}", 0.0, True
             else:
                 if reply.status_code < 400:
                     return _answer(reply, self._server)
@@ -327,7 +327,7 @@ class _Lines:
         try:
             yield from (line for line in reply.iter_lines() if line)
         except self._errors as error:
-            raise SchedulerUnreachable(f"{self._server} broke off: {error or type(error).__name__}") from error
+            raise SchedulerUnreachable(f"{self._server} broke off: {str(error) or type(error).__name__}") from error
 
     def __exit__(self, *exception: object) -> None:
         self._reply.__exit__(None, None, None)

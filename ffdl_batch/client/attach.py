@@ -6,6 +6,7 @@ the helper's input ends with it, and the helper ends what it started.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 from ffdl_batch.client.errors import RequestRefused
 from ffdl_batch.domain.attach import (
+    AGAIN,
     BEGIN,
     CREDIT_BYTES,
     ERRORS,
@@ -168,8 +170,14 @@ class Helper:
         while self._frames:
             kind, payload = self._frames.popleft()
             if kind == REFUSED:
-                _refuse(payload.decode("utf-8", "replace"))
+                self._stop(payload.decode("utf-8", "replace"))
             yield kind, payload
+
+    def _stop(self, message: str) -> NoReturn:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process.wait(END_S) == AGAIN:
+                _refuse(message, "try again later; ffdl show prints how the job is", ExitCode.TRY_AGAIN)
+        _refuse(message)
 
     def _read(self) -> None:
         data = os.read(self._output, 1 << 16)

@@ -172,7 +172,7 @@ class Wire:
                 # The daemon may have stopped since the last request, or be stopping now: dial again, which starts one.
                 if attempt == _TRIES or isinstance(error, TimeoutError):
                     raise DaemonUnreachable(
-                        f"the daemon did not answer {request.method} {request.path}: {error or type(error).__name__}",
+                        f"the daemon did not answer {request.method} {request.path}: {str(error) or type(error).__name__}",
                         "try again; ffdl daemon status tells whether it hangs, and ffdl daemon stop ends it",
                     ) from error
         raise AssertionError("unreachable: the last attempt returns or raises")

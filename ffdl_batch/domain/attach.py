@@ -20,6 +20,8 @@ READY, OUTPUT, ERRORS, TAKEN, EXIT, REFUSED, TABLE = "R", "O", "X", "A", "Z", "M
 # What may be wanted.
 RUN, TOP, STACK = "run", "top", "stack"
 
+AGAIN = 75
+"""Exit status of a helper that refused only for now (sysexits.h, EX_TEMPFAIL)."""
 PING_S = 5.0
 """How often a command says that it is there."""
 SILENCE_S = 60.0

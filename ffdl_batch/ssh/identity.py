@@ -58,7 +58,7 @@ class Login:
                 if self._transport.is_authenticated():
                     return
         except (paramiko.SSHException, EOFError, OSError) as error:
-            raise self._refused(f"; then the host gave up: {error or type(error).__name__}") from error
+            raise self._refused(f"; then the host gave up: {str(error) or type(error).__name__}") from error
         raise self._refused()
 
     def _is_open_to_all(self) -> bool:

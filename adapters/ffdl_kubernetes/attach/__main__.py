@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ffdl_batch.domain.attach import RUN, FrameError
-from ffdl_batch.ports.scheduler import SchedulerError
-from ffdl_kubernetes.attach.executing import NotStarted, execute
-from ffdl_kubernetes.attach.own import Own, OwnerGone
+from ffdl_batch.domain.attach import AGAIN, RUN, FrameError
+from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
+from ffdl_kubernetes.attach.executing import BUSY, NotStarted, execute
+from ffdl_kubernetes.attach.own import EXIT_REFUSED, Own, OwnerGone
 from ffdl_kubernetes.attach.wished import Wished
 from ffdl_kubernetes.client import Refused
 from ffdl_kubernetes.connecting import load_config, require_library
@@ -23,12 +23,12 @@ from ffdl_kubernetes.settings import KubernetesSettings, read_settings
 if TYPE_CHECKING:
     import httpx2
 
-EXIT_GONE, EXIT_REFUSED = 0, 69
+EXIT_GONE = 0
 FORBIDDEN = 403
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status of the program there; 69 where it was not started."""
+    """Return the exit status of the program there; 69 if it was not started, and 75 if the API server was away."""
     parser = argparse.ArgumentParser(prog="ffdl_kubernetes.attach")
     parser.add_argument("--kubeconfig", required=True)
     parser.add_argument("--context", default="")
@@ -56,11 +56,19 @@ async def _attach(settings: KubernetesSettings, pod: str, program: Sequence[str]
                     return await own.refuse(_not_permitted(settings.namespace, refused))
             return await Wished(client, settings.namespace, pod, program, own).serve(wanted)
     except (SchedulerError, Refused, NotStarted) as error:
-        return await own.refuse(f"the controller in pod {pod} cannot be reached: {error}")
+        message = f"the controller in pod {pod} cannot be reached: {error}"
+        return await own.refuse(message, AGAIN if _is_away(error) else EXIT_REFUSED)
     except (OwnerGone, FrameError) as error:
         if str(error):
             sys.stderr.write(f"ffdl: {error}\n")
         return EXIT_GONE
+
+
+def _is_away(error: Exception) -> bool:
+    """Return whether the API server did not answer, or is too busy to."""
+    if isinstance(error, Refused):
+        return error.status in BUSY
+    return isinstance(error, SchedulerUnreachable) and not isinstance(error, SchedulerMissing)
 
 
 def _client(settings: KubernetesSettings) -> httpx2.AsyncClient:

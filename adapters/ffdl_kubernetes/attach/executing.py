@@ -60,11 +60,17 @@ async def execute(client: httpx2.AsyncClient, namespace: str, pod: str, program:
             if refused.status not in BUSY or attempt == TRIES:
                 raise refused from error
         except (httpx2.HTTPError, HTTPXWSException) as error:
-            raise SchedulerUnreachable(f"the API server: {error or type(error).__name__}") from error
+            raise unreachable(client, error) from error
         await asyncio.sleep(PAUSE_S * attempt)
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
+
+
+def unreachable(client: httpx2.AsyncClient, error: Exception) -> SchedulerUnreachable:
+    """Return the error of a request that the API server did not answer."""
+    server = str(client.base_url).rstrip("/")
+    return SchedulerUnreachable(f"the API server {server} cannot be reached: {str(error) or type(error).__name__}")
 
 
 class _Execution:

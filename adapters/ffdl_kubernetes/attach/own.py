@@ -80,7 +80,7 @@ class Own:
         await self.tell(EXIT, {"status": status})
         return 0
 
-    async def refuse(self, message: str) -> int:
-        """Nothing was done, and why; the exit code of this process."""
+    async def refuse(self, message: str, status: int = EXIT_REFUSED) -> int:
+        """Report why nothing is done, or nothing more; return `status`, the exit status of this process."""
         await self.write(encode_frame(REFUSED, message.encode("utf-8", "replace")))
-        return EXIT_REFUSED
+        return status

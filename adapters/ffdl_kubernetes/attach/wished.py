@@ -24,6 +24,7 @@ from ffdl_batch.domain.pod import (
     encode_look,
 )
 from ffdl_batch.ports.scheduler import SchedulerUnreachable
+from ffdl_kubernetes.attach.executing import unreachable
 from ffdl_kubernetes.attach.own import Own
 from ffdl_kubernetes.client import MERGE, refusal_of
 from ffdl_kubernetes.objects.names import CONTROLLER
@@ -95,7 +96,7 @@ class Wished:
             try:
                 reply = await self._client.patch(self._path, content=body, headers={"Content-Type": MERGE})
             except httpx2.HTTPError as error:
-                raise SchedulerUnreachable(f"the API server did not answer: {error or type(error).__name__}") from error
+                raise unreachable(self._client, error) from error
             if reply.status_code >= 400:
                 raise refusal_of(reply)
             await asyncio.sleep(AGAIN_S)
@@ -122,5 +123,5 @@ class Wished:
                         if len(parts) == frame.size:
                             return decode_answer(parts)
             except httpx2.HTTPError as error:
-                raise SchedulerUnreachable(f"its log cannot be read: {error or type(error).__name__}") from error
+                raise unreachable(self._client, error) from error
             await asyncio.sleep(1.0)

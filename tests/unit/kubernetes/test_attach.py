@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ffdl_batch.client.attach import Helper, Wish, run
+from ffdl_batch.client.errors import RequestRefused
+from ffdl_batch.domain.attach import AttachPlan
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.observation import NativeId
@@ -19,7 +24,7 @@ from ffdl_kubernetes.mirror.mirror import Mirror
 from ffdl_kubernetes.objects.names import INDEX
 from ffdl_kubernetes.reach import Reach
 from ffdl_kubernetes.settings import KubernetesSettings
-from tests.fakes.kubernetes.certificates import write_kubeconfig
+from tests.fakes.kubernetes.certificates import make_certificate, write_kubeconfig
 
 TOKEN = "training-0a1b2c3d4-1"
 
@@ -83,6 +88,21 @@ def test_reach_reports_unreachable_scheduler_before_pods_are_listed(tmp_path: Pa
     reach._watcher.silence = SchedulerUnreachable("Pods cannot be listed: refused")  # type: ignore[attr-defined]
     with pytest.raises(SchedulerUnreachable, match="refused"):
         reach.beside(place(tmp_path, 0), ["python"])
+
+
+@pytest.mark.parametrize("wish", [Wish(("true",)), Wish(do="stack")], ids=["exec", "stack"])
+def test_exec_and_stack_exit_75_while_api_server_is_away(tmp_path: Path, wish: Wish) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and nothing listens
+        server = f"https://127.0.0.1:{closed.getsockname()[1]}"
+        authority, _ = make_certificate(tmp_path)
+        reach = adapter(tmp_path, pod("a-0", 0))
+        write_kubeconfig(tmp_path / "config", server, authority, namespace="team-a", token="x")
+        program = reach.beside(place(tmp_path, 0), ["attach", "--learners", "1"])
+        with Helper(AttachPlan(program.argv, (1,))) as helper, pytest.raises(RequestRefused) as caught:
+            run(helper, wish)
+    assert caught.value.problem.exit_code == ExitCode.TRY_AGAIN
+    assert f"the API server {server} cannot be reached: All connection attempts failed" in caught.value.problem.message
 
 
 def test_exit_status_is_read_from_kubelet_status() -> None:
