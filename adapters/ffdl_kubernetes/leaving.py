@@ -35,7 +35,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SLURM = Word(Fate.DROPPED, "", "it is Slurm's")
 _DAEMON = "it needs the daemon"
 WORDS = {
-    "name": Word(Fate.APPROXIMATED, "metadata.name", "names of objects are ids; the name is in the launch file"),
+    "name": Word(Fate.APPROXIMATED, "metadata.annotations", "names of objects are ids"),
     "learners": Word(Fate.MAPPED, "spec.completions"),
     "cpus": Word(Fate.MAPPED, "resources.requests"),
     "gpus": Word(Fate.MAPPED, "resources.limits"),

@@ -32,7 +32,7 @@ from ffdl_kubernetes.access import Access, choose_access
 from ffdl_kubernetes.intake import hints, refuse
 from ffdl_kubernetes.objects.files import configuration, hidden, private, pull_secret
 from ffdl_kubernetes.objects.job import job
-from ffdl_kubernetes.objects.names import Plain, labels, placed
+from ffdl_kubernetes.objects.names import NAME, USER, Plain, labels, placed
 from ffdl_kubernetes.objects.policy import NotAnAddress, Ways, policy, service
 from ffdl_kubernetes.objects.template import ClaimMount, Mount, PodShape, for_staging
 from ffdl_kubernetes.settings import KubernetesSettings
@@ -245,6 +245,7 @@ def _shape(request: LaunchRequest, settings: KubernetesSettings, start: Start) -
         mounts=tuple(_mount(one, settings) for one in start.pod_mounts),
         outside=_outside(start, settings),
         has_image_secret="password" in image_credentials(request.spec),
+        about={NAME: request.spec.name, **({USER: request.user} if request.user else {})},
     )
 
 

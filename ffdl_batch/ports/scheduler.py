@@ -172,7 +172,7 @@ class LaunchRequest:
     ("" = they have none), `cache_bytes` its size (0 = half of the file system). `images_dir` has the user's images that
     want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more. `only_stages`:
     the attempt brings data and starts no learner; `spec` asks for what that needs. `trains_from` is the number of the
-    first attempt that does, as far as is known.
+    first attempt that does, as far as is known. `user` is the name of the user who submitted the job.
     """
 
     job_id: JobId
@@ -200,6 +200,7 @@ class LaunchRequest:
     mounting: Mounting = Mounting.NEVER
     only_stages: bool = False
     trains_from: int = 1
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

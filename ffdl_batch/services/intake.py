@@ -312,6 +312,7 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         cache_bytes=platform.settings.cache_bytes,
         images_dir=platform.root.images,
         mounting=platform.settings.data_mount,
+        user=platform.user,
     )
 
 

@@ -16,7 +16,10 @@ def job(shape: PodShape, settings: KubernetesSettings) -> Plain:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(shape.token, shape.job_id, shape.attempt),
+        "metadata": {
+            **metadata(shape.token, shape.job_id, shape.attempt),
+            **({"annotations": dict(shape.about)} if shape.about else {}),
+        },
         "spec": {
             "suspend": True,
             "completionMode": "Indexed",

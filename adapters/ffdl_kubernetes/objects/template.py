@@ -62,6 +62,7 @@ class PodShape:
     long its learner's checkpoint may take. `outside` are directories of claims that the controller works in.
     `placement` as in the manifest. Labels of nodes and tolerations are added to those of the settings, a class that is
     named replaces theirs. `has_private`: it has variables or secrets. `stores`: it stores what the attempt left.
+    `about` are annotations.
     """
 
     token: str
@@ -91,6 +92,7 @@ class PodShape:
     has_image_secret: bool = False
     has_private: bool = True
     stores: bool = False
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 IDLE_CPUS, IDLE_BYTES = 0.01, 64 * 1024**2
@@ -137,8 +139,8 @@ def pod_template(shape: PodShape, settings: KubernetesSettings) -> Plain:
         spec["imagePullSecrets"] = [{"name": name} for name in names]
     own = labels(shape.job_id, shape.attempt)
     meta: Plain = {"labels": of_storing(own) if shape.stores else own, "finalizers": [FINALIZER]}
-    if shape.time_s is not None:
-        meta["annotations"] = {TIME_LIMIT: str(shape.time_s)}
+    if about := {**shape.about, **({} if shape.time_s is None else {TIME_LIMIT: str(shape.time_s)})}:
+        meta["annotations"] = about
     return {"metadata": meta, "spec": spec}
 
 

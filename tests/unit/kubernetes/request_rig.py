@@ -39,7 +39,7 @@ def request_of(spec: JobSpec = PLAIN, **changes: Any) -> LaunchRequest:
     fields: dict[str, Any] = {
         "job_id": JOB, "attempt": attempt, "token": attempt_token(JOB, attempt), "spec": spec, "job_dir": directory,
         "attempt_dir": directory.attempt(attempt), "doorbell": ROOT.doorbell, "facts": FACTS,
-        "image": "pytorch/pytorch:2.5", **changes,
+        "image": "pytorch/pytorch:2.5", "user": "alice", **changes,
     }  # fmt: skip
     return LaunchRequest(**fields)
 
