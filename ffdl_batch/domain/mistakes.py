@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from ffdl_batch.domain.destination import DESTINATIONS_MOST, why_no_destination
 from ffdl_batch.domain.gang import Part, parts_of
 from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+from ffdl_batch.domain.variables import why_too_long, why_too_many
 
+INTO_A_FILE = "put the value into a file of the model, or into a data store"
 MOST_LEARNERS = 4096
 """Of one job: all their addresses have to go into TF_CONFIG, and Linux takes no variable of more than 128 KiB
 (execve(2), MAX_ARG_STRLEN)."""
@@ -41,6 +43,7 @@ def find_mistakes(spec: JobSpec) -> Iterator[Mistake]:
     yield from _of_learners(spec)
     yield from _of_gpus(spec)
     yield from _of_destinations(spec)
+    yield from _of_variables(spec)
 
 
 def _of_learners(spec: JobSpec) -> Iterator[Mistake]:
@@ -107,3 +110,16 @@ def _of_destinations(spec: JobSpec) -> Iterator[Mistake]:
         message = f"{len(different)} destinations; level egress takes 1 to {DESTINATIONS_MOST}"
         cure = "name the few hosts and ports that the training needs"
         yield Mistake((*place, asked.index(different[DESTINATIONS_MOST])), message, cure)
+
+
+def _of_variables(spec: JobSpec) -> Iterator[Mistake]:
+    own = spec.batch.env
+    for name, value in own.items():
+        if why := why_too_long(name, value):
+            yield Mistake(("batch", "env", name), why, INTO_A_FILE)
+    swept = (why_too_long(name, value) for values in spec.batch.sweep for name, value in values.items())
+    for why in dict.fromkeys(filter(None, swept)):
+        yield Mistake(("batch", "sweep"), why, INTO_A_FILE)
+    most = max(spec.batch.sweep, key=lambda values: sum(map(len, values.values())), default={})
+    if why := why_too_many({**own, **most}):
+        yield Mistake(("batch", "env"), why, INTO_A_FILE)

@@ -1,35 +1,153 @@
-"""Data directories that can be looked at from here, before a job waits for what is not there."""
+"""Directories of data and results that can be looked at from here, before a job waits for what it cannot use."""
 
 from __future__ import annotations
 
+import os
+import stat
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.remote_stores import stores_with_input
+from ffdl_batch.domain.launch import EnvDelivery, LaunchFile
+from ffdl_batch.domain.remote_stores import REMOTE, stores_with_input
 from ffdl_batch.domain.spec import DataStore
+from ffdl_batch.store.filesystem import is_network, is_read_only
 
 CODE = "C103"
 NOT_YET = "does not exist yet"
+_CORRECT = "correct the data store, or put the data there"
+_OPEN = "correct the data store, or have the directory opened to you"
+_LEVELS = 2
+"""A job's directory of results lies in the store's container, and that in the store's directory."""
+LINKS_SHOWN = 3
+LOOK_ENTRIES, LOOK_S = 2000, 0.1
+"""How many entries of a job's data directories are looked at for links, and for how long."""
 
 
-def missing_dirs(stores: Sequence[DataStore], launch: LaunchFile, *, later: bool, is_node: bool) -> Iterator[Finding]:
-    """Those that are surely missing: this machine is the only node (`is_node`), or sees the place, and the directory is
-    not in it. A place that only the nodes see is left to them (S302). `later`: the job waits for another, which may
-    make it, so it is a warning."""
-    for path, directory in _directories(stores, launch):
-        if Path(directory).exists() or not (is_node or Path(directory).parent.is_dir()):
-            continue
-        if later:
-            said, cure = f"data directory {directory} {NOT_YET} ({CODE})", "it has to be there when the job starts"
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """What is wrong with a directory as this host sees it. `is_sure`: the nodes see the same."""
+
+    message: str
+    cure: str
+    is_sure: bool = True
+
+
+def wrong_dirs(stores: Sequence[DataStore], launch: LaunchFile, *, later: bool, is_node: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the directories of data and results.
+
+    Errors are what the nodes see, too: this machine is the only node (`is_node`), or sees the directory or the place
+    where it should be. What may be otherwise on the nodes is a warning; they look again (S302). `later`: the job waits
+    for another one, which may make what is missing, so all are warnings.
+    """
+    for path, directory in _inputs(stores, launch):
+        if launch.pod is not None and not _lacks_only_last(directory):
+            continue  # a pod's directories are the cluster's, whatever has the same name here
+        found = _wrong_data(directory, is_node)
+        if found is not None:
+            yield _finding(found, path, later=later)
+    for path, directory in _results(stores, launch) if launch.pod is None else ():
+        found = _wrong_results(directory, is_node)
+        if found is not None:
+            yield _finding(found, path, later=later)
+
+
+def leaving_links(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[Finding]:
+    """Yield a warning for each data directory in which links lead to what learners in a container do not see. A
+    directory with more entries than the first that are looked at may have others."""
+    if launch.pod is not None or launch.learner.delivery is not EnvDelivery.FILE:
+        return
+    budget = _Budget(LOOK_ENTRIES, time.monotonic() + LOOK_S)
+    for path, directory in _inputs(stores, launch):
+        links = _find_leaving(directory, budget)
+        if links:
+            more = ", ..." if len(links) > LINKS_SHOWN else ""
+            said = f"data directory {directory} has links that lead out of it: {', '.join(links[:LINKS_SHOWN])}{more}"
+            cure = "learners in containers cannot follow them: replace them by what they lead to, or by relative links"
             yield Finding(Severity.WARNING, said, cure, path=path, code=CODE)
-        else:
-            said, cure = f"data directory {directory} does not exist", "correct the data store, or put the data there"
-            yield Finding(Severity.ERROR, said, cure, path=path, code=CODE)
 
 
-def _directories(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
+def _finding(wrong: _Wrong, path: str, *, later: bool) -> Finding:
+    if later:
+        message = wrong.message.replace("does not exist", NOT_YET, 1)
+        return Finding(
+            Severity.WARNING, f"{message} ({CODE})", "it has to be there when the job starts", path=path, code=CODE
+        )
+    severity = Severity.ERROR if wrong.is_sure else Severity.WARNING
+    return Finding(severity, wrong.message, wrong.cure, path=path, code=CODE)
+
+
+def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
+    named = f"data directory {directory}"
+    try:
+        mode = Path(directory).stat().st_mode
+    except FileNotFoundError:
+        return _missing(directory, is_node)
+    except NotADirectoryError:
+        return _Wrong(f"{named} does not exist: {_existing_part(directory)[0]} is not a directory", _CORRECT)
+    except PermissionError:
+        return _Wrong(f"{named} cannot be reached: you may not enter {_closed(directory)}", _OPEN)
+    except OSError as error:
+        return _Wrong(f"{named} cannot be looked at on this host: {error.strerror}", _CORRECT, is_sure=False)
+    if not stat.S_ISDIR(mode):
+        return _Wrong(f"{named} is not a directory", "name the directory that holds it")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        return _Wrong(f"{named} cannot be read by you", _OPEN)
+    return None
+
+
+def _lacks_only_last(directory: str) -> bool:
+    return Path(directory).parent.is_dir() and not os.path.lexists(directory)
+
+
+def _missing(directory: str, is_node: bool) -> _Wrong:
+    there, missing = _existing_part(directory)
+    message = f"data directory {directory} does not exist"
+    if there == str(Path(directory).parent):
+        return _Wrong(message, _CORRECT)
+    message += f": {there} does, {missing} does not"
+    if is_node or (there != "/" and is_network(Path(there))):
+        return _Wrong(message, _CORRECT)
+    return _Wrong(f"{message} on this host", f"{_CORRECT}; a node without it fails the job (S302)", is_sure=False)
+
+
+def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
+    """`directory` is the job's own, which its nodes make, with what is missing above it."""
+    there, missing = _existing_part(directory)
+    bucket, place = str(Path(directory).parent), Path(there)
+    if not place.is_dir():
+        return _Wrong(f"results cannot be stored in {bucket}: {there} is not a directory", "correct the data store")
+    if os.access(there, os.W_OK | os.X_OK):
+        return None
+    levels = len(Path(directory).relative_to(there).parts)
+    is_seen = is_node or (there != "/" and (levels <= _LEVELS or is_network(place)))
+    why = f"you may not write in {there}" + (f", and {missing} does not exist" if there != bucket else "")
+    on_host = "" if is_seen else " on this host"
+    return _Wrong(
+        f"results cannot be stored in {bucket}: {why}{on_host}", _OPEN, is_sure=is_seen and not is_read_only(place)
+    )
+
+
+def _existing_part(directory: str) -> tuple[str, str]:
+    """Return the nearest existing directory or file above `directory`, and the missing entry in it."""
+    missing = Path(directory)
+    for there in missing.parents:
+        if there.exists():
+            return str(there), str(missing)
+        missing = there
+    return "/", str(missing)
+
+
+def _closed(directory: str) -> str:
+    """Return the first directory above `directory` that this user may not enter."""
+    above = reversed(Path(directory).parents)
+    return next((str(one) for one in above if not os.access(one, os.X_OK)), str(Path(directory).parent))
+
+
+def _inputs(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
     """The directories that data come from, and the manifest's field of each."""
     copied, mounted = (copy.source for copy in launch.copies), iter(launch.needs_dirs)
     for index in stores_with_input(stores, remote=False):
@@ -38,3 +156,51 @@ def _directories(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tu
             directory = next(copied if store.is_copied else mounted, "")
             if directory:
                 yield f"data_stores[{index}].training_data.container", directory
+
+
+def _results(stores: Sequence[DataStore], launch: LaunchFile) -> Iterator[tuple[str, str]]:
+    """The directory that results go to, if it is one, and the manifest's field of it."""
+    targets = (i for i, one in enumerate(stores) if one.training_results and one.effective_type not in REMOTE)
+    index = next(targets, None)
+    if index is not None and launch.stores.results:
+        yield f"data_stores[{index}].training_results.container", launch.stores.results
+
+
+@dataclass(slots=True)
+class _Budget:
+    entries: int
+    until: float
+
+    def is_used_up(self) -> bool:
+        self.entries -= 1
+        return self.entries < 0 or time.monotonic() > self.until
+
+
+def _find_leaving(root: str, budget: _Budget) -> list[str]:
+    """Return links below `root` that are absolute or lead above it, as ``name -> target``, as far as `budget` allows;
+    one more than are shown at most."""
+    found: list[str] = []
+    waiting = deque([""])
+    while waiting and len(found) <= LINKS_SHOWN:
+        below = waiting.popleft()
+        try:
+            with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118 - names, not paths
+                for entry in entries:
+                    if budget.is_used_up() or len(found) > LINKS_SHOWN:
+                        return found
+                    name = os.path.join(below, entry.name)  # noqa: PTH118
+                    if entry.is_symlink():
+                        target = str(Path(entry.path).readlink())
+                        inside = os.path.normpath(os.path.join(below, target))  # noqa: PTH118
+                        if inside.startswith(("/", "../")) or inside == "..":
+                            found.append(f"{_printable(name)} -> {_printable(target)}")
+                    elif entry.is_dir(follow_symlinks=False):
+                        waiting.append(name)
+        except OSError:  # gone meanwhile, or closed to this user: nothing is known of it
+            continue
+    return found
+
+
+def _printable(name: str) -> str:
+    """Return a name of a file as UTF-8 text, with escapes for what is none."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

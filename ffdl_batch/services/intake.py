@@ -16,6 +16,7 @@ from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.quantity import parse_size
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.domain.submission import Submission
+from ffdl_batch.domain.variables import why_too_long, why_too_many
 from ffdl_batch.ports.capabilities import HasOwnWords
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
@@ -26,7 +27,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
 )
 from ffdl_batch.services.array_dependencies import ArrayDependency
-from ffdl_batch.services.data_dirs import missing_dirs
+from ffdl_batch.services.data_dirs import leaving_links, wrong_dirs
 from ffdl_batch.services.dependencies import strip_dependency
 from ffdl_batch.services.job_secrets import bring_along, missing_secrets, values_at_hand
 from ffdl_batch.services.lead import budget_of, lead_of
@@ -82,6 +83,7 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     )
     if parsed.spec is None:
         raise bad_input(parsed.findings)
+    _check_environment(submission.environ, parsed.spec.batch.env)
     spec = dataclasses.replace(parsed.spec, manifest_text=parsed.redacted_text)
     warnings = tuple(f for f in parsed.findings if f.severity is Severity.WARNING)
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
@@ -123,6 +125,18 @@ def _check_text(submission: Submission, jobs_dir: str) -> None:
     ]
     if wrong:
         raise bad_input(wrong)
+
+
+def _check_environment(environ: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Refuse variables of the submitter with which no program can be started. The manifest's own are checked where it
+    is parsed."""
+    brought = {name: value for name, value in environ.items() if name not in own}
+    found = [why for name, value in brought.items() if (why := why_too_long(name, value))]
+    if not found and (why := why_too_many({**brought, **own})):
+        found = [why]
+    if found:
+        cure = "unset it, or leave it out of --export"
+        raise bad_input([Finding(Severity.ERROR, why, cure) for why in found])
 
 
 def _escaped(text: str) -> str:
@@ -200,7 +214,7 @@ def plan_or_refuse(
                 environ=environ,
             )
             plan = platform.adapters.get(candidate.backend).plan(request)
-            for finding in _missing(platform, candidate, plan):
+            for finding in _wrong_dirs(platform, candidate, plan):
                 if finding.severity is Severity.ERROR:
                     raise bad_request(finding.code, str(finding), (*candidate.warnings, finding))
             return plan
@@ -213,9 +227,9 @@ def plan_or_refuse(
     raise AssertionError("unreachable")
 
 
-def _missing(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
-    """Data directories that are not there."""
-    found = missing_dirs(
+def _wrong_dirs(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> list[Finding]:
+    """What is wrong with directories of data and results."""
+    found = wrong_dirs(
         candidate.spec.data_stores,
         plan.launch,
         later=candidate.is_later,
@@ -226,16 +240,17 @@ def _missing(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> list
 
 def check_stores(platform: Platform, candidate: Candidate, plan: LaunchPlan) -> tuple[str, ...]:
     """Ask the stores of what will be submitted; what is doubtful. Raises :class:`Refused` for what is wrong."""
-    missing = tuple(str(finding) for finding in _missing(platform, candidate, plan))
+    links = (_located(candidate, one) for one in leaving_links(candidate.spec.data_stores, plan.launch))
+    seen = tuple(map(str, (*_wrong_dirs(platform, candidate, plan), *links)))
     if not plan.launch.fetches and not plan.launch.uploads:
-        return missing
+        return seen
     secrets = values_at_hand(platform.root, candidate.spec, candidate.secrets)
     asked = platform.store_checks.findings(plan.launch, candidate.spec.data_stores, secrets, later=candidate.is_later)
     found = [_located(candidate, finding) for finding in asked]
     wrong = tuple(finding for finding in found if finding.severity is Severity.ERROR)
     if wrong:
         raise bad_request(wrong[0].code, "; ".join(map(str, wrong)), (*candidate.warnings, *wrong))
-    return (*missing, *map(str, found))
+    return (*seen, *map(str, found))
 
 
 def _refusal(candidate: Candidate, error: InvalidRequest) -> Refused:

@@ -56,7 +56,7 @@ def failed(alice: Person, slow_jobs: object, small: str) -> dict[str, dict[str, 
     """All failing jobs, started together."""
     alice.run("bash", "-c", WITHOUT_BASH)
     alice.write("~/not-an-image.sif", "this is a text\n")
-    alice.run("sh", "-c", "mkdir -p failures/in failures/out locked/in locked/out && chmod a-w locked/out")
+    alice.run("sh", "-c", "mkdir -p failures/in failures/out")
     model = alice.model("empty", {"README": "nothing here\n"})
 
     def image(path: str) -> str:
@@ -72,7 +72,6 @@ def failed(alice: Person, slow_jobs: object, small: str) -> dict[str, dict[str, 
         "command": alice.manifest("command", "no-such-program --at-all"),
         "no-bash": image(f"{alice.home}/nobash.sif"),
         "no-image": image(f"{alice.home}/not-an-image.sif"),
-        "locked": alice.manifest("locked", "echo x > $RESULT_DIR/x", STORE.format(path="../locked")),
     }
     ids = dict(zip(manifests, alice.submit_all(list(manifests.values()), model), strict=True))
     full = alice.manifest("full", "head -c 3000000 /dev/zero > $RESULT_DIR/big", STORE.format(path=small))
@@ -154,13 +153,11 @@ def test_job_fails_with_s103_when_image_is_not_a_sif_file(alice: Person, failed:
     assert f"{alice.home}/not-an-image.sif" in job["message"] and job["nodes"] in job["message"]
 
 
-def test_job_fails_with_c103_when_results_store_is_not_writable(
-    alice: Person, failed: dict[str, dict[str, Any]]
-) -> None:
-    job = failed["locked"]
-    assert job["error_code"] == "C103", job
-    assert f"{alice.home}/locked/out" in job["message"] and "Permission denied" in job["message"]
-    assert "check the data store" in job["cure"]
+def test_submit_rejects_results_store_that_is_not_writable(alice: Person) -> None:
+    alice.run("sh", "-c", "mkdir -p locked/in locked/out && chmod a-w locked/out")
+    manifest = alice.manifest("locked", "echo x > $RESULT_DIR/x", STORE.format(path="../locked"))
+    done = alice.run("ffdl-submit", manifest, alice.model("empty", {"README": "nothing here\n"}), check=False)
+    assert (done.returncode, f"you may not write in {alice.home}/locked/out" in done.stderr) == (78, True), done
 
 
 def test_job_fails_with_s303_and_keeps_results_when_store_is_full(

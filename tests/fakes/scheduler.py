@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ffdl_batch.domain.gang import count_gpus
 from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Network, Succession, encode
+from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, Network, Succession, encode
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.ports.scheduler import (
@@ -50,6 +50,7 @@ class FakeScheduler:
     credential_life_s: float = 300.0
     max_gpus: float = 4.0
     needs_dirs: tuple[str, ...] = ()
+    in_containers: bool = False
     is_this_machine: bool = False
     heads_go_on: bool = True
     warns: Callable[[JobSpec], Iterable[str]] = lambda _: ("a warning of the plan",)
@@ -83,7 +84,7 @@ class FakeScheduler:
             job_dir=request.job_dir.path,
             attempt_dir=request.attempt_dir.path,
             doorbell=request.doorbell,
-            learner=LearnerCommand(("true",), {}),
+            learner=LearnerCommand(("true",), {}, EnvDelivery.FILE if self.in_containers else EnvDelivery.PROCESS),
             needs_dirs=self.needs_dirs,
             network=Network("auto", "none", "fake"),
             checkpoints=request.job_dir.checkpoints,

@@ -15,7 +15,7 @@ from typing import Dict, Mapping, Sequence, Tuple
 
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.launch import EXPORTS_VARIABLE
-from ffdl_batch.domain.variables import RUNTIME_PREFIXES, why_refused
+from ffdl_batch.domain.variables import RUNTIME_PREFIXES, why_refused, why_too_long
 
 _ALTERED = frozenset(
     {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH", "LD_LIBRARY_PATH", "PREPEND_LD_LIBRARY_PATH"}
@@ -102,15 +102,22 @@ def check_variable(name: str, value: str) -> None:
         raise EnvironmentRefused(refused)
     if "\0" in value:
         raise EnvironmentRefused(f"{name} holds a NUL character, which no environment can carry")
+    too_long = why_too_long(name, value)
+    if too_long:
+        raise EnvironmentRefused(too_long)
 
 
 def file_text(variables: Mapping[str, str]) -> str:
-    """The file for ``--env-file``: ``NAME='value'`` lines; what Apptainer would alter goes through bash."""
+    """The file for ``--env-file``: ``NAME='value'`` lines; what Apptainer would alter goes through bash. Raises
+    EnvironmentRefused."""
     direct, exports = split(variables)
     if exports:
         direct[EXPORTS_VARIABLE] = "".join(
             f"export {name}={ansi_c(value)}\n" for name, value in sorted(exports.items())
         )
+        if why_too_long(EXPORTS_VARIABLE, direct[EXPORTS_VARIABLE]):
+            names = ", ".join(sorted(exports, key=lambda name: len(exports[name]), reverse=True)[:3])
+            raise EnvironmentRefused(f"{names}: escaped for the container runtime, the values are too long; use a file")
     return "".join(f"{name}={single_quoted(value)}\n" for name, value in sorted(direct.items()))
 
 

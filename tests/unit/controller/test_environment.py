@@ -43,6 +43,22 @@ def through_bash(variables: dict[str, str]) -> dict[str, str]:
     return {name.decode(): value.decode("utf-8", "surrogateescape") for name, value in pairs}
 
 
+@pytest.mark.parametrize(
+    ("variables", "refused"),
+    [
+        ({"V": "x" * 131069}, ""),
+        ({"V": "x" * 131070}, "V has 131072 bytes"),
+        ({"PATH": "\u00e4" * 60000, "V": "x"}, "PATH: escaped for the container runtime, the values are too long"),
+    ],
+)
+def test_variable_longer_than_linux_accepts_is_refused(variables: dict[str, str], refused: str) -> None:
+    if refused:
+        with pytest.raises(EnvironmentRefused, match=refused):
+            file_text(merge(variables, {}, ()))
+    else:
+        assert subprocess.run(["true"], env=merge(variables, {}, ()), check=True).returncode == 0
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(names, values, max_size=8))
 def test_environment_file_preserves_any_value_through_bash(variables: dict[str, str]) -> None:

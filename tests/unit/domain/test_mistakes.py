@@ -47,6 +47,14 @@ MANY = [f"h{number}" for number in range(17)]
         (job(network=NetworkLevel.EGRESS), "batch.network.level", "level egress needs destinations"),
         (job(egress=(Egress("h", 1),)), "batch.network.allow", "mean something at level egress only, not at auto"),
         (egress("a", "300.1.1.1"), "batch.network.allow[1]", "no IPv4 address"),
+        (
+            job(env={"A": "x" * 131070}),
+            "batch.env.A",
+            "A has 131072 bytes; Linux starts no program with more than 131071",
+        ),
+        (job(env={"A": "\u00e4" * 65535}), "batch.env.A", "A has 131072 bytes"),
+        (job(sweep=({"A": "1"}, {"A": "x" * 131070})), "batch.sweep", "A has 131072 bytes"),
+        (job(env={f"A{n}": "x" * 100_000 for n in range(20)}), "batch.env", "the job's variables have 2000090 bytes"),
         (egress("h0", *MANY), "batch.network.allow[17]", "17 destinations; level egress takes 1 to 16"),
     ],
 )

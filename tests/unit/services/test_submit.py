@@ -103,6 +103,14 @@ def test_submit_rejects_any_missing_data_directory_for_local_backend(site: Site,
     assert "data directory /nobody/sees/this does not exist" in site.problem("a", reads(tmp_path)).message
 
 
+def test_submit_warns_about_links_that_leave_data_directory_of_container(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").symlink_to("/scratch/a")
+    site.scheduler.needs_dirs, site.scheduler.in_containers = (str(tmp_path / "in"),), True
+    (warning,) = [one for one in site.send("b", reads(tmp_path)).warnings if "links" in one]
+    assert "lead out of it: a -> /scratch/a (" in warning and "manifest.yml:10" in warning
+
+
 def test_submit_warns_about_missing_data_directory_of_dependent_job(site: Site, tmp_path: Path) -> None:
     first = site.accept("a")
     site.scheduler.needs_dirs = (str(tmp_path / "in"),)
@@ -249,3 +257,17 @@ def test_submit_rejects_text_that_is_not_utf8_and_names_it(site: Site, changes: 
     assert "not UTF-8" in problem.message
     assert site.platform.store.list_jobs(uid=None) == []
     assert site.accept("k2", options={"comment": "Müller"}).spec.batch.comment == "Müller"
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"BIG": "x" * 131072}, "BIG has 131076 bytes; Linux starts no program with more than 131071"),
+        ({f"V{n}": "x" * 100_000 for n in range(20)}, "the job's variables have 2000090 bytes"),
+    ],
+)
+def test_submit_rejects_variables_with_which_linux_starts_no_program(
+    site: Site, environ: dict[str, str], said: str
+) -> None:
+    problem = site.problem(environ=environ)
+    assert (problem.exit_code, said in problem.message, "--export" in problem.message) == (78, True, True)

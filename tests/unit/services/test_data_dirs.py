@@ -1,0 +1,158 @@
+"""What is wrong with the directories of data and results, as the host of the daemon sees it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, Pod, Stores
+from ffdl_batch.domain.spec import DataStore, StoreType
+from ffdl_batch.services import data_dirs
+from ffdl_batch.services.data_dirs import leaving_links, wrong_dirs
+from tests.unit.controller.rig import launch_file
+
+STORE = DataStore("s", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "", {"path": "/d"})
+RESULTS = DataStore("s", StoreType.DIRECTORY, StoreType.DIRECTORY, "", "out", {"path": "/d"})
+IN_CONTAINER = LearnerCommand(("x",), {}, EnvDelivery.FILE)
+ERROR, WARNING = Severity.ERROR, Severity.WARNING
+
+
+def of_data(directory: Path, *, is_node: bool = False, later: bool = False, **fields: Any) -> list[Finding]:
+    launch = launch_file(needs_dirs=(str(directory),), **fields)
+    return list(wrong_dirs([STORE], launch, later=later, is_node=is_node))
+
+
+def of_results(bucket: Path, **fields: Any) -> list[Finding]:
+    launch = launch_file(stores=Stores(results=str(bucket / "training-1")), **fields)
+    return list(wrong_dirs([RESULTS], launch, later=False, is_node=False))
+
+
+def close(monkeypatch: pytest.MonkeyPatch, closed: Path) -> None:
+    """Make a directory one that this user may do nothing with. The tests may run as root, who may do everything."""
+    may, look = os.access, Path.stat
+
+    def access(path: Any, mode: int, **how: Any) -> bool:
+        return Path(path) != closed and may(path, mode, **how)
+
+    def stat_of(path: Path, **how: Any) -> os.stat_result:
+        if closed in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr(Path, "stat", stat_of)
+
+
+@pytest.mark.parametrize(
+    ("shared", "is_node", "severity"), [(False, False, WARNING), (True, False, ERROR), (False, True, ERROR)]
+)
+def test_wrong_dirs_names_existing_part_and_refuses_only_what_nodes_see_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, is_node: bool, severity: Severity
+) -> None:
+    monkeypatch.setattr(data_dirs, "is_network", lambda _: shared)
+    (found,) = of_data(tmp_path / "sets" / "digits" / "in", is_node=is_node)
+    said = f"in does not exist: {tmp_path} does, {tmp_path / 'sets'} does not"
+    assert (found.severity, found.code, said in found.message) == (severity, "C103", True)
+
+
+def test_wrong_dirs_warns_if_host_has_nothing_of_path() -> None:
+    (found,) = of_data(Path("/nobody/has/this"))
+    said = "data directory /nobody/has/this does not exist: / does, /nobody does not on this host"
+    assert (found.severity, found.message) == (WARNING, said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("file", "d/in is not a directory"),
+        ("file above", "d is not a directory"),
+        ("unreadable", "d/in cannot be read by you"),
+        ("closed", "d"),
+    ],
+)
+def test_wrong_dirs_refuses_data_that_is_no_directory_or_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
+    wanted = tmp_path / "d" / "in"
+    if kind == "file above":
+        wanted.parent.touch()
+    else:
+        wanted.parent.mkdir()
+        (wanted.touch if kind == "file" else wanted.mkdir)()
+    if kind in ("unreadable", "closed"):
+        close(monkeypatch, wanted if kind == "unreadable" else wanted.parent)
+    (found,) = of_data(wanted)
+    assert (found.severity, found.path) == (ERROR, "data_stores[0].training_data.container")
+    assert found.message.endswith(said) and ("you may not enter" in found.message) == (kind == "closed")
+    (found,) = of_data(wanted, later=True)
+    assert found.severity is WARNING
+    assert of_data(wanted, pod=Pod("/pod")) == [], "the cluster's directory is another"
+
+
+def test_wrong_dirs_accepts_directories_that_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    assert of_data(tmp_path / "in") == [] == of_results(tmp_path / "new" / "deeper")
+
+
+@pytest.mark.parametrize(
+    ("bucket", "severity", "said"),
+    [
+        ("", ERROR, "you may not write in {}"),
+        ("out", ERROR, "you may not write in {0}, and {0}/out does not exist"),
+        ("far/out", WARNING, "you may not write in {0}, and {0}/far does not exist on this host"),
+    ],
+)
+def test_wrong_dirs_refuses_results_directory_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str, severity: Severity, said: str
+) -> None:
+    monkeypatch.setattr(data_dirs, "is_network", lambda _: False)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    (found,) = of_results(tmp_path / bucket)
+    assert (found.severity, found.path) == (severity, "data_stores[0].training_results.container")
+    assert found.message.endswith(said.format(tmp_path))
+    monkeypatch.setattr(data_dirs, "is_read_only", lambda _: True)  # nodes may have it mounted for writing
+    assert of_results(tmp_path / bucket)[0].severity is WARNING
+
+
+def test_wrong_dirs_refuses_results_below_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (found,) = of_results(tmp_path / "file" / "out")
+    assert (found.severity, found.message.endswith("file is not a directory")) == (ERROR, True)
+
+
+def linked(base: Path) -> LaunchFile:
+    """An attempt in a container whose data have links."""
+    (base / "a").mkdir()
+    links = {"a/up": "../../x", "b": "/scratch/b", "c": "a/file", "a/inside": "../c", "odd\udcff": ".."}
+    for name, target in links.items():
+        (base / name).symlink_to(target)
+    return launch_file(needs_dirs=(str(base),), learner=IN_CONTAINER)
+
+
+def test_leaving_links_names_links_that_container_cannot_follow(tmp_path: Path) -> None:
+    launch = linked(tmp_path)
+    (found,) = leaving_links([STORE], launch)
+    shown = found.message.partition("lead out of it: ")[2].split(", ")
+    assert sorted(shown) == ["a/up -> ../../x", "b -> /scratch/b", "odd\\xff -> .."]
+    assert (found.severity, found.path) == (WARNING, "data_stores[0].training_data.container")
+    bare = replace(launch, learner=LearnerCommand(("x",), {}))
+    assert list(leaving_links([STORE], bare)) == [], "without a container nothing is mounted"
+
+
+@pytest.mark.parametrize(("name", "limit"), [("LOOK_ENTRIES", 0), ("LOOK_S", -1.0)])
+def test_leaving_links_looks_at_bounded_number_of_entries_for_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, limit: float
+) -> None:
+    launch = linked(tmp_path)
+    for number in range(9):
+        (tmp_path / f"z{number}").symlink_to("/elsewhere")
+    (found,) = leaving_links([STORE], launch)
+    assert found.message.count(" -> ") == data_dirs.LINKS_SHOWN and found.message.endswith(", ...")
+    monkeypatch.setattr(data_dirs, name, limit)
+    assert list(leaving_links([STORE], launch)) == []
