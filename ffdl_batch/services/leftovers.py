@@ -28,7 +28,7 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     launch = read_launch(attempt)
     final = evidence.final and as_all_say(evidence.final, launch, evidence.events)
     final = final and _with_last_lines(final, attempt, launch, evidence.events)
-    printed = () if known.began else tail(attempt.batch_log)
+    printed = () if known.began else _last_printed(attempt)
     evidence = replace(evidence, final=final, storable=_is_storable(launch), printed=printed)
     paid = paid_at(attempt)
     if known.final is not None:  # the head has said how each of its learners ended
@@ -39,6 +39,14 @@ def with_leftovers(attempt: AttemptDir, evidence: Evidence, known: Known) -> Evi
     return replace(evidence, paid=paid, found=found, found_at=max(ends, default=None))
 
 
+def _last_printed(attempt: AttemptDir) -> tuple[str, ...]:
+    """The last lines of the batch log; that it is damaged, if it is."""
+    try:
+        return tail(attempt.batch_log)
+    except DamagedFile as error:
+        return (str(error),)
+
+
 def others_know_more(final: FinalRecord) -> bool:
     """Whether a head that does not see what other nodes write may lack something: it was ended by the platform, for a
     learner had failed elsewhere, or it knows no last line of one that did."""
@@ -47,19 +55,20 @@ def others_know_more(final: FinalRecord) -> bool:
 
 
 def as_all_say(final: FinalRecord, launch: LaunchFile | None, events: Sequence[Event]) -> FinalRecord:
-    """The head's record; where it was in a pod that was ended because a learner of another pod had failed, and never
-    heard of that, as it would have been. `events`: of all controllers."""
+    """Return the head's record as it would have been if its pod had not been ended before it heard how the learners of
+    the other pods ended: that one failed, or that all saved a checkpoint. `events`: of all controllers."""
     if launch is None or not launch.apart or launch.nodes == 1 or final.error_code in _OF_LEARNERS:
         return final
     told = [event for event in events if event.source != HEAD]
     if any(not has_ended([one for one in told if one.source == node_source(rank)]) for rank in range(launch.nodes)):
         return final
     found = conclude(launch, told, terminated=False)
-    if found.error_code not in _OF_LEARNERS:
+    if found.error_code not in _OF_LEARNERS and not found.interruption:
         return final
     return replace(
         final, outcome=found.outcome, stored=found.stored, exit_code=found.exit_code, exit_signal=found.exit_signal,
         error_code=found.error_code, message=found.message, interruption=found.interruption,
+        checkpoint=found.checkpoint,
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ffdl_batch.controller.checkpointing.answers import LIMITS, Answer, answer, endings_of_run, failing, since_start
-from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME
+from ffdl_batch.controller.checkpointing.answers import Answer, answer, endings_of_run, failing, since_start
+from ffdl_batch.controller.checkpointing.requests import HALT, LIMITS, TERM, TIME
 from ffdl_batch.controller.gang.siblings import learner_status
 from ffdl_batch.controller.learner.memory import KILLED_FOR_MEMORY
 from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
@@ -44,16 +44,18 @@ class Conclusion:
 class StepEnd:
     """What is known of the end of a step beside the events of its controllers. `out_of_memory`: the kernel killed one
     of its processes because the job needed more memory than it has, in words ("" = it did not). `printed` are the last
-    words of the program that started it."""
+    words of the program that started it. `unheard`: the other nodes may have written what does not come here any
+    more."""
 
     out_of_memory: str = ""
     printed: str = ""
+    unheard: bool = False
 
     def explain(self, found: Conclusion) -> Conclusion:
         """Return the conclusion about a controller that died with what explains that. Files in /dev/shm belong to no
         process, so the kernel may have chosen a controller."""
         message = f"{found.message}; the step printed: {self.printed}" if self.printed else found.message
-        if self.out_of_memory:
+        if self.out_of_memory and found.exit_code != 0:  # else the training is done, and what it left is stored later
             return replace(found, error_code="C202", message=f"{self.out_of_memory}; {message}")
         return replace(found, message=message)
 
@@ -74,7 +76,7 @@ def conclude(
     """
     events = [event for event in events if _is_of_job(launch, event)]
     answered = answer(launch, events)
-    found = _judge(launch, events, terminated, deadline, answered)
+    found = _judge(launch, events, terminated, deadline, answered, unheard=step.unheard)
     if found.error_code == DIED:
         found = step.explain(found)
     return replace(found, checkpoint=answered.checkpoint, message=_place(launch, events, found))
@@ -97,7 +99,13 @@ def _place(launch: LaunchFile, events: Sequence[Event], found: Conclusion) -> st
 
 
 def _judge(
-    launch: LaunchFile, events: Sequence[Event], terminated: bool, deadline: Optional[float], told: Answer
+    launch: LaunchFile,
+    events: Sequence[Event],
+    terminated: bool,
+    deadline: Optional[float],
+    told: Answer,
+    *,
+    unheard: bool,
 ) -> Conclusion:
     endings, faults = endings_of_run(events), _faults(events)
     stored, fault = _stored_all(launch, events), faults[0] if faults else None
@@ -114,7 +122,7 @@ def _judge(
         return _failure(own[0], stored)
     reason = _reason(endings, faults)
     ended_at_limit = any(e.fields.get("ended_by") in LIMITS for e in endings.values())
-    if reason and (ended_at_limit or not endings or _is_accounted_for(launch, endings, faults)):
+    if reason and (ended_at_limit or not endings or unheard or _is_accounted_for(launch, endings, faults)):
         if reason == HALT:
             return _halted(launch, trained, fault, stored, told)
         return _at_limit(launch, trained, stored, told, _kind(launch, reason, told, deadline))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.outcome import conclude, exit_status, may_run_again
+from ffdl_batch.controller.head.outcome import StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
 from ffdl_batch.controller.learner.memory import (
@@ -71,6 +71,23 @@ def test_conclude_derives_outcome_and_error_code_from_events(
 ) -> None:
     found = conclude(launch(), events, terminated)
     assert (found.outcome, found.error_code) == (outcome, code)
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "said"),
+    [
+        ([ev(K.STARTED, host="n1")], "C202", "more than 96 MiB; the controller of node 0 (n1) died"),
+        ([ev(K.FAULT, code="S106", message="n2 is silent")], "C202", "more than 96 MiB; n2 is silent"),
+        ([ended()], "S106", "a node controller died while storing"),
+        ([ended(exit_code=1)], "C201", "learner 1 ended with exit code 1"),
+    ],
+)
+def test_conclude_blames_memory_for_controller_that_died_before_training_was_done(
+    events: list[Event], code: str, said: str
+) -> None:
+    found = conclude(launch(), events, False, step=StepEnd("more than 96 MiB", "task 0: Out Of Memory"))
+    assert (found.error_code, found.message.startswith(said)) == (code, True), found.message
+    assert found.message.endswith("; the step printed: task 0: Out Of Memory") == (code != "C201")
 
 
 LOADED = ev(K.PHASE, phase="load-data", status="ended", exit=0)
