@@ -5,7 +5,6 @@ Sources: kubernetes.io, "Jobs", "Pod Lifecycle", "Pod failure policy", "Disrupti
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,6 +13,7 @@ from typing import Any
 
 from ffdl_batch.domain.observation import EndCause, Observation, Phase
 from ffdl_kubernetes.advice import about_container, about_image, about_volume, reasons_alone, what_to_do
+from ffdl_kubernetes.disruptions import disruption_of, why_leaving
 from ffdl_kubernetes.kueue import why_evicted, why_queued
 from ffdl_kubernetes.objects.names import CONTROLLER, LEARNER, QUEUE_LABEL
 from ffdl_kubernetes.quotas import QUOTA, amounts, never_given
@@ -30,26 +30,12 @@ _NOT_MADE = frozenset({
 })  # fmt: skip
 """Reasons of waiting containers (kubelet: `images/types.go`, `kuberuntime/kuberuntime_container.go`; the CRI's
 `errors`)."""
-_PREEMPTED = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI", "Preempting", "Preempted"})
-"""Reasons of DisruptionTarget, and of pods, that say that somebody else wanted the room. Those of other disruptions say
-that the node went, or threw the pod out: DeletionByTaintManager, DeletionByPodGC, TerminationByKubelet."""
-_OF_NODES = re.compile(
-    r"Evicted|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|NodeAffinity|OutOf.+|"
-    r"TopologyAffinityError|Admission.*"
-)
-"""Reasons of pods that their nodes ended, or did not take although the scheduler had chosen them."""
 _MORE_MEMORY = "out of memory; give it more (controller_memory_bytes in [backend.kubernetes])"
 _TROUBLES = {
     "FailedAttachVolume": "a volume of it cannot be attached to its node",
     "FailedCreatePodSandBox": "its node cannot set the pod up",
 }
 """Reasons of events, beside those of mounts."""
-_TOO_LARGE = re.compile(
-    r"ephemeral(-| local )storage (usage exceeds|limit)|exceeds the limit|EmptyDir volume .* exceeds"
-)
-"""In the message of an eviction: the pod wrote more than it may, whatever the node."""
-
-
 _BY_REASON = {"DeadlineExceeded": EndCause.TIMEOUT, "PodFailurePolicy": EndCause.NODE_FAIL}
 """Of a Job whose pods are gone: our policy is about disruptions alone."""
 
@@ -102,14 +88,17 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         or _condition(job, "SuccessCriteriaMet")
         or job["metadata"].get("deletionTimestamp")
     ):
-        return Observation(Phase.COMPLETING, "Terminating", **times)
+        leaving = "" if is_ending(job) else why_leaving(pods)
+        return Observation(Phase.COMPLETING, "Terminating", lacks=leaving, **times)
     if is_put_back(job, beside):
         phase, end = (Phase.COMPLETING, None) if pods else (Phase.ENDED, EndCause.PREEMPTED)
         return Observation(phase, "Suspended", end, reason=beside.preempted or why_evicted(beside.workload), **times)
     if job.get("spec", {}).get("suspend"):
         return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
     if any(has_run(pod) for pod in pods):
-        return Observation(Phase.RUNNING, "Running", lacks=why_pending(pods, troubles=beside.troubles), **times)
+        leaving = "" if is_ending(job) else why_leaving(pods)
+        lacks = leaving or why_pending(pods, troubles=beside.troubles)
+        return Observation(Phase.RUNNING, "Running", lacks=lacks, **times)
     is_short = len(pods) < int(job.get("spec", {}).get("completions", 1))
     refusal = beside.refusal if is_short else ""  # an event stays when what it tells of is over
     return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal, beside.troubles), **times)
@@ -158,6 +147,13 @@ def is_over(pod: Plain) -> bool:
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
+def is_leaving(pod: Plain) -> bool:
+    """Whether it is about to end from outside: it is being deleted, or is marked for a disruption (kubernetes.io,
+    "Pod disruption conditions"), which comes before the deletion."""
+    leaves = pod["metadata"].get("deletionTimestamp") or _condition(pod, "DisruptionTarget")
+    return bool(leaves) and not is_over(pod)
+
+
 def is_beyond_reach(pod: Plain) -> bool:
     """Whether its node is no more, and its logs with it."""
     target = _condition(pod, "DisruptionTarget")
@@ -177,18 +173,11 @@ def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | Non
     """Of the pods that did not end well, the one that says most."""
     found: list[tuple[int, EndCause, int | None, str]] = []
     for pod in pods:
-        name, status = pod["metadata"]["name"], pod.get("status", {})
-        own = str(status.get("reason", ""))
-        if own == "Evicted" and _TOO_LARGE.search(str(status.get("message", ""))):
-            words = f"{name}: it wrote more than its storage: {status['message']}; ask for more (storage)"
-            found.append((0, EndCause.FAILURE, None, words))
-        elif (target := _condition(pod, "DisruptionTarget")) is not None:
-            cause = EndCause.PREEMPTED if target.get("reason") in _PREEMPTED else EndCause.NODE_FAIL
-            found.append((0, cause, None, f"{name}: {target.get('reason', '')}: {target.get('message', '')}"))
-        elif own in _PREEMPTED or _OF_NODES.fullmatch(own):
-            cause = EndCause.PREEMPTED if own in _PREEMPTED else EndCause.NODE_FAIL
-            found.append((0, cause, None, f"{name}: {own}: {status.get('message', '')}"))
-        elif own == "DeadlineExceeded":
+        name = pod["metadata"]["name"]
+        if (disruption := disruption_of(pod)) is not None:
+            cause, words = disruption
+            found.append((-1 if cause is EndCause.OUT_OF_STORAGE else 0, cause, None, words))
+        elif pod.get("status", {}).get("reason") == "DeadlineExceeded":
             found.append((1, EndCause.TIMEOUT, None, f"{name}: the pod ran longer than its deadline"))
         elif (ended := _terminated(pod, LEARNER)) is not None and ended.get("exitCode"):
             if ended.get("reason") == "OOMKilled":

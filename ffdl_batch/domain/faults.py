@@ -113,6 +113,7 @@ FAULTS: dict[str, FaultKind] = {
             "ask for more memory, make the batch smaller, or write less into /dev/shm, which counts as memory",
         ),
         _user(TIME_LIMIT, "the time limit was reached", "ask for more time (ffdl resume --time), or write checkpoints"),
+        _user("C204", "the learner used too much disk space", "ask for more (storage in the manifest), or write less"),
     )
 }
 

@@ -24,6 +24,11 @@ _TABLE = (
         "make the batch smaller, save activations by checkpointing, or ask for GPUs with more memory",
     ),
     IncidentKind("user.memory", "the learner needed more memory than it has", "ask for more memory, or load less"),
+    IncidentKind(
+        "user.storage",
+        "the learner used more of a node's disk than it asked for",
+        "ask for more (storage in the manifest), or write less",
+    ),
     IncidentKind("user.model", "the model could not be loaded", "check the model archive: zip its files again"),
     IncidentKind(
         "user.resources", "no node has what was asked for", "ask for fewer GPUs, CPUs or less memory, or elsewhere"

@@ -27,6 +27,7 @@ class EndCause(StrEnum):
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_STORAGE = "out_of_storage"
     NODE_FAIL = "node_fail"
     PREEMPTED = "preempted"
     LAUNCH_FAILED = "launch_failed"

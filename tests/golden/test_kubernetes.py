@@ -66,7 +66,9 @@ def batch(**words: Any) -> JobSpec:
 CASES: Mapping[str, tuple[JobSpec, dict[str, object]]] = {
     "plain": (PLAIN, {}),
     "gpus-of-a-type-and-other-accelerators": (
-        replace(PLAIN, resources=replace(PLAIN.resources, gpus=2, gpu_type="a100", gres={"amd.com/gpu": 2})),
+        replace(PLAIN, resources=replace(
+            PLAIN.resources, gpus=2, gpu_type="a100", gres={"amd.com/gpu": 2}, storage_bytes=50 * 1000**3
+        )),
         CLUSTER,
     ),
     "learners-spread": (replace(FOUR, batch=BatchOptions(placement=Placement.SPREAD)), CLUSTER),

@@ -104,7 +104,7 @@ def for_staging(shape: PodShape, settings: KubernetesSettings) -> PodShape:
     has, too."""
     return replace(
         shape, image=settings.controller_image, mounts=(), outside=(), learners=1, cpus=IDLE_CPUS,
-        memory_bytes=IDLE_BYTES, gpus=0, gpu_type="", gres={}, has_image_secret=False, time_s=None,
+        memory_bytes=IDLE_BYTES, storage_bytes=None, gpus=0, gpu_type="", gres={}, has_image_secret=False, time_s=None,
     )  # fmt: skip
 
 
@@ -221,9 +221,10 @@ def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
 
 
 def _learner(shape: PodShape, settings: KubernetesSettings) -> Plain:
-    memory = str(shape.memory_bytes)
-    amounts = {"cpu": f"{max(1, math.ceil(shape.cpus * 1000))}m", **({"memory": memory} if shape.memory_bytes else {})}
-    devices = {name: str(count) for name, count in _devices(shape, settings).items()}
+    bounded = {"memory": str(shape.memory_bytes)} if shape.memory_bytes else {}
+    if shape.storage_bytes:  # of a pod's volumes on its node's disk, too
+        bounded["ephemeral-storage"] = str(shape.storage_bytes)
+    bounded |= {name: str(count) for name, count in _devices(shape, settings).items()}
     mounts = [
         {"name": "pod", "mountPath": SEAT_DIR, "subPath": "seat"},
         {"name": "tmp", "mountPath": "/tmp", "subPath": LEARNER},  # noqa: S108
@@ -237,8 +238,8 @@ def _learner(shape: PodShape, settings: KubernetesSettings) -> Plain:
         "command": list(shape.shim),
         "lifecycle": {"preStop": {"exec": {"command": list(shape.pre_stop)}}},
         "resources": {
-            "requests": {**amounts, **devices},
-            "limits": {**({"memory": memory} if shape.memory_bytes else {}), **devices},
+            "requests": {"cpu": f"{max(1, math.ceil(shape.cpus * 1000))}m", **bounded},
+            "limits": bounded,
         },
         "securityContext": _CONFINED,
         "volumeMounts": mounts,

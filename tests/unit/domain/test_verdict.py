@@ -95,6 +95,7 @@ ENDS = {
     EndCause.CANCELLED: ("000", None),
     EndCause.TIMEOUT: ("C203", Interruption.TIMEOUT),
     EndCause.OUT_OF_MEMORY: ("C202", Interruption.FAILURE),
+    EndCause.OUT_OF_STORAGE: ("C204", Interruption.FAILURE),
     EndCause.NODE_FAIL: ("S110", Interruption.NODE_FAILURE),
     EndCause.PREEMPTED: ("S111", Interruption.PREEMPTION),
     EndCause.LAUNCH_FAILED: ("S101", Interruption.NODE_FAILURE),
@@ -153,8 +154,8 @@ def test_verdict_keeps_error_code_exit_code_and_log_tail_of_failed_learner() -> 
     assert (verdict.error_code, verdict.exit_code, verdict.log_tail) == ("C201", 3, ("boom",))
 
 
-@pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY])
-def test_verdict_prefers_time_or_memory_limit_over_learner_error_code(end: EndCause) -> None:
+@pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY, EndCause.OUT_OF_STORAGE])
+def test_verdict_prefers_time_memory_or_storage_limit_over_learner_error_code(end: EndCause) -> None:
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, end), RUN, FAILED))
     assert (verdict.error_code, verdict.exit_code) == (ENDS[end][0], 3)
 
@@ -244,7 +245,15 @@ def test_verdict_dates_forgotten_end_by_final_record_or_last_sign_of_life(eviden
 
 
 @pytest.mark.parametrize(
-    "end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY, EndCause.PREEMPTED, EndCause.NODE_FAIL, EndCause.REVOKED]
+    "end",
+    [
+        EndCause.TIMEOUT,
+        EndCause.OUT_OF_MEMORY,
+        EndCause.OUT_OF_STORAGE,
+        EndCause.PREEMPTED,
+        EndCause.NODE_FAIL,
+        EndCause.REVOKED,
+    ],
 )
 def test_verdict_takes_cause_from_scheduler_when_controllers_were_terminated(end: EndCause) -> None:
     """Slurm sends TERM at the time limit as it does for scancel."""

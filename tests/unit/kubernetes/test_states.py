@@ -121,6 +121,9 @@ def test_observe_reports_completing_while_job_is_ending() -> None:
         assert seen is not None and seen.phase is Phase.COMPLETING
 
 
+SHORT_OF_DISK = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 900Mi."
+
+
 @pytest.mark.parametrize(("status", "end", "words"), [
     ({"reason": "NodeLost"}, EndCause.NODE_FAIL, "NodeLost"),
     ({"reason": "Terminated", "message": "imminent node shutdown"}, EndCause.NODE_FAIL, "imminent node shutdown"),
@@ -132,16 +135,74 @@ def test_observe_reports_completing_while_job_is_ending() -> None:
     ({"reason": "Preempting", "message": "for a critical pod"}, EndCause.PREEMPTED, "for a critical pod"),
     ({"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}, EndCause.NODE_FAIL,
      "low on resource"),
-    ({"reason": "Evicted", "message": 'Usage of EmptyDir volume "work" exceeds the limit "1Gi". '}, EndCause.FAILURE,
-     "ask for more (storage)"),
+    ({"reason": "Evicted", "message": 'Usage of EmptyDir volume "work" exceeds the limit "1Gi". '},
+     EndCause.OUT_OF_STORAGE, 'exceeds the limit "1Gi".; ask for more (storage)'),
     ({"reason": "Evicted", "message": "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi"},
-     EndCause.FAILURE, "it wrote more than its storage"),
+     EndCause.OUT_OF_STORAGE, "the learner wrote more than its limit of storage: Pod ephemeral"),
+    ({"reason": "Evicted", "message": 'Container learner exceeded its local ephemeral storage limit "1Gi". '},
+     EndCause.OUT_OF_STORAGE, "the learner wrote more than its limit of storage"),
+    ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container learner was using 60Gi, request is 0, has larger "
+      "consumption of ephemeral-storage. "}, EndCause.OUT_OF_STORAGE,
+     "the learner used 60Gi of its node's disk and asked for nothing, and the node was short of it"),
+    ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container learner was using 60Gi, which exceeds its request of "
+      "10Gi. "}, EndCause.OUT_OF_STORAGE, "the learner used 60Gi of its node's disk and asked for 10Gi"),
+    ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container controller was using 8Ki, request is 0, has larger "
+      "consumption of ephemeral-storage. "}, EndCause.NODE_FAIL, "available: 900Mi"),
+    ({"reason": "Evicted", "message": "The node was low on resource: memory. Container learner was using 9Gi, request "
+      "is 8Gi, has larger consumption of memory. "}, EndCause.NODE_FAIL, "low on resource: memory"),
     (sidecar(terminated={"exitCode": 137, "reason": "OOMKilled"}), EndCause.FAILURE,
      "the controller ended: out of memory"),
 ])  # fmt: skip
 def test_observe_maps_pod_failure_reason_to_end_cause(status: dict[str, Any], end: EndCause, words: str) -> None:
     seen = observe(job(FAILED), [pod(0, **status)])
     assert seen is not None and seen.end is end and words in seen.reason
+
+
+@pytest.mark.parametrize(("requests", "end"), [({}, EndCause.OUT_OF_STORAGE), (
+    {"ephemeral-storage": "10Gi"}, EndCause.NODE_FAIL)])  # fmt: skip
+def test_observe_blames_pod_without_storage_request_for_full_disk_of_its_node(
+    requests: dict[str, str], end: EndCause
+) -> None:
+    """Whatever it writes into volumes is in no figure of kubelet's message."""
+    shown = pod(
+        0, {"type": "DisruptionTarget", "reason": "TerminationByKubelet"}, reason="Evicted", message=SHORT_OF_DISK
+    )
+    shown["spec"]["containers"] = [{"name": "learner", "resources": {"requests": {"cpu": "1", **requests}}}]
+    seen = observe(job(FAILED), [shown])
+    assert seen is not None and seen.end is end and "available: 900Mi" in seen.reason
+
+
+def test_observe_prefers_pod_that_filled_its_disk_to_pods_that_ended_with_it() -> None:
+    gone = pod(0, {"type": "DisruptionTarget", "reason": "DeletionByTaintManager"})
+    full = pod(1, reason="Evicted", message=f"{SHORT_OF_DISK} Container learner was using 60Gi, request is 0, has")
+    seen = observe(job(FAILED), [gone, full])
+    assert seen is not None and seen.end is EndCause.OUT_OF_STORAGE
+
+
+@pytest.mark.parametrize(("conditions", "meta", "words"), [
+    ([{"type": "DisruptionTarget", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}],
+     {"deletionTimestamp": "2026-11-28T17:00:00Z"},
+     "training-0a1b2c3d4-1-0-abcde is about to end: it is being evicted, for example because its node is drained "
+     "(Eviction API: evicting); its grace for a checkpoint ends at 2026-11-28T17:00:00Z"),
+    ([{"type": "DisruptionTarget", "reason": "PreemptionByScheduler"}], {}, "a pod of higher priority takes its place"),
+    ([{"type": "DisruptionTarget", "reason": "TerminationByKubelet"}], {}, "its node shuts down"),
+    ([{"type": "DisruptionTarget", "reason": "SomethingNew"}], {}, "is about to end: SomethingNew"),
+    ([], {"deletionTimestamp": "2026-11-28T17:00:00Z"}, "somebody deletes it; its grace"),
+    ([], {}, ""),
+])  # fmt: skip
+def test_observe_reports_disruption_during_grace_of_pod(
+    conditions: list[dict[str, str]], meta: dict[str, str], words: str
+) -> None:
+    shown = pod(0, *conditions, node="n1", phase="Running", **sidecar(running={"startedAt": CREATED}))
+    shown["metadata"].update(meta)
+    for state, phase in ((job(), Phase.RUNNING), (job({"type": "FailureTarget"}), Phase.COMPLETING)):
+        seen = observe(state, [shown])
+        assert seen is not None and seen.phase is phase
+        assert words in seen.lacks and bool(seen.lacks) is bool(words)
+    cancelled = job()
+    cancelled["spec"]["activeDeadlineSeconds"] = 1
+    seen = observe(cancelled, [shown])
+    assert seen is not None and seen.lacks == ""
 
 
 @pytest.mark.parametrize(("reason", "end"), [
