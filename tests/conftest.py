@@ -6,6 +6,7 @@ A test that asks for `database_url` runs on SQLite and on PostgreSQL.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections import Counter
@@ -66,6 +67,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def bound_by_modes() -> Iterator[None]:
+    """Let the modes of files count for this thread, also if it is root's (capabilities(7); capset(2), version 3)."""
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    before = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, before) == 0
+    reduced = (ctypes.c_uint32 * 6)(*before)
+    reduced[0] &= ~0b110  # the effective set, without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    assert libc.capset(header, reduced) == 0
+    yield
+    assert libc.capset(header, before) == 0
 
 
 @pytest.fixture(scope="session")

@@ -35,12 +35,20 @@ class Directories:
     learners can replace directories of their job.
 
     With `mode`, missing directories are created, and links, pipes and sockets are replaced. Without it, they raise
-    :class:`Gone`.
+    :class:`Gone`. With `unlock`, the owner gets all permissions of each directory below `root` that is entered.
     """
 
-    def __init__(self, root: str, mode: Optional[int] = None, *, below: str = "", dir_fd: Optional[int] = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        mode: Optional[int] = None,
+        *,
+        below: str = "",
+        dir_fd: Optional[int] = None,
+        unlock: bool = False,
+    ) -> None:
         """Open `root`, relative to the directory `dir_fd` if one is given. Raises OSError."""
-        self.root, self._mode = root, mode
+        self.root, self._mode, self._unlock = root, mode, unlock
         if mode is not None:
             os.makedirs(root, exist_ok=True)
         self._kept = [_open_root(root, below, dir_fd)]
@@ -93,6 +101,8 @@ class Directories:
     def _open(self, name: str) -> int:
         for _ in range(TRIES + 1):
             try:
+                if self._unlock:
+                    unlock(name, self._here)
                 return os.open(name, _OPENED, dir_fd=self._here)
             except OSError as error:
                 if error.errno not in _SWAPPED:
@@ -147,6 +157,21 @@ def _open_root(root: str, below: str, dir_fd: Optional[int]) -> int:
         return open_directory(root, below=below)
     except DamagedFile as error:
         raise NotADirectoryError(errno.ENOTDIR, f"{error.why}, and not the directory of the job", root) from error
+
+
+def unlock(name: str, dir_fd: Optional[int], *, follow: bool = False) -> None:
+    """Let the owner of a directory read, write and enter it, if this process is the owner. Raises OSError.
+
+    The directory may deny even that it is opened for reading, and fchmod(2) does not take a descriptor of O_PATH.
+    """
+    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(name, flags, dir_fd=dir_fd)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and found.st_uid == os.geteuid():
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) | stat.S_IRWXU)
+    finally:
+        os.close(descriptor)
 
 
 def _identity(descriptor: int) -> Tuple[int, int]:
@@ -208,8 +233,8 @@ def walk(
 
 
 def empty_directory(path: str, *, dir_fd: Optional[int] = None) -> None:
-    """Remove everything in a directory without following links. Raises the first OSError after everything else is
-    removed."""
+    """Remove everything in a directory without following links, also in directories that are read-only. Raises the
+    first OSError after everything else is removed."""
     errors: List[OSError] = []
 
     def attempt(remove: Callable[..., None], name: str, directory: int) -> None:
@@ -220,7 +245,8 @@ def empty_directory(path: str, *, dir_fd: Optional[int] = None) -> None:
         except OSError as error:
             errors.append(error)
 
-    with Directories(path, dir_fd=dir_fd) as tree:
+    unlock(path, dir_fd, follow=True)
+    with Directories(path, dir_fd=dir_fd, unlock=True) as tree:
 
         def leave(parts: Parts) -> None:
             with contextlib.suppress(Gone):

@@ -10,8 +10,9 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from typing import Callable, List
+from typing import Callable, List, Optional, Sequence
 
+from ffdl_batch.attempt.attributes import ONE_FILE, copy_content, inner_target, set_mode, shown
 from ffdl_batch.attempt.directories import (
     Directories,
     Gone,
@@ -21,10 +22,9 @@ from ffdl_batch.attempt.directories import (
     status_of,
     walk,
 )
-from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
 from ffdl_batch.attempt.writer import NEW
 
-CHUNK_BYTES = 4 * 1024 * 1024
 _SUFFIX = ".ffdl-tmp"
 _HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
 """What a file is called until it is whole, by who copies it: host and process id."""
@@ -35,6 +35,10 @@ def _on() -> None:
     """Nothing stands in the way of going on."""
 
 
+def _ignore(_: str) -> None:
+    """For a caller that needs no notes."""
+
+
 def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     source: str,
     target: str,
@@ -43,32 +47,74 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     link: bool = False,
     keep_newer: bool = False,
     own: str = "",
+    roots: Sequence[str] = (),
+    note: Callable[[str], None] = _ignore,
     go_on: Callable[[], None] = _on,
 ) -> int:
     """Bring every file of `source` into `target`, or the directory `below` it; the number of files. Raises OSError.
 
     Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
-    nobody writes any more). Symbolic links are copied as links; sockets, pipes and devices are left out. A file
+    nobody writes any more). Symbolic links are copied as links, those that lead into `source` by a path in `roots` as
+    relative ones. Modes, holes and empty directories are kept. Sockets, pipes and devices are left out. `note` gets a
+    sentence about these, and about each link that leads elsewhere. A file
     of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
     out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
     followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
     `own`: a source below this directory may be no link, as learners can put one there. `keep_newer`: a file in `target`
     that was written later stays. `go_on` is called
     before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
+    If files or directories cannot be read, all others are copied, and then the first error is raised.
     """
-    count = 0
+    count, failed, modes = 0, _Failed(), dict[Parts, int]()
     temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
-    with Directories(target, 0o777) as there, Directories(source, below=own) as here:
-        for parts, descriptor, entries in walk(here):
+    with Directories(target, 0o777, unlock=True) as there, Directories(source, below=own) as here:
+
+        def finish(parts: Parts) -> None:
+            if parts in modes:
+                set_mode(there.enter((*below, *parts)), modes.pop(parts))
+
+        for parts, descriptor, entries in walk(here, unread=failed.add, after=finish):
             place = (*below, *parts)
-            pair = _Pair(descriptor, there.enter(place), (source, *parts), (target, *place), temporary, link, go_on)
+            pair = _Pair(
+                descriptor, there.enter(place), (source, *parts), (target, *place), temporary, link, parts, roots, note,
+                go_on,
+            )  # fmt: skip
+            if parts:
+                modes[parts] = os.fstat(descriptor).st_mode
             for entry in entries:
                 go_on()
                 try:
                     count += _bring(entry, pair, keep_newer)
                 except Gone:
                     continue
+                except OSError as error:
+                    failed.add(entry.name, error)
+    failed.raise_first()
     return count
+
+
+class _Failed:
+    """What could not be copied."""
+
+    def __init__(self) -> None:
+        self._first: Optional[OSError] = None
+        self._others = 0
+
+    def add(self, _: str, error: OSError) -> None:
+        """Remember the error. Raises it if the next file would have the same one."""
+        if error.errno not in ONE_FILE:
+            raise error
+        self._others += self._first is not None
+        self._first = self._first or error
+
+    def raise_first(self) -> None:
+        """Raises the first error, which names the number of the others."""
+        if self._first is not None and self._others:
+            first = self._first
+            why = f"{first.strerror} (and {self._others} more could not be copied; all others are)"
+            raise OSError(first.errno, why, first.filename) from first
+        if self._first is not None:
+            raise self._first
 
 
 def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
@@ -107,7 +153,14 @@ class _Pair:
     target_path: Parts
     temporary: str
     link: bool
+    parts: Parts
+    roots: Sequence[str]
+    note: Callable[[str], None]
     go_on: Callable[[], None]
+
+    def say(self, name: str, what: str) -> None:
+        """Note something about an entry of the directory."""
+        self.note(f"{shown('/'.join((*self.parts, name)))} {what}")
 
 
 def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
@@ -118,6 +171,7 @@ def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
     except FileNotFoundError as error:
         raise Gone(name) from error
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        pair.say(name, f"is {kind_of(found.st_mode)}, and is left out")
         return False
     try:
         before = status_of(name, pair.target)
@@ -138,12 +192,21 @@ def _place(name: str, is_link: bool, pair: _Pair) -> None:
     remove_name(temporary, target)  # of an earlier process with this number, or so named by a learner
     try:
         if is_link:
-            os.symlink(_read_link(name, pair.source), temporary, dir_fd=target)
+            os.symlink(_target_of(name, pair), temporary, dir_fd=target)
         elif not (pair.link and _hard_link(name, pair)):
             _copy_file(name, pair)
         os.replace(temporary, name, src_dir_fd=target, dst_dir_fd=target)
     finally:
         remove_name(temporary, target)  # also where rename(2) of two names of one file did nothing
+
+
+def _target_of(name: str, pair: _Pair) -> str:
+    """Return where the link is to lead from its new place."""
+    target = _read_link(name, pair.source)
+    inner = inner_target(target, pair.parts, pair.roots)
+    if inner is None:
+        pair.say(name, f"is a link that leads out of the directory, to {shown(target)}; it may lead nowhere")
+    return inner or target
 
 
 def _read_link(name: str, directory: int) -> str:
@@ -175,13 +238,7 @@ def _copy_file(name: str, pair: _Pair) -> None:
         error.filename = os.path.join(*pair.source_path, name)
         raise
     with reader, os.fdopen(os.open(pair.temporary, NEW, 0o600, dir_fd=pair.target), "wb", buffering=0) as writer:
-        data = reader.read(CHUNK_BYTES)
-        while data:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[writer.write(rest) :]
-            pair.go_on()
-            data = reader.read(CHUNK_BYTES)
+        copy_content(reader.fileno(), writer.fileno(), pair.go_on)
         _copy_status(reader.fileno(), writer.fileno())
 
 
@@ -194,7 +251,7 @@ def _copy_status(source: int, target: int) -> None:
         except OSError as error:
             if error.errno not in _NO_ATTRIBUTES:
                 raise
-    os.fchmod(target, stat.S_IMODE(found.st_mode))
+    set_mode(target, found.st_mode)
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.domain.json_text import parse_json
 
@@ -89,7 +89,8 @@ class Shelf:
     def empty_trash(self) -> None:
         """Remove what was thrown away, by whomever. Others may be at it, too."""
         for name in os.listdir(f"{self.root}/trash"):
-            _remove_tree(f"{self.root}/trash/{name}")
+            with suppress(OSError):
+                remove_tree(f"{self.root}/trash/{name}")
 
     def publish(self, usage: Usage) -> None:
         """Tell the others. Raises OSError."""
@@ -173,15 +174,3 @@ def _make(path: str, mode: int) -> None:
     except FileExistsError:
         return
     os.chmod(path, mode)
-
-
-def _remove_tree(path: str) -> None:
-    """Directories of entries are read-only, for their owner, too."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        return
-    for above, _, _ in os.walk(path):
-        with suppress(OSError):
-            os.chmod(above, 0o700)
-    shutil.rmtree(path, ignore_errors=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.directories import Directories, Gone, empty_directory, remove_tree, walk
+from ffdl_batch.attempt.directories import KEPT, Directories, Gone, empty_directory, remove_tree, walk
 from ffdl_batch.client.left import _Pieces, _unpack
 from ffdl_batch.controller.checkpointing.checkpoints import take_inventory
 from ffdl_batch.controller.machine.scratch import remove_scratch
@@ -123,6 +123,26 @@ def test_remove_tree_follows_no_link_and_removes_all_that_it_can(tmp_path: Path)
     assert [path.name for path in tmp_path.rglob("*")] == ["outside", "file"]
     empty_directory(str(tmp_path / "outside"))
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize("mode", [0o555, 0o300, 0o000], ids=oct)
+@pytest.mark.parametrize("depth", [3, KEPT + 3])
+def test_remove_tree_removes_read_only_directories(tmp_path: Path, mode: int, depth: int) -> None:
+    """The module cache of Go and the packages of conda are read-only."""
+    outside, tree = tmp_path / "outside", tmp_path / "tree"
+    outside.mkdir(mode=0o555)
+    here = tree
+    for name in ("go", *("pkg",) * depth):
+        (here / name).mkdir(parents=True)
+        (here / "link").symlink_to(outside)
+        here = here / name
+        (here / "file").touch(0o444)
+    for directory in (here, *here.parents[: depth + 1]):
+        directory.chmod(mode)
+    remove_tree(str(tree))
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert outside.stat().st_mode & 0o777 == 0o555
 
 
 def test_walk_reports_directory_that_cannot_be_read_and_continues(

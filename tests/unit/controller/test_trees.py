@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.attributes import inner_target
 from ffdl_batch.attempt.directories import KEPT, Directories, status_of
 from ffdl_batch.controller.stores import sight
 from ffdl_batch.controller.stores.sight import sight_of
@@ -111,6 +112,107 @@ def test_copy_tree_names_path_in_errors(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "third" / "sub").write_text("in the way")
     with pytest.raises(FileExistsError, match=f"'{tmp_path}/third/sub'$"):
         copy_tree(str(source), str(tmp_path / "third"))
+
+
+def test_copy_tree_keeps_modes_empty_directories_and_holes(tmp_path: Path) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    modes = {"run.sh": 0o755, "bin/tool": 0o4551, "secret": 0o600, "bin": 0o555, "empty": 0o750, "shared": 0o1775}
+    for name in ("bin", "empty", "shared"):
+        (source / name).mkdir(parents=True)
+    for name in ("run.sh", "bin/tool", "secret", "sparse"):
+        (source / name).write_bytes(b"x")
+    with (source / "sparse").open("r+b") as file:
+        file.seek(64 << 20)
+        file.write(b"middle")
+        file.truncate(1 << 30)
+    for name, mode in modes.items():
+        (source / name).chmod(mode)
+    copy_tree(str(source), str(target))
+    found = {name: (target / name).stat().st_mode & 0o7777 for name in modes}
+    assert found == {name: mode & 0o777 for name, mode in modes.items()}
+    copied = (target / "sparse").stat()
+    assert (copied.st_size, copied.st_blocks * 512 < 1 << 20) == (1 << 30, True)
+    with (target / "sparse").open("rb") as file:
+        assert file.read(2) == b"x\0"
+        file.seek((64 << 20) - 2)
+        assert file.read(10) == b"\0\0middle\0\0"
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_copy_tree_writes_into_read_only_directory_of_an_earlier_pass(tmp_path: Path) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    for number in range(2):
+        (source / "sub").mkdir(parents=True, exist_ok=True)
+        (source / "sub").chmod(0o755)
+        (source / "sub" / str(number)).write_text("x")
+        (source / "sub").chmod(0o555)
+        copy_tree(str(source), str(target))
+    assert sorted(os.listdir(target / "sub")) == ["0", "1"]  # noqa: PTH208 - names
+    assert (target / "sub").stat().st_mode & 0o777 == 0o555
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize("unreadable", ["b/file", "b", "a"])
+def test_copy_tree_copies_others_when_one_cannot_be_read(tmp_path: Path, unreadable: str) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    (source / "b").mkdir(parents=True)
+    for name in ("a", "b/file", "c"):
+        (source / name).write_text(name)
+    (source / unreadable).chmod(0)
+    with pytest.raises(PermissionError, match=f"'{source}/{unreadable}'$"):
+        copy_tree(str(source), str(target))
+    names = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert names == {name for name in ("a", "b/file", "c") if not name.startswith(unreadable)}
+
+
+def test_copy_tree_makes_inner_absolute_links_relative_and_notes_others(tmp_path: Path) -> None:
+    source, target, notes = tmp_path / "s", tmp_path / "t", list[str]()
+    (source / "deep" / "epoch3").mkdir(parents=True)
+    os.mkfifo(source / "pipe")
+    targets = {
+        "latest": "deep/epoch3",
+        "deep/up": "../latest",
+        "inner": str(source / "deep" / "epoch3"),
+        "deep/contained": "/job/results/deep/epoch3",
+        "deep/top": "/job/results",
+        "dangling": "none",
+        "deep/out": "../../x",
+        "sibling": "/job/results-2/x",
+        "\x1b[2Jroot": "/etc",
+    }
+    for name, to in targets.items():
+        (source / name).symlink_to(to)
+    copy_tree(str(source), str(target), roots=(str(source), "/job/results/"), note=notes.append)
+    found = {name: str((target / name).readlink()) for name in targets}
+    changed = {"inner": "deep/epoch3", "deep/contained": "epoch3", "deep/top": ".."}
+    assert found == {**targets, **changed}
+    assert [note.partition(" is ")[0] for note in notes] == ["\\x1b[2Jroot", "pipe", "sibling", "deep/out"]
+    assert "to /job/results-2/x;" in notes[2]
+
+
+@pytest.mark.parametrize(
+    ("target", "inner"),
+    [
+        ("b", "b"),
+        ("../b", "../b"),
+        (".", "."),
+        ("..", ".."),
+        ("../..", None),
+        ("b/../../../b", None),
+        ("b/../c", "c"),
+        ("./b//c/", "./b//c/"),
+        ("/b", None),
+        ("/x/a/b", "b"),
+        ("/x", ".."),
+        ("/x/../y", None),
+        ("/xy", None),
+        ("../../x/c", "../c"),
+        ("../../y/c", None),
+        ("", None),
+    ],
+)
+def test_inner_target_is_below_the_tree_and_goes_up_only_at_its_start(target: str, inner: str | None) -> None:
+    assert inner_target(target, ("a",), ("/x",)) == inner
 
 
 # ------------------------------------------------------------------------------------- whether trees look as they did

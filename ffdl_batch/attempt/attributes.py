@@ -1,0 +1,117 @@
+"""Keeps what a tree has besides names and content when it is copied: links that stay in it, modes and holes.
+
+Learners write such trees. A link is never followed, and permission bits are the only bits of a mode that are copied.
+Standard library; runs on Python 3.9.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import stat
+from itertools import accumulate, dropwhile
+from typing import Callable, Optional, Sequence, Tuple
+
+CHUNK_BYTES = 4 * 1024 * 1024
+ONE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE)
+"""Errors that concern one file or directory. After others, the next file would have the same error."""
+SHOWN = 200
+"""Maximum length of a name in a message."""
+_HOLE_BYTES = 4096
+_ZEROS = bytes(_HOLE_BYTES)
+
+
+def inner_target(target: str, above: Tuple[str, ...], roots: Sequence[str] = ()) -> Optional[str]:
+    """Return the target of a link in the directory `above` of a tree, relative to that directory; None if it is outside
+    of the tree. `roots` are absolute paths by which the writers of the tree may know it.
+
+    The returned target has ".." only at its start. So no chain of such links leads out of the tree.
+    """
+    names = [name for name in target.split("/") if name not in ("", ".")]
+    depths = list(accumulate((-1 if name == ".." else 1 for name in names), initial=len(above)))
+    is_inside = not target.startswith("/") and min(depths) >= 0
+    if is_inside and ".." not in list(dropwhile(lambda name: name == "..", names)):
+        return target or None
+    for root in ("/",) if is_inside else roots:
+        base = posixpath.normpath(root)
+        full = posixpath.normpath(posixpath.join(base, *above, target))
+        if full == base or full.startswith(base.rstrip("/") + "/"):
+            return posixpath.relpath(full, posixpath.join(base, *above))
+    return None
+
+
+def shown(name: str) -> str:
+    """Return a name as one short piece of printable text."""
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def set_mode(descriptor: int, mode: int) -> None:
+    """Set the permission bits of a file or directory, if its file system and its owner allow it. Bits that its file
+    system gave it, as setgid, stay. Raises OSError."""
+    found = stat.S_IMODE(os.fstat(descriptor).st_mode)
+    wanted = (found & ~0o777) | (mode & 0o777)
+    try:
+        if wanted != found:
+            os.fchmod(descriptor, wanted)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
+
+
+def copy_content(source: int, target: int, go_on: Callable[[], None]) -> None:
+    """Copy the content of a file into an empty one. Holes stay holes. `go_on` is called for each CHUNK_BYTES. Raises
+    OSError."""
+    at = 0
+    while True:
+        size = os.fstat(source).st_size
+        end = _end_of_data(source, at)
+        if end is None:
+            os.ftruncate(target, max(at, size))
+            return
+        start, stop = end
+        os.lseek(source, start, os.SEEK_SET)
+        while start < stop:
+            data = os.read(source, min(CHUNK_BYTES, stop - start))
+            if not data:  # it became shorter
+                os.ftruncate(target, start)
+                return
+            write_all(target, data, start)
+            start += len(data)
+            go_on()
+        at = stop
+
+
+def write_sparse(descriptor: int, data: bytes, at: int) -> None:
+    """Write into an empty part of a file. Blocks of zeros become holes. Raises OSError. The caller sets the size."""
+    if _ZEROS not in data:
+        write_all(descriptor, data, at)
+        return
+    view, start = memoryview(data), 0
+    while start < len(data):
+        stop, is_zero = start, data[start : start + _HOLE_BYTES] == _ZEROS
+        while stop < len(data) and (data[stop : stop + _HOLE_BYTES] == _ZEROS) == is_zero:
+            stop += _HOLE_BYTES
+        if not is_zero:
+            write_all(descriptor, view[start:stop], at + start)
+        start = stop
+
+
+def write_all(descriptor: int, data: "bytes | memoryview", at: int) -> None:
+    """Write all of the data at this position. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, at)
+        rest, at = rest[written:], at + written
+
+
+def _end_of_data(descriptor: int, at: int) -> Optional[Tuple[int, int]]:
+    """Return the start and end of the next range with data (lseek(2), SEEK_DATA); None if only a hole is left."""
+    try:
+        start = os.lseek(descriptor, at, os.SEEK_DATA)
+        return start, os.lseek(descriptor, start, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
