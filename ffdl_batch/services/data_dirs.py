@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffdl_batch.attempt.attributes import inner_target, shown
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile
 from ffdl_batch.domain.remote_stores import REMOTE, stores_with_input
@@ -180,27 +181,20 @@ def _find_leaving(root: str, budget: _Budget) -> list[str]:
     """Return links below `root` that are absolute or lead above it, as ``name -> target``, as far as `budget` allows;
     one more than are shown at most."""
     found: list[str] = []
-    waiting = deque([""])
+    waiting: deque[tuple[str, ...]] = deque([()])
     while waiting and len(found) <= LINKS_SHOWN:
-        below = waiting.popleft()
+        above = waiting.popleft()
         try:
-            with os.scandir(os.path.join(root, below)) as entries:  # noqa: PTH118 - names, not paths
+            with os.scandir(Path(root, *above)) as entries:
                 for entry in entries:
                     if budget.is_used_up() or len(found) > LINKS_SHOWN:
                         return found
-                    name = os.path.join(below, entry.name)  # noqa: PTH118
                     if entry.is_symlink():
                         target = str(Path(entry.path).readlink())
-                        inside = os.path.normpath(os.path.join(below, target))  # noqa: PTH118
-                        if inside.startswith(("/", "../")) or inside == "..":
-                            found.append(f"{_printable(name)} -> {_printable(target)}")
+                        if inner_target(target, above) is None:
+                            found.append(f"{shown('/'.join((*above, entry.name)))} -> {shown(target)}")
                     elif entry.is_dir(follow_symlinks=False):
-                        waiting.append(name)
+                        waiting.append((*above, entry.name))
         except OSError:  # gone meanwhile, or closed to this user: nothing is known of it
             continue
     return found
-
-
-def _printable(name: str) -> str:
-    """Return a name of a file as UTF-8 text, with escapes for what is none."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
