@@ -34,11 +34,12 @@ _HEAD = 2
 _CLEAR = "\x1b[H\x1b[2J"
 _learner = click.option("--learner", type=click.IntRange(1), help="Only this one, from 1.  [default: all that run]")
 Fields = Mapping[str, Any]
-_LEAST_S = 0.1
+_LEAST_S, _EVERY_S = 0.1, 2.0
+"""The shortest and the default time between two tables."""
 
 
 def _read_every(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """A span that leaves the nodes time for something else."""
+    """Return a span that leaves the nodes time for something else; None if it was not given."""
     every_s = read_span(context, parameter, value)
     if every_s is not None and every_s < _LEAST_S:
         raise click.BadParameter(f"{every_s:g} is not in the range x>={_LEAST_S:g} (seconds).", context, parameter)
@@ -48,10 +49,11 @@ def _read_every(context: click.Context, parameter: click.Parameter, value: str |
 @click.command(context_settings=_HELP)
 @click.argument("job_id", metavar="ID")
 @_learner
-@click.option("--once", is_flag=True, help="One table, and no more.")
-@click.option("--every", metavar="SPAN", default="2s", callback=_read_every, help="Between two tables.  [default: 2s]")
+@click.option("--once", is_flag=True, help="Print one table and exit; the default if standard output is no terminal.")
+@click.option("--every", metavar="SPAN", callback=_read_every,
+              help="Time between two tables; without a terminal, too.  [default: 2s]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per table.")
-def top(job_id: str, learner: int | None, once: bool, every: float, as_json: bool) -> int:
+def top(job_id: str, learner: int | None, once: bool, every: float | None, as_json: bool) -> int:
     """The processes of running learners: CPU, memory, and GPUs where the learner has nvidia-smi.
 
     It is read on the nodes while this command runs, and not otherwise; Ctrl-C ends it. CPU is in percent of one core.
@@ -59,6 +61,7 @@ def top(job_id: str, learner: int | None, once: bool, every: float, as_json: boo
     """
     from ffdl_batch.client.attach import Wish
 
+    once = once or (every is None and not sys.stdout.isatty())
     plans = plans_of(job_id, learner)
     with ExitStack() as stack:
         helpers = _open(stack, plans)
@@ -76,7 +79,7 @@ def top(job_id: str, learner: int | None, once: bool, every: float, as_json: boo
             if once:
                 break
             sys.stdout.flush()
-            time.sleep(every)
+            time.sleep(_EVERY_S if every is None else every)
     return 0 if ready else int(ExitCode.FAILED)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
     """What jobs measure, by `evaluation_metrics` of their manifests: a table with the course of each value.
 
     Values of several jobs are drawn over each other. Each file option writes its file; without --plot no table comes
-    then.
+    then. If there are no values, no file is written or replaced, and the exit code is 1.
     """
 
     files = [name for name in (png, html, csv, parquet) if name is not None]
@@ -116,7 +117,7 @@ def metrics(  # noqa: PLR0913  (one parameter per option)
             _write_tables(asked, csv, parquet)
             if png or html or plot or not files:
                 _draw(asked, png, html, with_table=not (plot or files))
-        return _tell_missing(asked, is_document=as_json or follow)
+        return _tell_missing(asked, is_document=as_json or follow, needs_values=bool(files))
 
 
 # ------------------------------------------------------------------------------------------------------ what comes in
@@ -212,12 +213,14 @@ def _write_tables(asked: _Asked, csv: str | None, parquet: str | None) -> None:
     from ffdl_batch.cli import metric_files as files
 
     columns = files.USAGE_COLUMNS if asked.usage else files.METRIC_COLUMNS
-    if csv is not None:
-        with writing(csv) as path:
-            files.write_csv(columns, _rows(asked), path)
-    if parquet is not None:
-        with writing(parquet) as path:
-            files.write_parquet(columns, _rows(asked), path)
+    for name, write in ((csv, files.write_csv), (parquet, files.write_parquet)):
+        if name is None:
+            continue
+        rows = _rows(asked)
+        first = next(rows, None)
+        if first is not None:
+            with writing(name) as path:
+                write(columns, chain((first,), rows), path)
 
 
 def _rows(asked: _Asked) -> Iterator[tuple[object, ...]]:
@@ -234,12 +237,12 @@ def _rows(asked: _Asked) -> Iterator[tuple[object, ...]]:
 def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool) -> None:
     series = _collect(asked)
     title = " ".join(asked.ids)
-    if html is not None:
+    if series and html is not None:
         from ffdl_batch.cli.charts import html as page
 
         with writing(html) as path:
             Path(path).write_text(page(by_chart(series), title), encoding="utf-8")
-    if png is not None:
+    if series and png is not None:
         from ffdl_batch.cli.charts import write_png
 
         with writing(png) as path:
@@ -253,9 +256,9 @@ def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool)
         print_series(series, with_learner=asked.learner is not None)
 
 
-def _tell_missing(asked: _Asked, *, is_document: bool) -> int:
-    """The exit status, once it is said of what nothing came. Records that are printed as they come say themselves that
-    there are none, unless some were asked for by name."""
+def _tell_missing(asked: _Asked, *, is_document: bool, needs_values: bool) -> int:
+    """Report the jobs without values and return the exit status: a failure if there are none at all and some were asked
+    for by name or for a file. Records that are printed as they come show by themselves that there are none."""
     missing = [job_id for job_id in asked.ids if job_id not in asked.heard]
     if not missing:
         return ExitCode.OK
@@ -271,8 +274,8 @@ def _tell_missing(asked: _Asked, *, is_document: bool) -> int:
         complain(f"nothing was measured that is called {' or '.join(asked.only)}; {there}")
         return ExitCode.FAILED
     if not is_document:
-        complain(_nothing(asked))
-    return ExitCode.OK
+        complain(_nothing(asked) + ("; no file was written" if needs_values else ""))
+    return ExitCode.FAILED if needs_values else ExitCode.OK
 
 
 def _nothing(asked: _Asked) -> str:

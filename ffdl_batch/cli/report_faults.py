@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.present import print_json, read_moment
 from ffdl_batch.cli.written_file import check_written, writing
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -64,7 +64,8 @@ def _check_sender(context: click.Context, parameter: click.Parameter, value: str
 @click.option("-S", "--since", metavar="MOMENT", callback=read_moment,
               help="From then on: 24h (which is the default), 7d, 2026-11-01, yesterday.")  # fmt: skip
 @click.option("--until", metavar="MOMENT", callback=read_moment, help="Up to then; up to now by default.")
-@click.option("-a", "--all-users", "--all", "all_users", is_flag=True, help="Everybody's jobs; for administrators.")
+@click.option("-a", "--all-users", "--all", "all_users", is_flag=True,
+              help="Jobs of all users; for administrators. A personal daemon has your own jobs only.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
               help="html is a page that stands alone; csv and json have the new incidents in full.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
@@ -161,6 +162,8 @@ def _tell(asked: _Asked, form: _Form) -> int:
     after = None if told is None or told.is_empty else told.rows_after
     with open_client(quiet=form.quiet) as client:
         found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
+    if asked.all_users and found.own_only and not form.quiet:
+        complain("warning: the report covers your own jobs only: a personal daemon has no jobs of other users")
     new = new_rows(found, told)
     if new or not form.quiet:
         _deliver(found, new, form)

@@ -23,7 +23,8 @@ MOST_EXPLAINED = 25
 
 def faults_document(report: FaultsReport, new: Sequence[IncidentRow]) -> Document:
     """The report; `new` are the incidents that it tells in full."""
-    about = (f"From {format_time(report.since)} to {format_time(report.until)}, by local time.",)
+    whose = "your own jobs only" if report.own_only else "jobs of all users"
+    about = (f"From {format_time(report.since)} to {format_time(report.until)}, by local time; {whose}.",)
     sections = (
         Section("Summary", tuple(_summary(report, new))),
         Section("New", (), (_incidents(new),)),

@@ -13,16 +13,21 @@ _PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 _WIDTH, _LABELS, _VALUES = 720, 190, 70
 _BAR, _GAP, _TITLE = 12, 8, 22
 _LONGEST_LABEL = 30
+_UNBROKEN = 30
+"""Characters of a cell that is not broken into lines: a time, a job's id, the name of a kind."""
+_SHORT = ' class="s"'
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = (
-    "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:60em;padding:0 1em;color:#222;background:#fff}"
+    "body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:88em;padding:0 1em;color:#222;background:#fff}"
     "h1{font-size:22px}h2{font-size:17px;margin:1.8em 0 .4em;border-bottom:1px solid #ccc}h3{font-size:14px;"
-    "margin:1.2em 0 .3em}p{margin:.3em 0}table{border-collapse:collapse;margin:.4em 0 1em}th,td{padding:.15em .8em;"
-    "border-bottom:1px solid #ddd;text-align:left;overflow-wrap:anywhere}th{border-bottom:2px solid #888}"
-    "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}.note{color:#555;font-size:12px}"
+    "margin:1.2em 0 .3em}p{margin:.3em 0;max-width:60em}table{border-collapse:collapse;margin:.4em 0 1em}"
+    "th,td{padding:.15em .8em;border-bottom:1px solid #ddd;text-align:left;vertical-align:top;overflow-wrap:anywhere}"
+    "th{border-bottom:2px solid #888}th,td.n,td.s{white-space:nowrap}"
+    "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.note{color:#555;font-size:12px}"
     "svg{max-width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#333}"
-    "@media print{body{font-size:10pt;margin:0;max-width:none}h2{break-after:avoid}table,svg,figure{break-inside:avoid}"
-    "thead{display:table-header-group}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}@page{margin:15mm}}"
+    "@media print{body{font-size:10pt;margin:0;max-width:none}td.s{white-space:normal}h2{break-after:avoid}"
+    "table,svg,figure{break-inside:avoid}thead{display:table-header-group}"
+    "*{print-color-adjust:exact;-webkit-print-color-adjust:exact}@page{margin:15mm}}"
 )
 
 
@@ -62,9 +67,10 @@ def _table(table: Table) -> Iterator[str]:
     cells = (f"<th{kind}>{_shown(column.title)}</th>" for kind, column in zip(kinds, table.columns, strict=True))
     yield f"<table><thead><tr>{''.join(cells)}</tr></thead><tbody>"
     for row in table.rows:
+        texts = map(cell_text, table.columns, row)
         cells = (
-            f"<td{kind}>{_shown(cell_text(column, cell))}</td>"
-            for kind, column, cell in zip(kinds, table.columns, row, strict=True)
+            f"<td{kind or (_SHORT if len(text) <= _UNBROKEN else '')}>{_shown(text)}</td>"
+            for kind, text in zip(kinds, texts, strict=True)
         )
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody></table>"

@@ -246,12 +246,15 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return [_read(JobView, plain) for plain in reply.get("jobs", ())]
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
-        """The job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job goes on either way."""
+        """Return the job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job goes on either way.
+
+        Keeps asking while the daemon does not answer, and raises DaemonUnreachable if a later try cannot help.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
             request = _job_request("GET", job_id, f"/wait?wait_s={math.ceil(left)}", left)
-            job = _read(JobView, self._wire.ask(request).get("job"))
+            job = _read(JobView, self._wire.ask_until(request, deadline).get("job"))
             if is_ended(job):
                 return job
             if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:

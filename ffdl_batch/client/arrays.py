@@ -38,11 +38,15 @@ class Arrays:
         return [_read(JobView, plain) for plain in self._wire.ask(Request("GET", path)).get("jobs", ())]
 
     def wait(self, array_id: str, timeout_s: float | None = None) -> ArrayView:
-        """The array once all of its jobs have ended; raises WaitTimedOut after `timeout_s` seconds, and they go on."""
+        """The array once all of its jobs have ended; raises WaitTimedOut after `timeout_s` seconds, and they go on.
+
+        Keeps asking while the daemon does not answer, as :meth:`ffdl_batch.Client.wait`.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
-            array = self._ask("GET", array_id, f"/wait?wait_s={math.ceil(left)}", left)
+            request = _array_request("GET", array_id, f"/wait?wait_s={math.ceil(left)}", left)
+            array = _read(ArrayView, self._wire.ask_until(request, deadline).get("array"))
             if array.ended:
                 return array
             if timeout_s is not None and deadline is not None and time.monotonic() >= deadline:
@@ -57,10 +61,12 @@ class Arrays:
         """Ask all of its jobs for a checkpoint and their end, as :meth:`ffdl_batch.Client.halt` one."""
         return self._ask("POST", array_id, "/halt")
 
-    def _ask(self, method: str, array_id: str, rest: str = "", held_s: float | None = None) -> ArrayView:
-        path = f"/api/v1/arrays/{quote(array_id, safe='')}{rest}"
-        request = Request(method, path, job_id=array_id, held_s=held_s)
-        return _read(ArrayView, self._wire.ask(request).get("array"))
+    def _ask(self, method: str, array_id: str, rest: str = "") -> ArrayView:
+        return _read(ArrayView, self._wire.ask(_array_request(method, array_id, rest)).get("array"))
+
+
+def _array_request(method: str, array_id: str, rest: str, held_s: float | None = None) -> Request:
+    return Request(method, f"/api/v1/arrays/{quote(array_id, safe='')}{rest}", job_id=array_id, held_s=held_s)
 
 
 class KnowsArrays(Protocol):

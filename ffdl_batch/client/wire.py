@@ -7,9 +7,11 @@ safe for every request of this contract: submissions carry a key, the others are
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -33,6 +35,8 @@ STREAM_SILENCE_S = 90.0
 """The daemon sends a blank line now and then; a stream that is silent for longer has lost its peer."""
 _BLOCK = 1 << 20
 _TRIES = 3
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+"""Before the first and the later repetitions of a request that waits for a job."""
 
 
 class Channel(Protocol):
@@ -132,6 +136,23 @@ class Wire:
             self.outages, self.database_trouble = reply["outages"], reply.get("database_trouble")
         return reply
 
+    def ask_until(self, request: Request, deadline: float | None) -> Mapping[str, Any]:
+        """As :meth:`ask`; keeps asking while the daemon does not answer, up to `deadline`, by the monotonic clock (None
+        = for ever). Raises :class:`ClientError` at the deadline, and if another try cannot help."""
+        pause_s, is_reported = _PAUSE_S, False
+        while True:
+            left_s = math.inf if deadline is None else deadline - time.monotonic()
+            try:
+                return self.ask(request)
+            except (DaemonUnreachable, RequestRefused) as error:
+                if error.problem.exit_code != ExitCode.TRY_AGAIN or left_s <= 0:
+                    raise
+                if not is_reported:
+                    self._told(f"{error}; trying again until the daemon answers")
+                is_reported = True
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
     def ask_status(self, request: Request) -> int:
         """The status alone (HEAD); a 404 is an answer."""
         response = self._send(request)
@@ -171,8 +192,9 @@ class Wire:
                 self.close()
                 # The daemon may have stopped since the last request, or be stopping now: dial again, which starts one.
                 if attempt == _TRIES or isinstance(error, TimeoutError):
+                    why = str(error) or type(error).__name__
                     raise DaemonUnreachable(
-                        f"the daemon did not answer {request.method} {request.path}: {str(error) or type(error).__name__}",
+                        f"the daemon did not answer {request.method} {request.path}: {why}",
                         "try again; ffdl daemon status tells whether it hangs, and ffdl daemon stop ends it",
                     ) from error
         raise AssertionError("unreachable: the last attempt returns or raises")

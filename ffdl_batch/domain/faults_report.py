@@ -46,12 +46,13 @@ class FaultsReport:
     """What failed from `since` to `until`. `as_of` is the recorder's clock when the report was made: an incident that
     is noticed later is a later report's. `rows` are those noticed after `rows_after`, oldest first, `left_out` how many
     more there are. Sums are of what was noticed in the period; `before` and `bins` compare by when it happened.
-    `jobs` is how many jobs had any."""
+    `jobs` is how many jobs had any. `own_only`: it covers the caller's jobs only."""
 
     since: float
     until: float
     as_of: float
     rows_after: float
+    own_only: bool = False
     incidents: int = 0
     happened: int = 0
     before: int = 0
@@ -84,7 +85,7 @@ class Scope:
 Names = Callable[[IncidentRow], Iterable[str]]
 
 
-def make_report(rows: Sequence[IncidentRow], scope: Scope) -> FaultsReport:
+def make_report(rows: Sequence[IncidentRow], scope: Scope, *, own_only: bool = False) -> FaultsReport:
     """The report of all incidents that were noticed from the scope's first moment on."""
     noticed = [row for row in rows if scope.since < row.noticed_at <= scope.until]
     happened = [row for row in rows if scope.since < row.at <= scope.until]
@@ -95,6 +96,7 @@ def make_report(rows: Sequence[IncidentRow], scope: Scope) -> FaultsReport:
         scope.until,
         scope.as_of,
         scope.rows_after,
+        own_only,
         incidents=len(noticed),
         happened=len(happened),
         before=len(before),

@@ -244,14 +244,14 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
-    """What is answered to a trial: when and where a request would start. `ends_others`: so many jobs it would end for
-    that. `said` is the answer itself. `counted`: no scheduler says so, it was counted from what is free and from time
-    limits, and somebody else may take that."""
+    """What is answered to a trial: when and where a request would start. `preempts` is how many running jobs it would
+    preempt; some of them may be the caller's. `said` is the answer itself. `counted`: no scheduler says so, it was
+    counted from what is free and from time limits, and other jobs may take that."""
 
     said: str
     at: float | None = None
     nodes: str = ""
-    ends_others: int = 0
+    preempts: int = 0
     counted: bool = False
 
 
@@ -264,7 +264,7 @@ class Alternative:
     options: str
     at: float | None = None
     sooner_s: float | None = None
-    ends_others: int = 0
+    preempts: int = 0
     said: str = ""
 
 

@@ -112,7 +112,7 @@ def trial_text(trial: Foretold, now: float) -> str:
     if trial.at is None:
         return f"asked about it anew, the scheduler says: {trial.said}"
     start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
-    return f"submitted now, behind what waits, {start}{_ends(trial.ends_others)}"
+    return f"submitted now, behind what waits, {start}{_preempts(trial.preempts)}"
 
 
 def _counted_text(trial: Foretold, now: float) -> str:
@@ -127,11 +127,12 @@ def alternative_text(one: Alternative, now: float) -> str:
     """How to ask for it, and what is gained."""
     gain = f", {span_text(one.sooner_s)} sooner" if one.sooner_s is not None else ""
     when = moment_text(one.at, now) if one.at is not None else "at an unknown time"
-    return f"{one.change} ({one.options}): starts {when}{gain}{_ends(one.ends_others)}"
+    return f"{one.change} ({one.options}): starts {when}{gain}{_preempts(one.preempts)}"
 
 
-def _ends(others: int) -> str:
-    return f", and would end {counted(others, 'job')} of others for that" if others else ""
+def _preempts(jobs: int) -> str:
+    """The scheduler does not report whose jobs these are: some may be the caller's."""
+    return f", and would preempt {counted(jobs, 'running job')}" if jobs else ""
 
 
 def _are(count: int) -> str:

@@ -87,7 +87,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
     ),
     WaitKind.LICENSES: (
         "licenses that it asks for are in use",
-        ("wait until others give them back, or ask for fewer",),
+        ("wait until running jobs return them, or ask for fewer",),
     ),
     WaitKind.NOT_ALLOWED: (
         "its account or QOS is not there, or may not be used in its partition",
@@ -131,7 +131,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
     WaitKind.ENDED: ("its run has ended, and the scheduler is putting it back into the queue", ("wait",)),
     WaitKind.NO_ROOM: (
         "no node has room for it now",
-        ("wait until others end, or ask for less: fewer GPUs, CPUs or learners, less memory, another type",),
+        ("wait until running jobs end, or ask for less: fewer GPUs, CPUs or learners, less memory, another type",),
     ),
     WaitKind.TOO_MUCH: (
         "the nodes that are there have not so much, even when nothing else runs",
@@ -142,7 +142,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         ("wait until they are back, or ask who runs the cluster",),
     ),
     WaitKind.KEPT_FOR_OTHERS: (
-        "nodes are kept for others: they have taints that it does not tolerate",
+        "the nodes that could hold it have taints that it does not tolerate",
         ("name a profile that tolerates them, or have tolerations set in [backend.kubernetes]",),
     ),
     WaitKind.WRONG_LABELS: (
@@ -151,7 +151,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
     ),
     WaitKind.QUEUE: (
         "its queue has not let it in",
-        ("wait until others of the queue end, ask for less, or name another queue",),
+        ("wait until running jobs of the queue end, ask for less, or name another queue",),
     ),
     WaitKind.QUEUE_CLOSED: (
         "its queue does not take it, or has put it aside",

@@ -76,7 +76,7 @@ def test_why_suggests_alternative_that_starts_sooner(alice: Person, next_one: st
     options = {one["options"]: one for one in found["alternatives"]}
     assert "--gpus=a100:2" in options, found
     named = options["--gpus=a100:2"]
-    assert named["sooner_s"] > 60 and not named["ends_others"]
+    assert named["sooner_s"] > 60 and not named["preempts"]
     sooner = alice.start("sooner", "true", "--time=30", "--partition=main", named["options"])
     assert alice.finish(sooner)["state"] == "COMPLETED"
     assert alice.show(next_one)["state"] == "QUEUED"

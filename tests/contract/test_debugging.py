@@ -186,14 +186,14 @@ def test_exec_leaves_no_process_when_helper_is_killed(desk: Desk, lone: str) -> 
     until(lambda: not sleepers(seconds), "what ran in the learner to be gone")
 
 
-def test_top_lists_processes_of_every_learner(desk: Desk, pair: str) -> None:
-    said = json.loads(desk.run("top", "--once", "--json", pair))
+def test_top_lists_processes_of_every_learner_once_without_terminal(desk: Desk, pair: str) -> None:
+    said = json.loads(desk.run("top", "--json", pair))
     assert [one["learner"] for one in said["learners"]] == [1, 2]
     for one in said["learners"]:
         (found,) = [row for row in one["processes"] if row["command"] == "python3 hang.py"]
         assert (found["memory_bytes"] > 1 << 20, found["gpu_memory_bytes"]) == (True, None)
         assert not [row for row in one["processes"] if row["name"].startswith("ffdl-")]
-    shown = desk.run("top", "--once", "--learner", "2", pair)
+    shown = desk.run("top", "--learner", "2", pair)
     assert (shown.count(" python3 hang.py"), shown.count("learner 2 on "), "GPU" in shown) == (2, 1, False)
     assert shown.count(" bash -c python3 hang.py") == 1 and "_ffdl" not in shown
 

@@ -26,7 +26,10 @@ class FaultsAsked:
 
 
 def report_faults(platform: Platform, caller: Caller, asked: FaultsAsked) -> FaultsReport:
-    """The whole report. Raises :class:`Refused`."""
+    """Return the whole report. Raises :class:`Refused`.
+
+    The user of a personal daemon, which has no other user's jobs, gets a report of their own jobs for `all_users`.
+    """
     if asked.all_users and not caller.is_admin and caller.uid != platform.uid:
         raise not_allowed("only administrators may have a report about other users' jobs")
     now = platform.store.now()
@@ -36,7 +39,7 @@ def report_faults(platform: Platform, caller: Caller, asked: FaultsAsked) -> Fau
     scope = Scope(asked.since, until, now, asked.since if asked.rows_after is None else asked.rows_after)
     uid = None if asked.all_users and caller.is_admin else caller.uid
     noticed = platform.store.incidents_noticed(scope.first, until, uid)
-    return make_report(incident_rows(platform, noticed), scope)
+    return make_report(incident_rows(platform, noticed), scope, own_only=uid is not None)
 
 
 def incidents_of(platform: Platform, job: Job) -> tuple[IncidentRow, ...]:

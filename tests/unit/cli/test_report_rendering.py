@@ -74,6 +74,7 @@ def test_html_report_is_self_contained_and_draws_no_bar_for_missing_value() -> N
     policy = [attributes.get("content") for tag, attributes in page.seen if tag == "meta"]
     assert "default-src 'none'; style-src 'unsafe-inline'" in policy
     assert "@media print" in "".join(page.words)
+    assert ("td", {"class": "s"}) in page.seen  # names are not broken into lines
     bars = [one for tag, one in page.seen if tag == "rect" and one["height"] == "10"]
     widths = [float(one["width"] or 0) for one in bars]
     assert len(widths) == 2 + 3  # the legend's two, and three values of four

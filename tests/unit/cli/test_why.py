@@ -48,7 +48,7 @@ Because:
   by the scheduler's own plan it starts now
   submitted now, behind what waits, it would start now, says the scheduler
 Would start sooner:
-  partition quick (--partition=quick): starts now, 10 min sooner, and would end 1 job of others for that
+  partition quick (--partition=quick): starts now, 10 min sooner, and would preempt 1 running job
 
 ID:                  {OTHER}  [digits]
 State:               PROCESSING
@@ -96,7 +96,7 @@ def test_plan_prints_outlook_of_one_manifest_or_with_why(daemon: FakeDaemon, man
     plain = run(FFDL, "plan", "--no-why", manifest, model, daemon=daemon).stdout
     assert "awaits" not in plain and "POST /api/v1/outlook" not in daemon.requests
     shown = run(FFDL, "plan", manifest, model, daemon=daemon).stdout
-    sooner = "partition quick (--partition=quick): starts now, 10 min sooner, and would end 1 job of others for that"
+    sooner = "partition quick (--partition=quick): starts now, 10 min sooner, and would preempt 1 running job"
     assert shown == f"{plain}### what awaits it\n# 0 of 8 GPUs in main are free\n# sooner: {sooner}\n"
     (document,) = json_lines(run(FFDL, "plan", "--json", manifest, model, daemon=daemon).stdout)
     assert document["outlook"]["evidence"] == ["0 of 8 GPUs in main are free"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,6 +28,8 @@ from ffdl_batch.client import (
 from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.manifest import MAX_BYTES
 from ffdl_batch.client.start import Dialling
+from ffdl_batch.client.wire import Channel
+from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.submission import Expected, SubmissionResult
 from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem
@@ -194,6 +199,53 @@ def test_wait_polls_until_job_has_ended_or_raises_after_timeout(client: Client, 
     daemon.on_wait = lambda _: next(answers)
     assert client.wait("a").state == "COMPLETED"
     assert daemon.requests == ["GET /api/v1/jobs/a/wait?wait_s=30"] * 3
+
+
+@dataclass(frozen=True, slots=True)
+class FailingDialling(Dialling):
+    """Raises each of `faults` once before it connects."""
+
+    faults: Iterator[DaemonUnreachable] = field(default_factory=lambda: iter(()))
+
+    def dial(self) -> Channel:
+        for fault in self.faults:
+            raise fault
+        return Dialling.dial(self)
+
+
+def test_wait_keeps_asking_while_daemon_cannot_be_reached(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_PAUSE_S", 0.0)
+    daemon.jobs["a"] = make_job("a", state="COMPLETED")
+    told: list[str] = []
+    faults = iter([DaemonUnreachable("it is away")] * 3)
+    client = Client(dialling=FailingDialling(socket_path=daemon.path, start=False, told=told.append, faults=faults))
+    assert client.wait("a").state == "COMPLETED"
+    assert told == ["it is away; trying again until the daemon answers"]
+
+
+def test_wait_keeps_asking_while_daemon_answers_503(
+    client: Client, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.jobs["a"] = make_job("a", state="COMPLETED")
+    daemon.refusals["/api/v1/jobs"] = (503, None)
+    monkeypatch.setattr(wire.time, "sleep", lambda _: daemon.refusals.clear())
+    with pytest.warns(RuntimeWarning, match="trying again"):
+        assert client.wait("a").state == "COMPLETED"
+
+
+@pytest.mark.parametrize("code", [ExitCode.UNAVAILABLE, ExitCode.NOT_ALLOWED])
+def test_wait_raises_if_later_try_cannot_help(daemon: FakeDaemon, code: ExitCode) -> None:
+    faults = iter([DaemonUnreachable("it is another's", "", code)])
+    client = Client(dialling=FailingDialling(socket_path=daemon.path, start=False, faults=faults))
+    with pytest.raises(DaemonUnreachable, match="it is another's"):
+        client.wait("a")
+
+
+def test_wait_raises_at_timeout_while_daemon_does_not_answer(daemon: FakeDaemon) -> None:
+    faults = itertools.repeat(DaemonUnreachable("it is away"))
+    client = Client(dialling=FailingDialling(socket_path=daemon.path, start=False, faults=faults))
+    with pytest.raises(DaemonUnreachable, match="it is away"):
+        client.wait("a", 0)
 
 
 @pytest.mark.parametrize(

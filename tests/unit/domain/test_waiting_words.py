@@ -138,8 +138,7 @@ def test_evidence_texts_describe_wait_history_trial_and_alternative() -> None:
         "67 min, and the longest 2.5 h"
     )
     assert trial_text(Foretold("said", NOW, "n1", 2), NOW) == (
-        "submitted now, behind what waits, it would start now, says the scheduler, and would end 2 jobs of "
-        "others for that"
+        "submitted now, behind what waits, it would start now, says the scheduler, and would preempt 2 running jobs"
     )
     assert trial_text(Foretold("what it said"), NOW).endswith("says: what it said")
     text = alternative_text(Alternative("partition quick", "--partition=quick", NOW + 600, 3600), NOW)

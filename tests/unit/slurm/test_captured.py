@@ -157,9 +157,9 @@ def test_factor_parser_reads_nice_and_rejects_output_without_header() -> None:
 
 def test_trial_parser_reads_start_preemption_and_refusal(waiting: Path) -> None:
     same = parse_trial((waiting / "trial-same.txt").read_text())
-    assert same.at is not None and same.nodes and not same.ends_others
+    assert same.at is not None and same.nodes and not same.preempts
     urgent = parse_trial((waiting / "trial-urgent.txt").read_text())
-    assert urgent.ends_others == 1 and urgent.at is not None and urgent.at < same.at
+    assert urgent.preempts == 1 and urgent.at is not None and urgent.at < same.at
     away = parse_trial((waiting / "trial-away.txt").read_text())
     assert away.at is None and "not available" in away.said
 
