@@ -10,7 +10,7 @@ import functools
 import logging
 import re
 import signal as signals
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,23 +29,22 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     NotNow,
     PartitionShape,
-    SchedulerError,
     SchedulerMissing,
     SchedulerUnreachable,
 )
 from ffdl_batch.runtimes.layout import staging_arguments
 from ffdl_kubernetes import marks
 from ffdl_kubernetes.administration import Administration
+from ffdl_kubernetes.asked_ends import AskedEnds
 from ffdl_kubernetes.canary import Canary, refuse_unproved
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups
-from ffdl_kubernetes.ending import end_job, left_cancelled
+from ffdl_kubernetes.ending import HEARD_S
 from ffdl_kubernetes.kept import sent_with_room
 from ffdl_kubernetes.kueue import GROUP as KUEUE
 from ffdl_kubernetes.kueue import Queues
 from ffdl_kubernetes.levels import ISOLATING
 from ffdl_kubernetes.objects.names import placed
-from ffdl_kubernetes.patience import lacks_image
 from ffdl_kubernetes.plan import BACKEND, make_plan
 from ffdl_kubernetes.pods import Pods
 from ffdl_kubernetes.reach import Reach
@@ -69,9 +68,6 @@ from ffdl_kubernetes.whereabouts import elsewhere, remember
 
 OLDEST = (1, 29)
 """Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
-HEARD_S = 10.0
-"""So long after controllers were asked to end, their Job is ended if it has not ended by itself: kubelet brings changed
-annotations into a pod within seconds."""
 _log = logging.getLogger(__name__)
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 
@@ -81,7 +77,7 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
+class KubernetesScheduler(Administration, AskedEnds, Reach, StoresFromClaims, PodOutlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
@@ -224,16 +220,24 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         workloads, troubles = self._queues.by_owner(), self._watcher.troubles()
         for native in ids:
             token = native.job
-            job = self._watcher.job(token)
-            beside = replace(self._beside(token, job, refusals.get(token, ""), workloads), troubles=troubles)
             present, gone = pods.get(token, []), list(self._gone.get(token, {}).values())
+            lost = self._pods.lost(present)
+            if lost and _TOKEN.fullmatch(token):
+                self._give_up_lost(token, present, lost)
+            job = self._watcher.job(token)
+            known = self._beside(token, job, refusals.get(token, ""), workloads)
+            beside = replace(known, troubles=troubles, lost=lost)
             # what ended it may be gone already
             found = observe(job, [*present, *gone] if job is not None and is_finished(job) else present, beside)
             if found is None and (words := self._elsewhere(token)):
                 seen[native] = Observation(Phase.UNKNOWN, "Elsewhere", lacks=words)
             if found is not None:
                 has_more = self._pods.has_more(job, present, gone)
-                still = job is not None and is_ending(job) and not all(is_over(pod) for pod in present)
+                still = (
+                    job is not None
+                    and is_ending(job)
+                    and any(not is_over(pod) and pod["metadata"]["name"] not in lost for pod in present)
+                )
                 seen[native] = self._as_far_as_copied(token, found, has_more=has_more, has_pods=still)
             if found is not None and found.end is EndCause.PREEMPTED and job is not None and is_put_back(job, beside):
                 self._remove(token, job, found.reason)
@@ -264,16 +268,25 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         if _TOKEN.fullmatch(token) is None:
             return Beside(refusal)
         if job is None or is_finished(job):
-            attempt = self._attempt(token)
-            preempted = marks.read(attempt, marks.PREEMPTED) if job is None else ""
-            cancelled, no_image = marks.is_there(attempt, marks.CANCELLED), marks.read(attempt, marks.NO_IMAGE)
-            return Beside(cancelled=cancelled, preempted=preempted, no_image=no_image)
-        if not job.get("spec", {}).get("suspend"):
-            return Beside(refusal)
-        began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
-        workload = workloads.get(job["metadata"]["uid"])
-        preempted = "" if workload is not None else marks.read(self._attempt(token), marks.PREEMPTED)
-        return Beside(refusal, workload, began=began, preempted=preempted)
+            return self._marked(token, Beside(), is_gone=job is None)
+        found = Beside(refusal)
+        if job.get("spec", {}).get("suspend"):
+            began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
+            workload = workloads.get(job["metadata"]["uid"])
+            preempted = "" if workload is not None else marks.read(self._attempt(token), marks.PREEMPTED)
+            found = Beside(refusal, workload, began=began, preempted=preempted)
+        return self._marked(token, found) if is_ending(job) else found
+
+    def _marked(self, token: str, found: Beside, *, is_gone: bool = False) -> Beside:
+        """With what the daemon left of an end that it asked for."""
+        attempt = self._attempt(token)
+        return replace(
+            found,
+            cancelled=marks.is_there(attempt, marks.CANCELLED),
+            preempted=marks.read(attempt, marks.PREEMPTED) if is_gone else found.preempted,
+            no_image=marks.read(attempt, marks.NO_IMAGE),
+            node_lost=marks.read(attempt, marks.NODE_LOST),
+        )
 
     def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
         """Delete a Job that was suspended, and has no pods left: its queue would start it anew, without what they
@@ -283,27 +296,6 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
             self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
         except (Refused, SchedulerUnreachable) as error:
             _log.warning("Job %s, which is to end, cannot be deleted: %s; it is tried again", token, error)
-
-    def _judge_images(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
-        """End a Job whose pods would ask for their image for ever. What follows is the daemon's to decide."""
-        attempt = self._attempt(token)
-        why = lacks_image(pods, attempt, self._settings.image_patience_s)
-        if not why:
-            return
-        marks.leave(attempt, marks.NO_IMAGE, why)
-        try:
-            self._finish(token, pods)
-        except SchedulerError as error:
-            _log.warning("Job %s, which lacks an image, cannot be ended: %s; it is tried again", token, error)
-
-    def _finish(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
-        """Raises SchedulerError."""
-        try:
-            job = end_job(self._client, token, pods)
-        except Refused as refused:
-            raise explain(refused, f"the end of Job {token}") from refused
-        if job is not None:
-            self._watcher.put("Job", job)
 
     def is_forgotten(self, ids: Collection[NativeId]) -> frozenset[NativeId]:
         """See :class:`ffdl_batch.ports.capabilities.ForgetsJobs`."""
@@ -368,18 +360,6 @@ class KubernetesScheduler(Administration, Reach, StoresFromClaims, PodOutlooks):
         self._pods.look_for_lost()
         if not self._swept:
             self._swept = self._end_cancelled()
-
-    def _end_cancelled(self) -> bool:
-        """End Jobs whose owners cancelled them while this daemon asked another cluster or namespace; whether all of
-        them are. Raises OSError."""
-        pods, done = self._watcher.pods_by_token(), True
-        for token in left_cancelled(self._watcher.jobs(), pods, self._root, HEARD_S):
-            try:
-                self._finish(token, pods.get(token, []))
-            except SchedulerError as error:
-                done = False
-                _log.warning("Job %s, which was cancelled, cannot be ended: %s; it is tried again", token, error)
-        return done
 
     def _bring_control(self, token: str) -> None:
         if self._watcher.job(token) is None:

@@ -94,6 +94,16 @@ def why_leaving(pods: Sequence[Plain]) -> str:
     return ""
 
 
+def why_lost(pods: Sequence[Plain], lost: frozenset[str]) -> str:
+    """Return which pods are on nodes that do not answer any more."""
+    named = sorted(
+        f"{pod['metadata']['name']} on {pod.get('spec', {}).get('nodeName', 'no node')}"
+        for pod in pods
+        if pod["metadata"]["name"] in lost
+    )
+    return f"a node does not answer, and so a pod cannot end: {', '.join(named)}"
+
+
 def _target(pod: Plain) -> Plain | None:
     conditions = pod.get("status", {}).get("conditions") or ()
     found: Sequence[Plain] = [

@@ -23,6 +23,9 @@ from ffdl_kubernetes.whereabouts import attempt_of, is_ours
 Plain = Mapping[str, Any]
 DEADLINE_S = 1
 """From the start of the Job on: over, or about to be."""
+HEARD_S = 10.0
+"""So long after controllers were asked to end, their Job is ended if it has not ended by itself: kubelet brings changed
+annotations into a pod within seconds."""
 TRIES = 5
 
 

@@ -16,11 +16,13 @@ PREEMPTED = "submit/preempted"
 """Its Job was, or is about to be, deleted by us, because it had been suspended: why."""
 NO_IMAGE = "submit/no-image"
 """Its Job was, or is about to be, ended by us, because an image of it could not be had for too long: which."""
+NODE_LOST = "submit/node-lost"
+"""Its Job was, or is about to be, ended by us, because a node of it does not answer any more: which."""
 SENT_TO = "submit/cluster"
 """Where it was, or is about to be, sent to: no word about its end."""
 END_TOLD = "submit/end-told"
 """Empty: its controllers left no last word, and the daemon was told that it ended: no word about how."""
-ALL = (CANCELLED, PREEMPTED, NO_IMAGE)
+ALL = (CANCELLED, PREEMPTED, NO_IMAGE, NODE_LOST)
 
 
 def leave(attempt: AttemptDir, mark: str, why: str = "") -> None:

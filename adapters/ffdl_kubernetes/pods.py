@@ -21,20 +21,26 @@ from ffdl_batch.domain.limits import LogLimits
 from ffdl_batch.domain.placeholders import LaunchFileError
 from ffdl_batch.domain.pod import ANNOTATIONS, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
 from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_kubernetes import marks
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
 from ffdl_kubernetes.ending import end_job
 from ffdl_kubernetes.following import Follower, final_word
 from ffdl_kubernetes.mirror.mirror import Mirror
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_kubernetes.states import has_begun, is_beyond_reach, is_over, number_ended
+from ffdl_kubernetes.states import has_begun, is_beyond_reach, is_leaving, is_over, number_ended
 from ffdl_kubernetes.watching import token_of
 from ffdl_kubernetes.whereabouts import attempt_of, is_ours
 
 Plain = Mapping[str, Any]
 LOST_S = 60.0
 """A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
+SILENT_S = 120.0
+"""A controller prints something every 20 s. One that was to end so long ago, and has printed nothing since then, is on
+a node that does not answer; kubelet learns of the end of its pod when the node is back."""
 RETRY_S = 5.0
+WARNING = "URG"
+"""The signal that says to controllers that their allocation is about to end."""
 END, GANG = "end", "gang"
 """Work for a whole attempt, beside wishes for single pods."""
 READ_S, READ_MOST_S = 120.0, 1800.0
@@ -55,6 +61,10 @@ class Pods:
         self._read: set[str] = set()
         self._read_at = 0.0
         self._awaited: dict[str, float] = {}
+        self._signs: dict[str, float] = {}
+        """When a pod was last heard of, or was first seen with a time by which it is to end (monotonic)."""
+        self._warned: set[str] = set()
+        """Tokens of attempts whose pods were warned because one of them is about to end."""
         self._lock = threading.Lock()
         self._work: queue.Queue[tuple[str, str]] = queue.Queue()
         self._waiting: set[tuple[str, str]] = set()
@@ -79,15 +89,22 @@ class Pods:
                 self._pods.pop(name, None)
                 self._ending.discard(name)
                 self._read.discard(name)
+                self._signs.pop(name, None)
                 for wish in Wish:
                     self._wishes.pop((name, wish), None)
                 if not any(token_of(one) == token_of(pod) for one in self._pods.values()):
                     self._mirrors.pop(token_of(pod), None)
+                    self._warned.discard(token_of(pod))
             self._follower.forget(name)
             return
         with self._lock:
-            is_new = name not in self._pods
+            before = self._pods.get(name)
+            is_new = before is None
+            if before is None or (_is_to_end(pod) and not _is_to_end(before)):
+                self._signs[name] = time.monotonic()
             self._pods[name] = pod
+        if is_leaving(pod):
+            self._warn_gang(pod)
         if is_beyond_reach(pod):
             self.silent(name)
             return
@@ -101,15 +118,34 @@ class Pods:
         elif _ends(pod):  # its controller never ran: there is nothing to be read
             self.silent(name)
 
+    def _warn_gang(self, leaving: Plain) -> None:
+        """Have the controllers of all pods of the attempt ask for a checkpoint now. The Job deletes the others only
+        when this one has ended (`podReplacementPolicy` Failed), and what it would save alone is of no use."""
+        token = token_of(leaving)
+        if token in self._warned or marks.age_s(attempt_of(leaving, self._root), marks.CANCELLED) is not None:
+            return
+        self._warned.add(token)
+        self.signal(token, WARNING)
+
     def look_for_lost(self) -> None:
         """Let those go whose node is lost: nobody will ever read more of them."""
-        now = time.time()
         with self._lock:
-            pods = [pod for pod in self._pods.values() if pod["metadata"].get("deletionTimestamp")]
+            pods = list(self._pods.values())
         for pod in pods:
-            at = datetime.fromisoformat(pod["metadata"]["deletionTimestamp"]).timestamp()
-            if now > at + LOST_S:
+            if self._is_lost(pod) or _is_late(pod):
                 self.silent(pod["metadata"]["name"])
+
+    def lost(self, pods: Iterable[Plain]) -> frozenset[str]:
+        """Return the names of the pods that are to end and never will, because their node does not answer. The cluster
+        keeps them until the node is back, or somebody removes its Node object."""
+        return frozenset(str(pod["metadata"]["name"]) for pod in pods if self._is_lost(pod))
+
+    def _is_lost(self, pod: Plain) -> bool:
+        if not _is_to_end(pod) or is_over(pod):
+            return False
+        with self._lock:
+            sign = self._signs.get(str(pod["metadata"]["name"]))
+        return _is_late(pod) or (sign is not None and time.monotonic() - sign > SILENT_S)
 
     # --------------------------------------------------------------------------------- what the follower tells
 
@@ -117,8 +153,9 @@ class Pods:
         """See :class:`ffdl_kubernetes.following.Listener`."""
         with self._lock:
             known = self._pods.get(pod)
-        if known is None:
-            return
+            if known is None:
+                return
+            self._signs[pod] = time.monotonic()
         mirror = self._mirror(known)
         before = dict(mirror.missing)
         try:
@@ -330,7 +367,17 @@ def _restarts(pod: Plain) -> int:
 
 
 def _ends(pod: Plain) -> bool:
-    return is_over(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+    return is_over(pod) or _is_to_end(pod)
+
+
+def _is_to_end(pod: Plain) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_late(pod: Plain) -> bool:
+    """Whether it should be gone by its own grace."""
+    by = pod["metadata"].get("deletionTimestamp")
+    return bool(by) and time.time() > datetime.fromisoformat(by).timestamp() + LOST_S
 
 
 def _number(text: str) -> int:

@@ -45,8 +45,9 @@ class Beside:
     """What is known of an attempt beside its Job and pods: `refusal` is the message of its latest FailedCreate event,
     `workload` Kueue's. `began`: a controller has claimed it. `cancelled`: we asked for its end; `preempted` (why): its
     Job was, or is being, deleted by us, because it had been suspended; `no_image` (why): it was ended by us, because an
-    image of it could not be had. `troubles`: reason and message of the latest event about volumes or network of pods,
-    by name."""
+    image of it could not be had; `node_lost` (why): because a node of it does not answer. `lost`: names of pods that
+    are to end and never will, because of such a node. `troubles`: reason and message of the latest event about volumes
+    or network of pods, by name."""
 
     refusal: str = ""
     workload: Plain | None = None
@@ -54,6 +55,8 @@ class Beside:
     cancelled: bool = False
     preempted: str = ""
     no_image: str = ""
+    node_lost: str = ""
+    lost: frozenset[str] = frozenset()
     troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -65,24 +68,17 @@ def is_put_back(job: Plain, beside: Beside) -> bool:
 def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside()) -> Observation | None:
     """One attempt. None where there is neither Job nor pod, and nobody ended it."""
     nodes = ",".join(sorted({node for pod in pods if (node := _spec(pod).get("nodeName"))}))
+    live = [pod for pod in pods if str(pod["metadata"]["name"]) not in beside.lost]
     if job is None:
-        if not pods and not (beside.cancelled or beside.preempted or beside.no_image):
-            return None
-        phase = Phase.COMPLETING if pods else Phase.ENDED
-        cause = EndCause.PREEMPTED if beside.preempted else EndCause.CANCELLED
-        if beside.no_image:
-            cause = EndCause.NO_IMAGE
-        reason = beside.no_image or beside.preempted
-        return Observation(phase, "Deleted", None if pods else cause, reason=reason, nodes=nodes)
+        return _without_job(live, beside, nodes)
     times: dict[str, Any] = {
         "submitted_at": _epoch(job["metadata"].get("creationTimestamp")),
         "started_at": started(pods),
         "name": str(job["metadata"]["name"]),
         "nodes": nodes,
     }
-    done = _condition(job, "Complete") or _condition(job, "Failed")
-    if done is not None:
-        return _as_asked(_ended(done, pods, times), beside, by_us=done.get("reason") == "DeadlineExceeded")
+    if (ended := _ended_as_asked(job, pods, live, beside, times)) is not None:
+        return ended
     if (
         _condition(job, "FailureTarget")
         or _condition(job, "SuccessCriteriaMet")
@@ -91,7 +87,7 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
         leaving = "" if is_ending(job) else why_leaving(pods)
         return Observation(Phase.COMPLETING, "Terminating", lacks=leaving, **times)
     if is_put_back(job, beside):
-        phase, end = (Phase.COMPLETING, None) if pods else (Phase.ENDED, EndCause.PREEMPTED)
+        phase, end = (Phase.COMPLETING, None) if live else (Phase.ENDED, EndCause.PREEMPTED)
         return Observation(phase, "Suspended", end, reason=beside.preempted or why_evicted(beside.workload), **times)
     if job.get("spec", {}).get("suspend"):
         return Observation(Phase.PENDING, "Suspended", reason=_why_suspended(job, beside.workload), **times)
@@ -104,10 +100,36 @@ def observe(job: Plain | None, pods: Sequence[Plain], beside: Beside = Beside())
     return Observation(Phase.PENDING, "Pending", reason=why_pending(pods, refusal, beside.troubles), **times)
 
 
+def _without_job(live: Sequence[Plain], beside: Beside, nodes: str) -> Observation | None:
+    known = Observation(Phase.ENDED, "Deleted", EndCause.CANCELLED, nodes=nodes)
+    if live:
+        return replace(known, phase=Phase.COMPLETING, end=None, reason=beside.no_image or beside.preempted)
+    if beside.preempted and not beside.no_image:
+        return replace(known, end=EndCause.PREEMPTED, reason=beside.preempted)
+    if beside.cancelled or beside.no_image or beside.node_lost:
+        return _as_asked(known, beside, by_us=True)
+    return None
+
+
+def _ended_as_asked(
+    job: Plain, pods: Sequence[Plain], live: Sequence[Plain], beside: Beside, times: Mapping[str, Any]
+) -> Observation | None:
+    """Return the end; None if it has not ended. A Job that we end has ended, too, if all its pods but lost ones have:
+    since 1.31 the cluster itself waits for those."""
+    done = _condition(job, "Complete") or _condition(job, "Failed")
+    if done is not None:
+        return _as_asked(_ended(done, pods, times), beside, by_us=done.get("reason") == "DeadlineExceeded")
+    if beside.lost and is_ending(job) and all(map(is_over, live)):
+        return _as_asked(Observation(Phase.ENDED, "NodeLost", EndCause.NODE_FAIL, **times), beside, by_us=True)
+    return None
+
+
 def _as_asked(ended: Observation, beside: Beside, *, by_us: bool) -> Observation:
     """`by_us`: its deadline was over, and a Job of ours has none but the one that ends it."""
     if by_us and beside.no_image:
         return replace(ended, end=EndCause.NO_IMAGE, exit_code=None, reason=beside.no_image)
+    if by_us and beside.node_lost and not beside.cancelled:
+        return replace(ended, end=EndCause.NODE_FAIL, exit_code=None, reason=beside.node_lost)
     if beside.cancelled and (by_us or ended.end is EndCause.FAILURE):
         return replace(ended, end=EndCause.CANCELLED)
     return ended

@@ -22,6 +22,7 @@ from ffdl_batch.ports.capabilities import Storing
 from ffdl_batch.ports.scheduler import NotNow
 from ffdl_batch.runtimes.pod import SHIM_TEXT
 from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.disruptions import why_lost
 from ffdl_kubernetes.following import final_word
 from ffdl_kubernetes.kept import sent_with_room
 from ffdl_kubernetes.kueue import Queues
@@ -114,6 +115,9 @@ class StoresFromClaims:
                 return Storing(words)
             return Storing(f"Job {name} is gone", ended=True)
         pods = self._watcher.pods_by_token().get(name, [])
+        if pods and len(lost := self._pods.lost(pods)) == len(pods):
+            self._delete_failed(name)
+            return Storing(why_lost(pods, lost), ended=True, interrupted=True)
         if not is_finished(found):
             return Storing(_why_waiting(found, pods, self._beside_storing(found)))
         if self._pods.has_more(found, pods, ()):

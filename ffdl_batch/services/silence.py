@@ -30,7 +30,6 @@ from ffdl_batch.domain.silence import (
     patience_s,
     quiet,
 )
-from ffdl_batch.ports.capabilities import AvoidsNodes
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.control import mark_given_up, newest_run, read_given_up
 from ffdl_batch.services.evidence import beats_of, oldest_heartbeat, read_launch
@@ -87,7 +86,7 @@ class SilenceKeeper:
         for backend in store.live_backends():
             jobs = [job for job in store.live_deployed(backend) if job.state in _RUN and not is_told_owed(job)]
             running |= {job.id for job in jobs}
-            changed += self._look_at(backend, jobs) if jobs and self._has_nodes(backend) else 0
+            changed += self._look_at(backend, jobs) if jobs else 0
         self._seen = {key: seen for key, seen in self._seen.items() if key in running}
         self._given_up = {key for key in self._given_up if key[0] in running}
         return changed
@@ -99,14 +98,16 @@ class SilenceKeeper:
     def _has_nodes(self, backend: str) -> bool:
         """Whether there are other nodes to go on with. On one's own machine somebody has stopped the processes."""
         try:
-            return isinstance(self._platform.adapters.get(backend), AvoidsNodes)
-        except InvalidRequest:  # it is configured no more
+            return not self._platform.adapters.facts(backend).is_this_machine
+        except (InvalidRequest, SchedulerUnreachable):  # it is configured no more, or has never answered
             return False
 
     def _look_at(self, backend: str, jobs: list[Job]) -> int:
         looked_at = self._platform.clock.monotonic()
         now = self._platform.file_time(self._platform.root.path)
         suspects, unread = self._suspects(jobs, now)
+        if suspects and not self._has_nodes(backend):
+            return 0
         shown = self._observe(backend, suspects) if suspects else {}
         if shown is None:
             self._forget({job.id for job in jobs})

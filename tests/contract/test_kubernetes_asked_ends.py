@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import pytest
+
 from ffdl_batch.domain.observation import EndCause, Phase
 from ffdl_batch.domain.spec import Resources
 from ffdl_kubernetes.client import MERGE
+from ffdl_kubernetes.pods import SILENT_S
 from tests.contract.test_kubernetes_adapter import Site, site
 from tests.fakes.kubernetes.rig import eventually
 
@@ -58,6 +61,36 @@ def test_kubernetes_observe_keeps_failed_job_completing_until_its_pods_end(site:
     site.set_status(plan.token, phase="Failed")
     seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
     assert seen.end is EndCause.CANCELLED
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled", "deleted by the taint manager"])
+def test_kubernetes_job_ends_while_its_pod_stays_on_node_that_does_not_answer(site: Site, is_cancelled: bool) -> None:
+    """No kubelet confirms the end of the pod, which so stays until the node is back."""
+    plan = site.plan()
+    native = site.scheduler.submit(plan)
+    site.wait(native, lambda one: bool(one.nodes))
+    (pod,) = site.admin().list("Pod", {})[0]
+    if is_cancelled:
+        site.scheduler.cancel(native)
+        site.wait(native, lambda one: one.phase is Phase.COMPLETING)
+    else:
+        gone = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "taint"}
+        site.set_status(plan.token, phase="Running", conditions=[gone])
+        site.admin().delete("Pod", pod["metadata"]["name"])
+    name = pod["metadata"]["name"]
+    eventually(
+        lambda: site.scheduler._watcher.pods_by_token()[plan.token][0]["metadata"].get("deletionTimestamp"), name
+    )
+    seen = site.scheduler.observe([native])[native]
+    assert seen.phase is not Phase.ENDED, "it has its grace"
+    site.scheduler._pods._signs[name] -= SILENT_S + 1
+    seen = site.wait(native, lambda one: one.phase is Phase.ENDED)
+    assert seen.end is (EndCause.CANCELLED if is_cancelled else EndCause.NODE_FAIL)
+    assert site.admin().list("Pod", {})[0], "nothing is forced: its containers may run"
+    assert site.job(plan.token)["spec"]["activeDeadlineSeconds"], "the cluster ends it when the node is back"
+    site.scheduler = site.start()
+    later = site.wait(native, lambda one: one.phase in (Phase.ENDED, Phase.COMPLETING))
+    assert later.end in (None, seen.end)
 
 
 def test_kubernetes_adapter_ends_job_when_image_is_missing_for_too_long(site: Site) -> None:

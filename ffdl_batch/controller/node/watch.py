@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular, size_of
 from ffdl_batch.attempt.writer import NO_SPACE, touch
 from ffdl_batch.controller.machine.running_time import RunningTime
-from ffdl_batch.controller.record.control import Control, newer_run, own_run, read_control
+from ffdl_batch.controller.record.control import Control, newer_attempt, newer_run, own_run, read_control
 from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.domain.formats import FORMAT
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -38,7 +38,7 @@ class Watch:
         self.attempt = AttemptDir(launch.attempt_dir)
         self.stop: Dict[str, Any] = {}
         self.control = Control()
-        self.newer_run = 0
+        self.newer_run = self.newer_attempt = 0
         self.last_read = self.clock.now()
         self._began: Dict[int, Optional[str]] = dict.fromkeys(learner_ids)
         self._starts = dict.fromkeys(learner_ids, 0)
@@ -86,8 +86,8 @@ class Watch:
     @property
     def superseded(self) -> str:
         """What came after this run, be it that it was given up; "" where nothing did, by all that was read."""
-        if self.control.attempt > self.launch.attempt:
-            return f"attempt {self.control.attempt} of this job has been started"
+        if (newest := max(self.control.attempt, self.newer_attempt)) > self.launch.attempt:
+            return f"attempt {newest} of this job has been started"
         if self.control.given_up >= self._run_number:
             return "this run was given up, because nothing was heard of a controller of it"
         if self.newer_run:
@@ -164,6 +164,7 @@ class Watch:
         os.stat(self.attempt.path)
         self.stop = find_object(self.attempt.stop, below=self.attempt.path)
         self.newer_run = newer_run(self.launch, self._run_number)
+        self.newer_attempt = newer_attempt(self.launch)
         self.control = read_control(self.attempt)
         self.last_read = self.clock.now()
         if self.control.format > FORMAT and not self._told_newer:

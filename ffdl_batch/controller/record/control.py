@@ -9,7 +9,7 @@ from typing import Mapping
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.controller.machine.processes import boot_id
 from ffdl_batch.domain.formats import FORMAT
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile
 
 RUN = "FFDL_RUN"
@@ -79,3 +79,17 @@ def newer_run(launch: LaunchFile, run: int) -> int:
     owner = find_object(os.path.join(attempt.run_claim(newest), "owner.json"), below=attempt.path)
     here = owner.get("host") == os.uname().nodename and owner.get("boot_id") == boot_id()
     return 0 if here and not launch.step else newest
+
+
+def newer_attempt(launch: LaunchFile) -> int:
+    """Return the number of the newest later attempt that was claimed; 0 if none was.
+
+    Only pods that see the job's directory in a claim look: there is no daemon that writes into it, and a pod on a node
+    that does not answer gets no word from the API server. Raises OSError.
+    """
+    if launch.pod is None or launch.pod.apart:
+        return 0
+    numbers = [name.rpartition("-")[2] for name in os.listdir(launch.job_dir) if name.startswith("attempt-")]
+    later = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+    job = JobDir(launch.job_dir)
+    return next((n for n in later if n > launch.attempt and os.path.isdir(job.attempt(n).claim)), 0)

@@ -12,6 +12,7 @@ from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node import watch as watching
 from ffdl_batch.controller.node.watch import Watch
 from ffdl_batch.domain.formats import FORMAT
+from ffdl_batch.domain.launch import Pod
 from ffdl_batch.domain.limits import Limits
 from tests.unit.controller.rig import launch_file, refusal
 
@@ -28,6 +29,27 @@ def test_watch_fences_node_when_control_names_newer_attempt(watch: Watch, attemp
     Path(watch.attempt.control).write_text(json.dumps({"attempt": attempt}))
     watch.look()
     assert bool(watch.fenced) is fenced
+
+
+@pytest.mark.parametrize(
+    ("apart", "claimed", "fenced"),
+    [(False, (3,), True), (False, (1, 2), False), (False, (5,), True), (False, (), False), (True, (3,), False)],
+)
+def test_watch_fences_pod_when_later_attempt_is_claimed_in_its_volume(
+    tmp_path: Path, apart: bool, claimed: tuple[int, ...], fenced: bool
+) -> None:
+    """On a node that was cut off: neither the daemon nor kubelet can tell it."""
+    job = tmp_path / "job"
+    for name in ("events", "state"):
+        (job / "attempt-2" / name).mkdir(parents=True)
+    for number in (3, 4):
+        (job / f"attempt-{number}").mkdir()
+    for number in claimed:
+        (job / f"attempt-{number}" / "claim").mkdir(parents=True, exist_ok=True)
+    pod = Pod(str(tmp_path / "pod"), apart=apart)
+    watch = Watch(launch_file(str(job / "attempt-2"), attempt=2, job_dir=str(job), pod=pod), 0, [1])
+    watch.look()
+    assert bool(watch.superseded) is bool(watch.fenced) is fenced
 
 
 @pytest.mark.parametrize(("version", "notes"), [(FORMAT, 0), (FORMAT + 1, 1)])

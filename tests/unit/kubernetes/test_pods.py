@@ -21,7 +21,7 @@ from ffdl_kubernetes import marks
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, MANAGER, MANAGER_LABEL, labels
-from ffdl_kubernetes.pods import READ_MOST_S, READ_S, Pods
+from ffdl_kubernetes.pods import LOST_S, READ_MOST_S, READ_S, SILENT_S, Pods
 from tests.unit.controller.rig import refusal
 from tests.unit.kubernetes.request_rig import JOB
 
@@ -282,7 +282,6 @@ def test_pod_reader_neither_copies_nor_releases_pods_of_another_daemon(world: Wo
     world.pods.silent("theirs")
     lost = {**foreign, "metadata": {**foreign["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     world.heard(lost)
-    world.pods.look_for_lost()
     assert world.let_go == []
     assert not Path(Root(world.scheduler._root.path).job("training-another01").path).exists()
     world.heard(pod("mine"))
@@ -298,3 +297,106 @@ def test_pod_reader_ignores_pods_without_valid_attempt_labels(world: World, othe
     world.heard(foreign)
     world.went(foreign)
     assert world.let_go == []
+
+
+class DeadNode:
+    """A Job of which the pods `names` are on nodes; :meth:`fall_silent` is the death of one."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.world, self.job, self.version = world, ended_job(), 10
+        monkeypatch.setattr(world.scheduler, "_synced", world.pods.look_for_lost)
+        self.job["status"] = {}
+        self.job["spec"]["completions"] = len(names)
+        self.world.ends(self.job)
+        monkeypatch.setattr("ffdl_kubernetes.asked_ends.end_job", self.end)
+        for name in names:
+            self.shows(name)
+
+    def end(self, *_: object) -> dict[str, Any]:
+        """As an API server of 1.31 and later shows a Job whose deadline is over, while pods of it are there."""
+        self.job["spec"]["activeDeadlineSeconds"] = 1
+        self.job["status"]["conditions"] = [{"type": "FailureTarget", "status": "True"}]
+        return self.job
+
+    def shows(self, name: str, *, by_s: float | None = None, phase: str = "Running") -> None:
+        """The pod; `by_s`: it is to end, by so many seconds from now."""
+        shown = pod(name)
+        shown["spec"] = {"nodeName": "n1"}
+        state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}} if phase == "Running" else {"terminated": {}}
+        shown["status"] = {"phase": phase, "initContainerStatuses": [{"name": CONTROLLER, "state": state}]}
+        self.version += 1
+        shown["metadata"]["resourceVersion"] = str(self.version)
+        if by_s is not None:
+            at = datetime.fromtimestamp(time.time() + by_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            shown["metadata"]["deletionTimestamp"] = at
+        self.world.heard(shown)
+
+    def fall_silent(self, name: str, seconds: float = SILENT_S + 1) -> None:
+        self.world.pods._signs[name] -= seconds
+
+
+def test_kubernetes_job_fails_as_node_failure_when_pod_to_end_is_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = DeadNode(world, monkeypatch, "p")
+    node.fall_silent("p", 3600)
+    assert world.seen() == (Phase.RUNNING, None), "silence alone is the platform's to judge"
+    node.shows("p", by_s=700)
+    assert world.seen() == (Phase.RUNNING, None), "it has its grace"
+    node.fall_silent("p", SILENT_S - 10)
+    node.shows("p", by_s=700)
+    assert world.seen() == (Phase.RUNNING, None)
+    node.fall_silent("p", 20)
+    assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
+    native = NativeId(TOKEN)
+    reason = world.scheduler.observe([native])[native].reason
+    assert reason == "a node does not answer, and so a pod cannot end: p on n1"
+    world.pods.look_for_lost()
+    assert world.let_go == ["p"]
+
+
+def test_kubernetes_job_fails_as_node_failure_when_pod_outlives_its_grace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a daemon that has just been started, and heard nothing of the silence."""
+    DeadNode(world, monkeypatch, "p").shows("p", by_s=-LOST_S - 10)
+    assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
+
+
+def test_kubernetes_cancel_completes_when_pod_to_end_is_silent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = DeadNode(world, monkeypatch, "p")
+    marks.leave(world.pods._root.job(JOB).attempt(1), marks.CANCELLED)
+    world.ends(node.end())
+    node.shows("p", by_s=700)
+    assert world.seen() == WAITS
+    node.fall_silent("p")
+    assert world.seen() == (Phase.ENDED, EndCause.CANCELLED)
+
+
+def test_kubernetes_gang_with_lost_pod_ends_when_its_other_pods_have_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = DeadNode(world, monkeypatch, "p", "q")
+    node.shows("p", by_s=700)
+    node.fall_silent("p")
+    assert world.seen() == WAITS
+    node.shows("q", phase="Failed")
+    world.pods.silent("q")
+    assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
+
+
+def test_kubernetes_job_of_lost_pod_that_cluster_fails_at_once_is_node_failure(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to 1.30 the deadline makes it Failed before its pods have ended; and so it stays for a later daemon."""
+    node = DeadNode(world, monkeypatch, "p")
+    node.shows("p", by_s=700)
+    node.fall_silent("p")
+    failed = ended_job("Failed")
+    failed["spec"]["activeDeadlineSeconds"] = 1
+    failed["status"]["conditions"][0]["reason"] = "DeadlineExceeded"
+    failed["metadata"]["resourceVersion"] = "10"
+    monkeypatch.setattr("ffdl_kubernetes.asked_ends.end_job", lambda *_: failed)
+    assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
+    world.went({"metadata": {"name": "p", "labels": labels(JOB, 1)}})
+    assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)

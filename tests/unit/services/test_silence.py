@@ -23,6 +23,7 @@ from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.owed import OWED
 from ffdl_batch.services.silence import SilenceKeeper
 from ffdl_batch.services.watch import SETTLE_S
+from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -118,6 +119,26 @@ def test_silence_keeper_continues_job_on_other_node_without_charging_silent_time
     looks(site, keeper, 3)
     assert len(site.scheduler.submitted) == 2
     assert cancelled(site) == [job.native_id]
+
+
+def test_silence_keeper_continues_job_of_backend_that_cannot_exclude_nodes(site: Site, keeper: SilenceKeeper) -> None:
+    class Alone(FakeScheduler):
+        avoid = None  # type: ignore[assignment]
+
+    site.scheduler = Alone()
+    site.platform.adapters.use("fake", site.scheduler)
+    job = training(site)
+    looks(site, keeper, 3)
+    assert cancelled(site) == [job.native_id]
+    after = end(site, job, EndCause.CANCELLED)
+    assert (after.state, after.overrides.exclude) == (JobState.PENDING, ())
+
+
+def test_silence_keeper_leaves_jobs_on_its_own_machine_alone(site: Site, keeper: SilenceKeeper) -> None:
+    site.scheduler.is_this_machine = True
+    job = training(site)
+    looks(site, keeper, 4)
+    assert is_left_alone(site, job)
 
 
 def test_silence_keeper_excludes_only_silent_node_of_multi_node_job(site: Site, keeper: SilenceKeeper) -> None:
