@@ -202,9 +202,10 @@ def run_job(job: str) -> None:
     code = process.wait()
     text = f"0:{-code}" if code < 0 else f"{code}:0"
     if (load(job) or {"restarts": run})["restarts"] != run:
-        return  # it was requeued, and this run's end is nobody's business
-    update(job, state="COMPLETED" if code == 0 else "FAILED", exit=text, end=int(time.time()),
-           reason="None" if code == 0 else "NonZeroExitCode")  # fmt: skip
+        spawn("run", job)  # it was requeued: as in Slurm, the next run begins when this one has ended
+    else:
+        update(job, state="COMPLETED" if code == 0 else "FAILED", exit=text, end=int(time.time()),
+               reason="None" if code == 0 else "NonZeroExitCode")  # fmt: skip
 
 
 def interpreter(batch: str) -> list[str]:

@@ -10,7 +10,7 @@ import sys
 import time
 
 from tests.fakes.slurm import arrays
-from tests.fakes.slurm.jobs import end_processes, send, spawn, task_pids
+from tests.fakes.slurm.jobs import end_processes, send, task_pids
 from tests.fakes.slurm.state import ENDED, STATE, begin, complain, load, locked, option, records, save, spoil, update
 
 TYPE_CHECKING = False  # see the package's docstring
@@ -70,7 +70,6 @@ def requeue(record: dict[str, Any]) -> int:
     update(job, state="PENDING", reason="BeginTime", restarts=record["restarts"] + 1, nodes="", start=0, pid=0)
     end_processes(record)
     (STATE / "steps" / job).unlink(missing_ok=True)
-    spawn("run", job)
     return 0
 
 
