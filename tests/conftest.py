@@ -70,6 +70,14 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
+def joined_later(monkeypatch: pytest.MonkeyPatch) -> int:
+    """The id of a group that this process's user has joined since the process was started."""
+    gid = 4_711_815
+    monkeypatch.setattr(os, "getgrouplist", lambda *_: [os.getegid(), *os.getgroups(), gid])
+    return gid
+
+
+@pytest.fixture
 def bound_by_modes() -> Iterator[None]:
     """Let the modes of files count for this thread, also if it is root's (capabilities(7); capset(2), version 3)."""
     libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)

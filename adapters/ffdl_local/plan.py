@@ -124,6 +124,8 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         cache=start.cache,
         mounts=start.mounts,
         stores=start.data.stores,
+        umask=spec.umask,
+        gid=spec.gid,
         limits=Limits(
             grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
             lead_s=request.lead_s, lead_from=request.lead_from, hang_s=float(spec.batch.hang_s),
@@ -149,6 +151,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         "attempt_dir": request.attempt_dir.path,
         "argv": [*controller, "head", "--launch", request.attempt_dir.launch],
         "log": _output(request),
+        "umask": spec.umask,
         "queue": queue,
         "max_jobs": max_jobs(settings, machine),
         "gpus": gpus,

@@ -23,6 +23,7 @@ from typing import Any
 
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.attempt.writer import open_own
+from ffdl_batch.host.permissions import PRIVATE_UMASK, umask_set
 from ffdl_local.records import (
     EXIT,
     JOB_FILE,
@@ -70,7 +71,7 @@ def main() -> int:
     os.close(write_end)
     following: Supervisor | None = supervisor
     while following is not None:
-        _detach_output(Path(following.job["log"]))
+        _detach_output(Path(following.job["log"]), following.job.get("umask", PRIVATE_UMASK))
         following.run()
         following = following.succeed()
     return 0
@@ -82,11 +83,12 @@ def _complain(text: str) -> None:
         sys.stderr.write(f"ffdl: {text}\n")
 
 
-def _detach_output(log: Path) -> None:
+def _detach_output(log: Path, umask: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        out = open_own(str(log), os.O_WRONLY | os.O_APPEND)
+        with umask_set(umask):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            out = open_own(str(log), os.O_WRONLY | os.O_APPEND, 0o666)
     except OSError:  # the job runs without it
         out = os.open(os.devnull, os.O_WRONLY)
     for source, target in ((null, 0), (out, 1), (out, 2)):

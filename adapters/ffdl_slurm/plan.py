@@ -127,6 +127,8 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         cache=start.cache,
         mounts=start.mounts,
         stores=start.data.stores,
+        umask=spec.umask,
+        gid=spec.gid,
         limits=_limits(request, settings),
         logs=request.logs,
         network=network,

@@ -1,4 +1,4 @@
-"""Keeps what a tree has besides names and content when it is copied: links that stay in it, modes and holes.
+"""Keeps what a tree has besides names and content when it is copied: links that stay in it, modes, groups and holes.
 
 Learners write such trees. A link is never followed, and permission bits are the only bits of a mode that are copied.
 Standard library; runs on Python 3.9.
@@ -6,18 +6,23 @@ Standard library; runs on Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import posixpath
 import stat
+from dataclasses import dataclass
 from itertools import accumulate, dropwhile
 from typing import Callable, Optional, Sequence, Tuple
+
+from ffdl_batch.host.permissions import is_default_mode
 
 CHUNK_BYTES = 4 * 1024 * 1024
 ONE_FILE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE)
 """Errors that concern one file or directory. After others, the next file would have the same error."""
 SHOWN = 200
 """Maximum length of a name in a message."""
+_DEFAULT_ACL = "system.posix_acl_default"
 _HOLE_BYTES = 4096
 _ZEROS = bytes(_HOLE_BYTES)
 
@@ -47,17 +52,55 @@ def shown(name: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def set_mode(descriptor: int, mode: int) -> None:
-    """Set the permission bits of a file or directory, if its file system and its owner allow it. Bits that its file
-    system gave it, as setgid, stay. Raises OSError."""
+def set_mode(descriptor: int, mode: int, umask: int) -> None:
+    """Give a new file or directory the mode of its original, if its file system and its owner allow it. Bits that its
+    file system gave it, as setgid, stay. Raises OSError.
+
+    If the original has the mode that `umask` gives to every new file, no program has chosen it, and nothing is done:
+    chmod(2) would change the mask of an ACL that the file inherited (acl(5)).
+    """
+    is_directory = stat.S_ISDIR(mode)
+    if is_default_mode(mode, umask, directory=is_directory):
+        return
+    set_permissions(descriptor, mode, 0o777 | (stat.S_ISGID if is_directory else 0))
+
+
+def set_permissions(descriptor: int, mode: int, copied: int = 0o777) -> None:
+    """Set those bits of the mode of a file or directory that are in `copied`, if its file system and its owner allow
+    it. Raises OSError."""
     found = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    wanted = (found & ~0o777) | (mode & 0o777)
+    wanted = (found & ~0o777) | (mode & copied)
     try:
         if wanted != found:
             os.fchmod(descriptor, wanted)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP):
             raise
+
+
+def set_group(descriptor: int, gid: int) -> None:
+    """Give a file or directory to a group, if the user is a member of it. Raises OSError."""
+    if os.fstat(descriptor).st_gid != gid:
+        with contextlib.suppress(PermissionError):
+            os.chown(descriptor, -1, gid)
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a directory gives to new files in it: their group, and whether a default ACL replaces the umask."""
+
+    gid: int
+    by_acl: bool
+
+    @classmethod
+    def of(cls, directory: int) -> Inheritance:
+        """Read it. Raises OSError."""
+        found = os.fstat(directory)
+        try:
+            by_acl = bool(os.getxattr(directory, _DEFAULT_ACL))
+        except OSError:  # none, or a file system without ACLs
+            by_acl = False
+        return cls(found.st_gid if found.st_mode & stat.S_ISGID else os.getegid(), by_acl)
 
 
 def copy_content(source: int, target: int, go_on: Callable[[], None]) -> None:

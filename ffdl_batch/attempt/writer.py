@@ -158,14 +158,14 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def create_empty(path: str) -> None:
+def create_empty(path: str, mode: int = 0o600) -> None:
     """Make `path` exist without changing it, so that caches of other nodes know the name."""
-    os.close(open_own(path, os.O_WRONLY))
+    os.close(open_own(path, os.O_WRONLY, mode))
 
 
-def touch(path: str, *, dir_fd: Optional[int] = None) -> None:
+def touch(path: str, mode: int = 0o600, *, dir_fd: Optional[int] = None) -> None:
     """Make `path` exist and set its time to now."""
-    descriptor = open_own(path, os.O_WRONLY, dir_fd=dir_fd)
+    descriptor = open_own(path, os.O_WRONLY, mode, dir_fd=dir_fd)
     try:
         os.utime(descriptor)
     finally:

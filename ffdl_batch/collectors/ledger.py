@@ -115,7 +115,7 @@ def open_ledger(out: str) -> tuple[Ledger, bool]:
     Raises :class:`Taken`, ValueError where the position file is none, and OSError.
     """
     Path(out).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(out, _APPEND, 0o600)
+    descriptor = os.open(out, _APPEND, 0o666)  # it is stored beside the log
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", out)

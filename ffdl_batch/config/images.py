@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
 from ffdl_batch.domain.spec import Framework
+from ffdl_batch.host.permissions import with_old_groups
 
 _DOCKER = "docker://"
 _ON_DISKS = ("oci:", "oci-archive:", "docker-archive:", "docker-daemon:")
@@ -102,7 +104,7 @@ def _in_images_dirs(settings: Settings, name: str) -> Path | None:
     if "/" in name or name in (".", ".."):
         return None
     candidates = (Path(directory) / f"{name}.sif" for directory in settings.images_dirs)
-    return next((path for path in candidates if path.exists()), None)
+    return next((path for path in candidates if os.path.exists(path)), None)  # noqa: PTH110 - False if it may not be seen
 
 
 def _existing(settings: Settings, path: Path) -> str:
@@ -111,6 +113,12 @@ def _existing(settings: Settings, path: Path) -> str:
         if found is None:
             raise UnknownImage(f"image {path} is in none of {', '.join(settings.images_dirs) or 'no directory'}")
         return str(found)
-    if settings.check_images and not path.exists():
-        raise UnknownImage(f"image {path} does not exist; correct framework.version, or build the image")
+    try:
+        if settings.check_images:
+            path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnknownImage(f"image {path} does not exist; correct framework.version, or build the image") from None
+    except OSError as error:
+        message = f"image {path} cannot be reached: {error.strerror}"
+        raise UnknownImage(with_old_groups(message, error)) from error
     return str(path)

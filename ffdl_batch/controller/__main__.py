@@ -12,6 +12,7 @@ from ffdl_batch.controller.machine import complaints
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.domain.launch import LaunchFile, decode
 from ffdl_batch.domain.placeholders import LaunchFileError
+from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 EXIT_BAD_LAUNCH_FILE = 78
 EXIT_UNAVAILABLE = 69
@@ -27,6 +28,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if argv and argv[0] in whole:
         return whole[argv[0]](argv[1:])
     if arguments is None:
+        os.umask(PRIVATE_UMASK)  # sbatch and kubelets start it with another one
         complaints.install()
     parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)

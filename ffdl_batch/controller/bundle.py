@@ -1,6 +1,6 @@
 """The controller as one file: a zipapp (PEP 441) that any ``python3 >= 3.9`` runs, also with ``-I -S``.
 
-It holds the controller, the reader of an attempt's files and exactly the domain modules that these import, each also as
+It holds the controller, `attempt`, `host` and exactly the domain modules that these import, each also as
 bytecode of the interpreter that builds it: one of the same version starts a controller in half the time, and any other
 ignores it (zipimport takes no bytecode with another magic number). The same sources and interpreter give the same
 bytes.
@@ -74,9 +74,10 @@ def _bytecode(name: str, text: str) -> bytes:
 def _contents() -> Dict[str, str]:
     package = Path(__file__).parent.parent
     contents = {"__main__.py": _MAIN, "ffdl_batch/__init__.py": _PACKAGE, "ffdl_batch/domain/__init__.py": _PACKAGE}
-    for path in (*sorted((package / "controller").rglob("*.py")), *sorted((package / "attempt").glob("*.py"))):
-        if path.name != "bundle.py":
-            contents[f"ffdl_batch/{path.relative_to(package).as_posix()}"] = path.read_text(encoding="utf-8")
+    for folder in ("controller", "attempt", "host"):
+        for path in sorted((package / folder).rglob("*.py")):
+            if path.name != "bundle.py":
+                contents[f"ffdl_batch/{path.relative_to(package).as_posix()}"] = path.read_text(encoding="utf-8")
     for module in DOMAIN:
         contents[f"ffdl_batch/domain/{module}.py"] = (package / "domain" / f"{module}.py").read_text(encoding="utf-8")
     return contents

@@ -33,6 +33,7 @@ from ffdl_batch.domain.metrics import Collecting
 from ffdl_batch.domain.mounting import Mounts
 from ffdl_batch.domain.placeholders import LaunchFileError, placeholders
 from ffdl_batch.domain.staging import Transfer
+from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 TEMPLATE = "next"
 """Stands for an attempt's number in the names of a template: ``<job id>-next``, ``<job id>/attempt-next``."""
@@ -286,6 +287,10 @@ class LaunchFile:
     health: str = ""
     succession: Optional[Succession] = None
     pod: Optional[Pod] = None
+    umask: int = PRIVATE_UMASK
+    """Of learners, their logs, and what is stored outside the job's directory."""
+    gid: Optional[int] = None
+    """Group of what is stored, if neither its directory nor a learner has chosen one; None = that of the process."""
     written_by: str = ""
     format: int = FORMAT
 

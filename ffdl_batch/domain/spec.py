@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel as NetworkLevel  # noqa: PLC0414 - it belongs to the spec
+from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 SITE_DEFAULT = "site default"
 """In `JobSpec.sources`: the manifest and the options say nothing, the site's configuration does."""
@@ -298,6 +299,10 @@ class JobSpec:
     metrics: EvaluationMetrics = field(default_factory=EvaluationMetrics)
     batch: BatchOptions = field(default_factory=BatchOptions)
     base_dir: str = ""
+    umask: int = PRIVATE_UMASK
+    """With which learners and stored results create files: the submitter's."""
+    gid: int | None = None
+    """Group of stored results: the submitter's at submission; None = that of the daemon."""
     manifest_text: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     element: Element | None = None

@@ -22,6 +22,7 @@ from ffdl_batch.domain.limits import LeadFrom, LogLimits
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.observation import NativeId, Observation
 from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 
 class SchedulerError(Exception):
@@ -137,7 +138,8 @@ class BackendFacts:
     of a native array (0 = there are none). `elements_at_once`: how many elements of one array are handed over at the
     same time, where each of them costs this machine something while it waits (None = all). `is_this_machine`: jobs run
     on the machine that asks, and what it does not see is nowhere. `is_passing`: more will be known in a moment, so that
-    it is asked again soon.
+    it is asked again soon. `cpu_limit`: containers need a CPU limit, and one that names none gets so many CPUs (0 = it
+    is refused; None = they need none).
     """
 
     nodes: tuple[NodeShape, ...] = ()
@@ -155,6 +157,7 @@ class BackendFacts:
     is_this_machine: bool = False
     is_passing: bool = False
     lacks: tuple[str, ...] = ()
+    cpu_limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,7 @@ class ArrayPlan:
     tasks: Mapping[Token, str]
     script: str
     submit_argv: tuple[str, ...] = ()
+    umask: int = PRIVATE_UMASK
 
 
 class Scheduler(Protocol):

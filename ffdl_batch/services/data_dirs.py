@@ -15,6 +15,7 @@ from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.launch import EnvDelivery, LaunchFile
 from ffdl_batch.domain.remote_stores import REMOTE, stores_with_input
 from ffdl_batch.domain.spec import DataStore
+from ffdl_batch.host.permissions import find_old_groups
 from ffdl_batch.store.filesystem import is_network, is_read_only
 
 CODE = "C103"
@@ -90,14 +91,20 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
     except NotADirectoryError:
         return _Wrong(f"{named} does not exist: {_existing_part(directory)[0]} is not a directory", _CORRECT)
     except PermissionError:
-        return _Wrong(f"{named} cannot be reached: you may not enter {_closed(directory)}", _OPEN)
+        return _denied(f"{named} cannot be reached: you may not enter {_closed(directory)}")
     except OSError as error:
         return _Wrong(f"{named} cannot be looked at on this host: {error.strerror}", _CORRECT, is_sure=False)
     if not stat.S_ISDIR(mode):
         return _Wrong(f"{named} is not a directory", "name the directory that holds it")
     if not os.access(directory, os.R_OK | os.X_OK):
-        return _Wrong(f"{named} cannot be read by you", _OPEN)
+        return _denied(f"{named} cannot be read by you")
     return None
+
+
+def _denied(message: str, *, is_sure: bool = True) -> _Wrong:
+    """Return what is wrong with a directory that is closed to this process, and perhaps not to its user."""
+    old = find_old_groups()
+    return _Wrong(f"{message}: {old.why}", old.cure, is_sure) if old else _Wrong(message, _OPEN, is_sure)
 
 
 def _lacks_only_last(directory: str) -> bool:
@@ -117,8 +124,15 @@ def _missing(directory: str, is_node: bool) -> _Wrong:
 
 def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
     """`directory` is the job's own, which its nodes make, with what is missing above it."""
+    bucket = str(Path(directory).parent)
+    try:
+        Path(bucket).stat()
+    except PermissionError:
+        return _denied(f"results cannot be stored in {bucket}: you may not enter {_closed(directory)}")
+    except OSError:  # it is missing, and the directories above it decide
+        pass
     there, missing = _existing_part(directory)
-    bucket, place = str(Path(directory).parent), Path(there)
+    place = Path(there)
     if not place.is_dir():
         return _Wrong(f"results cannot be stored in {bucket}: {there} is not a directory", "correct the data store")
     if os.access(there, os.W_OK | os.X_OK):
@@ -127,9 +141,8 @@ def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
     is_seen = is_node or (there != "/" and (levels <= _LEVELS or is_network(place)))
     why = f"you may not write in {there}" + (f", and {missing} does not exist" if there != bucket else "")
     on_host = "" if is_seen else " on this host"
-    return _Wrong(
-        f"results cannot be stored in {bucket}: {why}{on_host}", _OPEN, is_sure=is_seen and not is_read_only(place)
-    )
+    message = f"results cannot be stored in {bucket}: {why}{on_host}"
+    return _denied(message, is_sure=is_seen and not is_read_only(place))
 
 
 def _existing_part(directory: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from ffdl_batch.domain.views import JobView
 from ffdl_batch.domain.waiting import Alternative, Explanation, Foretold, Outlook, WaitHistory, WaitKind, WhyView
 from ffdl_batch.domain.waiting_evidence import evidence_of, moment_text
 from ffdl_batch.domain.waiting_words import actions_of, sentence_of, span_text
+from ffdl_batch.host.permissions import find_old_groups
 from ffdl_batch.ports.capabilities import ExplainsWaiting, WaitingRequest
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NotNow, SchedulerUnreachable
 from ffdl_batch.services.intake import facts_or_refuse, launch_request, read_submission
@@ -40,6 +41,8 @@ _NO_TRIAL = frozenset(
      WaitKind.VOLUME, WaitKind.BROKEN, WaitKind.REFUSED, WaitKind.QUEUE_CLOSED}
 )  # fmt: skip
 """Where room is not what lacks, a trial of the same request would mislead: trials look at room alone."""
+_NEEDS_GROUPS = frozenset({JobState.PENDING, JobState.DEPLOYING, JobState.FAILED})
+"""States in which the groups of the daemon, or of a job that it started, may be the reason."""
 _OF_LEARNERS = frozenset({WaitKind.IMAGE, WaitKind.BROKEN})
 """What keeps learners that have their nodes."""
 _NEW_S = 15.0
@@ -63,6 +66,14 @@ def explain_job(
     """One job; `alternatives`: the scheduler is also asked what would start sooner. `moving` is what moves to or from
     its stores. Raises :class:`Refused` for an unknown one."""
     job = own_job(platform, caller, job_id)
+    view = _explain(platform, job, alternatives=alternatives, moving=moving)
+    old = find_old_groups() if job.state in _NEEDS_GROUPS else None
+    return (
+        replace(view, actions=(*view.actions, f"if it lacks access to files: {old.why}; {old.cure}")) if old else view
+    )
+
+
+def _explain(platform: Platform, job: Job, *, alternatives: bool, moving: str) -> WhyView:
     view = WhyView(job.id, job.spec.name, job.state.value, job.backend, job.native_id, waits=False, sentence="")
     if job.wish is Wish.CANCEL and not job.state.is_terminal:
         return _explain_cancelled(platform, job, view)

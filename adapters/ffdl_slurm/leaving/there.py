@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 60.0
 _SUBMIT = """\
 unset LC_ALL SLURM_TIME_FORMAT SLURM_BITSTR_LEN MODEL JOB IMAGE
-umask 077
+login=$(umask); umask 077
 cd -- "$1" && mkdir -p -- "$3" || exit 75
-out=$(sbatch --parsable --chdir="$1" "$2" 2>complaint); code=$?
+out=$(umask "$login"; sbatch --parsable --chdir="$1" "$2" 2>complaint); code=$?
 id=$(printf '%s\\n' "$out" | sed -n 's/;.*//; /^[0-9][0-9]*$/p' | tail -n 1)
 [ "$code" -ne 0 ] || [ -z "$id" ] || ln -sfn -- "$1" "$3/$id"
 printf '%s\\n' "$out"; cat complaint >&2; exit "$code"

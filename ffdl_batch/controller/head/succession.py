@@ -75,7 +75,7 @@ def submit_next(launch: LaunchFile, succession: Succession, native_id: str, meas
             lead_s = planned.succession.lead_s if planned.succession else None
             values = {"native_id": native_id, "script": attempt.script, "token": planned.token}
             values["lead_s"] = "" if lead_s is None else str(lead_s)
-            _submit(fill_all(succession.submit, values), succession, attempt, lock)
+            _submit(fill_all(succession.submit, values), succession, attempt, lock, planned.umask)
     except BlockingIOError:
         return  # another submission of it is under way
     except (OSError, LaunchFileError) as error:
@@ -166,12 +166,12 @@ def next_lead(launch: LaunchFile, succession: Succession, measured: Measured) ->
 # ------------------------------------------------------------------------------------------------- commands
 
 
-def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: int) -> None:
+def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: int, umask: int) -> None:
     reply, complaint = (os.path.join(attempt.submit, name) for name in (REPLY, COMPLAINT))
     before = size_of(complaint)
     out, err = (open_own(path, os.O_WRONLY | os.O_APPEND) for path in (reply, complaint))
     try:
-        failed = run_command(argv, succession, out, err, lock)
+        failed = run_command(argv, succession, out, err, lock, umask)
     except OSError:
         os.unlink(attempt.submit_begun)  # the scheduler surely never heard of it
         raise
@@ -183,7 +183,7 @@ def _submit(argv: List[str], succession: Succession, attempt: AttemptDir, lock: 
         raise Refused(f"{argv[0]} {failed}: {said or 'it said nothing'}")
 
 
-def run_command(argv: List[str], succession: Succession, out: int, err: int, lock: int = -1) -> str:
+def run_command(argv: List[str], succession: Succession, out: int, err: int, lock: int = -1, umask: int = -1) -> str:
     """Run a command of the scheduler with only the environment that it may see; how it failed, "" if it did not.
 
     Raises OSError where it cannot be started.
@@ -195,6 +195,7 @@ def run_command(argv: List[str], succession: Succession, out: int, err: int, loc
         stderr=err,
         env=kept_environment(succession.keep_env, os.environ),
         pass_fds=(lock,) if lock >= 0 else (),
+        umask=umask,
         preexec_fn=release_signals,  # noqa: PLW1509 - there are no threads here
     )
     try:

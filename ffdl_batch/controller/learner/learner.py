@@ -50,6 +50,8 @@ class Start:
     began: str
     ended: str
     seat: Optional[Seat] = None
+    umask: int = -1
+    """Of the learner and of its log; -1 = this process's."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class Learner:
         for left in (start.began, start.ended):
             remove(left)
         sight.forget(start.learner_id)
-        output = Output(start.log)
+        output = Output(start.log, start.umask)
         try:
             counters = read_counters()
             process = subprocess.Popen(
@@ -130,6 +132,7 @@ class Learner:
                 stdout=output.write_end,
                 stderr=output.write_end,
                 start_new_session=True,
+                umask=start.umask,
                 preexec_fn=None if through else _prepare if start.seat is None else release_signals,  # noqa: PLW1509 - no second thread runs yet
             )
         finally:

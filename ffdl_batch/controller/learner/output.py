@@ -55,9 +55,9 @@ def _open_pipe(path: str) -> Tuple[int, int]:
 class Output:
     """Times are of the monotonic clock: nothing here is about how long a learner may run."""
 
-    def __init__(self, place: LogPlace) -> None:
-        """Raises OSError."""
-        self._place = place
+    def __init__(self, place: LogPlace, umask: int = -1) -> None:
+        """Create the log with `umask` (-1 = this process's). Raises OSError."""
+        self._place, self._umask = place, umask
         self._read, self.write_end = _open_pipe(place.pipe) if place.pipe else os.pipe2(os.O_CLOEXEC)
         with contextlib.suppress(OSError):  # the user has too many large pipes: a small one will do
             fcntl.fcntl(self.write_end, _F_SETPIPE_SZ, PIPE_BYTES)
@@ -87,6 +87,7 @@ class Output:
                 stdin=self._read,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
+                umask=self._umask,
                 pass_fds=(inside,),
             )
         except BaseException:

@@ -51,7 +51,7 @@ class Collector:
     """Made for one learner. Nothing here waits, but for the file system; `tell` hears what goes wrong."""
 
     def __init__(self, launch: LaunchFile, spec: CollectorSpec, tell: Callable[[int, str], None]) -> None:
-        self._argv, self.spec, self._tell = launch.collectors, spec, tell
+        self._argv, self.spec, self._tell, self._umask = launch.collectors, spec, tell, launch.umask
         self._spec_path = AttemptDir(launch.attempt_dir).collector_spec(spec.learner_id)
         self._process: Optional["subprocess.Popen[bytes]"] = None
         self._starts, self._started_at, self._start_at = 0, 0.0, 0.0
@@ -117,6 +117,7 @@ class Collector:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=self._umask,
             )
         except OSError as error:
             self._give_up(f"their collector cannot be started: {error}")

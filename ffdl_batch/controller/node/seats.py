@@ -209,6 +209,7 @@ class Seats:
             phases.began_path(learner_id),
             phases.ended_path(learner_id),
             self.seat,
+            self.launch.umask,
         )
 
     def hide(self, learner_id: int) -> None:

@@ -21,6 +21,7 @@ from ffdl_batch.controller.learner.orphans import MARK
 from ffdl_batch.controller.learner.seat import Seat, living
 from ffdl_batch.controller.machine.signals import HANDLED
 from ffdl_batch.domain.pod import GO, NO_BASH, TAKEN
+from ffdl_batch.host.permissions import read_umask
 
 LOOK_S, LIVES_S = 0.05, 0.5
 """How often the shim's word is looked for, and whether the shim lives."""
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     if not seat.shim:
         sys.stderr.write("ffdl-controller: the learner's container has ended, and is not started again\n")
         return _ANSWER
-    text = go_text(start, read_text(options.env_file), options.cwd, options.command, seat.file(TAKEN))
+    text = go_text(start, read_text(options.env_file), options.cwd, options.command, seat.file(TAKEN), read_umask())
     write_text(seat.file(GO), text)
     seat.ring()
     try:
@@ -60,12 +61,14 @@ def main(arguments: Sequence[str]) -> int:
             os.unlink(seat.file(GO))
 
 
-def go_text(start: str, variables: str, directory: str, command: Sequence[str], taken: str) -> str:
-    """What the shim reads. `variables` are ``NAME='value'`` lines; `taken` is the seat's file as this side sees it."""
+def go_text(start: str, variables: str, directory: str, command: Sequence[str], taken: str, umask: int) -> str:
+    """What the shim reads. `variables` are ``NAME='value'`` lines; `taken` is the seat's file as this side sees it.
+    `umask` is the learner's."""
     mark = os.environ.get(MARK, "")
     lines: List[str] = [
         f"# {start}",
         f'printf "%s\\n" {single_quoted(start)} >"$ffdl_seat"/{os.path.basename(taken)}',
+        f"umask 0{umask:03o}",
         f"unset {' '.join(OF_KUBELET)}",  # before the user's variables are set, which may have these names
         "set -a",
         variables.rstrip("\n"),

@@ -83,7 +83,7 @@ class LogFiles:
     def _open(self) -> None:
         """The newest file, and where in the whole of the output it ends."""
         before = self._log
-        self._log = open_own(TRAINING_LOG, os.O_RDWR | os.O_APPEND, 0o640, dir_fd=self._directory)
+        self._log = open_own(TRAINING_LOG, os.O_RDWR | os.O_APPEND, 0o666, dir_fd=self._directory)
         if before >= 0:  # open until now: the new file has another inode
             os.close(before)
         found = os.fstat(self._log)
@@ -125,7 +125,7 @@ class LogFiles:
     def _rotate(self) -> None:
         new = TRAINING_LOG + ".new"
         remove_name(new, self._directory)
-        log = open_own(new, os.O_RDWR | os.O_APPEND | os.O_EXCL, 0o640, dir_fd=self._directory)
+        log = open_own(new, os.O_RDWR | os.O_APPEND | os.O_EXCL, 0o666, dir_fd=self._directory)
         try:
             inode = os.fstat(log).st_ino
             # Before it has its name: readers know every file that they find.

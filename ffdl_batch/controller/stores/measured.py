@@ -84,7 +84,7 @@ def _copy(source: str, directory: int) -> None:
     temporary = f".{RECORDS}.{os.uname().nodename}.{os.getpid()}"
     remove_name(temporary, directory)
     try:
-        descriptor = os.open(temporary, NEW, 0o640, dir_fd=directory)
+        descriptor = os.open(temporary, NEW, 0o666, dir_fd=directory)
         with os.fdopen(descriptor, "wb") as target, open_regular(source) as file:
             data = file.read(_CHUNK)
             while data:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from typing import Dict, List
+import stat
+from typing import Dict, List, Optional
 
-from ffdl_batch.attempt.directories import Directories, make_below
+from ffdl_batch.attempt.directories import Directories, is_in, make_below
 from ffdl_batch.controller.stores.entries import unlink_links
 from ffdl_batch.controller.stores.mounting import clear_left
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.host.permissions import umask_set, with_old_groups
 
 
 class DirectoryRefused(OSError):
@@ -35,6 +38,8 @@ def make_places(launch: LaunchFile) -> None:
         try:
             if directory.startswith(attempt.state + os.sep):  # learners of an earlier run wrote there
                 make_below(attempt.state, directory[len(attempt.state) :].split(os.sep)[1:])
+            elif not is_in(directory, launch.job_dir):
+                make_shared(directory, launch)
             else:
                 os.makedirs(directory, exist_ok=True)
                 if directory in (attempt.results, attempt.logs, launch.checkpoints):
@@ -45,7 +50,32 @@ def make_places(launch: LaunchFile) -> None:
             is_ours = directory.startswith(launch.job_dir + os.sep) and error.errno not in (errno.EEXIST, errno.ENOTDIR)
             code = "S101" if is_ours else "C103"
             message = f"{directory} cannot be made on {os.uname().nodename}: {error.strerror}"
-            raise DirectoryRefused(code, message, error) from error
+            raise DirectoryRefused(code, with_old_groups(message, error), error) from error
+
+
+def make_shared(directory: str, launch: LaunchFile) -> None:
+    """Make a directory outside the job's own, and those above it, as the submitter would. Raises OSError.
+
+    New ones get the submitter's group, and pass it on (setgid), unless a directory above them does.
+    """
+    missing = [directory]
+    while not os.path.lexists(os.path.dirname(missing[-1])):
+        missing.append(os.path.dirname(missing[-1]))
+    with umask_set(launch.umask):
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+                _give_group(path, launch.gid)
+        os.makedirs(directory, exist_ok=True)  # raises FileExistsError for a file
+
+
+def _give_group(directory: str, gid: Optional[int]) -> None:
+    found = os.stat(directory)
+    if gid is None or gid == found.st_gid or found.st_mode & stat.S_ISGID:
+        return
+    with contextlib.suppress(PermissionError):  # the user is not a member of the group on this node
+        os.chown(directory, -1, gid)
+        os.chmod(directory, stat.S_IMODE(found.st_mode) | stat.S_ISGID)
 
 
 def _planned(launch: LaunchFile) -> List[str]:

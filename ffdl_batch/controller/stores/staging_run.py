@@ -52,6 +52,8 @@ class Program:
 
     argv: Tuple[str, ...]
     mark: str = ""
+    umask: int = -1
+    """Of the program; -1 = that of this process."""
 
 
 def run_staging(
@@ -119,6 +121,7 @@ def _run(
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
+            umask=program.umask,
         )
     assert process.stdout is not None
     try:

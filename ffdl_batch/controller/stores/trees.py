@@ -12,7 +12,15 @@ import stat
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
-from ffdl_batch.attempt.attributes import ONE_FILE, copy_content, inner_target, set_mode, shown
+from ffdl_batch.attempt.attributes import (
+    ONE_FILE,
+    Inheritance,
+    copy_content,
+    inner_target,
+    set_group,
+    set_mode,
+    shown,
+)
 from ffdl_batch.attempt.directories import (
     Directories,
     Gone,
@@ -24,6 +32,7 @@ from ffdl_batch.attempt.directories import (
 )
 from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
 from ffdl_batch.attempt.writer import NEW
+from ffdl_batch.host.permissions import creation_mode, is_default_mode, read_umask
 
 _SUFFIX = ".ffdl-tmp"
 _HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
@@ -55,8 +64,9 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
 
     Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
     nobody writes any more). Symbolic links are copied as links, those that lead into `source` by a path in `roots` as
-    relative ones. Modes, holes and empty directories are kept. Sockets, pipes and devices are left out. `note` gets a
-    sentence about these, and about each link that leads elsewhere. A file
+    relative ones. Modes, holes and empty directories are kept. A file with the mode and group of all new files gets
+    those of a new file in `target`, by this process's umask and by a setgid bit or default ACL there. Sockets, pipes
+    and devices are left out. `note` gets a sentence about these, and about each link that leads elsewhere. A file
     of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
     out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
     followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
@@ -65,22 +75,24 @@ def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
     before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
     If files or directories cannot be read, all others are copied, and then the first error is raised.
     """
-    count, failed, modes = 0, _Failed(), dict[Parts, int]()
+    count, failed, originals = 0, _Failed(), dict[Parts, os.stat_result]()
     temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
     with Directories(target, 0o777, unlock=True) as there, Directories(source, below=own) as here:
+        manner = _Manner(link, read_umask(), (os.getegid(), os.fstat(here.enter(())).st_gid))
 
         def finish(parts: Parts) -> None:
-            if parts in modes:
-                set_mode(there.enter((*below, *parts)), modes.pop(parts))
+            if parts in originals:
+                manner.keep(there.enter((*below, *parts)), originals.pop(parts))
 
         for parts, descriptor, entries in walk(here, unread=failed.add, after=finish):
             place = (*below, *parts)
+            inside = there.enter(place)
             pair = _Pair(
-                descriptor, there.enter(place), (source, *parts), (target, *place), temporary, link, parts, roots, note,
-                go_on,
+                descriptor, inside, Inheritance.of(inside), (source, *parts), (target, *place), temporary, manner,
+                parts, roots, note, go_on,
             )  # fmt: skip
             if parts:
-                modes[parts] = os.fstat(descriptor).st_mode
+                originals[parts] = os.fstat(descriptor)
             for entry in entries:
                 go_on()
                 try:
@@ -140,6 +152,31 @@ def _pass_over_forbidden(_: str, error: OSError) -> None:
 
 
 @dataclass(frozen=True)
+class _Manner:
+    """How files are copied. `link`: by hard links if possible. `groups` are those that files in the source have if no
+    learner has chosen another one."""
+
+    link: bool
+    umask: int
+    groups: Sequence[int]
+
+    def has_own_group(self, found: os.stat_result) -> bool:
+        """Return whether a learner has chosen the group."""
+        return found.st_gid not in self.groups
+
+    def keep(self, descriptor: int, original: os.stat_result) -> None:
+        """Give a new file or directory the mode and group that were chosen for its original. Raises OSError."""
+        if self.has_own_group(original):
+            set_group(descriptor, original.st_gid)
+        set_mode(descriptor, original.st_mode, self.umask)
+
+    def creation_mode(self, original: os.stat_result) -> int:
+        """Return the mode with which a copy is created: umask or default ACL decide unless a learner has."""
+        mode = original.st_mode & 0o777
+        return creation_mode(mode) if is_default_mode(mode, self.umask) else mode
+
+
+@dataclass(frozen=True)
 class _Pair:
     """A directory in source and target: its descriptors, and the parts of the paths, which are joined only for
     messages.
@@ -149,10 +186,11 @@ class _Pair:
 
     source: int
     target: int
+    given: Inheritance
     source_path: Parts
     target_path: Parts
     temporary: str
-    link: bool
+    manner: _Manner
     parts: Parts
     roots: Sequence[str]
     note: Callable[[str], None]
@@ -193,7 +231,7 @@ def _place(name: str, is_link: bool, pair: _Pair) -> None:
     try:
         if is_link:
             os.symlink(_target_of(name, pair), temporary, dir_fd=target)
-        elif not (pair.link and _hard_link(name, pair)):
+        elif not (pair.manner.link and _hard_link(name, pair)):
             _copy_file(name, pair)
         os.replace(temporary, name, src_dir_fd=target, dst_dir_fd=target)
     finally:
@@ -219,13 +257,23 @@ def _read_link(name: str, directory: int) -> str:
 
 
 def _hard_link(name: str, pair: _Pair) -> bool:
-    """Whether the file has its first name in the target now."""
+    """Return whether the file has a name in the target now, and the group of a new file there."""
+    if pair.given.by_acl:  # a link would not inherit it
+        return False
     try:
         os.link(name, pair.temporary, src_dir_fd=pair.source, dst_dir_fd=pair.target, follow_symlinks=False)
     except OSError:  # another file system, too many links, or one that has none: copied instead
         return False
-    if not is_file(status_of(pair.temporary, pair.target)):  # a link or a pipe has come in its place
+    found = status_of(pair.temporary, pair.target)
+    if found is None or not is_file(found):  # a link or a pipe has come in its place
         raise Gone(name)
+    if found.st_gid == pair.given.gid or pair.manner.has_own_group(found):
+        return True
+    try:
+        os.chown(pair.temporary, -1, pair.given.gid, dir_fd=pair.target, follow_symlinks=False)
+    except PermissionError:  # the user is not a member: only the directory can give the group, to a new file
+        remove_name(pair.temporary, pair.target)
+        return False
     return True
 
 
@@ -237,13 +285,15 @@ def _copy_file(name: str, pair: _Pair) -> None:
     except OSError as error:
         error.filename = os.path.join(*pair.source_path, name)
         raise
-    with reader, os.fdopen(os.open(pair.temporary, NEW, 0o600, dir_fd=pair.target), "wb", buffering=0) as writer:
-        copy_content(reader.fileno(), writer.fileno(), pair.go_on)
-        _copy_status(reader.fileno(), writer.fileno())
+    with reader:
+        mode = pair.manner.creation_mode(os.fstat(reader.fileno()))
+        with os.fdopen(os.open(pair.temporary, NEW, mode, dir_fd=pair.target), "wb", buffering=0) as writer:
+            copy_content(reader.fileno(), writer.fileno(), pair.go_on)
+            _copy_status(reader.fileno(), writer.fileno(), pair.manner)
 
 
-def _copy_status(source: int, target: int) -> None:
-    """Extended attributes, mode and times, as far as the target's file system has them."""
+def _copy_status(source: int, target: int, manner: _Manner) -> None:
+    """Extended attributes, group, mode and times, as far as the target's file system has them."""
     found = os.fstat(source)
     for attribute in _attributes(source):
         try:
@@ -251,7 +301,7 @@ def _copy_status(source: int, target: int) -> None:
         except OSError as error:
             if error.errno not in _NO_ATTRIBUTES:
                 raise
-    set_mode(target, found.st_mode)
+    manner.keep(target, found)
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 

@@ -230,6 +230,14 @@ def test_resolve_image_uses_image_location(tmp_path: Path) -> None:
         assert resolve_image(settings, located) == image
 
 
+@pytest.mark.usefixtures("bound_by_modes", "joined_later")
+def test_resolve_image_explains_closed_directory_of_image(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir(0)
+    image = tmp_path / "project/net.sif"
+    with pytest.raises(UnknownImage, match=f"{image} cannot be reached: Permission denied; .* ffdl daemon restart"):
+        resolve_image(load(tmp_path), framework("custom", str(image)))
+
+
 @pytest.mark.parametrize(
     ("name", "version", "message"),
     [

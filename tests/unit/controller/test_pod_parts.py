@@ -238,7 +238,7 @@ def test_pod_view_request_is_repeated_until_it_is_accepted(tmp_path: Path) -> No
 
 
 def test_learner_of_pod_has_variables_of_user_and_none_of_kubelet(tmp_path: Path) -> None:
-    text = go_text("s", "KUBERNETES_PORT='own'\nMONGO_URL='own'\n", str(tmp_path), ["/usr/bin/env"], "taken")
+    text = go_text("s", "KUBERNETES_PORT='own'\nMONGO_URL='own'\n", str(tmp_path), ["/usr/bin/env"], "taken", 0o027)
     env = {"ffdl_seat": str(tmp_path), **dict.fromkeys(OF_KUBELET, "kubelet's")}
     done = subprocess.run(["/bin/sh", "-c", text], env=env, check=True, stdout=subprocess.PIPE, text=True)
     found = dict(line.split("=", 1) for line in done.stdout.splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,18 @@ def test_wrong_dirs_refuses_results_directory_that_cannot_be_written(
     assert found.message.endswith(said.format(tmp_path))
     monkeypatch.setattr(data_dirs, "is_read_only", lambda _: True)  # nodes may have it mounted for writing
     assert of_results(tmp_path / bucket)[0].severity is WARNING
+
+
+@pytest.mark.parametrize("of", [of_data, of_results])
+def test_wrong_dirs_blames_daemon_that_is_older_than_group_membership(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joined_later: int, of: Callable[[Path], list[Finding]]
+) -> None:
+    """For a directory that only members of the group may enter."""
+    close(monkeypatch, tmp_path / "project")
+    (found,) = of(tmp_path / "project" / "ada")
+    why = f"ffdl's daemon was started before you became a member of the group '{joined_later}'"
+    assert found.message.endswith(f": you may not enter {tmp_path / 'project'}: {why}")
+    assert (found.severity, found.cure) == (ERROR, "log in again and run: ffdl daemon restart")
 
 
 def test_wrong_dirs_refuses_results_below_file(tmp_path: Path) -> None:

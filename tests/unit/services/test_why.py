@@ -219,6 +219,19 @@ def test_why_reports_job_not_yet_submitted_without_scheduler_query(site: Site, s
     assert not seer.explained and not seer.trials
 
 
+@pytest.mark.parametrize(
+    ("state", "told"), [(JobState.PENDING, True), (JobState.FAILED, True), (JobState.COMPLETED, False)]
+)
+def test_why_tells_to_restart_daemon_that_is_older_than_group_membership(
+    site: Site, seer: Seer, joined_later: int, state: JobState, told: bool
+) -> None:
+    job = queued(site) if state is not JobState.PENDING else site.accept("k1", TYPED)
+    if state is not JobState.PENDING:
+        site.move(job, JobState.PROCESSING, *([JobState.STORING] if state is JobState.COMPLETED else []), state)
+    actions = explain_job(site.platform, site.caller, job.id).actions
+    assert any(f"'{joined_later}'; log in again and run: ffdl daemon restart" in one for one in actions) is told
+
+
 def test_why_reports_time_of_next_submission_try_for_rejected_job(site: Site, seer: Seer) -> None:
     job, rooms = site.accept("k1", TYPED), site.platform.adapters.rooms
     reason = "the quota of Jobs is used up"
