@@ -40,9 +40,9 @@ class Command:
     """The lines that start with a dash and continue no line. bash runs them as commands of their own."""
     runs: bool
     """Whether the command has more than comments."""
-    folded: bool
-    """Whether a word begins with an escaped blank, because YAML joined a line that ended in a backslash with the next
-    line."""
+    blank_word: bool
+    """Whether a word begins with an escaped blank: YAML joined a line that ended in a backslash with the next line, or
+    a blank follows the backslash at the end of a line."""
 
 
 def read_command(written: str) -> Command:
@@ -54,7 +54,7 @@ def read_command(written: str) -> Command:
     parts = (text[start:end] for start, end in zip([0, *scan.joined], [*scan.joined, None], strict=True))
     lines = text.rstrip().count("\n") + 1
     continued = [text.count("\n", 0, at) + 2 for at in scan.joined]
-    return Command(" \\".join(parts), lines, continued, scan.stray, scan.runs, scan.folded)
+    return Command(" \\".join(parts), lines, continued, scan.stray, scan.runs, scan.blank_word)
 
 
 class _Scan:
@@ -63,7 +63,7 @@ class _Scan:
     def __init__(self, text: str) -> None:
         self.joined: list[int] = []
         self.stray: list[int] = []
-        self.runs = self.folded = False
+        self.runs = self.blank_word = False
         self._text, self._at = text, 0
         self._open: list[str] = []
         self._documents: list[re.Match[str]] = []
@@ -93,7 +93,7 @@ class _Scan:
         if kind == "continuation":
             return
         self.runs = self.runs or kind != "comment"
-        self.folded = self.folded or (lexeme == "\\ " and not self._in_word)
+        self.blank_word = self.blank_word or (lexeme in ("\\ ", "\\\t") and not self._in_word)
         self._last = "operator" if lexeme == "(" else kind
         self._in_word = kind in ("word", "quoted")
         if kind == "comment":

@@ -165,11 +165,12 @@ def _commands(manifest: ManifestBlock, log: FindingLog) -> None:
             log.note(place, f"{message}; {continued}" if continued else message, counted if continued else "")
         elif continued:
             log.note(place, f"this is one command: {continued}", counted)
-        if command.folded:
-            message = (
-                "YAML replaced a line break after a backslash with a blank, so bash passes that blank to the program"
+        if command.blank_word:
+            log.warning(
+                place,
+                "a blank follows a backslash, so bash passes that blank to the program",
+                "delete blanks at the ends of lines; if YAML joined the lines, write `command: |`",
             )
-            log.warning(place, message, "write `command: |`, or delete the backslashes")
         for first, last in _ranges(command.stray):
             starts = "start with a dash and continue" if last > first else "starts with a dash and continues"
             log.warning(

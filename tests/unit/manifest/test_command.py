@@ -181,13 +181,15 @@ def test_dash_that_continues_no_line_is_warning(command: str, lines: str) -> Non
         (">\n    a \\\n    --x", True),
         ("a \\\n    --x", True),
         ("|\n    a \\\n    --x", False),
+        ("|\n    a \\ \n      --x", True),
+        ("|\n    a \\\t\n      --x", True),
         ("a b\\ -\\ c '\\ '", False),
     ],
 )
-def test_backslash_before_folded_line_break_is_warning(command: str, warned: bool) -> None:
+def test_blank_after_backslash_is_warning(command: str, warned: bool) -> None:
     text = f"name: x\nframework:\n  name: n\n  version: v\n  command: {command}\n"
-    message = "YAML replaced a line break after a backslash with a blank, so bash passes that blank to the program"
-    cure = "(write `command: |`, or delete the backslashes)"
+    message = "a blank follows a backslash, so bash passes that blank to the program"
+    cure = "(delete blanks at the ends of lines; if YAML joined the lines, write `command: |`)"
     assert warnings(parse(text)) == ([f"m.yml:5:12: warning: framework.command: {message} {cure}"] if warned else [])
 
 
