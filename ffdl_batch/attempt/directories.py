@@ -10,10 +10,14 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Callable, Iterable, Iterator, List, Optional, Tuple, Type
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, List, Optional, Tuple, Type
 
 from ffdl_batch.attempt.reader import DamagedFile, open_directory
 from ffdl_batch.attempt.writer import TRIES, make_directory
+from ffdl_batch.domain.placeholders import LaunchFileError, fill
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.launch import LaunchFile
 
 KEPT = 16
 """Levels whose descriptors stay open. Deeper directories are entered again from the last of these levels."""
@@ -143,6 +147,16 @@ class Directories:
         self._deep.pop()
         self._here, self._at = above, self._at[:-1]
         return True
+
+
+def roots_of(launch: LaunchFile, directory: str) -> Tuple[str, ...]:
+    """Return the absolute paths by which learners may know their results or checkpoints: the directory on the node, the
+    same without links, and the value of $RESULT_DIR or $CHECKPOINT_DIR in their container."""
+    variable = "CHECKPOINT_DIR" if directory == launch.checkpoints else "RESULT_DIR"
+    inside = ""
+    with contextlib.suppress(LaunchFileError):  # it differs between learners
+        inside = fill(launch.learner.env.get(variable, ""), {})
+    return tuple(dict.fromkeys(path for path in (directory, os.path.realpath(directory), inside) if path))
 
 
 def is_in(path: str, directory: str) -> bool:

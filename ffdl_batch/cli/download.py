@@ -18,7 +18,7 @@ from ffdl_batch.cli.connection import find_elsewhere, find_keys, open_client
 from ffdl_batch.cli.data import read_directory, report_done, resumable
 from ffdl_batch.cli.outcome import complain
 from ffdl_batch.cli.progress import Meter
-from ffdl_batch.domain.staging import Direction, Done, Progress, StoreAddress, StoreKind
+from ffdl_batch.domain.staging import Direction, Done, Note, Progress, StoreAddress, StoreKind
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
@@ -92,16 +92,25 @@ def download(  # noqa: PLR0913  (one parameter per option)
                 Meter(quiet=quiet) as meter,
                 _source(client, left, directory, meter) as (access, prefix, memory),
             ):
-                done = _bring(access, prefix, memory, directory, meter, force=force, parallel=parallel)
+                roots = (left.directory, *left.roots)
+                done = _bring(access, prefix, memory, directory, meter, roots, force=force, parallel=parallel)
             report_done(done, f"brought to {directory}", quiet=quiet, as_json=as_json, kind=left.kind)
 
 
 def _bring(  # noqa: PLR0913  (what a move is made of)
-    access: Access, prefix: str, memory: str, directory: Path, meter: Meter, *, force: bool, parallel: int
+    access: Access,
+    prefix: str,
+    memory: str,
+    directory: Path,
+    meter: Meter,
+    roots: tuple[str, ...],
+    *,
+    force: bool,
+    parallel: int,
 ) -> Done:
     from ffdl_batch.client.transfers import Move, move
 
-    asked = Move(Direction.IN, access, prefix, directory, (), force, parallel, memory)
+    asked = Move(Direction.IN, access, prefix, directory, (), force, parallel, roots, memory)
     return move(asked, meter.tell, meter.each_s, os.environ)
 
 
@@ -122,11 +131,15 @@ def _source(client: Client, left: LeftView, out: Path, meter: Meter) -> Iterator
     if not left.is_partial and find_elsewhere() is None and _is_seen(left):
         yield Access(directory, {}), left.name, memory
         return
+
+    def progressed(size: int) -> None:
+        meter.tell(Progress(0, 0, size, size, 0.0))
+
     sent = transfers_dir(os.environ) / memory / "sent"
     remove_tree(str(sent))
     try:
         sent.mkdir(mode=0o700, parents=True)
-        client.left.bring(left, sent, lambda size: meter.tell(Progress(0, 0, size, size, 0.0)))
+        client.left.bring(left, sent, progressed, lambda what: meter.tell(Note(what)))
         yield Access(replace(directory, container=str(sent)), {}), left.name, memory
     finally:
         with suppress(OSError):

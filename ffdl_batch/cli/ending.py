@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ffdl_batch.cli.outcome import complain
+from ffdl_batch.domain.events import NOT_KEPT
 
 if TYPE_CHECKING:
     from ffdl_batch.domain.views import JobView
+
+
+def report_not_kept(job: JobView) -> None:
+    """Report links and other things in the results that were not stored, or not as they are."""
+    for warning in job.warnings:
+        if warning.startswith(NOT_KEPT):
+            complain(f"{job.id}: {warning}")
 
 
 def report_end(job: JobView, exit_code: int) -> None:
@@ -16,6 +24,7 @@ def report_end(job: JobView, exit_code: int) -> None:
         complain(f"{job.id}: {job.state}: {job.error_code} {job.message}")
     elif exit_code and job.message:
         complain(f"{job.id}: {job.state}: {job.message}")
+    report_not_kept(job)
     if job.error_code == "000":
         return
     last = next((line for line in reversed(job.log_tail) if line.strip()), "")

@@ -9,6 +9,7 @@ import click
 
 from ffdl_batch.cli.arrays import exit_code_of, is_array, say
 from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.ending import report_not_kept
 from ffdl_batch.cli.outcome import detachable
 from ffdl_batch.cli.present import print_json
 
@@ -41,4 +42,5 @@ def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
                 print_json({"job": job})
             else:
                 click.echo(f"{job.id} {job.state}")
+                report_not_kept(job)
     return code

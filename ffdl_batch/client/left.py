@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 from urllib.parse import quote
 
+from ffdl_batch.attempt.attributes import inner_target, set_permissions, shown, write_sparse
 from ffdl_batch.attempt.directories import Directories
 from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
@@ -39,8 +40,15 @@ class Left:
         finally:
             wire.close()
 
-    def bring(self, left: LeftView, into: Path, told: Callable[[int], None] = lambda _: None) -> int:
-        """Have the daemon send the directory's files; how many came. `told` hears how many bytes have come.
+    def bring(
+        self,
+        left: LeftView,
+        into: Path,
+        told: Callable[[int], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> int:
+        """Have the daemon send the directory's files; how many came. `told` hears how many bytes have come, and `note`
+        gets a sentence about each link that leads out of the directory: it is left out.
 
         Raises DaemonUnreachable where it broke off, and OSError. Nothing is written outside of `into`.
         """
@@ -48,7 +56,7 @@ class Left:
         path = _path(left.job_id, left.kind, left.attempt or None, "/files")
         try:
             pieces = _Pieces(wire.pieces(Request("GET", path, job_id=left.job_id, timeout_s=STREAM_SILENCE_S)), told)
-            return _unpack(pieces, into)
+            return _unpack(pieces, into, (left.directory, *left.roots), note)
         except (ConnectionError, tarfile.TarError) as error:
             raise DaemonUnreachable(f"the files of {left.job_id} broke off: {error}", "try again") from error
         finally:
@@ -60,25 +68,56 @@ def _path(job_id: str, kind: str, attempt: int | None, rest: str = "") -> str:
     return f"/api/v1/jobs/{segment(job_id)}/left/{quote(kind, safe='')}{rest}{asked}"
 
 
-def _unpack(pieces: _Pieces, into: Path) -> int:
-    count = 0
-    with tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive, Directories(str(into), 0o777) as tree:
+def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[[str], None]) -> int:
+    count, modes = 0, list[tuple[tuple[str, ...], int]]()
+    with (
+        tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive,
+        Directories(str(into), 0o777, unlock=True) as tree,
+    ):
         for entry in archive:
-            content = archive.extractfile(entry) if entry.isreg() else None
-            if content is None:
-                continue
             try:
-                *above, name = parts_of(entry.name)
+                parts = parts_of(entry.name)
             except Skip:
                 continue
-            descriptor = open_own(name, os.O_WRONLY | os.O_TRUNC, 0o666, dir_fd=tree.enter(tuple(above)))
-            with os.fdopen(descriptor, "wb") as writer:
-                shutil.copyfileobj(content, writer, 1 << 20)
-                os.utime(descriptor, (entry.mtime, entry.mtime))
-            count += 1
+            content = archive.extractfile(entry) if entry.isreg() else None
+            if content is not None:
+                _write(content, entry, parts[-1], tree.enter(parts[:-1]))
+                count += 1
+            elif entry.isdir():
+                tree.enter(parts)
+                modes.append((parts, entry.mode))
+            elif entry.issym():
+                target = inner_target(entry.linkname, parts[:-1], roots)
+                if target is None:
+                    note(
+                        f"{shown(entry.name)} is left out: it is a link that leads out of the directory, "
+                        f"to {shown(entry.linkname)}"
+                    )
+                else:
+                    _link(target, parts[-1], tree.enter(parts[:-1]))
+        for parts, mode in reversed(modes):
+            set_permissions(tree.enter(parts), mode)
     if not pieces.is_whole:
         raise ConnectionError("the end is missing")
     return count
+
+
+def _link(target: str, name: str, directory: int) -> None:
+    with suppress(OSError):  # it is no link
+        os.readlink(name, dir_fd=directory)
+        os.unlink(name, dir_fd=directory)
+    os.symlink(target, name, dir_fd=directory)
+
+
+def _write(content: IO[bytes], entry: tarfile.TarInfo, name: str, directory: int) -> None:
+    with os.fdopen(open_own(name, os.O_WRONLY | os.O_TRUNC, 0o666, dir_fd=directory), "wb") as writer:
+        at = 0
+        while data := content.read(1 << 20):
+            write_sparse(writer.fileno(), data, at)
+            at += len(data)
+        os.ftruncate(writer.fileno(), at)
+        set_permissions(writer.fileno(), entry.mode)
+        os.utime(writer.fileno(), (entry.mtime, entry.mtime))
 
 
 class _Pieces:

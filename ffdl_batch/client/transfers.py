@@ -67,6 +67,7 @@ class Move:
     only: tuple[str, ...] = ()
     replaces: bool = True
     parallel: int = 8
+    roots: tuple[str, ...] = ()
     memory: str = ""
     """Under which name it is remembered, "" = by what it moves."""
 
@@ -120,7 +121,7 @@ def _run(move: Move, state: Path, told: Callable[[Line], None], each_s: float, *
         raise _failed(
             fault_code(FaultClass.REFUSED, move.direction), f"{state} cannot be made: {error.strerror}", ExitCode.FAILED
         ) from error
-    transfer = Transfer(move.access.address, move.prefix, str(move.local), move.only)
+    transfer = Transfer(move.access.address, move.prefix, str(move.local), move.only, roots=move.roots)
     with _in_memory(json.dumps(dict(move.access.values))) as secrets:
         task = StageTask(
             move.direction,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Scalar = Union[str, int, float, bool, None]
 HEAD = "head"
+NOT_KEPT = "results: "
+"""How warnings of a job begin that are about events of this name."""
 LATEST_S = 1e11
 """Times of events must be between the epoch and this time (in the year 5138)."""
 _WHOLE = ("learner_id", "pid", "start_ticks", "exit_code", "signal")
@@ -76,6 +78,8 @@ class EventKind(str, Enum):
     HEALTH = "health"
     """What root's program of the site found on this node [lines: a JSON value each, as the program wrote it down, with
     `at` (seconds since the epoch), `kind`, `device` ("" = the node) and `text`]."""
+    NOT_KEPT = "not_kept"
+    """What is not stored, or not as it is: links that lead out of the results, pipes, sockets, devices [message]."""
     STORED = "stored"
     """Everything of this learner is where it belongs [learner_id]."""
     FAULT = "fault"

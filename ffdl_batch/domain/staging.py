@@ -70,7 +70,8 @@ class Transfer:
     A `prefix` is a directory's name. On the way in it may be that of one object, too. `only` are patterns (``*``
     matches ``/``, too) of names below it, none = all. `optional`: there may be nothing below the prefix; it goes past
     the cache. `link`: nobody writes in `local`, so it may become a link to a tree in the cache; where it has files
-    already, they are used.
+    already, they are used. `roots` are absolute paths by which the programs that wrote the directory may know it. With
+    any, links that stay in the directory, modes and empty directories are kept.
     """
 
     store: StoreAddress
@@ -79,6 +80,7 @@ class Transfer:
     only: Tuple[str, ...] = ()
     optional: bool = False
     link: bool = False
+    roots: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,8 @@ class LeftView:
 
     `kind`: results, model, logs or checkpoint. `attempt`: whose it is, 0 = the whole job's. `name`: only this file of
     the directory. `inode` is the directory's, by which it is told from another of that path. `is_partial`: the job has
-    not ended. `secrets` is the job's file of secrets, which the store's credentials name. `note` is for people.
+    not ended. `secrets` is the job's file of secrets, which the store's credentials name. `note` is for people. `roots`
+    are absolute paths by which learners may know the directory.
     """
 
     job_id: str
@@ -209,6 +210,7 @@ class LeftView:
     secrets: str = ""
     is_partial: bool = False
     note: str = ""
+    roots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.domain.continuation import UNFIT_NODE, Checkpoint, Interruption, Spent, decide, words
-from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn
+from ffdl_batch.domain.events import NOT_KEPT, EventKind, FinalRecord, GoesOn
 from ffdl_batch.domain.faults import OUT_OF_MEMORY
 from ffdl_batch.domain.gang import count_gpus, parts_of
 from ffdl_batch.domain.job import AttemptEnd, Change, Job
@@ -103,6 +103,7 @@ def change_of(job: Job, verdict: Verdict, known: Known, past: Past, seen: Observ
     columns |= _network_column(job, known)
     warnings = [warning for warning in (verdict.warning, _doubt_devices(job, known)) if warning]
     warnings += _lost_metrics(job, known)
+    warnings += _not_kept(job, known)
     warnings += [one for one in known.evidence.damaged if one not in job.warnings][:DAMAGED_TOLD]
     if warnings:
         columns["warnings"] = (*job.warnings, *warnings)
@@ -141,6 +142,14 @@ def _lost_metrics(job: Job, known: Known) -> list[str]:
     said = (f"{_METRICS}learner {event.fields.get('learner_id')}: {event.fields.get('message')}" for event in events)
     told = [warning for warning in job.warnings if warning.startswith(_METRICS)]
     return [one for one in dict.fromkeys(said) if one not in told][: max(0, METRICS_TOLD - len(told))]
+
+
+def _not_kept(job: Job, known: Known) -> list[str]:
+    """Return what of the results is not stored as it is, as far as the job has no such warning yet."""
+    events = (event for event in known.evidence.events if event.kind is EventKind.NOT_KEPT)
+    said = dict.fromkeys(f"{NOT_KEPT}{event.fields.get('message')}" for event in events)
+    told = [warning for warning in job.warnings if warning.startswith(NOT_KEPT)]
+    return [one for one in said if one not in told][: max(0, DAMAGED_TOLD - len(told))]
 
 
 def _adopted(job: Job, verdict: Verdict, past: Past, known: Known, columns: dict[str, object]) -> Change:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-from ffdl_batch.attempt.directories import Directories, walk
+from ffdl_batch.attempt.directories import Directories, roots_of, walk
 from ffdl_batch.attempt.reader import NO_FILE, open_regular
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.jobdir import AttemptDir
@@ -75,6 +75,8 @@ def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) ->
     if kind is LeftKind.LOGS:
         return replace(view, directory=own.logs)
     launch = read_launch(own)
+    if launch is not None:
+        view = replace(view, roots=roots_of(launch, launch.checkpoints if kind is LeftKind.CHECKPOINT else own.results))
     if launch is not None and launch.pod is not None:
         return _of_pods(view, kind, launch, launch.pod)
     if kind is LeftKind.CHECKPOINT:
@@ -116,29 +118,41 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> Le
 
 
 def archive_left(left: LeftView) -> Iterator[bytes]:
-    """The files as a tar, each with the size that it had when its turn came; links are left out. Raises OSError."""
+    """The files as a tar, each with the size that it had when its turn came, with links, directories and modes. Links
+    are not followed, and lead where learners made them lead. Raises OSError."""
     with Directories(left.directory) as tree:
         if left.inode and os.fstat(tree.enter(())).st_ino != left.inode:
             raise OSError(errno.ESTALE, "the directory was replaced", left.directory)
         for parts, directory, entries in walk(tree):
+            if parts:
+                yield _head("/".join(parts), tarfile.DIRTYPE, os.fstat(directory))
             for name in [left.name] if left.name else [entry.name for entry in entries]:
+                path = "/".join((*parts, name))
                 with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:
-                    yield from _entry("/".join((*parts, name)), reader)
+                    yield from _file(path, reader)
+                    continue
+                with suppress(OSError):  # it is no link
+                    yield _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
             if left.name:
                 break
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _entry(name: str, reader: BinaryIO) -> Iterator[bytes]:
-    found = os.fstat(reader.fileno())
+def _head(name: str, kind: bytes, found: os.stat_result, target: str = "") -> bytes:
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mtime = found.st_size, found.st_mtime
-    yield entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-    left = entry.size
+    entry.type, entry.mode, entry.mtime, entry.linkname = kind, found.st_mode & 0o777, found.st_mtime, target
+    entry.size = found.st_size if kind == tarfile.REGTYPE else 0
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _file(name: str, reader: BinaryIO) -> Iterator[bytes]:
+    found = os.fstat(reader.fileno())
+    yield _head(name, tarfile.REGTYPE, found)
+    left = found.st_size
     while left:
         data = reader.read(min(CHUNK, left))
         if not data:
             raise OSError(f"{name} became shorter while it was read")
         left -= len(data)
         yield data
-    yield bytes(-entry.size % tarfile.BLOCKSIZE)
+    yield bytes(-found.st_size % tarfile.BLOCKSIZE)

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ffdl_batch.attempt.attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
 from ffdl_batch.domain.staging import FaultClass, StoreAddress, StoreKind
 
 _CURES = {
@@ -28,8 +29,6 @@ _CURES_WITHOUT_BUCKETS = {
 KEPT = "what has moved is kept for the next try"
 FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 _OF_DIRECTORIES = ("file", "sftp", "ssh", "smb", "ftp")
-SHOWN = 200
-"""Characters of a name that are shown."""
 
 
 class Fault(Exception):
@@ -106,12 +105,6 @@ def described(store: StoreAddress, key: str = "") -> str:
 
 def _protocol(store: StoreAddress) -> str:
     return store.options.get("protocol", "") if store.kind is StoreKind.FSSPEC else store.kind.value
-
-
-def shown(name: str) -> str:
-    """A name as one short piece of printable text."""
-    text = name if name.isprintable() else ascii(name)[1:-1]
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def of_local(error: OSError, path: str) -> Fault:

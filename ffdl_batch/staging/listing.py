@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ffdl_batch.domain.staging import Entry
 from ffdl_batch.staging.faults import at_store
-from ffdl_batch.staging.names import below, is_wanted
+from ffdl_batch.staging.names import INDEX, below, is_wanted
 from ffdl_batch.staging.planning import must_have_something, pages, single
 from ffdl_batch.staging.stores.store import Item
 from ffdl_batch.staging.work import Way
@@ -25,6 +25,6 @@ def list_objects(way: Way) -> None:
 
 def _say(way: Way, name: str, item: Item) -> None:
     is_marker = not name or (name.endswith("/") and item.size == 0)
-    if not is_marker and is_wanted(name, way.transfer.only):
+    if not is_marker and name != INDEX and is_wanted(name, way.transfer.only):
         way.run.teller.say(Entry(name, item.size, item.mtime))
         way.run.teller.kept(item.size)

@@ -11,6 +11,8 @@ from ffdl_batch.staging.faults import Skip
 LONGEST_NAME_BYTES = 255
 LONGEST_KEY_BYTES = 1024
 """Of S3, Swift and GCS."""
+INDEX = ".ffdl-index.json"
+"""Name of the object that has links, modes and empty directories of a tree (:mod:`ffdl_batch.staging.index`)."""
 PART_NAME = re.compile(r"\.ffdl-[0-9a-f]{24}\.part")
 """What a file is called until it is whole."""
 
@@ -42,6 +44,8 @@ def parts_of(name: str) -> tuple[str, ...]:
         raise Skip(f"a part of it is longer than {LONGEST_NAME_BYTES} bytes, which no file's name can be")
     if PART_NAME.fullmatch(parts[-1]):
         raise Skip("half-made files have such names")
+    if parts == (INDEX,):
+        raise Skip("the index of links and modes has this name")
     return parts
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from ffdl_batch.domain.numbers import size_text
 from ffdl_batch.domain.staging import FaultClass, StoreKind
 from ffdl_batch.staging.faults import Fault, Passing, Skip, at_store, of_local, shown
+from ffdl_batch.staging.index import Entries, collect
 from ffdl_batch.staging.journal import Planned
-from ffdl_batch.staging.names import below, is_wanted, key_of, parts_of, plain_names
+from ffdl_batch.staging.names import INDEX, below, is_wanted, key_of, parts_of, plain_names
 from ffdl_batch.staging.opened import version_of
 from ffdl_batch.staging.stores.store import Item
 from ffdl_batch.staging.tree import Tree
@@ -46,17 +47,20 @@ def list_in(way: Way, directory: Callable[[str], None]) -> None:
             way.run.journal.plan(way.place, [Planned(item.key.rsplit("/", 1)[-1], item)])
 
 
-def plan_out(way: Way, tree: Tree) -> None:
-    """List the files into the journal, and what the store has. Raises Fault, Stopped."""
+def plan_out(way: Way, tree: Tree) -> Entries:
+    """List the files into the journal, and what the store has. Return links, modes and empty directories, if they are
+    to be kept. Raises Fault, Stopped."""
     prefix, run = way.transfer.prefix, way.run
     plain = plain_names(way.transfer.only)
     if plain:
         _plan_named(way, tree, plain)
-        return
+        return {}
+    found: Entries = {}
+    keep = partial(collect, found, way.transfer.roots, run.teller.skip) if way.transfer.roots else None
     page: list[_Local] = []
     is_known = _is_known(way)
     with at_store(way.transfer.store):
-        for name, status in tree.files((), lambda path, why: _left_out(way, path, why), run.unread.add):
+        for name, status in tree.files((), lambda path, why: _left_out(way, path, why), run.unread.add, keep):
             if not is_wanted(name, way.transfer.only):
                 continue
             try:
@@ -68,10 +72,11 @@ def plan_out(way: Way, tree: Tree) -> None:
                 page = []
         _plan_page(way, page, is_known=is_known)
         if is_known:
-            return
+            return found
         start = len(below(prefix))
         for items in pages(way, below(prefix)):
             run.journal.note_there(way.place, [(item.key[start:], item) for item in items])
+    return found
 
 
 def _is_known(way: Way) -> bool:
@@ -218,6 +223,9 @@ def single(way: Way) -> Item:
 def _files(way: Way, directory: Callable[[str], None], prefix: str, page: list[Item]) -> Iterator[Planned]:
     for item in page:
         name = item.key[len(prefix) :]
+        if name == INDEX:
+            way.run.indexes.add(way.place)
+            continue
         is_marker = not name or (name.endswith("/") and item.size == 0)
         if not is_marker and not is_wanted(name, way.transfer.only):
             continue

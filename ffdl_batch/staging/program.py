@@ -28,6 +28,7 @@ from ffdl_batch.staging.bringing import bring_planned
 from ffdl_batch.staging.cache.through import through_cache
 from ffdl_batch.staging.dumps import leave_no_dump
 from ffdl_batch.staging.faults import KEPT, Fault, at_store, of_local, shown
+from ffdl_batch.staging.index import Entries, restore_entries, store_entries
 from ffdl_batch.staging.journal import Journal, is_full
 from ffdl_batch.staging.listing import list_objects
 from ffdl_batch.staging.planning import existing, first_page, plan_in, plan_out, probe, require_free, require_room
@@ -154,8 +155,12 @@ def _move(run: Run) -> None:
             left = [through_cache(way, number, trees) for number, way in enumerate(ways)]
             ways = [way for way in left if way is not None]
         pairs = [(way, trees.enter_context(_tree(way.transfer, make=is_in))) for way in ways]
+        entries: list[Entries] = []
         for way, tree in pairs:
-            (plan_in if is_in else plan_out)(way, tree)
+            if is_in:
+                plan_in(way, tree)
+            else:
+                entries.append(plan_out(way, tree))
             if is_in and not run.task.replaces:
                 require_same(way, tree)
         files, size = run.journal.totals()
@@ -170,8 +175,13 @@ def _move(run: Run) -> None:
             for way, tree in pairs:
                 bring_planned(way, tree)
             run.workers.finish()
+            for way, tree in pairs:
+                restore_entries(way, tree)
         else:
             _send_all(run, [Sending(way, tree) for way, tree in pairs])
+            for (way, tree), found in zip(pairs, entries, strict=True):
+                store_entries(way, tree, found)
+            run.unread.require_none()
 
 
 def _tree(transfer: Transfer, *, make: bool) -> Tree:
@@ -191,6 +201,5 @@ def _send_all(run: Run, sendings: list[Sending]) -> None:
     run.workers.finish()
     for one in sendings:
         one.require_all()
-    run.unread.require_none()
     for one in sendings:
         one.give_up_left_uploads()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 
 from ffdl_batch.attempt.directories import Gone, Parts
 from ffdl_batch.domain.staging import FaultClass
@@ -31,7 +30,7 @@ def require_same(way: Way, tree: Tree) -> None:
     for planned in way.run.journal.planned(way.place):
         try:
             parts = parts_of(planned.name)
-            same = _is_free(tree, parts) or _is_same(way, tree, planned, parts)
+            same = tree.is_free(parts) or _is_same(way, tree, planned, parts)
         except Skip:
             continue
         except OSError as error:
@@ -49,19 +48,6 @@ def require_same(way: Way, tree: Tree) -> None:
 def has_time_of(found: os.stat_result, item: Item) -> bool:
     """Whether a file has size and time of the object: what is left where a store says no more."""
     return item.mtime > 0 and found.st_size == item.size and abs(found.st_mtime - item.mtime) < 1e-3
-
-
-def _is_free(tree: Tree, parts: Parts) -> bool:
-    """Whether nothing has the name, or stands where one of its directories would be. Raises OSError."""
-    for depth in range(1, len(parts) + 1):
-        try:
-            with tree.directory(parts[: depth - 1]) as above:
-                found = os.stat(parts[depth - 1], dir_fd=above, follow_symlinks=False)
-        except (Gone, FileNotFoundError):
-            return True
-        if depth < len(parts) and not stat.S_ISDIR(found.st_mode):
-            return False
-    return False
 
 
 def _is_same(way: Way, tree: Tree, planned: Planned, parts: Parts) -> bool:

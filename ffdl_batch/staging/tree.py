@@ -6,21 +6,37 @@ Learners may write there, and put a link in the place of a directory between two
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from types import TracebackType
 
-from ffdl_batch.attempt.directories import Directories, Gone, Parts, walk
-from ffdl_batch.staging.faults import Skip
-from ffdl_batch.staging.names import PART_NAME
+from ffdl_batch.attempt.attributes import inner_target, set_permissions
+from ffdl_batch.attempt.directories import Directories, Gone, Parts, unlock, walk
+from ffdl_batch.staging.faults import Skip, shown
+from ffdl_batch.staging.half_made import half_made
+from ffdl_batch.staging.names import PART_NAME, parts_of
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_TAKEN = "something else has its name here"
 TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """A link, an empty directory, or the mode of a file or directory. `name` is relative to a directory, and ends with
+    a slash if it is a directory's. `mode` has permission bits, and is -1 if it is what the umask gives."""
+
+    name: str
+    mode: int = -1
+    target: str = ""
+    """Where a link leads."""
 
 
 class Tree:
@@ -48,6 +64,8 @@ class Tree:
                 below = _enter(name, here, make)
                 os.close(here)
                 here = below
+                if make:  # an earlier run may have made it read-only
+                    set_permissions(here, os.fstat(here).st_mode | stat.S_IRWXU)
             yield here
         finally:
             os.close(here)
@@ -80,9 +98,11 @@ class Tree:
         above: Parts,
         left_out: Callable[[str, str], None],
         unread: Callable[[str, OSError], None] | None = None,
+        keep: Callable[[TreeEntry], None] | None = None,
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Regular files below a directory: names relative to it and status. `left_out` hears of the rest, and why, and
-        `unread` of directories that cannot be read.
+        `unread` of directories that cannot be read. `keep` gets links, empty directories, and modes that are not what
+        the umask gives.
 
         Raises OSError where nobody hears of it, and what `unread` does; a directory that vanishes is passed over.
         """
@@ -97,13 +117,89 @@ class Tree:
             unread(".", error)
             return
         with below:
-            for parts, _, entries in walk(below, unread=unread):
+            for parts, descriptor, entries in _with_directories(below, unread, keep):
                 for name, status in _statuses(entries):
                     path = "/".join((*parts, name))
+                    if keep is not None and (one := _entry(path, status, descriptor)) is not None:
+                        keep(one)
+                    if stat.S_ISLNK(status.st_mode) and keep is not None:
+                        continue
                     if not stat.S_ISREG(status.st_mode):
                         left_out(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no file")
                     elif not PART_NAME.fullmatch(name):
                         yield path, status
+
+    def is_free(self, parts: Parts, *, directory: bool = False) -> bool:
+        """Return whether nothing has the name, or stands where one of its directories would be. With `directory`, an
+        existing directory is free. Raises OSError."""
+        for depth in range(1, len(parts) + 1):
+            try:
+                with self.directory(parts[: depth - 1]) as above:
+                    found = os.stat(parts[depth - 1], dir_fd=above, follow_symlinks=False)
+            except (Gone, FileNotFoundError):
+                return True
+            if not stat.S_ISDIR(found.st_mode):
+                return False
+        return directory
+
+    def restore(
+        self,
+        entries: Iterable[TreeEntry],
+        may_replace: Callable[[TreeEntry], bool],
+        left_out: Callable[[str], None],
+    ) -> Iterator[TreeEntry]:
+        """Restore entries, and yield the links. `may_replace` is asked about existing links with another target;
+        nothing else is replaced. Raises OSError."""
+        directories: list[tuple[Parts, int]] = []
+        for one in sorted(entries, key=lambda one: (not one.name.endswith("/"), one.name)):
+            try:
+                parts = parts_of(one.name.rstrip("/"))
+                if one.name.endswith("/"):
+                    self._require_free(parts)
+                    with self.directory(parts, make=True):
+                        directories.append((parts, one.mode))
+                elif one.target:
+                    yield self._restore_link(parts, one, may_replace)
+                else:
+                    self._restore_mode(parts, one.mode)
+            except Skip as why:
+                left_out(f"{shown(one.name)} is left out: {why}")
+        for parts, mode in sorted(directories, reverse=True):  # a directory may deny access to those below it
+            if mode >= 0:
+                with suppress(Gone), self.directory(parts) as descriptor:
+                    set_permissions(descriptor, mode)
+
+    def _restore_link(self, parts: Parts, link: TreeEntry, may_replace: Callable[[TreeEntry], bool]) -> TreeEntry:
+        """Raises Skip, OSError."""
+        target = inner_target(link.target, parts[:-1])
+        if target is None:
+            raise Skip(f"it is a link that leads out of the directory, to {shown(link.target)}")
+        self._require_free(parts[:-1])
+        with self.directory(parts[:-1], make=True) as directory, half_made(directory) as temporary:
+            try:
+                existing = replace(link, target=os.readlink(parts[-1], dir_fd=directory))
+            except OSError as error:
+                if error.errno != errno.ENOENT:  # EINVAL: it is no link
+                    raise Skip(_TAKEN) from None
+            else:
+                if existing.target != target and not may_replace(existing):
+                    raise Skip(_TAKEN)
+            os.symlink(target, temporary, dir_fd=directory)
+            self.place(temporary, parts, directory)
+        return replace(link, target=target)
+
+    def _restore_mode(self, parts: Parts, mode: int) -> None:
+        with suppress(Gone):  # the file was left out
+            descriptor = self.open_file(parts)
+            try:
+                set_permissions(descriptor, mode)
+            finally:
+                os.close(descriptor)
+
+    def _require_free(self, parts: Parts) -> None:
+        """Raises Skip if the directory does not exist and cannot be made without replacing anything."""
+        if not self.is_free(parts, directory=True):
+            raise Skip(_TAKEN)
 
     def place(self, temporary: str, parts: Parts, directory: int) -> None:
         """Give a whole file its name. Raises Skip where a directory has it, and OSError."""
@@ -139,11 +235,49 @@ def _statuses(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.sta
             yield entry.name, entry.stat(follow_symlinks=False)
 
 
+def _with_directories(
+    tree: Directories, unread: Callable[[str, OSError], None] | None, keep: Callable[[TreeEntry], None] | None
+) -> Iterator[tuple[Parts, int, list[os.DirEntry[str]]]]:
+    """Walk the tree. `keep` gets directories that are empty or have an unusual mode, after what is in them."""
+    usual = 0o777 & ~_umask()
+    without_files: Parts = ()
+    for parts, descriptor, entries in walk(tree, unread=unread):
+        if keep is not None and without_files and parts[: len(without_files)] != without_files:
+            keep(TreeEntry("/".join(without_files) + "/"))
+        has_files = any(entry.is_file(follow_symlinks=False) or entry.is_symlink() for entry in entries)
+        without_files = () if has_files else parts
+        mode = os.fstat(descriptor).st_mode & 0o777
+        if keep is not None and parts and mode != usual:
+            keep(TreeEntry("/".join(parts) + "/", mode))
+            without_files = ()
+        yield parts, descriptor, entries
+    if keep is not None and without_files:
+        keep(TreeEntry("/".join(without_files) + "/"))
+
+
+def _entry(path: str, status: os.stat_result, directory: int) -> TreeEntry | None:
+    if stat.S_ISLNK(status.st_mode):
+        with suppress(OSError):  # it is something else now
+            return TreeEntry(path, target=os.readlink(path.rpartition("/")[2], dir_fd=directory))
+    mode = status.st_mode & 0o777
+    return TreeEntry(path, mode) if stat.S_ISREG(status.st_mode) and mode != 0o666 & ~_umask() else None
+
+
+@functools.cache
+def _umask() -> int:
+    """Return the umask of this process, which umask(2) cannot tell without changing it (proc_pid_status(5))."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0o022)
+
+
 def _enter(name: str, directory: int, make: bool) -> int:
     for _ in range(TRIES):
         try:
             return os.open(name, _DIRECTORY, dir_fd=directory)
         except OSError as error:
+            if make and error.errno == errno.EACCES:
+                unlock(name, directory)
+                continue
             if error.errno not in _SWAPPED:
                 raise
             if not make:

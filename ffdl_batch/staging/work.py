@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ffdl_batch.domain.staging import StageTask, StoreAddress, StoreKind, Transfer
 from ffdl_batch.staging.journal import Journal, place_of
@@ -33,6 +33,8 @@ class Run:
     workers: Workers
     stop: threading.Event
     unread: Unread
+    indexes: set[str] = field(default_factory=set)
+    """Places of the transfers whose store has an index of links, modes and empty directories."""
 
 
 @dataclass(frozen=True, slots=True)

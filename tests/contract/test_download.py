@@ -25,6 +25,9 @@ results, attempt = pathlib.Path(os.environ["RESULT_DIR"]), os.environ["FFDL_ATTE
 (results / "deep" / "model [1].bin").write_bytes(b"weights " + attempt.encode() * 3000000)
 (results / "empty").touch()
 (results / "link").symlink_to("/etc/passwd")
+(results / "latest").symlink_to(results / "deep")
+(results / "run.sh").touch(0o755)
+(results / "hollow").mkdir(0o700)
 pathlib.Path(os.environ["CHECKPOINT_DIR"], "step").write_text("7")
 print("hello", flush=True)
 finish = pathlib.Path(sys.argv[1])
@@ -117,7 +120,7 @@ def found_in(directory: Path) -> dict[str, bytes]:
 
 
 MODEL = b"weights " + b"1" * 3_000_000
-WHILE_IT_RUNS = {"deep/model [1].bin": MODEL, "empty": b""}
+WHILE_IT_RUNS = {"deep/model [1].bin": MODEL, "empty": b"", "run.sh": b""}
 RESULTS = {**WHILE_IT_RUNS, "last": b"the end"}
 
 
@@ -126,7 +129,8 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
     job_id = desk.submit()
     out = desk.base / "desk" / job_id
     told = desk.ask("download", job_id)
-    assert told.stderr == f"ffdl: {job_id} is PROCESSING: this is what there is now\n"
+    outward = "ffdl: link is left out: it is a link that leads out of the directory, to /etc/passwd\n"
+    assert told.stderr == f"ffdl: {job_id} is PROCESSING: this is what there is now\n{outward}"
     assert found_in(out / "results") == WHILE_IT_RUNS
     assert (out / "results" / "empty").stat().st_mtime > 1e9
     desk.ask("download", "--logs", job_id)
@@ -139,10 +143,12 @@ def test_download_fetches_results_logs_checkpoint_and_model(desk: Desk) -> None:
 
     desk.finish(job_id)
     told = desk.ask("download", job_id)  # what an earlier call brought is replaced
-    assert "3 files brought to " in told.stdout
+    assert "4 files brought to " in told.stdout
     assert found_in(out / "results") == RESULTS
+    assert str((out / "results" / "latest").readlink()) == "deep"
+    assert [(out / "results" / name).stat().st_mode & 0o777 for name in ("run.sh", "hollow")] == [0o755, 0o700]
     done = json.loads(desk.ask("download", job_id, "--json", "-Q").stdout)["done"]
-    assert (done["kept"], done["bytes"]) == (3, 0)
+    assert (done["kept"], done["bytes"]) == (4, 0)
     desk.ask("download", "--logs", job_id)
     assert found_in(out / "logs")["learner-1/training-log.txt"] == b"hello\ngoodbye\n"
     desk.ask("download", "--checkpoint", job_id, "--out", "saved")
@@ -204,5 +210,5 @@ def test_client_fetches_results_of_ended_job_through_daemon(desk: Desk, ended: s
     target = desk.base / "by-wire"
     argv, env = [sys.executable, "-c", program, ended, str(target)], desk.site.environment()
     done = preloaded.run(argv, env=env, capture_output=True, text=True, timeout=180, check=False)
-    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "4\n"), done.stderr
     assert found_in(target) == RESULTS

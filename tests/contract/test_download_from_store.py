@@ -69,10 +69,12 @@ def test_download_fetches_results_from_s3_with_environment_or_secret_keys(rig: S
 
 
 def tar_of(files: dict[str, bytes]) -> bytes:
-    """A link, and files whose sizes are whole blocks."""
-    link = tarfile.TarInfo("link")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    made = link.tobuf()
+    """Links, and files whose sizes are whole blocks."""
+    made = b""
+    for name, target in {"\x1b[2Jlink": "/etc/passwd", "latest": "/job/results/a", "../x": "a"}.items():
+        link = tarfile.TarInfo(name)
+        link.type, link.linkname = tarfile.SYMTYPE, target
+        made += link.tobuf()
     for name, data in files.items():
         entry = tarfile.TarInfo(name)
         entry.size = len(data)
@@ -81,12 +83,16 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return made + bytes(2 * tarfile.BLOCKSIZE)
 
 
-def test_download_extracts_daemon_archive_without_links_or_outside_paths(tmp_path: Path, daemon: FakeDaemon) -> None:
+def test_download_extracts_daemon_archive_without_outside_links_and_paths(tmp_path: Path, daemon: FakeDaemon) -> None:
     """Where the directory is not to be seen here; what would lie elsewhere is left out."""
     daemon.left = LeftView(JOB, "results", "COMPLETED", 1, directory="/nowhere/at/all", inode=1, note="look at this")
+    daemon.left = replace(daemon.left, roots=("/job/results",))
     daemon.files = tar_of({"a/b": b"1" * 1024, "../outside": b"x" * 512, "/absolute": b"x" * 512})
     done = ask(daemon, tmp_path)
-    assert (done.returncode, done.stderr) == (0, "ffdl: look at this\n")
+    outward = "\\x1b[2Jlink is left out: it is a link that leads out of the directory, to /etc/passwd"
+    assert (done.returncode, done.stderr) == (0, f"ffdl: look at this\nffdl: {outward}\n")
+    links = [path for path in (tmp_path / JOB).rglob("*") if path.is_symlink()]
+    assert [(path.name, str(path.readlink())) for path in links] == [("latest", "a")]
     assert [path for path in (tmp_path / JOB).rglob("*") if path.is_file()] == [tmp_path / JOB / "results" / "a" / "b"]
     assert not list((tmp_path / "cache").rglob("sent"))
     assert not (tmp_path / "outside").exists()

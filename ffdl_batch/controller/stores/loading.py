@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Callable, Sequence
+from typing import Callable, Optional, Sequence
 
+from ffdl_batch.attempt.directories import roots_of
 from ffdl_batch.controller.machine.location import machine_of
 from ffdl_batch.controller.machine.patience import is_passing
 from ffdl_batch.controller.record.phases import PhaseFailed
@@ -13,6 +14,7 @@ from ffdl_batch.controller.stores.node_data import NodeData
 from ffdl_batch.controller.stores.trees import copy_tree
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.host.permissions import with_old_groups
 
 
 def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
@@ -25,7 +27,13 @@ def load_model(launch: LaunchFile, go_on: Callable[[], None]) -> None:
         unpack(launch.model_archive, attempt.model)
     if launch.carry and os.path.isdir(launch.carry):
         try:  # a copy, no link: the earlier attempt's files stay what they are
-            copy_tree(launch.carry, attempt.results, own=launch.job_dir, go_on=go_on)
+            copy_tree(
+                launch.carry,
+                attempt.results,
+                own=launch.job_dir,
+                roots=roots_of(launch, launch.carry),
+                go_on=go_on,
+            )
         except OSError as error:
             if is_passing(error, attempt.path):
                 raise
@@ -54,6 +62,7 @@ def find_data(launch: LaunchFile) -> None:
 
 def _find(launch: LaunchFile, paths: Sequence[str]) -> None:
     for path in paths:
+        denied: Optional[OSError] = None
         try:
             os.scandir(path).close()
             continue
@@ -64,7 +73,8 @@ def _find(launch: LaunchFile, paths: Sequence[str]) -> None:
         except OSError as error:
             if is_passing(error, launch.attempt_dir):
                 raise
-            what = f"cannot be read ({error.strerror})"
+            what, denied = f"cannot be read ({error.strerror})", error
         claimed = launch.pod.claimed(path) if launch.pod is not None else ""
         where = f" ({claimed})" if claimed else ""
-        raise PhaseFailed("S302", f"data directory {path}{where} {what} on node {machine_of(launch)}")
+        message = f"data directory {path}{where} {what} on node {machine_of(launch)}"
+        raise PhaseFailed("S302", with_old_groups(message, denied))

@@ -11,19 +11,20 @@ import os
 from dataclasses import replace
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from ffdl_batch.attempt.directories import Directories
+from ffdl_batch.attempt.directories import Directories, roots_of
 from ffdl_batch.controller.learner.orphans import mark
+from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.entries import TURNS, Entries, Listener, cache_of, unlink_links
 from ffdl_batch.controller.stores.measured import show_growing
 from ffdl_batch.controller.stores.model import copy_archive
-from ffdl_batch.controller.stores.progress import also_beside, into_log, onto_errors
+from ffdl_batch.controller.stores.progress import also_beside, into_journal, into_log, onto_errors
 from ffdl_batch.controller.stores.sight import sight_of
 from ffdl_batch.controller.stores.staging_run import Program, StagingFailed, run_staging
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.placeholders import fill, placeholders
-from ffdl_batch.domain.staging import Direction, FaultClass, Line, StageTask, Transfer, fault_code
+from ffdl_batch.domain.staging import Direction, FaultClass, Line, Note, StageTask, Transfer, fault_code
 
 PATIENT_TRIES = 8
 """For data that come while an allocation waits for them: about two minutes without an answer."""
@@ -41,6 +42,13 @@ def tell_loading(launch: LaunchFile, node_rank: int) -> Callable[[Line], None]:
     attempt = AttemptDir(launch.attempt_dir)
     learner = next(iter(launch.learners_on(node_rank)), 1)
     return into_log(attempt.training_log(learner), attempt.marks(learner), LOADING)
+
+
+def tell_not_kept(launch: LaunchFile, node_rank: int, journal: Journal) -> Callable[[str], None]:
+    """Return what reports a thing that is not stored as it is, also into the log of the node's first learner."""
+    attempt = AttemptDir(launch.attempt_dir)
+    learner = next(iter(launch.learners_on(node_rank)), 1)
+    return into_journal(journal, into_log(attempt.training_log(learner), attempt.marks(learner), STORING))
 
 
 def bring_data(
@@ -109,12 +117,18 @@ def check_results_store(launch: LaunchFile, node_rank: int, go_on: Callable[[], 
 
 
 def send_results(
-    launch: LaunchFile, node_rank: Optional[int], go_on: Callable[[], None], *, late: bool = False
+    launch: LaunchFile,
+    node_rank: Optional[int],
+    go_on: Callable[[], None],
+    note: Optional[Callable[[str], None]] = None,
+    *,
+    late: bool = False,
 ) -> None:
     """What all learners share: results, the model archive, checkpoints. `node_rank` None: nobody's node, the attempt is
-    over. `late`: what a newer attempt has stored stays. Raises StagingFailed, OSError, and what `go_on` raises."""
+    over. `note` gets a sentence about each thing that cannot be stored as it is. `late`: what a newer attempt has
+    stored stays. Raises StagingFailed, OSError, and what `go_on` raises."""
     _place_archive(launch)
-    _send(launch, _shared(launch), node_rank, go_on, late)
+    _send(launch, _shared(launch), node_rank, go_on, late, note)
 
 
 def send_logs(
@@ -170,12 +184,20 @@ def _send(
     node_rank: Optional[int],
     go_on: Callable[[], None],
     late: bool,
+    note: Optional[Callable[[str], None]] = None,
 ) -> None:
+    tell = onto_errors(STORING)
+
+    def hear(line: Line) -> None:
+        tell(line)
+        if isinstance(line, Note) and note is not None:
+            note(line.why)
+
     there, replaced = _present(launch, transfers)
     if there:
         place = "out-later" if node_rank is None else f"out-{node_rank}"
         task = replace(_task(launch, Direction.OUT, there, _state(launch, place)), keep_newer=late)
-        run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, onto_errors(STORING)))
+        run_staging(_program(launch, node_rank), task, go_on, _beside(launch, node_rank, hear))
     if replaced is not None:
         raise replaced
 
@@ -206,7 +228,7 @@ def _beside(launch: LaunchFile, node_rank: Optional[int], tell: Callable[[Line],
 
 
 def _program(launch: LaunchFile, node_rank: Optional[int]) -> Program:
-    return Program(launch.staging, mark(launch.token, node_rank) if node_rank is not None else "")
+    return Program(launch.staging, mark(launch.token, node_rank) if node_rank is not None else "", launch.umask)
 
 
 def _task(launch: LaunchFile, direction: Direction, transfers: Sequence[Transfer], state_dir: str) -> StageTask:
@@ -225,7 +247,9 @@ def _sent(launch: LaunchFile) -> Sequence[Transfer]:
 
 
 def _shared(launch: LaunchFile) -> List[Transfer]:
-    return [_filled(one, {}) for one in _sent(launch) if LEARNER not in placeholders(one.local)]
+    """Return the transfers of what all learners share. They keep links, modes and empty directories."""
+    shared = [_filled(one, {}) for one in _sent(launch) if LEARNER not in placeholders(one.local)]
+    return [replace(one, roots=roots_of(launch, one.local)) for one in shared]
 
 
 def _logs(launch: LaunchFile, learner_id: int, *, earlier: bool = False, late: bool = False) -> List[Transfer]:

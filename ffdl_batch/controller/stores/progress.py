@@ -9,10 +9,13 @@ from typing import Callable, Optional, Set
 
 from ffdl_batch.attempt.reader import size_of
 from ffdl_batch.attempt.writer import open_own, write_cell
+from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.numbers import counted, size_text
 from ffdl_batch.domain.staging import Cached, Done, Failed, Line, Note, Progress, Retry
 
 MOST_NOTES = 1000
+MOST_EVENTS = 9
 
 
 def text_of(line: Line) -> str:
@@ -89,6 +92,21 @@ def onto_errors(what: str) -> Callable[[Line], None]:
             sys.stderr.write(f"ffdl-controller: {what}: {text}\n")
 
     return tell
+
+
+def into_journal(journal: Journal, tell: Callable[[Line], None]) -> Callable[[str], None]:
+    """Return what reports something that is not stored as it is: as an event, and to `tell`, once for each sentence."""
+    said: "Set[str]" = set()
+
+    def note(what: str) -> None:
+        if what in said or len(said) > MOST_EVENTS:
+            return
+        said.add(what)
+        what = what if len(said) <= MOST_EVENTS else "more is not stored as it is; the log of the allocation names it"
+        journal.append(EventKind.NOT_KEPT, message=what)
+        tell(Note(what))
+
+    return note
 
 
 def notes_once(tell: Callable[[Line], None]) -> Callable[[Line], None]:

@@ -7,15 +7,18 @@ import sys
 from functools import partial
 from typing import Callable, List, Optional, Sequence
 
-from ffdl_batch.attempt.directories import Directories
+from ffdl_batch.attempt.directories import Directories, roots_of
 from ffdl_batch.attempt.writer import touch
+from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.controller.stores.measured import show_metrics
 from ffdl_batch.controller.stores.model import copy_archive
-from ffdl_batch.controller.stores.moving import send_logs, send_results
+from ffdl_batch.controller.stores.moving import STORING, send_logs, send_results, tell_not_kept
+from ffdl_batch.controller.stores.places import make_shared
 from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
 from ffdl_batch.domain.jobdir import AttemptDir, JobDir
 from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.host.permissions import umask_set
 
 COPIED = ".log-copy-complete"
 """FfDL's mark in a stored log directory."""
@@ -25,6 +28,10 @@ def _on() -> None:
     """Nothing stands in the way of going on."""
 
 
+def _ignore(_: str) -> None:
+    """For a caller that has no use for notes."""
+
+
 def store_results(
     launch: LaunchFile,
     go_on: Callable[[], None] = _on,
@@ -32,26 +39,44 @@ def store_results(
     node_rank: Optional[int] = None,
     sends: bool = True,
     late: bool = False,
+    journal: Optional[Journal] = None,
 ) -> None:
     """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError, StagingFailed, and what
     `go_on` raises.
 
     `node_rank`: of the node whose controller does it (None = the attempt is over). `sends`: also into a store that is
     no directory. `late`: a newer attempt may have stored before us; what was written later than ours stays.
+    Links, pipes, sockets and devices that are not kept as they are become events in the `journal`.
     """
+    note = tell_not_kept(launch, node_rank or 0, journal) if journal is not None else _ignore
     stores, attempt = launch.stores, AttemptDir(launch.attempt_dir)
     works: List[Callable[[], None]] = []
 
+    def copied(what: str) -> None:
+        sys.stderr.write(f"ffdl-controller: {STORING}: {what}\n")
+        note(what)
+
     def copy_results() -> None:
-        copy_tree(attempt.results, stores.results, link=True, keep_newer=late, own=launch.job_dir, go_on=go_on)
+        make_shared(stores.results, launch)
+        copy_tree(
+            attempt.results,
+            stores.results,
+            link=True,
+            keep_newer=late,
+            own=launch.job_dir,
+            roots=roots_of(launch, attempt.results),
+            note=copied,
+            go_on=go_on,
+        )
 
     if stores.results and not _same(stores.results, attempt.results):
         works.append(copy_results)
     if stores.model and launch.model_archive and not os.path.exists(stores.model):
         works.append(partial(copy_archive, launch.model_archive, stores.model))
     if sends:
-        works.append(partial(send_results, launch, node_rank, go_on, late=late))
-    do_each(works)
+        works.append(partial(send_results, launch, node_rank, go_on, note, late=late))
+    with umask_set(launch.umask):
+        do_each(works)
 
 
 def store_logs(
@@ -75,11 +100,13 @@ def store_logs(
     works: List[Callable[[], None]] = []
     if launch.stores.logs and not _same(launch.stores.logs, AttemptDir(launch.attempt_dir).logs):
         works += [partial(_copy_logs, launch, number, go_on, late) for number in learner_ids]
-    do_each([*works, partial(send_logs, launch, node_rank, learner_ids, go_on, late=late)])
+    with umask_set(launch.umask):
+        do_each([*works, partial(send_logs, launch, node_rank, learner_ids, go_on, late=late)])
 
 
 def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late: bool) -> None:
     """Of one learner, into the directory that is the store."""
+    make_shared(launch.stores.logs, launch)
     attempt = AttemptDir(launch.attempt_dir)
     place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
     bring = partial(copy_tree, link=True, own=launch.job_dir, go_on=go_on)
@@ -91,7 +118,7 @@ def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late:
         bring(attempt.learner_logs(number), launch.stores.logs, place)
     with Directories(launch.stores.logs, 0o777) as tree:
         try:
-            touch(COPIED, dir_fd=tree.enter(place))
+            touch(COPIED, 0o666, dir_fd=tree.enter(place))
         except OSError as error:
             error.filename = tree.path(*place, COPIED)
             raise

@@ -13,7 +13,7 @@ from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
 from ffdl_batch.staging.half_made import half_made
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
-from ffdl_batch.staging.tree import Tree
+from ffdl_batch.staging.tree import Tree, TreeEntry
 
 PAGE = 1000
 
@@ -92,6 +92,14 @@ class FileStore:
                 return _item(key, os.stat(name, dir_fd=directory, follow_symlinks=False)).etag
         except OSError as error:
             raise of_local(error, os.path.join(self._root, key)) from error
+
+    def entries(self, prefix: str) -> list[TreeEntry]:
+        found: list[TreeEntry] = []
+        above = tuple(part for part in prefix.split("/") if part)
+        with self._tree() as tree:
+            for _ in tree.files(above, lambda _name, _why: None, keep=found.append):
+                continue
+        return found
 
     def close(self) -> None:
         return

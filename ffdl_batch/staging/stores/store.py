@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol, runtime_checkable
 
+from ffdl_batch.staging.tree import TreeEntry
+
 UNKNOWN = -1
 CHUNK_BYTES = 1 << 20
 
@@ -71,6 +73,14 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close connections; no call follows."""
+
+
+@runtime_checkable
+class KeepsEntries(Protocol):
+    """A store that keeps links, modes and empty directories by itself."""
+
+    def entries(self, prefix: str) -> list[TreeEntry]:
+        """Return those below the prefix. Raises Fault, OSError."""
 
 
 @runtime_checkable

@@ -193,6 +193,9 @@ def test_submit_quiet_ignores_closed_standard_output(daemon: FakeDaemon, manifes
 def test_wait_exits_with_job_exit_status_or_124_after_timeout(job: FakeDaemon) -> None:
     done = run(FFDL, "wait", JOB, daemon=job)
     assert (done.returncode, done.stdout) == (137, f"{JOB} FAILED\n")
+    job.jobs[JOB] = make_job(JOB, state="COMPLETED", ended_at=1.0, warnings=("other", "results: \x1b[2J is a link"))
+    done = run(FFDL, "wait", JOB, daemon=job)
+    assert (done.returncode, done.stderr) == (0, f"ffdl: {JOB}: results: \\x1b[2J is a link\n")
     job.jobs[JOB] = make_job(JOB)
     late = run(FFDL, "wait", "--timeout", "0", JOB, daemon=job)
     assert (late.returncode, late.stderr) == (124, f"ffdl: {JOB} is PROCESSING after 0 s and goes on\n")

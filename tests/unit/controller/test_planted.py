@@ -20,13 +20,14 @@ from ffdl_batch.controller.learner.learner import Learner, Start
 from ffdl_batch.controller.learner.output import LogPlace
 from ffdl_batch.controller.machine.running_time import RunningTime
 from ffdl_batch.controller.node.watch import Echo
+from ffdl_batch.controller.record.journal import Journal
 from ffdl_batch.controller.record.log_tail import tail
 from ffdl_batch.controller.record.phases import PhaseFiles
 from ffdl_batch.controller.stores.model import copy_archive, unpack
 from ffdl_batch.controller.stores.places import make_places
 from ffdl_batch.controller.stores.storing import store_logs, store_results
 from ffdl_batch.controller.stores.trees import copy_tree
-from ffdl_batch.domain.events import Phase
+from ffdl_batch.domain.events import EventKind, Phase
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, Stores
 from ffdl_batch.domain.limits import LogLimits
@@ -260,6 +261,27 @@ def test_store_logs_replaces_links_planted_in_results(tmp_path: Path, outside: P
     assert (store / "learner-1" / "authorized_keys").read_text() == "a learner's"
     assert not (store / "learner-1" / ".log-copy-complete").is_symlink()
     assert (store / "_submitted_code" / "model.zip").read_text() == "archive"
+
+
+def test_store_results_reports_what_is_not_kept_as_event_and_in_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launch = launch_of(tmp_path, stores=Stores(str(tmp_path / "store")))
+    attempt = AttemptDir(launch.attempt_dir)
+    for directory in (attempt.results, attempt.learner_logs(1), attempt.state, attempt.events):
+        Path(directory).mkdir(parents=True, exist_ok=True)
+    for name, target in {"latest": "epoch3", "data": "/datasets/x", "inner": attempt.results}.items():
+        Path(attempt.results, name).symlink_to(target)
+    journal = Journal(f"{attempt.events}/node-0.jsonl", "node-0")
+    for _ in range(2):
+        store_results(launch, node_rank=0, journal=journal)
+    what = "data is a link that leads out of the directory, to /datasets/x"
+    events = [event for event in journal.events if event.kind is EventKind.NOT_KEPT]
+    assert {str(event.fields["message"]).split(";")[0] for event in events} == {what}
+    for text in (Path(attempt.training_log(1)).read_text(), capfd.readouterr().err):
+        assert f"storing: {what}" in text
+    links = {path.name: str(path.readlink()) for path in (tmp_path / "store").iterdir()}
+    assert links == {"latest": "epoch3", "data": "/datasets/x", "inner": "."}
 
 
 def test_copy_tree_replaces_stored_link_with_directory(tmp_path: Path, outside: Path) -> None:

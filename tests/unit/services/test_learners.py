@@ -157,6 +157,17 @@ def test_watcher_limits_and_deduplicates_metrics_warnings(site: Site) -> None:
     assert len(site.job(job.id).warnings) == len(job.warnings) + METRICS_TOLD
 
 
+def test_watcher_warns_once_of_what_is_not_kept_of_results(site: Site) -> None:
+    job = site.deployed()
+    head = site.head(job)
+    head.starts()
+    site.scheduler.run(NativeId(head.job.native_id))
+    for name in ("a", "b", "b"):
+        head.says("node-0", EventKind.NOT_KEPT, message=f"{name} is a link")
+        site.watch()
+    assert site.job(job.id).warnings == (*job.warnings, "results: a is a link", "results: b is a link")
+
+
 LOST = FinalRecord("t-1", Outcome.FAILED, 9.0, False, error_code="S106", message="the controller of node 1 died")
 SAVED = FinalRecord("t-1", Outcome.HALTED, 9.0, False, message="preempted", interruption="preemption")
 GANG = replace(launch(2), pod=Pod("/ffdl-pod"))

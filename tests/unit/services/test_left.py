@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from ffdl_batch.client.left import _Pieces, _unpack
 from ffdl_batch.domain.job import AttemptEnd, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.launch import Pod, Stores, decode, encode
@@ -185,20 +186,53 @@ def test_job_view_has_no_results_directory_when_learners_in_pods_never_started(s
         assert shown.results == "" and shown.results_note.startswith("they go with its pods"), shown.state
 
 
-def test_archive_left_contains_regular_files_only(tmp_path: Path) -> None:
+def test_archive_left_contains_files_links_directories_and_modes_and_follows_no_link(tmp_path: Path) -> None:
     names = {"empty": b"", "deep/ü [1]": b"1" * 513, "block": b"2" * 512, "x" * 200 + "/" + "y" * 200: b"3"}
     for name, data in names.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
+    (tmp_path / "block").chmod(0o4755)
+    (tmp_path / "deep").chmod(0o750)
     (tmp_path / "link").symlink_to("/etc/passwd")
     (tmp_path / "round").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
     data = b"".join(archive_left(LeftView("j", "results", "COMPLETED", directory=str(tmp_path))))
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        found = {entry.name: archive.extractfile(entry) for entry in archive}
-        assert {name: file.read() for name, file in found.items() if file} == names
+        entries = archive.getmembers()
+        assert {one.name: archive.extractfile(one).read() for one in entries if one.isreg()} == names  # type: ignore[union-attr]
+        assert {one.name: one.linkname for one in entries if one.issym()} == {
+            "link": "/etc/passwd",
+            "round": str(tmp_path),
+        }
+        assert {one.name: one.mode for one in entries if one.name in ("block", "deep")} == {
+            "block": 0o755,
+            "deep": 0o750,
+        }
+        assert len(entries) == len(names) + 4
     one = b"".join(archive_left(LeftView("j", "model", "COMPLETED", directory=str(tmp_path), name="block")))
     with tarfile.open(fileobj=io.BytesIO(one)) as archive:
         assert archive.getnames() == ["block"]
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_unpacked_archive_has_the_links_modes_and_holes_of_the_directory(tmp_path: Path) -> None:
+    source, target = tmp_path / "s", tmp_path / "t"
+    (source / "closed" / "empty").mkdir(parents=True)
+    (source / "closed" / "tool").write_text("x")
+    (source / "closed" / "latest").symlink_to("tool")
+    with (source / "sparse").open("wb") as file:
+        file.truncate(8 << 20)
+        file.write(b"start")
+    modes = {"closed/tool": 0o555, "closed/empty": 0o700, "closed": 0o555, "sparse": 0o640}
+    for name, mode in modes.items():
+        (source / name).chmod(mode)
+    target.mkdir()
+    pieces = archive_left(LeftView("j", "results", "COMPLETED", directory=str(source)))
+    assert _unpack(_Pieces(pieces, lambda size: None), target, (), list[str]().append) == 2
+    assert {name: (target / name).stat().st_mode & 0o7777 for name in modes} == modes
+    assert str((target / "closed" / "latest").readlink()) == "tool"
+    assert (target / "sparse").read_bytes() == (source / "sparse").read_bytes()
+    assert (target / "sparse").stat().st_blocks * 512 < 1 << 20
 
 
 def put_link(path: Path, outside: Path) -> None:
