@@ -168,6 +168,7 @@ class KubernetesScheduler(Administration, AskedEnds, Reach, StoresFromClaims, Po
             pulls_images=True,
             warnings=tuple(warnings),
             is_passing=is_passing,
+            cpu_limit=self._look.cpu_limit()[0],
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:

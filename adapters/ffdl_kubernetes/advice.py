@@ -28,7 +28,32 @@ _OF_PODS = (
     (r"unbound immediate PersistentVolumeClaims", "its claim has no volume yet: ask who runs the cluster"),
     (r"volume node affinity conflict", "its claim is bound to nodes that do not fit: ask who runs the cluster"),
     (r"violates PodSecurity", "pods of ours pass the level restricted: a setting of the site's breaks it"),
+    (
+        r"must specify [^:]*limits\.cpu",
+        "the quota demands CPU limits: cancel the job and submit it again, which sets them since the daemon has seen "
+        "the quota; if not, set cpu_limit and controller_cpu_limit in [backend.kubernetes]",
+    ),
+    (
+        r"must specify [^:]*ephemeral-storage",
+        "the quota demands amounts of ephemeral storage: cancel the job, write storage in the manifest, set "
+        "controller_storage_bytes in [backend.kubernetes], and submit again",
+    ),
     (r"must specify ", "the quota wants amounts that no LimitRange fills in: ffdl-admin tenant create makes one"),
+    (
+        r"initContainers\S* .*must be less than or equal to cpu limit",
+        "the namespace's LimitRange gives controllers a lower CPU limit: set controller_cpu_limit or controller_cpus "
+        "in [backend.kubernetes], cancel the job and submit again",
+    ),
+    (
+        r"must be less than or equal to cpu limit",
+        'the namespace\'s LimitRange gives a lower CPU limit: set cpu_limit = "request" in [backend.kubernetes], '
+        "cancel the job and submit again",
+    ),
+    (
+        r"max limit to request ratio",
+        "the namespace's LimitRange allows less: set cpu_limit, controller_cpus or controller_cpu_limit in "
+        "[backend.kubernetes], cancel the job and submit again",
+    ),
     (r"(maximum|minimum) \S+ usage per (Container|Pod)", "ask for an amount that the namespace's LimitRange allows"),
     (r"no PriorityClass with name", "correct priority_class"),
     (r"RuntimeClass \S+ not found", "correct runtime_class"),

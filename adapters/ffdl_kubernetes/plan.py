@@ -204,6 +204,7 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) ->
         uploads=start.data.uploads,
         staging=start.staging,
         stores=start.data.stores,
+        umask=spec.umask,
         limits=Limits(
             grace_s=spec.batch.checkpoint.grace_s,
             kill_wait_s=KILL_WAIT_S,
@@ -235,7 +236,7 @@ def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:
 
 def _shape(request: LaunchRequest, settings: KubernetesSettings, start: Start) -> PodShape:
     return replace(
-        asked_shape(request.spec, settings),
+        asked_shape(request.spec, settings, request.facts.cpu_limit),
         token=request.token,
         job_id=request.job_id,
         attempt=request.attempt,

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
 from ffdl_batch.ports.registry import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_kubernetes.quotas import amount
 
 _TABLE = "[backend.kubernetes]"
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -18,6 +19,8 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 IN_CLUSTER = "in-cluster"
 """`kubeconfig` of a daemon that runs in a pod: its service account is asked, and no file."""
 USER = "{user}"
+REQUEST = "request"
+"""`cpu_limit` that is the learner's own request."""
 _NO_LABEL = re.compile(r"[^a-z0-9-]+")
 
 
@@ -30,6 +33,7 @@ class Profile:
     tolerations: tuple[str, ...] = ()
     priority_class: str = ""
     runtime_class: str = ""
+    cpu_limit: str = ""
 
 
 _NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
@@ -85,8 +89,14 @@ class KubernetesSettings:
     profiles: Mapping[str, Profile] = field(default_factory=lambda: _NO_PROFILES)
     dns_namespace: str = "kube-system"
     dns_labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({"k8s-app": "kube-dns"}))
+    cpu_limit: str = ""
+    """CPU limit of learners: ``request`` = what they ask for, or a number of CPUs; "" = what the namespace demands."""
     controller_cpus: str = "100m"
+    controller_cpu_limit: str = ""
+    """CPU limit of controllers, in CPUs; "" = what the namespace demands."""
     controller_memory_bytes: int = 512 * 1024**2
+    controller_storage_bytes: int = 0
+    """Request and limit of ephemeral storage of controllers, which is their log (0 = none)."""
     shm_bytes: int = field(default=0, metadata=HARMLESS)
     load_patience_s: int = 6 * 3600
     image_patience_s: int = 900
@@ -168,6 +178,17 @@ def _check(settings: KubernetesSettings) -> None:
         raise InvalidRequest(
             f"{_TABLE}: network_policies is {settings.network_policies!r}; write enforced, or leave it out"
         )
+    for name, text in (
+        ("cpu_limit", settings.cpu_limit),
+        *((f"profiles.{name}.cpu_limit", one.cpu_limit) for name, one in settings.profiles.items()),
+        ("controller_cpus", settings.controller_cpus),
+        ("controller_cpu_limit", settings.controller_cpu_limit),
+    ):
+        may_follow = name.rpartition(".")[2] == "cpu_limit"
+        found = amount(text)
+        if (text or name == "controller_cpus") and not (found and found > 0) and not (may_follow and text == REQUEST):
+            words = f"write a number of CPUs, as 2 or 500m{f', or {REQUEST}' if may_follow else ''}"
+            raise InvalidRequest(f"{_TABLE}: {name} is {text!r}; {words}")
     if not settings.controller_image:
         raise InvalidRequest(f"{_TABLE}: controller_image is empty; name the image built from containers/Dockerfile")
     for network in settings.store_networks:

@@ -7,7 +7,8 @@ from ffdl_batch.domain.spec import JobSpec, Placement
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
 from ffdl_kubernetes.intake import pairs, profile_of, resources_of
 from ffdl_kubernetes.objects.template import PodShape
-from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.quotas import amount
+from ffdl_kubernetes.settings import REQUEST, KubernetesSettings
 
 KILL_WAIT_S = 30
 DEADLINE_MARGIN_S = 300
@@ -27,12 +28,29 @@ def seats_of(spec: JobSpec) -> Gang:
     return gang
 
 
-def asked_shape(spec: JobSpec, settings: KubernetesSettings) -> PodShape:
+def _cpu_limits(
+    cpus: float, wanted: str, settings: KubernetesSettings, needed: float | None
+) -> tuple[float | None, float | None]:
+    """Return the CPU limits of a learner that asks for `cpus`, and of its controller; none is below the request.
+
+    `needed` is as in BackendFacts. If the namespace demands a limit and gives none, a learner gets its request and a
+    controller one CPU.
+    """
+    own, given = float(amount(settings.controller_cpus) or 0), amount(settings.controller_cpu_limit)
+    learner, controller = (None, None) if needed is None else (max(cpus, needed), max(own, needed or 1.0))
+    if wanted:
+        learner = cpus if wanted == REQUEST else max(cpus, float(amount(wanted) or 0))
+    return learner, controller if given is None else max(own, float(given))
+
+
+def asked_shape(spec: JobSpec, settings: KubernetesSettings, needed_cpu_limit: float | None = None) -> PodShape:
     """The pods as the scheduler sees them: no attempt, no image and no mounts. Raises RequestRefused."""
     gang = seats_of(spec)
     own, profile = spec.batch.kubernetes, profile_of(spec, settings)
     time_s = spec.batch.time_s
     grace_s = spec.batch.checkpoint.grace_s + KILL_WAIT_S
+    cpus = max(part.cpus for part in parts_of(spec))
+    limits = _cpu_limits(cpus, profile.cpu_limit or settings.cpu_limit, settings, needed_cpu_limit)
     return PodShape(
         token="",
         job_id="",
@@ -41,7 +59,7 @@ def asked_shape(spec: JobSpec, settings: KubernetesSettings) -> PodShape:
         shim=(),
         pre_stop=(),
         learners=len(gang.members),
-        cpus=max(part.cpus for part in parts_of(spec)),
+        cpus=cpus,
         memory_bytes=max(part.memory_bytes for part in parts_of(spec)),
         gpus=gang.load.gpus,
         gpu_type=spec.resources.gpu_type,
@@ -56,4 +74,6 @@ def asked_shape(spec: JobSpec, settings: KubernetesSettings) -> PodShape:
         tolerations=profile.tolerations,
         priority_class=own.get("priority_class", "") or profile.priority_class,
         runtime_class=own.get("runtime_class", "") or profile.runtime_class,
+        cpu_limit=limits[0],
+        controller_cpu_limit=limits[1],
     )

@@ -298,7 +298,8 @@ def _in_words(refusal: str) -> str:
     if never := never_given(match):
         asked, most = amounts(match["asked"]), amounts(match["limit"])
         of = ", ".join(f"{name}={asked[name]} is asked for, and it has {most[name]}" for name in never)
-        return f"quota {match['name']} never has so much: {of}: ask for less, or for a larger quota"
+        more = refusal[match.end() :]
+        return f"quota {match['name']} never has so much: {of}: ask for less, or for a larger quota{more}"
     return (
         f"quota {match['name']} is used up: {match['used']} of {match['limit']}, and {match['asked']} is asked for: "
         "the job starts when others of the namespace end"

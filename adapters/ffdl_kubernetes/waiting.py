@@ -75,6 +75,7 @@ class PodOutlooks(ABC):
         pods, workloads = self._watcher.pods_by_token(), self._queues.by_owner()
         refusals, troubles = self._watcher.refusals(), self._watcher.troubles()
         quotas, lacks = self._look.quotas()
+        lacks = (*lacks, *self._look.cpu_limit()[1])
         cluster, plain = self._look.cluster(), Explanation(time.time(), figures=quota_figures(quotas), lacks=lacks)
         found: list[Explanation | None] = []
         for request in requests:
@@ -131,7 +132,7 @@ class PodOutlooks(ABC):
         room = room_for(opening, spec.resources.gpu_type, cluster, self._settings)
         ahead = ahead_of(opening, cluster, self._namespace, gpu_of(wish, self._settings), mine)
         reason = known.reason
-        if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(opening)):
+        if reason is not None and reason.kind is WaitKind.NO_ROOM and (detail := too_much(opening, self._settings)):
             reason = replace(reason, kind=WaitKind.TOO_MUCH, detail=detail)
         if reason is not None and reason.kind is WaitKind.KEPT_FOR_OTHERS and are_closed(opening, cluster):
             reason = replace(reason, kind=WaitKind.NODES_CLOSED)

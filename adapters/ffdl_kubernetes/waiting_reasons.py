@@ -167,7 +167,8 @@ def read_pods(
         return Reason(WaitKind.VOLUME if why.startswith("a volume") else WaitKind.BROKEN, "", why), {}
     if refusal:
         if (limit := read_quota(refusal)) is not None:
-            return Reason(WaitKind.LIMIT, limit=limit), {}
+            more = QUOTA.sub("", refusal).rpartition("(")[2].rstrip(")") if refusal.endswith(")") else ""
+            return Reason(WaitKind.LIMIT, detail=more, limit=limit), {}
         return Reason(WaitKind.REFUSED, "", f"{refusal}{what_to_do(refusal)}"), {}
     open_pods = [pod.get("spec", {}) for pod in pods if not pod.get("spec", {}).get("nodeName")]
     if pods and not open_pods:

@@ -16,6 +16,7 @@ from typing import Any
 from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.client import TAKEN, UNAUTHORIZED, ClusterClient, Expired, Refused
+from ffdl_kubernetes.controllers_part import name_controllers_part
 from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, STORES_LABEL, STORING
 
 Plain = Mapping[str, Any]
@@ -132,11 +133,12 @@ class Watcher:
 
     def refusals(self) -> dict[str, str]:
         """Job's name -> why its pods were refused last."""
-        return {
-            one["involvedObject"]["name"]: _said(one)
+        found = {
+            str(one["involvedObject"]["name"]): _said(one)
             for one in self._events("Job")
             if one.get("reason") == "FailedCreate"
         }
+        return {name: name_controllers_part(self.job(name), said) for name, said in found.items()}
 
     def troubles(self) -> dict[str, tuple[str, str]]:
         """Pod's name -> reason and message of what its node said last of its volumes or its network; nobody says when

@@ -63,7 +63,7 @@ def jobs_of(name: str, part: str, arguments: Sequence[str], settings: Kubernetes
         "imagePullPolicy": settings.image_pull_policy,
         "command": [settings.python, "-I", "-c", text, *arguments],
         "env": [{"name": "FFDL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}},
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -62,7 +62,7 @@ class PodShape:
     long its learner's checkpoint may take. `outside` are directories of claims that the controller works in.
     `placement` as in the manifest. Labels of nodes and tolerations are added to those of the settings, a class that is
     named replaces theirs. `has_private`: it has variables or secrets. `stores`: it stores what the attempt left.
-    `about` are annotations.
+    `about` are annotations. `cpu_limit` and `controller_cpu_limit` are in CPUs (None = without limit).
     """
 
     token: str
@@ -93,9 +93,11 @@ class PodShape:
     has_private: bool = True
     stores: bool = False
     about: Mapping[str, str] = field(default_factory=dict)
+    cpu_limit: float | None = None
+    controller_cpu_limit: float | None = None
 
 
-IDLE_CPUS, IDLE_BYTES = 0.01, 64 * 1024**2
+IDLE_CPUS, IDLE_LIMIT, IDLE_BYTES = 0.01, 0.1, 64 * 1024**2
 """Of a learner's container that only waits for the controller."""
 
 
@@ -105,6 +107,7 @@ def for_staging(shape: PodShape, settings: KubernetesSettings) -> PodShape:
     return replace(
         shape, image=settings.controller_image, mounts=(), outside=(), learners=1, cpus=IDLE_CPUS,
         memory_bytes=IDLE_BYTES, storage_bytes=None, gpus=0, gpu_type="", gres={}, has_image_secret=False, time_s=None,
+        cpu_limit=None if shape.cpu_limit is None else IDLE_LIMIT,
     )  # fmt: skip
 
 
@@ -186,7 +189,9 @@ _CONFINED: Plain = {
 
 
 def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
-    resources = {"cpu": settings.controller_cpus, "memory": str(settings.controller_memory_bytes)}
+    bounded = {"memory": str(settings.controller_memory_bytes)}
+    if settings.controller_storage_bytes:
+        bounded["ephemeral-storage"] = str(settings.controller_storage_bytes)
     return {
         "name": CONTROLLER,
         "image": settings.controller_image,
@@ -199,7 +204,10 @@ def _controller(shape: PodShape, settings: KubernetesSettings) -> Plain:
             _from_field("FFDL_POD_NAME", "metadata.name"),
             _from_field("FFDL_NODE_NAME", "spec.nodeName"),
         ],
-        "resources": {"requests": resources, "limits": {"memory": resources["memory"]}},
+        "resources": {
+            "requests": {"cpu": settings.controller_cpus, **bounded},
+            "limits": {**_cpu(shape.controller_cpu_limit), **bounded},
+        },
         "securityContext": _CONFINED,
         "startupProbe": {
             "exec": {"command": ["/bin/sh", "-c", f"test -e {POD_DIR}/seat/{OPEN}"]},
@@ -238,12 +246,16 @@ def _learner(shape: PodShape, settings: KubernetesSettings) -> Plain:
         "command": list(shape.shim),
         "lifecycle": {"preStop": {"exec": {"command": list(shape.pre_stop)}}},
         "resources": {
-            "requests": {"cpu": f"{max(1, math.ceil(shape.cpus * 1000))}m", **bounded},
-            "limits": bounded,
+            "requests": {**_cpu(shape.cpus), **bounded},
+            "limits": {**_cpu(shape.cpu_limit), **bounded},
         },
         "securityContext": _CONFINED,
         "volumeMounts": mounts,
     }
+
+
+def _cpu(cpus: float | None) -> dict[str, str]:
+    return {} if cpus is None else {"cpu": f"{max(1, math.ceil(cpus * 1000))}m"}
 
 
 def _mounted(mount: Mount, shape: PodShape, settings: KubernetesSettings) -> Plain:

@@ -27,7 +27,7 @@ PERMISSIONS: Permissions = (
     ("", ("secrets",), ("create",)),
     ("networking.k8s.io", ("networkpolicies",), ("create", "get")),
     ("", ("events",), ("list", "watch")),
-    ("", ("resourcequotas",), ("list",)),
+    ("", ("resourcequotas", "limitranges"), ("list",)),
     ("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
 )
 """All that a daemon asks of a namespace: API group, resources, verbs. What Jobs own is deleted by the cluster."""
@@ -52,10 +52,11 @@ def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list
         "kind": "Namespace",
         "metadata": {"name": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER, **tenant.labels, **SECURITY}},
     }
+    cpu = {"cpu": "1"} if "limits.cpu" in tenant.resources else {}  # which refuses containers without a limit
     limits: Plain = {
         "type": "Container",
         "defaultRequest": {"cpu": "100m", "memory": "128Mi"},
-        "default": {"memory": "1Gi"},
+        "default": {**cpu, "memory": "1Gi"},
     }
     limit_range: Plain = {"apiVersion": "v1", "kind": "LimitRange", "metadata": where, "spec": {"limits": [limits]}}
     deny: Plain = {
@@ -126,7 +127,10 @@ def _quota(tenant: Tenant, gpu_resource: str) -> list[Plain]:
         "requests.memory": tenant.memory_bytes,
         "requests.storage": tenant.storage_bytes,
         "count/jobs.batch": tenant.jobs,
-        **{f"requests.{name}": amount for name, amount in tenant.resources.items()},
+        **{
+            name if name.startswith(("limits.", "requests.", "count/")) else f"requests.{name}": amount
+            for name, amount in tenant.resources.items()
+        },
     }
     hard = {name: str(amount) for name, amount in amounts.items() if amount is not None}
     if not hard:

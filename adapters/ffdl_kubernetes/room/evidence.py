@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.waiting import Ahead, NodeAway, Room
-from ffdl_kubernetes.room.amounts import NOTHING, Amounts, amount_text
+from ffdl_kubernetes.room.amounts import NOTHING, Amounts, amount_text, read_amounts
 from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node
 from ffdl_kubernetes.room.fitting import Opening, Wish, has_labels, kept_off, places
 from ffdl_kubernetes.settings import KubernetesSettings
@@ -99,16 +99,24 @@ def shortage_of(opening: Opening) -> dict[str, str]:
     }
 
 
-def too_much(opening: Opening) -> str:
+def too_much(opening: Opening, settings: KubernetesSettings) -> str:
     """How far the nodes that take such pods are from holding it when they are empty ("" = they hold it, or there are
-    none)."""
+    none); and whether they would if controllers asked for nothing."""
     wish, ever = opening.wish, opening.pods_ever()
     if not opening.nodes or ever >= wish.pods:
         return ""
     asked = wish.resources
     largest = {name: max(node.amounts.get(name, NOTHING) for node in opening.nodes) for name in asked}
     room = f"empty they have room for {ever} of {counted(wish.pods, 'learner')}"
-    return f"{room}; one node has at most {amounts_text(largest)}, and each learner asks for {amounts_text(asked)}"
+    said = f"{room}; one node has at most {amounts_text(largest)}, and each learner asks for {amounts_text(asked)}"
+    own = read_amounts({"cpu": settings.controller_cpus, "memory": str(settings.controller_memory_bytes)})
+    alone = {name: amount - own.get(name, NOTHING) for name, amount in wish.each.items()}
+    if sum(places(node.amounts, alone) for node in opening.nodes) < wish.pods:
+        return said
+    return (
+        f"{said}, of which {amounts_text(own)} are its controller's: ask for less, or lower controller_cpus or "
+        "controller_memory_bytes in [backend.kubernetes]"
+    )
 
 
 def amounts_text(amounts: Amounts) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.quotas import needed_cpu_limit
 from ffdl_kubernetes.room.cluster_now import ClusterNow, read_holder, read_node
 from ffdl_kubernetes.room.queue_room import QueueNow
 
@@ -39,6 +40,11 @@ class Look:
     def quotas(self) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
         """The quotas of the namespace, and why they could not be read. Raises SchedulerUnreachable."""
         return self._asked("quotas", QUOTA_LIFE_S, _quotas)
+
+    def cpu_limit(self) -> tuple[float | None, tuple[str, ...]]:
+        """Return what the namespace wants of CPU limits (:func:`needed_cpu_limit`), and why LimitRanges could not be
+        read. Raises SchedulerUnreachable."""
+        return self._asked("CPU limit", QUOTA_LIFE_S, _cpu_limit)
 
     def queue(self, name: str, group: str) -> QueueNow:
         """What is behind a LocalQueue of the namespace; `group`: Kueue's, with its version. Raises
@@ -77,6 +83,16 @@ def _quotas(client: ClusterClient) -> tuple[tuple[Plain, ...], tuple[str, ...]]:
         return tuple(client.list("ResourceQuota", {})[0]), ()
     except Refused as refused:
         return (), (f"quotas could not be read: {refused}",)
+
+
+def _cpu_limit(client: ClusterClient) -> tuple[float | None, tuple[str, ...]]:
+    ranges: list[dict[str, Any]] = []
+    lacks: tuple[str, ...] = ()
+    try:
+        ranges = client.list("LimitRange", {})[0]
+    except Refused as refused:
+        lacks = (f"LimitRanges could not be read, so that pods may lack CPU limits: {refused}",)
+    return needed_cpu_limit(ranges, _quotas(client)[0]), lacks
 
 
 def _queue(client: ClusterClient, name: str, group: str) -> QueueNow:

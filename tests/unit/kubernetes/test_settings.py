@@ -195,9 +195,14 @@ def test_read_settings_parses_profile_tables() -> None:
 
 @pytest.mark.parametrize(("raw", "message"), [
     ({"profiles": ["big"]}, r"tables \[backend.kubernetes.profiles.NAME\] are needed"),
-    ({"profiles": {"big": {"nodes": "a"}}}, r"kubernetes\.profiles\.big\]: unknown key 'nodes'; known: node_selector"),
+    ({"profiles": {"big": {"nodes": "a"}}}, r"kubernetes\.profiles\.big\]: unknown key 'nodes'; known: cpu_limit, "),
     ({"profiles": {"big": {"node_selector": "a=b"}}}, "profiles.big.node_selector is 'a=b'; a table of texts"),
     ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
+    ({"profiles": {"big": {"cpu_limit": "all"}}}, "big.cpu_limit is 'all'; write a number of CPUs, .*, or request"),
+    ({"cpu_limit": "-1"}, "cpu_limit is '-1'; write a number of CPUs"),
+    ({"controller_cpus": ""}, "controller_cpus is ''; write a number of CPUs, as 2 or 500m$"),
+    ({"controller_cpus": "request"}, "controller_cpus is 'request'"),
+    ({"controller_cpu_limit": "2 cores"}, "controller_cpu_limit is '2 cores'"),
 ])  # fmt: skip
 def test_read_settings_rejects_invalid_profile_with_its_path(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):

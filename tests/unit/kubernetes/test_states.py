@@ -232,7 +232,15 @@ def refused(message: str) -> str:
 
 @pytest.mark.parametrize(("message", "advice"), [
     ('violates PodSecurity "restricted:latest": allowPrivilegeEscalation', "a setting of the site's breaks it"),
-    ("failed quota: q: must specify limits.cpu for: learner", "ffdl-admin tenant create makes one"),
+    ("failed quota: q: must specify limits.cpu for: controller,learner", "set cpu_limit and controller_cpu_limit"),
+    ("failed quota: q: must specify requests.cpu,limits.cpu for: learner", "cancel the job and submit it again"),
+    ("failed quota: q: must specify limits.ephemeral-storage for: controller", "write storage in the manifest"),
+    ("failed quota: q: must specify limits.memory for: x", "ffdl-admin tenant create makes one"),
+    ('spec.initContainers[0].resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1',
+     "set controller_cpu_limit or controller_cpus"),
+    ('spec.containers[0].resources.requests: Invalid value: "8": must be less than or equal to cpu limit of 1',
+     'set cpu_limit = "request"'),
+    ("cpu max limit to request ratio per Container is 2, but provided ratio is 10.000000", "controller_cpu_limit in"),
     ("maximum memory usage per Container is 4Gi, but limit is 8Gi", "the namespace's LimitRange allows"),
     ("no PriorityClass with name high was found", "correct priority_class"),
     ('pod rejected: RuntimeClass "gvisor" not found', "correct runtime_class"),

@@ -43,6 +43,13 @@ def test_tenant_quota_contains_only_configured_limits() -> None:
     }  # fmt: skip
 
 
+def test_tenant_with_quota_of_cpu_limits_gives_containers_without_one_a_default() -> None:
+    made = by_kind(replace(BARE, resources={"limits.cpu": "128", "nvidia.com/mig-1g.10gb": "4"}))
+    assert made["ResourceQuota"]["spec"]["hard"] == {"limits.cpu": "128", "requests.nvidia.com/mig-1g.10gb": "4"}
+    assert made["LimitRange"]["spec"]["limits"][0]["default"] == {"cpu": "1", "memory": "1Gi"}
+    assert by_kind(BARE)["LimitRange"]["spec"]["limits"][0]["default"] == {"memory": "1Gi"}
+
+
 def test_tenant_role_binding_lists_users_groups_and_service_account() -> None:
     subjects = by_kind(FULL)["RoleBinding"]["subjects"]
     assert [(one["kind"], one["name"], one.get("namespace")) for one in subjects] == [

@@ -1,0 +1,104 @@
+"""CPU limits of pods, and refusals of which the controller beside the learner is the cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from ffdl_batch.domain.spec import BatchOptions, JobSpec
+from ffdl_kubernetes.controllers_part import name_controllers_part
+from ffdl_kubernetes.quotas import needed_cpu_limit
+from ffdl_kubernetes.room.cluster_now import ClusterNow, Node
+from ffdl_kubernetes.room.evidence import too_much
+from ffdl_kubernetes.room.fitting import opening_for, wish_of
+from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.states import Beside, observe
+from tests.unit.kubernetes.request_rig import FACTS, PLAIN, plan_of, pod_of
+
+BIG = replace(PLAIN, batch=BatchOptions(profile="big"))
+
+
+def limit_range(**limits: object) -> dict[str, Any]:
+    return {"spec": {"limits": [{"type": "Container", **limits}]}}
+
+
+def quota(*names: str) -> dict[str, Any]:
+    return {"spec": {"hard": dict.fromkeys(names, "8")}}
+
+
+@pytest.mark.parametrize(("ranges", "quotas", "needed"), [
+    ([], [], None),
+    ([limit_range(default={"memory": "1Gi"})], [quota("requests.cpu", "limits.memory")], None),
+    ([], [quota("limits.cpu")], 0.0),
+    ([limit_range(default={"cpu": "500m"})], [quota("limits.cpu")], 0.5),
+    ([limit_range(default={"cpu": "4"}), limit_range(default={"cpu": 2})], [], 2.0),
+    ([limit_range(max={"cpu": "4"})], [], 0.0),
+    ([limit_range(maxLimitRequestRatio={"cpu": "4"})], [], 0.0),
+    ([{"spec": {}}], [{"spec": {}}], None),
+])  # fmt: skip
+def test_needed_cpu_limit_depends_on_limit_ranges_and_quotas(
+    ranges: list[Any], quotas: list[Any], needed: float | None
+) -> None:
+    assert needed_cpu_limit(ranges, quotas) == needed
+
+
+@pytest.mark.parametrize(("spec", "settings", "needed", "learner", "controller"), [
+    (PLAIN, {}, None, None, None),
+    (PLAIN, {}, 0.0, "2000m", "1000m"),  # a quota demands limits, and nothing gives one
+    (PLAIN, {}, 0.5, "2000m", "500m"),  # the LimitRange's default is below the request
+    (PLAIN, {}, 4.0, "4000m", "4000m"),
+    (PLAIN, {"cpu_limit": "request"}, None, "2000m", None),
+    (PLAIN, {"cpu_limit": "16"}, None, "16000m", None),
+    (PLAIN, {"cpu_limit": "500m"}, None, "2000m", None),  # never below the request
+    (BIG, {"cpu_limit": "16", "profiles": {"big": {"cpu_limit": "request"}}}, 4.0, "2000m", "4000m"),
+    (PLAIN, {"controller_cpu_limit": "2", "controller_cpus": "1"}, 0.5, "2000m", "2000m"),
+    (PLAIN, {"controller_cpu_limit": "250m"}, None, None, "250m"),
+])  # fmt: skip
+def test_kubernetes_plan_sets_cpu_limits_by_settings_profile_and_namespace(
+    spec: JobSpec, settings: dict[str, object], needed: float | None, learner: str | None, controller: str | None
+) -> None:
+    pod = pod_of(plan_of(spec, settings, facts=replace(FACTS, cpu_limit=needed)))
+    (own,), (one,) = pod["initContainers"], pod["containers"]
+    assert (one["resources"]["limits"].get("cpu"), own["resources"]["limits"].get("cpu")) == (learner, controller)
+    assert one["resources"]["requests"]["cpu"] == "2000m"
+
+
+def test_kubernetes_plan_sets_ephemeral_storage_of_controller() -> None:
+    (own,) = pod_of(plan_of(PLAIN, {"controller_storage_bytes": 1 << 27}))["initContainers"]
+    for kind in ("requests", "limits"):
+        assert own["resources"][kind]["ephemeral-storage"] == str(1 << 27)
+
+
+RANGE = "[maximum memory usage per Container is 256Mi, but limit is 512Mi]"
+
+
+@pytest.mark.parametrize(("refusal", "named"), [
+    (RANGE, "512 MiB: controller_memory_bytes in [backend.kubernetes]"),
+    ("maximum memory usage per Container is 1Gi, but limit is 4G", ""),  # the learner's
+    ("minimum cpu usage per Container is 200m, but request is 100m", "0.1: controller_cpus and controller_cpu_limit"),
+    ("maximum cpu usage per Pod is 2, but request is 2100m", "0.1: controller_cpus"),
+    ("maximum cpu usage per Pod is 1, but request is 2100m", ""),
+    ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=0, limited: requests.cpu=2", "is 0.1"),
+    ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=0, limited: requests.cpu=1", ""),
+    ("exceeded quota: q, requested: requests.cpu=2100m, used: requests.cpu=4, limited: requests.cpu=6", ""),
+    ("denied by a webhook", ""),
+])  # fmt: skip
+def test_refusal_names_settings_of_controller_if_its_part_is_too_large(refusal: str, named: str) -> None:
+    job: Any = plan_of().objects[0]
+    found = name_controllers_part(job, refusal)
+    assert found.startswith(refusal) and (found != refusal) is bool(named) and named in found
+    assert name_controllers_part(None, refusal) == refusal
+    seen = observe(job | {"spec": {**job["spec"], "suspend": False}}, [], Beside(found))
+    assert seen is not None and named in seen.reason
+
+
+@pytest.mark.parametrize(("cpus", "named"), [("2", True), ("1", False)])
+def test_capacity_evidence_names_controller_if_node_would_hold_learner_alone(cpus: str, named: bool) -> None:
+    amounts = {"cpu": Decimal(cpus), "memory": Decimal(1 << 40), "pods": Decimal(9)}
+    job: Any = plan_of().objects[0]
+    said = too_much(opening_for(wish_of(job), ClusterNow(0.0, (Node("n1", {}, amounts),))), KubernetesSettings())
+    assert "each learner asks for 2.1 CPUs" in said
+    assert ("lower controller_cpus or controller_memory_bytes" in said) is named
