@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from ffdl_batch.attempt.attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
 from ffdl_batch.domain.staging import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.host.permissions import with_old_groups
 
 _CURES = {
     FaultClass.CREDENTIALS: "check the store's credentials, and that they may use this bucket",
@@ -109,5 +110,5 @@ def _protocol(store: StoreAddress) -> str:
 
 def of_local(error: OSError, path: str) -> Fault:
     """The fault that a failed call on this machine is."""
-    what = f"{shown(path)} on this machine: {error.strerror or error}"
+    what = with_old_groups(f"{shown(path)} on this machine: {error.strerror or error}", error)
     return Fault(FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED, what)

@@ -16,6 +16,7 @@ from types import TracebackType
 
 from ffdl_batch.attempt.attributes import inner_target, set_permissions
 from ffdl_batch.attempt.directories import Directories, Gone, Parts, unlock, walk
+from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
 from ffdl_batch.staging.half_made import half_made
 from ffdl_batch.staging.names import PART_NAME, parts_of
@@ -263,11 +264,7 @@ def _entry(path: str, status: os.stat_result, directory: int) -> TreeEntry | Non
     return TreeEntry(path, mode) if stat.S_ISREG(status.st_mode) and mode != 0o666 & ~_umask() else None
 
 
-@functools.cache
-def _umask() -> int:
-    """Return the umask of this process, which umask(2) cannot tell without changing it (proc_pid_status(5))."""
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0o022)
+_umask = functools.cache(read_umask)
 
 
 def _enter(name: str, directory: int, make: bool) -> int:
