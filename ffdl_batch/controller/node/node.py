@@ -48,6 +48,7 @@ from ffdl_batch.domain.events import EventKind, Phase, Scalar
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.host.permissions import umask_set, with_old_groups
 
 T = TypeVar("T")
 EXIT_PLATFORM = 74
@@ -145,7 +146,8 @@ class Node:
             os.makedirs(directory, exist_ok=True)
         for number in self.seats.learner_ids:
             os.makedirs(self.attempt.learner_logs(number), exist_ok=True)
-            create_empty(self.attempt.training_log(number))
+            with umask_set(self.launch.umask):
+                create_empty(self.attempt.training_log(number), 0o666)
         self.phases.announce(self.launch.job_id, 1)
 
     # ------------------------------------------------------------------------------------------ loading
@@ -255,7 +257,7 @@ class Node:
         except (OSError, ModelRefused) as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:  # write(2), for one, names none
                 error.filename = self.attempt.path
-            reason = f"{phase.value} on {os.uname().nodename}: {error}"
+            reason = with_old_groups(f"{phase.value} on {os.uname().nodename}: {error}", error)
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 fault_class = FaultClass.FULL.value
         if last or status:
@@ -306,7 +308,7 @@ class Node:
         shared = last or not is_told or not self._others_will_store()
         work: Dict[Phase, Callable[[], None]] = {
             Phase.STORE_RESULTS: lambda: store_results(
-                self.launch, self._go_on_storing, node_rank=self.node_rank, sends=shared
+                self.launch, self._go_on_storing, node_rank=self.node_rank, sends=shared, journal=self.journal
             ),
             Phase.STORE_LOGS: self._store_logs,
         }
