@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from ffdl_batch.controller.bundle import DOMAIN, build_zipapp
 from ffdl_batch.controller.network.isolate import probe
 from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.launch import Network, Stores
+from ffdl_batch.domain.launch import RESTART_LEARNER, Network, Stores
 from ffdl_batch.runtimes.bare import isolated_argv
 from ffdl_batch.runtimes.contract import Places
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, plain_run, rig  # noqa: F401
@@ -99,6 +100,19 @@ def test_learner_command_runs_as_shell_text(run: Rig) -> None:
     run.write("# why\nfor i in 1 2; do\n  echo $i\ndone\nfalse || echo \"a  b\" 'c' \\\n  -d | cat\nprintf e >&2\n")
     assert run.run() == 0
     assert run.log() == "1\n2\na  b c -d\ne"
+
+
+def test_learners_and_stored_files_have_umask_of_submitter(run: Rig) -> None:
+    """Also if a process of its own starts the learner, again."""
+    program = "umask > $RESULT_DIR/$FFDL_LEARNER_RESTARTS; echo said; [ $FFDL_LEARNER_RESTARTS = 1 ]"
+    run.write(program, restart=RESTART_LEARNER, restarts_max=1, umask=0o027)
+    assert run.run() == 0, run.errors
+    assert [(run.store / name).read_text() for name in "01"] == ["0027\n", "0027\n"]
+    stored = ("0", "1", "learner-1/training-log.txt", "_submitted_code/model.zip")
+    assert {name: stat.S_IMODE((run.store / name).stat().st_mode) for name in stored} == dict.fromkeys(stored, 0o640)
+    assert {stat.S_IMODE((run.store / name).stat().st_mode) for name in ("", "learner-1")} == {0o750}
+    private = (run.attempt.event_file("node-0"), run.attempt.final, run.attempt.control)
+    assert {stat.S_IMODE(Path(name).stat().st_mode) & 0o077 for name in private if Path(name).exists()} == {0}
 
 
 def test_controller_imports_only_domain_modules_in_zipapp() -> None:
