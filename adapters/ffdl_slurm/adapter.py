@@ -153,7 +153,7 @@ class SlurmScheduler(Outlooks):
 
     def submit(self, plan: LaunchPlan) -> NativeId:
         """See the port."""
-        return NativeId(self._gateway.submit(plan.attempt_dir))
+        return NativeId(self._gateway.submit(plan.attempt_dir, plan.launch.umask))
 
     def plan_array(self, chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
         """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
@@ -161,7 +161,7 @@ class SlurmScheduler(Outlooks):
 
     def submit_array(self, plan: ArrayPlan) -> Mapping[Token, NativeId]:
         """See :class:`ffdl_batch.ports.capabilities.SubmitsArrays`."""
-        job = self._gateway.submit(plan.chunk.directory)
+        job = self._gateway.submit(plan.chunk.directory, plan.umask)
         return {token: NativeId(job, task) for token, task in plan.tasks.items()}
 
     def test_only(self, plan: LaunchPlan) -> str:

@@ -43,6 +43,7 @@ def plan_array(chunk: Chunk, members: Sequence[LaunchPlan]) -> ArrayPlan | None:
         tasks={member.token: str(n) for n, member in zip(numbers, members, strict=True)},
         script=script,
         submit_argv=tuple(sbatch_argv(chunk.directory.script)),
+        umask=members[0].launch.umask,
     )
 
 

@@ -43,9 +43,9 @@ class SlurmGateway(Protocol):
     """Slurm, as this user. All methods raise SchedulerUnreachable where Slurm does not answer in full; lists of jobs
     RowsUnread."""
 
-    def submit(self, attempt: AttemptDir) -> str:
+    def submit(self, attempt: AttemptDir, umask: int) -> str:
         """Submit the script of the attempt, or of an array's chunk; the job id. The reply is also left in the
-        ``submit`` directory.
+        ``submit`` directory. Slurm creates the job's output file with `umask` and starts the script with it.
 
         Raises InvalidRequest (refused), SchedulerUnreachable (surely not accepted), SubmissionUncertain.
         """

@@ -40,12 +40,12 @@ class CommandLineGateway:
         self._accounting = Accounting()
         self._logged: dict[str, str] = {}
 
-    def submit(self, attempt: AttemptDir) -> str:
+    def submit(self, attempt: AttemptDir, umask: int) -> str:
         """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
         argv = commands.sbatch_argv(attempt.script)
         with replies.hold_submission(attempt) as hold, replies.open_replies(attempt) as files:
             before = replies.begin_reply(files)
-            environ = submit_environment(os.environ)
+            environ = submit_environment(os.environ, umask)
             try:
                 ended = run_command(argv, self._timeout_s, environ, files, hold=hold)
             except CommandTimeout as error:

@@ -54,14 +54,14 @@ class PyslurmGateway:
         self._complaints: IO[bytes] | None = None
         self._complaints_read = 0
 
-    def submit(self, attempt: AttemptDir) -> str:
+    def submit(self, attempt: AttemptDir, umask: int) -> str:
         """See :class:`ffdl_slurm.gateway.SlurmGateway`."""
-        environ = submit_environment(os.environ)
+        environ = submit_environment(os.environ, umask)
         environ.pop("LC_ALL")
         request = {
             "call": "submit",
             "script": Path(attempt.script).read_text(encoding="utf-8"),
-            "environment": {**environ, "SLURM_SUBMIT_DIR": attempt.path, "SLURM_UMASK": f"0{_umask():03o}"},
+            "environment": {**environ, "SLURM_SUBMIT_DIR": attempt.path},
             "reply": str(Path(attempt.submit) / replies.REPLY),
         }
         with replies.hold_submission(attempt), self._lock:
@@ -257,11 +257,3 @@ def _close(pipe: IO[bytes]) -> None:
         pipe.close()
     except BrokenPipeError:
         return  # the request that was never read
-
-
-def _umask() -> int:
-    """This process's umask, which sbatch would hand to the job; reading it any other way would change it."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
-    return 0o022

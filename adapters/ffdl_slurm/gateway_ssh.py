@@ -31,7 +31,7 @@ from ffdl_batch.ssh.connection import Connector
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_slurm import commands, refusals, replies
 from ffdl_slurm.gateway_cli import CommandLineGateway
-from ffdl_slurm.run import KEPT, OPTION_VARIABLES, CommandResult, CommandTimeout
+from ffdl_slurm.run import KEPT, OPTION_VARIABLES, CommandResult, CommandTimeout, umask_text
 from ffdl_slurm.said import LONG, shorten
 from ffdl_slurm.trial_answers import in_local_time
 
@@ -63,7 +63,7 @@ class SshGateway(CommandLineGateway):
         self._login = host
         self._known_uid: int | None = None
 
-    def submit(self, attempt: AttemptDir) -> str:
+    def submit(self, attempt: AttemptDir, umask: int) -> str:
         """See the port. The lock keeps this machine's other daemons away; those of another are kept away by the lock of
         the state directory."""
         argv = commands.sbatch_argv(attempt.script)
@@ -77,7 +77,8 @@ class SshGateway(CommandLineGateway):
             )
             channel = self._open()
             try:
-                ended = self._run_script(channel, argv, f"{_SUBMIT}; {script}", self._timeout_s)
+                begin = f"{_SUBMIT}; export SLURM_UMASK={umask_text(umask)}"
+                ended = self._run_script(channel, argv, f"{begin}; {script}", self._timeout_s)
             except (CommandTimeout, _Lost) as error:
                 raise SubmissionUncertain(f"{error}; the job is looked for before it is submitted again") from error
             end = os.fstat(files[0]).st_size

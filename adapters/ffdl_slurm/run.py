@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.host.permissions import PRIVATE_UMASK
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.replies import Hold
 from ffdl_slurm.said import shorten
@@ -62,10 +63,19 @@ def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
-def submit_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """For sbatch, whose environment becomes the batch script's (--export=ALL): nothing of the daemon leaks."""
+def submit_environment(environ: Mapping[str, str], umask: int = PRIVATE_UMASK) -> dict[str, str]:
+    """For sbatch, whose environment becomes the batch script's (--export=ALL): nothing of the daemon leaks.
+
+    sbatch sends the umask in SLURM_UMASK, and its own one only if the variable is not set (``_set_umask_env``
+    in src/sbatch/sbatch.c).
+    """
     kept = {k: v for k, v in environ.items() if k in FOR_JOBS}
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C"}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C", "SLURM_UMASK": umask_text(umask)}
+
+
+def umask_text(umask: int) -> str:
+    """Return SLURM_UMASK's form of a umask, as sbatch writes it: ``0022``."""
+    return f"0{umask:03o}"
 
 
 def run_command(

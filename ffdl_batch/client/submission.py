@@ -16,6 +16,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.submission import Expected, Submission
 from ffdl_batch.domain.views import Problem
+from ffdl_batch.host.permissions import read_umask
 
 OptionValue = str | int | float | bool | None
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)", re.ASCII)
@@ -98,6 +99,8 @@ def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Sub
         strict=wanted.strict,
         expected=wanted.expected,
         references=find_references(manifest, os.environ, wanted.allowed),
+        umask=read_umask(),
+        gid=os.getegid(),
     )
 
 

@@ -42,6 +42,10 @@ class Submission:
     strict: bool = False
     expected: Expected = Expected.ANY
     references: Mapping[str, str] = field(default_factory=dict)
+    umask: int | None = None
+    """The submitter's umask; None = files stay closed to other users."""
+    gid: int | None = None
+    """The submitter's current group (newgrp(1)); None = that of the daemon."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
@@ -17,6 +18,15 @@ from ffdl_batch.domain.quantity import parse_size
 from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.domain.submission import Submission
 from ffdl_batch.domain.variables import why_too_long, why_too_many
+from ffdl_batch.host.permissions import (
+    MAX_GID,
+    MAX_UMASK,
+    PRIVATE_UMASK,
+    find_old_groups,
+    group_name,
+    groups_of_process,
+    groups_of_user,
+)
 from ffdl_batch.ports.capabilities import HasOwnWords
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
@@ -65,6 +75,7 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
 
     _check_text(submission, platform.root.path)
+    _check_permissions(submission)
     settings = platform.settings
     name = submission.backend or platform.adapters.default_name()
     source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
@@ -84,8 +95,13 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     if parsed.spec is None:
         raise bad_input(parsed.findings)
     _check_environment(submission.environ, parsed.spec.batch.env)
-    spec = dataclasses.replace(parsed.spec, manifest_text=parsed.redacted_text)
-    warnings = tuple(f for f in parsed.findings if f.severity is Severity.WARNING)
+    spec = dataclasses.replace(
+        parsed.spec,
+        manifest_text=parsed.redacted_text,
+        umask=PRIVATE_UMASK if submission.umask is None else submission.umask,
+        gid=submission.gid,
+    )
+    warnings = (*(f for f in parsed.findings if f.severity is Severity.WARNING), *_foreign_group(submission.gid))
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
     spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
     candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
@@ -125,6 +141,24 @@ def _check_text(submission: Submission, jobs_dir: str) -> None:
     ]
     if wrong:
         raise bad_input(wrong)
+
+
+def _check_permissions(submission: Submission) -> None:
+    """Refuse a umask or a group id that no process can have."""
+    if submission.umask is not None and not 0 <= submission.umask <= MAX_UMASK:
+        raise bad_request("C101", f"umask: {submission.umask} is not between 0 and {MAX_UMASK} (0o777)")
+    if submission.gid is not None and not 0 <= submission.gid <= MAX_GID:
+        raise bad_request("C101", f"gid: {submission.gid} is not between 0 and {MAX_GID}")
+
+
+def _foreign_group(gid: int | None) -> Iterator[Finding]:
+    """Yield a warning if processes of this daemon cannot give files to the submitter's group."""
+    if gid is None or gid in groups_of_process():
+        return
+    name, old = group_name(gid), find_old_groups() if gid in groups_of_user() else None
+    why = old.why if old else f"user {os.geteuid()}, who runs the daemon, is not a member of it"
+    cure = old.cure if old else "select another group with newgrp before you submit"
+    yield Finding(Severity.WARNING, f"results may not get the submitter's group '{name}': {why}", cure)
 
 
 def _check_environment(environ: Mapping[str, str], own: Mapping[str, str]) -> None:

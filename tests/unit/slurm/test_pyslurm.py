@@ -48,18 +48,18 @@ def test_pyslurm_gateway_submits_script_options_without_daemon_environment(
     make: Make, attempt: AttemptDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_DAEMON", "x")
-    assert make("").submit(attempt) == "4711"
+    assert make("").submit(attempt, 0o027) == "4711"
     sent = json.loads((tmp_path / "submitted").read_text())
     assert (sent["name"], sent["gres_per_node"]) == ("t", "gpu:2")
     assert sent["script"] == Path(attempt.script).read_text()
     assert "SECRET_OF_THE_DAEMON" not in sent["environment"] and "LC_ALL" not in sent["environment"]
-    assert sent["environment"]["SLURM_UMASK"].startswith("0")
+    assert sent["environment"]["SLURM_UMASK"] == "0027"
     assert recover_reply(attempt) == {"4711"}
 
 
 def test_pyslurm_gateway_reports_uncertain_submission_for_id_zero(make: Make, attempt: AttemptDir) -> None:
     with pytest.raises(SubmissionUncertain, match="'0'"):
-        make("zero").submit(attempt)
+        make("zero").submit(attempt, 0o027)
     assert recover_reply(attempt) == set()
 
 
@@ -82,7 +82,7 @@ def test_pyslurm_gateway_lists_array_tasks_by_array_id(make: Make) -> None:
 
 def test_pyslurm_gateway_maps_slurm_errors_like_cli_gateway(make: Make, attempt: AttemptDir) -> None:
     with pytest.raises(InvalidRequest, match="Invalid qos"):
-        make("refuse").submit(attempt)
+        make("refuse").submit(attempt, 0o027)
     with pytest.raises(SchedulerUnreachable, match="connect failure"):
         make("down").list_own_jobs()
     with pytest.raises(InvalidRequest, match='gateway = "cli"'):
@@ -128,7 +128,7 @@ def test_pyslurm_gateway_signals_and_withdraws_by_scancel_without_ctld_if_unsupp
 def test_pyslurm_gateway_reports_uncertain_submission_when_worker_dies(make: Make, attempt: AttemptDir) -> None:
     gateway = make("die")
     with pytest.raises(SubmissionUncertain, match="it died"):
-        gateway.submit(attempt)
+        gateway.submit(attempt, 0o027)
     assert [record.job for record in gateway.list_own_jobs()] == ["7"]
 
 
