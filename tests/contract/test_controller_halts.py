@@ -380,3 +380,15 @@ def test_halt_request_reaches_all_nodes_and_each_confirms_its_checkpoint(run: Ri
     said = [run.checkpoint(f"node-{n}") for n in (0, 1)]
     assert [(s["answered"], s["confirmed"]) for s in said] == [(True, True), (True, True)]
     assert run.final().checkpoint.confirmed
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGURG, "warned"), (signal.SIGTERM, "term")])
+def test_warning_of_one_node_asks_learners_of_all_nodes(run: Rig, number: int, reason: str) -> None:
+    two_nodes(run, "python3 main.py", {"main.py": CATCHES})
+    head = run.start_until("up")
+    run.wait(lambda: "up" in run.log(2), "the second learner")
+    (started,) = [event for event in run.events("node-1") if event.kind is EventKind.STARTED]
+    os.kill(int(str(started.fields["pid"])), number)
+    head.wait(timeout=240)
+    assert [run.asked(f"node-{n}") for n in (0, 1)] == [["warned"], [reason]]
+    assert run.final().checkpoint.confirmed

@@ -11,9 +11,6 @@ from ffdl_batch.domain.continuation import Checkpoint
 from ffdl_batch.domain.events import Event, EventKind
 from ffdl_batch.domain.launch import LaunchFile
 
-LIMITS = (WARNED, TIME)
-"""Reasons that mean: the allocation is about to end."""
-
 
 @dataclass(frozen=True)
 class Answer:

@@ -1,13 +1,19 @@
-"""Requests for a checkpoint: for which reason, and how long their learners have. Pure."""
+"""Requests for a checkpoint: for which reason, how long their learners have, and how other nodes get them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from ffdl_batch.controller.gang.siblings import tell_others
+from ffdl_batch.domain.launch import LaunchFile
 from ffdl_batch.domain.limits import Limits
 
 HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
+LIMITS = (WARNED, TIME)
+"""Reasons that mean: the allocation is about to end."""
+FROM_OUTSIDE = (WARNED, TERM)
+"""Reasons that one node may have alone: the others are asked by it."""
 OUTSIDE_SHARE = 2 / 3
 """Of `kill_wait_s`, what learners get after a TERM from outside: the scheduler's KILL comes when all of it is over,
 and results have to be stored and words written before."""
@@ -40,6 +46,12 @@ def new_request(reason: str, limits: Limits, now: float) -> Request:
     span_s = max(float(limits.lead_s - limits.store_s), limits.grace_s / 2)
     left_s = max(min(float(limits.kill_wait_s), limits.lead_s - span_s), 1.0)
     return Request(reason, now, now + span_s, now + span_s + left_s)
+
+
+def ask_others(launch: LaunchFile) -> None:
+    """Have all node controllers ask their learners, because this node is about to end: the others would wait for its
+    learners, and save nothing."""
+    tell_others(launch, what=HALT, reason=WARNED)
 
 
 def join(current: Optional[Request], new: Request) -> Request:

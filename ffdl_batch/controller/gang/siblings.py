@@ -50,14 +50,17 @@ def ended_of_itself(event: Event) -> bool:
     return not (fields.get("ended_by") or fields.get("asked") or fields.get("code") in UNFIT_NODE)
 
 
-def tell_others(launch: LaunchFile, **why: int) -> None:
-    """Have the other node controllers end their learners because of a failure here; `why` goes into the cell."""
+def tell_others(launch: LaunchFile, *, what: str = "stop", reason: str = "failure", **why: object) -> None:
+    """Have all node controllers end their learners (`what` stop), or ask them to save and end (halt).
+
+    `why` goes into the cell, too. A cell that says stop stays. Never raises.
+    """
     if launch.nodes == 1:
         return
     path = AttemptDir(launch.attempt_dir).stop
     try:
-        if find_object(path).get("what") != "stop":
-            write_cell(path, {"what": "stop", "reason": "failure", "at": time.time(), **why})
+        if find_object(path).get("what") not in ("stop", what):
+            write_cell(path, {"what": what, "reason": reason, "at": time.time(), **why})
     except OSError as error:  # the other nodes end when the head does
         sys.stderr.write(f"ffdl-controller: {path}: {error}\n")
 

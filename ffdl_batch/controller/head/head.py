@@ -23,7 +23,7 @@ from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, has_ended, pay_debts, tell_newer
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark, unreported_ends
 from ffdl_batch.controller.learner.restarts import restarts_left
-from ffdl_batch.controller.learner.seat import spared
+from ffdl_batch.controller.learner.seat import hears_no_more, spared
 from ffdl_batch.controller.machine.patience import patiently
 from ffdl_batch.controller.machine.processes import identity, read_process, send
 from ffdl_batch.controller.machine.signals import FORWARDED, hold_signals, next_signal
@@ -193,16 +193,13 @@ class Head:
         limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
         events = self._patiently(self._events)
         terminated = terminated or self.chain.wish == CANCEL
-        told = conclude(self.launch, events, terminated, limit, self._step_end)
+        step = replace(self._step_end, unheard=hears_no_more(self.launch))
+        told = conclude(self.launch, events, terminated, limit, step)
         if told.interruption != Interruption.PREEMPTION.value or limit is None:
             return told
         # The warning came early. Somebody may have shortened the limit since the job began.
         now_s = limit_now_s(self.launch, self.native_id)
-        return (
-            told
-            if now_s is None
-            else conclude(self.launch, events, terminated, self._started_at + now_s, self._step_end)
-        )
+        return told if now_s is None else conclude(self.launch, events, terminated, self._started_at + now_s, step)
 
     # -------------------------------------------------------------------------------------- preparation
 

@@ -17,6 +17,7 @@ from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
 from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.controller.head.waiting import has_ended
 from ffdl_batch.controller.learner.memory import describe_memory, read_counters, was_out_of_memory
+from ffdl_batch.controller.learner.seat import hears_no_more
 from ffdl_batch.controller.machine.location import controller_path, own_argv
 from ffdl_batch.controller.machine.signals import release_signals
 from ffdl_batch.controller.record.control import RUN
@@ -100,7 +101,7 @@ class Step:
         now = time.monotonic()
         if self._others_until is None:
             self._others_until = now + OTHERS_S
-        if now >= self._others_until:
+        if now >= self._others_until or hears_no_more(self._launch):
             return False
         if now >= self._look_at:
             self._look_at = now + LOOK_AT_OTHERS_S

@@ -19,7 +19,7 @@ from ffdl_batch.controller.learner.memory import OomCounters
 from ffdl_batch.controller.machine.processes import Process, all_processes, descendants, read_process, session_members
 from ffdl_batch.controller.record.phases import PhaseFailed
 from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.pod import BEGUN, BELL, ENDED, OPEN, OUTPUT
+from ffdl_batch.domain.pod import BEGUN, BELL, ENDED, OPEN, OUTPUT, TERMINATING
 
 SEAT = "seat"
 GONE_CODE = "S106"
@@ -131,6 +131,12 @@ class Seat:
 def seat_of(launch: LaunchFile) -> Optional[Seat]:
     """The seat of this node's learner; None where learners are this controller's own processes."""
     return Seat(launch.pod.directory) if launch.pod is not None else None
+
+
+def hears_no_more(launch: LaunchFile) -> bool:
+    """Return whether this pod is being deleted and shares no files with the others: kubelet keeps no annotations up to
+    date in such a pod, so nothing is heard of the others any more (kubelet 1.36, `SyncTerminatingPod`)."""
+    return launch.pod is not None and launch.apart and os.path.exists(Seat(launch.pod.directory).file(TERMINATING))
 
 
 def spared(launch: LaunchFile) -> Collection[int]:

@@ -9,12 +9,15 @@ from typing import Callable, Dict, Optional
 
 from ffdl_batch.controller.checkpointing.checkpoints import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.checkpointing.requests import (
+    FROM_OUTSIDE,
     HALT,
+    LIMITS,
     OUTSIDE_SHARE,
     TERM,
     TIME,
     WARNED,
     Request,
+    ask_others,
     join,
     new_request,
 )
@@ -114,7 +117,7 @@ class Asking:
             self._ask(HALT)
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
         if what == "halt":
-            self._ask(TIME if reason == TIME else HALT)
+            self._ask(reason if reason in LIMITS else HALT)
         elif what == "stop":
             self.end_all(reason if reason in (TIME, HALT) else "stop")
 
@@ -152,6 +155,8 @@ class Asking:
                 self._files.ask(self._phases.request_halt, None, FILES_S)
             except OSError as error:  # the signal went out
                 sys.stderr.write(f"ffdl-controller: {error}\n")
+            if reason in FROM_OUTSIDE:
+                self._files.ask(lambda: ask_others(self._launch), None, FILES_S)
         if before is None or before.reason != self.request.reason:
             self._journal.append(EventKind.ASKED, reason=self.request.reason)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME, WARNED
+from ffdl_batch.controller.checkpointing.requests import HALT, LIMITS, TERM, WARNED
 from ffdl_batch.controller.machine.signals import next_signal
 from ffdl_batch.controller.node.watch import Watch
 from ffdl_batch.controller.record.control import CANCEL
@@ -47,7 +47,7 @@ class Attention:
             raise Fenced(self._watch.fenced)
         self._obey_wish()
         what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
-        if what == "stop" or (what == "halt" and reason == TIME):
+        if what == "stop" or (what == "halt" and reason in LIMITS):
             raise Ended(reason, f"told to end before the learners started: {reason}")
         if what == "halt":
             self._halted()

@@ -14,7 +14,7 @@ from typing import Callable, Dict, Optional, Tuple, TypeVar
 from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.attempt.writer import create_empty, make_private
 from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord
-from ffdl_batch.controller.checkpointing.requests import HALT, STORE_SHARE
+from ffdl_batch.controller.checkpointing.requests import FROM_OUTSIDE, HALT, STORE_SHARE, ask_others
 from ffdl_batch.controller.gang.ports import await_free, ports_on
 from ffdl_batch.controller.gang.ready import Gathering, Word, own_address
 from ffdl_batch.controller.gang.rendezvous import LOOPBACK
@@ -126,6 +126,8 @@ class Node:
                 return fail(self.launch, self.node_rank, self.journal, failed.code, str(failed), failed.fault_class)
             except Ended as ended:
                 self.journal.append(EventKind.FAULT, code="", message=str(ended), ended_by=ended.reason)
+                if ended.reason in FROM_OUTSIDE:
+                    ask_others(self.launch)
                 return 128 + signal.SIGTERM
             status = self._learners(done)
             self._data.mounting.finish()

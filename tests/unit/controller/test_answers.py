@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.controller.checkpointing.answers import answer, endings_of_run
-from ffdl_batch.controller.head.outcome import conclude
+from ffdl_batch.controller.head.outcome import StepEnd, conclude
 from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
 from ffdl_batch.domain.launch import LaunchFile, Pod
 from ffdl_batch.domain.limits import Limits
@@ -107,6 +107,15 @@ def test_conclude_reports_checkpoint_lost_with_pod() -> None:
     assert conclude(in_pod, events, False).message.endswith(gone)
     in_claim = replace(in_pod, pod=Pod("/ffdl-pod", apart=False))
     assert conclude(in_claim, events, False).message.endswith("confirmed after 1.0 s")
+
+
+def test_conclude_reports_preemption_if_deleted_pod_hears_no_other() -> None:
+    gang = replace(launch(2), pod=Pod("/ffdl-pod"))
+    events = [*started(), *started(2), asked("warned"), ended(asked="warned"), CONFIRMED, STORED]
+    found = conclude(gang, events, False, step=StepEnd(unheard=True))
+    assert (found.outcome, found.interruption, found.error_code) == (Outcome.HALTED, "preemption", "000")
+    assert not found.checkpoint.confirmed
+    assert conclude(gang, events, False).error_code == "S106"
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,35 @@ def test_pod_reader_retries_record_after_write_failure(world: World, monkeypatch
     assert (world.seen(), world.let_go, world.final.exists()) == (DONE, ["p"], True)
 
 
+def running(name: str, **meta: Any) -> dict[str, Any]:
+    one = pod(name)
+    one["metadata"].update(meta)
+    one["status"] = {"phase": "Running", "initContainerStatuses": [{"name": CONTROLLER, "state": {"running": {}}}]}
+    return one
+
+
+DELETED = {"deletionTimestamp": "2999-01-01T00:00:00Z"}
+EVICTED = [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]
+
+
+@pytest.mark.parametrize(
+    ("deleted", "evicted", "cancelled", "warned"),
+    [(True, False, False, True), (False, True, False, True), (True, True, True, False), (False, False, False, False)],
+)
+def test_pod_reader_warns_other_pods_of_gang_once_when_one_is_about_to_end(
+    world: World, deleted: bool, evicted: bool, cancelled: bool, warned: bool
+) -> None:
+    if cancelled:
+        marks.leave(Root(world.scheduler._root.path).job(JOB).attempt(1), marks.CANCELLED)
+    for name in ("p", "q"):
+        world.heard(running(name))
+    leaving = running("q", **(DELETED if deleted else {}))
+    leaving["status"]["conditions"] = EVICTED if evicted else []
+    for _ in range(2):
+        world.heard(leaving)
+    assert world.pods._wishes.get(("p", Wish.SIGNAL)) == ("1 URG" if warned else None)
+
+
 ANNOTATIONS_BYTES = 256 * 1024
 """Of one object, all together (kubernetes.io, "Annotations")."""
 

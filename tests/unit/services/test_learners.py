@@ -188,6 +188,17 @@ def test_as_all_say_reports_failed_learner_that_head_controller_missed(final: Fi
     assert found.interruption == "" and "learner 2" in found.message
 
 
+def test_as_all_say_confirms_checkpoint_that_learners_of_all_pods_saved() -> None:
+    saved: list[Event] = []
+    for node in (0, 1):
+        asked = Event(20, 5.0, f"node-{node}", EventKind.ASKED, {"reason": "warned"})
+        report = Event(40, 7.0, f"node-{node}", EventKind.CHECKPOINT, {"asked": True, "confirmed": True})
+        saved += [*at_work(node), asked, own_end(node, 6.0, exit_code=0, asked="warned"), report, over(node)]
+    for final in (LOST, SAVED):
+        found = as_all_say(final, GANG, saved)
+        assert (found.interruption, found.checkpoint.confirmed) == ("preemption", True)
+
+
 @pytest.mark.parametrize(
     ("gang", "events"),
     [
