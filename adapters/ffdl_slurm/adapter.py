@@ -50,6 +50,7 @@ from ffdl_batch.ports.scheduler import (
 from ffdl_slurm.absence import dropped_tasks
 from ffdl_slurm.accounted import runs_of
 from ffdl_slurm.arrays import job_words, plan_array
+from ffdl_slurm.cluster_choice import compare_cluster
 from ffdl_slurm.commands import beside_argv
 from ffdl_slurm.delivery import deliver_controller
 from ffdl_slurm.doctor import Doctor
@@ -87,7 +88,7 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
 class SlurmScheduler(Outlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`; also TrialSubmission, ForgetsJobs, DropsTasks, CredentialLife,
     Withdraws, StopsMany, SubmitsArrays, AvoidsNodes, KeepsAccounts, AccountsForRuns, ExplainsSettings, ExplainsWaiting,
-    ForetellsStart, Examines, ReachesNodes."""
+    ForetellsStart, Examines, ReachesNodes, ChoosesCluster."""
 
     def __init__(self, settings: SlurmSettings, context: AdapterContext, gateway: SlurmGateway) -> None:
         """`gateway` carries every question to Slurm."""
@@ -112,6 +113,10 @@ class SlurmScheduler(Outlooks):
     def explain(self) -> Mapping[str, object]:
         """See :class:`ffdl_batch.ports.capabilities.ExplainsSettings`."""
         return asdict(self._settings)
+
+    def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
+        """See :class:`ffdl_batch.ports.capabilities.ChoosesCluster`. A login node has an environment of its own."""
+        return ("", "") if isinstance(self._gateway, SshGateway) else compare_cluster(shell, os.environ)
 
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
+from ffdl_batch.domain.begin_time import EXAMPLES, read_absolute
 from ffdl_batch.domain.launch import TEMPLATE
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.spec import BatchOptions
@@ -13,7 +14,7 @@ from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.layout import RequestRefused, refusal
 from ffdl_slurm.arrays import fill_index
 from ffdl_slurm.fitting import NodeRequest
-from ffdl_slurm.script import SbatchOption, escape_pattern
+from ffdl_slurm.script import SbatchOption, escape_pattern, sbatch_time
 from ffdl_slurm.settings import SlurmSettings
 
 # fmt: off
@@ -31,15 +32,6 @@ ALLOWED_ARGS = frozenset(
 """Long options of sbatch(1) that `batch.slurm.args` may name. Left out: what this package sets itself, what starts
 other programs or other jobs, and what changes identity."""
 _COUNT, _TIME = r"0*[1-9]\d{0,8}", r"-1|infinite|unlimited|(?:\d+-)?\d+(?::\d+){0,2}"
-_CLOCK = r"(?:[01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?\s*(?:am|pm)?"
-_DATE = r"\d{4}-\d{1,2}-\d{1,2}|(?:0[1-9]|1[0-2]|[1-9](?!\d))[./]?(?:0[1-9]|[12]\d|3[01]|[1-9](?!\d))[./]?(?:\d\d)?"
-_NAMED = r"today|tomorrow|midnight|noon|elevenses|fika|teatime"
-_LATER = r"now(?:\s*[+-]\s*\d+\s*(?:(?:second|minute|hour|day|week)s?)?)?|uts\d{7,}"
-_MOMENT = re.compile(
-    rf"\s*(?:{_LATER}|(?:{_NAMED}|{_CLOCK}|{_DATE})(?:[ \tT-]*(?:{_NAMED}|{_CLOCK}|{_DATE}))?)\s*",
-    re.IGNORECASE | re.ASCII,
-)
-"""Matches the times that _parse_time of src/common/parse_time.c accepts, in 20.11 to 26.05."""
 _VALUES = {
     name: re.compile(pattern, re.IGNORECASE | re.ASCII)
     for name, pattern in {
@@ -55,7 +47,7 @@ _VALUES = {
         "tmp": r"\d{1,12}(?:[kmgt]b?)?",
         "wait-all-nodes": r"[01]",
     }.items()
-} | {"deadline": _MOMENT}
+}
 """Patterns of the values that sbatch accepts for the :data:`ALLOWED_ARGS` that are numbers or times (parse_int and
 str_to_mbytes of src/common/proc_args.c, time_str2secs of parse_time.c)."""
 _HIGHEST_PRIORITY = 0xFFFFFFFD
@@ -95,7 +87,7 @@ def batch_options(
         "nodelist": batch.nodelist,
         "exclude": batch.exclude,
         "dependency": _dependency(batch.dependency) if first else "",
-        "begin": _begin(batch.begin) if first else "",
+        "begin": _time(batch.begin, "batch.begin", "begin") if first and batch.begin else "",
         "priority": _priority(batch.priority),
         "signal": _signal(request),
         "mail-user": batch.notify.mail_user,
@@ -150,11 +142,12 @@ def _dependency(text: str) -> str:
     return text
 
 
-def _begin(text: str) -> str:
-    if text and not _MOMENT.fullmatch(text):
-        message = f"{text[:60]!r} is not a time that sbatch --begin accepts"
-        raise RequestRefused([refusal("batch.begin", message, "write 16:00, now+1hour or 2027-01-20T12:34")])
-    return text
+def _time(text: str, path: str, option: str) -> str:
+    """A time that the submission has made absolute."""
+    if read_absolute(text) is None:
+        message = f"{text[:60]!r} is not a time that sbatch --{option} accepts"
+        raise RequestRefused([refusal(path, message, f"write {EXAMPLES}")])
+    return sbatch_time(text)
 
 
 def _priority(text: str) -> str:
@@ -205,7 +198,11 @@ def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:
         found.append(SbatchOption(name, value.strip() if equals else None))
     for option in found:
         _check_value(option)
-    return found
+    deadline = "deadline"
+    return [
+        SbatchOption(deadline, _time(one.value or "", "batch.slurm.args", deadline)) if one.name == deadline else one
+        for one in found
+    ]
 
 
 def _check_value(option: SbatchOption) -> None:

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ffdl_batch.domain.begin_time import read_absolute
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 PREFIX = "#SBATCH "
@@ -28,6 +29,13 @@ class SbatchOption:
 
     name: str
     value: str | None = None
+
+
+def sbatch_time(text: str) -> str:
+    """A time as sbatch reads it alike in every time zone: seconds since the epoch, as ``uts1800000000`` (parse_time.c,
+    Slurm 20.11 to 26.05). A time without an offset from UTC stays as it is."""
+    at = read_absolute(text)
+    return text if at is None else f"uts{at}"
 
 
 def quote_value(name: str, value: str) -> str:

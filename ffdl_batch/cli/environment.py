@@ -39,7 +39,6 @@ NOT_TAKEN: dict[str, str] = {
     "SBATCH_ACCTG_FREQ": "acctg-freq",
     "SBATCH_BATCH": "batch",
     "SBATCH_BURST_BUFFER": "bb",
-    "SBATCH_CLUSTERS": "clusters",
     "SBATCH_CLUSTER_CONSTRAINT": "cluster-constraint",
     "SBATCH_CONSOLIDATE_SEGMENTS": "consolidate-segments",
     "SBATCH_CONTAINER": "container",
@@ -71,6 +70,7 @@ NOT_TAKEN: dict[str, str] = {
     "SBATCH_POWER": "power",
     "SBATCH_PROFILE": "profile",
     "SBATCH_REQ_SWITCH": "switches",
+    "SBATCH_RUNTIME": "runtime",
     "SBATCH_SEGMENT_SIZE": "segment",
     "SBATCH_SPREAD_JOB": "spread-job",
     "SBATCH_SPREAD_SEGMENTS": "spread-segments",
@@ -82,8 +82,15 @@ NOT_TAKEN: dict[str, str] = {
     "SBATCH_WAIT4SWITCH": "switches",
     "SBATCH_WAIT_ALL_NODES": "wait-all-nodes",
     "SBATCH_WCKEY": "wckey",
+    "SLURM_HINT": "hint",
 }
-SLURM_NETWORK = "SBATCH_NETWORK"
+EXPLAINED: dict[str, str] = {
+    "SBATCH_NETWORK": "Slurm's --network is about interconnects, ours about isolation",
+    "SLURM_EXIT_ERROR": "the exit codes of ffdl-submit do not change",
+    "SLURM_UMASK": "set the umask of the shell",
+}
+"""Further variables of sbatch that are not taken, and why."""
+CLUSTERS, SBATCH_CLUSTERS = "SLURM_CLUSTERS", "SBATCH_CLUSTERS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +102,16 @@ class FromEnvironment:
 
 
 def read_environment(environ: Mapping[str, str]) -> FromEnvironment:
-    """The job's options that the environment holds."""
+    """The job's options that the environment holds. Raises UsageError for a cluster that sbatch would choose."""
+    if environ.get(SBATCH_CLUSTERS) and not environ.get(CLUSTERS):  # which wins over it
+        raise click.UsageError(f"{SBATCH_CLUSTERS}={environ[SBATCH_CLUSTERS]}: {REFUSED['clusters']}")
     options: dict[str, str] = {}
     for variable, name in TAKEN.items():
         _take(options, name, environ.get(variable))
     for option in JOB_OPTIONS:
         _take(options, option.name, environ.get(f"FFDL_{option.name.upper().replace('-', '_')}"))
     warnings = [f"{v} is ignored: {REFUSED[name]}" for v, name in sorted(NOT_TAKEN.items()) if v in environ]
-    if SLURM_NETWORK in environ:
-        warnings.append(f"{SLURM_NETWORK} is ignored: Slurm's --network is about interconnects, ours about isolation")
+    warnings += [f"{v} is ignored: {why}" for v, why in EXPLAINED.items() if v in environ]
     return FromEnvironment(options, tuple(warnings))
 
 

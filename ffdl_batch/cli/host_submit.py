@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,6 +97,7 @@ def _make(outpost: Outpost, submission: Submission, manner: Manner) -> _Made:
 
 def _read(outpost: Outpost, submission: Submission, manner: Manner) -> tuple[JobSpec, dict[str, str]]:
     from ffdl_batch.cli.validate import site_defaults
+    from ffdl_batch.domain.begin_time import with_absolute_times
     from ffdl_batch.domain.findings import Severity
     from ffdl_batch.manifest import ManifestSource, parse_manifest
 
@@ -107,13 +109,16 @@ def _read(outpost: Outpost, submission: Submission, manner: Manner) -> tuple[Job
         defaults=site_defaults(),
         strict=submission.strict,
     )
-    if parsed.spec is None:
-        errors = [str(finding) for finding in parsed.findings if finding.severity is Severity.ERROR]
-        raise Stop(ExitCode.BAD_MANIFEST, "\n".join(errors))
+    errors = [finding for finding in parsed.findings if finding.severity is Severity.ERROR]
+    if parsed.spec is not None:
+        batch, wrong = with_absolute_times(parsed.spec.batch, time.time(), submission.utc_offsets)
+        errors += [replace(one, file=submission.manifest_name) for one in wrong]
+    if parsed.spec is None or errors:
+        raise Stop(ExitCode.BAD_MANIFEST, "\n".join(map(str, errors)))
     for finding in parsed.findings:
         if finding.severity is Severity.WARNING:
             manner.warn(str(finding))
-    return parsed.spec, dict(parsed.inline_secrets)
+    return replace(parsed.spec, batch=batch), dict(parsed.inline_secrets)
 
 
 def _check(outpost: Outpost, spec: JobSpec, file: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ffdl_batch.cli.connection import given_host
 from ffdl_batch.cli.environment import FromEnvironment, absolute_output, read_environment
 from ffdl_batch.cli.job_options import JOB_OPTIONS
 from ffdl_batch.cli.outcome import complain
@@ -137,6 +138,7 @@ def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
 def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner: Manner) -> Wanted:
     """Options of the command line and of the environment, and the variables that --export selects."""
     from ffdl_batch.client.export import ExportError, select_variables
+    from ffdl_batch.client.start import Dialling
     from ffdl_batch.client.submission import Wanted
 
     options: dict[str, str] = {}
@@ -167,6 +169,7 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
         given.get("backend") or "",
         bool(given.get("strict")),
         allowed=allowed_references(given),
+        cluster=Dialling(host=given_host()).cluster(),
     )
 
 

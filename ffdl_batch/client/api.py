@@ -228,7 +228,8 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
     ) -> Wanted:
         """FFDL_BACKEND counts here as on the command line: it is this program's default, not the daemon's."""
         named = backend or self._dialling.environ.get("FFDL_BACKEND", "")
-        return replace(wanted_from_keywords(named, strict, options), allowed=allowed)
+        wanted = wanted_from_keywords(named, strict, options)
+        return replace(wanted, allowed=allowed, cluster=self._dialling.cluster())
 
     def plan_submission(self, submission: Submission, *, trial: bool = False) -> PlanView:
         """See :meth:`plan`."""

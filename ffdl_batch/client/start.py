@@ -53,7 +53,7 @@ _OWN_WORDS = "ffdl-submitd: "
 """How a daemon begins the sentence with which it ends; the interpreter may add to that."""
 _FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
 _KEPT = (
-    "PATH", "SLURM_CONF", "LD_LIBRARY_PATH", "PGPASSFILE", "PGSERVICEFILE",
+    "PATH", "LD_LIBRARY_PATH", "PGPASSFILE", "PGSERVICEFILE",
     "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy",
 )  # fmt: skip
 
@@ -106,6 +106,14 @@ class Dialling:
         if (warning := own.differ_from_daemon(place)) is not None:
             self.told(warning)
         return connected
+
+    def cluster(self) -> Mapping[str, str] | None:
+        """What :class:`~ffdl_batch.domain.submission.Submission` has of the cluster; None for a host, which has an
+        environment of its own. Raises as :func:`own_settings`."""
+        from ffdl_batch.config.fingerprint import named_slurm
+
+        is_here = self.elsewhere(own_settings(self.environ, self.state_dir).settings) is None
+        return named_slurm(self.environ) if is_here else None
 
     def elsewhere(self, settings: Settings) -> HostPlace | None:
         """The host that was named; a socket or a state directory that was named is this machine's."""
@@ -227,13 +235,14 @@ def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str,
     cluster, as for kubectl; in a pod the other two of Kubernetes do. What is the default of this one command stays
     behind, else it would be everybody's.
     """
-    from ffdl_batch.config.fingerprint import KUBECONFIG, for_daemon, named_clusters
+    from ffdl_batch.config.fingerprint import KUBECONFIG, for_daemon, named_clusters, named_slurm
     from ffdl_batch.config.load import home_directory
 
     kept = {k: v for k, v in for_daemon(environ).items() if k in _KEPT or k.startswith(("FFDL_", "XDG_"))}
     kept.setdefault("PATH", os.defpath)
     if clusters := named_clusters(environ):
         kept[KUBECONFIG] = clusters
+    kept |= {name: value for name, value in named_slurm(environ).items() if value}
     return kept | {"HOME": str(home_directory(environ)), "FFDL_STATE_DIR": str(state_dir)}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.submission import Expected, Submission
 from ffdl_batch.domain.views import Problem
 from ffdl_batch.host.permissions import read_umask
+from ffdl_batch.host.time_zone import read_utc_offsets
 
 OptionValue = str | int | float | bool | None
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)", re.ASCII)
@@ -30,7 +32,7 @@ class Wanted:
 
     `options` and `environment_options` as in :class:`~ffdl_batch.domain.submission.Submission`; `environ` holds the
     variables that ``--export`` selected. What does not come to `expected` is refused. `allowed` has the references that
-    the manifests may use.
+    the manifests may use. `cluster` as in Submission.
     """
 
     options: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Wanted:
     strict: bool = False
     expected: Expected = Expected.ANY
     allowed: AllowedReferences = OWN_DIRECTORY
+    cluster: Mapping[str, str] | None = None
 
 
 def wanted_from_keywords(backend: str, strict: bool, keywords: Mapping[str, OptionValue]) -> Wanted:
@@ -101,6 +104,8 @@ def build_submission(manifest: ManifestText, digest: str, wanted: Wanted) -> Sub
         references=find_references(manifest, os.environ, wanted.allowed),
         umask=read_umask(),
         gid=os.getegid(),
+        utc_offsets=read_utc_offsets(time.time()),
+        cluster=wanted.cluster,
     )
 
 

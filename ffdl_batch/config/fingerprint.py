@@ -22,6 +22,8 @@ _OF_COMMANDS = ("origins", "host", "host_dir", "host_program")
 """What is no setting of a daemon."""
 KUBECONFIG = "KUBECONFIG"
 """The variable that names a cluster's file where the configuration does not, as for kubectl."""
+SLURM_CONF, SLURM_CLUSTERS = "SLURM_CONF", "SLURM_CLUSTERS"
+"""The variables by which Slurm's commands choose a cluster (sbatch(1), INPUT ENVIRONMENT VARIABLES)."""
 _TABLES = {"frameworks": "framework.", "backends": "backend."}
 
 
@@ -34,6 +36,13 @@ def named_clusters(environ: Mapping[str, str]) -> str:
     """The files that KUBECONFIG names, as absolute paths: a daemon stands in another directory. "" = it names none."""
     named = environ.get(KUBECONFIG, "").split(os.pathsep)
     return os.pathsep.join(str(Path(file).absolute()) for file in named if file)
+
+
+def named_slurm(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which Slurm's commands choose a cluster, "" for one that is not set. A relative path is made
+    absolute, as a daemon stands in another directory."""
+    conf = environ.get(SLURM_CONF, "")
+    return {SLURM_CONF: str(Path(conf).absolute()) if conf else "", SLURM_CLUSTERS: environ.get(SLURM_CLUSTERS, "")}
 
 
 def take_fingerprints(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:

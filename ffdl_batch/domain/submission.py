@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ffdl_batch.domain.views import Problem
+from ffdl_batch.host.time_zone import UtcOffsets
 
 
 class Expected(StrEnum):
@@ -46,6 +47,11 @@ class Submission:
     """The submitter's umask; None = files stay closed to other users."""
     gid: int | None = None
     """The submitter's current group (newgrp(1)); None = that of the daemon."""
+    utc_offsets: UtcOffsets = ()
+    """The submitter's time zone, in which `begin` and `--deadline` are read; () = that of the daemon."""
+    cluster: Mapping[str, str] | None = None
+    """SLURM_CONF and SLURM_CLUSTERS of the submitter's shell, "" for one that is not set; None = they are not compared
+    with those of the daemon."""
 
 
 @dataclass(frozen=True, slots=True)

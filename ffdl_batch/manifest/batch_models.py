@@ -31,6 +31,7 @@ from ffdl_batch.manifest.scalars import (
 )
 from ffdl_batch.manifest.slurm_words import (
     read_array,
+    read_begin,
     read_dependency,
     read_gres,
     read_gres_count,
@@ -235,7 +236,9 @@ class BatchBlock(Block):
     dependency: Annotated[str, BeforeValidator(read_dependency), WithJsonSchema({"type": _TEXT})] = Field(
         "", description="As sbatch --dependency; training ids stand for jobs."
     )
-    begin: Label = Field("", description="Earliest start, as sbatch --begin.")
+    begin: Annotated[str, BeforeValidator(read_begin), WithJsonSchema({"type": _TEXT})] = Field(
+        "", description="Earliest start, as sbatch --begin, or with an offset from UTC."
+    )
     hold: Flag = Field(None, description="Submit held.")
     requeue: Flag = Field(None, description="May be requeued.")
     signal: Annotated[str, BeforeValidator(read_signal), WithJsonSchema({"type": _TEXT})] = Field(

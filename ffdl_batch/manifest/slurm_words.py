@@ -9,6 +9,7 @@ import re
 import signal as signals
 
 from ffdl_batch.domain.array import read_indexes
+from ffdl_batch.domain.begin_time import DEADLINE, read_begin_time
 from ffdl_batch.manifest.scalars import kind_of, read_label, read_number, refusal, shown
 
 MAIL_EVENTS = (
@@ -21,6 +22,8 @@ UNTRAPPABLE = frozenset({"KILL", "STOP"})
 _DEPENDENCIES = frozenset(
     {"after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok", "expand", "singleton"}
 )
+_LEAP_YEAR = 1_830_000_000
+"""A moment in a year with a 29 February."""
 _MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
 """How the type of a MIG device begins, as 1g.10gb: it is no count."""
 _GRES_NAME = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/)?[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
@@ -147,6 +150,18 @@ def read_array(value: object) -> str:
     return text
 
 
+def read_begin(value: object) -> str:
+    """sbatch's --begin and --deadline. Whether the day exists in this year is known at submission."""
+    text = read_label(value)
+    try:
+        if text:
+            read_begin_time(text, _LEAP_YEAR, ((0, 0),))
+    except ValueError as error:
+        message, _, cure = str(error).partition("; ")
+        raise refusal(message, cure) from None
+    return text
+
+
 def read_dependency(value: object) -> str:
     """sbatch's --dependency, with training ids where sbatch has job ids."""
     text = read_label(value)
@@ -183,4 +198,6 @@ def _slurm_arg(text: str) -> str:
             f"--{match[1]} is not among the options that may be passed on",
             f"allowed are {', '.join(sorted(SLURM_ARGS))}",
         )
+    if text.startswith(DEADLINE):
+        read_begin(text.removeprefix(DEADLINE))
     return text

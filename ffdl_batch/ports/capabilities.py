@@ -35,6 +35,16 @@ class HasOwnWords(Protocol):
 
 
 @runtime_checkable
+class ChoosesCluster(Protocol):
+    """A backend whose commands choose a cluster by variables of their environment."""
+
+    def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
+        """Why a shell with these variables ("" = not set) means another cluster, and what to do; "" twice if it does
+        not."""
+        ...
+
+
+@runtime_checkable
 class LimitsModels(Protocol):
     """A backend that brings models to its nodes by a way that is narrow."""
 

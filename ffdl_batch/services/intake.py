@@ -43,6 +43,7 @@ from ffdl_batch.services.job_secrets import bring_along, missing_secrets, values
 from ffdl_batch.services.lead import budget_of, lead_of
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.services.problems import Refused, bad_input, bad_request, try_again, unavailable
+from ffdl_batch.services.submit_shell import check_cluster, read_times
 
 _NOT_UTF8 = re.compile("[\ud800-\udfff]")
 _SHOWN = 60
@@ -78,6 +79,7 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     _check_permissions(submission)
     settings = platform.settings
     name = submission.backend or platform.adapters.default_name()
+    check_cluster(platform, name, submission)
     source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
     defaults = Defaults(
         memory_bytes=parse_size(settings.default_memory),
@@ -104,6 +106,8 @@ def read_submission(platform: Platform, submission: Submission) -> Candidate:
     warnings = (*(f for f in parsed.findings if f.severity is Severity.WARNING), *_foreign_group(submission.gid))
     notes = tuple(str(f) for f in parsed.findings if f.severity is Severity.NOTE)
     spec, secrets, wrong = bring_along(spec, parsed.inline_secrets, submission.references)
+    batch, unreadable = read_times(spec.batch, submission, platform.clock.now())
+    spec, wrong = dataclasses.replace(spec, batch=batch), [*wrong, *unreadable]
     candidate = Candidate(spec, name, warnings, notes, secrets, submission.manifest_name)
     wrong += missing_secrets(platform.root, spec, secrets)
     if wrong:

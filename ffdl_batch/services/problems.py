@@ -50,9 +50,9 @@ def wrong_state(message: str, cure: str = "") -> Refused:
     return Refused(Problem("C101", message, ExitCode.FAILED, cure=cure), 409)
 
 
-def unavailable(message: str, findings: Sequence[Finding] = ()) -> Refused:
+def unavailable(message: str, findings: Sequence[Finding] = (), cure: str = "") -> Refused:
     """Something that is needed is not there, and trying again does not help."""
-    return Refused(Problem("S101", message, ExitCode.UNAVAILABLE, findings=tuple(findings)), 422)
+    return Refused(Problem("S101", message, ExitCode.UNAVAILABLE, cure=cure, findings=tuple(findings)), 422)
 
 
 def try_again(code: str, message: str, cure: str = "") -> Refused:

@@ -6,7 +6,7 @@ from ffdl_batch.domain.array import join_indexes, read_indexes
 from ffdl_batch.domain.gang import Gang
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.spec import JobSpec
-from ffdl_slurm.script import SbatchOption
+from ffdl_slurm.script import SbatchOption, sbatch_time
 from ffdl_slurm.settings import SlurmSettings
 
 SIGNAL_LEAD_S = 60
@@ -32,7 +32,7 @@ def options_of(spec: JobSpec, gang: Gang, tasks_per_node: int, settings: SlurmSe
         "nodelist": batch.nodelist,
         "exclude": batch.exclude,
         "dependency": batch.dependency,
-        "begin": batch.begin,
+        "begin": sbatch_time(batch.begin),
         "priority": batch.priority,
         "signal": batch.signal or _signal(spec),
         "mail-user": batch.notify.mail_user,
@@ -81,5 +81,6 @@ def _further(args: tuple[str, ...]) -> list[SbatchOption]:
             found[-1] = SbatchOption(found[-1].name, arg)
             continue
         name, equals, value = arg.removeprefix("--").partition("=")
+        value = sbatch_time(value) if name == "deadline" else value
         found.append(SbatchOption(name, value if equals else None))
     return found

@@ -8,12 +8,21 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ffdl_batch.cli.environment import FOR_THE_COMMAND, NOT_TAKEN, SLURM_NETWORK, TAKEN, is_flag_set, read_environment
+from ffdl_batch.cli.environment import (
+    EXPLAINED,
+    FOR_THE_COMMAND,
+    NOT_TAKEN,
+    SBATCH_CLUSTERS,
+    TAKEN,
+    is_flag_set,
+    read_environment,
+)
 from ffdl_batch.cli.job_options import BY_NAME, COMMAND_OPTIONS
 from ffdl_batch.cli.main import ALIASES, VERBS, ffdl
 from ffdl_batch.cli.request import Manner
 from ffdl_batch.cli.sbatch_refused import IN_THE_MANIFEST, REFUSED, REFUSED_LETTERS, explain_refusal
 from ffdl_batch.cli.submit import submit
+from ffdl_batch.config.fingerprint import named_slurm
 from ffdl_batch.manifest.options import apply_options
 from ffdl_batch.manifest.slurm_words import SLURM_ARGS
 from tests.unit.cli.sbatch_26_05 import OPTIONS, VARIABLES
@@ -97,7 +106,7 @@ def test_submit_explains_misspelt_option_and_value_of_flag(option: str, said: st
 
 
 def test_submit_knows_every_sbatch_variable() -> None:
-    known = {*TAKEN, *NOT_TAKEN, *FOR_THE_COMMAND, SLURM_NETWORK}
+    known = {*TAKEN, *NOT_TAKEN, *FOR_THE_COMMAND, *EXPLAINED, SBATCH_CLUSTERS, *named_slurm({})}
     assert known == set(VARIABLES)
     assert not set(TAKEN) & set(NOT_TAKEN)
     assert set(TAKEN.values()) <= set(BY_NAME)
@@ -110,6 +119,14 @@ def test_read_environment_maps_variables_to_options_and_warnings() -> None:
     found = read_environment({**taken, **flags, "SBATCH_NETWORK": "sn_all", "FFDL_SOCKET": "/x"})
     assert found.options == {"partition": "gpu", "time": "2h", "network": "job", "requeue": ""}
     assert [warning.split(" ")[0] for warning in found.warnings] == ["SBATCH_EXCLUSIVE", "SBATCH_NETWORK"]
+
+
+def test_read_environment_rejects_cluster_of_sbatch_alone() -> None:
+    with pytest.raises(
+        click.UsageError, match="SBATCH_CLUSTERS=b: jobs go to the cluster that SLURM_CONF and SLURM_CLUSTERS"
+    ):
+        read_environment({"SBATCH_CLUSTERS": "b"})
+    assert read_environment({"SBATCH_CLUSTERS": "b", "SLURM_CLUSTERS": "a"}).warnings == ()
 
 
 @pytest.mark.parametrize(

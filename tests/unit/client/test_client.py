@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from ffdl_batch.client.api import JobFilter, job_exit_code
 from ffdl_batch.client.manifest import MAX_BYTES
 from ffdl_batch.client.start import Dialling
 from ffdl_batch.client.wire import Channel
+from ffdl_batch.config.fingerprint import named_slurm
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.submission import Expected, SubmissionResult
@@ -52,6 +54,7 @@ def test_submit_takes_file_or_text_uploads_model_once_and_returns_job_handle(
     assert sent.options == {"time": "2h", "cpus-per-task": "4", "hold": ""}
     assert (sent.manifest, sent.backend, sent.base_dir) == ("name: digits\n", "local", str(manifest.parent))
     assert sent.expected is Expected.JOB
+    assert sent.cluster == named_slurm(os.environ) and sent.utc_offsets
     client.submit("name: x\nlearners: 1\n", model)
     assert list(daemon.submissions.values())[-1].manifest == "name: x\nlearners: 1\n"
     assert sum(request.startswith("PUT") for request in daemon.requests) == 1
@@ -228,7 +231,7 @@ def test_wait_keeps_asking_while_daemon_answers_503(
 ) -> None:
     daemon.jobs["a"] = make_job("a", state="COMPLETED")
     daemon.refusals["/api/v1/jobs"] = (503, None)
-    monkeypatch.setattr(wire.time, "sleep", lambda _: daemon.refusals.clear())
+    monkeypatch.setattr(time, "sleep", lambda _: daemon.refusals.clear())
     with pytest.warns(RuntimeWarning, match="trying again"):
         assert client.wait("a").state == "COMPLETED"
 

@@ -343,14 +343,17 @@ def test_client_does_not_replace_lock_holder_of_other_host(site: Site, short_dir
 
 def test_daemon_environment_keeps_only_needed_variables() -> None:
     kept = {
-        "PATH": "/p", "HOME": "/h", "FFDL_CONFIG": "c", "SLURM_CONF": "s", "XDG_RUNTIME_DIR": "r", "PGPASSFILE": "f",
+        "PATH": "/p", "HOME": "/h", "FFDL_CONFIG": "c", "SLURM_CLUSTERS": "c1", "XDG_RUNTIME_DIR": "r",
+        "PGPASSFILE": "f",
         "KUBERNETES_SERVICE_HOST": "10.96.0.1", "HTTPS_PROXY": "http://proxy", "FFDL_LEASE_S": "9",
     }  # fmt: skip
     dropped = {"SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "AWS_SECRET_ACCESS_KEY": "x", "PGPASSWORD": "p"}
     dropped |= {"KUBERNETES_PORT": "tcp://10.96.0.1:443"}
     dropped |= {"FFDL_BACKEND": "slurm", "FFDL_STRICT": "1", "FFDL_EXPORT": "ALL"}  # defaults of commands
-    assert daemon_environment({**kept, **dropped, "KUBECONFIG": "/k/one:two"}, Path("/state")) == {
-        **kept, "KUBECONFIG": f"/k/one:{Path.cwd() / 'two'}", "FFDL_STATE_DIR": "/state",
+    relative = {"KUBECONFIG": "/k/one:two", "SLURM_CONF": "slurm.conf"}
+    assert daemon_environment({**kept, **dropped, **relative}, Path("/state")) == {
+        **kept, "KUBECONFIG": f"/k/one:{Path.cwd() / 'two'}", "SLURM_CONF": str(Path.cwd() / "slurm.conf"),
+        "FFDL_STATE_DIR": "/state",
     }  # fmt: skip
     bare = daemon_environment({}, Path("/state"))
     assert bare["HOME"].startswith("/") and bare["PATH"] == os.defpath

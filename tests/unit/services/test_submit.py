@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 from sqlalchemy import text
 
+from ffdl_batch.domain.begin_time import read_absolute
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
 from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
@@ -26,6 +28,27 @@ def test_submit_stores_pending_job_without_calling_scheduler(site: Site) -> None
     assert (job.backend, result.backend) == ("fake", "fake")
     assert "a warning of the plan" in job.warnings
     assert site.scheduler.submitted == []
+
+
+@pytest.mark.parametrize(("umask", "stored"), [(0o027, 0o027), (0, 0), (None, 0o077)])
+def test_submit_records_umask_and_group_of_submitter(site: Site, umask: int | None, stored: int) -> None:
+    job = site.accept("k", umask=umask, gid=os.getegid())
+    assert (job.spec.umask, job.spec.gid) == (stored, os.getegid())
+    assert not any("group" in warning for warning in job.warnings)
+
+
+@pytest.mark.parametrize("changes", [{"umask": -1}, {"umask": 0o1000}, {"gid": -1}, {"gid": 2**32 - 1}])
+def test_submit_rejects_umask_and_group_that_no_process_has(site: Site, changes: dict[str, int]) -> None:
+    problem = site.problem("k", MANIFEST, **changes)
+    ((name, value),) = changes.items()
+    assert (problem.code, problem.message.startswith(f"{name}: {value} is not between")) == ("C101", True)
+
+
+def test_submit_warns_if_daemon_lacks_group_of_submitter(site: Site, joined_later: int) -> None:
+    (warning,) = (one for one in site.send("k", gid=joined_later).warnings if "group" in one)
+    assert f"became a member of the group '{joined_later}' (log in again and run: ffdl daemon restart)" in warning
+    (warning,) = (one for one in site.send("l", gid=joined_later + 1).warnings if "group" in one)
+    assert f"'{joined_later + 1}': user {os.geteuid()}, who runs the daemon, is not a member of it" in warning
 
 
 def test_submit_returns_same_job_for_same_key(site: Site) -> None:
@@ -52,6 +75,48 @@ def test_submit_warning_of_backend_names_manifest_line_of_field(site: Site) -> N
     planned = plan_submission(site.platform, site.caller, submission, trial=False)
     assert result.warnings[-4] in planned.warnings
     assert site.job(result.id).warnings[-4:] == said
+
+
+@pytest.mark.parametrize(
+    ("begin", "hours"), [("16:00", 7), ("now+2hours", 2), ("2027-01-15T18:00:00+02:00", 8), ("tomorrow", 15)]
+)
+def test_submit_reads_times_in_zone_of_submitter(site: Site, begin: str, hours: int) -> None:
+    site.clock.tick(1_800_000_000.0 - site.clock.now())  # 08:00 UTC, 09:00 for the submitter
+    text = f"{MANIFEST}batch:\n  begin: {begin}\n  slurm: {{args: ['--deadline={begin}']}}\n"
+    (result,) = submit(site.platform, site.caller, [site.submission("k", text, utc_offsets=((0, 3600),))])
+    batch = site.job(result.id).spec.batch
+    assert read_absolute(batch.begin) == 1_800_000_000 + 3600 * hours
+    assert batch.slurm_args == (f"--deadline={batch.begin}",) and batch.begin.endswith("+01:00")
+
+
+@pytest.mark.parametrize(
+    ("batch", "path"),
+    [("begin: 02/29/27", "batch.begin"), ("slurm: {args: [--deadline=02/29/27]}", "batch.slurm.args")],
+)
+def test_submit_rejects_day_that_does_not_exist(site: Site, batch: str, path: str) -> None:
+    problem = site.problem("k", f"{MANIFEST}batch:\n  {batch}\n")
+    (finding,) = problem.findings
+    assert (problem.exit_code, finding.line, finding.path) == (78, 8, path)
+    assert "'02/29/27' is not a time that sbatch accepts" in finding.message
+
+
+@pytest.mark.parametrize("offsets", [((0, 90_000),), ((0,),), ((0, 0),) * 1001])
+def test_submit_rejects_invalid_utc_offsets(site: Site, offsets: tuple[tuple[int, int], ...]) -> None:
+    (result,) = submit(site.platform, site.caller, [site.submission("k", utc_offsets=offsets)])
+    assert result.problem is not None and "utc_offsets is not a list of pairs" in result.problem.message
+
+
+def test_submit_rejects_shell_that_chooses_another_cluster(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(_: object, shell: dict[str, str]) -> tuple[str, str]:
+        return ("SLURM_CONF differs", "unset it") if shell["SLURM_CONF"] else ("", "")
+
+    monkeypatch.setattr(type(site.scheduler), "compare_cluster", compare, raising=False)
+    asked = [site.submission(f"k{n}", cluster=cluster) for n, cluster in enumerate(({"SLURM_CONF": "/a"}, None))]
+    refused, accepted = submit(site.platform, site.caller, asked)
+    assert refused.problem is not None and accepted.id
+    assert (refused.problem.message, refused.problem.cure, refused.problem.exit_code) == (
+        "SLURM_CONF differs", "unset it", 69,
+    )  # fmt: skip
 
 
 def test_submit_rejects_impossible_gpu_count_and_leaves_no_job_directory(site: Site) -> None:

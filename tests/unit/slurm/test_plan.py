@@ -73,17 +73,10 @@ def test_plan_passes_several_dependencies_batch_shell_signal_and_separate_argume
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "16:00", "4:00pm", "16:00:30", "now", "now+1hour", "now + 60 minutes", "now-1day", "today", "tomorrow",
-        "tomorrow noon", "teatime", "2027-01-20", "2027-01-20T12:34", "2027-01-20T12:34:56", "0120", "01/20/27-16:00",
-        "12:00 01/20", "uts1800000000", "NOW+2WEEKS",
-    ],
-)  # fmt: skip
-def test_plan_passes_times_of_sbatch_as_they_are(text: str) -> None:
+def test_plan_passes_absolute_times_as_seconds_since_epoch() -> None:
+    text = "2027-01-15T09:00:00+01:00"
     found = options(request(batch=BatchOptions(begin=text, slurm_args=(f"--deadline={text}",))))
-    assert (found["begin"], found["deadline"]) == (text, text)
+    assert (found["begin"], found["deadline"]) == ("uts1800000000", "uts1800000000")
 
 
 def test_plan_passes_numeric_options_of_sbatch_as_they_are() -> None:
@@ -174,7 +167,7 @@ def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
         (small(), {"signal": "USR1@65536"}, "batch.signal", "USR1@120"),
         *[
             (small(), {"begin": text}, "batch.begin", "now.1hour")
-            for text in ("nonsense", "25:00", "now+", "now+3moons", "2027-13", "13/45", "1" * 60, "uts12", "-")
+            for text in ("nonsense", "16:00", "now+1hour")  # submissions make them absolute
         ],
         *[
             (small(), {"slurm_args": (f"--{name}={text}",)}, "batch.slurm.args", f"--{name}")
