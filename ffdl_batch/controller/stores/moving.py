@@ -247,9 +247,11 @@ def _sent(launch: LaunchFile) -> Sequence[Transfer]:
 
 
 def _shared(launch: LaunchFile) -> List[Transfer]:
-    """Return the transfers of what all learners share. They keep links, modes and empty directories."""
+    """Return the transfers of what all learners share. Results and checkpoints keep links, modes and empty
+    directories."""
     shared = [_filled(one, {}) for one in _sent(launch) if LEARNER not in placeholders(one.local)]
-    return [replace(one, roots=roots_of(launch, one.local)) for one in shared]
+    written = (AttemptDir(launch.attempt_dir).results, launch.checkpoints)
+    return [replace(one, roots=roots_of(launch, one.local)) if one.local in written else one for one in shared]
 
 
 def _logs(launch: LaunchFile, learner_id: int, *, earlier: bool = False, late: bool = False) -> List[Transfer]:

@@ -97,6 +97,8 @@ def _listed(way: Way) -> Listing:
     list_in(way, directories.append)
     journal, transfer = way.run.journal, way.transfer
     key = key_of(transfer.store, transfer.prefix, directories, journal.planned(way.place))
+    if way.place in way.run.indexes:
+        way.run.teller.note("links, modes and empty directories of these data are not kept in the cache")
     if key is None:
         raise Unusable("the store does not say which version of an object it has")
     room = sum(room_of(planned.item.size) for planned in journal.planned(way.place))
