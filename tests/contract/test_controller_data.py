@@ -130,11 +130,12 @@ def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout_when_stores
     site.put("set/deep/a", b"the data\n")
     site.proxy.rules.append(Rule("GET", site.results, status=503, code="SlowDown", times=2))
     site.proxy.rules.append(Rule("GET", "set/deep/a", status=500, code="InternalError", times=1))
-    site.write(READ)
+    site.write(f'{READ}; cd "$RESULT_DIR"; ln -s "$RESULT_DIR/model.bin" latest; ln -s /etc out; chmod 750 model.bin')
     assert site.run.run() == 0, site.run.errors
     assert (site.run.final().outcome, site.run.final().stored) == (Outcome.COMPLETED, True)
     stored = site.stored()
     assert set(stored) == {
+        f"{JOB_ID}/.ffdl-index.json",
         f"{JOB_ID}/model.bin",
         f"{JOB_ID}/_submitted_code/model.zip",
         f"_wml_checkpoints/{JOB_ID}/ckpt",
@@ -145,7 +146,9 @@ def test_bucket_data_is_loaded_and_results_are_stored_in_ffdl_layout_when_stores
     told, _, rest = site.run.log().partition("the data\n")
     assert "ffdl: loading data: set/deep/a: it answered 500 InternalError" in told and "; tried again" in told
     assert "ffdl: loading data: 1 file, 9 B in " in told
-    assert not rest
+    assert rest == "ffdl: storing: out is left out: it is a link that leads out of the directory, to /etc\n"
+    index = json.loads(stored[f"{JOB_ID}/.ffdl-index.json"])["entries"]
+    assert index == [{"name": "latest", "target": "model.bin"}, {"name": "model.bin", "mode": "750"}]
     for path in site.run.base.rglob("*"):
         if path.is_file() and str(path) != site.run.attempt.secrets:
             assert SECRET.encode() not in path.read_bytes(), path
