@@ -73,7 +73,7 @@ def explain_refusal(text: str, who: str) -> SchedulerError:
     """The error that a failed submission's message means, which Slurm gave."""
     said = shorten(text, LONG) or "nothing"
     all_of_it, low = text.lower(), " ".join(wordings.SUBMISSION.sub("", text).lower().split())
-    is_lost = not low or (_has(low, wordings.MAYBE_SENT) and wordings.NO_CODE not in low)
+    is_lost = not low or (_has(low, wordings.MAYBE_SENT) and not _has(low, wordings.NO_CODE))
     is_sent = not _has(low, wordings.NOT_SENT) and not _has(all_of_it, wordings.NO_CREDENTIAL)
     if _has(all_of_it, wordings.REPLY_LOST) or (is_lost and is_sent):
         return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
@@ -90,7 +90,7 @@ def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
         return TooMany(not_now)
     if limits is not _Limits.OF_REQUEST and _has(low, wordings.DECLINED_FOR_NOW):
         return (TooMany if _has(low, wordings.TOO_MANY) else SchedulerUnreachable)(not_now)
-    if wordings.NO_CODE in low:
+    if _has(low, wordings.NO_CODE):
         return _explain_no_code(text) or NotUnderstood(not_now, said)
     if limits is _Limits.OF_REQUEST or _has(low, wordings.REFUSED):
         if _has(low, wordings.NO_RESOURCES):

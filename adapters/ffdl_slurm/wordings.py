@@ -77,10 +77,10 @@ MAYBE_SENT = (
 POLICY = "violates accounting/qos policy"
 """slurmctld returns this code for limits of submission and for limits that this request can never meet, and prints the
 name of the limit (:data:`LIMIT`). A job_submit plugin returns it with its own message."""
-NO_CODE = "unspecified error"
-"""Text that sbatch prints for SLURM_ERROR (-1, src/common/slurm_errno.c), which a site's job_submit.lua returns as
-``slurm.ERROR``. The message of ``slurm.user_msg`` is on the lines before it (`_unpack_return_code2_msg` in
-src/common/slurm_protocol_pack.c prints it, in 20.11 to 26.05)."""
+NO_CODE = ("unspecified error", "unknown error")
+"""Texts that sbatch prints for SLURM_ERROR (-1, src/common/slurm_errno.c), which a site's job_submit.lua returns as
+``slurm.ERROR``, and for numbers that are in no table (strerror(3)). The message of ``slurm.user_msg`` is on the lines
+before it (`_unpack_return_code2_msg` in src/common/slurm_protocol_pack.c prints it, in 20.11 to 26.05)."""
 PASSING = (
     "i/o error writing script",
     "invalid user id",
@@ -207,7 +207,10 @@ drained, a reservation in use, a controller whose disk is full or that knows a u
 is away."""
 SUBMISSION = re.compile(r".*(?:submission failed|allocation failure):", re.DOTALL | re.IGNORECASE)
 """sbatch complains while it tries again by itself, and says last what came of it; with --test-only in other words."""
-SITE_WORDS = re.compile(r"^(?:\S+: )?error: (?!.*(?:retrying|submission failed|allocation failure))(.*\S)", re.M | re.I)
+SITE_WORDS = re.compile(
+    r"^(?:\S+: )?error: (?!.*(?:, retrying|and retrying|batch job submission failed|allocation failure))(.*\S)",
+    re.M | re.I,
+)
 """Matches a line that a library prints for the controller, such as the message of a job_submit plugin."""
 LIMIT = re.compile(r"\b(?:Assoc|QOS|Partition)[A-Z]\w+")
 """The name of a limit, which sbatch prints before :data:`POLICY` (slurm_protocol_defs.c, job_state_reason_string)."""

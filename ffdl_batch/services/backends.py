@@ -7,6 +7,7 @@ that did not answer is left alone for a while by everybody, and then asked by on
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import threading
@@ -17,6 +18,7 @@ from pathlib import Path
 from ffdl_batch.config import Settings
 from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
 from ffdl_batch.domain.health import BackendHealth
+from ffdl_batch.domain.job import Job
 from ffdl_batch.ports.capabilities import KeepsAccounts
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.ports.registry import AdapterContext, create_adapter
@@ -33,7 +35,7 @@ from ffdl_batch.ports.scheduler import (
     TooMany,
 )
 from ffdl_batch.services.latency import Latencies
-from ffdl_batch.services.rooms import Rooms
+from ffdl_batch.services.rooms import AFTER_NO_ANSWER_S, Rooms
 from ffdl_batch.services.site_facts import ANEW_PATIENCE_S, SiteFacts
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class Adapters:
         self._sites: dict[str, SiteFacts] = {}
         self._circuits: dict[str, Circuit] = {}
         self._versions: dict[str, str] = {}
-        self._have_answered: set[str] = set()
+        self._answered_at: dict[str, float] = {}
 
     def default_name(self) -> str:
         """The configured backend, else slurm where sbatch is on the PATH, else local."""
@@ -150,6 +152,14 @@ class Adapters:
         with self._lock:
             return max(0.0, self._circuit(name).again_at - self._clock.monotonic())
 
+    def pause_s(self, job: Job, error: SchedulerUnreachable) -> float:
+        """Return the seconds until the job is tried again that `error` has delayed."""
+        if isinstance(error, NotNow):
+            return growing_pause(1, AFTER_NO_ANSWER_S, LONGEST_PAUSE_S, _random())
+        with self._lock:
+            answered_at = self._answered_at.get(job.backend, -math.inf)
+        return self.rooms.unanswered(job, answered_at)
+
     def answered(self, name: str) -> None:
         """The scheduler answered outside of :meth:`asking`."""
         with self._lock:
@@ -175,7 +185,7 @@ class Adapters:
                     circuit.cause or self._refuses_all(name),
                     self._versions.get(name, ""),
                     now + max(0.0, circuit.again_at - monotonic) if circuit.is_open else None,
-                    maybe_before=circuit.is_open and name not in self._have_answered,
+                    maybe_before=circuit.is_open and name not in self._answered_at,
                 )
                 for name, circuit in sorted(self._circuits.items())
             ]
@@ -204,7 +214,7 @@ class Adapters:
 
     def _answered(self, name: str, permit: Permit) -> None:
         with self._lock:
-            self._have_answered.add(name)
+            self._answered_at[name] = self._clock.monotonic()
             before = self._circuit(name)
             after = self._circuits[name] = before.succeeded(permit)
             now = self._clock.now()

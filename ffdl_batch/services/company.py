@@ -334,7 +334,7 @@ class Company:
 
     def _unreachable(self, jobs: Sequence[Job], error: SchedulerUnreachable) -> None:
         log.warning("%d jobs are put off: %s", len(jobs), error)
-        self._put_off(jobs, PAUSE_S, why_not_now(error))
+        self._put_off(jobs, self._platform.adapters.pause_s(jobs[0], error), why_not_now(error))
 
     def _put_off(self, jobs: Collection[Job], pause_s: float, reason: str = "") -> None:
         """Give the leases back; `reason` is said on those jobs that do not say it yet."""

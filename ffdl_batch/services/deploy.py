@@ -198,7 +198,7 @@ class Deployer:
         except SchedulerUnreachable as error:
             is_news = self._explain(job, token, why_not_now(error))
             log.log(logging.WARNING if is_news else logging.DEBUG, "job %s is put off: %s", job.id, error)
-            outcome = _pause()
+            outcome = self._platform.adapters.pause_s(job, error)
         except OSError as error:
             why = explain(error, self._platform.root.path) or error
             log.error("job %s cannot be prepared: %s", job.id, why)

@@ -4,6 +4,9 @@ A limit of submission, of an account, a QOS or the whole queue, delays all jobs 
 them is tried, and earlier if a job of ours has ended. Any other refusal delays only its own job or array. If such a
 refusal repeats unchanged, the job ends. If the scheduler refuses other jobs with the same message and accepts none, the
 cause is not the job, and all of them wait.
+
+A submission without an answer delays its own job, too. The delay is long if the scheduler answered other requests
+meanwhile, because then the job may be the cause.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ REFUSALS, REFUSED_S = 5, 15 * 60.0
 """A job ends if its refusal repeats unchanged at least this often and for this long."""
 APART_S = 2.0
 """Average seconds between submissions while all jobs are refused."""
+AFTER_NO_ANSWER_S, LONGEST_OUTAGE_PAUSE_S = 2.0, 30.0
+"""Average seconds before a submission without an answer is repeated: after the first, and at most during an outage."""
 
 _FORGOTTEN_S = 2 * LONGEST_PAUSE_S
 """Seconds after which a refusal is forgotten: a job that still waits would have been tried again by then."""
@@ -51,6 +56,14 @@ class _Refused:
     circuit: Circuit = field(default_factory=Circuit)
 
 
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A job whose last `count` submissions had no answer, the last one `at` (monotonic)."""
+
+    count: int = 0
+    at: float = 0.0
+
+
 class Rooms:
     """One per platform; lost at a restart without harm. Safe in every thread."""
 
@@ -61,6 +74,7 @@ class Rooms:
         self._refused: dict[_Key, _Refused] = {}
         self._alike = Counter[tuple[_Key, str]]()
         self._taken_at: dict[_Key, float] = {}
+        self._unanswered: dict[_Key, _Unanswered] = {}
 
     def waits_for(self, job: Job) -> _Key:
         """Return a key for the cause that delays the job. Jobs with the same key are tried one at a time."""
@@ -104,11 +118,29 @@ class Rooms:
                 return Refusal.WAITS
             return self._refuse(job, error, now)
 
+    def unanswered(self, job: Job, answered_at: float) -> float:
+        """Note that a submission of the job had no answer. Return the seconds until it is repeated. `answered_at` is
+        when the scheduler last answered any request (monotonic)."""
+        with self._lock:
+            now = self._clock.monotonic()
+            self._unanswered = {key: one for key, one in self._unanswered.items() if now < one.at + _FORGOTTEN_S}
+            before = self._unanswered.get(_own(job), _Unanswered())
+            self._unanswered[_own(job)] = _Unanswered(before.count + 1, now)
+        is_alone = before.count > 0 and answered_at >= before.at
+        longest_s = LONGEST_PAUSE_S if is_alone else LONGEST_OUTAGE_PAUSE_S
+        return growing_pause(before.count + 1, AFTER_NO_ANSWER_S, longest_s, _random())
+
+    def count_unanswered(self, job: Job) -> int:
+        """Return how many submissions of the job in a row had no answer."""
+        with self._lock:
+            return self._unanswered.get(_own(job), _Unanswered()).count
+
     def taken(self, job: Job) -> None:
         """Note that the job was accepted. Jobs that waited because all were refused may be tried at once."""
         with self._lock:
             kind = _kind(job)
             self._full.pop(kind, None)
+            self._unanswered.pop(_own(job), None)
             for one in self._refused.values():
                 if one.kind == kind and self._judge(one) is Refusal.ALL_WAIT:
                     self._hurry(one)
@@ -162,8 +194,12 @@ class Rooms:
     def _fail(self, room: Circuit, cause: str, now: float, least_s: float = 0.0) -> Circuit:
         if not room.may_ask(now):
             return room
-        pause = growing_pause(room.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, secrets.randbelow(1000) / 1000)
+        pause = growing_pause(room.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, _random())
         return room.failed(Permit(room.changes), cause, self._clock.now(), now + max(pause, least_s))
+
+
+def _random() -> float:
+    return secrets.randbelow(1000) / 1000
 
 
 def _kind(job: Job) -> _Key:

@@ -32,6 +32,7 @@ class FakeScheduler:
     plan warns of.
 
     `odd` has the words, unknown to the adapter, in which jobs are refused; `site_refuses` is a site's message.
+    `unanswered` has the jobs whose submissions fail as if the scheduler did not answer.
 
     `asked` counts questions and requests, `observe_calls` those about jobs, whatever the number of jobs in them; `full`
     turns submissions away.
@@ -43,6 +44,7 @@ class FakeScheduler:
     full: str = ""
     fails: str = ""
     odd: dict[str, str] = field(default_factory=dict)
+    unanswered: set[str] = field(default_factory=set)
     site_refuses: str = ""
     refuse_cancel: str = ""
     lose_reply: bool = False
@@ -127,6 +129,9 @@ class FakeScheduler:
         if plan.launch.job_id in self.odd:
             self.turned_away.append(plan.token)
             raise NotUnderstood(self.odd[plan.launch.job_id], "the words")
+        if plan.launch.job_id in self.unanswered:
+            self.turned_away.append(plan.token)
+            raise SchedulerUnreachable("no answer, sbatch said")
         if self.site_refuses:
             raise RefusedBySite(self.site_refuses)
         if self.swallow:

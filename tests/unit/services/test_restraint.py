@@ -261,6 +261,24 @@ def test_deployer_asks_scheduler_once_during_outage_and_submits_each_job_once_af
     assert len({token for _, token in site.scheduler.submitted}) == len(site.scheduler.submitted) == 71
 
 
+def test_deployer_tries_job_less_often_while_scheduler_answers_other_requests(site: Site) -> None:
+    """The words of a refusal can look like those of an outage."""
+    odd = site.accept("odd")
+    site.scheduler.unanswered.add(odd.id)
+    deployer = Deployer(site.platform)
+    for number in range(20):
+        other = site.accept(f"k{number}")
+        for _ in range(3):
+            site.clock.tick(10)
+            deployer.step()
+        assert site.job(other.id).state is S.QUEUED
+    assert len(site.scheduler.turned_away) < 12
+    assert "no answer, sbatch said" in site.view(odd).pending_reason
+    site.scheduler.unanswered.clear()
+    wait(site, 1.25 * LONGEST_FULL_PAUSE_S, deployer)
+    assert site.job(odd.id).state is S.QUEUED
+
+
 def test_deployer_submits_to_other_backend_during_outage(site: Site) -> None:
     site.platform.adapters.use("other", FakeScheduler("other"))
     site.accept("first")

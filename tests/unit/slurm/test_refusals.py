@@ -66,6 +66,7 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ("What no release has said so far", NotUnderstood),
         ("Operation not permitted", NotUnderstood),
         ("Unspecified error", NotUnderstood),
+        ("Unknown error 9999", NotUnderstood),
         ("Protocol authentication error", SchedulerUnreachable),
         ("Munge encode failed: Failed to access socket", SchedulerUnreachable),
         ("Munge decode failed: Expired credential", SubmissionUncertain),
@@ -137,12 +138,14 @@ def test_explain_refusal_uses_last_and_earlier_reply_errors(before: str, last: s
         "all jobs need --time\nsbatch: error: see https://site.example/limits, or call timed out users' help",
         "x" * 500,
         "Budget für GPUs überzogen",
+        "your submission failed: name a project\nsbatch: error: retrying is of no use",
     ],
 )
 @pytest.mark.parametrize("last", ["sbatch: error: Batch job submission failed", "allocation failure"])
-def test_refusal_with_error_code_of_plugin_quotes_message_of_site(words: str, last: str) -> None:
-    """`slurm.user_msg` and `return slurm.ERROR` of a job_submit.lua."""
-    text = f"sbatch: error: {words}\n{last}: Unspecified error\n"
+@pytest.mark.parametrize("code", ["Unspecified error", "Unknown error 9999"])
+def test_refusal_with_error_code_of_plugin_quotes_message_of_site(words: str, last: str, code: str) -> None:
+    """`slurm.user_msg` and `return slurm.ERROR` or a number of the site's own in a job_submit.lua."""
+    text = f"sbatch: error: {words}\n{last}: {code}\n"
     error = explain_refusal(text, "sbatch")
     assert type(error) is RefusedBySite
     assert all(line.removeprefix("sbatch: error: ") in str(error) for line in words.splitlines())
