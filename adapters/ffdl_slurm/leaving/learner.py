@@ -65,7 +65,8 @@ def task_lines(spec: JobSpec, gang: Gang, layout: Layout) -> list[str]:
         *_CONFIG.strip().splitlines(),
         f"mkdir -p {' '.join(made)} || exit 1",
         "SAID=.said-$LEARNER_ID TMP=$(mktemp -d) || exit 1",
-        'trap \'rm -rf "$TMP" "$JOB/state/$SAID"\' EXIT',
+        # Learners may leave read-only directories in their /tmp, as Go and conda do.
+        'trap \'chmod -R u+rwx "$TMP"; rm -rf "$TMP" "$JOB/state/$SAID"\' EXIT',
         f"(umask 077; for name in {_names(spec)}; do",
         '  printf \'export %s=%q\\n\' "$name" "${!name-}"',
         'done >"$JOB/state/$SAID")',

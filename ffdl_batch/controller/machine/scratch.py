@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
+import sys
 
 from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.domain.launch import LaunchFile
@@ -22,7 +22,12 @@ def scratch_of_earlier(launch: LaunchFile) -> "list[str]":
 
 
 def remove_scratch(path: str) -> None:
-    """Of a controller of ours that does not live any more; another user's stays, and so does what cannot be removed."""
-    with contextlib.suppress(OSError):
+    """Remove the directory of a controller of this user that has ended. What cannot be removed stays, and is reported
+    on standard error."""
+    try:
         if os.lstat(path).st_uid == os.geteuid():
             remove_tree(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: {path} stays on {os.uname().nodename}: {error}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -11,7 +10,6 @@ import time
 from functools import partial
 from typing import Callable, Dict, Optional, Tuple, TypeVar
 
-from ffdl_batch.attempt.directories import remove_tree
 from ffdl_batch.attempt.writer import create_empty, make_private
 from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord
 from ffdl_batch.controller.checkpointing.requests import FROM_OUTSIDE, HALT, STORE_SHARE, ask_others
@@ -24,6 +22,7 @@ from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.learner.seat import await_container
 from ffdl_batch.controller.machine.location import machine_of
 from ffdl_batch.controller.machine.patience import patiently
+from ffdl_batch.controller.machine.scratch import remove_scratch
 from ffdl_batch.controller.machine.signals import next_signal
 from ffdl_batch.controller.metrics.meter import END_S, Meter
 from ffdl_batch.controller.node.asking import HURRY_S
@@ -140,8 +139,7 @@ class Node:
             self._meter.finish(0.0)
             self.watch.finish()
             self._data.mounting.finish()
-            with contextlib.suppress(OSError):
-                remove_tree(self.seats.scratch)
+            remove_scratch(self.seats.scratch)
 
     def _prepare(self) -> None:
         for directory in (self.attempt.state, self.attempt.model, self.attempt.data, self.attempt.results):
