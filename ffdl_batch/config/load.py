@@ -109,8 +109,6 @@ def _read_found(path: Path) -> dict[str, Any]:
     Raises ConfigError for a setting that is not harmless.
     """
     try:
-        # A user who can change the directory chooses the target of a link.
-        _refuse_others(path.parent, path.parent.stat())
         table = _read(path)
     except _Untrusted as error:
         _report(f"ignored {path}: {error}")
@@ -144,11 +142,14 @@ def _report(text: str) -> None:
 def _load_trusted(path: Path) -> dict[str, Any]:
     """Return the table of a file that no other user can change or replace. Raises _Untrusted, ValueError, OSError.
 
-    Links are followed. The file is opened below a descriptor of its directory, and both descriptors are checked. So the
-    content comes from the file that was checked, even if the path changes meanwhile.
+    Links are followed if no other user can change the directory that they are in, and so choose the target. The file
+    is opened below a descriptor of its directory, and both descriptors are checked. So the content comes from the file
+    that was checked, even if the path changes meanwhile.
     """
     import tomllib
 
+    for link in _links(path):
+        _refuse_others(link.parent, link.parent.stat())
     real = Path(os.path.realpath(path))
     directory = os.open(real.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -158,6 +159,14 @@ def _load_trusted(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     finally:
         os.close(directory)
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Return the links that the path leads through, those in targets of links too."""
+    for place in (*reversed(path.absolute().parents), path.absolute()):
+        if place.is_symlink():
+            yield place
+            yield from _links(place.parent / place.readlink())
 
 
 def _refuse_others(place: Path, found: os.stat_result) -> None:

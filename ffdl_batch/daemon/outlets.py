@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 FILE_EVERY_S = 30.0
 _LARGEST_FILE = 16 * 1024 * 1024
 CONNECTION_S = 5.0
-"""How long one who connects to the port may take; they are served one after the other."""
+"""Maximum time of a connection to the port. Clients are served one after the other."""
 ADDRESS = "127.0.0.1"
 
 router = APIRouter()
@@ -118,6 +120,11 @@ class Outlets:
         return FILE_EVERY_S
 
 
+def _disconnect(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def _listen(port: int, figures: Figures) -> HTTPServer:
     class Handler(BaseHTTPRequestHandler):
         """GET /metrics and nothing else."""
@@ -146,7 +153,17 @@ def _listen(port: int, figures: Figures) -> HTTPServer:
             """Scrapes are no news."""
 
     class LocalServer(HTTPServer):
-        """Whoever breaks off is no news either."""
+        """Serves one client after the other. Every user of the host can connect, so each has a time limit."""
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Serve one client, and disconnect it at the limit even if it keeps sending."""
+            limit = threading.Timer(CONNECTION_S, _disconnect, [request])
+            limit.daemon = True
+            limit.start()
+            try:
+                super().process_request(request, client_address)
+            finally:
+                limit.cancel()
 
         def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
             """See :class:`socketserver.BaseServer`."""

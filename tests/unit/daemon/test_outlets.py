@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import select
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ffdl_batch.daemon import outlets as outlets_module
 from ffdl_batch.daemon.outlets import Outlets
 from tests.unit.daemon.conftest import OWN_UID, Desk
 
@@ -66,3 +71,19 @@ def test_metrics_textfile_that_daemon_did_not_write_is_kept(
     outlets.stop()
     assert (file.read_bytes(), kept.read_text(), file.is_symlink()) == (before, "years of work", other == "link")
     assert f"{file} was not written by this daemon" in caplog.text
+
+
+def test_metrics_port_disconnects_client_that_sends_its_request_slowly(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlets_module, "CONNECTION_S", 0.1)
+    with outlets_module._listen(0, desk.context.figures) as server:
+        threading.Thread(target=server.handle_request).start()
+        with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+            is_over = False
+            for _ in range(10_000):
+                with contextlib.suppress(OSError):
+                    client.send(b"G")
+                if is_over := bool(select.select([client], [], [], 0.01)[0]):
+                    break
+    assert is_over
