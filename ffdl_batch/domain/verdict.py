@@ -170,7 +170,25 @@ def _phases(known: Known) -> list[tuple[JobState, float]]:
         if state is not None:
             found.setdefault(JobState.QUEUED, event.at)
             found[state] = min(event.at, found.get(state, event.at))
+    storing_at, over_at = found.pop(JobState.STORING, None), _learners_over_at(known)
+    if storing_at is not None and over_at is not None:
+        found[JobState.STORING] = max(storing_at, over_at)
     return sorted(found.items(), key=lambda item: list(JobState).index(item[0]))
+
+
+def _learners_over_at(known: Known) -> float | None:
+    """When the last learner ended (0 = not known of a job with a single one); None while one is at work or is still to
+    begin. A node stores as soon as its own learners have ended."""
+    ends: dict[object, float | None] = {}
+    for event in known.evidence.events:
+        if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
+            ends[event.fields.get("learner_id")] = None
+        elif event.kind is EventKind.LEARNER_ENDED:
+            ends[event.fields.get("learner_id")] = event.at
+    ended = [at for at in ends.values() if at is not None]
+    if known.learners > 1 and (len(ended) < len(ends) or len(ended) < known.learners):
+        return None
+    return max(ended, default=0.0)
 
 
 def _state_of(event: Event) -> JobState | None:

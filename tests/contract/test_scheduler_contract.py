@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +16,12 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.domain.array import expand, new_array_id
+from ffdl_batch.domain.events import Event, EventKind, merge, node_source
 from ffdl_batch.domain.job import Token, attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.domain.launch import TEMPLATE, decode, needed_format, succeed
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.spec import (
@@ -31,6 +35,7 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
+from ffdl_batch.domain.verdict import Evidence, Known, judge
 from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
 from ffdl_batch.ports.registry import adapter_names
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NotYet, SchedulerUnreachable
@@ -339,6 +344,29 @@ def test_learners_get_role_environment_and_service_ends_with_last_worker(world: 
     ]  # fmt: skip
     assert configs[0]["cluster"] == configs[2]["cluster"]
     assert {role: len(hosts) for role, hosts in configs[0]["cluster"].items()} == {"ps": 1, "worker": 2}
+
+
+def test_job_is_processing_until_last_learner_has_ended(world: Harness) -> None:
+    options = BatchOptions(placement=Placement.SPREAD)
+    command = f'[ "$LEARNER_ID" = 1 ] || {{ {OBEDIENT}; }}'
+    native, plan = world.submit(command, resources=TWO, batch=options)
+    last_of_first = EventKind.LEARNER_ENDED if plan.launch.nodes == 1 else EventKind.STORED
+
+    def events() -> list[Event]:
+        return merge(read_events(plan.attempt_dir, node_source(rank)) for rank in range(plan.launch.nodes))
+
+    def state() -> JobState:
+        known = Known(JobState.QUEUED, Wish.NONE, None, Evidence(events()), time.time(), learners=2)
+        return judge(known).steps[-1][0]
+
+    first = {"learner_id": 1}
+    world.wait(
+        lambda: any(one.kind is last_of_first and first.items() <= one.fields.items() for one in events()),
+        world.diagnosis,
+    )
+    assert state() is JobState.PROCESSING
+    world.scheduler.cancel(native)
+    world.wait(lambda: state() is JobState.STORING, world.diagnosis)
 
 
 def test_mpi_framework_runs_mpirun_in_first_learner(world: Harness) -> None:
