@@ -31,7 +31,8 @@ ALLOWED_ARGS = frozenset(
 # fmt: on
 """Long options of sbatch(1) that `batch.slurm.args` may name. Left out: what this package sets itself, what starts
 other programs or other jobs, and what changes identity."""
-_COUNT, _TIME = r"0*[1-9]\d{0,8}", r"-1|infinite|unlimited|(?:\d+-)?\d+(?::\d+){0,2}"
+_COUNT, _TIME = r"0*[1-9]\d{0,8}", r"-1|infinite|unlimited|(?:\d{1,9}-)?\d{1,9}(?::\d{1,9}){0,2}"
+_RANGE = r"(?:\*|\d{1,9}(?:-\d{1,9})?)"
 _VALUES = {
     name: re.compile(pattern, re.IGNORECASE | re.ASCII)
     for name, pattern in {
@@ -39,8 +40,10 @@ _VALUES = {
             ("cores-per-socket", "mincpus", "ntasks-per-core", "sockets-per-node", "thread-spec", "threads-per-core"),
             _COUNT,
         ),
+        "acctg-freq": r"\d{1,9}|(?:(?:task|energy|network|filesystem)=\d{1,9}(?:,(?=.)|$))+",
         "core-spec": r"\d{1,9}",
         "delay-boot": _TIME,
+        "extra-node-info": rf"{_RANGE}(?::{_RANGE}){{0,2}}",
         "nice": r"[+-]?\d{1,9}",
         "switches": rf"{_COUNT}(?:@(?:{_TIME}))?",
         "time-min": _TIME,

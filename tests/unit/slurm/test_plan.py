@@ -80,10 +80,11 @@ def test_plan_passes_absolute_times_as_seconds_since_epoch() -> None:
 
 
 def test_plan_passes_numeric_options_of_sbatch_as_they_are() -> None:
-    words = ("--nice", "--mincpus=4", "--switches=1@1:00:00", "--time-min=1-0", "--tmp=10G", "--wait-all-nodes=1")
+    words = ("--nice", "--mincpus=4", "--switches=1@1:00:00", "--time-min=1-0", "--tmp=10G", "--wait-all-nodes=1",
+             "--acctg-freq=task=30,energy=0", "--extra-node-info=2:4-8:*")  # fmt: skip
     found = options(request(batch=BatchOptions(slurm_args=words)))
     assert [f"--{name}" + (f"={found[name]}" if found[name] else "") for name in
-            ("nice", "mincpus", "switches", "time-min", "tmp", "wait-all-nodes")] == list(words)  # fmt: skip
+            ("nice", "mincpus", "switches", "time-min", "tmp", "wait-all-nodes", "acctg-freq", "extra-node-info")] == list(words)  # fmt: skip
 
 
 def test_plan_uses_site_defaults_for_unset_options_and_configured_fence_and_kill_wait() -> None:
@@ -175,6 +176,7 @@ def test_plan_requeues_in_place_if_site_allows_unless_job_forbids_it() -> None:
                 ("deadline", "nonsense"), ("nice", "low"), ("nice", ""), ("mincpus", "0"), ("mincpus", "2.5"),
                 ("switches", "1@soon"), ("time-min", "1h"), ("tmp", "1X"), ("wait-all-nodes", "2"),
                 ("threads-per-core", "-1"), ("core-spec", "x"), ("delay-boot", "?"),
+                ("acctg-freq", "task=x"), ("extra-node-info", "2:x"), ("time-min", "9" * 14),
             ]
         ],
         (small(), {"slurm_args": ("--mincpus",)}, "batch.slurm.args", "--mincpus"),
