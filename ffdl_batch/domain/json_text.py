@@ -13,7 +13,8 @@ MAX_DIGITS = 20
 """Maximum length of an integer. A 64-bit integer has at most 19 digits and a sign, and Python's conversion takes
 quadratic time."""
 MAX_WHOLE = 2**63 - 1
-_LEVELS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[{]|[\]}]', re.DOTALL)
+_LEVELS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
+"""Matches a string, also one without an end. Otherwise each quote in it would start a search to the end of the text."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _MAY_BE_UNSTORABLE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])|[\ud800-\udfff]")
 

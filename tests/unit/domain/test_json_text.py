@@ -44,6 +44,12 @@ def test_parse_json_does_not_count_brackets_in_strings_or_side_by_side() -> None
     assert parse_json(text) == json.loads(text)
 
 
+def test_parse_json_refuses_many_quotes_in_string_without_end_in_linear_time() -> None:
+    """In quadratic time this takes hours."""
+    with pytest.raises(ValueError, match="Unterminated string"):
+        parse_json("[[], " + '"' + "[" * MAX_DEPTH + r"\"" * 1_000_000)
+
+
 @pytest.mark.parametrize(
     "text", [str(2**63), str(-(2**63) - 1), "9" * 400, "9" * 100_000, "1e400", "-1e400", "NaN", "Infinity", "-Infinity"]
 )
