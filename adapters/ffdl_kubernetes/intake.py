@@ -111,11 +111,8 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
             "each learner runs the script, and its srun starts its own tasks: steps reach other pods by files that all "
             "see; name a claim in [backend.kubernetes]"
         )
-    stored = any(store.training_results for store in spec.data_stores)
-    if not settings.claim and not stored:
+    if not (settings.claim or data.uploads or data.stores.results):
         yield (
-            "results and checkpoints are gone with the pod: name a data store for results, or a claim in "
-            "[backend.kubernetes]"
+            "results and checkpoints are gone with the pod, and a next attempt begins anew: name a data store for "
+            "results, or a claim in [backend.kubernetes]"
         )
-    if not settings.claim and not data.uploads and (spec.batch.checkpoint.shared or request.attempt > 1):
-        yield "without a claim or a store for results the next attempt does not find the checkpoints of the one before"

@@ -117,7 +117,8 @@ class Places:
     `data` is the host directory with the input ("" = the attempt's own, empty or copied into), `more` is further input.
     `results_bucket` is the host directory of the whole results container ("" = there is none to show).
     `copied` is FfDL's s3_datastore form; `results_copied` is that of results (None = as the input's).
-    `shared_checkpoints`: FfDL's one directory for all jobs of the bucket.
+    `shared_checkpoints`: FfDL's one directory for all jobs of the bucket. `bucket_keeps_checkpoints`: the job's own
+    checkpoints are in the bucket, because what is in `job` is gone with the attempt.
     """
 
     job: JobDir
@@ -129,6 +130,7 @@ class Places:
     results_bucket: str = ""
     copied: bool = False
     shared_checkpoints: bool = False
+    bucket_keeps_checkpoints: bool = False
     results_copied: bool | None = None
     more: tuple[Input, ...] = ()
 
@@ -201,8 +203,9 @@ def container_layout(places: Places) -> Layout:
             mount_points.append(_inside(attempt.state, path[len("/job/") :]))
         binds.append(Bind(source, path, read_only=not copied))
     binds.append(Bind(attempt.results, result_dir))
-    if checkpoints_on_host(places) == places.job.checkpoints:
-        binds.append(Bind(places.job.checkpoints, checkpoints))
+    own_checkpoints = checkpoints_on_host(places)
+    if own_checkpoints != _inside(places.results_bucket, SHARED_CHECKPOINTS):
+        binds.append(Bind(own_checkpoints, checkpoints))
     literal_binds = [Bind(literal(b.source), literal(b.target), b.read_only) for b in binds]
     logs = Bind(literal(attempt.logs) + "/learner-{learner_id}", "/job/logs")
     return Layout(
@@ -214,7 +217,7 @@ def container_layout(places: Places) -> Layout:
         log_dir="/job/logs",
         job_state_dir="/job",
         binds=(*literal_binds, logs),
-        make_dirs=tuple(literal(p) for p in (*mount_points, attempt.data, places.job.checkpoints)),
+        make_dirs=tuple(literal(p) for p in (*mount_points, attempt.data, own_checkpoints)),
         data_dirs=tuple(literal(path) for _, path, _ in inputs) if places.more else (),
     )
 
@@ -236,9 +239,10 @@ def _check_apart(paths: list[str]) -> None:
 
 def checkpoints_on_host(places: Places) -> str:
     """$CHECKPOINT_DIR on the host: the job's own, or FfDL's one of the whole results container."""
-    if places.shared_checkpoints and places.results_bucket and not places.copies_results:
-        return _inside(places.results_bucket, SHARED_CHECKPOINTS)
-    return places.job.checkpoints
+    bucket = places.results_bucket and _inside(places.results_bucket, SHARED_CHECKPOINTS)
+    if bucket and places.shared_checkpoints and not places.copies_results:
+        return bucket
+    return _inside(bucket, places.training_id) if bucket and places.bucket_keeps_checkpoints else places.job.checkpoints
 
 
 def bare_layout(places: Places) -> Layout:

@@ -139,7 +139,12 @@ def _with_results(subject: Subject, found: Data, at: str, store: DataStore) -> D
     bucket = _below(at, base, store.training_results)
     return replace(
         found,
-        places=replace(places, results_bucket=bucket, shared_checkpoints=subject.spec.batch.checkpoint.shared),
+        places=replace(
+            places,
+            results_bucket=bucket,
+            shared_checkpoints=subject.spec.batch.checkpoint.shared,
+            bucket_keeps_checkpoints=subject.apart,
+        ),
         stores=_stores_in(_below(at, bucket, subject.job_id)),
     )
 

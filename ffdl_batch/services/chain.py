@@ -82,8 +82,9 @@ def look_back(
     if checkpoint == NO_CHECKPOINT and verdict.interruption is not None:
         launch = read_launch(attempt)
         place = launch.checkpoints if launch is not None else ""
-        # Pods with one tree have it in the cluster, where their controllers alone see it; a pod's own goes with it.
-        unseen = launch is not None and launch.pod is not None and not launch.pod.apart
+        # What a claim of the cluster holds its pods' controllers alone see; what is in a pod's own tree goes with it.
+        pod = launch.pod if launch is not None else None
+        unseen = pod is not None and (not pod.apart or bool(pod.claimed(place)))
         checkpoint = Checkpoint(unseen=True) if unseen else saved_checkpoint(attempt, place or directory.checkpoints)
     return Past(
         checkpoint=checkpoint,

@@ -20,8 +20,8 @@ from ffdl_batch.controller.gang.siblings import read_events
 from ffdl_batch.domain.array import expand, new_array_id
 from ffdl_batch.domain.events import Event, EventKind, merge, node_source
 from ffdl_batch.domain.job import Token, attempt_token
-from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import TEMPLATE, decode, needed_format, succeed
 from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.spec import (

@@ -207,7 +207,8 @@ def _kind(launch: LaunchFile, reason: str, told: Answer, deadline: Optional[floa
 def _saved(launch: LaunchFile, checkpoint: Checkpoint) -> str:
     """The checkpoint in words, and what becomes of it where nothing keeps it."""
     said = describe(checkpoint)
-    is_lost = launch.apart and not launch.uploads and checkpoint.confirmed
+    is_kept = launch.uploads or (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
+    is_lost = launch.apart and not is_kept and checkpoint.confirmed
     return f"{said}, and gone with its pod: no store and no claim keeps it" if is_lost else said
 
 

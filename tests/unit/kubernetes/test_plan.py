@@ -10,6 +10,7 @@ import pytest
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.spec import (
     BatchOptions,
+    Checkpoint,
     DataStore,
     Egress,
     Framework,
@@ -21,7 +22,7 @@ from ffdl_batch.domain.spec import (
     StoreType,
 )
 from ffdl_batch.ports.scheduler import InvalidRequest
-from tests.unit.kubernetes.request_rig import PLAIN, plan_of, pod_of
+from tests.unit.kubernetes.request_rig import JOB, PLAIN, plan_of, pod_of
 
 HERE = DataStore("here", StoreType.MOUNT_VOLUME, StoreType.HOST_MOUNT, "digits", "", {"path": "/data"})
 PROFILES: dict[str, object] = {
@@ -119,3 +120,32 @@ def test_kubernetes_plan_maps_gres_to_configured_resource_name() -> None:
     spec = replace(PLAIN, resources=replace(PLAIN.resources, gres={"npu:310": 2}))
     limits = pod_of(plan_of(spec, {"gpu_resources": {"npu:310": "huawei.com/Ascend310"}}))["containers"][0]["resources"]
     assert limits["limits"]["huawei.com/Ascend310"] == "2"
+
+
+@pytest.mark.parametrize(("copied", "shared"), [(False, False), (False, True), (True, False)])
+def test_kubernetes_plan_keeps_checkpoints_in_volume_of_results(copied: bool, shared: bool) -> None:
+    kind = StoreType.S3_DATASTORE if copied else StoreType.MOUNT_VOLUME
+    store = DataStore("here", kind, StoreType.HOST_MOUNT, "digits", "out", {"path": "/lab/ada"})
+    spec = replace(PLAIN, data_stores=(store,), batch=BatchOptions(checkpoint=Checkpoint(shared=shared)))
+    plan = plan_of(spec, {"volumes": {"/lab": "work/projects"}})
+    assert plan.launch.checkpoints == f"/lab/ada/out/_wml_checkpoints{'' if shared else '/' + JOB}"
+    mounts = {one["mountPath"]: one for one in pod_of(plan)["containers"][0]["volumeMounts"]}
+    target = plan.launch.learner.env["CHECKPOINT_DIR"]
+    if not shared:
+        assert mounts[target]["subPath"] == f"projects/ada/out/_wml_checkpoints/{JOB}"
+    assert not any("gone with the pod" in one for one in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("stores", "settings", "lost"),
+    [
+        ((), {}, True),
+        ((replace(HERE, connection={"path": "/lab"}),), {"volumes": {"/lab": "work"}}, True),
+        ((), {"claim": "work"}, False),
+    ],
+)
+def test_kubernetes_plan_warns_if_nothing_keeps_checkpoints(
+    stores: tuple[DataStore, ...], settings: dict[str, object], lost: bool
+) -> None:
+    plan = plan_of(replace(PLAIN, data_stores=stores), settings)
+    assert any("results and checkpoints are gone with the pod" in one for one in plan.warnings) == lost
