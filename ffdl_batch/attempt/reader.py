@@ -21,7 +21,9 @@ MAX_TEXT_BYTES = 64 * 1024**2
 """Maximum size of other files that are read whole: environments, secrets, planned objects, output of commands."""
 SMALL_BYTES = 64 * 1024
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
+"""Flags of a directory on the way to another one. O_PATH, which macOS lacks, does not need permission to list it."""
 _NOT_REGULAR = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR)
 NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors of a file that does not exist or was replaced, or whose directory was."""
@@ -44,15 +46,15 @@ NO_FILE = (FileNotFoundError, NotADirectoryError, DamagedFile)
 """Errors of a file that is missing or damaged."""
 
 
-def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> BinaryIO:
+def open_regular(path: str, *, below: str = "", dir_fd: int | None = None, any_owner: bool = False) -> BinaryIO:
     """Open a regular file for reading.
 
     With `below`, a directory that `path` is in, no directory between the two may be a link, and the file must belong
-    to the owner of `below` or to this process. Raises FileNotFoundError if it does not exist, DamagedFile if it is
-    something else, ValueError if `path` is not in `below`, OSError.
+    to the owner of `below` or to this process, unless `any_owner` is true. Raises FileNotFoundError if it does not
+    exist, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError.
     """
     if below:
-        parent = _enter(below, path)
+        parent = _enter(below, path, _PASSED)
         try:
             descriptor = _open(path, os.path.basename(path), parent)
         finally:
@@ -63,7 +65,7 @@ def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> Bi
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise DamagedFile(path, f"it is {kind_of(found.st_mode)}, not a regular file")
-        if below and found.st_uid not in (os.geteuid(), os.stat(below).st_uid):
+        if below and not any_owner and found.st_uid not in (os.geteuid(), os.stat(below).st_uid):
             raise DamagedFile(path, f"it belongs to uid {found.st_uid}")
     except BaseException:
         os.close(descriptor)
@@ -71,15 +73,15 @@ def open_regular(path: str, *, below: str = "", dir_fd: int | None = None) -> Bi
     return os.fdopen(descriptor, "rb")
 
 
-def read_head(path: str, limit: int, *, below: str = "") -> bytes:
+def read_head(path: str, limit: int, *, below: str = "", any_owner: bool = False) -> bytes:
     """Return the first `limit` bytes of a regular file. Raises as :func:`open_regular`."""
-    with open_regular(path, below=below) as file:
+    with open_regular(path, below=below, any_owner=any_owner) as file:
         return file.read(limit)
 
 
-def read_whole(path: str, limit: int, *, below: str = "") -> bytes:
+def read_whole(path: str, limit: int, *, below: str = "", any_owner: bool = False) -> bytes:
     """Return the bytes of a regular file. Raises as :func:`open_regular`, and DamagedFile for more than `limit`."""
-    content = read_head(path, limit + 1, below=below)
+    content = read_head(path, limit + 1, below=below, any_owner=any_owner)
     if len(content) > limit:
         raise DamagedFile(path, f"it has more than {limit} bytes")
     return content
@@ -152,7 +154,7 @@ def open_directory(path: str, *, below: str) -> int:
 
     Raises FileNotFoundError, DamagedFile if it is something else, ValueError if `path` is not in `below`, OSError.
     """
-    return _enter(below, path + os.sep)
+    return _enter(below, path + os.sep, os.O_RDONLY | _DIRECTORY)
 
 
 def kind_of(mode: int) -> str:
@@ -160,16 +162,18 @@ def kind_of(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "a regular file")
 
 
-def _enter(below: str, path: str) -> int:
-    """Open the directory that contains `path` (or `path` itself, if it ends with a slash). Each directory between is
-    opened by itself, and none may be a link."""
-    if not path.startswith(below + os.sep):
+def _enter(below: str, path: str, flags: int) -> int:
+    """Open the directory that contains `path` (or `path` itself, if it ends with a slash) with these flags. Each
+    directory between is opened by itself, and none may be a link."""
+    prefix = below.rstrip(os.sep) + os.sep
+    if not path.startswith(prefix):
         raise ValueError(f"{path} is not in {below}")
-    directory = os.open(below, _DIRECTORY & ~os.O_NOFOLLOW)
+    names = path[len(prefix) :].split(os.sep)[:-1]
+    directory = os.open(below, (_PASSED if names else flags) & ~os.O_NOFOLLOW)
     try:
-        for name in path[len(below) + 1 :].split(os.sep)[:-1]:
+        for number, name in enumerate(names, 1):
             try:
-                inner = os.open(name, _DIRECTORY, dir_fd=directory)
+                inner = os.open(name, _PASSED if number < len(names) else flags, dir_fd=directory)
             except OSError as error:
                 raise _explained(error, path.rstrip(os.sep), name, directory) from None
             os.close(directory)

@@ -11,13 +11,13 @@ import os
 import pwd
 import re
 import shlex
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from ffdl_batch.attempt.reader import read_whole
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.manifest import ManifestText
 from ffdl_batch.domain.exit_codes import ExitCode
@@ -30,9 +30,6 @@ _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}
 _CONTINUED = re.compile(r"\\\n[ \t]*")
 """Matches an escaped line break. In a quoted text, YAML ignores it with the blanks that follow."""
 _KEY = re.compile(r"""([\w./-]+)["']?\s*:\s*["']?$""")
-_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags to open a directory. O_PATH, which macOS lacks, does not need permission to list it."""
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,32 +146,15 @@ def _root_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def _text_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """Return the text of the regular file at a real path; None if it cannot be read."""
-    root = _root_of(path, roots)
-    with suppress(OSError, ValueError):
-        descriptor = _open_without_links(root if root and root != path else os.path.dirname(path), path)  # noqa: PTH120
-        with os.fdopen(descriptor, "rb") as file:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                data = file.read(MAX_BYTES + 3)  # and a line end
-                return data.decode("utf-8") if len(data) < MAX_BYTES + 3 else None
-    return None
+    """Return the text of the regular file at a real path; None if it cannot be read.
 
-
-def _open_without_links(root: str, path: str) -> int:
-    """Open `path` below `root` without following links. A real path has no links, so a link was put there since.
-
-    Raises OSError.
+    A real path has no links. So a link on the way to the file was put there since, and is not followed.
     """
-    *directories, name = PurePath(path).relative_to(root).parts
-    at = os.open(root, _DIRECTORY)
-    try:
-        for directory in directories:
-            inner = os.open(directory, _DIRECTORY, dir_fd=at)
-            os.close(at)
-            at = inner
-        return os.open(name, _FILE, dir_fd=at)
-    finally:
-        os.close(at)
+    root = _root_of(path, roots)
+    below = root if root and root != path else os.path.dirname(path)  # noqa: PTH120
+    with suppress(OSError, ValueError):
+        return read_whole(path, MAX_BYTES + 2, below=below, any_owner=True).decode("utf-8")  # 2: a line end
+    return None
 
 
 def _is_text(value: str) -> bool:

@@ -47,7 +47,7 @@ def load_data(launch: LaunchFile, data: NodeData, go_on: Callable[[], None]) -> 
     """Copy what is to be copied, and have what is in stores. Raises OSError, PhaseFailed, and what `go_on` raises."""
     _find(launch, launch.needs_dirs)
     for copy in launch.copies:
-        copy_tree(copy.source, copy.target, go_on=go_on)
+        copy_tree(copy.source, copy.target, roots=(copy.source,), go_on=go_on)
     data.have(go_on)
 
 
