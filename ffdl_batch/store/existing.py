@@ -85,7 +85,7 @@ def connect_file(
 
     def open_file() -> sqlite3.Connection:
         refuse_other_file(path)
-        place = f"file:{quote(str(path))}?{mode}"
+        place = f"file:{quote(os.fsencode(path))}?{mode}"
         return sqlite3.connect(
             place, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False
         )  # fmt: skip

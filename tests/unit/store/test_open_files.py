@@ -205,6 +205,17 @@ def test_store_finds_wal_beside_target_of_linked_database(tmp_path: Path, clock:
     store.close()
 
 
+def test_store_opens_database_in_directory_that_is_not_utf8(tmp_path: Path, clock: FakeClock) -> None:
+    directory = tmp_path / os.fsdecode(b"caf\xe9")
+    directory.mkdir()
+    kept = set()
+    for key in ("first", "second"):
+        store = open_store(f"sqlite:///{directory}/jobs.db", network_fs=False, clock=clock)
+        kept.add(str(add_job(store, key).id))
+        store.close()
+    assert ids_in(directory / "jobs.db") == kept
+
+
 def test_store_recreates_deleted_log_without_losing_jobs(
     opened: Store, path: Path, network_fs: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
