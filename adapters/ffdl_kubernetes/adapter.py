@@ -37,6 +37,7 @@ from ffdl_kubernetes import marks
 from ffdl_kubernetes.administration import Administration
 from ffdl_kubernetes.asked_ends import AskedEnds
 from ffdl_kubernetes.canary import Canary, refuse_unproved
+from ffdl_kubernetes.claim_files import ClaimFiles
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
 from ffdl_kubernetes.discovery import groups
 from ffdl_kubernetes.ending import HEARD_S
@@ -77,7 +78,7 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration, AskedEnds, Reach, StoresFromClaims, PodOutlooks):
+class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFromClaims, PodOutlooks):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:

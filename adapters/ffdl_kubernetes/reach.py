@@ -33,17 +33,22 @@ class Reach:
             names = self._names(place)
         if not names:
             raise InvalidRequest(f"pod {place.node_rank} of {place.native_id} does not run")
-        config = load_config(self._settings)
-        where = ["--kubeconfig", IN_CLUSTER]
-        if config.fname is not None:
-            where = ["--kubeconfig", str(config.fname.absolute()), "--context", config.context_name]
-        where += ["--namespace", self._settings.namespace or config.namespace, "--pod", names[-1]]
-        where += ["--timeout", str(self._settings.request_timeout_s)]
-        return NodeProgram((sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--", *argv))
+        return NodeProgram(attach_argv(self._settings, names[-1], argv))
 
     def _names(self, place: Place) -> list[str]:
         pods = self._watcher.pods_by_token().get(place.native_id.job, ())
         return [str(pod["metadata"]["name"]) for pod in pods if index_of(pod) == place.node_rank and _runs(pod)]
+
+
+def attach_argv(settings: KubernetesSettings, pod: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """The program that starts `argv` in a pod, with its own streams. Raises SchedulerMissing."""
+    config = load_config(settings)
+    where = ["--kubeconfig", IN_CLUSTER]
+    if config.fname is not None:
+        where = ["--kubeconfig", str(config.fname.absolute()), "--context", config.context_name]
+    where += ["--namespace", settings.namespace or config.namespace, "--pod", pod]
+    where += ["--timeout", str(settings.request_timeout_s)]
+    return (sys.executable, "-I", "-m", "ffdl_kubernetes.attach", *where, "--", *argv)
 
 
 def _runs(pod: Mapping[str, Any]) -> bool:

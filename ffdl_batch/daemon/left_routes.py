@@ -13,8 +13,7 @@ from ffdl_batch.daemon.job_routes import answers
 from ffdl_batch.daemon.log_routes import StreamReply
 from ffdl_batch.daemon.parameters import Number
 from ffdl_batch.daemon.replies import LeftReply, PlainReply
-from ffdl_batch.services.left import LeftKind, archive_left, find_left
-from ffdl_batch.services.problems import wrong_state
+from ffdl_batch.services.left import LeftKind, find_left, send_left
 
 router = APIRouter()
 Attempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
@@ -45,7 +44,5 @@ async def give(
 ) -> StreamingResponse:
     """The files of a directory. Those in a store are not read by the daemon."""
     with here.open_stream() as end:
-        left = await with_files(here, here.limits.quick, find_left, here.platform, caller, job_id, kind, attempt)
-        if left.store is not None:
-            raise wrong_state(f"the {kind} of {left.job_id} are in a store", cure=f"ffdl download {left.job_id}")
-    return StreamReply(iterate_in_threadpool(archive_left(left)), "application/x-tar", end)
+        files = await with_files(here, here.limits.slow, send_left, here.platform, caller, job_id, kind, attempt)
+    return StreamReply(iterate_in_threadpool(files), "application/x-tar", end)

@@ -157,14 +157,19 @@ class Pod:
     claims: Mapping[str, str] = field(default_factory=dict)
     store_patience_s: float = 0.0
 
-    def claimed(self, path: str) -> str:
-        """In words, where it is in which claim; "" where it is in none of `claims`."""
+    def place_of(self, path: str) -> str:
+        """Return where it is, as ``claim/path in it``; "" if it is in none of `claims`."""
         for top in sorted(self.claims, key=len, reverse=True):
             if f"{path}/".startswith(f"{top.rstrip('/')}/"):
                 claim, _, base = self.claims[top].partition("/")
                 below = "/".join(filter(None, (base.strip("/"), path[len(top.rstrip("/")) :].strip("/"))))
-                return f"in the cluster's claim {claim}, at {below or 'its top'}"
+                return f"{claim}/{below}"
         return ""
+
+    def claimed(self, path: str) -> str:
+        """In words, where it is in which claim; "" where it is in none of `claims`."""
+        claim, _, below = self.place_of(path).partition("/")
+        return f"in the cluster's claim {claim}, at {below or 'its top'}" if claim else ""
 
 
 @dataclass(frozen=True)
@@ -275,6 +280,8 @@ class LaunchFile:
     host: HostVariables = field(default_factory=HostVariables)
     devices: Devices = field(default_factory=Devices)
     checkpoint_signal: str = "USR2"
+    checkpoint_saved_by: str = "all"
+    """A :class:`~ffdl_batch.domain.spec.SavedBy`: whose answers confirm a checkpoint."""
     scratch_base: str = "/tmp"  # noqa: S108 - a default that sites override; the directory in it is made 0700
     make_dirs: Tuple[str, ...] = ()
     needs_dirs: Tuple[str, ...] = ()

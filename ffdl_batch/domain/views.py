@@ -195,7 +195,8 @@ class LeftView:
     `kind`: results, model, logs or checkpoint. `attempt`: whose it is, 0 = the whole job's. `name`: only this file of
     the directory. `inode` is the directory's, by which it is told from another of that path. `is_partial`: the job has
     not ended. `secrets` is the job's file of secrets, which the store's credentials name. `note` is for people. `roots`
-    are absolute paths by which learners may know the directory.
+    are absolute paths by which learners may know the directory. `claimed`: the directory is in a cluster's claim, as
+    ``claim/path``; ``/path`` is in the claim of jobs' directories.
     """
 
     job_id: str
@@ -211,6 +212,7 @@ class LeftView:
     is_partial: bool = False
     note: str = ""
     roots: tuple[str, ...] = ()
+    claimed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -39,4 +39,18 @@ class ReachesNodes(Protocol):
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
         """How `argv` is started there. Asks no scheduler. Raises InvalidRequest where it cannot be, and
         SchedulerMissing where what it is reached with is not there."""
+        ...
+
+
+@runtime_checkable
+class ReadsClaims(Protocol):
+    """A backend that can read the files of its jobs in volumes that only its nodes see."""
+
+    def read_claim(self, token: str, claim: str, below: str) -> Iterator[bytes]:
+        """Return the content of the directory `below` of a claim as a tar; `claim` "" = the one that has the jobs'
+        directories. `token` is the attempt's.
+
+        Raises FileNotFoundError, InvalidRequest if that is not permitted, and SchedulerUnreachable (NotNow if it takes
+        longer to begin). While it is read, raises OSError if it breaks off.
+        """
         ...

@@ -14,16 +14,19 @@ from typing import BinaryIO
 
 from ffdl_batch.attempt.directories import Directories, roots_of, walk
 from ffdl_batch.attempt.reader import NO_FILE, open_regular
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job import Job, attempt_token
 from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.domain.launch import LaunchFile, Pod
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.domain.pod import TREE
 from ffdl_batch.domain.views import JobView, LeftView
+from ffdl_batch.ports.reach import ReadsClaims
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.evidence import read_launch
 from ffdl_batch.services.kept_by_pods import where_kept, where_stored
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import wrong_state, wrong_usage
+from ffdl_batch.services.problems import try_again, unavailable, wrong_state, wrong_usage
 from ffdl_batch.services.query import detailed, own_job
 
 CHUNK = 1 << 20
@@ -44,7 +47,7 @@ def find_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, a
     if attempt is not None and not 1 <= attempt <= job.attempt:
         raise wrong_usage(f"{job.id} has {counted(job.attempt, 'attempt')}; there is no attempt {attempt}")
     found = _place(platform, job, kind, attempt)
-    if found.store is not None:
+    if found.store is not None or found.claimed:
         return found
     path = Path(found.directory, found.name)
     try:
@@ -78,7 +81,8 @@ def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) ->
     if launch is not None:
         view = replace(view, roots=roots_of(launch, launch.checkpoints if kind is LeftKind.CHECKPOINT else own.results))
     if launch is not None and launch.pod is not None:
-        return _of_pods(view, kind, launch, launch.pod)
+        adapter = platform.adapters.get(job.backend)
+        return _of_pods(view, kind, launch, launch.pod, reads=isinstance(adapter, ReadsClaims))
     if kind is LeftKind.CHECKPOINT:
         return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
     return _results(view, shown, own, launch, attempt)
@@ -98,8 +102,9 @@ def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile |
     return replace(view, directory=job.results) if job.results else here
 
 
-def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> LeftView:
-    """Pods have a tree of their own, of which nothing but logs comes here: what they stored is where they stored it."""
+def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, reads: bool) -> LeftView:
+    """Pods have a tree of their own, of which nothing but logs comes here: what they stored is where they stored it.
+    `reads`: the backend reads claims."""
     if view.is_partial:
         note = (
             f"{view.job_id} is {view.state}: pods store when their learners have ended; this is what is stored by now"
@@ -110,11 +115,38 @@ def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod) -> Le
         if fill(upload.local, {}) == local:
             return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
     where, cure = where_kept(pod, local)
+    claimed = "" if pod.apart else f"/{local.removeprefix(f'{TREE}/')}"
     if kind is LeftKind.RESULTS and launch.stores.results:
         if Path(launch.stores.results).is_dir():
             return replace(view, directory=launch.stores.results)
         where, cure = where_stored(launch)
+        local, claimed = launch.stores.results, pod.place_of(launch.stores.results)
+    if claimed and reads:
+        return replace(view, directory=local, claimed=claimed)
     raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
+
+
+def send_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None) -> Iterator[bytes]:
+    """Return the files of a directory, or of a claim of a cluster, as a tar. Raises Refused and OSError, as
+    :func:`find_left`."""
+    left = find_left(platform, caller, job_id, kind, attempt)
+    if left.store is not None:
+        raise wrong_state(f"the {kind} of {left.job_id} are in a store", cure=f"ffdl download {left.job_id}")
+    return _from_claim(platform, own_job(platform, caller, job_id), left) if left.claimed else archive_left(left)
+
+
+def _from_claim(platform: Platform, job: Job, left: LeftView) -> Iterator[bytes]:
+    claim, _, below = left.claimed.partition("/")
+    try:
+        adapter = platform.adapters.get(job.backend)
+        assert isinstance(adapter, ReadsClaims)  # else find_left refuses it
+        return adapter.read_claim(attempt_token(job.id, left.attempt), claim, below)
+    except FileNotFoundError:
+        raise wrong_state(f"{job.id} has no {left.kind} (any more): {below} is not in the claim") from None
+    except InvalidRequest as error:
+        raise unavailable(f"the {left.kind} of {job.id} cannot be read in the claim: {error}") from error
+    except SchedulerUnreachable as error:
+        raise try_again("S200", f"the {left.kind} of {job.id} cannot be read in the claim now: {error}") from error
 
 
 def archive_left(left: LeftView) -> Iterator[bytes]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ import pytest
 from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.owed import OWED
+from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.kubernetes_harness import CLAIM
 from tests.contract.test_kubernetes_jobs import RESULTS, World, own_bucket, world_in
 from tests.fakes.s3_server import S3Server
+from tests.preloaded import FFDL
 
 SETTINGS = f"""
 claim = "{CLAIM}"
@@ -252,6 +256,40 @@ data_stores:
 """
 
 
+def downloaded(world: World, *arguments: str, status: int = 0) -> str:
+    """What `ffdl download` prints on standard error; no Job of it stays."""
+    done = preloaded.run(
+        [*FFDL, "download", *arguments], env=world.site.environment(), stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, (done.stdout, done.stderr, world.diagnosis())
+    until(
+        lambda: not [name for name in attempts_of(world, "training-") if "-read-" in name], "the reader's Job is gone"
+    )
+    return done.stderr
+
+
+def test_download_brings_results_and_checkpoint_from_volume_claim(claimed: World, tmp_path: Path) -> None:
+    command = (
+        'cd "$RESULT_DIR"; mkdir deep; echo 42 >deep/answer; ln deep/answer same; ln -s deep/answer link; '
+        'head -c 3000000 /dev/zero >big; echo 7 >"$CHECKPOINT_DIR/e"'
+    )
+    job_id = claimed.submit(command, stores="")
+    job = ended(claimed, job_id)
+    assert job["state"] == "COMPLETED" and job["results_note"].endswith("; ffdl download brings them"), job
+    out = tmp_path / "out"
+    downloaded(claimed, job_id, "--results", "--checkpoint", "--out", str(out))
+    assert sorted(str(one.relative_to(out)) for one in out.rglob("*") if not one.is_dir()) == [
+        "checkpoint/e", "results/big", "results/deep/answer", "results/link", "results/same",
+    ]  # fmt: skip
+    assert (out / "results/same").read_text() == (out / "results/link").read_text() == "42\n"
+    assert (out / "results/big").stat().st_size == 3000000
+    for gone in (claimed.k8s.place.parent / f"claim/jobs/{job_id}/attempt-1/results").iterdir():
+        shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    (claimed.k8s.place.parent / f"claim/jobs/{job_id}/attempt-1/results").rmdir()
+    assert "has no results (any more)" in downloaded(claimed, job_id, "--out", str(tmp_path / "none"), status=1)
+
+
 def test_job_messages_name_volume_claim_path_of_pod_directories(claimed: World) -> None:
     """This machine has no such directory, and may have another one of that name."""
     job_id = claimed.submit("true", stores=DIRECTORY)
@@ -260,13 +298,18 @@ def test_job_messages_name_volume_claim_path_of_pod_directories(claimed: World) 
     place = f"in the cluster's claim {CLAIM}, at projects/data"
     assert f"data directory /lab/data/set ({place}/set) does not exist on node n1" in job["message"]
     for name in ("set", "out"):
-        (claimed.k8s.place.parent / "claim/projects/data" / name).mkdir(parents=True, exist_ok=True)
+        directory = claimed.k8s.place.parent / "claim/projects/data" / name
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)
     job_id = claimed.submit('echo 42 >"$RESULT_DIR/answer"', stores=DIRECTORY, learners=2)
     job = ended(claimed, job_id)
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     (answer,) = (claimed.k8s.place.parent / "claim/projects/data/out").rglob("answer")
     assert answer.read_text() == "42\n" and job["results"] == ""
-    note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; read them in a pod that has it"
+    note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; ffdl download brings them"
     assert job["results_note"] == note
+    downloaded(claimed, job_id, "--out", str(claimed.k8s.place.parent / "from-lab"))
+    (brought,) = (claimed.k8s.place.parent / "from-lab").rglob("answer")
+    assert brought.read_text() == "42\n"
     shown = claimed.job(job_id)
     assert [one["node"] for one in shown["learner_list"]] == ["n1", "n1"], shown

@@ -56,14 +56,37 @@ with open("/dev/termination-log", "w") as file:
 def jobs_of(name: str, part: str, arguments: Sequence[str], settings: KubernetesSettings) -> Plain:
     """The Job of one part, suspended."""
     text = LISTEN if part == SERVERS else CONNECT
+    pod = plain_pod(part, [settings.python, "-I", "-c", text, *arguments], settings)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{name}-{part}", "labels": labels(name, part)},
+        "spec": {
+            "suspend": True,
+            "completionMode": "Indexed",
+            "completions": 2,
+            "parallelism": 2,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": LIFE_S,
+            "ttlSecondsAfterFinished": LIFE_S,
+            "template": {"metadata": {"labels": labels(name, part)}, "spec": pod},
+        },
+    }
+
+
+def plain_pod(name: str, command: Sequence[str], settings: KubernetesSettings) -> Plain:
+    """A pod of the platform's own with one container, of the controller's image, that passes the level restricted."""
     uid = settings.run_as_user or 1000
     container: Plain = {
-        "name": part,
+        "name": name,
         "image": settings.controller_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "command": [settings.python, "-I", "-c", text, *arguments],
+        "command": list(command),
         "env": [{"name": "FFDL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
-        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}},
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "64Mi"},
+            "limits": {"cpu": "200m", "memory": "64Mi"},
+        },
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -87,21 +110,7 @@ def jobs_of(name: str, part: str, arguments: Sequence[str], settings: Kubernetes
         pod["serviceAccountName"] = settings.service_account
     if settings.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": secret} for secret in settings.image_pull_secrets]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": f"{name}-{part}", "labels": labels(name, part)},
-        "spec": {
-            "suspend": True,
-            "completionMode": "Indexed",
-            "completions": 2,
-            "parallelism": 2,
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": LIFE_S,
-            "ttlSecondsAfterFinished": LIFE_S,
-            "template": {"metadata": {"labels": labels(name, part)}, "spec": pod},
-        },
-    }
+    return pod
 
 
 def labels(name: str, part: str) -> dict[str, str]:

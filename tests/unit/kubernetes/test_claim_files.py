@@ -1,0 +1,68 @@
+"""The pod that reads a claim, the program in it, and what its first line means."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_validate import validate
+
+from ffdl_batch.domain.attach import AGAIN, REFUSED, encode_frame
+from ffdl_batch.ports.reach import ReadsClaims
+from ffdl_batch.ports.scheduler import InvalidRequest, NotNow
+from ffdl_kubernetes.adapter import KubernetesScheduler
+from ffdl_kubernetes.claim_files import _await_begin
+from ffdl_kubernetes.objects.reader import ABSENT, FOUND, PROGRAM, reader_job
+from tests.fakes.kubernetes.pod_security import violations
+from tests.unit.kubernetes.request_rig import settled
+
+
+def test_kubernetes_scheduler_implements_reads_claims_port() -> None:
+    assert issubclass(KubernetesScheduler, ReadsClaims)
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.36"])
+def test_reader_pod_sees_only_its_directory_of_claim_and_is_restricted(version: str) -> None:
+    job: Any = reader_job("a-read", "work", "jobs/training-a", settled({"tolerations": ["a=b:NoSchedule"]}))
+    validate(job, version, strict=True)
+    pod = job["spec"]["template"]["spec"]
+    assert violations("restricted", job["spec"]["template"]) == ""
+    (mount,) = pod["containers"][0]["volumeMounts"]
+    assert (mount["subPath"], mount["readOnly"]) == ("jobs/training-a", True)
+
+
+def read(directory: Path) -> bytes:
+    return subprocess.run([sys.executable, "-I", "-c", PROGRAM, str(directory)], capture_output=True, check=True).stdout
+
+
+def test_reader_program_writes_each_name_of_a_file_whole_and_links_as_links(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/one").write_bytes(b"1" * 70000)
+    (tmp_path / "two").hardlink_to(tmp_path / "deep/one")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    said = read(tmp_path)
+    assert said.startswith(FOUND)
+    with tarfile.open(fileobj=io.BytesIO(said.removeprefix(FOUND))) as archive:
+        sizes = {one.name: one.size for one in archive if one.isreg()}
+        assert (sizes, archive.getmember("link").linkname) == ({"deep/one": 70000, "two": 70000}, "/etc/passwd")
+    assert read(tmp_path / "absent") == ABSENT
+
+
+@pytest.mark.parametrize(("line", "status", "kind"), [
+    (ABSENT, 0, FileNotFoundError),
+    (encode_frame(REFUSED, b"commands in pods are not permitted"), 69, InvalidRequest),
+    (encode_frame(REFUSED, b"the API server cannot be reached"), AGAIN, NotNow),
+    (b"", 1, NotNow),
+    (b"no frame\n", 1, NotNow),
+])  # fmt: skip
+def test_claim_reader_raises_by_first_line_and_status(line: bytes, status: int, kind: type[Exception]) -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"]) as process,
+        pytest.raises(kind, match=r"directory|not permitted|cannot be reached|ended before it began"),
+    ):
+        _await_begin(process, io.BytesIO(line), "the directory")
