@@ -215,6 +215,7 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) ->
         ),
         logs=request.logs,
         host=_HOST,
+        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=f"{POD_DIR}/scratch",
         make_dirs=start.make_dirs,

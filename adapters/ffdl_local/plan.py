@@ -132,6 +132,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         ),
         logs=request.logs,
         network=network,
+        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         make_dirs=start.make_dirs,

@@ -134,6 +134,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         network=network,
         host=_HOST if spec.element is None else _ELEMENTS_HOST,
         devices=devices,
+        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
         checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         health=f"{settings.network_dir}/health",

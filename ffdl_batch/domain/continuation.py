@@ -41,6 +41,8 @@ class Checkpoint:
     saved_at: Optional[float] = None
     newest: str = ""
     unseen: bool = False
+    missing: str = ""
+    """Numbers of the learners that did not confirm it although others did, separated by commas."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,10 @@ def describe(progress: Checkpoint) -> str:
     """The checkpoint in words."""
     if progress.confirmed:
         took = f" after {progress.took_s:.1f} s" if progress.took_s is not None else ""
-        return f"checkpoint confirmed{took}"
+        return f"checkpoint confirmed{took}{f' (newest file: {progress.newest})' if progress.newest else ''}"
+    if progress.missing:
+        some = "s" if "," in progress.missing else ""
+        return f"no checkpoint was confirmed by all learners: learner{some} {progress.missing} did not"
     if progress.saved_at is not None:
         return "no checkpoint was confirmed, but one was saved" if progress.asked else "a checkpoint was saved"
     if progress.unseen:

@@ -36,6 +36,14 @@ class StoreType(StrEnum):
     FSSPEC_DATASTORE = "fsspec_datastore"
 
 
+class SavedBy(StrEnum):
+    """Which learners save a checkpoint of the job."""
+
+    ALL = "all"
+    FIRST = "first"
+    """The first saves for all."""
+
+
 class Placement(StrEnum):
     """How learners are laid over nodes."""
 
@@ -157,12 +165,14 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How a learner is asked to checkpoint. Seconds; `signal` without SIG, as USR2."""
+    """How a learner is asked to checkpoint. Seconds; `signal` without SIG, as USR2. `saved_by`: whose answers confirm
+    a checkpoint of the job."""
 
     signal: str = "USR2"
     grace_s: int = 60
     lead_s: int | None = None
     shared: bool = False
+    saved_by: SavedBy = SavedBy.ALL
 
 
 HANG_S = 1800

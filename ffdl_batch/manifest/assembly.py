@@ -130,6 +130,7 @@ def _checkpoint(block: BatchBlock) -> spec.Checkpoint:
         grace_s=site.grace_s if asked.grace_s is None else asked.grace_s,
         lead_s=asked.lead_s,
         shared=bool(asked.shared),
+        saved_by=spec.SavedBy(asked.saved_by),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.spec import NetworkLevel, Placement, Restart, Staging
+from ffdl_batch.domain.spec import NetworkLevel, Placement, Restart, SavedBy, Staging
 from ffdl_batch.domain.variables import why_refused
 from ffdl_batch.manifest.models import Block, CommandText, FfdlBlock, nothing_is_empty, nothing_is_no_item
 from ffdl_batch.manifest.scalars import (
@@ -44,6 +44,7 @@ from ffdl_batch.manifest.slurm_words import (
 from ffdl_batch.manifest.sweep import SCHEMA as SWEEP_SCHEMA
 
 LEVELS = tuple(str(level) for level in NetworkLevel)
+SAVED_BY = tuple(str(saver) for saver in SavedBy)
 PLACEMENTS = tuple(str(placement) for placement in Placement)
 RESTARTS = tuple(str(restart) for restart in Restart)
 MOUNTINGS = tuple(mounting.value for mounting in Mounting)
@@ -136,6 +137,9 @@ class CheckpointBlock(Block):
     grace_s: CountFromZero = Field(None, description="Seconds that it gets for that; 60.")
     lead_s: CountFromZero = Field(None, description="Seconds before the time limit at which it is asked.")
     shared: Flag = Field(None, description="FfDL's one checkpoint directory for all jobs of the results bucket.")
+    saved_by: Annotated[str, BeforeValidator(one_of(SAVED_BY, "all")), word_schema(*SAVED_BY)] = Field(
+        "all", description="all: each learner saves its part; first: the first learner saves for all."
+    )
 
 
 class RetryBlock(Block):

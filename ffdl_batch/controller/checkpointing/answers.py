@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Sequence
 from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME, WARNED
 from ffdl_batch.controller.gang.siblings import ended_of_itself, last_endings, learner_status
 from ffdl_batch.domain.continuation import Checkpoint
-from ffdl_batch.domain.events import Event, EventKind
+from ffdl_batch.domain.events import Event, EventKind, node_source
 from ffdl_batch.domain.launch import LaunchFile
 
 
@@ -57,6 +57,7 @@ def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
     took = [float(v) for e in reports for v in (e.fields.get("took_s"),) if isinstance(v, (int, float))]
     saved = [e for e in reports if isinstance(e.fields.get("saved_at"), (int, float))]
     newest = max(saved, key=lambda e: float(e.fields["saved_at"] or 0.0)) if saved else None
+    missing = _missing(launch, endings, reports) if fresh else ()
     asked = bool(reasons) or any(e.fields.get("asked") for e in reports)
     return Answer(
         reason=_strongest(reasons),
@@ -66,13 +67,30 @@ def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
         reacted=any(e.fields.get("asked") for e in by_themselves),
         checkpoint=Checkpoint(
             asked=asked,
-            confirmed=fresh and all_by_themselves,
+            confirmed=fresh and not missing,
             answered=asked and all_by_themselves,
             took_s=max(took) if took else None,
             saved_at=float(newest.fields["saved_at"] or 0.0) if newest else None,
             newest=str(newest.fields.get("newest") or "") if newest else "",
+            missing=", ".join(map(str, missing)) if len(missing) < len(_savers(launch)) else "",
         ),
     )
+
+
+def _savers(launch: LaunchFile) -> Sequence[int]:
+    """Return the learners whose answers confirm a checkpoint of the job."""
+    return launch.trainees[:1] if launch.checkpoint_saved_by == "first" else launch.trainees
+
+
+def _missing(launch: LaunchFile, endings: Dict[int, Event], reports: Sequence[Event]) -> List[int]:
+    """Return those of them that did not end by themselves, or left no new file in a directory of their own: in one that
+    all share, nobody can tell whose file it is."""
+    wrote = {report.source for report in reports if report.fields.get("confirmed") is True}
+    own = launch.apart and not (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
+    answered = {n for n, event in endings.items() if not event.fields.get("ended_by")}
+    if own:
+        answered = {n for n in answered if node_source(launch.seat_of(n).node) in wrote}
+    return [number for number in _savers(launch) if number not in answered]
 
 
 def _strongest(reasons: "set[str]") -> str:

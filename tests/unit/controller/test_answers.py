@@ -97,16 +97,36 @@ def test_conclude_returns_details_of_confirmed_checkpoint() -> None:
     found = conclude(launch(), [*started(), asked("warned"), ended(asked="warned"), CONFIRMED, STORED], False)
     told = found.checkpoint
     assert (told.confirmed, told.answered, told.took_s, told.saved_at, told.newest) == (True, True, 1.0, 2.5, "c.pt")
-    assert found.message.endswith("checkpoint confirmed after 1.0 s")
+    assert found.message.endswith("checkpoint confirmed after 1.0 s (newest file: c.pt)")
 
 
 def test_conclude_reports_checkpoint_lost_with_pod() -> None:
     in_pod = replace(launch(), pod=Pod("/ffdl-pod"))
     events = [*started(), asked("halt"), ended(asked="halt"), CONFIRMED, STORED]
-    gone = "checkpoint confirmed after 1.0 s, and gone with its pod: no store and no claim keeps it"
+    gone = "checkpoint confirmed after 1.0 s (newest file: c.pt), and gone with its pod: no store and no claim keeps it"
     assert conclude(in_pod, events, False).message.endswith(gone)
     in_claim = replace(in_pod, pod=Pod("/ffdl-pod", apart=False))
-    assert conclude(in_claim, events, False).message.endswith("confirmed after 1.0 s")
+    assert conclude(in_claim, events, False).message.endswith("confirmed after 1.0 s (newest file: c.pt)")
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "pod", "second", "said"),
+    [
+        ("all", None, {}, "checkpoint confirmed"),
+        ("all", Pod("/ffdl-pod"), {}, "no checkpoint was confirmed by all learners: learner 2 did not"),
+        ("first", Pod("/ffdl-pod"), {}, "checkpoint confirmed"),
+        ("all", None, {"ended_by": "halt", "exit_code": 143}, "by all learners: learner 2 did not"),
+        ("first", None, {"ended_by": "halt", "exit_code": 143}, "checkpoint confirmed"),
+    ],
+)
+def test_conclude_confirms_checkpoint_that_every_saver_confirmed(
+    saved_by: str, pod: Pod | None, second: dict[str, Scalar], said: str
+) -> None:
+    gang = replace(launch(2), pod=pod, checkpoint_saved_by=saved_by)
+    ends = [ended(asked="halt"), ended(2, **{"asked": "halt", **second})]  # type: ignore[arg-type]
+    events = [*started(), *started(2), asked("halt"), asked("halt", node=1), *ends, CONFIRMED, report(1)]
+    found = conclude(gang, events, False)
+    assert said in found.message and found.checkpoint.confirmed == (said == "checkpoint confirmed"), found
 
 
 def test_conclude_reports_preemption_if_deleted_pod_hears_no_other() -> None:

@@ -281,7 +281,9 @@ def test_drilled_timeout_continues_without_using_retry_budget(tmp_path: Path) ->
     found = Chain(launch, "77").arrange(HALTED, 100.0, None)
     assert (found.goes_on, found.interruption, found.played) == (GoesOn.SUCCESSOR, "timeout", True)
     assert found.spent == Spent(timeouts=3, gpu_seconds=100.0)
-    assert found.message.startswith("a drill played a time limit; checkpoint confirmed after 4.0 s; in earnest")
+    assert found.message.startswith(
+        "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c); in earnest"
+    )
     deaf = Chain(drilled(plan(tmp_path / "b"), run=1), "77").arrange(UNCONFIRMED, 0.0, None)
     assert (deaf.goes_on, deaf.error_code, deaf.spent) == (GoesOn.SUCCESSOR, "", Spent())
 
@@ -301,7 +303,10 @@ def test_drill_of_other_run_or_event_uses_retry_budget(
 
 def test_drilled_timeout_is_reported_unless_owner_halts(tmp_path: Path) -> None:
     found = Chain(replace(drilled(plan(tmp_path), run=1), succession=None), "77").arrange(HALTED, 0.0, None)
-    assert (found.played, found.message) == (True, "a drill played a time limit; checkpoint confirmed after 4.0 s")
+    assert (found.played, found.message) == (
+        True,
+        "a drill played a time limit; checkpoint confirmed after 4.0 s (newest file: c)",
+    )
     halted = Chain(drilled(plan(tmp_path / "b"), run=1, wish="halt"), "77").arrange(HALTED, 0.0, None)
     assert (halted.interruption, halted.played, halted.message) == ("halt", False, "")
 

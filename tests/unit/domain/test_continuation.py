@@ -25,6 +25,7 @@ from ffdl_batch.domain.continuation import (
 
 I = Interruption  # noqa: E741 - as short as the table below needs it
 CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.25, saved_at=100.0, newest="model.pt")
+CONFIRMED_WORDS = "checkpoint confirmed after 4.2 s (newest file: model.pt)"
 ANSWERED = Checkpoint(asked=True, answered=True, took_s=1.0)
 IGNORED = Checkpoint(asked=True, took_s=60.0)
 SAVED = Checkpoint(saved_at=100.0, newest="model.pt")
@@ -106,8 +107,8 @@ def test_decide_continues_after_staging_without_charging_budget() -> None:
 @pytest.mark.parametrize(
     ("progress", "sentence"),
     [
-        (CONFIRMED, "checkpoint confirmed after 4.2 s"),
-        (replace(CONFIRMED, took_s=None), "checkpoint confirmed"),
+        (CONFIRMED, CONFIRMED_WORDS),
+        (replace(CONFIRMED, took_s=None, newest=""), "checkpoint confirmed"),
         (ASKED_AND_SAVED, "no checkpoint was confirmed, but one was saved"),
         (SAVED, "a checkpoint was saved"),
         (IGNORED, "no checkpoint was confirmed"),
@@ -187,14 +188,14 @@ IN_EARNEST = "in earnest the chain would have ended: "
 @pytest.mark.parametrize(
     ("why", "budget", "progress", "goes_on", "sentence"),
     [
-        (I.TIMEOUT, Budget(), CONFIRMED, True, "a time limit; checkpoint confirmed after 4.2 s"),
+        (I.TIMEOUT, Budget(), CONFIRMED, True, f"a time limit; {CONFIRMED_WORDS}"),
         (I.PREEMPTION, Budget(), SAVED, True, "a preemption; a checkpoint was saved"),
         (I.NODE_FAILURE, Budget(), SAVED, True, "a node failure; a checkpoint was saved"),
         (I.TIMEOUT, Budget(), IGNORED, True, "a time limit; no checkpoint was confirmed; "
          f"{IN_EARNEST}it would start from the same point again"),
-        (I.PREEMPTION, Budget(preemptions=1), CONFIRMED, True, "a preemption; checkpoint confirmed after 4.2 s; "
+        (I.PREEMPTION, Budget(preemptions=1), CONFIRMED, True, f"a preemption; {CONFIRMED_WORDS}; "
          f"{IN_EARNEST}batch.retry.preemptions allows 1"),
-        (I.TIMEOUT, Budget(gpu_seconds=36.0), CONFIRMED, False, "a time limit; checkpoint confirmed after 4.2 s; "
+        (I.TIMEOUT, Budget(gpu_seconds=36.0), CONFIRMED, False, f"a time limit; {CONFIRMED_WORDS}; "
          "0.028 GPU-hours are used, batch.retry.gpu_hours is 0.01"),
     ],
 )  # fmt: skip
