@@ -178,17 +178,7 @@ def _check(settings: KubernetesSettings) -> None:
         raise InvalidRequest(
             f"{_TABLE}: network_policies is {settings.network_policies!r}; write enforced, or leave it out"
         )
-    for name, text in (
-        ("cpu_limit", settings.cpu_limit),
-        *((f"profiles.{name}.cpu_limit", one.cpu_limit) for name, one in settings.profiles.items()),
-        ("controller_cpus", settings.controller_cpus),
-        ("controller_cpu_limit", settings.controller_cpu_limit),
-    ):
-        may_follow = name.rpartition(".")[2] == "cpu_limit"
-        found = amount(text)
-        if (text or name == "controller_cpus") and not (found and found > 0) and not (may_follow and text == REQUEST):
-            words = f"write a number of CPUs, as 2 or 500m{f', or {REQUEST}' if may_follow else ''}"
-            raise InvalidRequest(f"{_TABLE}: {name} is {text!r}; {words}")
+    _check_cpus(settings)
     if not settings.controller_image:
         raise InvalidRequest(f"{_TABLE}: controller_image is empty; name the image built from containers/Dockerfile")
     for network in settings.store_networks:
@@ -204,6 +194,22 @@ def _check(settings: KubernetesSettings) -> None:
         *(one for each in settings.profiles.values() for one in each.tolerations),
     ):
         parse_toleration(toleration)
+
+
+def _check_cpus(settings: KubernetesSettings) -> None:
+    _check_amount("controller_cpus", settings.controller_cpus or "no value")
+    _check_amount("controller_cpu_limit", settings.controller_cpu_limit)
+    _check_amount("cpu_limit", settings.cpu_limit, REQUEST)
+    for name, profile in settings.profiles.items():
+        _check_amount(f"profiles.{name}.cpu_limit", profile.cpu_limit, REQUEST)
+
+
+def _check_amount(key: str, text: str, word: str = "") -> None:
+    """`word` stands for an amount; so does nothing at all."""
+    found = amount(text)
+    if text not in ("", word) and not (found and found > 0):
+        more = f", or {word}" if word else ""
+        raise InvalidRequest(f"{_TABLE}: {key} is {text!r}; write a number of CPUs, as 2 or 500m{more}")
 
 
 def parse_toleration(text: str) -> dict[str, str]:
