@@ -66,17 +66,20 @@ def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
 
 
 def _check(data: bytes, file: str, origin: Origin, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
-    """Return the findings, with a warning for each reference that a submission refuses unless an option allows it."""
+    """Return the findings: an error for what every submission refuses, and a warning for each reference that it refuses
+    unless an option allows it."""
     from ffdl_batch.client.manifest import ManifestText
     from ffdl_batch.client.references import refused_references
     from ffdl_batch.manifest import ManifestSource, parse_manifest
+    from ffdl_batch.manifest.contract import NO_JOB
 
     name = "<stdin>" if file == "-" else file
     parsed = parse_manifest(ManifestSource(data, name, origin.base_dir), defaults=defaults, strict=strict)
+    findings = tuple(replace(one, severity=Severity.ERROR) if NO_JOB in one.message else one for one in parsed.findings)
     if parsed.spec is None:
-        return parsed.findings
+        return findings
     refused = refused_references(ManifestText(data.decode("utf-8-sig"), name, origin))
-    return (*parsed.findings, *(replace(finding, severity=Severity.WARNING) for finding in refused))
+    return (*findings, *(replace(finding, severity=Severity.WARNING) for finding in refused))
 
 
 def site_defaults() -> Defaults:

@@ -21,15 +21,21 @@ def why_no_destination(host: str, port: int) -> tuple[str, str]:
         return f"{message}: networks of jobs have IPv4 alone", "name a host, or its IPv4 address"
     if not _NAME.fullmatch(host):
         return message, "name a host (letters, digits, - and dots) or an IPv4 address"
-    # What ends in a number is an address to resolvers, whatever stands before it.
-    if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]) and not _is_address(host):
+    if not is_host(host):
         return f"{message}: it is no IPv4 address", "write four numbers up to 255, as 192.0.2.7"
     return "", ""
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True
+def is_host(host: str) -> bool:
+    """Return whether this may be the name of a host, or is an IP address.
+
+    Resolvers take a name that ends in a number for an IPv4 address.
+    """
+    is_number = bool(_NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]))
+    if is_number or ":" in host:
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+    return bool(_NAME.fullmatch(host))

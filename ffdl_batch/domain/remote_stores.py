@@ -11,6 +11,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
+from ffdl_batch.domain.destination import is_host
 from ffdl_batch.domain.spec import DataStore, StoreType
 from ffdl_batch.domain.staging import StoreAddress, StoreKind
 from ffdl_batch.domain.store_fields import CREDENTIALS, FILES, OPTIONS, half_of_pair, why_bad
@@ -25,7 +26,6 @@ _BY_ADDRESS = frozenset({StoreType.SOFTLAYER_OBJECTSTORE, StoreType.BLUEMIX_OBJE
 _NO_OPTIONS = frozenset({"type", "name", "mode", "host", "path"})
 _WITH_HOST = frozenset({"sftp", "ssh"})
 _PROTOCOL = re.compile(r"[a-z][a-z0-9+.-]*")
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?::[0-9]{1,5})?")
 _BETTER: Mapping[str, StoreType] = {
     **dict.fromkeys(("file", "local", "dir"), StoreType.DIRECTORY),
     **dict.fromkeys(("s3", "s3a"), StoreType.S3_DATASTORE),
@@ -103,7 +103,7 @@ def _by_fsspec(connection: Mapping[str, str]) -> StoreAddress:
         raise StoreRefused(at, f"{protocol} has a type of store of its own", f"write type: {better}")
     if not host and protocol in _WITH_HOST:
         raise StoreRefused("connection.host", "the store's host is not set", "write host: HOST[:PORT]")
-    if host and not _HOST.fullmatch(host):
+    if host and not _is_authority(host):
         raise StoreRefused("connection.host", f"{host[:60]!r} is no host", "write host: HOST[:PORT]")
     if ".." in connection.get("path", "").split("/"):
         raise StoreRefused("connection.path", "the path leads upwards", "write the directory in the store without ..")
@@ -155,14 +155,21 @@ def _endpoint(kind: StoreKind, url: str) -> str:
         return ""
     if not url:
         raise StoreRefused(path, "the address of the store is not set", "write auth_url: https://...")
-    try:
-        split = urllib.parse.urlsplit(url)
-        is_address = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address or "@" in url or split.query or split.fragment or not url.isprintable():
+    split = urllib.parse.urlsplit(url)
+    is_address = split.scheme in ("http", "https") and _is_authority(split.netloc)
+    if not is_address or split.query or split.fragment or not url.isprintable():
         raise StoreRefused(path, f"{url[:60]!r} is no address of a store", "write auth_url: https://HOST[:PORT]")
     return url
+
+
+def _is_authority(text: str) -> bool:
+    """Whether it is ``HOST[:PORT]``. Some private resolvers know names with underscores."""
+    try:
+        split = urllib.parse.urlsplit(f"//{text}")
+        host, port = split.hostname or "", split.port
+    except ValueError:  # no such port, or a bracket alone
+        return False
+    return split.netloc == text and "@" not in text and port != 0 and is_host(host.replace("_", "-0"))
 
 
 def _option(key: str, value: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import posixpath
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from ffdl_batch.domain.secrets import MOVED
 from ffdl_batch.domain.spec import DataStore, StoreType
 from ffdl_batch.domain.staging import StoreKind
 from ffdl_batch.domain.store_fields import CREDENTIALS, OPTIONS
+from ffdl_batch.manifest.contract import NO_JOB
 from ffdl_batch.manifest.credentials import (
     is_credential_key,
     is_secret,
@@ -31,7 +33,8 @@ _OUR_KEYS = (key for keys in (*OPTIONS.values(), *CREDENTIALS.values()) for key 
 CONNECTION_KEYS = tuple(dict.fromkeys((*_FFDL_KEYS, *_OUR_KEYS)))
 _DIRECTORIES = frozenset({StoreType.HOST_MOUNT, StoreType.DIRECTORY})
 _BUCKETS = frozenset(StoreType) - _DIRECTORIES - {StoreType.MOUNT_VOLUME, StoreType.INMEM_DATASTORE}
-_REFUSED = "no job is taken with this"
+_REFUSED = f"{NO_JOB} this"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HERE = "."
 """The container of a block that names none: the store's own directory ("" would mean that there is no block)."""
 
@@ -188,6 +191,7 @@ def _move_secrets(
     for key, value in connection.items():
         if why := why_no_reference(value):
             log.error((*place, "connection", key), why, "write ${secret:NAME}, ${env:NAME} or ${file:PATH}")
+        _check_person(key, value, (*place, "connection", key), log)
         if not is_secret(key, value):
             kept[key] = value
             continue
@@ -202,6 +206,17 @@ def _move_secrets(
             "write ${secret:NAME} and keep the value out of the manifest",
         )
     return kept
+
+
+def _check_person(key: str, value: str, place: Place, log: FindingLog) -> None:
+    """A user name or a password that no store can know."""
+    if key not in ("user_name", "password"):
+        return
+    if not value.strip():
+        log.warning(place, f"{key} is empty, so the store is asked without it", "write a value, or delete the line")
+    elif _CONTROL.search(value):
+        message = f"{key} holds a line break or another control character, which hardly any store takes"
+        log.warning(place, message, "write it on one line, without a line break at its end")
 
 
 def _kind(store: DataStore) -> StoreKind:

@@ -6,10 +6,11 @@ A job that would be wrong without such a field is refused by the backends, when 
 from __future__ import annotations
 
 from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
-from ffdl_batch.manifest.contract import Defaults
+from ffdl_batch.manifest.contract import NO_JOB, Defaults
 from ffdl_batch.manifest.log import FindingLog
+from ffdl_batch.manifest.models import EvaluationMetricsBlock
 
-_TAKEN = "not supported yet, and no job is taken with it"
+_TAKEN = f"not supported yet, and {NO_JOB} it"
 _LEAVE = "leave it out"
 
 
@@ -19,9 +20,18 @@ def note_unsupported(manifest: ManifestBlock, defaults: Defaults, log: FindingLo
     _note_words_of_some(batch, defaults.own_words, log)
     if batch.elastic:
         log.warning(("batch", "elastic"), _TAKEN, _LEAVE)
+    _note_metrics(manifest.evaluation_metrics, log)
     location = manifest.framework.image_location
     if location is not None and location.email:
         log.note(("framework", "image_location", "email"), "this is recorded only")
+
+
+def _note_metrics(block: EvaluationMetricsBlock | None, log: FindingLog) -> None:
+    """FfDL's collectors are images that read these; ours are programs of the platform."""
+    given = {"image_tag": block.image_tag, "in": block.in_, "eventTypes": block.event_types} if block else {}
+    for key, value in given.items():
+        if value:
+            log.note(("evaluation_metrics", key), "no collector reads this; it is recorded only")
 
 
 def _note_words_of_some(batch: BatchBlock, words: frozenset[str] | None, log: FindingLog) -> None:

@@ -243,6 +243,38 @@ def test_validate_checks_manifests_without_daemon(tmp_path: Path) -> None:
     assert run(FFDL, "validate", "--json", "/no/file", good).returncode == 66
 
 
+@pytest.mark.parametrize(
+    ("kind", "connection", "line"),
+    [
+        ("mount_cos", "auth_url: s3.example.org", "8:17: error: data_stores[0].connection.auth_url: "),
+        ("mount_cos", "auth_url: https://bad host.example.org", "8:17: error: data_stores[0].connection.auth_url: "),
+        ("mount_cos", "auth_url: https://a..b", "8:17: error: data_stores[0].connection.auth_url: "),
+        ("mount_cos", "auth_url: https://h:99999", "8:17: error: data_stores[0].connection.auth_url: "),
+        ("mount_cos", "auth_url: https://192.0.2.256", "8:17: error: data_stores[0].connection.auth_url: "),
+        ("mount_cos", "user_name: ${env:ME}", "8:18: error: data_stores[0].connection.user_name: "),
+        ("mount_cos", "password: ${env:ME}", "8:17: error: data_stores[0].connection.password: "),
+        ("swift_datastore", "region: x", "7:5: error: data_stores[0].connection.auth_url: "),
+        ("mount_cos", "{user_name: \"a\\n\", password: b}", "8:19: warning: data_stores[0].connection.user_name: "),
+        ("mount_cos", "password: ''", "8:7: warning: data_stores[0].connection.password: password is empty"),
+        ("mount_cos", "auth_url: 'https://[2001:db8::1]:9000'", ""),
+        ("mount_cos", "auth_url: http://minio_1:9000/path", ""),
+        ("fsspec_datastore", "{protocol: sftp, host: 'h:99999'}", "8:30: error: data_stores[0].connection.host: "),
+    ],
+)  # fmt: skip
+def test_validate_reports_invalid_address_user_and_password_at_their_line(
+    tmp_path: Path, kind: str, connection: str, line: str
+) -> None:
+    file = tmp_path / "m.yml"
+    file.write_text(
+        "name: a\nframework: {name: custom, version: custom, command: 'true'}\nmemory: 1GB\ndata_stores:\n"
+        f"  - type: {kind}\n    training_data: {{container: c}}\n    connection:\n      {connection}\n"
+    )
+    done = run(FFDL, "validate", file)
+    found = [text for text in done.stderr.splitlines() if "connection." in text]
+    assert [text.startswith(f"{file}:{line}") for text in found] == [True] * bool(line)
+    assert done.returncode == (78 if "error" in line else 0)
+
+
 def test_init_writes_manifest_that_validate_accepts(tmp_path: Path) -> None:
     done = run(FFDL, "init", "my-job", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "Submit it: ffdl-submit my-job/manifest.yml my-job/model\n")
