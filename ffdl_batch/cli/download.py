@@ -78,6 +78,9 @@ def download(  # noqa: PLR0913  (one parameter per option)
 
     Of a job that goes on it is what there is now. Files that are there already do not move again. Where DIR has a file
     of the same name that differs, and that no earlier call brought, nothing is brought without --force.
+
+    Links that stay in the directory, permissions, holes and empty directories are kept. Standard error names other
+    links.
     """
     with open_client(quiet=quiet) as client:
         found = [client.left.find(job_id, kind, attempt) for kind in kinds]

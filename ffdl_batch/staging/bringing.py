@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from ffdl_batch.attempt.attributes import write_all, write_sparse
 from ffdl_batch.attempt.directories import Gone
 from ffdl_batch.domain.staging import FaultClass
 from ffdl_batch.staging.digests import count_of_parts, has_etag, new_digest, part_sizes
@@ -22,7 +23,7 @@ from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.names import parts_of
 from ffdl_batch.staging.opened import version_of
 from ffdl_batch.staging.sameness import has_time_of
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item
+from ffdl_batch.staging.stores.store import UNKNOWN, Item
 from ffdl_batch.staging.tree import Tree, open_own
 from ffdl_batch.staging.verifying import Verifying
 from ffdl_batch.staging.work import Way
@@ -32,7 +33,6 @@ CHANGES = 3
 PROGRESS_BYTES = 1 << 20
 """What came between two failures of a reading, so that the second is a first one."""
 LARGEST_PART_BYTES = 512 << 20
-_ZEROS = bytes(CHUNK_BYTES)
 
 
 class Bringing:
@@ -230,14 +230,9 @@ class Bringing:
 
     @staticmethod
     def _write(half: Half, data: bytes, at: int) -> None:
-        """Zeros stay holes of the file."""
-        if data == _ZEROS[: len(data)] and len(data) <= CHUNK_BYTES and half.item.size != UNKNOWN:
-            return
+        """Blocks of zeros become holes, if the file has its size already."""
         try:
-            rest = memoryview(data)
-            while rest:
-                written = os.pwrite(half.file, rest, at)
-                rest, at = rest[written:], at + written
+            (write_all if half.item.size == UNKNOWN else write_sparse)(half.file, data, at)
         except OSError as error:
             raise of_local(error, half.name) from error
 

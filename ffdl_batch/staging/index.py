@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +20,7 @@ from ffdl_batch.domain.numbers import size_text
 from ffdl_batch.staging.faults import Changed, Skip, at_store, of_local, shown
 from ffdl_batch.staging.journal import Settled
 from ffdl_batch.staging.names import INDEX, below, is_wanted, key_of, parts_of
+from ffdl_batch.staging.opened import version_of
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, KeepsEntries, Sent
 from ffdl_batch.staging.tree import Tree, TreeEntry
 from ffdl_batch.staging.work import Way
@@ -90,19 +92,16 @@ def restore_entries(way: Way, tree: Tree) -> None:
         with at_store(transfer.store):
             found, _ = _read(way, below(transfer.prefix) + INDEX)
 
-    def may_replace(link: TreeEntry) -> bool:
-        return run.task.replaces or run.journal.has_brought(link.name, _version(link))
+    def may_replace(name: str, existing: os.stat_result) -> bool:
+        is_ours = run.task.replaces or run.journal.has_brought(name, version_of(existing))
+        return is_ours and not run.journal.is_planned(way.place, name)
 
     wanted = [one for one in found.values() if is_wanted(one.name, transfer.only)]
     try:
-        for link in tree.restore(wanted, may_replace, run.teller.skip):
-            run.journal.settle(way.place, link.name, Settled(_version(link), ""))
+        for name, status in tree.restore(wanted, may_replace, run.teller.skip):
+            run.journal.settle(way.place, name, Settled(version_of(status), ""))
     except OSError as error:
         raise of_local(error, error.filename or tree.root) from error
-
-
-def _version(link: TreeEntry) -> str:
-    return f"link {link.target}"
 
 
 def _outward(one: TreeEntry) -> str:

@@ -126,6 +126,10 @@ class Journal:
                 return
             after = rows[-1][0]
 
+    def is_planned(self, place: str, name: str) -> bool:
+        """Return whether a file of this name is to be moved."""
+        return self._row("SELECT 1 FROM plan WHERE place = ? AND name = ?", place, name) is not None
+
     def unplan(self, place: str) -> None:
         """They are moved by other means."""
         self._do("DELETE FROM plan WHERE place = ?", place)

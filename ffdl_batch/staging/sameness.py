@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from ffdl_batch.attempt.directories import Gone, Parts
 from ffdl_batch.domain.staging import FaultClass
@@ -54,7 +55,7 @@ def _is_same(way: Way, tree: Tree, planned: Planned, parts: Parts) -> bool:
     try:
         file = tree.open_file(parts)
     except Gone:
-        return False
+        return _is_brought_link(way, tree, planned, parts)
     try:
         found = os.fstat(file)
         version, journal = version_of(found), way.run.journal
@@ -66,6 +67,14 @@ def _is_same(way: Way, tree: Tree, planned: Planned, parts: Parts) -> bool:
         return True
     finally:
         os.close(file)
+
+
+def _is_brought_link(way: Way, tree: Tree, planned: Planned, parts: Parts) -> bool:
+    """Return whether there is a link that the task has brought, because the object was one in an earlier run."""
+    with suppress(Gone, FileNotFoundError), tree.directory(parts[:-1]) as directory:
+        found = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
+        return way.run.journal.has_brought(planned.name, version_of(found))
+    return False
 
 
 def _has_content(way: Way, file: int, found: os.stat_result, item: Item) -> bool:

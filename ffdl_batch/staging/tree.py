@@ -11,11 +11,11 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 
 from ffdl_batch.attempt.attributes import inner_target, set_permissions
-from ffdl_batch.attempt.directories import Directories, Gone, Parts, unlock, walk
+from ffdl_batch.attempt.directories import Directories, Gone, Parts, status_of, unlock, walk
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
 from ffdl_batch.staging.half_made import half_made
@@ -25,6 +25,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OWN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+MayReplace = Callable[[str, os.stat_result], bool]
 _TAKEN = "something else has its name here"
 TRIES = 10
 
@@ -146,11 +147,11 @@ class Tree:
     def restore(
         self,
         entries: Iterable[TreeEntry],
-        may_replace: Callable[[TreeEntry], bool],
+        may_replace: MayReplace,
         left_out: Callable[[str], None],
-    ) -> Iterator[TreeEntry]:
-        """Restore entries, and yield the links. `may_replace` is asked about existing links with another target;
-        nothing else is replaced. Raises OSError."""
+    ) -> Iterator[tuple[str, os.stat_result]]:
+        """Restore entries, and yield the names of links and their status. `may_replace` is asked with the name of a
+        link about the status of what is in its place. A directory is not replaced. Raises OSError."""
         directories: list[tuple[Parts, int]] = []
         for one in sorted(entries, key=lambda one: (not one.name.endswith("/"), one.name)):
             try:
@@ -160,7 +161,7 @@ class Tree:
                     with self.directory(parts, make=True):
                         directories.append((parts, one.mode))
                 elif one.target:
-                    yield self._restore_link(parts, one, may_replace)
+                    yield one.name, self._restore_link(parts, one, may_replace)
                 else:
                     self._restore_mode(parts, one.mode)
             except Skip as why:
@@ -170,24 +171,23 @@ class Tree:
                 with suppress(Gone), self.directory(parts) as descriptor:
                     set_permissions(descriptor, mode)
 
-    def _restore_link(self, parts: Parts, link: TreeEntry, may_replace: Callable[[TreeEntry], bool]) -> TreeEntry:
-        """Raises Skip, OSError."""
+    def _restore_link(self, parts: Parts, link: TreeEntry, may_replace: MayReplace) -> os.stat_result:
+        """Return the status of the link. Raises Skip, OSError."""
         target = inner_target(link.target, parts[:-1])
         if target is None:
             raise Skip(f"it is a link that leads out of the directory, to {shown(link.target)}")
         self._require_free(parts[:-1])
         with self.directory(parts[:-1], make=True) as directory, half_made(directory) as temporary:
-            try:
-                existing = replace(link, target=os.readlink(parts[-1], dir_fd=directory))
-            except OSError as error:
-                if error.errno != errno.ENOENT:  # EINVAL: it is no link
-                    raise Skip(_TAKEN) from None
-            else:
-                if existing.target != target and not may_replace(existing):
+            found = status_of(parts[-1], directory)
+            if found is not None:
+                if stat.S_ISLNK(found.st_mode) and os.readlink(parts[-1], dir_fd=directory) == target:
+                    return found
+                if not may_replace(link.name, found):
                     raise Skip(_TAKEN)
             os.symlink(target, temporary, dir_fd=directory)
+            made = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
             self.place(temporary, parts, directory)
-        return replace(link, target=target)
+            return made
 
     def _restore_mode(self, parts: Parts, mode: int) -> None:
         with suppress(Gone):  # the file was left out
