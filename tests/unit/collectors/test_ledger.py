@@ -45,7 +45,7 @@ def test_ledger_numbers_records_without_gaps_across_restarts(out: Path) -> None:
     assert (second.rindex, second.state) == (3, {"at": 3})
     second.commit(some(13), {"at": 4})
     assert numbers(out) == [(1, 10), (2, 11), (3, 12), (4, 13)]
-    assert (out.stat().st_mode & 0o777, out.parent.stat().st_mode & 0o777) == (0o644, 0o700)  # it is stored with the log
+    assert (out.stat().st_mode & 0o777, out.parent.stat().st_mode & 0o777) == (0o644, 0o700)
     second.close()
 
 
