@@ -145,7 +145,11 @@ class Pods:
             return False
         with self._lock:
             sign = self._signs.get(str(pod["metadata"]["name"]))
-        return _is_late(pod) or (sign is not None and time.monotonic() - sign > SILENT_S)
+        if _is_late(pod):
+            return True
+        if "terminated" in _controller_state(pod):  # it says nothing more, and its node has told so
+            return False
+        return sign is not None and time.monotonic() - sign > SILENT_S
 
     # --------------------------------------------------------------------------------- what the follower tells
 

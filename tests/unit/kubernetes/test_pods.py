@@ -347,11 +347,13 @@ class DeadNode:
         self.job["status"]["conditions"] = [{"type": "FailureTarget", "status": "True"}]
         return self.job
 
-    def shows(self, name: str, *, by_s: float | None = None, phase: str = "Running") -> None:
+    def shows(
+        self, name: str, *, by_s: float | None = None, phase: str = "Running", controller: str = "running"
+    ) -> None:
         """The pod; `by_s`: it is to end, by so many seconds from now."""
         shown = pod(name)
         shown["spec"] = {"nodeName": "n1"}
-        state = {"running": {"startedAt": "2026-01-01T00:00:00Z"}} if phase == "Running" else {"terminated": {}}
+        state = {controller if phase == "Running" else "terminated": {"startedAt": "2026-01-01T00:00:00Z"}}
         shown["status"] = {"phase": phase, "initContainerStatuses": [{"name": CONTROLLER, "state": state}]}
         self.version += 1
         shown["metadata"]["resourceVersion"] = str(self.version)
@@ -390,6 +392,16 @@ def test_kubernetes_job_fails_as_node_failure_when_pod_outlives_its_grace(
     """Also for a daemon that has just been started, and heard nothing of the silence."""
     DeadNode(world, monkeypatch, "p").shows("p", by_s=-LOST_S - 10)
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
+
+
+def test_kubernetes_pod_whose_controller_has_ended_keeps_its_grace(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node lives, for it has reported that; the learner's container may still end."""
+    node = DeadNode(world, monkeypatch, "p")
+    node.shows("p", by_s=700, controller="terminated")
+    node.fall_silent("p")
+    assert world.pods.lost(world.scheduler._watcher.pods_by_token()[TOKEN]) == frozenset()
 
 
 def test_kubernetes_cancel_completes_when_pod_to_end_is_silent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
