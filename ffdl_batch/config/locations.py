@@ -16,7 +16,6 @@ far as it can be proved: "dead" needs proof on this machine, everything else cou
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pwd
 import re
@@ -28,8 +27,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import SMALL_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.json_text import parse_json
 
 SOCKET_NAME = "ffdl.sock"
 LOCK_NAME = "daemon.lock"
@@ -210,6 +211,8 @@ def check_own_directory(directory: Path, key: str = "state_dir") -> None:
         return
     except OSError as error:
         raise _unreadable(directory / LOCK_NAME, error) from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unreadable(directory / LOCK_NAME, NotADirectoryError())
     if fault := find_other_writers(found, (os.geteuid(),)):
         is_own = found.st_uid == os.geteuid()
         name_own = f"name a directory of your own by FFDL_{key.upper()}"
@@ -278,19 +281,17 @@ def read_lock_file(state_dir: Path) -> DaemonLock | None:
     """As :func:`read_lock`, of whichever directory it was written in."""
     path = state_dir / LOCK_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(str(path), SMALL_BYTES)
+        if not text.strip():
+            return None  # a daemon has just created it, or died before it wrote
+        lock = from_plain(DaemonLock, parse_json(text))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unreadable(path, error) from error
-    except UnicodeDecodeError as error:
-        raise LockUnreadable(f"{path} is not a daemon's lock file: {error}", _REMOVE) from error
-    if not text.strip():
-        return None  # a daemon has just created it, or died before it wrote
-    try:
-        lock = from_plain(DaemonLock, json.loads(text))
     except (ValueError, CodecError) as error:
-        raise LockUnreadable(f"{path} is not a daemon's lock file: {error}", _REMOVE) from error
+        why = error.why if isinstance(error, DamagedFile) else error
+        raise LockUnreadable(f"{path} is not a daemon's lock file: {why}", _REMOVE) from error
     if not _HOST.fullmatch(lock.host):
         raise LockUnreadable(f"{path} names a host {lock.host[:60]!r}, which is none", _REMOVE)
     return lock

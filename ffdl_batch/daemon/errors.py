@@ -138,6 +138,8 @@ def problem_of(error: Exception, place: str) -> Problem | None:
     if isinstance(error, WRAPPED):
         lack = explain_lack(error)
         return Problem("S210", f"in the daemon, {lack}", ExitCode.TRY_AGAIN, WHOSE_LIMITS) if lack else None
+    if type(error) is OSError and error.errno is None:  # a file of the job is damaged
+        return Problem("S210", str(error), ExitCode.UNAVAILABLE, "restore the file, or submit the job again")
     trouble = explain(error, place) if isinstance(error, OSError) else None
     return None if trouble is None else Problem("S210", trouble.message, ExitCode.TRY_AGAIN, trouble.cure)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from pathlib import Path
 
-from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, find_text, read_head, read_whole
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
 from ffdl_batch.domain.job import Job
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir, Root
@@ -18,13 +17,15 @@ from ffdl_batch.services.whole_files import write_whole
 
 
 def exported_environment(root: Root, job: Job) -> dict[str, str]:
-    """Variables that the submission exported; those of an array lie with the array."""
+    """Return the variables that the submission exported. Those of an array are in its directory. Raises OSError."""
     element = job.spec.element
     directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
     try:
-        plain = json.loads(read_whole(directory.exported, MAX_TEXT_BYTES))
+        plain = read_object(directory.exported, MAX_TEXT_BYTES)
     except FileNotFoundError:
         return {}
+    except DamagedFile as error:
+        raise OSError(str(error)) from None
     return {str(k): str(v) for k, v in plain.items()}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.domain.secrets import why_no_name
 from ffdl_batch.services.whole_files import sync_directory, write_whole
@@ -32,9 +33,11 @@ def read_secret(root: Root, name: str) -> str | None:
     if why_no_name(name):
         return None
     try:
-        return (Path(root.secrets) / name).read_bytes().decode("utf-8")
+        return read_whole(str(Path(root.secrets) / name), MAX_TEXT_BYTES).decode("utf-8")
     except FileNotFoundError:
         return None
+    except DamagedFile as error:
+        raise OSError(str(error)) from None
 
 
 def drop_secret(root: Root, name: str) -> bool:

@@ -9,7 +9,9 @@ import pytest
 
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.client.locate import locate_socket, locate_state_dir
+from ffdl_batch.config import locations
 from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, make_own_directory, read_lock
+from tests.planted_files import NO_FILES, NO_JSON, Plant
 
 UNUSABLE = ("/dev/null/none", "/no/such/directory", "relative", "")
 
@@ -123,7 +125,7 @@ def test_read_lock_explains_unusable_state_directory(tmp_path: Path, monkeypatch
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(locations, "read_whole", refuse)
     with pytest.raises(LockUnreadable, match="closed to you") as caught:
         read_lock(tmp_path)
     assert (caught.value.cure, caught.value.exit_code) == ("chmod u+rwx it", 77)
@@ -131,3 +133,14 @@ def test_read_lock_explains_unusable_state_directory(tmp_path: Path, monkeypatch
     with pytest.raises(LockUnreadable, match=f"belongs to user {tmp_path.stat().st_uid}") as caught:
         read_lock(tmp_path)
     assert "FFDL_STATE_DIR" in caught.value.cure
+
+
+@pytest.mark.parametrize("plant", {**NO_FILES, **NO_JSON}.values(), ids={**NO_FILES, **NO_JSON})
+def test_read_lock_rejects_what_is_not_a_lock_file(tmp_path: Path, plant: Plant) -> None:
+    plant(tmp_path / "daemon.lock")
+    if (tmp_path / "daemon.lock").is_file() and not (tmp_path / "daemon.lock").stat().st_size:
+        assert read_lock(tmp_path) is None
+        return
+    with pytest.raises(LockUnreadable, match=r"daemon.lock is not a daemon's lock file: ") as caught:
+        read_lock(tmp_path)
+    assert caught.value.cure.startswith("remove it if no ffdl-submitd of yours runs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,6 +23,8 @@ from ffdl_batch.services import query
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, Trouble
 from tests.contract.daemon_rig import model_zip, submission
+from tests.planted_files import NO_JSON
+from tests.planted_files import replace as plant_in_place_of
 from tests.unit.daemon.conftest import OWN_UID, Desk
 
 DIGEST = hashlib.sha256(model_zip()).hexdigest()
@@ -98,6 +101,16 @@ def test_job_routes_halt_and_resume_waiting_job(desk: Desk) -> None:
     states = [("PENDING", "progress"), ("HALTED", "progress"), ("PENDING", "resumed")]
     assert [(e["state"], e["cause"]) for e in events] == states
     assert desk.pokes == ["poke"] * 3
+
+
+@pytest.mark.parametrize("file", ["environment.json", "secrets.json"])
+def test_resume_route_names_damaged_file_of_job(desk: Desk, file: str) -> None:
+    job_id = submit(desk)["id"]
+    desk.ask("POST", f"/api/v1/jobs/{job_id}/halt")
+    plant_in_place_of(Path(desk.platform.root.job(job_id).path, file), NO_JSON["nested"])
+    refused = desk.ask("POST", f"/api/v1/jobs/{job_id}/resume", {})
+    assert (refused.status, problem(refused).exit_code) == (503, 69)
+    assert f"/{file} is damaged: " in problem(refused).message
 
 
 def test_drill_route_calls_drill_service(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from ffdl_batch.services.problems import Refused
 from ffdl_batch.services.resume import resume_job
 from ffdl_batch.services.secrets import drop_secret, keep_secret, read_secret
 from ffdl_batch.services.whole_files import write_whole
+from tests.planted_files import NO_FILES, replace
 from tests.unit.services.conftest import MANIFEST, Site
 
 STORE = (
@@ -210,6 +211,14 @@ def _held(site: Site) -> list[str]:
 def _end(site: Site, job: Job, state: JobState, *, owed: bool = False) -> Job:
     code = {JobState.FAILED: "C201"}.get(state, "000")
     return site.move(site.job(job.id), state, error_code=code, attempt_end=AttemptEnd("", owed=owed))
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "link to a device", "directory"])
+def test_read_secret_rejects_what_is_not_a_regular_file(site: Site, kind: str) -> None:
+    root = site.platform.root
+    replace(Path(root.secrets, "hub"), NO_FILES[kind])
+    with pytest.raises(OSError, match="hub is damaged: "):
+        read_secret(root, "hub")
 
 
 def test_list_secrets_counts_live_jobs_that_use_each_secret(site: Site, used: Job) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.config import locations
 from ffdl_batch.config.locations import DaemonLock, DirectoryCopied, Machine, read_lock, this_machine
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.services import lock
@@ -251,7 +252,7 @@ def test_hold_raises_instead_of_giving_way_when_lock_cannot_be_read(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", fail)
+        patch.setattr(locations, "read_whole", fail)
         with pytest.raises(OSError, match="Too many"):
             hold.is_ours()
     assert hold.is_ours()
