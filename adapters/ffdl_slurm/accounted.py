@@ -10,7 +10,7 @@ from ffdl_batch.domain.job import Token
 from ffdl_batch.domain.observation import NativeId, Phase
 from ffdl_batch.ports.accounts import AccountedRun
 from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR
-from ffdl_slurm.parsers import Garbled, JobRow, parse_row, read_lines
+from ffdl_slurm.parsers import Garbled, JobRow, may_be_row, parse_row, read_lines
 from ffdl_slurm.said import begin
 
 _BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCII)
@@ -63,7 +63,7 @@ def _rows(lines: Sequence[str]) -> Iterator[str]:
             row = line
         elif row:
             row = f"{row}\n{line}"
-        else:
+        elif may_be_row(line):
             raise Garbled(f"sacct printed {begin(line)!r} among its rows")
     if row:
         yield row

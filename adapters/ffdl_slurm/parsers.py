@@ -103,10 +103,10 @@ def parse_squeue(text: str) -> list[JobRecord]:
 
 
 def _read_all(lines: Sequence[str], read: Callable[[str], JobRecord]) -> list[JobRecord]:
-    """What `read` makes of each line. Raises OddRows, and Garbled where all are odd."""
+    """What `read` makes of each line that may be a row. Raises OddRows, and Garbled where all are odd."""
     found: list[JobRecord] = []
     odd: list[Garbled] = []
-    for line in lines:
+    for line in filter(may_be_row, lines):
         try:
             found.append(read(line))
         except Garbled as error:
@@ -195,9 +195,20 @@ def read_lines(text: str, columns: int, command: str, titles: tuple[str, str]) -
             lines.append(line)
     if not seen_header:
         raise Garbled(f"{command} printed no header but {begin(text)!r}")
-    if not text.endswith("\n"):
-        raise Garbled(f"{command} ended in the middle of a line")
+    check_last_line(text, command)
     return lines
+
+
+def may_be_row(line: str) -> bool:
+    """Return whether the line may be a row about a job, or a part of one from its beginning. Other lines are printed by
+    a site around the rows, or continue a job's name."""
+    return SEPARATOR in line or line.lstrip()[:1].isdigit()
+
+
+def check_last_line(text: str, command: str) -> None:
+    """Raise Garbled if the output ends in the middle of a row."""
+    if may_be_row(text.rpartition("\n")[2]):
+        raise Garbled(f"{command} ended in the middle of a line")
 
 
 def _is_header(fields: Sequence[str], columns: int, titles: tuple[str, str]) -> bool:

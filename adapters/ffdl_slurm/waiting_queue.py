@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ffdl_batch.domain.observation import NativeId, Phase
 from ffdl_batch.domain.quantity import parse_time_limit
 from ffdl_slurm.commands import SEPARATOR
-from ffdl_slurm.parsers import Garbled, parse_time
+from ffdl_slurm.parsers import Garbled, check_last_line, may_be_row, parse_time
 from ffdl_slurm.said import begin
 from ffdl_slurm.states import interpret_state
 from ffdl_slurm.waiting_commands import LIVE_FIELDS
@@ -72,11 +72,10 @@ def parse_live(text: str) -> Live:
     start = next((n for n, line in enumerate(lines) if line.startswith(f"JOBID{SEPARATOR}STATE{SEPARATOR}")), None)
     if start is None:
         raise Garbled(f"squeue printed no header but {begin(text)!r}")
-    if not text.endswith("\n"):
-        raise Garbled("squeue ended in the middle of a line")
+    check_last_line(text, "squeue")
     jobs: list[LiveJob] = []
     unread: list[str] = []
-    for line in filter(str.strip, lines[start + 1 :]):
+    for line in filter(may_be_row, lines[start + 1 :]):
         if jobs and line.count(SEPARATOR) < _FEW and not _BEGINS.match(line):
             continue
         try:

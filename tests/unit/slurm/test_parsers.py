@@ -58,7 +58,15 @@ def test_squeue_parser_skips_banners_and_cluster_lines_before_header() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "garbage\n", "<html>502</html>", QUEUE + "half a li", QUEUE + "x|RUNNING|0:0|0|||||r|n\n", "7|RUNNING|n\n"],
+    [
+        "",
+        "garbage\n",
+        "<html>502</html>",
+        QUEUE + "7",
+        QUEUE + "7|RUNNING|0:0|0|1|1|1|n1|None|x",
+        QUEUE + "x|RUNNING|0:0|0|||||r|n\n",
+        "7|RUNNING|n\n",
+    ],
 )
 def test_squeue_parser_rejects_truncated_or_foreign_output(text: str) -> None:
     with pytest.raises(Garbled):
@@ -73,13 +81,24 @@ def test_squeue_parser_rejects_any_text_without_header(text: str) -> None:
 
 def test_squeue_and_sacct_parsers_raise_odd_rows_with_readable_records() -> None:
     good = "7|RUNNING|0:0|0|1|1|1|n1|None|x\n"
-    for odd in ("8|RUNNING|0:0|0|1\n", "x|RUNNING|0:0|0|1|1|1|n1|None|x\n", "of a name with line breaks\n"):
+    for odd in ("8|RUNNING|0:0|0|1\n", "x|RUNNING|0:0|0|1|1|1|n1|None|x\n", "Bye | all\n"):
         with pytest.raises(OddRows, match="1 row among 2 cannot be read") as raised:
             parse_squeue(QUEUE + odd + good)
         assert [record.job for record in raised.value.records] == ["7"]
     with pytest.raises(OddRows) as raised:
         parse_sacct(ACCOUNT + "9|COMPLETED|0:0||||n1|None|t\n10|COMPLETED\n")
     assert [record.job for record in raised.value.records] == ["9"]
+
+
+@pytest.mark.parametrize("footer", ["*** Good bye ***\n", "Good bye", "\n-- \nmaintenance on Monday\n\n", "\x07\r\n"])
+@pytest.mark.parametrize("row", ["", "7|{}\n"])
+def test_squeue_and_sacct_parsers_ignore_footer(row: str, footer: str) -> None:
+    expected = ["7"] if row else []
+    for parse, header, fields in (
+        (parse_squeue, QUEUE, "RUNNING|0:0|0|1|1|1|n1|None|x"),
+        (parse_sacct, ACCOUNT, "RUNNING|0:0|1|1|1|n1|None|x"),
+    ):
+        assert [record.job for record in parse(header + row.format(fields) + footer)] == expected
 
 
 @pytest.mark.parametrize("name", ["a\x0cb\x85c", "JOBID|STATE"])
