@@ -201,6 +201,9 @@ def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | Non
             found.append((-1 if cause is EndCause.OUT_OF_STORAGE else 0, cause, None, words))
         elif pod.get("status", {}).get("reason") == "DeadlineExceeded":
             found.append((1, EndCause.TIMEOUT, None, f"{name}: the pod ran longer than its deadline"))
+        elif _killed_itself(pod):
+            words = f"{name}: learner and controller were killed at once, with memory left: does it run `kill -9 -1`?"
+            found.append((1, EndCause.KILLED_ITSELF, _KILLED, words))
         elif (ended := _terminated(pod, LEARNER)) is not None and ended.get("exitCode"):
             if ended.get("reason") == "OOMKilled":
                 found.append((2, EndCause.OUT_OF_MEMORY, ended["exitCode"], f"{name}: the learner was out of memory"))
@@ -214,6 +217,23 @@ def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | Non
         return _BY_REASON.get(str(condition.get("reason")), EndCause.FAILURE), None, ""
     _, cause, code, words = min(found, key=lambda one: one[0])
     return cause, code, words
+
+
+_KILLED = 137
+"""Exit code of a container whose first process ended by KILL."""
+AT_ONCE_S = 2.0
+
+
+def _killed_itself(pod: Plain) -> bool:
+    """Whether a KILL ended both containers of a pod that nobody deleted, at the same time, neither for memory: only a
+    process of their user does so. A controller that ended in order has left a message."""
+    learner, controller = _terminated(pod, LEARNER) or {}, _last_terminated(pod, CONTROLLER)
+    both = (learner, controller)
+    if any(one.get("exitCode") != _KILLED or one.get("reason") != "Error" for one in both):
+        return False
+    times = [_epoch(one.get("finishedAt")) or 0.0 for one in both]
+    at_once = abs(times[0] - times[1]) <= AT_ONCE_S
+    return at_once and not controller.get("message") and not pod["metadata"].get("deletionTimestamp")
 
 
 def _why_suspended(job: Plain, workload: Plain | None) -> str:
@@ -334,6 +354,17 @@ def _terminated(pod: Plain, container: str) -> Plain | None:
             state = status.get("state", {})
             return state.get("terminated") or None
     return None
+
+
+def _last_terminated(pod: Plain, container: str) -> Plain:
+    """How it ended last, be it that it was started again since."""
+    for status in _statuses(pod):
+        if status.get("name") == container:
+            found: Plain = (
+                status.get("lastState", {}).get("terminated") or status.get("state", {}).get("terminated") or {}
+            )
+            return found
+    return {}
 
 
 def _condition(thing: Plain, kind: str, status: str = "True") -> Plain | None:

@@ -10,6 +10,7 @@ from typing import List, Optional
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole
 from ffdl_batch.controller.machine import complaints
 from ffdl_batch.controller.machine.patience import patiently
+from ffdl_batch.controller.machine.processes import name_process
 from ffdl_batch.domain.launch import LaunchFile, decode
 from ffdl_batch.domain.placeholders import LaunchFileError
 from ffdl_batch.host.permissions import PRIVATE_UMASK
@@ -24,6 +25,8 @@ LAUNCH_PATIENCE_S = 120.0
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        name_process()
     whole = {"isolate": _isolate, "become": _become, "attach": _attach, "pod": _pod, "stand-in": _stand_in}
     if argv and argv[0] in whole:
         return whole[argv[0]](argv[1:])

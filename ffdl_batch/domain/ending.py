@@ -54,6 +54,7 @@ _SCHEDULER_ENDS: dict[EndCause, tuple[str, str]] = {
     EndCause.TIMEOUT: ("C203", "the time limit was reached"),
     EndCause.OUT_OF_MEMORY: ("C202", "the learner needed more memory than it asked for"),
     EndCause.OUT_OF_STORAGE: ("C204", "the learner used more disk space than it asked for"),
+    EndCause.KILLED_ITSELF: ("C201", "the learner killed its own controller"),
     EndCause.NODE_FAIL: ("S110", "a node of the allocation failed"),
     EndCause.PREEMPTED: ("S111", "the scheduler preempted the job"),
     EndCause.LAUNCH_FAILED: ("S101", "the scheduler could not start the job"),
@@ -67,6 +68,7 @@ _INTERRUPTIONS: dict[EndCause, Interruption] = {
     EndCause.TIMEOUT: Interruption.TIMEOUT,
     EndCause.OUT_OF_MEMORY: Interruption.FAILURE,
     EndCause.OUT_OF_STORAGE: Interruption.FAILURE,
+    EndCause.KILLED_ITSELF: Interruption.FAILURE,
     EndCause.NODE_FAIL: Interruption.NODE_FAILURE,
     EndCause.PREEMPTED: Interruption.PREEMPTION,
 }
@@ -156,6 +158,9 @@ def _of_itself(known: Known, at: float) -> Ending:
     ended = seen.end if seen is not None else None
     if seen is not None and ended is EndCause.OUT_OF_STORAGE:  # its controllers saw the end of their pod alone
         return _by_scheduler(known, seen, ended, at, final)
+    is_lost = final is not None and final.error_code in LOST_CONTROLLER  # a controller that was started again says so
+    if seen is not None and ended is EndCause.KILLED_ITSELF and is_lost:
+        return _by_scheduler(known, seen, ended, at, None)
     if (
         seen is not None
         and ended in (EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY)

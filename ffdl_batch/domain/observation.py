@@ -28,6 +28,8 @@ class EndCause(StrEnum):
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
     OUT_OF_STORAGE = "out_of_storage"
+    KILLED_ITSELF = "killed_itself"
+    """The learner killed all processes that it could, its controller among them."""
     NODE_FAIL = "node_fail"
     PREEMPTED = "preempted"
     LAUNCH_FAILED = "launch_failed"

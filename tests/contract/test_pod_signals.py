@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.controller.machine.processes import NAME, all_processes, name_of
 from ffdl_batch.domain.continuation import Interruption
 from ffdl_batch.domain.events import EventKind, Outcome
 from tests.contract.pod_rig import PodRig, pods
@@ -122,3 +123,23 @@ def test_pod_attempt_fails_when_learner_container_is_killed(pod: PodRig) -> None
     final = pod.final()
     assert final.outcome is Outcome.FAILED
     assert "the learner's container was killed" in pod.log()
+
+
+def test_pod_controllers_ignore_signals_of_learner_and_are_not_named_after_python(pod: PodRig) -> None:
+    begin(
+        pod,
+        'echo up; until [ -e "$JOB_STATE_DIR/pids" ]; do sleep 0.1; done; kill $(cat "$JOB_STATE_DIR/pids"); exit 5',
+        "up",
+    )
+    assert pod.sidecar is not None
+    table = all_processes()
+    started = [int(str(e.fields["pid"])) for e in pod.events() if e.kind is EventKind.STARTED]
+    controllers = [pod.sidecar.pid, table[started[0]].parent, *started]
+    assert {name_of(pid) for pid in controllers} == {NAME}
+    ready = Path(pod.attempt.state) / "pids.new"
+    ready.write_text(" ".join(map(str, controllers)))
+    ready.rename(Path(pod.attempt.state) / "pids")
+    assert pod.end()[0] == 5, pod.errors
+    final = pod.final()
+    assert (final.outcome, final.error_code, final.exit_code) == (Outcome.FAILED, "C201", 5), final
+    assert "SIGTERM from process" in pod.errors

@@ -61,7 +61,7 @@ REQUEUED_WAIT_S = 120.0
 
 def run_head(launch: LaunchFile, launch_path: str) -> int:
     """Execute the attempt if it is ours; see :mod:`ffdl_batch.controller.head.outcome` for the exit code."""
-    hold_signals()
+    hold_signals(only_family=launch.pod is not None)
     attempt = AttemptDir(launch.attempt_dir)
     native_id = os.environ.get(launch.host.native_id, "") or f"{os.uname().nodename}-{os.getpid()}"
     fence_s = launch.limits.fence_s

@@ -30,7 +30,7 @@ PARTED = (
 
 def run_node(launch: LaunchFile, launch_path: str, node_rank: int) -> int:
     """Run the phases of one node; the exit code of its first failing learner, else 0."""
-    hold_signals()
+    hold_signals(only_family=launch.pod is not None)
     attempt = AttemptDir(launch.attempt_dir)
     journal = _open_journal(launch, attempt, node_source(node_rank))
     before = living_controller(journal.earlier)

@@ -26,7 +26,7 @@ EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM = 78, 74
 
 def main(arguments: Sequence[str]) -> int:
     """Until kubelet ends it; the exit status of the pod's head or node controller."""
-    hold_signals()
+    hold_signals(only_family=True)
     parser = argparse.ArgumentParser(prog="ffdl-controller pod")
     parser.add_argument("--launch", default=f"{PLAN_DIR}/launch.json", help="the launch file, the shim beside it")
     parser.add_argument("--model", default=MODEL_DIR, help="directory with the parts of the model archive")

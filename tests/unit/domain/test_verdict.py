@@ -96,6 +96,7 @@ ENDS = {
     EndCause.TIMEOUT: ("C203", Interruption.TIMEOUT),
     EndCause.OUT_OF_MEMORY: ("C202", Interruption.FAILURE),
     EndCause.OUT_OF_STORAGE: ("C204", Interruption.FAILURE),
+    EndCause.KILLED_ITSELF: ("C201", Interruption.FAILURE),
     EndCause.NODE_FAIL: ("S110", Interruption.NODE_FAILURE),
     EndCause.PREEMPTED: ("S111", Interruption.PREEMPTION),
     EndCause.LAUNCH_FAILED: ("S101", Interruption.NODE_FAILURE),
@@ -152,6 +153,14 @@ def test_verdict_keeps_error_code_exit_code_and_log_tail_of_failed_learner() -> 
     verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.FAILURE), RUN, FAILED))
     assert verdict.steps[-1][0] is JobState.FAILED
     assert (verdict.error_code, verdict.exit_code, verdict.log_tail) == ("C201", 3, ("boom",))
+
+
+def test_verdict_blames_learner_that_killed_controller_which_was_started_again() -> None:
+    lost = replace(OUTSIDE, outcome=Outcome.FAILED, error_code="S106", message="its container has ended already")
+    verdict = judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.KILLED_ITSELF), RUN, lost))
+    assert (verdict.error_code, verdict.interruption) == ("C201", Interruption.FAILURE)
+    own = replace(lost, error_code="C202")
+    assert judge(known(JobState.PROCESSING, seen(Phase.ENDED, EndCause.KILLED_ITSELF), RUN, own)).error_code == "C202"
 
 
 @pytest.mark.parametrize("end", [EndCause.TIMEOUT, EndCause.OUT_OF_MEMORY, EndCause.OUT_OF_STORAGE])

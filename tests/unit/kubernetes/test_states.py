@@ -172,6 +172,28 @@ def test_observe_blames_pod_without_storage_request_for_full_disk_of_its_node(
     assert seen is not None and seen.end is end and "available: 900Mi" in seen.reason
 
 
+@pytest.mark.parametrize(
+    ("controller", "deleted", "end"),
+    [
+        ({}, False, EndCause.KILLED_ITSELF),
+        ({"reason": "OOMKilled"}, False, EndCause.FAILURE),
+        ({"message": '{"outcome": "failed"}'}, False, EndCause.FAILURE),
+        ({"finishedAt": "2026-01-01T00:09:00Z"}, False, EndCause.FAILURE),
+        ({"exitCode": 143}, False, EndCause.FAILURE),
+        ({}, True, EndCause.FAILURE),
+    ],
+)
+def test_observe_blames_learner_if_kill_ended_it_and_its_controller_at_once(
+    controller: dict[str, Any], deleted: bool, end: EndCause
+) -> None:
+    killed = {"exitCode": 137, "reason": "Error", "finishedAt": "2026-01-01T00:00:00Z"}
+    one = pod(phase="Failed", **learner(terminated=killed), **sidecar(terminated={**killed, **controller}))
+    if deleted:
+        one["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    seen = observe(job({"type": "Failed", "reason": "BackoffLimitExceeded"}), [one])
+    assert seen is not None and seen.end is end
+
+
 def test_observe_prefers_pod_that_filled_its_disk_to_pods_that_ended_with_it() -> None:
     gone = pod(0, {"type": "DisruptionTarget", "reason": "DeletionByTaintManager"})
     full = pod(1, reason="Evicted", message=f"{SHORT_OF_DISK} Container learner was using 60Gi, request is 0, has")
