@@ -212,7 +212,8 @@ def check_last_line(text: str, command: str) -> None:
 
 
 def _is_header(fields: Sequence[str], columns: int, titles: tuple[str, str]) -> bool:
-    return len(fields) == columns and (fields[0].strip(), fields[1].strip()) == titles
+    """A login script may print control sequences, without a line break, before the header."""
+    return len(fields) == columns and fields[0].rstrip().endswith(titles[0]) and fields[1].strip() == titles[1]
 
 
 def split_row(line: str, columns: int, command: str) -> list[str]:

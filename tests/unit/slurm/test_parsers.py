@@ -92,13 +92,14 @@ def test_squeue_and_sacct_parsers_raise_odd_rows_with_readable_records() -> None
 
 @pytest.mark.parametrize("footer", ["*** Good bye ***\n", "Good bye", "\n-- \nmaintenance on Monday\n\n", "\x07\r\n"])
 @pytest.mark.parametrize("row", ["", "7|{}\n"])
-def test_squeue_and_sacct_parsers_ignore_footer(row: str, footer: str) -> None:
+@pytest.mark.parametrize("banner", ["", "\x1b]0;login1\x07", "Welcome: "])
+def test_squeue_and_sacct_parsers_ignore_banner_and_footer(banner: str, row: str, footer: str) -> None:
     expected = ["7"] if row else []
     for parse, header, fields in (
         (parse_squeue, QUEUE, "RUNNING|0:0|0|1|1|1|n1|None|x"),
         (parse_sacct, ACCOUNT, "RUNNING|0:0|1|1|1|n1|None|x"),
     ):
-        assert [record.job for record in parse(header + row.format(fields) + footer)] == expected
+        assert [record.job for record in parse(banner + header + row.format(fields) + footer)] == expected
 
 
 @pytest.mark.parametrize("name", ["a\x0cb\x85c", "JOBID|STATE"])
