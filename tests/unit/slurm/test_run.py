@@ -13,6 +13,7 @@ from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports.scheduler import NotNow
 from ffdl_slurm import replies
 from ffdl_slurm.commands import beside_argv
+from ffdl_slurm.gateway_cli import CommandLineGateway
 from ffdl_slurm.replies import begin_reply, disown_reply, hold_submission, open_replies, read_replies, recover_reply
 from ffdl_slurm.run import CommandTimeout, run_command
 
@@ -46,6 +47,16 @@ def test_run_command_kills_command_after_timeout(tmp_path: Path) -> None:
         if pid := (tmp_path / "out").read_text().strip():
             break
     assert pid and not Path(f"/proc/{pid}").exists()
+
+
+def test_sbatch_gets_umask_of_submitter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends SLURM_UMASK, and slurmd creates the output file with it."""
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "$SLURM_UMASK" > {tmp_path}/sent\necho 17\n')
+    (tmp_path / "sbatch").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_UMASK", "0000")
+    assert CommandLineGateway(60).submit(AttemptDir(str(tmp_path)), 0o027) == "17"
+    assert (tmp_path / "sent").read_text() == "0027\n"
 
 
 def test_submission_lock_is_held_by_command_and_not_by_daemon(tmp_path: Path) -> None:
