@@ -245,3 +245,9 @@ def test_learner_of_pod_has_variables_of_user_and_none_of_kubelet(tmp_path: Path
     assert {name: value for name, value in found.items() if name not in ("PWD", "OLDPWD", "_", "SHLVL")} == {
         "KUBERNETES_PORT": "own", "MONGO_URL": "own",
     }  # fmt: skip
+
+
+def test_learner_of_pod_has_umask_of_submitter(tmp_path: Path) -> None:
+    text = go_text("s", "", str(tmp_path), ["/bin/sh", "-c", "umask"], "taken", 0o027)
+    done = subprocess.run(["/bin/sh", "-c", text], env={"ffdl_seat": str(tmp_path)}, check=True, capture_output=True)
+    assert done.stdout == b"0027\n"
