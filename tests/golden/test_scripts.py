@@ -71,8 +71,8 @@ CASES = {
     "every-option": replace(
         PLAIN, resources=Resources(cpus=1.5, gpus=1, memory_bytes=10**9, gres={"nvme": 1}), batch=BatchOptions(
             time_s=90, partition="gpu", account="a", qos="q", constraint="a100&ib", reservation="r", priority="TOP",
-            nodelist="gpu[01-02]", exclude="gpu03", dependency="afterok:4711", begin="now+1hour", hold=True,
-            requeue=True, signal="USR1@120", comment=NASTY, output="out dir/%x-%j.txt",
+            nodelist="gpu[01-02]", exclude="gpu03", dependency="afterok:4711", begin="2027-01-20T12:34:00+01:00",
+            hold=True, requeue=True, signal="USR1@120", comment=NASTY, output="out dir/%x-%j.txt",
             notify=Notify("alice@example.org", ("END", "FAIL")), network=NetworkLevel.NONE,
             slurm_args=("--exclusive", "--switches=1@10:00"),
         ),

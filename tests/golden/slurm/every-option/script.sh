@@ -18,7 +18,7 @@
 #SBATCH --nodelist="gpu[01-02]"
 #SBATCH --exclude=gpu03
 #SBATCH --dependency=afterok:4711
-#SBATCH --begin=now+1hour
+#SBATCH --begin=uts1800444840
 #SBATCH --priority=TOP
 #SBATCH --signal=USR1@120
 #SBATCH --mail-user=alice@example.org
