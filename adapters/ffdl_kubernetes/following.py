@@ -29,6 +29,8 @@ Plain = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 PAUSE_S = 1.0
 STOP_S = 5.0
+FOLLOWING = "follow-pod"
+"""The name of the tasks that read logs."""
 QUIET_S = 60.0
 """The first pause after a refusal doubles up to this."""
 SILENT_S = 200.0
@@ -105,10 +107,12 @@ class Follower:
         asyncio.run_coroutine_threadsafe(work, loop)
 
     async def _begin(self, pod: str) -> None:
-        self._tasks[pod] = asyncio.get_running_loop().create_task(self._follow(pod))
+        self._tasks[pod] = asyncio.get_running_loop().create_task(self._follow(pod), name=FOLLOWING)
 
     async def _end(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}  # those of pods that are gone, too
+        tasks = {
+            task for task in asyncio.all_tasks() if task.get_name() == FOLLOWING
+        }  # those of pods that are gone, too
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -155,7 +159,8 @@ class Follower:
         timeout = httpx2.Timeout(self._settings.request_timeout_s, read=SILENT_S)
         try:
             path = f"api/v1/namespaces/{self._namespace()}/pods/{pod}/log"
-            async with self._open().stream("GET", path, params=query, timeout=timeout) as reply:
+            request = self._open().build_request("GET", path, params=query, timeout=timeout)
+            async with contextlib.aclosing(await self._send(request)) as reply:
                 if reply.status_code == 404:
                     raise _Gone
                 if reply.status_code >= 400:
@@ -170,6 +175,25 @@ class Follower:
         except (SchedulerError, OSError) as error:  # of credentials and their files
             _log.warning("the log of pod %s cannot be read: %s; it is tried again", pod, error)
             raise _Broken from error
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the reply, whose body is still to be read.
+
+        A request that is cancelled is given time to make its connection: httpcore2 2.16 leaves one open if it is
+        cancelled during the TLS handshake.
+        """
+        import httpx2
+
+        sending = asyncio.create_task(self._open().send(request, stream=True))
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            await asyncio.wait({sending}, timeout=STOP_S / 2)
+            sending.cancel()
+            (found,) = await asyncio.gather(sending, return_exceptions=True)
+            if isinstance(found, httpx2.Response):
+                await found.aclose()
+            raise
 
     def _open(self) -> httpx2.AsyncClient:
         if self._client is None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
+import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +20,7 @@ from ffdl_kubernetes import following
 from ffdl_kubernetes.connecting import load_config
 from ffdl_kubernetes.following import Follower
 from ffdl_kubernetes.settings import KubernetesSettings
+from tests.fakes.kubernetes.certificates import make_certificate, write_kubeconfig
 from tests.fakes.kubernetes.rig import eventually
 from tests.fakes.kubernetes.web import Request, Response, WebServer
 
@@ -90,6 +94,12 @@ def follower(place: Path, url: str, ear: Ear) -> Iterator[Follower]:
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "jobs"}}],
         })
     )  # fmt: skip
+    with follower_of(file, ear) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def follower_of(file: Path, ear: Ear) -> Iterator[Follower]:
     settings = KubernetesSettings(kubeconfig=str(file), request_timeout_s=60)
     found = Follower(settings, lambda: str(load_config(settings).context.namespace), ear)
     try:
@@ -145,3 +155,22 @@ def test_follower_reconnects_when_log_stream_is_silent(tmp_path: Path, monkeypat
         found.follow("pod")
         # A busy machine may take longer than that to bring the line, too.
         eventually(lambda: any(number > 1 for _, number in set(ear.heard)), "the log was asked for again")
+
+
+def test_follower_closes_connection_of_pod_that_is_gone_before_tls_handshake_is_done(tmp_path: Path) -> None:
+    authority, certificate = make_certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        file = write_kubeconfig(tmp_path / "kubeconfig", url, authority, namespace="jobs", token="t")
+        with follower_of(file, Ear()) as found:
+            found.follow("pod")
+            connection, _ = server.accept()
+            connection.settimeout(300)
+            found.forget("pod")
+            eventually(lambda: not found._tasks, "reading was cancelled")
+            with context.wrap_socket(connection, server_side=True) as answering:
+                while answering.recv(65536):
+                    pass
+    gc.collect()  # a connection that is left open fails the test by its ResourceWarning
