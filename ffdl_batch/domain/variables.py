@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-RUNTIME_PREFIXES = ("APPTAINER", "SINGULARITY")
+RUNTIME_PREFIXES = ("APPTAINER_", "APPTAINERENV_", "SINGULARITY_", "SINGULARITYENV_")
 """Settings of the container runtime: users have them in their profiles, and no learner can be given them."""
 OF_THE_SHELL = frozenset(
     "BASHOPTS BASH_VERSINFO BASHPID DIRSTACK EUID FUNCNAME GID GROUPS PPID SHELLOPTS UID".split()  # noqa: SIM905

@@ -126,8 +126,9 @@ def test_environment_merge_prefers_user_values_except_protected_names() -> None:
 
 
 def test_host_subset_excludes_container_runtime_settings() -> None:
-    host = {"PATH": "/bin", "APPTAINER_BIND": "/", "SLURM_JOB_ID": "1", "SECRET": "x", "SINGULARITYENV_A": "1"}
-    kept = {name: host[name] for name in ("PATH", "SLURM_JOB_ID", "SECRET")}
+    host = {"PATH": "/bin", "APPTAINER_BIND": "/", "SLURM_JOB_ID": "1", "SECRET": "x", "SINGULARITYENV_A": "1",
+            "SINGULARITYHUB": "x"}  # fmt: skip
+    kept = {name: host[name] for name in ("PATH", "SLURM_JOB_ID", "SECRET", "SINGULARITYHUB")}
     assert host_subset(host, ("PATH", "SLURM_*", "APPTAINER*", "*")) == kept
     assert host_subset(host, ("PATH", "SLURM_*")) == {"PATH": "/bin", "SLURM_JOB_ID": "1"}
 
