@@ -50,9 +50,12 @@ def _memory(_device: str) -> bool:
 
 
 def _file_system(device: str) -> bool:
-    """Return whether the device is mounted, and is read-only or returns an I/O error."""
+    """Return whether the device is mounted, and its file system is read-only or returns an I/O error.
+
+    A mount point alone may be read-only on a healthy file system, such as a bind mount.
+    """
     places = [one for one in mounts.local() if Path(os.path.realpath(one.source)).name == device]
-    return any(not one.writable or _fails(one.place) for one in places)
+    return any("ro" in one.options or _fails(one.place) for one in places)
 
 
 def _fails(place: str) -> bool:

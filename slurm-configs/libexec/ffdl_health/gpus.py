@@ -22,6 +22,9 @@ _FAULT = re.compile(r"Yes|[1-9][0-9]*|\[.*(?:[Ee]rror|lost|reset).*\]")
 """Matches the value of a column that shows a fault: "Yes", a count, or an error in brackets."""
 _FELL_OFF = 15
 """nvidia-smi(1), RETURN VALUE: a GPU has fallen off the bus or has otherwise become inaccessible."""
+_NOT_FOUND = 6
+"""nvidia-smi(1), RETURN VALUE: a query to find an object was unsuccessful."""
+_ADDRESS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}")
 _LINK = re.compile(r"\s+Link (\d+): (Replay|Recovery|CRC)[A-Za-z ]* Errors?: (\d+)")
 _MANY = 100
 """Errors of a link that are put right by repeating come now and then; this many between two looks are a sign."""
@@ -56,15 +59,17 @@ def look(memory: dict[str, Any], timeout_s: float = TIMEOUT_S) -> Iterator[Findi
 
 
 def is_faulty(device: str, timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether nvidia-smi does not list the GPU at this PCI address, or reports uncorrected errors for it.
+    """Return whether nvidia-smi does not list the GPU at this PCI address, or reports an error of it.
 
-    An nvidia-smi that does not answer does not prove a fault, because the node may be busy. Raises OSError.
+    An nvidia-smi that does not answer does not prove a fault, because the node may be busy. Nor does one that the
+    kernel kills for lack of memory, which users can cause, or one that does not fit the driver. Raises OSError.
     """
     if not bounded.is_installed(PROGRAM):
         return False
     answer = bounded.ask(_QUERY, timeout_s)
     if answer.status != 0:
-        return answer.status is not None
+        named = {pci.address(found) for found in _ADDRESS.findall(answer.text)}
+        return answer.status in (_NOT_FOUND, _FELL_OFF) or device in named
     rows = [row for row in _rows(answer.text, len(_FIELDS)) if pci.address(row[0]) == device]
     remapped = _rows(bounded.ask(_QUERY_ROWS, timeout_s).text, len(_ROWS))
     rows += [row for row in remapped if rows and pci.address(row[0]) == device]

@@ -85,7 +85,8 @@ HEALTHY = {
     "rows": "00000000:3B:00.0, No, No\n",
     "edac/mc1/ue_count": "0\n",
     "meminfo": "MemTotal: 4 kB\nHardwareCorrupted:     0 kB\n",
-    "mountinfo": mountinfo(("/sda1", "ext4", "rw"), ("/sdb1", "xfs", "rw"), ("/sdc1", "ext4", "ro")),
+    "mountinfo": mountinfo(("/sda1", "ext4", "rw"), ("/sdb1", "xfs", "rw"), ("/sdc1", "ext4", "ro"))
+    + "50 1 8:0 /lib /bound ro - ext4 /dev/sda1 rw\n",
     "pci/0000:5e:00.0/net/ib0/operstate": "down\n",
     "pci/0000:5e:00.0/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
     "stat": "",
@@ -127,6 +128,27 @@ def test_node_health_drains_for_kernel_line_only_if_second_source_confirms_it(
     node.logs(line)
     node.look()
     assert (len(node.found()), len(node.lasting()), (tmp_path / "told").exists()) == (2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "confirms"),
+    [
+        ("echo No devices were found; exit 6", True),
+        ("echo Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error; exit 255", True),
+        ("echo Unable to determine the device handle for GPU0000:5E:00.0: Unknown Error; exit 255", False),
+        ("kill -KILL $$", False),
+        ("echo Failed to initialize NVML: Driver/library version mismatch; exit 18", False),
+    ],
+)
+def test_node_health_drains_for_failure_of_nvidia_smi_only_if_it_concerns_gpu(
+    tmp_path: Path, script: str, confirms: bool
+) -> None:
+    node = Node(tmp_path)
+    node.lose_gpus()
+    node.program("nvidia-smi", script)
+    node.logs(OFF_THE_BUS)
+    node.look()
+    assert bool(node.lasting()) is confirms
 
 
 @pytest.mark.parametrize("device", ["0000:77:00", "0000:3b:01", "..:..:.."])
