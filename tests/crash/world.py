@@ -336,10 +336,14 @@ class World:
     # ------------------------------------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """End every process of this world, by its id; twice, because the killed leave children behind."""
-        for _ in range(2):
-            for pid in self._processes():
+        """End every process of this world, by its id, until there is none: some have just started others."""
+        for _ in range(100):
+            if not (found := self._processes()):
+                return
+            for pid in found:
                 _kill(pid)
+            time.sleep(0.05)
+        raise AssertionError(f"processes {found} of {self.base} do not end")
 
     def _processes(self) -> Sequence[int]:
         mark = os.fsencode(self.base)

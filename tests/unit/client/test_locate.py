@@ -135,7 +135,7 @@ def test_read_lock_explains_unusable_state_directory(tmp_path: Path, monkeypatch
     assert "FFDL_STATE_DIR" in caught.value.cure
 
 
-@pytest.mark.parametrize("plant", {**NO_FILES, **NO_JSON}.values(), ids={**NO_FILES, **NO_JSON})
+@pytest.mark.parametrize("plant", [*NO_FILES.values(), *NO_JSON.values()], ids=[*NO_FILES, *NO_JSON])
 def test_read_lock_rejects_what_is_not_a_lock_file(tmp_path: Path, plant: Plant) -> None:
     plant(tmp_path / "daemon.lock")
     if (tmp_path / "daemon.lock").is_file() and not (tmp_path / "daemon.lock").stat().st_size:

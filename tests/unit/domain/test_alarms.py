@@ -69,8 +69,8 @@ def test_learner_list_shows_role_node_state_and_end_of_each_learner() -> None:
 
 def test_learners_have_whole_name_of_kubernetes_node() -> None:
     node = "ip-10-0-0-1.eu-central-1.compute.internal"
-    begun = [(rank, K.STARTED, {"host": "training-7-1-0-abcde", "machine": node}) for rank in (0, 1)]
-    events = told(*begun, *FAILED[2:], began(1, 2))
+    pod: dict[str, Scalar] = {"host": "training-7-1-0-abcde", "machine": node}
+    events = told(*((rank, K.STARTED, pod) for rank in (0, 1)), *FAILED[2:], began(1, 2))
     assert {one.node for one in learner_list(LAUNCH, events, is_over=False)} == {node}
     (again,) = started_again(events)
     assert f"(worker 1, on {node})" in say_restart(again, LAUNCH)
