@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -24,6 +25,8 @@ _CORRECT = "correct the data store, or put the data there"
 _OPEN = "correct the data store, or have the directory opened to you"
 _LEVELS = 2
 """A job's directory of results lies in the store's container, and that in the store's directory."""
+_OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors that the path itself causes, on every host."""
 LINKS_SHOWN = 3
 LOOK_ENTRIES, LOOK_S = 2000, 0.1
 """How many entries of a job's data directories are looked at for links, and for how long."""
@@ -93,7 +96,9 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
     except PermissionError:
         return _denied(f"{named} cannot be reached: you may not enter {_closed(directory)}")
     except OSError as error:
-        return _Wrong(f"{named} cannot be looked at on this host: {error.strerror}", _CORRECT, is_sure=False)
+        is_sure = error.errno in _OF_THE_PATH
+        where = "" if is_sure else " on this host"
+        return _Wrong(f"{named} cannot be looked at{where}: {error.strerror}", _CORRECT, is_sure)
     if not stat.S_ISDIR(mode):
         return _Wrong(f"{named} is not a directory", "name the directory that holds it")
     if not os.access(directory, os.R_OK | os.X_OK):
@@ -108,7 +113,7 @@ def _denied(message: str, *, is_sure: bool = True) -> _Wrong:
 
 
 def _lacks_only_last(directory: str) -> bool:
-    return Path(directory).parent.is_dir() and not os.path.lexists(directory)
+    return os.path.isdir(Path(directory).parent) and not os.path.lexists(directory)  # noqa: PTH112 - of any length
 
 
 def _missing(directory: str, is_node: bool) -> _Wrong:
@@ -129,12 +134,15 @@ def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
         Path(bucket).stat()
     except PermissionError:
         return _denied(f"results cannot be stored in {bucket}: you may not enter {_closed(directory)}")
-    except OSError:  # it is missing, and the directories above it decide
-        pass
+    except OSError as error:
+        if error.errno in _OF_THE_PATH:
+            return _Wrong(f"results cannot be stored in {bucket}: {error.strerror}", "correct the data store")
+        # it is missing, and the directories above it decide
     there, missing = _existing_part(directory)
     place = Path(there)
     if not place.is_dir():
-        return _Wrong(f"results cannot be stored in {bucket}: {there} is not a directory", "correct the data store")
+        why = "is a link that leads nowhere" if place.is_symlink() else "is not a directory"
+        return _Wrong(f"results cannot be stored in {bucket}: {there} {why}", "correct the data store")
     if os.access(there, os.W_OK | os.X_OK):
         return None
     levels = len(Path(directory).relative_to(there).parts)
@@ -146,10 +154,10 @@ def _wrong_results(directory: str, is_node: bool) -> _Wrong | None:
 
 
 def _existing_part(directory: str) -> tuple[str, str]:
-    """Return the nearest existing directory or file above `directory`, and the missing entry in it."""
+    """Return the nearest existing entry above `directory`, and the missing entry in it."""
     missing = Path(directory)
     for there in missing.parents:
-        if there.exists():
+        if os.path.lexists(there):
             return str(there), str(missing)
         missing = there
     return "/", str(missing)

@@ -148,6 +148,24 @@ def linked(base: Path) -> LaunchFile:
     return launch_file(needs_dirs=(str(base),), learner=IN_CONTAINER)
 
 
+@pytest.mark.parametrize(
+    ("kind", "of_input", "of_output"),
+    [
+        ("loop", "Too many levels of symbolic links", "Too many levels of symbolic links"),
+        ("dangling", "does not exist", "is a link that leads nowhere"),
+        ("n" * 300, "File name too long", "File name too long"),
+        ("/".join("n" * 3000), "File name too long", "File name too long"),
+    ],
+)
+def test_wrong_dirs_refuses_paths_that_no_host_can_use(
+    tmp_path: Path, kind: str, of_input: str, of_output: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("missing")
+    for (found,), said in ((of_data(tmp_path / kind), of_input), (of_results(tmp_path / kind), of_output)):
+        assert found.severity is ERROR and found.message.endswith(said)
+
+
 def test_leaving_links_names_links_that_container_cannot_follow(tmp_path: Path) -> None:
     launch = linked(tmp_path)
     (found,) = leaving_links([STORE], launch)
