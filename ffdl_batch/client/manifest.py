@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ffdl_batch.client.errors import InputUnusable
@@ -25,7 +25,8 @@ class Origin:
     real_dir: str
     """The real path, without links, of the manifest's directory."""
     owner: int | None = None
-    """The user id of the file's owner; None for standard input, or if the caller passed the text itself."""
+    """The user id of the file's owner; None for standard input that is not a file, or if the caller passed the text
+    itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def read_source(source: str | Path) -> tuple[bytes, Origin]:
     Raises OSError.
     """
     if str(source) == "-":
-        return sys.stdin.buffer.read(MAX_BYTES + 1), _here()
+        return sys.stdin.buffer.read(MAX_BYTES + 1), replace(_here(), owner=_owner_of_input())
     path = Path(source)
     with path.open("rb") as file:
         data, found = file.read(MAX_BYTES + 1), os.fstat(file.fileno())
@@ -75,6 +76,15 @@ def read_manifest(source: str | Path) -> ManifestText:
         return ManifestText(data.decode("utf-8-sig"), name, origin)
     except UnicodeDecodeError as error:
         raise _unusable(name, f"is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}") from error
+
+
+def _owner_of_input() -> int | None:
+    """Return the owner of the file that the shell opened as standard input; None if it is not a file."""
+    try:
+        found = os.fstat(sys.stdin.fileno())
+    except OSError:  # a program put another object in its place
+        return None
+    return found.st_uid if stat.S_ISREG(found.st_mode) else None
 
 
 def _here() -> Origin:

@@ -93,6 +93,20 @@ def test_standard_input_reads_files_in_working_directory(world: Path, monkeypatc
                 find_references(made, {})
 
 
+def test_standard_input_from_file_of_another_user_has_no_references(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world / "job")
+    manifest(world, "sub/token")
+    with (world / "job" / "m.yml").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        made = read_manifest("-")
+    assert len(find_references(made, {"HOME": "/h"})) == 2
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 4242)
+    with pytest.raises(InputUnusable, match=r"standard input:3:.* the manifest belongs to"):
+        find_references(made, {"HOME": "/h"})
+
+
 def test_manifest_behind_open_descriptor_is_read(world: Path) -> None:
     """Covers ``ffdl-submit /dev/stdin model <<END``, which some shells pass as a file without a name."""
     with (world / "gone").open("w+b") as file:
