@@ -181,7 +181,9 @@ def parse_row(row: JobRow) -> JobRecord:
 
 def read_rows(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[list[str]]:
     """The fields of the lines below the header. Raises Garbled."""
-    return [split_row(line, columns, command) for line in read_lines(text, columns, command, titles)]
+    return [
+        split_row(line, columns, command) for line in filter(may_be_row, read_lines(text, columns, command, titles))
+    ]
 
 
 def read_lines(text: str, columns: int, command: str, titles: tuple[str, str]) -> list[str]:

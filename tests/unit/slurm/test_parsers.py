@@ -272,12 +272,12 @@ def test_parse_version_reads_slurm_release_or_returns_empty_text(text: str, vers
 
 
 @pytest.mark.parametrize(("text", "nodes"), [("", ""), ("(null)", ""), ("n[1-2]", "n[1-2]"), ("n1,m|2", "n1,m|2")])
-def test_parse_excluded_returns_node_list_after_banner(text: str, nodes: str) -> None:
-    assert parse_excluded(f"motd\nJOBID|EXC_NODES\n7|{text}\n") == nodes
+def test_parse_excluded_returns_node_list_between_banner_and_footer(text: str, nodes: str) -> None:
+    assert parse_excluded(f"motd\nJOBID|EXC_NODES\n7|{text}\nGood bye") == nodes
 
 
 def test_parse_excluded_returns_none_for_unknown_job_and_rejects_missing_header() -> None:
-    assert parse_excluded("JOBID|EXC_NODES\n") is None
+    assert parse_excluded("JOBID|EXC_NODES\nGood bye\n") is None
     with pytest.raises(Garbled):
         parse_excluded("7|n1\n")
 
