@@ -178,10 +178,11 @@ def test_deployer_adopts_claimed_attempt_unknown_to_scheduler(site: Site) -> Non
 
 
 def test_deployer_drops_hold_and_begin_time_from_next_attempt_template(site: Site) -> None:
-    job = site.accept(manifest=MANIFEST + "batch: {hold: true, begin: now+1hour}\n")
+    begin = "2027-01-20T12:34:00+00:00"
+    job = site.accept(manifest=MANIFEST + f"batch: {{hold: true, begin: '{begin}'}}\n")
     site.deploy()
     first, template = site.scheduler.planned[-2:]
-    assert (first.spec.batch.hold, first.spec.batch.begin) == (True, "now+1hour")
+    assert (first.spec.batch.hold, first.spec.batch.begin) == (True, begin)
     assert (template.spec.batch.hold, template.spec.batch.begin) == (False, "")
     assert site.job(job.id).state is JobState.QUEUED
 
