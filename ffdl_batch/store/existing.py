@@ -43,12 +43,14 @@ def sqlite_file(url: str) -> Path | None:
 
 def connect_existing(url: str, clock: Clock | None = None) -> Database:
     """The database behind a URL. Raises :class:`NoDatabase` for a SQLite file that does not exist, StoreUnavailable for
-    one that cannot be read without writing, where nothing can be written, StoreError for a URL that is none of ours."""
+    one that cannot be read without writing, where nothing can be written, StoreError for a URL that is none of ours,
+    DatabaseDamaged for what is not a SQLite file."""
     path = sqlite_file(url)
     if path is None:
         return connect(url, None, clock or SystemClock())
     if not path.exists():
         raise NoDatabase(f"there is no database {path}; the daemon makes one when it starts")
+    refuse_other_file(path)
     return connect_file(path, clock or SystemClock(), mode=_mode(path))
 
 

@@ -21,8 +21,10 @@ from ffdl_batch.domain.job import JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store import DatabaseDamaged, Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
+from ffdl_batch.store.existing import connect_existing
 from ffdl_batch.store.schema import LEASES
 from tests.first_start import write_schema
+from tests.planted_files import NO_FILES
 from tests.postgres import PostgresMissing, PostgresServer, find_binaries, running_postgres
 from tests.unit.store.jobs import add_job, applied, assert_consistent, new_job, steps
 
@@ -149,6 +151,14 @@ def test_open_store_reports_file_that_is_no_database_as_damaged(tmp_path: Path) 
     assert not isinstance(caught.value, StoreUnavailable)
     cure = "ffdl daemon stop, and put a copy in its place (ffdl-admin db restore FILE --force)"
     assert str(caught.value).endswith(cure)
+
+
+@pytest.mark.parametrize("kind", ["directory", "named pipe", "socket", "link to a device"])
+def test_open_store_and_existing_report_what_is_not_a_file_as_damaged(tmp_path: Path, kind: str) -> None:
+    NO_FILES[kind](tmp_path / "jobs.db")
+    for use in (open_store, connect_existing):
+        with pytest.raises(DatabaseDamaged, match="it is not a regular file"):
+            use(f"sqlite:///{tmp_path}/jobs.db")
 
 
 def overwritten(at: int | bytes, by: bytes) -> Callable[[bytes], bytes]:
