@@ -68,8 +68,8 @@ def test_image_build_rejects_definition_that_is_not_built(name: str) -> None:
     assert f"{name} is not built here: " in done.stderr
 
 
-def test_job_fails_with_s103_when_image_registry_is_unreachable(alice: Person, model: str) -> None:
+def test_job_fails_with_s105_when_image_registry_is_unreachable(alice: Person, model: str) -> None:
     """The nodes have no way out, as at many sites."""
     job = alice.finish(alice.submit(framework(alice, "tensorflow", "1.5.0-py3"), model))
-    assert (job["state"], job["error_code"]) == ("FAILED", "S103"), job
-    assert "tensorflow/tensorflow:1.5.0-py3" in job["message"]
+    assert (job["state"], job["error_code"]) == ("FAILED", "S105"), job
+    assert "registry cannot be reached" in job["message"] and "tensorflow/tensorflow:1.5.0-py3" in job["message"]
