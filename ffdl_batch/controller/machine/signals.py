@@ -7,8 +7,6 @@ import signal
 import sys
 from typing import Optional
 
-from ffdl_batch.controller.machine.processes import NAME, name_of
-
 FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
 """Signals that mean nothing to controllers: a user asked for them, and they go on to the learners."""
 HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGCHLD}
@@ -16,7 +14,7 @@ HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGC
 
 
 _senders = {"only_family": False}
-"""What :func:`hold_signals` was told, for this process."""
+"""The argument of :func:`hold_signals` in this process."""
 
 
 def hold_signals(*, only_family: bool = False) -> None:
@@ -47,6 +45,8 @@ def next_signal(timeout_s: float) -> Optional[int]:
 
 def _is_of_learner(info: signal.struct_siginfo) -> bool:
     """Return whether another process of the pod than a controller sent it (`si_code` <= 0: by kill, not the kernel)."""
+    from ffdl_batch.controller.machine.processes import NAME, name_of  # too much for log writers to load
+
     if info.si_code > 0 or info.si_pid in (0, os.getpid(), os.getppid()) or name_of(info.si_pid) == NAME:
         return False
     name = signal.Signals(info.si_signo).name
