@@ -30,8 +30,8 @@ _OF_PODS = (
     (r"violates PodSecurity", "pods of ours pass the level restricted: a setting of the site's breaks it"),
     (
         r"must specify [^:]*limits\.cpu",
-        "the quota demands CPU limits: cancel the job and submit it again, which sets them since the daemon has seen "
-        "the quota; if not, set cpu_limit and controller_cpu_limit in [backend.kubernetes]",
+        "the quota demands CPU limits: cancel the job and submit it again, and the daemon sets them; if not, set "
+        "cpu_limit and controller_cpu_limit in [backend.kubernetes]",
     ),
     (
         r"must specify [^:]*ephemeral-storage",

@@ -1,5 +1,5 @@
-"""Ends that the daemon asks for by itself: of Jobs that lack an image, that are on nodes which do not answer, or that
-were cancelled while it asked another cluster."""
+"""Ends Jobs without a new request of a user: if an image is missing, if a node does not answer, or if the Job was
+cancelled while the daemon used another cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AskedEnds(ABC):
         """The directory of the attempt with this token."""
 
     def _judge_images(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
-        """End a Job whose pods would ask for their image for ever. What follows is the daemon's to decide."""
+        """End a Job whose pods would ask for their image for ever. The daemon decides what follows."""
         why = lacks_image(pods, self._attempt(token), self._settings.image_patience_s)
         if why:
             self._end_because(token, pods, marks.NO_IMAGE, why)
@@ -52,7 +52,7 @@ class AskedEnds(ABC):
         try:
             self._finish(token, pods)
         except SchedulerError as error:
-            _log.warning("Job %s cannot be ended: %s; it is tried again. It is to end, because %s", token, error, why)
+            _log.warning("Job %s cannot be ended: %s; trying again (reason for its end: %s)", token, error, why)
 
     def _finish(self, token: str, pods: Sequence[Mapping[str, Any]]) -> None:
         """Raises SchedulerError."""
@@ -64,13 +64,13 @@ class AskedEnds(ABC):
             self._watcher.put("Job", job)
 
     def _end_cancelled(self) -> bool:
-        """End Jobs whose owners cancelled them while this daemon asked another cluster or namespace; whether all of
-        them are. Raises OSError."""
+        """End Jobs whose owners cancelled them while this daemon used another cluster or namespace. Return whether all
+        of them were ended. Raises OSError."""
         pods, done = self._watcher.pods_by_token(), True
         for token in left_cancelled(self._watcher.jobs(), pods, self._root, HEARD_S):
             try:
                 self._finish(token, pods.get(token, []))
             except SchedulerError as error:
                 done = False
-                _log.warning("Job %s, which was cancelled, cannot be ended: %s; it is tried again", token, error)
+                _log.warning("Job %s, which was cancelled, cannot be ended: %s; trying again", token, error)
         return done

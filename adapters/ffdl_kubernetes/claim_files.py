@@ -23,7 +23,7 @@ from ffdl_kubernetes.states import why_pending
 
 _log = logging.getLogger(__name__)
 READY_S = 60.0
-"""How long its pod may take to begin: the client hears nothing meanwhile."""
+"""Maximum time until the pod starts, in seconds: the client receives nothing meanwhile."""
 PAUSE_S = 0.5
 PIECE_BYTES = 1 << 16
 
@@ -78,14 +78,14 @@ def _read(client: ClusterClient, settings: KubernetesSettings, job: dict[str, ob
                 while data := process.stdout.read(PIECE_BYTES):
                     yield data
                 if process.wait() != 0:
-                    raise OSError(f"reading the claim broke off: the program ended with {process.returncode}")
+                    raise OSError(f"reading the claim broke off: the program exited with status {process.returncode}")
             finally:
                 process.kill()
     finally:
         try:
             client.delete("Job", name)
         except (Refused, SchedulerError) as error:
-            _log.warning("Job %s cannot be deleted, and ends by its deadline: %s", name, error)
+            _log.warning("Job %s cannot be deleted, and ends at its deadline: %s", name, error)
         client.close()
 
 
@@ -98,7 +98,7 @@ def _await_pod(client: ClusterClient, name: str) -> str:
                 return str(pod["metadata"]["name"])
         if time.monotonic() > end:
             why = why_pending(pods)
-            raise NotNow(f"the pod that reads it has not begun within {READY_S:g} s{f': {why}' if why else ''}")
+            raise NotNow(f"the reading pod did not start within {READY_S:g} s{f': {why}' if why else ''}")
         time.sleep(PAUSE_S)
 
 
@@ -115,4 +115,4 @@ def _await_begin(process: subprocess.Popen[bytes], output: IO[bytes], rest: str)
     except FrameError:
         said = ""
     is_passing = process.wait() == AGAIN or not said
-    raise (NotNow if is_passing else InvalidRequest)(said or "the pod that reads it ended before it began")
+    raise (NotNow if is_passing else InvalidRequest)(said or "the reading pod ended before it began")

@@ -1,4 +1,4 @@
-"""What of an amount that is too large is the controller's, which stands beside each learner. Pure.
+"""Finds the part of the controller beside each learner in an amount that is too large. Pure.
 
 Sources of the wordings: the admission plugins LimitRanger (`limitranger/admission.go`) and ResourceQuota.
 """
@@ -57,7 +57,7 @@ def _of_range(found: re.Match[str], own: Plain, others: list[Plain]) -> str:
 
 
 def _part(key: str, resources: Plain) -> Decimal:
-    """What a container has of ``limits.cpu``, ``requests.memory``, or ``memory``, which is a request."""
+    """Return what a container has of ``limits.cpu``, ``requests.memory``, or ``memory``, which is a request."""
     kind, _, name = key.rpartition(".")
     return read_amounts(resources.get(kind or "requests")).get(name, NOTHING)
 

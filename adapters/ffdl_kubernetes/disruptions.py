@@ -15,8 +15,8 @@ from ffdl_kubernetes.objects.names import LEARNER
 
 Plain = Mapping[str, Any]
 _PREEMPTED = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI", "Preempting", "Preempted"})
-"""Reasons of DisruptionTarget, and of pods, that say that somebody else wanted the room. Those of other disruptions say
-that the node went, or threw the pod out: DeletionByTaintManager, DeletionByPodGC, TerminationByKubelet."""
+"""Reasons of DisruptionTarget, and of pods, if other pods need the resources. Other reasons mean that the node is lost
+or ended the pod: DeletionByTaintManager, DeletionByPodGC, TerminationByKubelet."""
 _OF_NODES = re.compile(
     r"Evicted|NodeLost|NodeShutdown|Shutdown|Terminated|UnexpectedAdmissionError|NodeAffinity|OutOf.+|"
     r"TopologyAffinityError|Admission.*"
@@ -38,7 +38,7 @@ _LEAVES = {
 
 
 def disruption_of(pod: Plain) -> tuple[EndCause, str] | None:
-    """Return why something else than its containers ended a pod, with words for the user; None if nothing did."""
+    """Return why something other than its containers ended a pod, with a text for the user; None if nothing did."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     own, message = str(status.get("reason", "")), " ".join(str(status.get("message", "")).split())
     if own == "Evicted" and (why := _own_storage(pod, message)):
@@ -68,7 +68,7 @@ def _own_storage(pod: Plain, message: str) -> str:
         asked = "nothing" if used[2] == "0" else used[2]
         what = f"the learner used {used[1]} of its node's disk and asked for {asked}"
     elif not _asks_for_storage(pod):
-        what = "the pod used its node's disk and asked for nothing of it"
+        what = "the pod used its node's disk and asked for no storage"
     else:
         return ""
     return f"{what}, and the node was short of it: {message}; ask for what the job writes (storage), or write less"
@@ -87,7 +87,7 @@ def why_leaving(pods: Sequence[Plain]) -> str:
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or not (target or by):
             continue
         reason = str((target or {}).get("reason", ""))
-        why = _LEAVES.get(reason, reason) if target else "somebody deletes it"
+        why = _LEAVES.get(reason, reason) if target else "it is being deleted"
         said = str((target or {}).get("message", ""))
         until = f"; its grace for a checkpoint ends at {by}" if by else ""
         return f"{pod['metadata']['name']} is about to end: {why}{f' ({said})' if said else ''}{until}"
@@ -101,7 +101,7 @@ def why_lost(pods: Sequence[Plain], lost: frozenset[str]) -> str:
         for pod in pods
         if pod["metadata"]["name"] in lost
     )
-    return f"a node does not answer, and so a pod cannot end: {', '.join(named)}"
+    return f"a pod cannot end, because its node does not answer: {', '.join(named)}"
 
 
 def _target(pod: Plain) -> Plain | None:

@@ -113,6 +113,6 @@ def hints(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> I
         )
     if not (settings.claim or data.uploads or data.stores.results):
         yield (
-            "results and checkpoints are gone with the pod, and a next attempt begins anew: name a data store for "
-            "results, or a claim in [backend.kubernetes]"
+            "results and checkpoints are lost with the pod, and the next attempt starts from the beginning: name a "
+            "data store for results, or a claim in [backend.kubernetes]"
         )

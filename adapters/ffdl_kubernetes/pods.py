@@ -36,11 +36,11 @@ Plain = Mapping[str, Any]
 LOST_S = 60.0
 """A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
 SILENT_S = 120.0
-"""A controller prints something every 20 s. One that was to end so long ago, and has printed nothing since then, is on
-a node that does not answer; kubelet learns of the end of its pod when the node is back."""
+"""A controller prints something every 20 s. If its pod was marked for deletion this long ago and it has printed nothing
+since, the node does not answer; kubelet ends the pod when the node is back."""
 RETRY_S = 5.0
 WARNING = "URG"
-"""The signal that says to controllers that their allocation is about to end."""
+"""The signal that warns controllers that their allocation is about to end."""
 END, GANG = "end", "gang"
 """Work for a whole attempt, beside wishes for single pods."""
 READ_S, READ_MOST_S = 120.0, 1800.0
@@ -136,8 +136,8 @@ class Pods:
                 self.silent(pod["metadata"]["name"])
 
     def lost(self, pods: Iterable[Plain]) -> frozenset[str]:
-        """Return the names of the pods that are to end and never will, because their node does not answer. The cluster
-        keeps them until the node is back, or somebody removes its Node object."""
+        """Return the names of the pods that are marked for deletion and do not end, because their node does not answer.
+        The cluster keeps them until the node is back or its Node object is removed."""
         return frozenset(str(pod["metadata"]["name"]) for pod in pods if self._is_lost(pod))
 
     def _is_lost(self, pod: Plain) -> bool:
@@ -147,7 +147,7 @@ class Pods:
             sign = self._signs.get(str(pod["metadata"]["name"]))
         if _is_late(pod):
             return True
-        if "terminated" in _controller_state(pod):  # it says nothing more, and its node has told so
+        if "terminated" in _controller_state(pod):  # it prints nothing more, and its node has reported that
             return False
         return sign is not None and time.monotonic() - sign > SILENT_S
 
@@ -379,7 +379,7 @@ def _is_to_end(pod: Plain) -> bool:
 
 
 def _is_late(pod: Plain) -> bool:
-    """Whether it should be gone by its own grace."""
+    """Return whether the pod has outlived its grace period by more than :data:`LOST_S`."""
     by = pod["metadata"].get("deletionTimestamp")
     return bool(by) and time.time() > datetime.fromisoformat(by).timestamp() + LOST_S
 

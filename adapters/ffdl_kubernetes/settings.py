@@ -209,7 +209,7 @@ def _check_amount(key: str, text: str, word: str = "") -> None:
     found = amount(text)
     if text not in ("", word) and not (found and found > 0):
         more = f", or {word}" if word else ""
-        raise InvalidRequest(f"{_TABLE}: {key} is {text!r}; write a number of CPUs, as 2 or 500m{more}")
+        raise InvalidRequest(f"{_TABLE}: {key} is {text!r}; write a number of CPUs, such as 2 or 500m{more}")
 
 
 def parse_toleration(text: str) -> dict[str, str]:

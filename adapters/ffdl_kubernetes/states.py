@@ -202,7 +202,7 @@ def _cause(condition: Plain, pods: Iterable[Plain]) -> tuple[EndCause, int | Non
         elif pod.get("status", {}).get("reason") == "DeadlineExceeded":
             found.append((1, EndCause.TIMEOUT, None, f"{name}: the pod ran longer than its deadline"))
         elif _killed_itself(pod):
-            words = f"{name}: learner and controller were killed at once, with memory left: does it run `kill -9 -1`?"
+            words = f"{name}: all processes were killed together, not for memory; does the training run `kill -9 -1`?"
             found.append((1, EndCause.KILLED_ITSELF, _KILLED, words))
         elif (ended := _terminated(pod, LEARNER)) is not None and ended.get("exitCode"):
             if ended.get("reason") == "OOMKilled":
@@ -357,7 +357,7 @@ def _terminated(pod: Plain, container: str) -> Plain | None:
 
 
 def _last_terminated(pod: Plain, container: str) -> Plain:
-    """How it ended last, be it that it was started again since."""
+    """Return how the container last ended, also if it was started again since."""
     for status in _statuses(pod):
         if status.get("name") == container:
             found: Plain = (

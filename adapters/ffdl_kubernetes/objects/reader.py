@@ -11,7 +11,7 @@ from ffdl_kubernetes.settings import KubernetesSettings, parse_toleration
 MANAGER = "ffdl-batch-reader"
 """Not that of jobs' objects: the watch of jobs does not see it."""
 LIFE_S = 6 * 3600
-"""Of the Job, if no daemon ends it."""
+"""Maximum lifetime of the Job in seconds, if no daemon deletes it."""
 MOUNT = "/claim"
 FOUND, ABSENT = b"ffdl-tar\n", b"ffdl-absent\n"
 """What :data:`PROGRAM` prints first."""
@@ -32,7 +32,7 @@ for name in sorted(os.listdir(".")):
     archive.add(name, filter=alone)
 archive.close()
 """
-"""Writes the directory that it is given as a tar. A file with several names comes as often: none refers to another."""
+"""Writes the directory that it is given as a tar. A file with several names is written once for each of them."""
 
 
 def reader_job(name: str, claim: str, top: str, settings: KubernetesSettings) -> Plain:

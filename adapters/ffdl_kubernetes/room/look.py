@@ -42,7 +42,7 @@ class Look:
         return self._asked("quotas", QUOTA_LIFE_S, _quotas)
 
     def cpu_limit(self) -> tuple[float | None, tuple[str, ...]]:
-        """Return what the namespace wants of CPU limits (:func:`needed_cpu_limit`), and why LimitRanges could not be
+        """Return which CPU limit the namespace demands (:func:`needed_cpu_limit`), and why LimitRanges could not be
         read. Raises SchedulerUnreachable."""
         return self._asked("CPU limit", QUOTA_LIFE_S, _cpu_limit)
 
@@ -91,7 +91,7 @@ def _cpu_limit(client: ClusterClient) -> tuple[float | None, tuple[str, ...]]:
     try:
         ranges = client.list("LimitRange", {})[0]
     except Refused as refused:
-        lacks = (f"LimitRanges could not be read, so that pods may lack CPU limits: {refused}",)
+        lacks = (f"LimitRanges cannot be read, so pods may lack CPU limits: {refused}",)
     return needed_cpu_limit(ranges, _quotas(client)[0]), lacks
 
 

@@ -133,7 +133,7 @@ def test_kubernetes_plan_keeps_checkpoints_in_volume_of_results(copied: bool, sh
     target = plan.launch.learner.env["CHECKPOINT_DIR"]
     if not shared:
         assert mounts[target]["subPath"] == f"projects/ada/out/_wml_checkpoints/{JOB}"
-    assert not any("gone with the pod" in one for one in plan.warnings)
+    assert not any("lost with the pod" in one for one in plan.warnings)
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_kubernetes_plan_warns_if_nothing_keeps_checkpoints(
     stores: tuple[DataStore, ...], settings: dict[str, object], lost: bool
 ) -> None:
     plan = plan_of(replace(PLAIN, data_stores=stores), settings)
-    assert any("results and checkpoints are gone with the pod" in one for one in plan.warnings) == lost
+    assert any("results and checkpoints are lost with the pod" in one for one in plan.warnings) == lost

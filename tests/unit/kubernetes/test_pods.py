@@ -381,7 +381,7 @@ def test_kubernetes_job_fails_as_node_failure_when_pod_to_end_is_silent(
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
     native = NativeId(TOKEN)
     reason = world.scheduler.observe([native])[native].reason
-    assert reason == "a node does not answer, and so a pod cannot end: p on n1"
+    assert reason == "a pod cannot end, because its node does not answer: p on n1"
     world.pods.look_for_lost()
     assert world.let_go == ["p"]
 

@@ -200,7 +200,7 @@ def test_read_settings_parses_profile_tables() -> None:
     ({"profiles": {"big": {"tolerations": ["a:Never"]}}}, "toleration 'a:Never'"),
     ({"profiles": {"big": {"cpu_limit": "all"}}}, "big.cpu_limit is 'all'; write a number of CPUs, .*, or request"),
     ({"cpu_limit": "-1"}, "cpu_limit is '-1'; write a number of CPUs"),
-    ({"controller_cpus": ""}, "controller_cpus is 'no value'; write a number of CPUs, as 2 or 500m$"),
+    ({"controller_cpus": ""}, "controller_cpus is 'no value'; write a number of CPUs, such as 2 or 500m$"),
     ({"controller_cpus": "request"}, "controller_cpus is 'request'"),
     ({"controller_cpu_limit": "2 cores"}, "controller_cpu_limit is '2 cores'"),
 ])  # fmt: skip

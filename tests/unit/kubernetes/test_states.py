@@ -209,7 +209,7 @@ def test_observe_prefers_pod_that_filled_its_disk_to_pods_that_ended_with_it() -
     ([{"type": "DisruptionTarget", "reason": "PreemptionByScheduler"}], {}, "a pod of higher priority takes its place"),
     ([{"type": "DisruptionTarget", "reason": "TerminationByKubelet"}], {}, "its node shuts down"),
     ([{"type": "DisruptionTarget", "reason": "SomethingNew"}], {}, "is about to end: SomethingNew"),
-    ([], {"deletionTimestamp": "2026-11-28T17:00:00Z"}, "somebody deletes it; its grace"),
+    ([], {"deletionTimestamp": "2026-11-28T17:00:00Z"}, "it is being deleted; its grace"),
     ([], {}, ""),
 ])  # fmt: skip
 def test_observe_reports_disruption_during_grace_of_pod(
