@@ -1,4 +1,4 @@
-"""Whether the shell of a submitter chooses another cluster than the commands of this daemon. Pure, but for links."""
+"""Compares the cluster that a submitter's shell chooses with that of this daemon's commands. Reads links only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _APART = "for a daemon of its own, set FFDL_STATE_DIR to another directory"
 
 
 def compare_cluster(shell: Mapping[str, str], own: Mapping[str, str]) -> tuple[str, str]:
-    """Why the variables of `shell` choose another cluster than `own`, and what to do; "" twice if they do not.
+    """Return why the variables of `shell` choose another cluster than `own`, and what to do; "" twice if they do not.
 
     Both decide as for sbatch(1). A shell without SLURM_CONF, such as cron's, uses that of the daemon. Without
     SLURM_CLUSTERS it chooses the cluster of the configuration file.

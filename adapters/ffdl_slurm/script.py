@@ -32,8 +32,8 @@ class SbatchOption:
 
 
 def sbatch_time(text: str) -> str:
-    """A time as sbatch reads it alike in every time zone: seconds since the epoch, as ``uts1800000000`` (parse_time.c,
-    Slurm 20.11 to 26.05). A time without an offset from UTC stays as it is."""
+    """Return a time in a form that sbatch reads alike in every time zone: seconds since the epoch, as
+    ``uts1800000000`` (parse_time.c, Slurm 20.11 to 26.05). A time without an offset from UTC stays as it is."""
     at = read_absolute(text)
     return text if at is None else f"uts{at}"
 

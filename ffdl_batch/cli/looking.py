@@ -51,7 +51,7 @@ def _read_every(context: click.Context, parameter: click.Parameter, value: str |
 @_learner
 @click.option("--once", is_flag=True, help="Print one table and exit; the default if standard output is no terminal.")
 @click.option("--every", metavar="SPAN", callback=_read_every,
-              help="Time between two tables; without a terminal, too.  [default: 2s]")  # fmt: skip
+              help="Time between two tables, also without a terminal.  [default: 2s]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per table.")
 def top(job_id: str, learner: int | None, once: bool, every: float | None, as_json: bool) -> int:
     """The processes of running learners: CPU, memory, and GPUs where the learner has nvidia-smi.

@@ -247,7 +247,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         return [_read(JobView, plain) for plain in reply.get("jobs", ())]
 
     def wait(self, job_id: str, timeout_s: float | None = None) -> JobView:
-        """Return the job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job goes on either way.
+        """Return the job once it has ended; raises WaitTimedOut after `timeout_s` seconds. The job runs on either way.
 
         Keeps asking while the daemon does not answer, and raises DaemonUnreachable if a later try cannot help.
         """

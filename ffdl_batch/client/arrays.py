@@ -38,7 +38,7 @@ class Arrays:
         return [_read(JobView, plain) for plain in self._wire.ask(Request("GET", path)).get("jobs", ())]
 
     def wait(self, array_id: str, timeout_s: float | None = None) -> ArrayView:
-        """The array once all of its jobs have ended; raises WaitTimedOut after `timeout_s` seconds, and they go on.
+        """The array once all of its jobs have ended; raises WaitTimedOut after `timeout_s` seconds, and they continue.
 
         Keeps asking while the daemon does not answer, as :meth:`ffdl_batch.Client.wait`.
         """

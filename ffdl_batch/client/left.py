@@ -47,8 +47,8 @@ class Left:
         told: Callable[[int], None] = lambda _: None,
         note: Callable[[str], None] = lambda _: None,
     ) -> int:
-        """Have the daemon send the directory's files; how many came. `told` hears how many bytes have come, and `note`
-        gets a sentence about each link that leads out of the directory: it is left out.
+        """Receive the directory's files from the daemon. Return their number. `told` gets the bytes received so far,
+        and `note` gets a sentence about each link that leads out of the directory: it is left out.
 
         Raises DaemonUnreachable where it broke off, and OSError. Nothing is written outside of `into`.
         """

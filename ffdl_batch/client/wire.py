@@ -36,7 +36,7 @@ STREAM_SILENCE_S = 90.0
 _BLOCK = 1 << 20
 _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-"""Before the first and the later repetitions of a request that waits for a job."""
+"""Seconds before the first and the later repetitions of a request that waits for a job."""
 
 
 class Channel(Protocol):

@@ -167,7 +167,7 @@ class Pod:
         return ""
 
     def claimed(self, path: str) -> str:
-        """In words, where it is in which claim; "" where it is in none of `claims`."""
+        """Return where it is in which claim, as text; "" if it is in none of `claims`."""
         claim, _, below = self.place_of(path).partition("/")
         return f"in the cluster's claim {claim}, at {below or 'its top'}" if claim else ""
 

@@ -46,7 +46,7 @@ _UNREACHABLE = re.compile(
     r"|network is unreachable|no route to host",
     re.IGNORECASE,
 )
-"""What resolvers and connections say (gai_strerror(3) of glibc and musl, errno(3), curl, Python, Go, Java, Node.js)."""
+"""Errors of resolvers and connections (gai_strerror(3) of glibc and musl, errno(3), curl, Python, Go, Java, Node)."""
 
 
 def is_unreachable(text: str) -> bool:

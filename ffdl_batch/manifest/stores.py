@@ -213,9 +213,9 @@ def _check_person(key: str, value: str, place: Place, log: FindingLog) -> None:
     if key not in ("user_name", "password"):
         return
     if not value.strip():
-        log.warning(place, f"{key} is empty, so the store is asked without it", "write a value, or delete the line")
+        log.warning(place, f"{key} is empty, so it is not sent to the store", "write a value, or delete the line")
     elif _CONTROL.search(value):
-        message = f"{key} holds a line break or another control character, which hardly any store takes"
+        message = f"{key} holds a line break or another control character, which most stores reject"
         log.warning(place, message, "write it on one line, without a line break at its end")
 
 

@@ -22,7 +22,7 @@ from ffdl_batch.store.filesystem import is_network, is_read_only
 CODE = "C103"
 NOT_YET = "does not exist yet"
 _CORRECT = "correct the data store, or put the data there"
-_OPEN = "correct the data store, or have the directory opened to you"
+_OPEN = "correct the data store, or ask the owner of the directory for access"
 _LEVELS = 2
 """A job's directory of results lies in the store's container, and that in the store's directory."""
 _OF_THE_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
@@ -45,8 +45,8 @@ def wrong_dirs(stores: Sequence[DataStore], launch: LaunchFile, *, later: bool, 
     """Yield what is wrong with the directories of data and results.
 
     Errors are what the nodes see, too: this machine is the only node (`is_node`), or sees the directory or the place
-    where it should be. What may be otherwise on the nodes is a warning; they look again (S302). `later`: the job waits
-    for another one, which may make what is missing, so all are warnings.
+    where it should be. What may be otherwise on the nodes is a warning; they look again (S302). `later`: the job is
+    to start later, and what is missing may exist by then, so all are warnings.
     """
     for path, directory in _inputs(stores, launch):
         if launch.pod is not None and not _lacks_only_last(directory):

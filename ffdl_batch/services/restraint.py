@@ -40,8 +40,8 @@ def hold_back(platform: Platform, leased: Sequence[LeasedJob]) -> list[LeasedJob
 
 
 def choose_held(adapters: Adapters, jobs: Sequence[Job]) -> list[Held]:
-    """Those of `jobs` that have to wait. Asks nobody. The job that is tried is one whose submissions had an answer, if
-    there is one."""
+    """Those of `jobs` that have to wait. Sends no request. The job that is tried is one whose submissions had an
+    answer, if there is one."""
     held: list[Held] = []
     tried: set[tuple[str, ...]] = set()
     for job in sorted(jobs, key=adapters.rooms.count_unanswered):

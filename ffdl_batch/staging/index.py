@@ -70,7 +70,7 @@ def store_entries(way: Way, tree: Tree, found: Entries) -> None:
         if len(data) > MAX_INDEX_BYTES:
             run.teller.note(
                 f"links, modes and empty directories are not stored: {shown(key)} would have {size_text(len(data))}, "
-                f"and {size_text(MAX_INDEX_BYTES)} are allowed"
+                f"more than the maximum of {size_text(MAX_INDEX_BYTES)}"
             )
             return
         if there is None or old != _decode(data):
@@ -126,7 +126,9 @@ def _read(way: Way, key: str) -> tuple[Entries, Item | None]:
             try:
                 return _decode(data), item
             except ValueError as why:
-                way.run.teller.note(f"{shown(key)} has links, modes and empty directories, and cannot be used: {why}")
+                way.run.teller.note(
+                    f"{shown(key)}, the index of links, modes and empty directories, cannot be used: {why}"
+                )
                 return {}, item
     return {}, None
 

@@ -158,7 +158,7 @@ def test_stage_in_brings_data_beside_damaged_index_and_notes_it(rig: StagingRig,
     rig.put("job/data", b"1")
     rig.put(INDEX, index)
     outcome = rig.run(task_of(rig, IN))
-    assert "job/.ffdl-index.json has links, modes and empty directories, and cannot be used" in notes_of(
+    assert "job/.ffdl-index.json, the index of links, modes and empty directories, cannot be used" in notes_of(
         outcome.of(Note)
     )
     assert (rig.files(), outcome.done.files) == ({"data": b"1"}, 1)

@@ -44,7 +44,7 @@ class Conclusion:
 class StepEnd:
     """What is known of the end of a step beside the events of its controllers. `out_of_memory`: the kernel killed one
     of its processes because the job needed more memory than it has, in words ("" = it did not). `printed` are the last
-    words of the program that started it. `unheard`: the other nodes may have written what does not come here any
+    lines of the program that started it. `unheard`: the other nodes may have written what does not come here any
     more."""
 
     out_of_memory: str = ""

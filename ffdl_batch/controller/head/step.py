@@ -145,7 +145,7 @@ def _printed_since(position: int) -> str:
             return file.read(PRINTED_BYTES).decode("utf-8", "replace")
     except OSError as error:
         sys.stderr.write(
-            f"ffdl-controller: what {os.readlink('/proc/self/fd/2')} says of the step is unknown: {error}\n"
+            f"ffdl-controller: errors of the step in {os.readlink('/proc/self/fd/2')} cannot be read: {error}\n"
         )
         return ""
 

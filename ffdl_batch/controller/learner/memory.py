@@ -42,7 +42,7 @@ def prefer_as_victim(proc: str = "/proc") -> None:
             file.seek(0)
             file.write(str(min(1000, score + VICTIM_SCORE)))
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"ffdl-controller: the learner is no preferred victim of the out-of-memory killer: {error}\n")
+        sys.stderr.write(f"ffdl-controller: oom_score_adj of the learner cannot be raised: {error}\n")
 
 
 def read_counters(proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> OomCounters:

@@ -17,8 +17,8 @@ from ffdl_batch.domain.network_level import OVERLAYS
 FAULT = "S107"
 REQUEST_FAULT = "C101"
 WRONG_DESTINATION = ("cannot be a destination", "no IPv4 address for the destination")
-"""The prolog's words (libexec/ffdl_network/destinations.py) if it is the manifest that has to be changed, not the node:
-most names without an address are misspelt, and every node would say the same."""
+"""What the prolog prints (libexec/ffdl_network/destinations.py) if the manifest has to be changed: most names without
+an address are misspelt, and the lookup fails on every node."""
 WAIT_S = 5.0
 """How long facts may take to be seen: a prolog writes them before Slurm starts anything of the job's."""
 LONGEST_BYTES = 1 << 16

@@ -20,7 +20,7 @@ IMAGE_COMPLAINTS = (
 )
 REGISTRY_COMPLAINTS = ("registry", "docker://", "oras://", "library://", "https://")
 _SILENT = re.compile(r"i/o timeout|connection (?:refused|reset)|handshake timeout|deadline exceeded|awaiting headers")
-"""What Go, in which Apptainer is written, says of a host that does not answer."""
+"""What Go, in which Apptainer is written, prints about a host that does not answer."""
 NETWORK_COMPLAINTS = (
     "netns",
     "network namespace",

@@ -85,7 +85,7 @@ def newer_attempt(launch: LaunchFile) -> int:
     """Return the number of the newest later attempt that was claimed; 0 if none was.
 
     Only pods that see the job's directory in a claim look: there is no daemon that writes into it, and a pod on a node
-    that does not answer gets no word from the API server. Raises OSError.
+    that does not answer gets no message from the API server. Raises OSError.
     """
     if launch.pod is None or launch.pod.apart:
         return 0

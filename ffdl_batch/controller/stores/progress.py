@@ -102,7 +102,7 @@ def into_journal(journal: Journal, tell: Callable[[Line], None]) -> Callable[[st
         if what in said or len(said) > MOST_EVENTS:
             return
         said.add(what)
-        what = what if len(said) <= MOST_EVENTS else "more is not stored as it is; the log of the allocation names it"
+        what = what if len(said) <= MOST_EVENTS else "more is not stored unchanged; the log of the allocation names it"
         journal.append(EventKind.NOT_KEPT, message=what)
         tell(Note(what))
 

@@ -123,7 +123,7 @@ class _Failed:
         """Raises the first error, which names the number of the others."""
         if self._first is not None and self._others:
             first = self._first
-            why = f"{first.strerror} (and {self._others} more could not be copied; all others are)"
+            why = f"{first.strerror} (and {self._others} more could not be copied; all others were)"
             raise OSError(first.errno, why, first.filename) from first
         if self._first is not None:
             raise self._first
