@@ -19,6 +19,7 @@ from ffdl_batch.controller.learner.memory import (
 )
 from ffdl_batch.controller.learner.output import LogPlace, Output
 from ffdl_batch.controller.learner.seat import Seat
+from ffdl_batch.controller.machine.dumps import open_proc_files
 from ffdl_batch.controller.machine.processes import (
     Process,
     all_processes,
@@ -273,6 +274,7 @@ class Learner:
 
 def _prepare() -> None:
     """For a learner that is this process's child, between fork and exec."""
+    open_proc_files()
     prefer_as_victim()
     release_signals()
 

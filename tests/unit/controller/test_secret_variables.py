@@ -105,6 +105,21 @@ def test_leave_no_dumps_disables_core_dumps_for_process_and_children() -> None:
     assert said.stdout.split() == ["0", "0", str(hard), "0"]
 
 
+def test_learner_of_controller_with_secrets_is_preferred_victim_of_kernel() -> None:
+    look = (
+        "import os\n"
+        "from ffdl_batch.controller.learner import learner, memory\n"
+        "from ffdl_batch.controller.machine.dumps import leave_no_dumps\n"
+        "before = int(open('/proc/self/oom_score_adj').read())\n"
+        "os.getuid() or os.setresuid(4321, 4321, 4321)\n"
+        "leave_no_dumps()\n"
+        "learner._prepare()\n"
+        "print(int(open('/proc/self/oom_score_adj').read()) == min(1000, before + memory.VICTIM_SCORE))\n"
+    )
+    said = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True)
+    assert (said.stdout, said.stderr) == ("True\n", "")
+
+
 def test_seats_remove_secret_files_of_earlier_attempts(tmp_path: Path) -> None:
     found = seats(tmp_path, EnvDelivery.FILE)
     found.launch = replace(found.launch, attempt=3)
