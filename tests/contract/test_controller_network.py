@@ -132,7 +132,7 @@ def test_attempt_fails_with_s107_when_level_none_learner_is_on_node_network(run:
         ("echo 'data.example.org is nobody I know'; exit 6", False),
     ],
 )
-def test_failed_learner_that_reached_no_host_is_told_its_network_level(run: Rig, command: str, hint: bool) -> None:
+def test_message_of_failed_learner_without_network_names_its_level(run: Rig, command: str, hint: bool) -> None:
     own_network(run, command, "egress")
     for rank in (0, 1):
         tell(run, rank, OWN, "level=egress")

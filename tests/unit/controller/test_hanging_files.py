@@ -322,5 +322,5 @@ running.finish()
 """
 
 
-def test_controller_ends_while_upload_to_hanging_store_goes_on() -> None:
+def test_controller_ends_while_upload_to_hanging_store_continues() -> None:
     subprocess.run([sys.executable, "-c", HANGING_UPLOAD], check=True, timeout=300)

@@ -123,7 +123,7 @@ def test_stored_files_have_current_group_of_submitter_in_directory_without_setgi
 
 
 @gives_to_groups
-def test_stored_files_are_copied_where_submitter_may_not_give_them_to_group(
+def test_stored_files_are_copied_if_submitter_may_not_give_them_to_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others have opened their setgid directory to a user who is no member of its group."""

@@ -222,7 +222,7 @@ def test_why_reports_job_not_yet_submitted_without_scheduler_query(site: Site, s
 @pytest.mark.parametrize(
     ("state", "told"), [(JobState.PENDING, True), (JobState.FAILED, True), (JobState.COMPLETED, False)]
 )
-def test_why_tells_to_restart_daemon_that_is_older_than_group_membership(
+def test_why_advises_restart_of_daemon_that_is_older_than_group_membership(
     site: Site, seer: Seer, joined_later: int, state: JobState, told: bool
 ) -> None:
     job = queued(site) if state is not JobState.PENDING else site.accept("k1", TYPED)
