@@ -39,6 +39,7 @@ from ffdl_batch.store.errors import (
     StoreError,
     StoreUnavailable,
     refuse_other_file,
+    refuse_other_kind,
     translate,
 )
 from ffdl_batch.store.filesystem import is_network
@@ -266,7 +267,7 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
     if not url.database or url.database == ":memory:":
         raise StoreError(f"a database in memory would lose jobs; {_URL_HELP}")
     path = Path(url.database).absolute()
-    refuse_other_file(path)
+    refuse_other_kind(path)
     _create_file(path)
     on_network = is_network(Path(os.path.realpath(path)).parent) if network_fs is None else network_fs
     files = OpenFiles(path, ("-journal",) if on_network else ("-wal", "-shm"), clock)

@@ -213,17 +213,21 @@ def _of_sqlite(cause: sqlite3.Error, place: str, *, in_transaction: bool) -> Sto
 def refuse_other_file(path: Path) -> None:
     """Raise DatabaseDamaged if a file has content but not the beginning of a SQLite database, or is not a regular file.
 
-    Opening a named pipe would wait forever.
     SQLite opens some of them as empty databases, for example one of zeros, and would write to them. A file with a
     journal is left to SQLite, because it may be rolled back to an empty one.
     """
-    with suppress(OSError):
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _damaged(sqlite3.DatabaseError("it is not a regular file"), str(path))
+    refuse_other_kind(path)
     with suppress(OSError), path.open("rb") as file:
         head = file.read(len(_MAGIC))
         if head and head != _MAGIC and not path.with_name(f"{path.name}-journal").exists():
             raise _damaged(sqlite3.DatabaseError("file is not a database"), str(path))
+
+
+def refuse_other_kind(path: Path) -> None:
+    """Raise DatabaseDamaged if something other than a regular file exists there. Opening a pipe would wait forever."""
+    with suppress(OSError):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _damaged(sqlite3.DatabaseError("it is not a regular file"), str(path))
 
 
 def _has_unknown_format(path: Path) -> bool:

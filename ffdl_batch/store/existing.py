@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.store.copies import companions
 from ffdl_batch.store.database import BUSY_TIMEOUT_S, Database, connect, over
-from ffdl_batch.store.errors import StoreError, StoreUnavailable, refuse_other_file
+from ffdl_batch.store.errors import StoreError, StoreUnavailable, refuse_other_file, refuse_other_kind
 from ffdl_batch.store.filesystem import is_network, is_read_only
 
 _READ_AND_WRITE, _READ, _READ_UNCHANGING = "mode=rw", "mode=ro", "mode=ro&immutable=1"
@@ -44,13 +44,13 @@ def sqlite_file(url: str) -> Path | None:
 def connect_existing(url: str, clock: Clock | None = None) -> Database:
     """The database behind a URL. Raises :class:`NoDatabase` for a SQLite file that does not exist, StoreUnavailable for
     one that cannot be read without writing, where nothing can be written, StoreError for a URL that is none of ours,
-    DatabaseDamaged for what is not a SQLite file."""
+    DatabaseDamaged for what is not a file."""
     path = sqlite_file(url)
     if path is None:
         return connect(url, None, clock or SystemClock())
     if not path.exists():
         raise NoDatabase(f"there is no database {path}; the daemon makes one when it starts")
-    refuse_other_file(path)
+    refuse_other_kind(path)
     return connect_file(path, clock or SystemClock(), mode=_mode(path))
 
 
