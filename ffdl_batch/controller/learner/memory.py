@@ -37,10 +37,10 @@ def prefer_as_victim(proc: str = "/proc") -> None:
     """Make this process, and what it starts, the first that the kernel kills if memory is used up. For a child between
     fork and exec. Any process may raise its own score (proc(5), oom_score_adj); if it fails, the score stays."""
     try:
-        with open(os.path.join(proc, "self/oom_score_adj"), "r+", encoding="ascii") as file:
+        with open(os.path.join(proc, "self/oom_score_adj"), "rb+", buffering=0) as file:
             score = int(file.read())
             file.seek(0)
-            file.write(str(min(1000, score + VICTIM_SCORE)))
+            file.write(b"%d" % min(1000, score + VICTIM_SCORE))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"ffdl-controller: oom_score_adj of the learner cannot be raised: {error}\n")
 
