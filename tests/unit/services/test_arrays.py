@@ -303,7 +303,7 @@ def test_watcher_does_not_cancel_dropped_task_that_had_started(fleet: ArraySite,
     look(fleet)
     assert fleet.site.job(jobs[2].id).state is not JobState.CANCELLED
     look(fleet, ACCOUNTING_LAG_S + SOON)
-    assert "forgotten the job" in fleet.site.platform.store.history(jobs[2].id)[-1].message
+    assert "no record of the job any more" in fleet.site.platform.store.history(jobs[2].id)[-1].message
 
 
 @pytest.mark.parametrize("but", ["another array reused its id", "it is listed again"])

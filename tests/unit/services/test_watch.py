@@ -269,7 +269,7 @@ def test_watcher_keeps_forgotten_job_while_its_heartbeat_is_recent(site: Site) -
     watch(site, 1, pause_s=STILL_ALIVE_S + 1)
     last = site.platform.store.history(job.id)[-1]
     assert (last.state, last.error_code) == (JobState.PENDING, "S106")
-    assert "forgotten the job" in last.message
+    assert "no record of the job any more" in last.message
 
 
 def test_watcher_records_no_requeue_from_observation_before_start(site: Site) -> None:
