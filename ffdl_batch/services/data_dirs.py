@@ -98,7 +98,7 @@ def _wrong_data(directory: str, is_node: bool) -> _Wrong | None:
     except OSError as error:
         is_sure = error.errno in _OF_THE_PATH
         where = "" if is_sure else " on this host"
-        return _Wrong(f"{named} cannot be looked at{where}: {error.strerror}", _CORRECT, is_sure)
+        return _Wrong(f"{named} cannot be checked{where}: {error.strerror}", _CORRECT, is_sure)
     if not stat.S_ISDIR(mode):
         return _Wrong(f"{named} is not a directory", "name the directory that holds it")
     if not os.access(directory, os.R_OK | os.X_OK):

@@ -20,7 +20,7 @@ def where_kept(pod: Pod, local: str) -> tuple[str, str]:
     if pod.apart:
         return "go with its pods", "name a data store for training_results, and they are kept there"
     below = local.removeprefix(f"{TREE}/")
-    return f"are in the cluster's claim (claim of [backend.kubernetes]), at {below}", "ffdl download brings them"
+    return f"are in the cluster's claim (claim of [backend.kubernetes]), at {below}", "ffdl download fetches them"
 
 
 def where_stored(launch: LaunchFile) -> tuple[str, str]:
@@ -28,7 +28,7 @@ def where_stored(launch: LaunchFile) -> tuple[str, str]:
     to do. This machine may have the same directory, and may have another one of that name."""
     assert launch.pod is not None
     place = launch.pod.claimed(launch.stores.results)
-    return f"are {place}" if place else "are in the cluster", "ffdl download brings them"
+    return f"are {place}" if place else "are in the cluster", "ffdl download fetches them"
 
 
 def without_places(platform: Platform, job: Job, view: JobView) -> JobView:

@@ -276,7 +276,7 @@ def test_download_brings_results_and_checkpoint_from_volume_claim(claimed: World
     )
     job_id = claimed.submit(command, stores="")
     job = ended(claimed, job_id)
-    assert job["state"] == "COMPLETED" and job["results_note"].endswith("; ffdl download brings them"), job
+    assert job["state"] == "COMPLETED" and job["results_note"].endswith("; ffdl download fetches them"), job
     out = tmp_path / "out"
     downloaded(claimed, job_id, "--results", "--checkpoint", "--out", str(out))
     assert sorted(str(one.relative_to(out)) for one in out.rglob("*") if not one.is_dir()) == [
@@ -306,7 +306,7 @@ def test_job_messages_name_volume_claim_path_of_pod_directories(claimed: World) 
     assert job["state"] == "COMPLETED", (job, claimed.diagnosis())
     (answer,) = (claimed.k8s.place.parent / "claim/projects/data/out").rglob("answer")
     assert answer.read_text() == "42\n" and job["results"] == ""
-    note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; ffdl download brings them"
+    note = f"/lab/data/out/{job_id} of the pods: they are {place}/out/{job_id}; ffdl download fetches them"
     assert job["results_note"] == note
     downloaded(claimed, job_id, "--out", str(claimed.k8s.place.parent / "from-lab"))
     (brought,) = (claimed.k8s.place.parent / "from-lab").rglob("answer")

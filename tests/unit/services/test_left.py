@@ -168,7 +168,7 @@ def test_job_view_and_find_left_name_cluster_claim_of_results_written_by_pods(
     where = "are in the cluster's claim shared, at base/out/mine"
     shown = site.view(job)
     assert (shown.results, shown.results_note.split("; ")) == (
-        "", [f"{out} of the pods: they {where}", "ffdl download brings them"],
+        "", [f"{out} of the pods: they {where}", "ffdl download fetches them"],
     )  # fmt: skip
     goes_to(site, job, JobState.STORING, JobState.COMPLETED, owed=False)
     with pytest.raises(Refused, match=where):
