@@ -81,7 +81,10 @@ def _asks_for_storage(pod: Plain) -> bool:
 
 
 def why_leaving(pods: Sequence[Plain]) -> str:
-    """Return which pod is about to end although its containers run, why and by when ("" = none)."""
+    """Return which pod is about to end although its containers run, why and when it is killed ("" = none).
+
+    That time covers the grace for a checkpoint and for storing (``terminationGracePeriodSeconds``).
+    """
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
         target, by = _target(pod), pod["metadata"].get("deletionTimestamp")
         if pod.get("status", {}).get("phase") in ("Succeeded", "Failed") or not (target or by):
@@ -89,7 +92,7 @@ def why_leaving(pods: Sequence[Plain]) -> str:
         reason = str((target or {}).get("reason", ""))
         why = _LEAVES.get(reason, reason) if target else "it is being deleted"
         said = str((target or {}).get("message", ""))
-        until = f"; its grace for a checkpoint ends at {by}" if by else ""
+        until = f"; kubelet kills it at {by} if it still runs then" if by else ""
         return f"{pod['metadata']['name']} is about to end: {why}{f' ({said})' if said else ''}{until}"
     return ""
 

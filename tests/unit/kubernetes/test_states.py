@@ -205,11 +205,11 @@ def test_observe_prefers_pod_that_filled_its_disk_to_pods_that_ended_with_it() -
     ([{"type": "DisruptionTarget", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}],
      {"deletionTimestamp": "2026-11-28T17:00:00Z"},
      "training-0a1b2c3d4-1-0-abcde is about to end: it is being evicted, for example because its node is drained "
-     "(Eviction API: evicting); its grace for a checkpoint ends at 2026-11-28T17:00:00Z"),
+     "(Eviction API: evicting); kubelet kills it at 2026-11-28T17:00:00Z if it still runs then"),
     ([{"type": "DisruptionTarget", "reason": "PreemptionByScheduler"}], {}, "a pod of higher priority takes its place"),
     ([{"type": "DisruptionTarget", "reason": "TerminationByKubelet"}], {}, "its node shuts down"),
     ([{"type": "DisruptionTarget", "reason": "SomethingNew"}], {}, "is about to end: SomethingNew"),
-    ([], {"deletionTimestamp": "2026-11-28T17:00:00Z"}, "it is being deleted; its grace"),
+    ([], {"deletionTimestamp": "2026-11-28T17:00:00Z"}, "it is being deleted; kubelet kills it at"),
     ([], {}, ""),
 ])  # fmt: skip
 def test_observe_reports_disruption_during_grace_of_pod(
