@@ -54,6 +54,7 @@ from ffdl_batch.domain.launch import TEMPLATE
 
 BATCH_LOG = "batch.log"
 
+
 @dataclass(frozen=True)
 class Root:
     """A user's tree."""

@@ -179,7 +179,9 @@ class FfdlBlock(Block):
     gpu_type: Label = Field("", description="Type of the GPUs as the site names it; left out, any type will do.")
     learners: Count = Field(None, description="Number of learners.")
     memory: Size = Field(None, description="Memory of each learner, as 8GB or 8GiB.")
-    storage: Size = Field(None, description="Disk space of each learner on its node, where the backend limits it (Kubernetes).")
+    storage: Size = Field(
+        None, description="Disk space of each learner on its node, where the backend limits it (Kubernetes)."
+    )
     data_stores: Annotated[list[DataStoreBlock], BeforeValidator(nothing_is_no_item)] = Field(
         [], description="Where data come from and results go to: none, one or more."
     )
