@@ -57,21 +57,24 @@ def _own_storage(pod: Plain, message: str) -> str:
     """Return how the learner's use of its node's disk led to an eviction ("" = it did not).
 
     A node that is short of disk space evicts first the pods that use more than they ask for. So a pod that asks for
-    nothing is one of them; a pod that stayed below its request is not to blame.
+    nothing is one of them; a pod that stayed below its request is not to blame. What kubelet's message says of a
+    container is its root file system and its log (`evictionMessage`), not its volumes, which is where learners write.
     """
     if _TOO_LARGE.search(message):
         return f"the learner wrote more than its limit of storage: {message}; ask for more (storage), or write less"
     if _NODE_FULL not in message:
         return ""
     used = _USED.search(message)
-    if used is not None:
-        asked = "nothing" if used[2] == "0" else used[2]
-        what = f"the learner used {used[1]} of its node's disk and asked for {asked}"
-    elif not _asks_for_storage(pod):
-        what = "the pod used its node's disk and asked for no storage"
+    if used is not None and used[2] != "0":
+        what = f"the learner used {used[1]} and asked for {used[2]} of storage"
+    elif used is not None or not _asks_for_storage(pod):
+        what = "the pod asked for no storage"
     else:
         return ""
-    return f"{what}, and the node was short of it: {message}; ask for what the job writes (storage), or write less"
+    return (
+        f"{what}, so its node, which was short of disk space, evicted it first: {message} Its figures leave out /tmp "
+        "and other volumes; ask for what the job writes (storage), or write less"
+    )
 
 
 def _asks_for_storage(pod: Plain) -> bool:

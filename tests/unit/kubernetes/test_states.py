@@ -141,11 +141,10 @@ SHORT_OF_DISK = "The node was low on resource: ephemeral-storage. Threshold quan
      EndCause.OUT_OF_STORAGE, "the learner wrote more than its limit of storage: Pod ephemeral"),
     ({"reason": "Evicted", "message": 'Container learner exceeded its local ephemeral storage limit "1Gi". '},
      EndCause.OUT_OF_STORAGE, "the learner wrote more than its limit of storage"),
-    ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container learner was using 60Gi, request is 0, has larger "
-      "consumption of ephemeral-storage. "}, EndCause.OUT_OF_STORAGE,
-     "the learner used 60Gi of its node's disk and asked for nothing, and the node was short of it"),
+    ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container learner was using 40Ki, request is 0, has larger "
+      "consumption of ephemeral-storage. "}, EndCause.OUT_OF_STORAGE, ": the pod asked for no storage, so its node"),
     ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container learner was using 60Gi, which exceeds its request of "
-      "10Gi. "}, EndCause.OUT_OF_STORAGE, "the learner used 60Gi of its node's disk and asked for 10Gi"),
+      "10Gi. "}, EndCause.OUT_OF_STORAGE, "the learner used 60Gi and asked for 10Gi of storage"),
     ({"reason": "Evicted", "message": f"{SHORT_OF_DISK} Container controller was using 8Ki, request is 0, has larger "
       "consumption of ephemeral-storage. "}, EndCause.NODE_FAIL, "available: 900Mi"),
     ({"reason": "Evicted", "message": "The node was low on resource: memory. Container learner was using 9Gi, request "
