@@ -275,7 +275,7 @@ def test_deployer_tries_job_less_often_while_scheduler_answers_other_requests(si
     assert len(site.scheduler.turned_away) < 12
     assert "no answer, sbatch said" in site.view(odd).pending_reason
     site.scheduler.unanswered.clear()
-    wait(site, 1.25 * LONGEST_FULL_PAUSE_S, deployer)
+    wait(site, 2 * LONGEST_FULL_PAUSE_S, deployer)
     assert site.job(odd.id).state is S.QUEUED
 
 
