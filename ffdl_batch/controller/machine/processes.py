@@ -28,8 +28,8 @@ class Process:
 
 
 def name_process() -> None:
-    """Give this process :data:`NAME` in place of the interpreter's: a learner that ends all of its own by name
-    (``pkill python3``) ends no controller."""
+    """Give this process :data:`NAME` in place of the interpreter's: a learner that ends all
+    processes called ``python3`` ends no controller."""
     with open("/proc/self/comm", "w", encoding="ascii") as file:
         file.write(NAME)
 

@@ -29,7 +29,7 @@ def hold_signals(*, only_family: bool = False) -> None:
 
 
 def release_signals() -> None:
-    """For a child between fork and exec: as if nothing had been blocked or ignored, by whoever started us either."""
+    """For a child between fork and exec: block and ignore nothing, whatever this process or its parent did."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
