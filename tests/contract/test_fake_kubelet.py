@@ -52,9 +52,14 @@ class Hands:
             return answer.read().decode()
 
     def await_log(self, name: str, text: str, container: str = "main") -> None:
-        eventually(
-            lambda: self.started(name, container) and text in self.log(name, container), f"{text} in {name}'s log"
-        )
+        def said() -> bool:
+            try:
+                return text in self.log(name, container)
+            except AssertionError as refusal:
+                assert "is waiting to start" in str(refusal), refusal
+                return False
+
+        eventually(said, f"{text} in {name}'s log")
 
     def started(self, name: str, container: str = "main") -> bool:
         return "waiting" not in state_of(self.get(name), container)
