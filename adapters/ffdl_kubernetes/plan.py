@@ -222,6 +222,7 @@ def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) ->
         needs_dirs=start.data.needs_dirs,
         checkpoints=start.checkpoints,
         carry=_carried(request, settings),
+        confirmed=request.confirmed,
         secrets=secret_variables(spec),
         written_by=f"{BACKEND} {release()}",
     )

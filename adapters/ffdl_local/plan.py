@@ -140,6 +140,7 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         echo_output=bool(spec.batch.output),
         checkpoints=start.checkpoints,
         carry=request.carry,
+        confirmed=request.confirmed,
         secrets=secret_variables(spec),
         collectors=metering.collectors,
         metrics=metering.metrics,

@@ -143,6 +143,7 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         echo_output=bool(spec.batch.output),
         checkpoints=start.checkpoints,
         carry=request.carry,
+        confirmed=request.confirmed,
         secrets=secret_variables(spec),
         collectors=metering.collectors,
         metrics=metering.metrics,

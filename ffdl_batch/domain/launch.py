@@ -8,8 +8,9 @@ Placeholders: ``{attempt_dir}`` ``{job_dir}`` ``{launch}`` ``{python}`` ``{contr
 0700, one per attempt and node) ``{learner_id}`` (from 1) ``{rank}`` (from 0) ``{local_rank}`` ``{node_rank}``
 ``{gpus}`` (the learner's device list, comma separated) ``{gpu_count}`` ``{env_file}`` ``{hostname}``
 ``{master_addr}`` ``{netns}`` ``{attempt}`` (from 1) ``{restart}`` (how often the scheduler started this attempt anew)
-``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0), and how the learners find each
-other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}`` ``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
+``{resume}`` (1 where an earlier attempt or run may have left a checkpoint, else 0) ``{confirmed}`` (as in
+:class:`LaunchFile`), and how the learners find each other: ``{local_world_size}`` ``{machine_rank}`` ``{machines}``
+``{local_index}`` ``{role}`` ``{role_index}`` ``{name}``
 ``{address}`` ``{master_port}`` ``{port}`` ``{tf_config}`` ``{hosts_file}`` ``{command}``, see
 :mod:`ffdl_batch.controller.gang.rendezvous`. ``{image}`` is the container's image on the node. A literal brace is
 doubled. The word ``{device_options}`` of a learner's argv becomes any number of words
@@ -288,6 +289,8 @@ class LaunchFile:
     echo_output: bool = False
     checkpoints: str = ""
     carry: str = ""
+    confirmed: str = ""
+    """Newest file of the checkpoint that earlier attempts confirmed last, below `checkpoints`; "" = none was."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     collectors: Tuple[str, ...] = ()
     metrics: Optional[Collecting] = None

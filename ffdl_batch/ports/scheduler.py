@@ -195,6 +195,8 @@ class LaunchRequest:
     budget: Budget = field(default_factory=Budget)
     spent: Spent = field(default_factory=Spent)
     carry: str = ""
+    confirmed: str = ""
+    """Newest file of the checkpoint that the attempts before this one confirmed last; see :class:`LaunchFile`."""
     array_dir: ArrayDir | None = None
     logs: LogLimits = field(default_factory=LogLimits)
     cache_dir: str = ""

@@ -85,6 +85,7 @@ PROTECTED = (
     "RESUME",
     "FFDL_ATTEMPT",
     "FFDL_RESTART",
+    "FFDL_CHECKPOINT",
     "FFDL_ROLE",
     "FFDL_ROLE_INDEX",
     EXPORTS_VARIABLE,
@@ -293,6 +294,7 @@ def learner_environment(learners: Learners, layout: Layout) -> dict[str, str]:
         "RESUME": "{resume}",
         "FFDL_ATTEMPT": "{attempt}",
         "FFDL_RESTART": "{restart}",
+        "FFDL_CHECKPOINT": "{confirmed}",
         # Always set, so that a job without GPUs sees none where the device files are open to all.
         "CUDA_VISIBLE_DEVICES": "{gpus}",
     }

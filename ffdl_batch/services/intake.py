@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
@@ -329,7 +329,7 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
     attempt: int = 1,
     *,
     environ: Mapping[str, str],
-    checkpoints: Iterable[Checkpoint] = (),
+    checkpoints: Sequence[Checkpoint] = (),
     spent: Spent | None = None,
     carry: str = "",
 ) -> LaunchRequest:
@@ -359,6 +359,7 @@ def launch_request(  # noqa: PLR0913 - one value per column of the attempt
         budget=budget_of(spec.batch.retry),
         spent=spent or Spent(),
         carry=carry,
+        confirmed=next((c.newest for c in reversed(checkpoints) if c.confirmed and c.newest), ""),
         array_dir=platform.root.array(spec.element.array) if spec.element is not None and attempt == 1 else None,
         logs=_log_limits(platform.settings),
         cache_dir=platform.settings.cache_dir,

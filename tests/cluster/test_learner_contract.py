@@ -216,7 +216,7 @@ def test_learner_environment_excludes_slurm_and_platform_variables(
     for report in reports(alice, kind, jobs):
         foreign = ("SLURM_", "SBATCH_", "FFDL_", "DATA_STORE_", "RESULT_STORE_", "MODEL_STORE_")
         found = [name for name in report["env"] if name.startswith(foreign)]
-        assert sorted(found) == ["FFDL_ATTEMPT", "FFDL_RESTART"], "what the contract names, and nothing else"
+        assert sorted(found) == ["FFDL_ATTEMPT", "FFDL_CHECKPOINT", "FFDL_RESTART"], "only what the contract names"
 
 
 @each_kind

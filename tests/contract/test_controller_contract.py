@@ -59,6 +59,7 @@ def test_learner_environment_matches_ffdl_contract(run: Rig) -> None:
         "RESUME": "0",
         "FFDL_ATTEMPT": "1",
         "FFDL_RESTART": "0",
+        "FFDL_CHECKPOINT": "",
         "PYTHONUNBUFFERED": "1",
     }
     assert {name: env.get(name) for name in expected} == expected

@@ -36,7 +36,7 @@ attempt, path = int(os.environ["FFDL_ATTEMPT"]), os.environ["CHECKPOINT_DIR"] + 
 step = int(open(path).read()) if os.path.exists(path) else 0
 asked = []
 signal.signal(signal.SIGUSR2, lambda *_: asked.append(1))
-print("resume", os.environ["RESUME"], "from", step, flush=True)
+print("resume", os.environ["RESUME"], "from", step, os.environ["FFDL_CHECKPOINT"] or "nothing", flush=True)
 open(os.environ["RESULT_DIR"] + "/of-%d" % attempt, "w").write("x")
 end = step + 5 if attempt == int(sys.argv[1]) else 10**9
 while step < end:
@@ -148,7 +148,8 @@ def test_continuation_completes_job_across_three_attempts_and_lets_pending_job_r
     steps: list[int] = []
     for number in (1, 2, 3):
         lines = log(plan, number).splitlines()
-        assert lines[0] == f"resume {int(number > 1)} from {len(steps)}"
+        confirmed = "step" if number > 1 else "nothing"
+        assert lines[0] == f"resume {int(number > 1)} from {len(steps)} {confirmed}"
         steps += [int(line.split()[1]) for line in lines[1:]]
         assert world.executions(attempt_of(plan, number)) == 1
         lock = local_directory(attempt_of(plan, number).path) / LOCK

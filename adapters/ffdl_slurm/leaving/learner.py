@@ -19,7 +19,7 @@ _PASSED = (
     "RANK", "LEARNER_ID", "LOCAL_RANK", "RESTART", "RESUME", "CUDA_VISIBLE_DEVICES", "GPUS", "MASTER_ADDR",
     "MASTER_PORT", "LEARNERS", "TRAINING_ID", "ROLE", "ROLE_INDEX", "TF_CONFIG", "COMMAND", "HOSTNAME",
 )  # fmt: skip
-_OURS = ("FFDL_ATTEMPT", "FFDL_RESTART", "OMPI_MCA", "PRTE_MCA", "HYDRA_", "I_MPI_")
+_OURS = ("FFDL_ATTEMPT", "FFDL_RESTART", "FFDL_CHECKPOINT", "OMPI_MCA", "PRTE_MCA", "HYDRA_", "I_MPI_")
 """Beginnings of variables that tell of controllers, and of files that they write."""
 _ARRAY = "FFDL_ARRAY_ID FFDL_ARRAY_INDEX ${!SLURM_ARRAY_@}"
 _PLACE = """\

@@ -107,7 +107,9 @@ class Chain:
             return replace(kept, goes_on=GoesOn.REQUEUE, attempt=self.launch.attempt)
         took_s = conclusion.checkpoint.took_s if conclusion.checkpoint.answered else None
         try:
-            submit_next(self.launch, succession, self.native_id, Measured(kept.spent or Spent(), took_s, limit_s))
+            confirmed = conclusion.checkpoint.newest if conclusion.checkpoint.confirmed else ""
+            measured = Measured(kept.spent or Spent(), took_s, limit_s, confirmed)
+            submit_next(self.launch, succession, self.native_id, measured)
         except Refused as refused:
             sys.stderr.write(f"ffdl-controller: {refused}\n")
             return replace(kept, goes_on=GoesOn.PLATFORM, attempt=number, message=f"{kept.message}; {refused}")

@@ -41,6 +41,8 @@ class Measured:
     spent: Spent
     took_s: Optional[float] = None
     limit_s: Optional[float] = None
+    confirmed: str = ""
+    """Newest file of the checkpoint that was confirmed, if one was."""
 
 
 def next_attempt(launch: LaunchFile) -> AttemptDir:
@@ -143,6 +145,7 @@ def _numbered(planned: LaunchFile, launch: LaunchFile, succession: Succession, m
         planned,
         attempt=number,
         carry=AttemptDir(launch.attempt_dir).results,
+        confirmed=measured.confirmed or launch.confirmed,
         limits=replace(planned.limits, lead_s=lead.seconds, lead_from=lead.origin),
         succession=replace(
             planned.succession or succession, template=succession.template, spent=measured.spent, lead_s=lead.seconds

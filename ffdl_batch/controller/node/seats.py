@@ -86,6 +86,7 @@ class Seats:
         return {
             "attempt": str(launch.attempt),
             "restart": str(restarts(launch, os.environ)),
+            "confirmed": launch.confirmed,
             "resume": "1" if launch.attempt > launch.trains_from or run > 1 else "0",
             "attempt_dir": launch.attempt_dir,
             "job_dir": launch.job_dir,

@@ -8,6 +8,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def submitter(tmp_path: Path, body: str) -> tuple[str, ...]:
     return (sys.executable, str(path), "--after={native_id}", "--lead={lead_s}", "{token}", "{script}")
 
 
-def go(launch: LaunchFile, spent: Spent | None = None, **measured: float) -> AttemptDir:
+def go(launch: LaunchFile, spent: Spent | None = None, **measured: Any) -> AttemptDir:
     assert launch.succession is not None
     submit_next(launch, launch.succession, "77", Measured(spent or Spent(timeouts=1), **measured))
     return JobDir(launch.job_dir).attempt(launch.attempt + 1)
@@ -94,6 +95,14 @@ def test_submit_next_reuses_template_for_later_attempts(tmp_path: Path) -> None:
     third = decode(Path(go(second).launch).read_text())
     assert (third.attempt, third.token) == (3, f"{JOB}-3")
     assert third.carry == AttemptDir(second.attempt_dir).results
+
+
+def test_submit_next_names_checkpoint_that_was_confirmed_last(tmp_path: Path) -> None:
+    first = plan(tmp_path)
+    second = decode(Path(go(first, confirmed="rank-0/step-4").launch).read_text())
+    third = decode(Path(go(second).launch).read_text())
+    fourth = decode(Path(go(third, confirmed="rank-1/step-9").launch).read_text())
+    assert [one.confirmed for one in (first, second, third, fourth)] == ["", *["rank-0/step-4"] * 2, "rank-1/step-9"]
 
 
 def test_submit_next_filters_environment_and_keeps_command_output(

@@ -37,7 +37,7 @@ def start(spec: JobSpec, image: str = "/i.sif", apart: bool = True, failures: in
 
 def variables(spec: JobSpec, image: str = "/i.sif", apart: bool = True) -> dict[str, str]:
     env = start(spec, image, apart).learner.env
-    skipped = {"learner_id", "gpus", "resume", "attempt", "restart", "gpu_count"}
+    skipped = {"learner_id", "gpus", "resume", "attempt", "restart", "confirmed", "gpu_count"}
     return {k: fill(v, TOLD) for k, v in env.items() if not any(f"{{{name}}}" in v for name in skipped)}
 
 

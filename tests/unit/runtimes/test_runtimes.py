@@ -35,7 +35,7 @@ JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
 ALONE = lay_on_one([Member(Load(1, 1))])
 SPEC = JobSpec("x", Framework("custom", "i", "true"))
-RUN = {"attempt": "2", "restart": "1", "resume": "1"}
+RUN = {"attempt": "2", "restart": "1", "resume": "1", "confirmed": "step-7"}
 
 
 def places(**changes: object) -> Places:

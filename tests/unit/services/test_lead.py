@@ -89,15 +89,17 @@ def test_lead_of_never_shortens_after_slower_checkpoint(measured: list[float], s
     assert before is not None and after is not None and after >= before
 
 
-def test_plan_attempt_uses_checkpoint_time_measured_by_previous_attempt(site: Site) -> None:
+def test_plan_attempt_uses_time_and_file_of_checkpoint_confirmed_last(site: Site) -> None:
     job = site.deployed()
     first = site.scheduler.planned[-1]
-    assert (first.lead_s, first.lead_from) == (70, LeadFrom.DEFAULT)
-    halted = site.move(job, JobState.HALTED, attempt_end=AttemptEnd("halt", took(8.0)))
-    resumed = site.move(halted, JobState.PENDING, cause=Cause.RESUMED)
-    plan_attempt(site.platform, replace(resumed, attempt=2))
-    second = site.scheduler.planned[-1]
-    assert (second.lead_s, second.lead_from) == (22, LeadFrom.MEASURED)
+    assert (first.lead_s, first.lead_from, first.confirmed) == (70, LeadFrom.DEFAULT, "")
+    for checkpoint in (replace(took(8.0), newest="step-4"), Checkpoint(asked=True, saved_at=9.0, newest="step-205")):
+        halted = site.move(job, JobState.HALTED, attempt_end=AttemptEnd("halt", checkpoint))
+        resumed = site.move(halted, JobState.PENDING, cause=Cause.RESUMED)
+        job = replace(resumed, attempt=resumed.attempt + 1)
+        plan_attempt(site.platform, job)
+        later = site.scheduler.planned[-1]
+        assert (later.lead_s, later.lead_from, later.confirmed) == (22, LeadFrom.MEASURED, "step-4")
 
 
 @pytest.mark.parametrize(
