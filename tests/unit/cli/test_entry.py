@@ -40,6 +40,13 @@ def replace_click(directory: Path, text: str) -> dict[str, str]:
     return {"PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+FOREIGN = {
+    "PYTHONHOME": "/none", "PYTHONPLATLIBDIR": "none", "PYTHONUSERBASE": "/none", "PYTHONEXECUTABLE": "/none/python3",
+    "__PYVENV_LAUNCHER__": "/none/python3", "PYTHONSAFEPATH": "", "PYTHONSTARTUP": "/none", "PYTHONINSPECT": "1",
+}  # fmt: skip
+"""What environment modules and launchers of another Python set."""
+
+
 @pytest.mark.parametrize("program", [*PROGRAMS, "ffdl-submitd"])
 @pytest.mark.parametrize("place", ["{bin}/{program}", "{links}/{program}"])
 @pytest.mark.parametrize("first_line", [f"#!{sys.executable}", "#!/bin/sh"])
@@ -60,7 +67,7 @@ def test_script_starts_command_despite_pythonpath_and_pythonhome(
         place.format(bin=installed, links=links, program=program),
         *(["version"] if program == "ffdl" else ["--version"]),
     ]
-    env = environment(None, {"PYTHONPATH": str(shadows), "PYTHONHOME": "/nonexistent"})
+    env = environment(None, {**FOREIGN, "PYTHONPATH": str(shadows)})
     done = subprocess.run(argv, env=env, cwd=shadows, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{program} {version('ffdl-batch')}\n", "")
 
