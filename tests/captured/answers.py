@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from ffdl_batch.ports.scheduler import InvalidRequest, NoResources, SchedulerUnreachable, SubmissionUncertain
+from ffdl_batch.ports.scheduler import (
+    InvalidRequest,
+    NoResources,
+    NotUnderstood,
+    RefusedBySite,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+)
 from ffdl_slurm import parsers, refusals
 from ffdl_slurm.run import CommandResult
 
@@ -26,8 +33,11 @@ CONCLUSIONS: Mapping[str, str] = {
     **{
         f"{command}-{fault}": REFUSED
         for command in ("submit", "test-only")
-        for fault in ("partition", "account", "node", "option", "dependency")
+        for fault in ("partition", "account", "node", "option", "dependency", "rule-code")
     },
+    # A job_submit.lua that returns slurm.ERROR, with a message to the user or without one.
+    **{f"{command}-rule-message": RefusedBySite.__name__ for command in ("submit", "test-only")},
+    **{f"{command}-rule-silent": NotUnderstood.__name__ for command in ("submit", "test-only")},
     **{f"{command}-{fault}": NOTHING_FITS for command in ("submit", "test-only") for fault in ("memory", "gres")},
     **{f"cancel-{job}": DONE for job in ("unknown", "ended")},
     **{f"signal-{job}": DONE for job in ("unknown", "ended", "waiting")},

@@ -14,6 +14,7 @@ from tests.conformance.scenes import ASLEEP, Stage
 
 UNKNOWN = "999999"
 OTHER_LOGIN = "login2"
+_CONF = "/etc/slurm/slurm.conf"
 _SCRIPT = """\
 #!/bin/sh
 #SBATCH --output=/dev/null
@@ -37,6 +38,11 @@ def refuse(stage: Stage) -> Answers:
         path = _script(stage, name, *options)
         answers[f"submit-{name}"] = stage.ask(commands.sbatch_argv(path))
         answers[f"test-only-{name}"] = stage.ask(commands.test_only_argv(path))
+    with _site_rules(stage.cluster):
+        for name in SITE_RULES:
+            path = _script(stage, name, f"--comment={name}")
+            answers[f"submit-{name}"] = stage.ask(commands.sbatch_argv(path))
+            answers[f"test-only-{name}"] = stage.ask(commands.test_only_argv(path))
     with _without_munge(stage.cluster), ThreadPoolExecutor(max_workers=1) as beside:
         # It takes most of a minute to give up, whatever the controller does meanwhile.
         hopeless = beside.submit(stage.ask, commands.sbatch_argv(good), OTHER_LOGIN)
@@ -76,6 +82,14 @@ _REFUSED: Mapping[str, Sequence[str]] = {
     "option": ["--no-such-option"],
     "dependency": ["--dependency=afterok:nonsense"],
 }
+
+
+SITE_RULES: Mapping[str, str] = {
+    "rule-message": 'slurm.user_msg("name a project\\nsee the manual") return slurm.ERROR',
+    "rule-silent": "return slurm.ERROR",
+    "rule-code": 'slurm.user_msg("no such project") return 2045',
+}
+"""What the site's job_submit.lua does with a job of that comment. 2045 is ESLURM_INVALID_ACCOUNT (slurm_errno.h)."""
 
 
 def _questions(stage: Stage, held: str, running: str) -> dict[str, list[str]]:
@@ -125,6 +139,24 @@ _SWITCHES: Mapping[Service, tuple[Callable[[Cluster], None], Callable[[Cluster],
     Service.SLURMCTLD: (Cluster.stop_slurmctld, Cluster.start_slurmctld),
     Service.SLURMDBD: (Cluster.stop_slurmdbd, Cluster.start_slurmdbd),
 }
+
+
+@contextmanager
+def _site_rules(cluster: Cluster) -> Iterator[None]:
+    """The controller asks a job_submit.lua."""
+    rules = "".join(f"if job.comment == '{name}' then {rule} end\n" for name, rule in SITE_RULES.items())
+    lua = f"function slurm_job_submit(job, parts, uid)\n{rules}return slurm.SUCCESS\nend\n"
+    lua += "function slurm_job_modify(job, record, parts, uid) return slurm.SUCCESS end\n"
+    plain = cluster.run("ctl", ["cat", _CONF]).stdout
+    write = 'printf %s "$0" >"$1"'
+    cluster.run("ctl", ["sh", "-c", write, lua, f"{_CONF.rpartition('/')[0]}/job_submit.lua"])
+    try:
+        with _without(cluster, Service.SLURMCTLD):
+            cluster.run("ctl", ["sh", "-c", write, f"{plain}\nJobSubmitPlugins=lua\n", _CONF])
+        yield
+    finally:
+        with _without(cluster, Service.SLURMCTLD):
+            cluster.run("ctl", ["sh", "-c", write, plain, _CONF])
 
 
 @contextmanager

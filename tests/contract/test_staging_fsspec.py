@@ -15,6 +15,7 @@ import pytest
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
 from ffdl_batch.staging.stores.fsspec import FsspecStore
 from tests import preloaded
+from tests.contract.linked_tree import check_round_trip
 from tests.fakes.s3_server import free_port
 from tests.fakes.ssh_server import BreakingWire, SshServer
 from tests.staging_rig import MIB, StagingRig, rig
@@ -103,6 +104,11 @@ def test_fsspec_store_stages_out_tree_and_skips_unchanged_files(
     assert rig.run(task).done.kept == 2
     assert (remote / "new/place/big").read_bytes() == b"smaller"
     assert list((remote / "new").rglob(".*")) == []
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_fsspec_store_keeps_links_modes_holes_and_empty_directories(rig: StagingRig, store: StoreAddress) -> None:
+    check_round_trip(rig, store)
 
 
 @pytest.mark.parametrize("check", [True, False])

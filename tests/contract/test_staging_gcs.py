@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from tests.contract.linked_tree import check_round_trip
 from tests.fakes.serving import serving
 from tests.staging_rig import StagingRig, rig
 
@@ -77,6 +78,12 @@ def test_gcs_store_transfers_both_ways_with_one_service_account_token(rig: Stagi
     out = rig.task(Direction.OUT, "job", store=gcs(rig, "service_account"))
     assert rig.run(out).done.files == 1
     assert rig.get("job/a") == b"1"
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_gcs_store_keeps_links_modes_holes_and_empty_directories(rig: StagingRig, office: Office) -> None:
+    rig.secrets.write_text(json.dumps({"service_account": account(office)}))
+    check_round_trip(rig, gcs(rig, "service_account"))
 
 
 def test_gcs_store_fails_without_request_when_service_account_gets_no_token(rig: StagingRig, office: Office) -> None:

@@ -4,45 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, Note, StageTask, StoreAddress, StoreKind
+from ffdl_batch.domain.staging import Note, StoreAddress, StoreKind
+from tests.contract.linked_tree import IN, INDEX, KEPT_LINKS, OUT, check_back, lay, links_of, task_of
 from tests.staging_rig import StagingRig, rig
 
 __all__ = ["rig"]
-OUT, IN = Direction.OUT, Direction.IN
-INDEX = "job/.ffdl-index.json"
-LINKS = {"latest": "epoch3", "deep/up": "../epoch3/weights", "contained": "/job/results/epoch3", "dangling": "none"}
-KEPT_LINKS = {**LINKS, "contained": "epoch3"}
-MODES = {"run.sh": 0o755, "secret": 0o600, "closed": 0o555, "empty": 0o750, "closed/tool": 0o555, "plain": 0o755}
-
-
-def lay(top: Path) -> None:
-    for name in ("epoch3", "deep", "closed", "empty", "plain/er"):
-        (top / name).mkdir(parents=True)
-    for name in ("epoch3/weights", "run.sh", "secret", "closed/tool"):
-        (top / name).write_text(name)
-    with (top / "sparse").open("wb") as file:
-        file.truncate(8 << 20)
-        file.write(b"start")
-    for name, target in LINKS.items():
-        (top / name).symlink_to(target)
-    for name, mode in MODES.items():
-        (top / name).chmod(mode)
-
-
-def task_of(rig: StagingRig, direction: Direction, place: Path | None = None, **changes: Any) -> StageTask:
-    task = rig.task(direction, "job", **changes)
-    roots = (str(rig.local), "/job/results")
-    return replace(task, transfers=(replace(task.transfers[0], local=str(place or rig.local), roots=roots),))
-
-
-def links_of(top: Path) -> dict[str, str]:
-    return {str(path.relative_to(top)): str(path.readlink()) for path in top.rglob("*") if path.is_symlink()}
 
 
 def notes_of(lines: list[Note]) -> str:
@@ -63,11 +33,7 @@ def test_stored_tree_comes_back_with_links_modes_holes_and_empty_directories(
         assert rig.proxy.requests[-1][:1] == ("PUT",) and rig.proxy.requests[-1][1].endswith(INDEX)
     for _ in range(2):
         assert rig.run(task_of(rig, IN, place, store=store)).done.skipped == 0
-        assert links_of(place) == KEPT_LINKS
-        assert {name: (place / name).stat().st_mode & 0o7777 for name in MODES} == MODES
-        assert (place / "plain" / "er").is_dir()
-        assert (place / "sparse").stat().st_blocks * 512 < 64 << 10
-        assert not (place / ".ffdl-index.json").exists()
+        check_back(place)
     assert ".ffdl-index" not in str(rig.run(task_of(rig, IN, place), lists=True).lines)
 
 

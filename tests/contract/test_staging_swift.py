@@ -11,6 +11,7 @@ import pytest
 
 from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
 from ffdl_batch.staging.stores import swift_token
+from tests.contract.linked_tree import check_round_trip
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.swift_server import Stored, Swift, swift_server
 from tests.staging_rig import MIB, StagingRig, rig
@@ -59,6 +60,11 @@ def test_swift_store_stages_in_plain_static_and_dynamic_large_objects_once(
     }  # fmt: skip
     assert any(asked for _, _, asked in front.requests)
     assert rig.run(task).done.kept == 5
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+def test_swift_store_keeps_links_modes_holes_and_empty_directories(rig: StagingRig, store: StoreAddress) -> None:
+    check_round_trip(rig, store)
 
 
 def test_swift_store_lists_all_pages_and_retries_failed_page(
