@@ -4,7 +4,6 @@ where a reason calls for it."""
 from __future__ import annotations
 
 import os
-import pwd
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TypeVar
 from ffdl_batch.domain.numbers import counted
 from ffdl_batch.domain.observation import NativeId
 from ffdl_batch.domain.waiting import Blocker, BlockerKind, Explanation, Factor, Foretold, Reason, WaitKind
+from ffdl_batch.host.users import user_name
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import LaunchPlan, NotNow, SchedulerUnreachable
 from ffdl_slurm import waiting_commands as commands
@@ -127,7 +127,9 @@ class WaitingJobs:
             known_at=picture.at,
             partitions=tuple(partitions),
             rooms=tuple(room_in(name, share, request.spec, picture.nodes) for name, share in shares.items()),
-            ahead=tuple(ahead_in(name, job, job.user if job else _user(), picture.jobs) for name in partitions),
+            ahead=tuple(
+                ahead_in(name, job, job.user if job else user_name(os.getuid()), picture.jobs) for name in partitions
+            ),
             figures=_figures(partitions, picture.partitions),
             lacks=(*asked.lacks, *request.facts.lacks),
         )
@@ -155,10 +157,6 @@ def _find(request: WaitingRequest, picture: Picture) -> LiveJob | None:
     if request.native_id is None:
         return None
     return next((job for job in picture.jobs if job.is_job(request.native_id)), None)
-
-
-def _user() -> str:
-    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def _with_limit(reason: Reason, job: LiveJob, shares: Mapping[str, Share], limits: Sequence[LimitRecord]) -> Reason:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from dataclasses import asdict
 
 import click
@@ -11,6 +10,7 @@ import click
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.host.users import user_name
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,7 +45,7 @@ def doctor(nodes: str, as_json: bool) -> int:
         settings = load_settings()
         name = settings.effective_backend(os.environ)[0]
         uid = os.getuid()
-        context = AdapterContext(settings.jobs_dir, pwd.getpwuid(uid).pw_name, uid)
+        context = AdapterContext(settings.jobs_dir, user_name(uid), uid)
         backend = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
     except (ConfigError, InvalidRequest) as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +12,7 @@ import click
 from ffdl_batch.admin.ending import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
+from ffdl_batch.host.users import user_name
 
 if TYPE_CHECKING:
     from ffdl_batch.ports.tenancy import KeepsTenants, Tenant
@@ -123,7 +123,7 @@ def _keeper(name: str) -> KeepsTenants:
 
     try:
         settings, uid = load_settings(), os.getuid()
-        context = AdapterContext(settings.jobs_dir, pwd.getpwuid(uid).pw_name, uid)
+        context = AdapterContext(settings.jobs_dir, user_name(uid), uid)
         found = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
     except (ConfigError, InvalidRequest) as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from error

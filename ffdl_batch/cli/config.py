@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from ffdl_batch.cli.outcome import Stop, complain
 from ffdl_batch.cli.present import print_json, print_table
 from ffdl_batch.domain.codec import CodecError, to_plain
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.users import user_name
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -79,7 +79,7 @@ def _of_backends(settings: Settings) -> Iterator[Row]:
     from ffdl_batch.ports.scheduler import InvalidRequest
 
     uid = os.getuid()
-    context = AdapterContext(root=settings.jobs_dir, user=pwd.getpwuid(uid).pw_name, uid=uid)
+    context = AdapterContext(root=settings.jobs_dir, user=user_name(uid), uid=uid)
     for name in sorted({*adapter_names(), *settings.backends}):
         try:
             adapter = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))

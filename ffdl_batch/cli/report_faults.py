@@ -261,14 +261,11 @@ def _mailing(
 def _own_address() -> str:
     """Cron may have told neither a home nor a name: the kernel's word counts."""
     import os
-    import pwd
     import socket
 
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = f"uid-{os.getuid()}"
-    return f"{name}@{socket.getfqdn()}"
+    from ffdl_batch.host.users import user_name
+
+    return f"{user_name(os.getuid())}@{socket.getfqdn()}"
 
 
 class Unsent(Stop):

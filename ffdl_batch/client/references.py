@@ -8,7 +8,6 @@ reference that cannot be read is skipped. The daemon reports it if the job needs
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shlex
 import sys
@@ -23,6 +22,7 @@ from ffdl_batch.client.manifest import ManifestText
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.secrets import ENV, FILE, MAX_BYTES, REFERENCE
+from ffdl_batch.host.users import user_name
 
 _COMMENT = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|(?P<comment>(?:^|(?<=\s))#.*)""")
 """Matches a quoted text, in which # is an ordinary character, or a comment of YAML."""
@@ -91,7 +91,7 @@ def refused_references(manifest: ManifestText, allowed: AllowedReferences = OWN_
     """
     owner, caller = manifest.origin.owner, os.geteuid()
     if owner is not None and owner != caller and not allowed.foreign:
-        message = f"the manifest belongs to '{_user(owner)}', and you are '{_user(caller)}'"
+        message = f"the manifest belongs to '{user_name(owner)}', and you are '{user_name(caller)}'"
         cure = "if you trust the manifest, add --allow-references"
         references = _references_in(manifest.text, in_comments=True)
         return tuple(one.refused(manifest.name, message, cure) for one in references)
@@ -164,10 +164,3 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

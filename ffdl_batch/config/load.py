@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import pwd
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +30,7 @@ from ffdl_batch.domain.fault_policy import NodeRules
 from ffdl_batch.domain.harmless_settings import harmless_keys
 from ffdl_batch.domain.mounting import Mounting
 from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.host.users import home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
@@ -55,8 +55,11 @@ class _Untrusted(ConfigError):
 
 
 def home_directory(environ: Mapping[str, str]) -> Path:
-    """The user's home, also from cron's bare environment (password database where HOME is unset)."""
-    return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    """Return the caller's home directory. Raises ConfigError if nothing says where it is."""
+    try:
+        return Path(home_of_caller(environ))
+    except FileNotFoundError as error:
+        raise ConfigError(str(error)) from None
 
 
 def load_settings(*, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pwd
 import re
 import shlex
 import socket
@@ -31,6 +30,7 @@ from ffdl_batch.attempt.reader import SMALL_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.json_text import parse_json
+from ffdl_batch.host.users import home_of_caller
 
 SOCKET_NAME = "ffdl.sock"
 LOCK_NAME = "daemon.lock"
@@ -150,7 +150,7 @@ def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> Soc
 def _socket_name(environ: Mapping[str, str]) -> str:
     """The plain name for the default state directory, also where that is named (a daemon started on demand)."""
     state_dir = environ.get("FFDL_STATE_DIR", "")
-    home = Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    home = Path(home_of_caller(environ))
     default = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "ffdl"
     if not state_dir or os.path.realpath(state_dir) == os.path.realpath(default):
         return SOCKET_NAME

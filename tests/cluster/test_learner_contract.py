@@ -170,6 +170,9 @@ def jobs(alice: Person, canaries: None) -> dict[str, dict[str, Any]]:
     meeting = alice.manifest("meeting", COMMAND, store(alice, copied=False), gpus=2)
     for name in ("first", "second"):
         ids[name] = alice.submit(meeting, model, "--export=MEETING=meeting", "--nodelist=n3")
+    umask = alice.manifest("umask", f"umask; {COMMAND}", store(alice, copied=True))
+    submit = ("ffdl-submit", "--parsable", umask, model)
+    ids["umask"] = alice.run("sh", "-c", 'umask 027; exec "$@"', "sh", *submit).stdout.strip()
     ended = dict(zip(ids, alice.finish_all(list(ids.values())), strict=True))
     for name, job in ended.items():
         assert job["state"] == "COMPLETED", (name, job, alice.logs(job["id"]))
@@ -316,3 +319,12 @@ def test_two_jobs_on_one_node_open_only_their_own_gpus(alice: Person, jobs: dict
         assert sorted(report["devices"].values()) == ["ENXIO", "ENXIO", "EPERM", "EPERM"]
         allowed.append({path for path, said in report["devices"].items() if said == "ENXIO"})
     assert not allowed[0] & allowed[1]
+
+
+def test_learner_and_stored_results_have_umask_of_submitting_shell(
+    alice: Person, jobs: dict[str, dict[str, Any]]
+) -> None:
+    for name, umask, modes in (("umask", "0027", ["750", "640"]), ("copied-1", "", ["755", "644"])):
+        kept = f"contract/{RESULTS}/{jobs[name]['id']}"
+        assert alice.run("stat", "--format=%a", kept, f"{kept}/seen-1.json").stdout.split() == modes
+        assert not umask or alice.logs(jobs[name]["id"]).splitlines()[0].endswith(umask)
