@@ -84,11 +84,13 @@ def write_csv(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> int:
 
 
 def _write_rows(file: Any, columns: tuple[str, ...], rows: Iterable[Row]) -> int:
+    from ffdl_batch.cli.report_tables import csv_cell
+
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     count = 0
     for row in rows:
-        writer.writerow(row)
+        writer.writerow(csv_cell(cell) for cell in row)
         count += 1
     return count
 

@@ -106,10 +106,14 @@ def write_csv(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[obj
 
 
 def csv_cell(cell: object) -> object:
-    """The cell as it is written."""
-    if isinstance(cell, str) and cell.startswith(_FORMULA):
+    """Return the cell as it is written."""
+    if not isinstance(cell, str) or not cell.startswith(_FORMULA):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
         return f"'{cell}"
-    return cell
+    return cell  # a number in letters is no formula
 
 
 def text_column(title: str) -> Column:

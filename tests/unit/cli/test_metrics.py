@@ -185,6 +185,13 @@ def test_metrics_writes_every_value_to_csv_and_parquet(jobs: FakeDaemon, tmp_pat
     assert columns[6]["time"] == 1_800_000_000.003 and columns[6]["job"] == TWO
 
 
+def test_metrics_csv_marks_text_of_learner_that_a_spreadsheet_would_take_for_a_formula(jobs: FakeDaemon) -> None:
+    jobs.measured[f"{TWO}/metrics"] = [metric(1, -0.5, group="=cmd|' /C calc'!A0")]
+    rows = table(run(FFDL, "metrics", "--csv", "-", TWO, daemon=jobs).stdout)
+    assert {row["group"] for row in rows} == {"'=cmd|' /C calc'!A0"}
+    assert (rows[0]["value"], rows[0]["number"]) == ("-0.5", "-0.5")
+
+
 def test_metrics_usage_prints_table_and_csv(jobs: FakeDaemon) -> None:
     lines = run(FFDL, "metrics", "--usage", ONE, daemon=jobs).stdout.splitlines()
     cells = {tuple(line.split("  ")[0:1]): line for line in lines}
