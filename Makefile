@@ -24,7 +24,7 @@ LOCK = printf '%s\n' 'hatchling>=1.27' 'editables>=0.5' | uv pip compile - pypro
 	--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command 'make lock' \
 	--constraint constraints.txt
 
-.PHONY: help python venv venv-run quickstart check lint test test-full mutate lock docs images cluster-up cluster-down conformance \
+.PHONY: help python venv venv-run quickstart check lint test test-full shape mutate lock docs images cluster-up cluster-down conformance \
 	proof-main proof-resume proof-crash proof-isolation proof-data \
 	proof-kubernetes proof-convert proof-faults fuzz-api trial-kubernetes bench clean
 
@@ -56,6 +56,9 @@ test: venv ## what CI runs, with a real Slurm cluster (that part needs root on D
 
 test-full: venv ## all tests, proofs and releases of Slurm, for hours: SHARD=1, or SHARD=list; can be resumed
 	@$(BIN)/python -m tools.run_tests --full $(if $(SHARD),--shard $(SHARD))
+
+shape: venv ## figures of the production code: files, lines, importers, docstrings, listed words; tests by tier
+	@$(BIN)/python -m tools.shape
 
 mutate: venv ## plant 60 small faults and count those that the tests find: MUTATE="--tests REVISION", for hours
 	@$(BIN)/python -m tools.mutate $(MUTATE)
