@@ -14,6 +14,7 @@ import pytest
 from ffdl_batch.runtimes.rendezvous import first_port
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
+from tests.cluster.rig.rootfs import GROUP, USERS
 
 DATA, RESULTS = "the-data", "the-results"
 COMMAND = './report.sh first \'two  words\' "$LEARNER_ID"; cd / &&\npython3 "$MODEL_DIR/report.py" | cat; exit 0'
@@ -159,6 +160,8 @@ def jobs(alice: Person, canaries: None) -> dict[str, dict[str, Any]]:
     alice.run("rm", "-rf", "contract")
     alice.write(f"~/contract/{DATA}/deep/x.txt", "17\n")
     alice.run("mkdir", f"contract/{RESULTS}")
+    alice.run("chgrp", GROUP, f"contract/{RESULTS}")
+    alice.run("chmod", "g+s", f"contract/{RESULTS}")
     files = {"report.py": REPORT_PY, "report.sh": REPORT_SH, "sub/data.txt": "in a directory\n"}
     model = alice.model("contract", files)
     alice.run("chmod", "-R", "a-x,u+X", model)
@@ -289,7 +292,7 @@ def test_learner_container_hides_home_and_shared_directories_of_node(
         assert report["home"] in ("ENOENT", [])
         assert (report["shared"], report["opt"]) == ("ENOENT", "ENOENT")
         assert report["env"]["HOME"] == "/tmp"
-        assert report["uid"] == 1001 or report["uid"] > 0
+        assert report["uid"] == USERS["alice"]
 
 
 @pytest.mark.parametrize("name", ["mounted-2", "copied-2"])
@@ -321,10 +324,11 @@ def test_two_jobs_on_one_node_open_only_their_own_gpus(alice: Person, jobs: dict
     assert not allowed[0] & allowed[1]
 
 
-def test_learner_and_stored_results_have_umask_of_submitting_shell(
+def test_learner_and_stored_results_have_umask_of_submitting_shell_and_group_of_setgid_directory(
     alice: Person, jobs: dict[str, dict[str, Any]]
 ) -> None:
-    for name, umask, modes in (("umask", "0027", ["750", "640"]), ("copied-1", "", ["755", "644"])):
+    for name, modes in (("umask", ["2750", "640"]), ("copied-1", ["2755", "644"])):
         kept = f"contract/{RESULTS}/{jobs[name]['id']}"
-        assert alice.run("stat", "--format=%a", kept, f"{kept}/seen-1.json").stdout.split() == modes
-        assert not umask or alice.logs(jobs[name]["id"]).splitlines()[0].endswith(umask)
+        found = alice.run("stat", "--format=%a %G", kept, f"{kept}/seen-1.json").stdout.splitlines()
+        assert found == [f"{mode} {GROUP}" for mode in modes]
+    assert alice.logs(jobs["umask"]["id"]).splitlines()[0].endswith("0027")
