@@ -13,6 +13,7 @@ from pathlib import Path
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     NoResources,
+    NotTaken,
     NotUnderstood,
     RefusedBySite,
     SchedulerUnreachable,
@@ -37,7 +38,8 @@ CONCLUSIONS: Mapping[str, str] = {
     },
     # A job_submit.lua that returns slurm.ERROR, with a message to the user or without one.
     **{f"{command}-rule-message": RefusedBySite.__name__ for command in ("submit", "test-only")},
-    **{f"{command}-rule-silent": NotUnderstood.__name__ for command in ("submit", "test-only")},
+    "submit-rule-silent": NotUnderstood.__name__,
+    "test-only-rule-silent": NotTaken.__name__,
     **{f"{command}-{fault}": NOTHING_FITS for command in ("submit", "test-only") for fault in ("memory", "gres")},
     **{f"cancel-{job}": DONE for job in ("unknown", "ended")},
     **{f"signal-{job}": DONE for job in ("unknown", "ended", "waiting")},

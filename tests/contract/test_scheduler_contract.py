@@ -54,7 +54,7 @@ NASTY = {
     "BRACES": "{python} {{x}}",
 }
 
-TWO = Resources(learners=2, cpus=1, memory_bytes=1024**2)
+TWO = Resources(learners=2, cpus=1, memory_bytes=64 * 1024**2)
 OBEDIENT = "trap 'exit 1' TERM; echo up; sleep 600 & wait"
 """Catches TERM: one that catches nothing is given most of KillWait for looking at the halt file."""
 
@@ -364,7 +364,7 @@ def test_job_is_processing_until_last_learner_has_ended(world: Harness) -> None:
         lambda: any(one.kind is last_of_first and first.items() <= one.fields.items() for one in events()),
         world.diagnosis,
     )
-    assert state() is JobState.PROCESSING
+    assert state() is JobState.PROCESSING, events()
     world.scheduler.cancel(native)
     world.wait(lambda: state() is JobState.STORING, world.diagnosis)
 

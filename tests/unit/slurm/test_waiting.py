@@ -127,7 +127,7 @@ def test_slurm_explain_names_unavailable_nodes_and_reservation(waiting: WaitingJ
 
 def test_slurm_explain_reports_figures_of_limit(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_slurm.waiting.os.getuid", lambda: 2001)
-    monkeypatch.setattr("ffdl_slurm.waiting._user", lambda: "alice")
+    monkeypatch.setattr("ffdl_slurm.waiting.user_name", lambda _: "alice")
     known = one(waiting, request("limited"))
     assert known.reason is not None and known.reason.limit is not None
     limit = known.reason.limit
@@ -249,7 +249,7 @@ def test_capacity_lists_eight_unavailable_nodes_and_counts_the_rest() -> None:
 
 def test_slurm_explain_finds_own_jobs_by_user_of_job(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever works from outside may have another name there."""
-    monkeypatch.setattr("ffdl_slurm.waiting._user", lambda: "somebody")
+    monkeypatch.setattr("ffdl_slurm.waiting.user_name", lambda _: "somebody")
     (ahead,) = one(waiting, request("behind")).ahead
     assert (ahead.jobs, ahead.own) == (1, 1)
 
