@@ -1,8 +1,8 @@
 """The commands' first lines and their last: no traceback before they are imported, and none when nothing is left.
 
-What a command says of its own errors is :mod:`ffdl_batch.cli.outcome`'s and :mod:`ffdl_batch.admin.ending`'s. This here
-is for Ctrl-C while modules are imported, and for too little memory or too few descriptors even to import or to say so.
-Nothing is imported that does more than define constants.
+What a command says of its own errors is :mod:`ffdl_batch.cli.exit_handling`'s and
+:mod:`ffdl_batch.admin.exit_handling`'s. This here is for Ctrl-C while modules are imported, and for too little memory
+or too few descriptors even to import or to say so. Nothing is imported that does more than define constants.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from ffdl_batch.domain.scarcity import explain_lack
+from ffdl_batch.host.resource_exhaustion import explain_lack
 
 INTERRUPTED, TRY_AGAIN = 130, 75
 """As in :class:`ffdl_batch.domain.exit_codes.ExitCode`, which may be one import too many."""
@@ -24,7 +24,7 @@ def ffdl() -> None:
 
 def ffdl_submit() -> None:
     """The console script ``ffdl-submit``."""
-    run("ffdl-submit", "ffdl_batch.cli.submit")
+    run("ffdl-submit", "ffdl_batch.cli.commands.submit")
 
 
 def ffdl_admin() -> None:

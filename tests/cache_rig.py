@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.staging import Cache, Cached, Done, Note, StageTask
-from ffdl_batch.staging.cache.shelf import Shelf
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached, Done, Note, StageTask
+from ffdl_batch.staging.cache.user_cache import Shelf
 from tests.staging_rig import MIB, StagingRig, lines_of
 
 NOISE = random.Random(11).randbytes(3 * MIB + 17)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ffdl_batch.domain.staging import (
+from ffdl_batch.domain.data.staging_protocol import (
     Cache,
     Cached,
     Direction,

@@ -19,7 +19,7 @@ def _migrated(network_fs: bool) -> bytes:
 
 @functools.cache
 def _controller() -> tuple[str, bytes]:
-    from ffdl_batch.controller.bundle import place_zipapp
+    from ffdl_batch.controller.zipapp import place_zipapp
 
     with tempfile.TemporaryDirectory() as place:
         file = place_zipapp(Path(place))

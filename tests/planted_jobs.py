@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import insert
 from sqlalchemy.engine import Engine
 
-from ffdl_batch.domain.job import JobId, attempt_token
+from ffdl_batch.domain.job.job import JobId, attempt_token
+from ffdl_batch.domain.job.spec import BatchOptions, Element, Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import TERMINAL, JobState
-from ffdl_batch.domain.spec import BatchOptions, Element, Framework, JobSpec, Resources
 from ffdl_batch.store.records import encode_spec
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 

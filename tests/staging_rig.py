@@ -15,7 +15,7 @@ from typing import Any
 import botocore.session
 import pytest
 
-from ffdl_batch.domain.staging import (
+from ffdl_batch.domain.data.staging_protocol import (
     Direction,
     Done,
     Failed,

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ffdl_batch.config.locations import MAX_SOCKET_PATH, PlaceRefused, check_directory
+from ffdl_batch.config.daemon_location import MAX_SOCKET_PATH, PlaceRefused, check_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "docs" / "examples" / "digits"

@@ -1,7 +1,8 @@
 """The Kubernetes adapter: one attempt is one Indexed Job, named by its token, in one namespace.
 
 Its native id is the token. What pods write is copied into the attempt's directory by threads that begin with the first
-look (:mod:`ffdl_kubernetes.pods`); so all that a daemon knows of a job is in the cluster and in that directory.
+look (:mod:`ffdl_kubernetes.lifecycle.pod_sync`); so all that a daemon knows of a job is in the cluster and in that
+directory.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_text
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.network_level import ONLY_HOST, NetworkLevel
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.pod import Wish
-from ffdl_batch.ports.registry import AdapterContext, Settings
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.launch.network_level import ONLY_HOST, NetworkLevel
+from ffdl_batch.domain.launch.pod_protocol import Wish
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.plugins import AdapterContext, Settings
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -32,27 +33,25 @@ from ffdl_batch.ports.scheduler import (
     SchedulerMissing,
     SchedulerUnreachable,
 )
-from ffdl_batch.runtimes.layout import staging_arguments
-from ffdl_kubernetes import marks
+from ffdl_batch.runtimes.learner_start import staging_arguments
 from ffdl_kubernetes.administration import Administration
-from ffdl_kubernetes.asked_ends import AskedEnds
-from ffdl_kubernetes.canary import Canary, refuse_unproved
-from ffdl_kubernetes.claim_files import ClaimFiles
+from ffdl_kubernetes.api_discovery import groups
+from ffdl_kubernetes.api_errors import explain
+from ffdl_kubernetes.attach.claim_files import ClaimFiles
+from ffdl_kubernetes.attach.node_access import Reach
 from ffdl_kubernetes.client import UNAUTHORIZED, ClusterClient, Refused
-from ffdl_kubernetes.discovery import groups
-from ffdl_kubernetes.ending import HEARD_S
-from ffdl_kubernetes.kept import sent_with_room
-from ffdl_kubernetes.kueue import GROUP as KUEUE
-from ffdl_kubernetes.kueue import Queues
-from ffdl_kubernetes.levels import ISOLATING
+from ffdl_kubernetes.doctor.network_canary import Canary, refuse_unproved
+from ffdl_kubernetes.lifecycle import marker_files
+from ffdl_kubernetes.lifecycle.attempt_location import elsewhere, remember
+from ffdl_kubernetes.lifecycle.automatic_termination import AskedEnds
+from ffdl_kubernetes.lifecycle.finished_job_cleanup import sent_with_room
+from ffdl_kubernetes.lifecycle.job_termination import HEARD_S
+from ffdl_kubernetes.lifecycle.pending_uploads import StoresFromClaims
+from ffdl_kubernetes.lifecycle.pod_sync import Pods
+from ffdl_kubernetes.lifecycle.submission import is_released, read_objects, send
 from ffdl_kubernetes.objects.names import placed
-from ffdl_kubernetes.plan import BACKEND, make_plan
-from ffdl_kubernetes.pods import Pods
-from ffdl_kubernetes.reach import Reach
-from ffdl_kubernetes.refusals import explain
-from ffdl_kubernetes.room.look import Look
-from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
-from ffdl_kubernetes.states import (
+from ffdl_kubernetes.observing.cluster_watch import Watcher, token_of
+from ffdl_kubernetes.observing.job_states import (
     Beside,
     has_begun,
     is_ending,
@@ -61,11 +60,13 @@ from ffdl_kubernetes.states import (
     is_put_back,
     observe,
 )
-from ffdl_kubernetes.storing import StoresFromClaims
-from ffdl_kubernetes.submission import is_released, read_objects, send
-from ffdl_kubernetes.waiting import PodOutlooks
-from ffdl_kubernetes.watching import Watcher, token_of
-from ffdl_kubernetes.whereabouts import elsewhere, remember
+from ffdl_kubernetes.observing.kueue import GROUP as KUEUE
+from ffdl_kubernetes.observing.kueue import Queues
+from ffdl_kubernetes.pending.capacity_queries import Look
+from ffdl_kubernetes.pending.explanation import PodOutlooks
+from ffdl_kubernetes.planning.launch_plan import BACKEND, make_plan
+from ffdl_kubernetes.planning.levels import ISOLATING
+from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
 
 OLDEST = (1, 29)
 """Native sidecars are on by default since this release (kubernetes.io, "Sidecar Containers")."""
@@ -207,7 +208,10 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         if job is None:
             if words := elsewhere(attempt_dir, self._client):
                 raise NotNow(words)
-            existed = any(marks.is_there(attempt_dir, one) for one in marks.ALL) or Path(attempt_dir.final).exists()
+            existed = (
+                any(marker_files.is_there(attempt_dir, one) for one in marker_files.ALL)
+                or Path(attempt_dir.final).exists()
+            )
             return frozenset({NativeId(token)}) if existed else frozenset()
         if not is_released(job) and not job["metadata"].get("deletionTimestamp"):
             archive = Path(self._job_dir(token).model_archive)
@@ -261,7 +265,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
     def _told(self, token: str, found: Observation) -> Observation:
         """The end, of which it is left that it was told where nothing else will say so."""
         if _TOKEN.fullmatch(token) and not Path(self._attempt(token).final).exists():
-            marks.leave(self._attempt(token), marks.END_TOLD)
+            marker_files.leave(self._attempt(token), marker_files.END_TOLD)
         return found
 
     def _beside(
@@ -275,7 +279,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         if job.get("spec", {}).get("suspend"):
             began = is_released(job) and Path(self._attempt(token).claim_owner).exists()
             workload = workloads.get(job["metadata"]["uid"])
-            preempted = "" if workload is not None else marks.read(self._attempt(token), marks.PREEMPTED)
+            preempted = "" if workload is not None else marker_files.read(self._attempt(token), marker_files.PREEMPTED)
             found = Beside(refusal, workload, began=began, preempted=preempted)
         return self._marked(token, found) if is_ending(job) else found
 
@@ -284,16 +288,16 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         attempt = self._attempt(token)
         return replace(
             found,
-            cancelled=marks.is_there(attempt, marks.CANCELLED),
-            preempted=marks.read(attempt, marks.PREEMPTED) if is_gone else found.preempted,
-            no_image=marks.read(attempt, marks.NO_IMAGE),
-            node_lost=marks.read(attempt, marks.NODE_LOST),
+            cancelled=marker_files.is_there(attempt, marker_files.CANCELLED),
+            preempted=marker_files.read(attempt, marker_files.PREEMPTED) if is_gone else found.preempted,
+            no_image=marker_files.read(attempt, marker_files.NO_IMAGE),
+            node_lost=marker_files.read(attempt, marker_files.NODE_LOST),
         )
 
     def _remove(self, token: str, job: Mapping[str, Any], why: str) -> None:
         """Delete a Job that was suspended, and has no pods left: its queue would start it anew, without what they
         had."""
-        marks.leave(self._attempt(token), marks.PREEMPTED, why)
+        marker_files.leave(self._attempt(token), marker_files.PREEMPTED, why)
         try:
             self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
         except (Refused, SchedulerUnreachable) as error:
@@ -319,13 +323,13 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._synced()
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
         if job is None and self._elsewhere(token):
-            marks.leave(self._attempt(token), marks.CANCELLED)
+            marker_files.leave(self._attempt(token), marker_files.CANCELLED)
         if job is None or is_finished(job):
             return
-        asked_s = marks.age_s(self._attempt(token), marks.CANCELLED)
+        asked_s = marker_files.age_s(self._attempt(token), marker_files.CANCELLED)
         if asked_s is not None and asked_s < HEARD_S:
             return
-        marks.leave(self._attempt(token), marks.CANCELLED)
+        marker_files.leave(self._attempt(token), marker_files.CANCELLED)
         if asked_s is not None or not any(has_begun(pod) for pod in pods):
             self._finish(token, pods)
             return
@@ -340,7 +344,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         job, pods = self._watcher.job(token), self._watcher.pods_by_token().get(token, [])
         if job is None or any(pod.get("spec", {}).get("nodeName") for pod in pods):
             return
-        marks.leave(self._attempt(token), marks.CANCELLED)
+        marker_files.leave(self._attempt(token), marker_files.CANCELLED)
         try:
             self._client.delete("Job", token, str(job["metadata"]["resourceVersion"]))
         except Refused as refused:

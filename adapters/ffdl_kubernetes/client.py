@@ -20,7 +20,7 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     SubmissionUncertain,
 )
-from ffdl_kubernetes.connecting import load_config, parameters_of, require_library
+from ffdl_kubernetes.connection import load_config, parameters_of, require_library
 from ffdl_kubernetes.settings import KubernetesSettings
 
 if TYPE_CHECKING:

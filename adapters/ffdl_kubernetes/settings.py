@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
-from ffdl_batch.ports.registry import unknown_setting
+from ffdl_batch.plugins import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_kubernetes.quotas import amount
+from ffdl_kubernetes.quantities import amount
 
 _TABLE = "[backend.kubernetes]"
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -109,7 +109,7 @@ class KubernetesSettings:
 
 
 HARMLESS_KEYS = harmless_keys(KubernetesSettings)
-"""See :func:`ffdl_batch.ports.registry.harmless_settings`."""
+"""See :func:`ffdl_batch.plugins.harmless_settings`."""
 
 
 def read_settings(raw: Mapping[str, object]) -> KubernetesSettings:

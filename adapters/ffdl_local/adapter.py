@@ -22,16 +22,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ffdl_batch import domain
-from ffdl_batch.attempt.writer import open_own
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.observation import NativeId, Observation, Phase
-from ffdl_batch.domain.scarcity import explain_unstarted, find_lack, of_daemon
-from ffdl_batch.domain.spec import NetworkLevel
-from ffdl_batch.domain.waiting import Explanation
+from ffdl_batch.attempt.file_writer import open_own
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.spec import NetworkLevel
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.pending.explanation import Explanation
+from ffdl_batch.host.resource_exhaustion import explain_unstarted, find_lack, of_daemon
+from ffdl_batch.plugins import AdapterContext, Settings
 from ffdl_batch.ports.capabilities import WaitingRequest
-from ffdl_batch.ports.reach import NodeProgram, Place
-from ffdl_batch.ports.registry import AdapterContext, Settings
+from ffdl_batch.ports.node_access import NodeProgram, Place
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -44,13 +44,13 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.runtimes.layout import controller_arguments, staging_arguments
-from ffdl_local.observing import observe_attempt
-from ffdl_local.plan import BACKEND, make_plan, max_jobs
+from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
+from ffdl_local.job_state import observe_attempt
+from ffdl_local.launch_plan import BACKEND, make_plan, max_jobs
+from ffdl_local.pending_reason import explain
 from ffdl_local.processes import HEAD, SUPERVISOR, WITHDRAW, node_controller, signal_process
 from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, is_held, lives, local_directory, read_record
 from ffdl_local.settings import LocalSettings, read_settings
-from ffdl_local.waiting import explain
 
 _TOKEN = re.compile(r"(training-[0-9a-z]{9})-(\d+)", re.ASCII)
 _START_TIMEOUT_S = 30.0
@@ -233,7 +233,7 @@ class LocalScheduler:
             self._send(attempt, WITHDRAW, SUPERVISOR)
 
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
-        """See :class:`ffdl_batch.ports.reach.ReachesNodes`."""
+        """See :class:`ffdl_batch.ports.node_access.ReachesNodes`."""
         started = read_record(local_directory(place.attempt_dir.path) / STARTED) or {}
         return NodeProgram(tuple(argv), host=str(started.get("host") or self._host))
 

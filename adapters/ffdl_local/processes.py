@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text
-from ffdl_batch.domain.events import Event, EventKind, decode_events, node_source
-from ffdl_batch.domain.formats import NewerFormat
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.file_format import NewerFormat
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events, node_source
 from ffdl_local.records import boot_id, process_stat
 
 SUPERVISOR, HEAD = "supervisor", "head"

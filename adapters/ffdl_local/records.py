@@ -17,8 +17,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.file_writer import restore_directory, write_text
 from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, open_regular, read_object
-from ffdl_batch.attempt.writer import restore_directory, write_text
 
 LOCK, STARTED, STATE, EXIT = "lock", "started.json", "state.json", "exit.json"
 JOB_FILE = "local.json"

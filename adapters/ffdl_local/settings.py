@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
-from ffdl_batch.ports.registry import unknown_setting
+from ffdl_batch.plugins import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 _TABLE = "[backend.local]"
@@ -31,7 +31,7 @@ class LocalSettings:
 
 
 HARMLESS_KEYS = harmless_keys(LocalSettings)
-"""See :func:`ffdl_batch.ports.registry.harmless_settings`."""
+"""See :func:`ffdl_batch.plugins.harmless_settings`."""
 
 
 def read_settings(raw: Mapping[str, object]) -> LocalSettings:

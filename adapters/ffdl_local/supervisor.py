@@ -21,9 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.reader import read_object
-from ffdl_batch.attempt.writer import open_own
 from ffdl_batch.host.permissions import PRIVATE_UMASK, umask_set
+from ffdl_local.machine_queue import Queue, Slots
 from ffdl_local.records import (
     EXIT,
     JOB_FILE,
@@ -36,7 +37,6 @@ from ffdl_local.records import (
     read_record,
     write_record,
 )
-from ffdl_local.slots import Queue, Slots
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>, since Linux 3.4
 TURN_S = 0.1

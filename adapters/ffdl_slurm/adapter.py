@@ -3,7 +3,7 @@
 | method | Slurm |
 |---|---|
 | probe | sinfo (partitions, nodes, GRES), version, MaxArraySize |
-| plan | pure: :mod:`ffdl_slurm.plan` |
+| plan | pure: :mod:`ffdl_slurm.planning.launch_plan` |
 | submit | sbatch --parsable, reply kept in the attempt's directory |
 | submit_array | the same with --array, in the chunk's directory |
 | find, find_many | squeue --name, sacct --name, the claims; an sbatch under way is awaited |
@@ -11,8 +11,8 @@
 | signal, cancel, withdraw | scancel |
 | avoid | squeue, scontrol update |
 | beside | srun --overlap, by the owner's own process |
-| explain_waiting | squeue, scontrol show node, show partition: :mod:`ffdl_slurm.waiting` |
-| examine | scontrol show config, sinfo, srun: :mod:`ffdl_slurm.doctor` |
+| explain_waiting | squeue, scontrol show node, show partition: :mod:`ffdl_slurm.pending.explanation` |
+| examine | scontrol show config, sinfo, srun: :mod:`ffdl_slurm.doctor.cluster_checks` |
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import find_object, find_text
-from ffdl_batch.domain.array import parse_chunk_name, read_marks
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.observation import NativeId, Observation, Phase
-from ffdl_batch.domain.spec import NetworkLevel
-from ffdl_batch.ports.accounts import AccountedRun
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job.array import parse_chunk_name, read_marks
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.spec import NetworkLevel
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.plugins import AdapterContext, Settings
+from ffdl_batch.ports.accounting import AccountedRun
 from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.examination import Item
-from ffdl_batch.ports.reach import NodeProgram, Place
-from ffdl_batch.ports.registry import AdapterContext, Settings
+from ffdl_batch.ports.diagnostics import Item
+from ffdl_batch.ports.node_access import NodeProgram, Place
 from ffdl_batch.ports.scheduler import (
     AccountingUnreachable,
     ArrayPlan,
@@ -47,25 +47,25 @@ from ffdl_batch.ports.scheduler import (
     LaunchRequest,
     NotNow,
 )
-from ffdl_slurm.absence import dropped_tasks
-from ffdl_slurm.accounted import runs_of
-from ffdl_slurm.arrays import job_words, plan_array
-from ffdl_slurm.cluster_choice import compare_cluster
+from ffdl_slurm.cluster_selection import compare_cluster
 from ffdl_slurm.commands import beside_argv
-from ffdl_slurm.delivery import deliver_controller
-from ffdl_slurm.doctor import Doctor
-from ffdl_slurm.gateway import RowsUnread, SiteShape, SlurmGateway
-from ffdl_slurm.gateway_cli import CommandLineGateway
-from ffdl_slurm.gateway_pyslurm import PyslurmGateway
-from ffdl_slurm.gateway_ssh import SshGateway, ssh_argv
-from ffdl_slurm.narrowing import names_in
-from ffdl_slurm.parsers import JobRecord
-from ffdl_slurm.plan import BACKEND, make_plan
-from ffdl_slurm.replies import recover_reply
-from ffdl_slurm.run import KEPT, OPTION_VARIABLES, run_command
+from ffdl_slurm.doctor.cluster_checks import Doctor
+from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
+from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, run_command
+from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
+from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
+from ffdl_slurm.gateways.ssh_gateway import SshGateway, ssh_argv
+from ffdl_slurm.gateways.submission_files import recover_reply
+from ffdl_slurm.native_array import job_words, plan_array
+from ffdl_slurm.observing.accounted_runs import runs_of
+from ffdl_slurm.observing.dropped_tasks import dropped_tasks
+from ffdl_slurm.observing.parsers import JobRecord
+from ffdl_slurm.observing.record_lookup import Listing, TaskTables, pick
+from ffdl_slurm.pending.explanation import Outlooks
+from ffdl_slurm.planning.controller_delivery import deliver_controller
+from ffdl_slurm.planning.eligible_nodes import names_in
+from ffdl_slurm.planning.launch_plan import BACKEND, make_plan
 from ffdl_slurm.settings import GatewayKind, SlurmSettings, doubt_times, read_settings
-from ffdl_slurm.tasks import Listing, TaskTables, pick
-from ffdl_slurm.waiting import Outlooks
 
 log = logging.getLogger(__name__)
 _DAY_S = 86400
@@ -140,7 +140,7 @@ class SlurmScheduler(Outlooks):
         )
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
-        """See :class:`ffdl_batch.ports.examination.Examines`."""
+        """See :class:`ffdl_batch.ports.diagnostics.Examines`."""
         runner = self._gateway.run if isinstance(self._gateway, SshGateway) else run_command
         return Doctor(self._settings, self._context.root, runner).examine(nodes, mounting)
 
@@ -251,7 +251,7 @@ class SlurmScheduler(Outlooks):
         return dropped_tasks(self._gateway.list_own_jobs(), ids, self._tables.token_of) if ids else {}
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """See :class:`ffdl_batch.ports.accounts.AccountsForRuns`."""
+        """See :class:`ffdl_batch.ports.accounting.AccountsForRuns`."""
         records = self._gateway.account_for_runs({native.job for native in attempts}) if attempts else []
         return None if records is None else runs_of(records, attempts, self._tables.token_of)
 
@@ -297,7 +297,7 @@ class SlurmScheduler(Outlooks):
         self._gateway.exclude_only(str(native_id), nodes)
 
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
-        """See :class:`ffdl_batch.ports.reach.ReachesNodes`; srun runs where the owner is."""
+        """See :class:`ffdl_batch.ports.node_access.ReachesNodes`; srun runs where the owner is."""
         job = place.allocation or str(place.native_id)
         words, host = beside_argv(job, place.node_rank, argv), self._settings.host
         return NodeProgram(

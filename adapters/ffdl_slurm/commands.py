@@ -1,4 +1,4 @@
-"""The argv of every Slurm command that is run; each has its parser in :mod:`ffdl_slurm.parsers`.
+"""The argv of every Slurm command that is run; each has its parser in :mod:`ffdl_slurm.observing.parsers`.
 
 No shell, no I/O. Options exist in every Slurm from 20.11 to 26.05 (read in src/squeue/opts.c, src/sacct/options.c
 of both). Headers are asked for, not suppressed: an answer that has its header is an answer, and text without one

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from ffdl_batch.domain.devices import AMD, INTEL, NVIDIA, VENDORS
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
-from ffdl_batch.ports.registry import unknown_setting
+from ffdl_batch.domain.launch.devices import AMD, INTEL, NVIDIA, VENDORS
+from ffdl_batch.plugins import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 E = TypeVar("E", bound=StrEnum)
@@ -82,7 +82,7 @@ class SlurmSettings:
 
 
 HARMLESS_KEYS = harmless_keys(SlurmSettings)
-"""See :func:`ffdl_batch.ports.registry.harmless_settings`."""
+"""See :func:`ffdl_batch.plugins.harmless_settings`."""
 GPU_DEVICES: Mapping[str, tuple[str, ...]] = {
     NVIDIA: ("/dev/nvidia[0-9]*",),
     AMD: ("/dev/kfd", "/dev/dri/renderD*"),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from ffdl_batch.admin.ending import Stop
+from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.host.users import user_name
@@ -37,8 +37,8 @@ def doctor(nodes: str, as_json: bool) -> int:
     nodes that were named could not be examined now; 78: the configuration cannot be used.
     """
     from ffdl_batch.config import ConfigError, load_settings
-    from ffdl_batch.ports.examination import Examines, Verdict
-    from ffdl_batch.ports.registry import AdapterContext, create_adapter
+    from ffdl_batch.plugins import AdapterContext, create_adapter
+    from ffdl_batch.ports.diagnostics import Examines, Verdict
     from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
 
     try:

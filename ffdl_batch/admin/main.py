@@ -8,11 +8,11 @@ from typing import NoReturn
 import click
 
 from ffdl_batch import __version__
-from ffdl_batch.admin.ending import run
+from ffdl_batch.admin.exit_handling import run
 
 GROUPS: dict[str, tuple[str, str]] = {
     "cache": ("cache:cache", "The cache of data sets: trim it to its limit."),
-    "db": ("db:db", "The database: upgrade, check, back up, restore."),
+    "db": ("database.command:db", "The database: upgrade, check, back up, restore."),
     "doctor": ("doctor:doctor", "What would make jobs fail, found beforehand."),
     "tenant": ("tenant:tenant", "Tenants of a cluster: make one, print what it needs."),
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ffdl_batch.admin.ending import Stop
+from ffdl_batch.admin.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import json_text
 from ffdl_batch.host.users import user_name
@@ -117,7 +117,7 @@ def permissions(name: str, *, backend: str, **wish: Any) -> int:
 
 def _keeper(name: str) -> KeepsTenants:
     from ffdl_batch.config import ConfigError, load_settings
-    from ffdl_batch.ports.registry import AdapterContext, create_adapter
+    from ffdl_batch.plugins import AdapterContext, create_adapter
     from ffdl_batch.ports.scheduler import InvalidRequest
     from ffdl_batch.ports.tenancy import KeepsTenants
 

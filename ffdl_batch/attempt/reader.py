@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Any, BinaryIO, Dict, Optional
 
-from ffdl_batch.domain.json_text import parse_json
+from ffdl_batch.domain.untrusted_json import parse_json
 
 MAX_CELL_BYTES = 1024 * 1024
 """Maximum size of a JSON file. The records and cells of an attempt have some kilobytes."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ffdl_batch.cli.outcome import complain
-from ffdl_batch.cli.present import format_time, paint_state, print_line
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.render.formatting import format_time, paint_state, print_line
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
-    from ffdl_batch.domain.views import ArrayView, JobView
+    from ffdl_batch.domain.job.views import ArrayView, JobView
 
 
 _RESUMABLE = frozenset({"HALTED", "FAILED"})

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.outcome import complain
+from ffdl_batch.cli.exit_handling import complain
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
-    from ffdl_batch.client.elsewhere import HostPlace
+    from ffdl_batch.client.connection.remote_host import HostPlace
     from ffdl_batch.client.errors import NoProgramThere
-    from ffdl_batch.client.keys import Keys
+    from ffdl_batch.client.stores.user_secrets import Keys
 
 host_option = click.option(
     "--host", "login_host", metavar="HOST", help="Of this login node, over SSH; its daemon, or one that starts there."
@@ -41,8 +41,8 @@ def given_host() -> str | None:
 
 def find_elsewhere() -> HostPlace | None:
     """The host that commands go to; None for this machine. Raises ClientError for a configuration that is wrong."""
-    from ffdl_batch.client.elsewhere import choose_place
-    from ffdl_batch.client.locate import read_settings
+    from ffdl_batch.client.connection.daemon_location import read_settings
+    from ffdl_batch.client.connection.remote_host import choose_place
 
     return choose_place(given_host(), os.environ, read_settings(os.environ))
 
@@ -51,13 +51,13 @@ def find_keys() -> Keys:
     """The person's own secrets, where the daemon has them."""
     from pathlib import Path
 
-    from ffdl_batch.cli.config import settings_or_stop
-    from ffdl_batch.client.keys import Keys, KeysThere
+    from ffdl_batch.cli.commands.config import settings_or_stop
+    from ffdl_batch.client.stores.user_secrets import Keys, KeysThere
 
     place = find_elsewhere()
     if place is None:
         return Keys(Path(settings_or_stop().jobs_dir))
-    from ffdl_batch.client.host import connector_of
+    from ffdl_batch.client.connection.host_relay import connector_of
 
     return KeysThere(place, connector_of(place.host, os.environ))
 
@@ -65,7 +65,7 @@ def find_keys() -> Keys:
 def open_client(*, quiet: bool = False, start: bool = True) -> Client:
     """A client that warns in the command's name where the daemon runs with other settings than this command's."""
     from ffdl_batch.client import Client
-    from ffdl_batch.client.start import Dialling
+    from ffdl_batch.client.connection.daemon_start import Dialling
 
     return Client(dialling=Dialling(start=start, told=_say_nothing if quiet else _warn, host=given_host()))
 

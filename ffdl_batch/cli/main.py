@@ -8,11 +8,11 @@ from typing import NoReturn
 import click
 
 from ffdl_batch.cli.connection import host_option, no_program_there
-from ffdl_batch.cli.outcome import run
+from ffdl_batch.cli.exit_handling import run
 
 VERBS: dict[str, tuple[str, str]] = {
     "submit": ("submit:submit", "Submit manifests with their model."),
-    "list": ("listing:list_jobs", "List jobs, newest first."),
+    "list": ("job_list:list_jobs", "List jobs, newest first."),
     "show": ("show:show", "Everything about a job."),
     "logs": ("logs:logs", "The learners' output."),
     "loglines": ("logs:loglines", "The learners' output by number, as FfDL prints it."),
@@ -24,19 +24,19 @@ VERBS: dict[str, tuple[str, str]] = {
     "wait": ("wait:wait", "Wait until jobs have ended."),
     "halt": ("halt:halt", "Have jobs write a checkpoint and end."),
     "resume": ("resume:resume", "Go on with jobs that were halted, or failed."),
-    "drill": ("drill:drill", "Play an interruption and report the checkpoint."),
+    "drill": ("drill.command:drill", "Play an interruption and report the checkpoint."),
     "cancel": ("cancel:cancel", "End jobs."),
     "data": ("data:data", "Bring files to a store and back."),
     "secret": ("secret:secret", "Named secrets: set, list, rm."),
-    "exec": ("inside:exec_", "Run a command inside a running learner."),
-    "shell": ("inside:shell", "A shell inside a running learner."),
-    "top": ("looking:top", "The processes of running learners."),
-    "stack": ("looking:stack", "Where a learner hangs: its Python stacks."),
-    "report": ("report:report", "Reports: what failed, who used what."),
+    "exec": ("exec_shell:exec_", "Run a command inside a running learner."),
+    "shell": ("exec_shell:shell", "A shell inside a running learner."),
+    "top": ("top_stack:top", "The processes of running learners."),
+    "stack": ("top_stack:stack", "Where a learner hangs: its Python stacks."),
+    "report": ("report.group:report", "Reports: what failed, who used what."),
     "validate": ("validate:validate", "Check manifests; needs no daemon."),
     "plan": ("plan:plan", "What a submission would send."),
     "schema": ("schema:schema", "The manifest's JSON Schema."),
-    "convert": ("convert:convert", "Make a manifest of an sbatch script."),
+    "convert": ("convert.command:convert", "Make a manifest of an sbatch script."),
     "init": ("init:init", "Write a manifest and a model that run as they are."),
     "cache": ("cache:cache", "What this node's cache holds: list, rm, verify."),
     "config": ("config:config", "The configuration, and where each value came from."),
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
         if found is None:
             return None
         module, _, name = found[0].partition(":")
-        command = getattr(import_module(f"ffdl_batch.cli.{module}"), name)
+        command = getattr(import_module(f"ffdl_batch.cli.commands.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -84,7 +84,7 @@ class LazyGroup(click.Group):
             near = get_close_matches(args[0], [*VERBS, *ALIASES], n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
         if args and args[0] in THERE and tuple(args[:2]) != _STAYS and not {"-h", "--help"} & set(args):
-            from ffdl_batch.cli.there import command_there
+            from ffdl_batch.cli.remote_command import command_there
 
             if (elsewhere := command_there(args)) is not None:
                 return args[0], elsewhere, args
@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except no_program_there() as error:
-            from ffdl_batch.cli.without_ffdl import run_verb
+            from ffdl_batch.cli.host_without_ffdl.refused_commands import run_verb
 
             return run_verb(ALIASES.get(words[0], words[0]), words[1:], error)
 

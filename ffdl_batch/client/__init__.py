@@ -14,7 +14,8 @@ or starting the daemon, and resuming streams when the daemon restarts.
 """
 
 from ffdl_batch.client.api import Client, OptionValue
-from ffdl_batch.client.arrays import ArrayHandle
+from ffdl_batch.client.api_calls.arrays import ArrayHandle
+from ffdl_batch.client.api_calls.log_streams import Grep
 from ffdl_batch.client.errors import (
     ClientError,
     DaemonUnreachable,
@@ -25,9 +26,8 @@ from ffdl_batch.client.errors import (
     UnknownJob,
     WaitTimedOut,
 )
-from ffdl_batch.client.handle import JobHandle
-from ffdl_batch.client.references import AllowedReferences
-from ffdl_batch.client.streams import Grep
+from ffdl_batch.client.job_handle import JobHandle
+from ffdl_batch.client.submissions.manifest_references import AllowedReferences
 
 __all__ = [
     "AllowedReferences",

@@ -12,20 +12,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ffdl_batch.client.arrays import ArrayHandle, Arrays
+from ffdl_batch.client.api_calls.arrays import ArrayHandle, Arrays
+from ffdl_batch.client.api_calls.job_filter import JobFilter
+from ffdl_batch.client.api_calls.job_output import Left
+from ffdl_batch.client.api_calls.job_paths import segment
+from ffdl_batch.client.api_calls.log_streams import LONG_POLL_S, iterate_events
+from ffdl_batch.client.api_calls.logs import LogCalls
+from ffdl_batch.client.api_calls.metrics import MeasuredCalls
+from ffdl_batch.client.api_calls.pending import WaitingCalls
+from ffdl_batch.client.api_calls.secrets import Secrets
+from ffdl_batch.client.connection.daemon_start import Dialling
+from ffdl_batch.client.connection.http_client import REQUEST_TIMEOUT_S, Request, Wire, json_request
 from ffdl_batch.client.errors import RequestRefused, WaitTimedOut
-from ffdl_batch.client.handle import JobHandle
-from ffdl_batch.client.job_paths import segment
-from ffdl_batch.client.left import Left
-from ffdl_batch.client.listing import JobFilter
-from ffdl_batch.client.log_calls import LogCalls
-from ffdl_batch.client.manifest import read_manifest
-from ffdl_batch.client.measuring import MeasuredCalls
-from ffdl_batch.client.references import OWN_DIRECTORY, AllowedReferences
-from ffdl_batch.client.secrets import Secrets
-from ffdl_batch.client.start import Dialling
-from ffdl_batch.client.streams import LONG_POLL_S, iterate_events
-from ffdl_batch.client.submission import (
+from ffdl_batch.client.job_handle import JobHandle
+from ffdl_batch.client.submissions.manifest_references import OWN_DIRECTORY, AllowedReferences
+from ffdl_batch.client.submissions.manifest_source import read_manifest
+from ffdl_batch.client.submissions.submission_builder import (
     OptionValue,
     Wanted,
     build_submission,
@@ -33,15 +35,13 @@ from ffdl_batch.client.submission import (
     in_keywords,
     wanted_from_keywords,
 )
-from ffdl_batch.client.waiting import WaitingCalls
-from ffdl_batch.client.wire import REQUEST_TIMEOUT_S, Request, Wire, json_request
-from ffdl_batch.domain.attach import AttachPlan
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble, Health
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble, Health
+from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.domain.job.views import EventView, JobView, PlanView, Problem, Resume
 from ffdl_batch.domain.job_state import TERMINAL, JobState
-from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
-from ffdl_batch.domain.views import EventView, JobView, PlanView, Problem, Resume
+from ffdl_batch.domain.launch.attach_protocol import AttachPlan
 
 __all__ = ["Client", "JobFilter", "OptionValue"]
 V = TypeVar("V")
@@ -176,7 +176,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
 
     def upload(self, model: str | Path, told: Callable[[str], None] | None = None) -> str:
         """Pack the model, upload it unless the daemon has it, and return its digest. `told` hears what happens."""
-        from ffdl_batch.client.pack import open_model
+        from ffdl_batch.client.submissions.model_archive import open_model
 
         tell = told or (lambda _: None)
         with open_model(Path(model)) as archive:
@@ -212,7 +212,7 @@ class Client(MeasuredCalls, LogCalls, WaitingCalls):
         **options: OptionValue,
     ) -> PlanView:
         """What a submission would send, exactly; nothing is sent. `trial`: ask the scheduler when it would start."""
-        from ffdl_batch.client.pack import open_model
+        from ffdl_batch.client.submissions.model_archive import open_model
 
         wanted = self._wanted(backend, strict, allowed, options)
         text = read_manifest(manifest)

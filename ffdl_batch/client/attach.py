@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ffdl_batch.client.errors import RequestRefused
-from ffdl_batch.domain.attach import (
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.launch.attach_protocol import (
     AGAIN,
     BEGIN,
     CREDIT_BYTES,
@@ -46,9 +48,7 @@ from ffdl_batch.domain.attach import (
     FrameReader,
     encode_frame,
 )
-from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.terminal_text import printable
-from ffdl_batch.domain.views import Problem
 
 READY_S = 90.0
 """How long a step may take to start: a scheduler that is busy makes it wait."""

@@ -1,10 +1,10 @@
-"""What the client raises. Every exception carries a :class:`~ffdl_batch.domain.views.Problem`."""
+"""What the client raises. Every exception carries a :class:`~ffdl_batch.domain.job.views.Problem`."""
 
 from __future__ import annotations
 
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.views import Problem
+from ffdl_batch.domain.job.views import Problem
 
 
 class ClientError(Exception):

@@ -20,14 +20,14 @@ from typing import Any
 
 from ffdl_batch.attempt.reader import MAX_CELL_BYTES, DamagedFile, read_whole
 from ffdl_batch.collectors.emetrics import EmetricsSource
-from ffdl_batch.collectors.ledger import Taken, open_ledger
 from ffdl_batch.collectors.program import EXIT_CANNOT_WRITE, EXIT_DONE, Collector, World
-from ffdl_batch.collectors.regexes import RegexSource
+from ffdl_batch.collectors.record_file import Taken, open_ledger
+from ffdl_batch.collectors.regex_extractor import RegexSource
 from ffdl_batch.collectors.source import Notes, Source, State
 from ffdl_batch.collectors.tensorboard import TensorBoardSource
 from ffdl_batch.domain.codec import CodecError
-from ffdl_batch.domain.metric_patterns import check_metrics
-from ffdl_batch.domain.metrics import (
+from ffdl_batch.domain.metrics.patterns import check_metrics
+from ffdl_batch.domain.metrics.records import (
     EMETRICS_FILE,
     LOGS_ONLY,
     TENSORBOARD,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ffdl_batch.collectors.lines import MOST_RECORDS, FollowedFile, Place, in_turn
-from ffdl_batch.collectors.places import Found, files_below
+from ffdl_batch.collectors.followed_file import MOST_RECORDS, FollowedFile, Place, in_turn
+from ffdl_batch.collectors.learner_files import Found, files_below
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State, sub_run
-from ffdl_batch.domain.metrics import CollectorSpec, MetricRecord, RecordError, decode_record
+from ffdl_batch.domain.metrics.records import CollectorSpec, MetricRecord, RecordError, decode_record
 
 FILE = "evaluation-metrics.txt"
 LINE_BYTES = 1 << 20

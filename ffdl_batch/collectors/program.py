@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ffdl_batch.collectors.ledger import Ledger
+from ffdl_batch.collectors.record_file import Ledger
 from ffdl_batch.collectors.source import Harvest, Notes, Source
-from ffdl_batch.domain.metrics import CollectorSpec
+from ffdl_batch.domain.metrics.records import CollectorSpec
 
 EXIT_DONE, EXIT_CANNOT_WRITE, EXIT_CANNOT_READ, EXIT_ALONE = 0, 73, 74, 70
 LEAST_PAUSE_S, MOST_PAUSE_S, SLICE_S = 1.0, 5.0, 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ffdl_batch.domain.metrics import MetricRecord
+from ffdl_batch.domain.metrics.records import MetricRecord
 
 Clock = Callable[[], float]
 """Seconds since the epoch."""

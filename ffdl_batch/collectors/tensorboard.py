@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from ffdl_batch.collectors.event_files import Damaged, Event, EventReader, read_record
-from ffdl_batch.collectors.moments import rfc3339
-from ffdl_batch.collectors.places import Found, files_below, opened
+from ffdl_batch.collectors.learner_files import Found, files_below, opened
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State, label_of, sub_run
-from ffdl_batch.domain.metrics import FLOAT, INT, STRING, CollectorSpec, Measure, MetricRecord, float_text
+from ffdl_batch.collectors.tensorboard_events import Damaged, Event, EventReader, read_record
+from ffdl_batch.collectors.timestamps import rfc3339
+from ffdl_batch.domain.metrics.records import FLOAT, INT, STRING, CollectorSpec, Measure, MetricRecord, float_text
 
 SETTLED_S = 2.0
 DEPTH, MOST_FILES, MOST_OPEN = 12, 4096, 128

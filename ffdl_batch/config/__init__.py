@@ -1,7 +1,7 @@
 """The configuration of a site, a user and a directory, merged; standard library only, for the fast commands.
 
 The reader of configuration files is imported when it is first asked for (PEP 562): finding the daemon, by
-:mod:`ffdl_batch.config.locations`, needs none of it and is on the way of every command.
+:mod:`ffdl_batch.config.daemon_location`, needs none of it and is on the way of every command.
 """
 
 from __future__ import annotations

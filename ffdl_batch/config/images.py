@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from ffdl_batch.config.settings import FrameworkImages, Settings
-from ffdl_batch.domain.spec import Framework
+from ffdl_batch.domain.job.spec import Framework
 from ffdl_batch.host.permissions import with_old_groups
 
 _DOCKER = "docker://"

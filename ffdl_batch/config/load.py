@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.attempt.reader import open_regular
-from ffdl_batch.config.locations import find_other_writers
+from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.config.settings import FrameworkImages, Settings, builtin_frameworks
-from ffdl_batch.domain.fault_policy import NodeRules
+from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import harmless_keys
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.incidents.fault_policy import NodeRules
+from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.host.users import home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
@@ -118,7 +118,7 @@ def _read_found(path: Path) -> dict[str, Any]:
         return {}
     given, accepted = set(table) - {"backends"}, set(harmless_keys(Settings))
     if backends := _need_tables("backends", table.get("backends", {}), str(path)):
-        from ffdl_batch.ports.registry import harmless_settings
+        from ffdl_batch.plugins import harmless_settings
 
         given |= {f"backend.{name}.{key}" for name, own in backends.items() for key in own}
         accepted |= {f"backend.{name}.{key}" for name in backends for key in harmless_settings(name)}
@@ -347,7 +347,7 @@ def _frameworks(tables: dict[str, Any], origin: str) -> dict[str, FrameworkImage
 
 def _merge_faults(values: dict[str, Any], key: str, value: Any, origin: str) -> None:
     """Policies of later files come after those of earlier ones; of node rules the later one wins, key by key."""
-    from ffdl_batch.config.faults import check_names, read_node_rules, read_policies
+    from ffdl_batch.config.fault_policies import check_names, read_node_rules, read_policies
 
     try:
         if key == "fault_policies":

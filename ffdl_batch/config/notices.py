@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ffdl_batch.domain.incident import Origin
-from ffdl_batch.domain.notice import NoticeSettings
+from ffdl_batch.domain.incidents.incident import Origin
+from ffdl_batch.domain.incidents.notice import NoticeSettings
 
 _LISTS = ("mail", "webhooks", "origins")
 _FILES = ("login_file", "ca_file", "webhook_key_file")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from ffdl_batch.domain.rates import Rates
+from ffdl_batch.domain.metrics.rates import Rates
 
 _LONGEST_CURRENCY = 12
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 
-from ffdl_batch.domain.fault_policy import FaultPolicy, NodeRules
+from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.harmless_settings import HARMLESS
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.network_level import NetworkLevel
-from ffdl_batch.domain.notice import NoticeSettings
-from ffdl_batch.domain.rates import Rates
+from ffdl_batch.domain.incidents.fault_policy import FaultPolicy, NodeRules
+from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_batch.domain.metrics.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)

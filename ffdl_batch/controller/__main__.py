@@ -7,13 +7,13 @@ import os
 import sys
 from typing import List, Optional
 
+from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, read_whole
-from ffdl_batch.controller.machine import complaints
-from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.controller.machine.processes import name_process
-from ffdl_batch.domain.launch import LaunchFile, decode
-from ffdl_batch.domain.placeholders import LaunchFileError
+from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.host import nonblocking_stderr
 from ffdl_batch.host.permissions import PRIVATE_UMASK
+from ffdl_batch.host.processes import name_process
 
 EXIT_BAD_LAUNCH_FILE = 78
 EXIT_UNAVAILABLE = 69
@@ -32,7 +32,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return whole[argv[0]](argv[1:])
     if arguments is None:
         os.umask(PRIVATE_UMASK)  # sbatch and kubelets start it with another one
-        complaints.install()
+        nonblocking_stderr.install()
     parser = argparse.ArgumentParser(prog="ffdl-controller", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
@@ -82,7 +82,7 @@ def _read_launch(path: str) -> LaunchFile:
 
 
 def _head(launch: LaunchFile, path: str) -> int:
-    from ffdl_batch.controller.head.head import run_head
+    from ffdl_batch.controller.head.head_controller import run_head
 
     return run_head(launch, path)
 
@@ -101,13 +101,13 @@ def _node(launch: LaunchFile, path: str, rank: Optional[int]) -> int:
 
 
 def _pay(launch: LaunchFile, last_word: str) -> int:
-    from ffdl_batch.controller.head.pay import pay
+    from ffdl_batch.controller.head.pending_uploads import pay
 
     return pay(launch, last_word)
 
 
 def _attach(argv: List[str]) -> int:
-    from ffdl_batch.controller.attach.serve import attach
+    from ffdl_batch.controller.attach.helper import attach
 
     parser = argparse.ArgumentParser(prog="ffdl-controller attach")
     parser.add_argument("--job", required=True, help="the job's id")
@@ -124,13 +124,13 @@ def _pod(argv: List[str]) -> int:
 
 
 def _stand_in(argv: List[str]) -> int:
-    from ffdl_batch.controller.pod.stand_in import main as stand_in
+    from ffdl_batch.controller.pod.learner_proxy import main as stand_in
 
     return stand_in(argv)
 
 
 def _isolate(argv: List[str]) -> int:
-    from ffdl_batch.controller.network.isolate import isolate
+    from ffdl_batch.controller.network.loopback_namespace import isolate
 
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
@@ -142,9 +142,9 @@ def _isolate(argv: List[str]) -> int:
 def _become(argv: List[str]) -> int:
     """Become the command after ``--``, with no signal held back; returns only if that failed. With ``--victim``, the
     kernel kills it first if memory is used up."""
-    from ffdl_batch.controller.learner.memory import prefer_as_victim
-    from ffdl_batch.controller.machine.location import VICTIM
-    from ffdl_batch.controller.machine.signals import release_signals
+    from ffdl_batch.controller.learner.out_of_memory import prefer_as_victim
+    from ffdl_batch.controller.own_program import VICTIM
+    from ffdl_batch.host.signals import release_signals
 
     if argv[:1] == [VICTIM]:
         prefer_as_victim()
@@ -162,7 +162,7 @@ def _become(argv: List[str]) -> int:
 
 
 def _probe() -> int:
-    from ffdl_batch.controller.network.isolate import probe
+    from ffdl_batch.controller.network.loopback_namespace import probe
 
     reason = probe()
     if reason:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from ffdl_batch import __version__
-from ffdl_batch.daemon import (
-    archive_routes,
-    array_routes,
-    attach_routes,
-    errors,
-    fault_routes,
-    job_routes,
-    left_routes,
-    log_routes,
-    measured_routes,
-    node_routes,
-    outlets,
-    report_routes,
-    secret_routes,
-    why_routes,
+from ffdl_batch.daemon import error_replies, prometheus
+from ffdl_batch.daemon.peer_credentials import PeerGate
+from ffdl_batch.daemon.request_context import Context
+from ffdl_batch.daemon.routes import (
+    arrays,
+    attach,
+    faults,
+    job_output,
+    jobs,
+    logs,
+    metrics,
+    model_archives,
+    nodes,
+    pending,
+    reports,
+    secrets,
 )
-from ffdl_batch.daemon.context import Context
-from ffdl_batch.daemon.peer import PeerGate
 from ffdl_batch.services.platform import Platform
 
 _DESCRIPTION = """HTTP/1.1 over a Unix socket. The caller is the peer of the socket, by the kernel's word: no header
@@ -31,18 +30,18 @@ epoch, UTC. Errors are `ErrorReply`; `problem.exit_code` is what a command shoul
 
 _PREFIX = "/api/v1"
 ROUTES = (
-    archive_routes,
-    array_routes,
-    attach_routes,
-    fault_routes,
-    job_routes,
-    left_routes,
-    log_routes,
-    measured_routes,
-    node_routes,
-    report_routes,
-    secret_routes,
-    why_routes,
+    model_archives,
+    arrays,
+    attach,
+    faults,
+    jobs,
+    job_output,
+    logs,
+    metrics,
+    nodes,
+    reports,
+    secrets,
+    pending,
 )
 """Modules with the routes of the API."""
 
@@ -59,11 +58,13 @@ def create_app(platform: Platform, context: Context | None = None) -> FastAPI:
         openapi_url="/openapi.json",
     )
     app.state.context = context
-    errors.install(app)
+    error_replies.install(app)
     for routes in ROUTES:
         app.include_router(routes.router, prefix=_PREFIX)
-    app.include_router(outlets.router)
-    app.add_middleware(errors.BodyLimits, own={f"{_PREFIX}{archive_routes.router.prefix}/": archive_routes.BODY_LIMIT})
+    app.include_router(prometheus.router)
+    app.add_middleware(
+        error_replies.BodyLimits, own={f"{_PREFIX}{model_archives.router.prefix}/": model_archives.BODY_LIMIT}
+    )
     # Added last, so it stands first: nobody who may not be here gets any further.
     app.add_middleware(PeerGate, own_uid=platform.uid, admitted=context.note_request)
     return app

@@ -7,17 +7,17 @@ import random
 import threading
 from collections.abc import Callable
 
-from ffdl_batch.daemon.pacing import LONGEST_S, Backoff, DeployPace, WatchPace
-from ffdl_batch.domain.silence import LONGEST_LOOK_S, look_every_s
-from ffdl_batch.services.debts import DebtPayer
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.file_troubles import explain
-from ffdl_batch.services.janitor import sweep
-from ffdl_batch.services.job_secrets import forget_secrets
-from ffdl_batch.services.notices import Notifier
+from ffdl_batch.daemon.loop_intervals import LONGEST_S, Backoff, DeployPace, WatchPace
+from ffdl_batch.domain.outcome.heartbeat_loss import LONGEST_LOOK_S, look_every_s
+from ffdl_batch.services.data.pending_uploads import DebtPayer
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.incidents.notices import Notifier
+from ffdl_batch.services.job_files.orphan_cleanup import sweep
+from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
+from ffdl_batch.services.monitoring.watcher import Watcher
+from ffdl_batch.services.os_errors import explain
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.silence import SilenceKeeper
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.services.secrets.job_secrets import forget_secrets
 from ffdl_batch.store import DatabaseDamaged, StoreError, StoreUnavailable
 
 log = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
-from ffdl_batch.config.locations import LOG_NAME, PlaceRefused, this_machine
+from ffdl_batch.config.daemon_location import LOG_NAME, PlaceRefused, this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.scarcity import explain_lack
+from ffdl_batch.host.resource_exhaustion import explain_lack
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
-    from ffdl_batch.services.lock import Hold, TakeOver
+    from ffdl_batch.services.daemon_lock import Hold, TakeOver
     from ffdl_batch.services.platform import Platform
 
 _STDERR = 2
@@ -44,7 +44,7 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
     os.umask(0o077)
     try:
         if options.command == "dial":
-            from ffdl_batch.daemon.dial import dial
+            from ffdl_batch.daemon.relay import dial
 
             return dial(os.environ)
         gc.disable()  # until the server has made all that stays
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
     from ffdl_batch.config import ConfigError, load_settings
     from ffdl_batch.config.load import home_directory
-    from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, TakeOver
+    from ffdl_batch.services.daemon_lock import AlreadyServed, HeldElsewhere, TakeOver
 
     try:
         pwd.getpwuid(os.getuid())
@@ -115,7 +115,7 @@ def _serve(options: argparse.Namespace, opener: Opener | None) -> int:
 def _hold(settings: Settings, take_over: TakeOver) -> Hold:
     """The lock of the state directory, with this process's name and its settings' digests in it."""
     from ffdl_batch.config.fingerprint import take_fingerprints
-    from ffdl_batch.services.lock import acquire, own_record
+    from ffdl_batch.services.daemon_lock import acquire, own_record
 
     machine = this_machine()
     record = replace(own_record(machine), settings=take_fingerprints(settings, os.environ))
@@ -123,7 +123,7 @@ def _hold(settings: Settings, take_over: TakeOver) -> Hold:
 
 
 def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: bool) -> int:
-    from ffdl_batch.daemon.logfile import log_to
+    from ffdl_batch.daemon.log_file import log_to
     from ffdl_batch.daemon.server import Daemon
     from ffdl_batch.services.platform import open_platform
     from ffdl_batch.store import DatabaseMissing, StoreError, StoreUnavailable
@@ -152,7 +152,7 @@ def _run(settings: Settings, hold: Hold, opener: Opener | None, *, foreground: b
 
 def describe(error: OSError) -> str:
     """Say what keeps a daemon from starting, with the cure where there is one."""
-    from ffdl_batch.services.file_troubles import explain
+    from ffdl_batch.services.os_errors import explain
 
     return explain_lack(error) or promise_nothing(str(explain(error, str(error.filename or "")) or error))
 

@@ -15,13 +15,11 @@ from typing import Annotated, Any, TypeVar
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
-from ffdl_batch.domain.attach import AttachPlan
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble
-from ffdl_batch.domain.log_text import LogText
-from ffdl_batch.domain.submission import Submission, SubmissionResult
-from ffdl_batch.domain.usage_report import Agreement, UsageReport
-from ffdl_batch.domain.views import (
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble
+from ffdl_batch.domain.job.log_text import LogText
+from ffdl_batch.domain.job.submission import Submission, SubmissionResult
+from ffdl_batch.domain.job.views import (
     SCHEMA,
     ArrayView,
     EventView,
@@ -32,8 +30,10 @@ from ffdl_batch.domain.views import (
     Problem,
     SecretView,
 )
-from ffdl_batch.domain.waiting import Outlook, WhyView
-from ffdl_batch.services.drill import DrillEvent
+from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+from ffdl_batch.domain.metrics.usage_report import Agreement, UsageReport
+from ffdl_batch.domain.pending.explanation import Outlook, WhyView
+from ffdl_batch.services.job_control.drill import DrillEvent
 
 MAX_SUBMISSIONS = 100
 

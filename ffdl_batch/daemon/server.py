@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from ffdl_batch.config.locations import PlaceRefused
+from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.daemon.app import create_app
-from ffdl_batch.daemon.context import Context
-from ffdl_batch.daemon.listening import Listener
 from ffdl_batch.daemon.loops import Loops
-from ffdl_batch.daemon.outlets import Outlets
-from ffdl_batch.daemon.peer import PeerProtocol, is_admitted
-from ffdl_batch.domain.scarcity import explain_lack
-from ffdl_batch.services.lock import Hold
+from ffdl_batch.daemon.peer_credentials import PeerProtocol, is_admitted
+from ffdl_batch.daemon.prometheus import Outlets
+from ffdl_batch.daemon.request_context import Context
+from ffdl_batch.daemon.socket_file import Listener
+from ffdl_batch.host.resource_exhaustion import explain_lack
+from ffdl_batch.services.daemon_lock import Hold
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import StoreError
 

@@ -1,4 +1,4 @@
-"""The manifest: text in, a checked :class:`~ffdl_batch.domain.spec.JobSpec` and findings out.
+"""The manifest: text in, a checked :class:`~ffdl_batch.domain.job.spec.JobSpec` and findings out.
 
 pydantic and PyYAML are imported on first use (PEP 562), so that naming this package costs nothing. Nothing here
 opens a file, a connection or a process: callers bring the text and get values back.
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 
 if TYPE_CHECKING:
-    from ffdl_batch.manifest.literals import literal_paths as literal_paths
+    from ffdl_batch.manifest.container_paths import literal_paths as literal_paths
+    from ffdl_batch.manifest.models.json_schema import json_schema as json_schema
     from ffdl_batch.manifest.parser import parse_manifest as parse_manifest
-    from ffdl_batch.manifest.schema import json_schema as json_schema
     from ffdl_batch.manifest.starter import starter_manifest as starter_manifest
 
 __all__ = [
@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "json_schema": "schema",
-    "literal_paths": "literals",
+    "json_schema": "models.json_schema",
+    "literal_paths": "container_paths",
     "parse_manifest": "parser",
     "starter_manifest": "starter",
 }

@@ -6,16 +6,16 @@ from collections.abc import Collection
 from collections.abc import Mapping as Mappings
 from dataclasses import replace
 
-from ffdl_batch.domain import gang, spec
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.secrets import MOVED, reference
-from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job import learner_layout, spec
+from ffdl_batch.domain.job.secret_references import MOVED, reference
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.manifest.contract import Defaults
 from ffdl_batch.manifest.credentials import is_secret, keep_apart, secret_name, why_no_reference
-from ffdl_batch.manifest.log import FindingLog
-from ffdl_batch.manifest.models import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
-from ffdl_batch.manifest.tree import Mapping, Node, Place, Sequence
+from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Sequence
+from ffdl_batch.manifest.finding_log import FindingLog
+from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
+from ffdl_batch.manifest.models.ffdl import EvaluationMetricsBlock, FrameworkBlock, ImageLocationBlock, MetricValueBlock
 
 
 def assemble(
@@ -142,7 +142,7 @@ def _roles(block: BatchBlock) -> dict[str, spec.Role]:
             gpus=role.gpus,
             memory_bytes=role.memory,
             command=read_command(role.command).text,
-            service=name == gang.PARAMETER_SERVER if role.service is None else role.service,
+            service=name == learner_layout.PARAMETER_SERVER if role.service is None else role.service,
         )
         for name, role in block.roles.items()
     }

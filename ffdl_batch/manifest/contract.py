@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ffdl_batch.domain.findings import Finding
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.job.spec import JobSpec
 
 NO_JOB = "no job is taken with"
 """In warnings about what every backend refuses when it plans a job. `ffdl validate` reports them as errors."""

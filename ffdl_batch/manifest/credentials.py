@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection
 from functools import lru_cache
 
-from ffdl_batch.domain.secrets import ENV, REFERENCE, SECRET, why_no_name
-from ffdl_batch.domain.variables import NAME
-from ffdl_batch.manifest.tree import Mapping, Node, Scalar, Sequence, walk
+from ffdl_batch.domain.job.environment_variables import NAME
+from ffdl_batch.domain.job.secret_references import ENV, REFERENCE, SECRET, why_no_name
+from ffdl_batch.manifest.document.tree import Mapping, Node, Scalar, Sequence, walk
 
 _MEANT = re.compile(r"\$\{(secret|env|file):")
 _EXACT = frozenset({"user", "key", "pass", "pwd", "auth", "login"})

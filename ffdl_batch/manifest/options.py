@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.quantity import parse_slurm_memory
-from ffdl_batch.manifest.log import FindingLog
-from ffdl_batch.manifest.scalars import refusal
-from ffdl_batch.manifest.slurm_words import OWN_WORDS, split_gres
-from ffdl_batch.manifest.tree import Entry, Mapping, Mark, Node, Origin, Place, Scalar, Sequence, find
+from ffdl_batch.manifest.document.tree import Entry, Mapping, Mark, Node, Origin, Place, Scalar, Sequence, find
+from ffdl_batch.manifest.finding_log import FindingLog
+from ffdl_batch.manifest.models.sbatch_values import OWN_WORDS, split_gres
+from ffdl_batch.manifest.models.scalars import refusal
 
 # sbatch(1), "INPUT ENVIRONMENT VARIABLES", and FFDL_* for what sbatch has no variable for
 VARIABLES = {

@@ -9,26 +9,26 @@ from types import MappingProxyType
 from pydantic import ValidationError
 
 from ffdl_batch.domain.findings import Severity
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.manifest.assembly import assemble, move_secrets, name_sources
-from ffdl_batch.manifest.batch_models import ManifestBlock
-from ffdl_batch.manifest.composer import Document, compose
+from ffdl_batch.manifest.checks.ffdl_differences import check_framework, note_credentials, note_differences
+from ffdl_batch.manifest.checks.foreign_formats import refuse_foreign
+from ffdl_batch.manifest.checks.job import check_job
+from ffdl_batch.manifest.checks.keys import check_keys
+from ffdl_batch.manifest.checks.unfilled_values import note_placeholders
+from ffdl_batch.manifest.checks.unsupported import note_unsupported
 from ffdl_batch.manifest.contract import Defaults, ManifestSource, Parsed
 from ffdl_batch.manifest.credentials import named_in, redact
-from ffdl_batch.manifest.differences import check_framework, note_credentials, note_differences
-from ffdl_batch.manifest.foreign import refuse_foreign
-from ffdl_batch.manifest.intake import read_text
-from ffdl_batch.manifest.job_checks import check_job
-from ffdl_batch.manifest.keys import check_keys
-from ffdl_batch.manifest.log import FindingLog
-from ffdl_batch.manifest.messages import report
+from ffdl_batch.manifest.document.composer import Document, compose
+from ffdl_batch.manifest.document.source_text import read_text
+from ffdl_batch.manifest.document.tree import Mapping, Origin, Scalar, Unreadable, to_raw
+from ffdl_batch.manifest.environment_variables import note_variables
+from ffdl_batch.manifest.finding_log import FindingLog
+from ffdl_batch.manifest.models.batch import ManifestBlock
+from ffdl_batch.manifest.models.sweep import check_array, read_sweep
+from ffdl_batch.manifest.models.validation_messages import report
 from ffdl_batch.manifest.options import apply_options
-from ffdl_batch.manifest.placeholders import note_placeholders
 from ffdl_batch.manifest.stores import read_stores
-from ffdl_batch.manifest.sweep import check_array, read_sweep
-from ffdl_batch.manifest.tree import Mapping, Origin, Scalar, Unreadable, to_raw
-from ffdl_batch.manifest.unsupported import note_unsupported
-from ffdl_batch.manifest.variables import note_variables
 
 _NO_OPTIONS: Mappings[str, str] = MappingProxyType({})
 _SITE = Defaults()

@@ -8,11 +8,12 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, address_of, kind_of
-from ffdl_batch.domain.secrets import MOVED
-from ffdl_batch.domain.spec import DataStore, StoreType
-from ffdl_batch.domain.staging import StoreKind
-from ffdl_batch.domain.store_fields import CREDENTIALS, OPTIONS
+from ffdl_batch.domain.data.staging_protocol import StoreKind
+from ffdl_batch.domain.data.store_options import CREDENTIALS, OPTIONS
+from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, kind_of
+from ffdl_batch.domain.job.secret_references import MOVED
+from ffdl_batch.domain.job.spec import DataStore, StoreType
+from ffdl_batch.manifest.checks.unfilled_values import is_placeholder
 from ffdl_batch.manifest.contract import NO_JOB
 from ffdl_batch.manifest.credentials import (
     is_credential_key,
@@ -21,10 +22,9 @@ from ffdl_batch.manifest.credentials import (
     secret_name,
     why_no_reference,
 )
-from ffdl_batch.manifest.log import FindingLog
-from ffdl_batch.manifest.models import STORE_TYPES, ContainerBlock, DataStoreBlock
-from ffdl_batch.manifest.placeholders import is_placeholder
-from ffdl_batch.manifest.tree import Place
+from ffdl_batch.manifest.document.tree import Place
+from ffdl_batch.manifest.finding_log import FindingLog
+from ffdl_batch.manifest.models.ffdl import STORE_TYPES, ContainerBlock, DataStoreBlock
 
 _FFDL_KEYS = (
     "auth_url", "user_name", "password", "region", "domain_name", "project_id", "type", "path", "name", "mode", "host",

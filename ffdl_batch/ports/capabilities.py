@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.domain.waiting import Explanation, Foretold
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.pending.explanation import Explanation, Foretold
 from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan
 
 

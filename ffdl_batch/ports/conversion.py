@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.job.spec import JobSpec
 
 
 class Fate(StrEnum):

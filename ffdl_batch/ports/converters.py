@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
-from ffdl_batch.ports.leaving import WritesJobs
+from ffdl_batch.ports.export import WritesJobs
 
 GROUP = "ffdl_batch.converters"
 Factory = Callable[[], object]

@@ -1,7 +1,7 @@
 """The scheduler port: the contract between the core and a backend.
 
 A backend is a package with one entry point in the group ``ffdl_batch.adapters`` that names a function
-``create(settings, context) -> Scheduler`` (see :mod:`ffdl_batch.ports.registry`). One suite,
+``create(settings, context) -> Scheduler`` (see :mod:`ffdl_batch.plugins`). One suite,
 ``tests/contract/test_scheduler_contract.py``, runs over all of them and is the contract's second half.
 
 Required are six methods. Everything else is a small optional Protocol of :mod:`ffdl_batch.ports.capabilities`.
@@ -13,15 +13,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ffdl_batch.domain.continuation import Budget, Spent
+from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir
+from ffdl_batch.domain.data.mounts import Mounting
 from ffdl_batch.domain.findings import Finding
-from ffdl_batch.domain.job import JobId, Token
-from ffdl_batch.domain.jobdir import ArrayDir, AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, Network
-from ffdl_batch.domain.limits import LeadFrom, LogLimits
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.observation import NativeId, Observation
-from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+from ffdl_batch.domain.job.job import JobId, Token
+from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Network
+from ffdl_batch.domain.launch.limits import LeadFrom, LogLimits
+from ffdl_batch.domain.outcome.continuation import Budget, Spent
+from ffdl_batch.domain.outcome.observation import NativeId, Observation
 from ffdl_batch.host.permissions import PRIVATE_UMASK
 
 
@@ -170,8 +170,9 @@ class LaunchRequest:
     `lead_s` is how long before the time limit the learners are to be warned (None = not at all); `lead_from`, what
     decided that, goes into the launch file as it is. `budget` and `spent` are the chain's. `carry` is the results
     directory of the attempt before ("" = none). The template of the next attempt is a request of its own, whose token
-    and directory are named with :data:`ffdl_batch.domain.launch.TEMPLATE`; its `attempt` is this one's number plus 1.
-    `array_dir` is set for the first attempt of an element of an array. `cache_dir` is the directory of the nodes' cache
+    and directory are named with :data:`ffdl_batch.domain.launch.launch_file.TEMPLATE`; its `attempt` is this one's
+    number plus 1. `array_dir` is set for the first attempt of an element of an array. `cache_dir` is the directory of
+    the nodes' cache
     ("" = they have none), `cache_bytes` its size (0 = half of the file system). `images_dir` has the user's images that
     want credentials, where there is no cache. `mounting` is the site's word; the manifest's counts more. `only_stages`:
     the attempt brings data and starts no learner; `spec` asks for what that needs. `trains_from` is the number of the
@@ -227,7 +228,7 @@ class LaunchPlan:
 
     `array_script` is the script of a native array that the attempt can be a task of ("" = it can be none): attempts
     with the same text differ in nothing that the scheduler is told but in their `array_index`. The number of the chunk
-    (see :class:`Chunk`) stands in it as :data:`ffdl_batch.domain.array.UNNUMBERED`. `kept_off` says which nodes the
+    (see :class:`Chunk`) stands in it as :data:`ffdl_batch.domain.job.array.UNNUMBERED`. `kept_off` says which nodes the
     platform, not the owner, keeps the attempt off, and why.
     """
 
@@ -263,7 +264,7 @@ class ArrayPlan:
     """A native array: what is sent, exactly.
 
     Before `submit_array`, `files` (the script and the table of its tasks) are written into its directory, and each
-    attempt's mark says which task of it the attempt is (:func:`ffdl_batch.domain.array.mark_of`), as `tasks` does.
+    attempt's mark says which task of it the attempt is (:func:`ffdl_batch.domain.job.array.mark_of`), as `tasks` does.
     """
 
     chunk: Chunk

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ffdl_batch.domain.devices import DEVICE_OPTIONS
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.runtimes.contract import SHELL, Bind
+from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.runtimes.learner_contract import SHELL, Bind
 
 
 class GpuLibraries(StrEnum):

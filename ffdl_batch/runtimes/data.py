@@ -10,15 +10,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ffdl_batch.domain.gang import Gang
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import Copy, LaunchFile, Stores
-from ffdl_batch.domain.mounting import Brought, Mounting, Mounts, why_brought
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, place_in
-from ffdl_batch.domain.spec import DataStore, JobSpec, Staging, StoreType
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
-from ffdl_batch.runtimes.contract import SHARED_CHECKPOINTS, Input, Places
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.domain.data.mounts import Brought, Mounting, Mounts, why_brought
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, place_in
+from ffdl_batch.domain.job.learner_layout import Gang
+from ffdl_batch.domain.job.spec import DataStore, JobSpec, Staging, StoreType
+from ffdl_batch.domain.launch.launch_file import Copy, LaunchFile, Stores
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.runtimes.learner_contract import SHARED_CHECKPOINTS, Input, Places
 
 SUBMITTED = "_submitted_code"
 MODEL_STORE = os.path.join(SUBMITTED, "model.zip")  # noqa: PTH118 - a name, nothing is touched

@@ -1,16 +1,16 @@
 """How a learner runs in the container of a pod: the shim that is its first process, and what the controller is told.
 
 The shim has only a POSIX shell (dash, BusyBox), and uses its builtins alone. The learner's own command needs bash, as
-everywhere (:data:`ffdl_batch.runtimes.contract.WRAPPER`).
+everywhere (:data:`ffdl_batch.runtimes.learner_contract.WRAPPER`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.pod import (
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.domain.launch.pod_protocol import (
     BEGUN,
     BELL,
     DONE,
@@ -23,7 +23,7 @@ from ffdl_batch.domain.pod import (
     SHIM,
     TERMINATING,
 )
-from ffdl_batch.runtimes.contract import SHELL, Layout
+from ffdl_batch.runtimes.learner_contract import SHELL, Layout
 
 WORKING_DIR = "/job"
 WORK, POD = "work", "pod"

@@ -20,9 +20,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.gang import LAUNCHER, WORKER, Gang, starts_mpi
-from ffdl_batch.domain.launch import RESTART_LEARNER
-from ffdl_batch.domain.spec import JobSpec, Restart
+from ffdl_batch.domain.job.learner_layout import LAUNCHER, WORKER, Gang, starts_mpi
+from ffdl_batch.domain.job.spec import JobSpec, Restart
+from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER
 from ffdl_batch.runtimes.slurm_steps import runs_alone
 
 HOST_FILE, HYDRA_HOST_FILE, LAUNCH_AGENT = ".hostfile", ".machinefile", ".launch-agent"
@@ -78,7 +78,7 @@ def name_prefix(job_id: str) -> str:
 
 def first_port(job_id: str) -> int:
     """The first of the job's own ports. Drawn from what all its attempts have in common: each is planned before it
-    has a number (:data:`ffdl_batch.domain.launch.TEMPLATE`)."""
+    has a number (:data:`ffdl_batch.domain.launch.launch_file.TEMPLATE`)."""
     return FIRST_PORT + zlib.crc32(job_id.encode()) % RANGES * RANGE
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import zlib
 from itertools import groupby
 
-from ffdl_batch.domain.gang import Gang
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.spec import JobSpec
-from ffdl_batch.runtimes.contract import SHELL, Layout
+from ffdl_batch.domain.job.learner_layout import Gang
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.runtimes.learner_contract import SHELL, Layout
 from ffdl_batch.runtimes.rendezvous import name_prefix
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
 from ffdl_batch.runtimes.slurm_steps import SENT, takes_steps

@@ -2,8 +2,8 @@
 
 The manifest says which jobs these are: a role whose command is ``take-steps COMMAND`` has learners that wait for steps
 (:data:`TAKE_STEPS`). They get them as MPI's daemons come to them, by the launch agent
-(``controller/gang/launch_agent.py``): each learner of a step runs the same srun for its part of the tasks. What the
-script made of its environment goes along, what it left alone each learner has for itself: compared is with what the
+(``controller/rendezvous/launch_agent.py``): each learner of a step runs the same srun for its part of the tasks. What
+the script made of its environment goes along, what it left alone each learner has for itself: compared is with what the
 learner's own agent was started with, so that nothing is written down that was not the script's own. Output comes back
 by files, which whoever sent the step reads as they grow.
 
@@ -12,7 +12,7 @@ Where pods share no files nothing can be sent: there each learner runs COMMAND, 
 
 from __future__ import annotations
 
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.job.spec import JobSpec
 
 TAKES = "take-steps"
 SENT = "FFDL_STEPS"

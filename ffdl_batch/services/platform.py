@@ -10,21 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
-from ffdl_batch.config.locations import check_own_directory, make_own_directory
-from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.config.daemon_location import check_own_directory, make_own_directory
+from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.clock import Clock, SystemClock
-from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.backends.node_exclusion import Lemons
 from ffdl_batch.services.clocks import SharedClock, SteadyClock, file_time
-from ffdl_batch.services.lemons import Lemons
-from ffdl_batch.services.looks import Looks
-from ffdl_batch.services.store_check import StoreChecks
-from ffdl_batch.services.tree import Tree
-from ffdl_batch.services.trials import Desk
+from ffdl_batch.services.data.data_store_checks import StoreChecks
+from ffdl_batch.services.job_files.database_binding import bind_tree, leave_out_earlier, refuse_older, refuse_to_forget
+from ffdl_batch.services.job_files.tree_probe import Tree
+from ffdl_batch.services.pending.trial_requests import Desk
+from ffdl_batch.services.queries.followed_jobs import Looks
 from ffdl_batch.store import Store, open_store
-from ffdl_batch.store.existing import sqlite_file
+from ffdl_batch.store.existing_database import sqlite_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from ffdl_batch.attempt.writer import put
+from ffdl_batch.attempt.file_writer import put
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o600, durable: bool = False) -> None:

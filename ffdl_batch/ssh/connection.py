@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.ssh.authentication import Login
 from ffdl_batch.ssh.destination import read_destination
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig, read_host
 from ffdl_batch.ssh.host_keys import HostKey, check_host_key, known_keys
-from ffdl_batch.ssh.identity import Login
-from ffdl_batch.ssh.terminal import Person, find_person
+from ffdl_batch.ssh.terminal_prompt import Person, find_person
 from ffdl_batch.ssh.ways import ProxyProcess, connect_straight
 
 if TYPE_CHECKING:

@@ -8,28 +8,28 @@ import signal
 import sys
 from types import FrameType
 
-from ffdl_batch.staging.dumps import leave_no_dump
-from ffdl_batch.staging.half_made import remove_half_made
+from ffdl_batch.staging.core_dumps import leave_no_dump
+from ffdl_batch.staging.temporary_files import remove_half_made
 
 FOR_LEARNERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Signals that a scheduler sends to all processes of a job, and that are meant for its learners."""
 
 
 def main() -> int:
-    """The exit status (:data:`ffdl_batch.domain.staging.EXIT_STATUS`)."""
+    """The exit status (:data:`ffdl_batch.domain.data.staging_protocol.EXIT_STATUS`)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
     for number in FOR_LEARNERS:
         signal.signal(number, signal.SIG_IGN)
     leave_no_dump(for_good=True)
     parser = argparse.ArgumentParser(prog="python -m ffdl_batch.staging", description=__doc__)
-    parser.add_argument("task", help="the file of the task (ffdl_batch.domain.staging.StageTask as JSON)")
+    parser.add_argument("task", help="the file of the task (ffdl_batch.domain.data.staging_protocol.StageTask as JSON)")
     parser.add_argument(
         "--check", action="store_true", help="move nothing; ask each store for one page, and look at the free space"
     )
     parser.add_argument("--list", action="store_true", help="move nothing; say what lies below each prefix")
     parser.add_argument(
-        "--image", action="store_true", help="the task is an image's (ffdl_batch.domain.image_task.ImageTask)"
+        "--image", action="store_true", help="the task is an image's (ffdl_batch.domain.data.image_task.ImageTask)"
     )
     options = parser.parse_args()
     if options.image:

@@ -6,8 +6,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ffdl_batch.attempt.attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
-from ffdl_batch.domain.staging import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.host.file_attributes import shown as shown  # noqa: PLC0414 - other modules of staging have it from here
 from ffdl_batch.host.permissions import with_old_groups
 
 _CURES = {

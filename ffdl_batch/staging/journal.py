@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.staging import Direction, Transfer
+from ffdl_batch.domain.data.staging_protocol import Direction, Transfer
 from ffdl_batch.staging.stores.store import Item
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

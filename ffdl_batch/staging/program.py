@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ffdl_batch.domain.staging import (
+from ffdl_batch.domain.data.staging_protocol import (
     EXIT_STATUS,
     Direction,
     Failed,
@@ -24,22 +24,30 @@ from ffdl_batch.domain.staging import (
     decode_task,
     fault_code,
 )
-from ffdl_batch.staging.bringing import bring_planned
-from ffdl_batch.staging.cache.through import through_cache
-from ffdl_batch.staging.dumps import leave_no_dump
+from ffdl_batch.staging.cache.cached_transfer import through_cache
+from ffdl_batch.staging.core_dumps import leave_no_dump
 from ffdl_batch.staging.faults import KEPT, Fault, at_store, of_local, shown
-from ffdl_batch.staging.index import Entries, restore_entries, store_entries
 from ffdl_batch.staging.journal import Journal, is_full
-from ffdl_batch.staging.listing import list_objects
-from ffdl_batch.staging.planning import existing, first_page, plan_in, plan_out, probe, require_free, require_room
+from ffdl_batch.staging.reporter import Teller
 from ffdl_batch.staging.retries import Patience
-from ffdl_batch.staging.sameness import require_same
+from ffdl_batch.staging.run_context import Run, Way, way_of
 from ffdl_batch.staging.secrets import Secrets, read_secrets
-from ffdl_batch.staging.sending import Sending
-from ffdl_batch.staging.telling import Teller
+from ffdl_batch.staging.transfer.download import bring_planned
+from ffdl_batch.staging.transfer.existing_files import require_same
+from ffdl_batch.staging.transfer.listing import list_objects
+from ffdl_batch.staging.transfer.planning import (
+    existing,
+    first_page,
+    plan_in,
+    plan_out,
+    probe,
+    require_free,
+    require_room,
+)
+from ffdl_batch.staging.transfer.tree_metadata import Entries, restore_entries, store_entries
+from ffdl_batch.staging.transfer.upload import Sending
 from ffdl_batch.staging.tree import Tree
-from ffdl_batch.staging.unread import Unread
-from ffdl_batch.staging.work import Run, Way, way_of
+from ffdl_batch.staging.unreadable_files import Unread
 from ffdl_batch.staging.workers import Workers
 
 CHECK_TRIES = 2

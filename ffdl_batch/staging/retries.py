@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.faults import Fault, Passing, Stopped
 
 T = TypeVar("T")

@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from ffdl_batch.attempt.attributes import inner_target, set_permissions
-from ffdl_batch.attempt.directories import Directories, Gone, Parts, status_of, unlock, walk
+from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, status_of, unlock, walk
+from ffdl_batch.host.file_attributes import inner_target, set_permissions
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
-from ffdl_batch.staging.half_made import half_made
-from ffdl_batch.staging.names import PART_NAME, parts_of
+from ffdl_batch.staging.object_names import PART_NAME, parts_of
+from ffdl_batch.staging.temporary_files import half_made
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ffdl_batch.store.beside import kept_copies, rescued_copies
 from ffdl_batch.store.errors import (
     DatabaseDamaged,
     DatabaseGone,
@@ -12,11 +11,12 @@ from ffdl_batch.store.errors import (
     StoreError,
     StoreUnavailable,
 )
-from ffdl_batch.store.health import Trouble
 from ffdl_batch.store.incidents import Noticed
 from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
 from ffdl_batch.store.repository import Store, open_store
+from ffdl_batch.store.sqlite_copy_names import kept_copies, rescued_copies
 from ffdl_batch.store.usage_rows import UsedJob
+from ffdl_batch.store.write_health import Trouble
 
 __all__ = [
     "Attempt",

@@ -30,6 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from sqlalchemy.sql import ColumnElement
 
+from ffdl_batch.host.filesystem import is_network
 from ffdl_batch.ports.clock import Clock
 from ffdl_batch.store.errors import (
     Conflict,
@@ -42,9 +43,8 @@ from ffdl_batch.store.errors import (
     refuse_other_kind,
     translate,
 )
-from ffdl_batch.store.filesystem import is_network
-from ffdl_batch.store.health import Health
-from ffdl_batch.store.open_files import OpenFiles
+from ffdl_batch.store.sqlite_files import OpenFiles
+from ffdl_batch.store.write_health import Health
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ffdl_batch.domain.scarcity import MEMORY
-from ffdl_batch.store.beside import rescued_copies
-from ffdl_batch.store.filesystem import why_unwritable
+from ffdl_batch.host.filesystem import why_unwritable
+from ffdl_batch.host.resource_exhaustion import MEMORY
+from ffdl_batch.store.sqlite_copy_names import rescued_copies
 
 
 class StoreError(Exception):

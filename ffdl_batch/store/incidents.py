@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.incidents.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.schema import INCIDENTS, JOBS
 

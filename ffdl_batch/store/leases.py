@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Double, Select, delete, insert, literal, select, update
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict

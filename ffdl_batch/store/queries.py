@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import BigInteger, and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.job import HistoryEntry, Job, JobId
+from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import LIVE, JobState
 from ffdl_batch.store.records import (
     ATTEMPT_COLUMNS,

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Token
+from ffdl_batch.domain.job.job import AttemptEnd, HistoryEntry, Job, JobId, Overrides, Token
+from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.store.errors import RowDamaged
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
@@ -51,7 +51,7 @@ class LeasedJob:
 class Attempt:
     """One attempt of a job. `outcome_code` is the error code it ended with ("" while it has not ended).
 
-    The last five fields are those of :class:`ffdl_batch.domain.job.AttemptEnd`.
+    The last five fields are those of :class:`ffdl_batch.domain.job.job.AttemptEnd`.
     """
 
     job_id: JobId

@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy.engine import Engine
 
-from ffdl_batch.domain.incident import Origin
-from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId
+from ffdl_batch.domain.incidents.incident import Origin
+from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import Clock, SystemClock
 from ffdl_batch.store import incidents, leases, queries, submissions, totals, transitions, usage_rows
 from ffdl_batch.store.database import Database, connect
-from ffdl_batch.store.existing import sqlite_file
-from ffdl_batch.store.health import Trouble
+from ffdl_batch.store.existing_database import sqlite_file
 from ffdl_batch.store.notices import Notices
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
-from ffdl_batch.store.revisions import bring_up_to_date
+from ffdl_batch.store.schema_upgrade import bring_up_to_date
+from ffdl_batch.store.write_health import Trouble
 
 Consent = Callable[[str], None]
 """Called with the place of a SQLite database before it is made; raises StoreError where it must not be."""

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import insert, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.errors import Conflict, DuplicateId, StoreUnavailable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store.schema import ATTEMPTS, JOBS
 

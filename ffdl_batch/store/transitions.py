@@ -14,14 +14,14 @@ from typing import Any
 from sqlalchemy import func, select, update
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.continuation import Spent
-from ffdl_batch.domain.job import Change, HistoryEntry, Job, JobId, attempt_token
+from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId, attempt_token
 from ffdl_batch.domain.job_state import DEPLOYED, Cause, JobState, Wish, advance, is_legal
+from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.store.batched_writes import Step, Writes, add_entry
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.queries import chunks
 from ffdl_batch.store.records import JOB_COLUMNS, JOB_FIELDS, JobReader, attempt_end_columns
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
-from ffdl_batch.store.writes import Step, Writes, add_entry
 
 CHANGEABLE = frozenset(JOB_FIELDS) - {
     "id", "uid", "user", "spec", "state", "backend", "attempt", "revision", "submitted_at", "updated_at",

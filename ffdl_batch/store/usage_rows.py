@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import and_, or_, select
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.domain.held import Asked, AttemptRecord, Step
+from ffdl_batch.domain.job.spec import Staging
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.spec import Staging
+from ffdl_batch.domain.metrics.usage_timeline import Asked, AttemptRecord, Step
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS
 
@@ -144,7 +144,7 @@ def _job(
 
 
 def _asked(wanted: Mapping[str, Any], batch: Mapping[str, Any], gpus: float | None, *, is_element: bool) -> Asked:
-    """As :func:`ffdl_batch.domain.gang.parts_of` counts; `gpus` is what a resume altered."""
+    """As :func:`ffdl_batch.domain.job.learner_layout.parts_of` counts; `gpus` is what a resume altered."""
     each = float(wanted.get("gpus", 0.0) if gpus is None else gpus)
     cpus, learners = float(wanted.get("cpus", 0.0)), int(wanted.get("learners", 1))
     ahead = batch.get("staging") == _AHEAD and not is_element

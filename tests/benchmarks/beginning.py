@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from ffdl_batch.domain.events import Event, EventKind, decode_events
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events
 from tests.benchmarks.allocations import allocations, told
 from tests.benchmarks.bench import PLAIN_NAME, Bench
 from tests.benchmarks.figures import Figure

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ffdl_batch.domain.staging import (
+from ffdl_batch.domain.data.staging_protocol import (
     Cache,
     Cached,
     Direction,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ffdl_batch.domain.metrics import CollectorSpec, ExtractionGroup, Measure, encode_spec
+from ffdl_batch.domain.metrics.records import CollectorSpec, ExtractionGroup, Measure, encode_spec
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.unit.collectors.writers import write

@@ -21,7 +21,7 @@ import yaml
 from ffdl_batch.client import Client
 from ffdl_batch.client.api import JobFilter
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.events import FinalRecord, Outcome
+from ffdl_batch.domain.outcome.controller_events import FinalRecord, Outcome
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import read_settings
 from tests.benchmarks.figures import Figure

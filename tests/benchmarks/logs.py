@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.client import Client, Grep
 from ffdl_batch.client.api import JobFilter
-from ffdl_batch.controller.machine.location import module_argv
-from ffdl_batch.controller.record.log_files import LogFiles
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.controller.own_program import module_argv
+from ffdl_batch.domain.launch.limits import LogLimits
 from tests.benchmarks.figures import Figure
 from tests.benchmarks.knobs import Knobs
 from tests.benchmarks.load import fill
@@ -87,7 +87,7 @@ def _measure_writing(text: bytes) -> list[Figure]:
             Path(attempt.learner_logs(1)).mkdir(parents=True)
             Path(attempt.events).mkdir()
             numbers = (1, NO_BOUND.file_bytes, NO_BOUND.files, NO_BOUND.bytes_per_s, -1)
-            writer = [*module_argv("ffdl_batch.controller.record.log_writer"), attempt.path, *map(str, numbers)]
+            writer = [*module_argv("ffdl_batch.controller.logs.log_writer"), attempt.path, *map(str, numbers)]
             rates["ffdl"].append(_rate(writer, text, os.devnull))
             rates["cat"].append(_rate(["cat"], text, str(Path(base, "cat"))))
     return [Figure("one learner", "output into its log", who, "lines/s", rate) for who, rate in rates.items()]

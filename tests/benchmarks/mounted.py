@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.controller.machine.location import module_argv
-from ffdl_batch.controller.stores.mount_holder import END
+from ffdl_batch.controller.mounts.mount_process import END
+from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.mounting import Mounts
-from ffdl_batch.domain.staging import Transfer
+from ffdl_batch.domain.data.mounts import Mounts
+from ffdl_batch.domain.data.staging_protocol import Transfer
 
 CACHE_BYTES = 6 * 10**9
 """As a job with one GPU has."""
@@ -44,7 +44,7 @@ def mounted(transfer: Transfer, secrets: dict[str, str], directory: Path) -> Ite
         "secrets": secrets,
         "job": "0",
     }
-    argv = [*module_argv("ffdl_batch.controller.stores.mount_holder"), str(directory)]
+    argv = [*module_argv("ffdl_batch.controller.mounts.mount_process"), str(directory)]
     began = time.monotonic()
     holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     assert holder.stdin and holder.stdout

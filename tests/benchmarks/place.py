@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ffdl_batch.client import Client, ClientError
-from ffdl_batch.client.start import Dialling
+from ffdl_batch.client.connection.daemon_start import Dialling
 from tests.crash.world import World, WorldOptions
 
 PATIENCE_S = 60.0

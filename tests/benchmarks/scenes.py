@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ffdl_batch.domain.events import Event, EventKind, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events
 from tests.benchmarks.place import Place, await_true
 from tests.cluster.rig import Cluster
 from tests.proof.desk import SOURCE, VENV_PYTHON, Desk

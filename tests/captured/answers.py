@@ -19,8 +19,9 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     SubmissionUncertain,
 )
-from ffdl_slurm import parsers, refusals
-from ffdl_slurm.run import CommandResult
+from ffdl_slurm.gateways import error_mapping
+from ffdl_slurm.gateways.command_runner import CommandResult
+from ffdl_slurm.observing import parsers
 
 FILE = "answers.json"
 DONE = "done"
@@ -77,22 +78,22 @@ def conclude(question: str, result: CommandResult) -> str:
 
 
 def _judge(command: str, question: str, result: CommandResult) -> None:
-    """As :class:`ffdl_slurm.gateway_cli.CommandLineGateway` judges the end of that command."""
+    """As :class:`ffdl_slurm.gateways.cli_gateway.CommandLineGateway` judges the end of that command."""
     if command == "submit":
-        refusals.read_submission(result)
+        error_mapping.read_submission(result)
     elif command == "test":
-        refusals.check_trial(result)
+        error_mapping.check_trial(result)
     elif command == "sacct":
-        refusals.check_accounts(result)
+        error_mapping.check_accounts(result)
         assert parsers.parse_sacct(result.stdout) == [], result
     elif command == "excluded":
-        if not refusals.is_gone(result):
-            refusals.check_answer(result)
+        if not error_mapping.is_gone(result):
+            error_mapping.check_answer(result)
             assert parsers.parse_excluded(result.stdout) is None, result
     elif command in ("squeue", "sinfo"):
-        refusals.check_answer(result)
+        error_mapping.check_answer(result)
     else:
-        refusals.check_request(result, question)
+        error_mapping.check_request(result, question)
 
 
 def check_answers(answers: Mapping[str, CommandResult]) -> None:
@@ -104,7 +105,7 @@ def check_answers(answers: Mapping[str, CommandResult]) -> None:
     )
     for job in ("unknown", "ended", "running"):
         newer = answers[f"withdraw-{job}"]
-        assert refusals.is_misunderstood(newer) or conclude(f"withdraw-{job}", newer) == DONE, newer
+        assert error_mapping.is_misunderstood(newer) or conclude(f"withdraw-{job}", newer) == DONE, newer
 
 
 def dump(answers: Mapping[str, CommandResult]) -> str:

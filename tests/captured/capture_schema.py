@@ -17,14 +17,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain import job as jobs
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.job import Change, Job, JobId
+from ffdl_batch.domain.job import job as jobs
+from ffdl_batch.domain.job.job import Change, Job, JobId
 from ffdl_batch.domain.job_state import JobState as S
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.store import NewJob, Store, open_store
-from ffdl_batch.store.revisions import HEAD
+from ffdl_batch.store.schema_upgrade import HEAD
 
 HAS_CHAINS = hasattr(Store, "owed_attempts")
 MANIFEST = """\
@@ -152,7 +152,7 @@ def fill(store: Store, clock: Clock) -> dict[str, JobId]:
 
 def fill_chains(store: Store, make: Maker) -> None:
     """What jobs can be since attempts follow one another."""
-    from ffdl_batch.domain.continuation import Checkpoint, Spent
+    from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 
     saved = Checkpoint(
         asked=True, confirmed=True, answered=True, took_s=4.5, saved_at=1700000099.25, newest="a\u00fc.pt"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ffdl_slurm import waiting_commands as commands
 from ffdl_slurm.commands import test_only_argv
-from ffdl_slurm.run import query_environment
+from ffdl_slurm.gateways.command_runner import query_environment
+from ffdl_slurm.pending import commands
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.suites import SUITES

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_slurm.parsers import JobRecord, parse_excluded, parse_sacct, parse_squeue, parse_version
-from ffdl_slurm.sinfo import parse_sinfo
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_slurm.observing.parsers import JobRecord, parse_excluded, parse_sacct, parse_squeue, parse_version
+from ffdl_slurm.observing.sinfo import parse_sinfo
 
 RELEASES = ("20.11", "22.05", "24.11", "26.05")
 FILES = ("answers.json", "sacct-named.txt", "sacct.txt", "sinfo.txt", "squeue-ended.txt", "squeue-excluded.txt",

@@ -17,7 +17,7 @@ from sqlalchemy import make_url
 
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store.database import connect
-from ffdl_batch.store.revisions import alembic_config
+from ffdl_batch.store.schema_upgrade import alembic_config
 
 HERE = Path(__file__).parent
 SCHEMAS = HERE / "schemas"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.image_task import SIF, ImageTask, encode_image_task
-from ffdl_batch.domain.staging import Cache, Cached
+from ffdl_batch.domain.data.image_task import SIF, ImageTask, encode_image_task
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached
 from tests.cluster.images import CHECKOUT, cache_directory
 from tests.cluster.rig.builder import build
 from tests.fakes.registry import Pusher

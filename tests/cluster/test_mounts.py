@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ffdl_batch.domain.mounting import SIGN, read_source
+from ffdl_batch.domain.data.mounts import SIGN, read_source
 from tests.cluster.executions import wait_until
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.runtimes.rendezvous import first_port
-from ffdl_batch.services.site_facts import YOUNG_S
+from ffdl_batch.services.backends.site_facts import YOUNG_S
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster
 from tests.cluster.rig.topology import FEATURES

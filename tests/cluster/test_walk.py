@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, decode_events
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events
 from tests.cluster.images import CHECKOUT
 from tests.cluster.people import EXAMPLE, Person
 from tests.cluster.rig import Cluster

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from ffdl_slurm import commands
-from ffdl_slurm.run import CommandResult
+from ffdl_slurm.gateways.command_runner import CommandResult
 from tests.cluster.rig import Cluster, Service
 from tests.cluster.rig.rootfs import USERS
 from tests.conformance.scenes import ASLEEP, Stage

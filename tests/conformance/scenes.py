@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ffdl_slurm import commands
-from ffdl_slurm.parsers import JobRecord, parse_sacct, parse_squeue
-from ffdl_slurm.run import CommandResult, query_environment
+from ffdl_slurm.gateways.command_runner import CommandResult, query_environment
+from ffdl_slurm.observing.parsers import JobRecord, parse_sacct, parse_squeue
 from tests.captured.expected import by_name, check_squeue, label
 from tests.cluster.people import Person
 from tests.cluster.rig import Cluster

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.launch import EnvDelivery, LearnerCommand
+from ffdl_batch.domain.launch.launch_file import EnvDelivery, LearnerCommand
+from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.runtimes.apptainer import Container, NetworkMode, apptainer_argv
-from ffdl_batch.runtimes.contract import PROTECTED, Learners, Places, container_layout, learner_environment
+from ffdl_batch.runtimes.learner_contract import PROTECTED, Learners, Places, container_layout, learner_environment
 from tests.contract.controller_rig import JOB_ID, Rig, rig
 
 IMAGE = os.environ.get("FFDL_TEST_IMAGE", "")

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.array import chunk_name, expand, mark_of, new_array_id
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.array import chunk_name, expand, mark_of, new_array_id
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.capabilities import SubmitsArrays
 from ffdl_batch.ports.scheduler import ArrayPlan, Chunk, LaunchPlan
 from tests.contract.scheduler_harness import FakeSlurmHarness, Harness

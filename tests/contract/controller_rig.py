@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes, status_field
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Stores, encode
-from ffdl_batch.domain.limits import Limits
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.runtimes.bare import bare_argv
-from ffdl_batch.runtimes.contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Stores, encode
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, decode_events
+from ffdl_batch.host.processes import all_processes, status_field
+from ffdl_batch.runtimes.learner_contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
+from ffdl_batch.runtimes.plain_process import bare_argv
 from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ MARK = "FFDL_RIG"
 PATIENT = """
 import sys
 if "node" in sys.orig_argv:
-    from ffdl_batch.controller.node import watch
+    from ffdl_batch.controller.node import control_poller as watch
     watch.FRESH_S = 60.0
 """
 """No file system hangs here: a signal waits until it is known what was wished, however long that takes."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.registry import AdapterContext, create_adapter
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import LaunchPlan, LaunchRequest
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from tests.contract.daemon_rig import until

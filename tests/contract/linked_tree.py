@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.staging import Direction, StageTask, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import Direction, StageTask, StoreAddress
 from tests.staging_rig import StagingRig
 
 OUT, IN = Direction.OUT, Direction.IN

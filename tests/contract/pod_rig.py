@@ -19,16 +19,31 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from ffdl_batch.controller.machine.location import _START
-from ffdl_batch.controller.machine.processes import all_processes
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.controller.own_program import _START
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import EnvDelivery, HostVariables, LaunchFile, LearnerCommand, Pod, Seat, encode
-from ffdl_batch.domain.limits import Limits
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.pod import INDEX, PREFIX, SHIM, Frame, FrameKind, decode_frame
-from ffdl_batch.runtimes.contract import PROTECTED, Learners, Places, bare_layout, container_layout, learner_environment
+from ffdl_batch.domain.launch.launch_file import (
+    EnvDelivery,
+    HostVariables,
+    LaunchFile,
+    LearnerCommand,
+    Pod,
+    Seat,
+    encode,
+)
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.domain.launch.pod_protocol import INDEX, PREFIX, SHIM, Frame, FrameKind, decode_frame
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, decode_events
+from ffdl_batch.host.processes import all_processes
+from ffdl_batch.runtimes.learner_contract import (
+    PROTECTED,
+    Learners,
+    Places,
+    bare_layout,
+    container_layout,
+    learner_environment,
+)
 from ffdl_batch.runtimes.pod import (
     SHIM_TEXT,
     WORKING_DIR,

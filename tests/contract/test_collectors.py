@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ffdl_batch.domain.metrics import CollectorSpec, ExtractionGroup, Measure, MetricRecord, decode_record, encode_spec
+from ffdl_batch.domain.metrics.records import (
+    CollectorSpec,
+    ExtractionGroup,
+    Measure,
+    MetricRecord,
+    decode_record,
+    encode_spec,
+)
 from tests import preloaded
 from tests.unit.collectors.writers import copied, truth, write, write_x
 
@@ -30,14 +37,14 @@ ENDLESS = ExtractionGroup("endless", "(x+x+)+y", scalars={"n": Measure("", "1")}
 MAIN = "import sys\nfrom ffdl_batch.collectors.__main__ import main\nsys.exit(main())\n"
 SMALL_BATCHES = f"""
 import time
-from ffdl_batch.collectors import lines, tensorboard
-from ffdl_batch.collectors.ledger import Ledger
+from ffdl_batch.collectors import followed_file as lines; from ffdl_batch.collectors import tensorboard
+from ffdl_batch.collectors.record_file import Ledger
 lines.CHUNK_BYTES, tensorboard.MOST_RECORDS = 700, 10
 commit, left = Ledger.commit, iter(range(100))
 Ledger.commit = lambda *args: time.sleep(600) if next(left, None) is None else commit(*args)
 {MAIN}"""  # who kills it may be late: after so many batches it does nothing more
-SHORT_LIMIT = f"from ffdl_batch.collectors import limit\nlimit.LIMIT_S = 0.03\n{MAIN}"
-NO_LIMIT = f"from ffdl_batch.collectors import limit\nlimit.LIMIT_S = 1000\n{MAIN}"
+SHORT_LIMIT = f"from ffdl_batch.collectors import regex_timeout as limit\nlimit.LIMIT_S = 0.03\n{MAIN}"
+NO_LIMIT = f"from ffdl_batch.collectors import regex_timeout as limit\nlimit.LIMIT_S = 1000\n{MAIN}"
 NO_PROTOBUF = f"import sys\nsys.modules['google.protobuf'] = None\n{MAIN}"
 
 

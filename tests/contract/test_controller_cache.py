@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, NodeCache, decode, encode
-from ffdl_batch.domain.staging import Transfer
-from ffdl_batch.staging.cache.room import discard
-from ffdl_batch.staging.cache.shelf import Shelf
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, NodeCache, decode, encode
+from ffdl_batch.domain.outcome.controller_events import Outcome
+from ffdl_batch.staging.cache.capacity import discard
+from ffdl_batch.staging.cache.user_cache import Shelf
 from tests.contract.controller_rig import rig
 from tests.contract.test_controller_data import Site
 from tests.contract.test_staging_images import ImageRig

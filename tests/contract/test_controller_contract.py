@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.bundle import DOMAIN, build_zipapp
-from ffdl_batch.controller.network.isolate import probe
-from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.launch import RESTART_LEARNER, Network, Stores
-from ffdl_batch.runtimes.bare import isolated_argv
-from ffdl_batch.runtimes.contract import Places
+from ffdl_batch.controller.network.loopback_namespace import probe
+from ffdl_batch.controller.zipapp import DOMAIN, build_zipapp
+from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Network, Stores
+from ffdl_batch.domain.outcome.controller_events import Outcome
+from ffdl_batch.runtimes.learner_contract import Places
+from ffdl_batch.runtimes.plain_process import isolated_argv
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, plain_run, rig  # noqa: F401
 
 DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"
@@ -118,8 +118,8 @@ def test_learners_and_stored_files_have_umask_of_submitter(run: Rig) -> None:
 
 def test_controller_imports_only_domain_modules_in_zipapp() -> None:
     code = (
-        "import sys, ffdl_batch.controller.head.head, ffdl_batch.controller.node.entry;"
-        "import ffdl_batch.controller.network.isolate, ffdl_batch.controller.attach.serve;"
+        "import sys, ffdl_batch.controller.head.head_controller, ffdl_batch.controller.node.entry;"
+        "import ffdl_batch.controller.network.loopback_namespace, ffdl_batch.controller.attach.helper;"
         "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout

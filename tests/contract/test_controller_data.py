@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import LaunchFile, Stores
-from ffdl_batch.domain.metrics import Collecting, ExtractionGroup, Measure, decode_record
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
+from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure, decode_record
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.host.processes import all_processes
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig, two_nodes
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.s3_server import S3Server

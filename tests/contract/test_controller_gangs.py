@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.gang.launch_agent import NAME
-from ffdl_batch.domain.events import Event, EventKind, Outcome
-from ffdl_batch.domain.launch import LaunchFile, Network, Seat, decode, encode
+from ffdl_batch.controller.rendezvous.launch_agent import NAME
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Network, Seat, decode, encode
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, patient_run, two_nodes  # noqa: F401
 
 NAMES = f"learner-{JOB_ID}"

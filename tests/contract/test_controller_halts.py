@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import send, status_field
-from ffdl_batch.controller.machine.running_time import STOPPED_S
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Copy, Seat, Succession
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.launch.launch_file import Copy, Seat, Succession
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.host.processes import send, status_field
+from ffdl_batch.host.running_clock import STOPPED_S
 from tests.contract.controller_rig import LIMITS, Rig, patient_run, two_nodes  # noqa: F401
 
 CATCHES = """
@@ -45,7 +45,7 @@ sys.exit(max(child.wait() for child in children))
 SLOW_COPY = """
 import time
 if "node" in sys.orig_argv:
-    from ffdl_batch.controller.stores import trees
+    from ffdl_batch.controller.data import tree_copy as trees
     place = trees._place
     trees._place = lambda *arguments: (place(*arguments), time.sleep(1.0))
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind
+from ffdl_batch.domain.outcome.controller_events import EventKind
 from tests.contract.controller_rig import Rig
 from tests.contract.controller_rig import rig as running
 from tests.unit.controller.test_health import finding, lasting

@@ -7,9 +7,9 @@ import signal
 from pathlib import Path
 
 from ffdl_batch.controller.learner.orphans import mark
-from ffdl_batch.controller.learner.output import WRITER_MARK
-from ffdl_batch.controller.machine.processes import all_processes
-from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.controller.logs.output_pipe import WRITER_MARK
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.host.processes import all_processes
 from tests.contract.controller_rig import JOB_ID, Rig, plain_run  # noqa: F401
 
 FLOOD = """\

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes
-from ffdl_batch.controller.metrics.meter import Meter
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.metrics import Collecting, ExtractionGroup, Measure, MetricRecord, decode_record
-from ffdl_batch.domain.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
-from ffdl_batch.domain.usage import UsageSample, decode_sample
-from ffdl_batch.runtimes.layout import controller_arguments
-from ffdl_batch.runtimes.metering import plan_metrics
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.domain.job.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
+from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measure, MetricRecord, decode_record
+from ffdl_batch.domain.metrics.usage import UsageSample, decode_sample
+from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.host.processes import all_processes
+from ffdl_batch.runtimes.learner_start import controller_arguments
+from ffdl_batch.runtimes.metric_collection import plan_metrics
 from tests.contract.controller_rig import ROOT, Rig
 from tests.contract.controller_rig import rig as running
 
@@ -155,7 +155,7 @@ def test_collector_program_failure_is_warned_once(rig: Rig, argv: tuple[str, ...
 
 
 def test_stuck_collector_is_killed_after_bounded_wait(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.metrics.meter.LEAST_END_S", 0.5)
+    monkeypatch.setattr("ffdl_batch.controller.metrics.monitor.LEAST_END_S", 0.5)
     stuck = (sys.executable, "-c", "import time; time.sleep(600)")
     launch = rig.write("true", collectors=stuck, metrics=BY_LOG)
     told = Journal(str(rig.base / "events.jsonl"), "node-0")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.mounts import Mounted, own_mounts
-from ffdl_batch.controller.machine.processes import all_processes, descendants
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.mounting import Mounts
+from ffdl_batch.controller.mounts.mount_table import Mounted, own_mounts
+from ffdl_batch.domain.data.mounts import Mounts
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.host.processes import all_processes, descendants
 from tests import preloaded
 from tests.contract.controller_rig import Rig, content, files_below, rig, two_nodes
 from tests.contract.test_controller_data import Site

@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from ffdl_batch.controller.stores.mounting import Mounting
-from ffdl_batch.domain.mounting import Mounts
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.controller.mounts.node_mounts import Mounting
+from ffdl_batch.domain.data.mounts import Mounts
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
 from tests import preloaded
 from tests.contract.controller_rig import rig
 from tests.contract.test_controller_data import Site

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.network.isolate import probe
-from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.launch import HostVariables, Network, Seat, decode, encode
-from ffdl_batch.runtimes.bare import isolated_argv
+from ffdl_batch.controller.network.loopback_namespace import probe
+from ffdl_batch.domain.launch.launch_file import HostVariables, Network, Seat, decode, encode
+from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.runtimes.plain_process import isolated_argv
 from tests.contract.controller_rig import JOB_ID, Rig, plain_run, two_nodes  # noqa: F401
 
 NAMES = f"learner-{JOB_ID}"
@@ -21,7 +21,7 @@ SEEN = 'until [ -e "$RESULT_DIR/seen" ]; do sleep 0.05; done'
 OVER = """
 if "node" in sys.orig_argv:
     import time
-    from ffdl_batch.controller.machine.processes import read_process
+    from ffdl_batch.host.processes import read_process
     from ffdl_batch.controller.node.supervisor import Supervisor
     tell = Supervisor._tell_started
     def tell_late(self, learner_id, learner):

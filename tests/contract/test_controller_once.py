@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.waiting import SILENCE_MARGIN_S
-from ffdl_batch.domain.events import Event, EventKind, Outcome, encode_event
+from ffdl_batch.controller.head.earlier_attempts import SILENCE_MARGIN_S
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, plain_run  # noqa: F401
 
 

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.controller.bundle import build_zipapp
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import RESTART_LEARNER, Seat
+from ffdl_batch.controller.zipapp import build_zipapp
+from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Seat
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from tests.contract.controller_rig import LIMITS, Rig, oldest_python, patient_run  # noqa: F401
 from tests.contract.test_controller_gangs import CHECKPOINTS, NAMES, change, of_kind
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.outcome import EXIT_PLATFORM
-from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.launch import Copy, EnvDelivery, LearnerCommand, Seat, Stores, decode, encode
+from ffdl_batch.controller.head.conclusion import EXIT_PLATFORM
+from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
+from ffdl_batch.domain.launch.launch_file import Copy, EnvDelivery, LearnerCommand, Seat, Stores, decode, encode
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, patient_run, two_nodes  # noqa: F401
 
 PATIENT = replace(LIMITS, kill_wait_s=20)

@@ -9,10 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.stores.moving import REST_S, send_while_running
-from ffdl_batch.controller.stores.progress import notes_once
-from ffdl_batch.domain.launch import LaunchFile, Stores
-from ffdl_batch.domain.staging import Done, Line, Note, Progress, StoreAddress, StoreKind, Transfer, write_line
+from ffdl_batch.controller.data.transfer_progress import notes_once
+from ffdl_batch.controller.data.transfers import REST_S, send_while_running
+from ffdl_batch.domain.data.staging_protocol import (
+    Done,
+    Line,
+    Note,
+    Progress,
+    StoreAddress,
+    StoreKind,
+    Transfer,
+    write_line,
+)
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
 from tests.contract.controller_rig import JOB_ID, LIMITS, Rig, rig
 
 PROGRAM = """

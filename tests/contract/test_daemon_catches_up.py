@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, encode_event
-from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from tests.contract.daemon_rig import Site, site_in, until
 
 
@@ -21,7 +21,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 PATIENT = """\
 import sys
-from ffdl_batch.daemon import context
+from ffdl_batch.daemon import request_context as context
 from ffdl_batch.daemon.main import main
 from tests.fakes.daemon_with_fake_scheduler import opener
 context.CATCH_UP_S = 100.0

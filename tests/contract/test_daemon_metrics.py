@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ffdl_batch.services.exposition import CONTENT_TYPE
+from ffdl_batch.domain.metrics.prometheus_text import CONTENT_TYPE
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, until
 from tests.fakes.s3_server import free_port
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.attempt.layout import Root
 from tests import preloaded
 from tests.conftest import POSTGRES
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, UnixHttp, site_in, until
@@ -170,7 +170,7 @@ def ask_as(uid: int, site: Site, path: str) -> tuple[int, dict[str, Any]]:
 
 ENDLESS_WAITS = """\
 import sys
-from ffdl_batch.daemon import job_routes
+from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.daemon.main import main
 from tests.fakes.daemon_with_fake_scheduler import opener
 until_news = job_routes.until_news
@@ -188,7 +188,7 @@ sys.exit(main(opener=opener))
 PATIENT = """\
 import sys
 from ffdl_batch.daemon.main import main
-from ffdl_batch.services import lock
+from ffdl_batch.services import daemon_lock as lock
 from tests.fakes.daemon_with_fake_scheduler import opener
 lock.acquire.__kwdefaults__["patience_s"] = 100.0
 sys.exit(main(opener=opener))
@@ -449,7 +449,7 @@ def test_dial_reports_host_when_daemon_runs_elsewhere(site: Site) -> None:
 def test_dial_imports_no_web_framework_or_database() -> None:
     program = (
         "import sys\n"
-        "import ffdl_batch.daemon.main, ffdl_batch.daemon.dial\n"
+        "import ffdl_batch.daemon.main, ffdl_batch.daemon.relay\n"
         "heavy = {'fastapi', 'uvicorn', 'starlette', 'pydantic', 'sqlalchemy', 'asyncio'} & set(sys.modules)\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)\n"
     )

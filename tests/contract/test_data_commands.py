@@ -37,7 +37,7 @@ if "ffdl_batch.staging" in sys.orig_argv:
             time.sleep(600)
     Sent.chunks = slowly
 else:
-    from ffdl_batch.client import transfers
+    from ffdl_batch.client.stores import transfers
     transfers._ENDS_WITHIN_S = 120
 """
 """Of what goes into a directory the first chunk goes, and a program that ends has time for it."""

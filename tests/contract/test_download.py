@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.jobdir import Root
+from ffdl_batch.attempt.layout import Root
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.preloaded import FFDL

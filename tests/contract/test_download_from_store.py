@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.views import LeftView
+from ffdl_batch.domain.job.views import LeftView
 from tests import preloaded
 from tests.staging_rig import KEY, SECRET, StagingRig, rig
 from tests.unit.cli.programs import FFDL, environment

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.job_state import TERMINAL
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, decode
+from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
 from tests.preloaded import FFDL

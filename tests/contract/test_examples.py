@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import Outcome
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import Outcome
 from tests import preloaded
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, rig
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.incident import Incident
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.store import open_store
 from tests.contract.daemon_rig import PLAIN, site_in, until
 from tests.contract.test_daemon_logs import Desk, end_jobs

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from ffdl_batch import Client, __version__
-from ffdl_batch.client.elsewhere import HostPlace
-from ffdl_batch.client.keys import KeysThere
-from ffdl_batch.client.start import Dialling
+from ffdl_batch.client.connection.daemon_start import Dialling
+from ffdl_batch.client.connection.remote_host import HostPlace
+from ffdl_batch.client.stores.user_secrets import KeysThere
 from ffdl_batch.ssh.connection import Connector
 from tests import preloaded
 from tests.contract.daemon_rig import until

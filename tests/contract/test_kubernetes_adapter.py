@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.continuation import Budget
-from ffdl_batch.domain.job import JobId, attempt_token, new_job_id
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
-from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.job import JobId, attempt_token, new_job_id
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, ImageLocation, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.outcome.continuation import Budget
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, SchedulerError, SubmissionUncertain
 from ffdl_batch.ports.tenancy import Tenant
-from ffdl_kubernetes import watching
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
+from ffdl_kubernetes.api_errors import TooManyJobs
 from ffdl_kubernetes.client import MERGE, ClusterClient
-from ffdl_kubernetes.objects.files import PART_BYTES
-from ffdl_kubernetes.objects.template import model_volume
-from ffdl_kubernetes.objects.tenant import tenant_objects
-from ffdl_kubernetes.refusals import TooManyJobs
+from ffdl_kubernetes.objects.pod_files import PART_BYTES
+from ffdl_kubernetes.objects.pod_template import model_volume
+from ffdl_kubernetes.observing import cluster_watch
 from ffdl_kubernetes.settings import read_settings
+from ffdl_kubernetes.tenancy.tenant_objects import tenant_objects
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
 WAIT_S = 90.0
@@ -318,7 +318,7 @@ def test_kubernetes_watch_resumes_with_new_list_after_expiry(site: Site) -> None
 def test_kubernetes_observe_does_not_end_job_when_api_server_is_down(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "STALE_S", 3600.0)  # nobody knows how long the server takes to end
+    monkeypatch.setattr(cluster_watch, "STALE_S", 3600.0)  # nobody knows how long the server takes to end
     native = site.scheduler.submit(site.plan())
     site.wait(native)
     site.k8s.stop()

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, Phase
-from ffdl_batch.domain.spec import Resources
+from ffdl_batch.domain.job.spec import Resources
+from ffdl_batch.domain.outcome.observation import EndCause, Phase
 from ffdl_kubernetes.client import MERGE
-from ffdl_kubernetes.pods import SILENT_S
+from ffdl_kubernetes.lifecycle.pod_sync import SILENT_S
 from tests.contract.test_kubernetes_adapter import Site, site
 from tests.fakes.kubernetes.rig import eventually
 

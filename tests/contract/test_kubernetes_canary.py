@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.spec import BatchOptions, NetworkLevel
+from ffdl_batch.domain.job.spec import BatchOptions, NetworkLevel
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
-from ffdl_kubernetes import canary
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.doctor import network_canary
 from ffdl_kubernetes.settings import read_settings
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import cluster, eventually, node
@@ -77,7 +77,7 @@ def kubelet(site: Site, outcome: Outcome, namespace: str = "", servers: str = "R
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(canary, "POLL_S", 0.05)
+    monkeypatch.setattr(network_canary, "POLL_S", 0.05)
     with cluster(tmp_path, nodes=[node("n1")]) as k8s:
         found = Site(tmp_path, k8s)
         found.settings["network_policies"] = ""
@@ -109,7 +109,7 @@ def test_canary_proves_network_policies_for_all_daemons_of_cluster_until_proof_e
     assert "create jobs" not in site.k8s.counts()
     plan = site.plan()
     assert (plan.network.level, plan.network.mechanism) == ("none", "NetworkPolicy, proved by a canary")
-    file = site.base / "tree" / canary.FILE
+    file = site.base / "tree" / network_canary.FILE
     known = json.loads(file.read_text())
     file.write_text(json.dumps({**known, "cluster": "https://elsewhere team-a"}))
     assert levels(site, canary_interval_s=0) == {NetworkLevel.HOST}
@@ -136,13 +136,13 @@ def test_canary_disproof_limits_plans_to_host_network_and_rejects_plan_for_close
 
 
 def test_canary_warns_without_result_when_pods_never_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary, "LIFE_S", 0.5)
+    monkeypatch.setattr(network_canary, "LIFE_S", 0.5)
     site.k8s.do("pause", controller="scheduler")
     adapter = site.start()
     adapter.probe()
     facts = warned(adapter, "did not run")
     assert facts.network_levels == {NetworkLevel.HOST}
-    assert not (site.base / "tree" / canary.FILE).exists()
+    assert not (site.base / "tree" / network_canary.FILE).exists()
     assert site.admin().list("Job", {})[0] == []
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import JobId
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.services.owed import OWED
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.job import JobId
+from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from tests import preloaded
 from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.kubernetes_harness import CLAIM

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_kubernetes.objects.tenant import role
+from ffdl_kubernetes.tenancy.tenant_objects import role
 from tests import preloaded
 from tests.command_lines import command_lines
 from tests.contract import test_debugging as local

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.ports.examination import Examines, Verdict
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.ports.diagnostics import Examines, Verdict
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_kubernetes.canary import FILE
+from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.discovery import may
+from ffdl_kubernetes.doctor.network_canary import FILE
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import cluster

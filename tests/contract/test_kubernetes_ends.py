@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.domain.pod import JOB_LABEL
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.launch.pod_protocol import JOB_LABEL
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_kubernetes import adapter
 from tests.contract.kubernetes_harness import KubernetesHarness

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.attach import BEGIN, INPUT, REFUSED, FrameReader, encode_frame
+from ffdl_batch.domain.launch.attach_protocol import BEGIN, INPUT, REFUSED, FrameReader, encode_frame
 from tests import preloaded
 from tests.contract.test_fake_kubelet import Hands, sh, state_of
 from tests.fakes.kubernetes.rig import cluster, eventually, node

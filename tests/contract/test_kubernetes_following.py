@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.pod import Frame, FrameKind, encode_frame
-from ffdl_kubernetes import following
-from ffdl_kubernetes.connecting import load_config
-from ffdl_kubernetes.following import Follower
+from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, encode_frame
+from ffdl_kubernetes.connection import load_config
+from ffdl_kubernetes.observing import log_follower
+from ffdl_kubernetes.observing.log_follower import Follower
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.fakes.kubernetes.certificates import make_certificate, write_kubeconfig
 from tests.fakes.kubernetes.rig import eventually
@@ -127,7 +127,7 @@ def test_follower_resumes_reading_after_kubeconfig_was_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     """Without `namespace` in the settings it is the file that says where the pods are."""
-    monkeypatch.setattr(following, "PAUSE_S", 0.05)
+    monkeypatch.setattr(log_follower, "PAUSE_S", 0.05)
     breaks = threading.Event()
 
     async def one_line_at_a_time(pod: str, before: int) -> AsyncIterator[bytes]:
@@ -149,7 +149,7 @@ def test_follower_resumes_reading_after_kubeconfig_was_missing(
 
 
 def test_follower_reconnects_when_log_stream_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "SILENT_S", 0.2)
+    monkeypatch.setattr(log_follower, "SILENT_S", 0.2)
     ear = Ear()
     with server(one_line) as url, follower(tmp_path, url, ear) as found:
         found.follow("pod")

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.pod import FINALIZER
+from ffdl_batch.domain.launch.pod_protocol import FINALIZER
 from tests.contract import daemon_rig
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.contract.kubernetes_harness import CONTROLLER_IMAGE, IMAGE, images, printed_in

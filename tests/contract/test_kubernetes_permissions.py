@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId, Observation
-from ffdl_batch.domain.pod import FINALIZER
-from ffdl_batch.domain.spec import Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.job.spec import Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.launch.pod_protocol import FINALIZER
+from ffdl_batch.domain.outcome.observation import NativeId, Observation
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import LaunchPlan, SchedulerError
 from ffdl_batch.ports.tenancy import Tenant
+from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.discovery import may
-from ffdl_kubernetes.objects.tenant import PERMISSIONS, tenant_objects
 from ffdl_kubernetes.settings import read_settings
+from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS, tenant_objects
 from tests.contract.test_kubernetes_adapter import Site
 from tests.contract.test_kubernetes_canary import enforced, kubelet
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, eventually, node
@@ -158,9 +158,9 @@ def k8s(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeCluster]:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ffdl_kubernetes.client.PAUSE_S", 0.0)
-    monkeypatch.setattr("ffdl_kubernetes.watching.STALE_S", 0.3)
+    monkeypatch.setattr("ffdl_kubernetes.observing.cluster_watch.STALE_S", 0.3)
     monkeypatch.setattr("ffdl_kubernetes.adapter.HEARD_S", 0.0)
-    monkeypatch.setattr("ffdl_kubernetes.canary.POLL_S", 0.05)
+    monkeypatch.setattr("ffdl_kubernetes.doctor.network_canary.POLL_S", 0.05)
 
 
 def test_shipped_kubernetes_role_allows_all_daemon_operations(tmp_path: Path, k8s: FakeCluster) -> None:

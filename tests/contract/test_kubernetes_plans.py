@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import load_settings
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.submission import Submission
-from ffdl_batch.domain.views import PlanView
+from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.views import PlanView
+from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.clock import SystemClock
-from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.submission.dry_run import plan_submission
 from ffdl_batch.store import open_store
 from ffdl_kubernetes.adapter import KubernetesScheduler
 from ffdl_kubernetes.client import ClusterClient

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
-from ffdl_batch.domain.waiting import Explanation, Foretold
-from ffdl_batch.domain.waiting_evidence import evidence_of
-from ffdl_batch.domain.waiting_words import actions_of
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.pending.evidence import evidence_of
+from ffdl_batch.domain.pending.explanation import Explanation, Foretold
+from ffdl_batch.domain.pending.reason_text import actions_of
 from ffdl_batch.ports.capabilities import ForetellsStart, WaitingRequest
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.room import look
+from ffdl_kubernetes.pending import capacity_queries
 from ffdl_kubernetes.settings import read_settings
-from ffdl_kubernetes.tenancy import Manner, create_tenant
+from ffdl_kubernetes.tenancy.provisioning import Manner, create_tenant
 from tests.contract.test_kubernetes_adapter import Site
 from tests.fakes.kubernetes.rig import FakeCluster, cluster, node
 
@@ -212,7 +212,7 @@ def test_kubernetes_explanation_counts_gpus_when_pods_cannot_be_listed(site: Sit
 
 
 def test_kubernetes_explanation_reuses_one_node_listing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(look, "LIFE_S", 3600.0)  # however long the questions take
+    monkeypatch.setattr(capacity_queries, "LIFE_S", 3600.0)  # however long the questions take
     site.scheduler.probe()
     explained(site, None)
     site.k8s.counts(reset=True)

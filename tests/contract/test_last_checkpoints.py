@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import EventKind, FinalRecord, GoesOn, Outcome
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.outcome.observation import NativeId
 from tests.contract.controller_rig import Rig, rig, two_nodes
 from tests.contract.scheduler_harness import LocalHarness
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_slurm.commands import squeue_argv
-from ffdl_slurm.parsers import parse_squeue
+from ffdl_slurm.observing.parsers import parse_squeue
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.place import Place
 from tests.benchmarks.ready_slurm import ReadySlurm

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import lives_here
-from ffdl_batch.domain.events import Event, EventKind, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, decode_events
+from ffdl_batch.domain.outcome.observation import EndCause
+from ffdl_batch.host.processes import lives_here
 from ffdl_local.records import STARTED, STATE, local_directory, read_record
 from tests.contract.scheduler_harness import LocalHarness
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import send
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import HEAD, EventKind, Outcome, decode_events
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, Outcome, decode_events
+from ffdl_batch.host.processes import send
 from tests.contract.pod_rig import LIMITS, PodRig, TinyMirror, pods
 from tests.contract.test_pod_signals import TRAINING
 

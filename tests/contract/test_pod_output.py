@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.pod import LINE_BYTES, FrameKind
-from ffdl_kubernetes.mirror.mirror import Mirror
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.launch.pod_protocol import LINE_BYTES, FrameKind
+from ffdl_batch.domain.outcome.controller_events import Outcome
+from ffdl_kubernetes.observing.attempt_mirror import Mirror
 from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
 
 LOG = "logs/learner-1"

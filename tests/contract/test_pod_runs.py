@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.pod import PREFIX
+from ffdl_batch.domain.launch.pod_protocol import PREFIX
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from tests.contract.controller_rig import content, files_below
 from tests.contract.pod_rig import JOB_ID, PodRig, TinyMirror, pods
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import NAME, all_processes, name_of
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import EventKind, Outcome
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.host.processes import NAME, all_processes, name_of
 from tests.contract.pod_rig import PodRig, pods
 
 TRAINING = """

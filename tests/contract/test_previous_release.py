@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.controller.__main__ import EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM
-from ffdl_batch.domain.events import EventKind, GoesOn, Outcome, decode_events
-from ffdl_batch.domain.formats import FORMAT, LAUNCH_FORMAT
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import decode, encode, succeed
+from ffdl_batch.domain.file_format import FORMAT, LAUNCH_FORMAT
+from ffdl_batch.domain.launch.launch_file import decode, encode, succeed
+from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome, decode_events
 from tests.captured.releases import (
     ELSEWHERE,
     FORMATS_1,

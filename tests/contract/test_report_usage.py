@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.spec import Resources
 from ffdl_batch.store import open_store
 from tests.contract.daemon_rig import PLAIN, Site
 from tests.first_start import write_schema

@@ -13,12 +13,12 @@ from typing import NoReturn
 
 import pytest
 
-from ffdl_batch.domain.launch import decode
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.placeholders import fill
-from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.launch.launch_file import decode
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_batch.plugins import adapter_names
 from ffdl_batch.ports.capabilities import DropsTasks, StopsMany
-from ffdl_batch.ports.registry import adapter_names
 from tests import preloaded
 from tests.contract.array_rig import Fleet
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends

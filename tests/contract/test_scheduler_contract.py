@@ -16,15 +16,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.gang.siblings import read_events
-from ffdl_batch.domain.array import expand, new_array_id
-from ffdl_batch.domain.events import Event, EventKind, merge, node_source
-from ffdl_batch.domain.job import Token, attempt_token
-from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import TEMPLATE, decode, needed_format, succeed
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.spec import (
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.domain.job.array import expand, new_array_id
+from ffdl_batch.domain.job.job import Token, attempt_token
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     DataStore,
     Egress,
@@ -35,9 +31,13 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.domain.verdict import Evidence, Known, judge
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.launch.launch_file import TEMPLATE, decode, needed_format, succeed
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, merge, node_source
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.outcome.verdict import Evidence, Known, judge
+from ffdl_batch.plugins import adapter_names
 from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
-from ffdl_batch.ports.registry import adapter_names
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NotYet, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.outcome.controller_events import EventKind, decode_events
 from tests import preloaded
 from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, model_zip, site_in, submission, until
 from tests.preloaded import FFDL, FFDL_SUBMIT

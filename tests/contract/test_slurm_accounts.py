@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.accounts import AccountedRun, AccountsForRuns
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.accounting import AccountedRun, AccountsForRuns
 from ffdl_batch.ports.scheduler import AccountingUnreachable
 from tests.contract.scheduler_harness import FakeSlurmHarness
 

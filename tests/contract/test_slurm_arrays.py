@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.ports.capabilities import DropsTasks, ForgetsJobs
 from ffdl_batch.ports.scheduler import ArraysRefused, SchedulerUnreachable, SubmissionUncertain, TooMany
-from ffdl_slurm import run
+from ffdl_slurm.gateways import command_runner
 from tests import preloaded
 from tests.contract.array_rig import Fleet, raw_id
 from tests.contract.scheduler_harness import FakeSlurmHarness
@@ -41,7 +41,7 @@ def test_array_submission_finds_every_task_after_lost_sbatch_reply(
 ) -> None:
     fleet = Fleet(world, "true", batch=WAITING)
     plan = fleet.prepare()
-    await_end = run._await_end
+    await_end = command_runner._await_end
 
     def is_accepted() -> bool:
         return bool(list((world.state / "jobs").glob("*.tasks")))
@@ -51,7 +51,7 @@ def test_array_submission_finds_every_task_after_lost_sbatch_reply(
         await_end(process, 0.2)
 
     if fault == "hang":
-        monkeypatch.setattr(run, "_await_end", await_end_of_a_hang)
+        monkeypatch.setattr(command_runner, "_await_end", await_end_of_a_hang)
     world.spoil("sbatch", fault.removeprefix("silent_").replace("reply", "untrusted") if "silent" in fault else fault)
     with pytest.raises((SubmissionUncertain, SchedulerUnreachable)):
         fleet.scheduler.submit_array(plan)

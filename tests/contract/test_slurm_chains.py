@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId, Phase
-from ffdl_batch.domain.placeholders import fill
-from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.domain.outcome.observation import NativeId, Phase
 from ffdl_batch.ports.capabilities import AvoidsNodes, ForgetsJobs, KnowsNodes
 from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerUnreachable
 from tests import preloaded

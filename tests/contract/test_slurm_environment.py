@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause
-from ffdl_batch.domain.spec import BatchOptions, Resources, Role
-from ffdl_batch.ports.registry import adapter_names
+from ffdl_batch.domain.job.spec import BatchOptions, Resources, Role
+from ffdl_batch.domain.outcome.observation import EndCause
+from ffdl_batch.plugins import adapter_names
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS = real_backends() or list(adapter_names())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.ssh.authentication import Login
 from ffdl_batch.ssh.errors import SshFailed
 from ffdl_batch.ssh.host_config import HostConfig
-from ffdl_batch.ssh.identity import Login
 
 
 class Host:
@@ -32,7 +32,7 @@ def refused(agent: Path) -> str:
 
 
 def test_ssh_login_reports_agent_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.ssh.identity._AGENT_S", 0.2)
+    monkeypatch.setattr("ffdl_batch.ssh.authentication._AGENT_S", 0.2)
     with socket.socket(socket.AF_UNIX) as agent:
         agent.bind(str(tmp_path / "agent"))
         agent.listen()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes
+from ffdl_batch.host.processes import all_processes
 from tests.contract.daemon_rig import PLAIN, until
 from tests.contract.test_data_jobs import Data, data
 from tests.contract.test_staging_ahead import AHEAD, attempts

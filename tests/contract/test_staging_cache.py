@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.staging import Cached, Note, Progress
+from ffdl_batch.domain.data.staging_protocol import Cached, Note, Progress
 from ffdl_batch.staging.cache.election import Right, try_for
-from ffdl_batch.staging.cache.shelf import Shelf
+from ffdl_batch.staging.cache.user_cache import Shelf
 from ffdl_batch.staging.program import run_program
 from tests.cache_rig import FILES, NOISE, CacheRig, Job, cached, until
 from tests.fakes.s3_server import S3Server
@@ -115,7 +115,7 @@ def test_staging_cache_downloads_nothing_when_entry_appears_during_election(
         aside.rename(entry)
         return right
 
-    monkeypatch.setattr("ffdl_batch.staging.cache.obtain.try_for", late)
+    monkeypatch.setattr("ffdl_batch.staging.cache.acquisition.try_for", late)
     task = cached.task()
     _, (line,), _ = cached.run(task)
     assert (line.filled, cached.files(task)) == (False, FILES)

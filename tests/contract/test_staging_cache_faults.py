@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.staging.cache.capacity import discard, entries
 from ffdl_batch.staging.cache.entry import CHECKED
 from ffdl_batch.staging.cache.locks import lock
-from ffdl_batch.staging.cache.room import discard, entries
-from ffdl_batch.staging.cache.shelf import Shelf, Usage
+from ffdl_batch.staging.cache.user_cache import Shelf, Usage
 from tests import preloaded
 from tests.cache_rig import FILES, NOISE, CacheRig, cached
 from tests.staging_rig import MIB, rig
@@ -160,7 +160,7 @@ def test_staging_cache_entry_cannot_be_discarded_while_staging_uses_it(
     def give(shelf: Shelf, _limit_bytes: int) -> None:
         asked.append(any(discard(shelf, key) for key in shelf.names()))
 
-    monkeypatch.setattr("ffdl_batch.staging.cache.through.give_room", give)
+    monkeypatch.setattr("ffdl_batch.staging.cache.cached_transfer.give_room", give)
     for _ in range(2):
         cached.run(cached.task(link=link))
     assert asked == [False, False]

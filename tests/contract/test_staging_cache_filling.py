@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ffdl_batch.domain.staging import Cached, Note
+from ffdl_batch.domain.data.staging_protocol import Cached, Note
 from tests.cache_rig import FILES, NOISE, CacheRig, cached, until
 from tests.fakes.fault_proxy import Rule
 from tests.staging_rig import MIB, rig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.stores.mounting import lacking
+from ffdl_batch.controller.mounts.node_mounts import lacking
 from tests.benchmarks import staging
 from tests.benchmarks.caching import measure_cache
 from tests.benchmarks.knobs import Knobs

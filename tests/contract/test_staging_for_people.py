@@ -6,7 +6,7 @@ import glob
 import os
 import random
 
-from ffdl_batch.domain.staging import Direction, Entry, FaultClass
+from ffdl_batch.domain.data.staging_protocol import Direction, Entry, FaultClass
 from tests.staging_rig import MIB, Outcome, StagingRig, rig
 
 __all__ = ["rig"]

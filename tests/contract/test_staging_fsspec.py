@@ -12,7 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry, StoreAddress, StoreKind
 from ffdl_batch.staging.stores.fsspec import FsspecStore
 from tests import preloaded
 from tests.contract.linked_tree import check_round_trip

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.image_task import SIF, ImageTask, encode_image_task
-from ffdl_batch.domain.staging import Cache, Cached, Done, Failed, FaultClass, Line, Note, Retry
-from ffdl_batch.staging.cache.shelf import Shelf
+from ffdl_batch.domain.data.image_task import SIF, ImageTask, encode_image_task
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached, Done, Failed, FaultClass, Line, Note, Retry
+from ffdl_batch.staging.cache.user_cache import Shelf
 from tests import preloaded
 from tests.cache_rig import until
 from tests.fakes.registry import PASSWORD, USER, Pusher, Registry

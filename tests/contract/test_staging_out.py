@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, FaultClass, Note, Progress, Retry
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Note, Progress, Retry
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
 from tests.staging_rig import MIB, StagingRig, rig

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, FaultClass, Retry, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry, StoreAddress, StoreKind
 from ffdl_batch.staging.stores import swift_token
 from tests.contract.linked_tree import check_round_trip
 from tests.fakes.fault_proxy import FaultProxy, Rule

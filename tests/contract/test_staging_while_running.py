@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, Note, Progress, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Direction, Note, Progress, StoreAddress, StoreKind
 from tests.contract.test_staging_out import lay
 from tests.staging_rig import MIB, StagingRig, rig
 
@@ -88,7 +88,7 @@ def test_running_upload_sends_ever_changing_large_file_after_longest_wait(
     lay(rig, {"checkpoint": NOISE})
     task = rig.task(OUT, "job", rest_s=RESTING)
     assert rig.run(task).done.later == 1
-    monkeypatch.setattr("ffdl_batch.staging.sending.LONGEST_WAIT_S", 0.0)
+    monkeypatch.setattr("ffdl_batch.staging.transfer.upload.LONGEST_WAIT_S", 0.0)
 
     def write(method: str, path: str) -> None:
         if "partNumber=1" in path:

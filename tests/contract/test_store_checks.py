@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
-from ffdl_batch.domain.spec import DataStore, StoreType
-from ffdl_batch.domain.staging import Transfer
-from ffdl_batch.services import store_check
-from ffdl_batch.services.store_check import StoreChecks
+from ffdl_batch.domain.job.spec import DataStore, StoreType
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand
+from ffdl_batch.services.data import data_store_checks
+from ffdl_batch.services.data.data_store_checks import StoreChecks
 from tests.fakes.fault_proxy import Rule
 from tests.fakes.serving import serving_files
 from tests.staging_rig import KEY, SECRET, StagingRig, rig
@@ -37,8 +37,8 @@ def launch(rig: StagingRig, prefix: str = "set") -> LaunchFile:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that does much else is slow to begin processes, and to answer."""
-    monkeypatch.setattr(store_check, "CONNECTION_S", "60")
-    monkeypatch.setattr(store_check, "KNOWN_S", 600.0)
+    monkeypatch.setattr(data_store_checks, "CONNECTION_S", "60")
+    monkeypatch.setattr(data_store_checks, "KNOWN_S", 600.0)
 
 
 def patient() -> StoreChecks:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, Outcome, decode_events, node_source
-from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome, decode_events, node_source
 from tests import preloaded
 from tests.contract import daemon_rig
 from tests.contract.controller_rig import JOB_ID, Rig, rig
@@ -25,7 +25,7 @@ MANY = 50
 STANDS = """
 if "node" in sys.orig_argv:
     import os, signal
-    from ffdl_batch.controller.stores import trees
+    from ffdl_batch.controller.data import tree_copy as trees
     place = trees._place
     def first(name, is_link, pair):
         place(name, is_link, pair)

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.continuation import Budget, Spent
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, decode_events
-from ffdl_batch.domain.job import Token, attempt_token
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import Succession
-from ffdl_batch.domain.limits import Limits
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Resources
+from ffdl_batch.domain.job.job import Token, attempt_token
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Resources
+from ffdl_batch.domain.launch.launch_file import Succession
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.continuation import Budget, Spent
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, decode_events
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain
 from ffdl_local.records import JOB_FILE, LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 from tests.contract.controller_rig import Rig, plain_run  # noqa: F401

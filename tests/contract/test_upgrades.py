@@ -18,16 +18,16 @@ import pytest
 from sqlalchemy import Engine, inspect, text
 
 from ffdl_batch import __version__
-from ffdl_batch.admin.check import Report, check
+from ffdl_batch.admin.database.check import Report, check
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job.job import Change
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import Store, open_store
-from ffdl_batch.store.copies import KEPT, upgrade_copies
 from ffdl_batch.store.database import Database, connect
-from ffdl_batch.store.existing import connect_existing
-from ffdl_batch.store.revisions import HEAD, REVISIONS, bring_up_to_date, standing_of
+from ffdl_batch.store.existing_database import connect_existing
+from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, bring_up_to_date, standing_of
+from ffdl_batch.store.sqlite_backup import KEPT, upgrade_copies
 from tests import preloaded
 from tests.captured.releases import RELEASED, as_read, migrate_to, put_schema
 from tests.conftest import POSTGRES
@@ -220,7 +220,7 @@ def test_schema_upgrade_applies_each_revision_once_for_concurrent_daemons(postgr
         from ffdl_batch.ports.clock import SystemClock
         from ffdl_batch.store import database as module
         from ffdl_batch.store.database import Database, connect
-        from ffdl_batch.store.revisions import bring_up_to_date
+        from ffdl_batch.store.schema_upgrade import bring_up_to_date
         import alembic.command
         module.STANDSTILL_S = 60
         database = connect(sys.argv[1], None, SystemClock())

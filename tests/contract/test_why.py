@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
-from ffdl_batch.domain.waiting import Explanation, WaitKind
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
 from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
 from ffdl_slurm.adapter import SlurmScheduler

@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.submission import Submission
-from ffdl_batch.domain.views import Resume
-from ffdl_batch.services.archives import receive_archive
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.halt import halt_job
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.views import Resume
+from ffdl_batch.services.data.model_archives import receive_archive
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Caller, Platform, open_platform
-from ffdl_batch.services.resume import resume_job
-from ffdl_batch.services.submit import submit
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob
 
 LIMIT_S = 120.0

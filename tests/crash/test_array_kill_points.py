@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId
 from tests.crash.conftest import MakeWorld
 from tests.crash.world import Findings, World, WorldOptions
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.events import Outcome
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.outcome.controller_events import Outcome
 from tests.crash.world import Findings, Life, World
 
 WATCHING = ("asked", "wished", "judged", "noted")

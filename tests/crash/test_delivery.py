@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER
-from ffdl_slurm import run
+from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER
+from ffdl_slurm.gateways import command_runner
 from tests.crash.conftest import MakeWorld
 from tests.crash.world import Findings, World, WorldOptions
 
@@ -32,13 +32,15 @@ def test_submission_runs_once_when_sbatch_hangs_after_acceptance(
 ) -> None:
     world = make_world(WorldOptions(timeout_s=1.5))
     world.spoil("sbatch", "hang")
-    give_up = run._await_end
+    give_up = command_runner._await_end
 
     def give_up_accepted(process: subprocess.Popen[bytes], timeout_s: float) -> None:
         world.wait(lambda: bool(world.accepted()), "an acceptance")  # however long this machine takes for it
         give_up(process, timeout_s)
 
-    monkeypatch.setattr(run, "_await_end", give_up_accepted)  # in this process, which the driver is a fork of
+    monkeypatch.setattr(
+        command_runner, "_await_end", give_up_accepted
+    )  # in this process, which the driver is a fork of
     life = world.recover("--submit", "1")
     assert world.examine(life.acknowledged) == Findings(), world.diagnosis()
     assert len(world.calls("sbatch")) == 1

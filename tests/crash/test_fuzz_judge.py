@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.job import HistoryEntry, JobId
+from ffdl_batch.domain.job.job import HistoryEntry, JobId
 from ffdl_batch.domain.job_state import Cause, JobState
 from tests.crash.fuzz.diary import Note, Promises
 from tests.crash.fuzz.heads import Fate

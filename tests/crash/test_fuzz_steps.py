@@ -10,10 +10,12 @@ from random import Random
 
 import pytest
 
-from ffdl_batch.attempt.writer import put
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.attempt.file_writer import put
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.capabilities import AvoidsNodes, CredentialLife, ForgetsJobs, TrialSubmission, Withdraws
-from ffdl_batch.services import company, deploy, watch, whole_files
+from ffdl_batch.services import whole_files
+from ffdl_batch.services.deployment import array_submission, deployer
+from ffdl_batch.services.monitoring import watcher
 from ffdl_batch.services.whole_files import write_whole
 from tests.crash.fuzz.diary import Diary
 from tests.crash.fuzz.habits import Habits
@@ -32,9 +34,9 @@ def named_in(module: object) -> set[str]:
 
 
 def test_fuzz_steps_cover_every_step_named_in_daemon_loops() -> None:
-    assert named_in(deploy) == set(DEPLOYER)
-    assert named_in(company) == set(COMPANY)
-    assert named_in(watch) == set(WATCHER)
+    assert named_in(deployer) == set(DEPLOYER)
+    assert named_in(array_submission) == set(COMPANY)
+    assert named_in(watcher) == set(WATCHER)
     assert len(set(NAMED)) == len(NAMED)
     assert set(NAMED) >= AT_THE_END
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.services.janitor import ORPHAN_AGE_S, sweep
+from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep
 from tests.crash.conftest import MakeWorld
 from tests.crash.world import Findings, World, WorldOptions
 

@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.client import Client, ClientError
-from ffdl_batch.client.start import Dialling
+from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.services.platform import Platform, open_platform
 from ffdl_batch.store import Store, open_store
 from tests import preloaded

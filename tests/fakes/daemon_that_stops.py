@@ -32,17 +32,18 @@ from typing import Any
 
 from sqlalchemy import event
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon import loops
+from ffdl_batch.daemon.loop_intervals import DeployPace
 from ffdl_batch.daemon.main import main
-from ffdl_batch.daemon.pacing import DeployPace
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
-from ffdl_batch.services import debts, deploy
-from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.data import pending_uploads
+from ffdl_batch.services.deployment import deployer
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Platform, open_platform
-from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import database
 from ffdl_slurm.adapter import SlurmScheduler
 
@@ -105,7 +106,7 @@ def _who() -> str:
 
 def _slow_steps_named() -> None:
     """Put names to the steps that have none of their own."""
-    submit, start = SlurmScheduler.submit, debts.start_payment
+    submit, start = SlurmScheduler.submit, pending_uploads.start_payment
 
     def submitting(adapter: SlurmScheduler, plan: LaunchPlan) -> NativeId:
         with PLAN.with_name("submitters").open("a", encoding="utf-8") as file:
@@ -113,14 +114,14 @@ def _slow_steps_named() -> None:
         reached("submitting")
         return submit(adapter, plan)
 
-    def paying(attempt: AttemptDir, last_word: debts.LastWord) -> debts.Payment | None:
+    def paying(attempt: AttemptDir, last_word: pending_uploads.LastWord) -> pending_uploads.Payment | None:
         with PLAN.with_name("payers").open("a", encoding="utf-8") as file:
             file.write(os.environ["FFDL_STATE_DIR"] + "\n")
         reached("paying")
         return start(attempt, last_word)
 
     vars(loops).update(Deployer=partial(Deployer, reached=reached), Watcher=partial(Watcher, reached=reached))
-    vars(debts).update(start_payment=paying)
+    vars(pending_uploads).update(start_payment=paying)
     setattr(SlurmScheduler, "submit", submitting)  # noqa: B010 - a method
 
 
@@ -128,6 +129,6 @@ if __name__ == "__main__":
     setattr(time, "time", lambda: _right_time() + _wrong_s)  # noqa: B010 - a function of the standard library
     vars(loops).update(DEBTS_FIRST_S=0.1, DEBTS_EVERY_S=0.5, DeployPace=partial(DeployPace, longest_s=1.0))
     vars(database).update(STANDSTILL_S=1)
-    vars(deploy).update(SUBMIT_S=float(os.environ.get("TEST_SUBMIT_S", deploy.SUBMIT_S)))
+    vars(deployer).update(SUBMIT_S=float(os.environ.get("TEST_SUBMIT_S", deployer.SUBMIT_S)))
     _slow_steps_named()
     sys.exit(main(opener=opener))

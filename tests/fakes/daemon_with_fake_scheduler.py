@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation
 from ffdl_batch.services.platform import Platform, open_platform
 from tests.fakes.scheduler import FakeScheduler
 

@@ -7,12 +7,20 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ffdl_batch.attempt.layout import JobDir, Root
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, encode_event
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.jobdir import JobDir, Root
-from ffdl_batch.domain.launch import decode, encode, succeed
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.launch.launch_file import decode, encode, succeed
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.domain.outcome.controller_events import (
+    Event,
+    EventKind,
+    FinalRecord,
+    GoesOn,
+    Outcome,
+    Scalar,
+    encode_event,
+)
 from ffdl_batch.services.whole_files import write_whole
 
 

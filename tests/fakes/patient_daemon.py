@@ -10,9 +10,9 @@ import sys
 
 from ffdl_batch.config import Settings
 from ffdl_batch.daemon.main import main
-from ffdl_batch.services import fence, store_check
+from ffdl_batch.services.data import controller_fence, data_store_checks
+from ffdl_batch.services.data.data_store_checks import StoreChecks
 from ffdl_batch.services.platform import Platform, open_platform
-from ffdl_batch.services.store_check import StoreChecks
 
 
 def opener(settings: Settings) -> Platform:
@@ -23,6 +23,6 @@ def opener(settings: Settings) -> Platform:
 
 
 if __name__ == "__main__":
-    vars(store_check).update(CONNECTION_S="60")
-    vars(fence).update(STILL_ALIVE_S=86_400.0)
+    vars(data_store_checks).update(CONNECTION_S="60")
+    vars(controller_fence).update(STILL_ALIVE_S=86_400.0)
     sys.exit(main(opener=opener))

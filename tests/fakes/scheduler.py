@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.gang import count_gpus
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, Network, Succession, encode
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.learner_layout import count_gpus
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, Network, Succession, encode
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,

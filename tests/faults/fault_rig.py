@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.domain.views import JobView
+from ffdl_batch.domain.job.views import JobView
 from tests import preloaded
 from tests.crash.world import World, WorldOptions
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.health import BackendHealth
+from ffdl_batch.domain.daemon_health import BackendHealth
 from tests import preloaded
 from tests.crash.driver import LIMIT_S
 from tests.crash.world import World

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_local.plan import BACKEND
+from ffdl_local.launch_plan import BACKEND
 from ffdl_local.records import EXIT, JOB_FILE, LOCK, STARTED, STATE, local_directory
 from tests.contract.daemon_rig import PLAIN, Site, site_in, until
 from tests.planted_files import NO_FILES, NO_JSON, replace

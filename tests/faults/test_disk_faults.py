@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes
-from ffdl_batch.domain.events import Event, EventKind
-from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.launch import Stores
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.launch.launch_file import Stores
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind
+from ffdl_batch.host.processes import all_processes
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions
 from tests.faultfs import CHANGING, Fault, FaultFs, fault_fs

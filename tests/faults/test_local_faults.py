@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
 from ffdl_batch.ports.scheduler import LaunchPlan
 from ffdl_local.records import LOCK, STARTED, STATE, is_held, local_directory, process_stat, read_record
 from tests import preloaded

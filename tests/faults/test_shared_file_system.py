@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, decode_events
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, decode_events
+from ffdl_batch.host.processes import all_processes
 from ffdl_slurm.settings import SlurmSettings
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions

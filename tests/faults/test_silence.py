@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import all_processes, descendants
-from ffdl_batch.domain.jobdir import AttemptDir, Root
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.host.processes import all_processes, descendants
 from tests.crash.driver import LIMIT_S
 from tests.faults.slurm_office import Office
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.spec import Resources
+from ffdl_batch.domain.job.spec import Resources
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import ForgetsJobs, LosesJobs
-from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import NotNow, SchedulerMissing, SchedulerUnreachable
 from ffdl_slurm.adapter import SlurmScheduler
 from tests.contract.scheduler_harness import FakeSlurmHarness
@@ -202,7 +202,7 @@ def test_slurm_observe_continues_and_backs_off_when_sacct_is_down(
     slurm: FakeSlurmHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # however slow this machine is
-        monkeypatch.setattr(f"ffdl_slurm.accounting.{pause}", 3600.0)
+        monkeypatch.setattr(f"ffdl_slurm.gateways.accounting_circuit.{pause}", 3600.0)
     slurm.keep_accounts()
     slurm.freeze()
     native, _ = slurm.submit("true")

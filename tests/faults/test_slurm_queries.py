@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.job import Change, Job, new_job_id
+from ffdl_batch.domain.job.job import Change, Job, new_job_id
+from ffdl_batch.domain.job.spec import Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.spec import Framework, JobSpec, Resources
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.materialize import mark_begun
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_files.attempt_directory import mark_begun
+from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
 from ffdl_batch.services.platform import Platform, open_platform
-from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, Watcher
 from ffdl_batch.store import NewJob
 from tests.contract.scheduler_harness import FakeSlurmHarness
 from tests.fakes.clock import FakeClock
@@ -148,7 +148,7 @@ def test_watcher_reports_accounting_outage_separately_with_few_log_warnings(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # each look asks
-        monkeypatch.setattr(f"ffdl_slurm.accounting.{pause}", 0.0)
+        monkeypatch.setattr(f"ffdl_slurm.gateways.accounting_circuit.{pause}", 0.0)
     adapters = cluster.platform.adapters
     cluster.slurm.keep_accounts()
     cluster.slurm.spoil("sacct", "down:always")
@@ -221,7 +221,7 @@ def test_deployer_adopts_listed_jobs_and_defers_others_when_sacct_is_down(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for pause in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S"):  # however slow this machine is
-        monkeypatch.setattr(f"ffdl_slurm.accounting.{pause}", 3600.0)
+        monkeypatch.setattr(f"ffdl_slurm.gateways.accounting_circuit.{pause}", 3600.0)
     cluster.slurm.keep_accounts()
     cluster.slurm.spoil("sacct", "down:always")
     new = lose_64_replies(cluster, 40)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.plugins import AdapterContext, create_adapter
 from ffdl_batch.ports.capabilities import TrialSubmission
-from ffdl_batch.ports.registry import AdapterContext, create_adapter
 from ffdl_batch.ports.scheduler import (
     InvalidRequest,
     NotTaken,

@@ -15,7 +15,7 @@ from typing import cast
 
 import pytest
 
-from ffdl_batch.domain.staging import Direction, Done, Failed, FaultClass, Note, Progress, Retry
+from ffdl_batch.domain.data.staging_protocol import Direction, Done, Failed, FaultClass, Note, Progress, Retry
 from tests.fakes.fault_proxy import Rule
 from tests.private_mounts import SmallDisk
 from tests.staging_rig import KEY, MIB, SECRET, Outcome, StagingRig, rig

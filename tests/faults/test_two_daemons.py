@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import Root
 from ffdl_batch.store.schema import ATTEMPTS
 from tests.crash.world import Findings
 from tests.faults.two_daemons import Pair, SharedWorld, running_pair

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffdl_batch.client import Client, ClientError
-from ffdl_batch.client.start import Dialling
+from ffdl_batch.client.connection.daemon_start import Dialling
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.store import Store
 from tests import preloaded
 from tests.crash.driver import LIMIT_S

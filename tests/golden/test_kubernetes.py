@@ -16,8 +16,8 @@ from kubernetes_validate import validate
 
 from ffdl_batch.config.images import resolve_oci_image
 from ffdl_batch.config.settings import Settings, builtin_frameworks
-from ffdl_batch.domain.array import ArrayId, expand
-from ffdl_batch.domain.spec import (
+from ffdl_batch.domain.job.array import ArrayId, expand
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
     DataStore,
@@ -30,7 +30,7 @@ from ffdl_batch.domain.spec import (
     StoreType,
 )
 from ffdl_batch.ports.scheduler import LaunchPlan
-from ffdl_batch.services.object_text import yaml_documents
+from ffdl_batch.services.submission.kubernetes_yaml import yaml_documents
 from tests.fakes.kubernetes.kinds import KINDS
 from tests.fakes.kubernetes.pod_security import violations
 from tests.fakes.kubernetes.schemas import read

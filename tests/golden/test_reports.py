@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.report_faults_document import CSV_COLUMNS, csv_rows, faults_document
-from ffdl_batch.cli.report_tables import write_csv
-from ffdl_batch.cli.report_write import write_document
-from ffdl_batch.domain.faults_report import Scope, make_report
-from ffdl_batch.domain.incident_kinds import kind_of
-from ffdl_batch.domain.incident_view import EvidenceRow, IncidentRow
+from ffdl_batch.cli.commands.report.faults_document import CSV_COLUMNS, csv_rows, faults_document
+from ffdl_batch.cli.render.document_text import write_csv
+from ffdl_batch.cli.render.report_files import write_document
+from ffdl_batch.domain.incidents.kinds import kind_of
+from ffdl_batch.domain.incidents.report import Scope, make_report
+from ffdl_batch.domain.incidents.view import EvidenceRow, IncidentRow
 
 HERE = Path(__file__).parent / "reports"
 UNTIL = 1_700_000_000.0

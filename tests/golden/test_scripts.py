@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, chunk_name, expand
-from ffdl_batch.domain.continuation import Budget, Spent
-from ffdl_batch.domain.job import JobId, Token, attempt_token
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.spec import (
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.array import ArrayId, chunk_name, expand
+from ffdl_batch.domain.job.job import JobId, Token, attempt_token
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
     DataStore,
@@ -28,10 +27,11 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
+from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.manifest.command import read_command
 from ffdl_batch.ports.scheduler import BackendFacts, Chunk, LaunchPlan, LaunchRequest, NodeShape, PartitionShape
-from ffdl_slurm.arrays import plan_array
-from ffdl_slurm.plan import make_plan
+from ffdl_slurm.native_array import plan_array
+from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import read_settings
 
 HERE = Path(__file__).parent / "slurm"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.continuation import Interruption, words
+from ffdl_batch.domain.outcome.continuation import Interruption, words
 from tests.cluster.rig import Cluster
 from tests.proof.continuity import Record, Session, sessions_in
 from tests.proof.desk import LOGIN_NODE, Desk

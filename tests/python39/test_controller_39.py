@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.bundle import build_zipapp
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.zipapp import build_zipapp
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.spec import BatchOptions, NetworkLevel
+from ffdl_batch.domain.job.spec import BatchOptions, NetworkLevel
+from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome, decode_events
 from tests.contract.controller_rig import Rig
 from tests.contract.pod_rig import PodRig, TinyMirror
 from tests.contract.scheduler_harness import FAKES, FakeSlurmHarness

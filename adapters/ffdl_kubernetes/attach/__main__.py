@@ -11,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ffdl_batch.domain.attach import AGAIN, RUN, FrameError
+from ffdl_batch.domain.launch.attach_protocol import AGAIN, RUN, FrameError
 from ffdl_batch.ports.scheduler import SchedulerError, SchedulerMissing, SchedulerUnreachable
-from ffdl_kubernetes.attach.executing import BUSY, NotStarted, execute
-from ffdl_kubernetes.attach.own import EXIT_REFUSED, Own, OwnerGone
-from ffdl_kubernetes.attach.wished import Wished
+from ffdl_kubernetes.attach.annotation_views import Wished
+from ffdl_kubernetes.attach.owner_streams import EXIT_REFUSED, Own, OwnerGone
+from ffdl_kubernetes.attach.pod_exec import BUSY, NotStarted, execute
 from ffdl_kubernetes.client import Refused
-from ffdl_kubernetes.connecting import load_config, require_library
+from ffdl_kubernetes.connection import load_config, require_library
 from ffdl_kubernetes.settings import KubernetesSettings, read_settings
 
 if TYPE_CHECKING:

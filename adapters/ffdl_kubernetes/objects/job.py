@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ffdl_kubernetes.objects.names import QUEUE_LABEL, Plain, metadata
-from ffdl_kubernetes.objects.template import PodShape, pod_template
+from ffdl_kubernetes.objects.pod_template import PodShape, pod_template
 from ffdl_kubernetes.settings import KubernetesSettings
 
 

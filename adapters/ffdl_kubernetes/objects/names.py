@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ffdl_batch.domain.pod import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
+from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS, ATTEMPT_LABEL, JOB_LABEL
 
 MANAGER_LABEL, MANAGER = "app.kubernetes.io/managed-by", "ffdl-batch"
 INDEX = "batch.kubernetes.io/job-completion-index"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ffdl_slurm.convert.shell import Word, words_from
+from ffdl_slurm.convert.shell_syntax import Word, words_from
 
 _PROGRAM = re.compile(r"(?<![\w.-])(apptainer|singularity|docker|podman|enroot)(?=\s)")
 _VARIABLE = re.compile(

@@ -5,20 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.ports.conversion import CannotConvert, Conversion, Judged, Origin, Source
 from ffdl_batch.runtimes.slurm_steps import TAKES
-from ffdl_slurm.convert.body import Body, read_body
 from ffdl_slurm.convert.containers import Containers, judge_variables, read_containers
 from ffdl_slurm.convert.directives import read_directives
-from ffdl_slurm.convert.keys import batch_keys, line_of, resources
-from ffdl_slurm.convert.launch import NotUnderstood, pyxis_image
-from ffdl_slurm.convert.layout import Layout, read_layout
-from ffdl_slurm.convert.plugins import IMAGE
-from ffdl_slurm.convert.requested import NODES, TASKS
-from ffdl_slurm.convert.rewriting import compare, write_script
-from ffdl_slurm.convert.shell import lines_of
-from ffdl_slurm.convert.verdicts import Options
+from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
+from ffdl_slurm.convert.manifest_keys import batch_keys, line_of, resources
+from ffdl_slurm.convert.option_dispositions import Options
+from ffdl_slurm.convert.output_variables import NODES, TASKS
+from ffdl_slurm.convert.script_body import Body, read_body
+from ffdl_slurm.convert.script_writer import compare, write_script
+from ffdl_slurm.convert.shell_syntax import lines_of
+from ffdl_slurm.convert.spank_options import IMAGE
+from ffdl_slurm.convert.task_layout import Layout, read_layout
 
 _WAITS = "sleep infinity"
 _ORDER = {Origin.COMMAND: 0, Origin.ENVIRONMENT: 1, Origin.SCRIPT: 2, Origin.BODY: 3}

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
-from ffdl_slurm.convert.options import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, SbatchName, Takes
-from ffdl_slurm.convert.plugins import FORMER, PLUGINS
+from ffdl_slurm.convert.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, SbatchName, Takes
+from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 
 _MARK = "#SBATCH"
 _FOREIGN = ("#PBS", "#BSUB")

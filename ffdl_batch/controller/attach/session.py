@@ -23,7 +23,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ffdl_batch.controller.learner.agents import Agent, children, comm, lives
 from ffdl_batch.controller.learner.environment import ansi_c
-from ffdl_batch.controller.machine.processes import all_processes, descendants, send, session_members
+from ffdl_batch.host.processes import all_processes, descendants, send, session_members
 
 START_S = 10.0
 """How long an agent may take to fork."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Optional
 
-from ffdl_batch.controller.gang.siblings import tell_others
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.controller.rendezvous.other_nodes import tell_others
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.limits import Limits
 
 HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
 LIMITS = (WARNED, TIME)
@@ -26,7 +26,7 @@ ANSWER_SHARE = 0.75
 @dataclass(frozen=True)
 class Request:
     """The learners were asked for a checkpoint for `reason`. Who has not ended by `term_at` gets TERM, by `kill_at`
-    KILL; times are a :class:`~ffdl_batch.controller.machine.running_time.RunningTime`'s."""
+    KILL; times are a :class:`~ffdl_batch.host.running_clock.RunningTime`'s."""
 
     reason: str
     at: float

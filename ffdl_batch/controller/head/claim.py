@@ -14,11 +14,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
+from ffdl_batch.attempt.file_writer import sync_directory, write_cell
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import DamagedFile, read_object
-from ffdl_batch.attempt.writer import sync_directory, write_cell
-from ffdl_batch.controller.machine.processes import identity, lives_here
-from ffdl_batch.domain.formats import require_known
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.domain.file_format import require_known
+from ffdl_batch.host.processes import identity, lives_here
 
 
 @dataclass(frozen=True)

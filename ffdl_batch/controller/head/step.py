@@ -13,19 +13,19 @@ import sys
 import time
 from typing import Iterable, List, Optional
 
+from ffdl_batch.attempt.control_cell import RUN
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.log_tail import last_lines
 from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
-from ffdl_batch.controller.gang.siblings import read_events
-from ffdl_batch.controller.head.waiting import has_ended
-from ffdl_batch.controller.learner.memory import describe_memory, read_counters, was_out_of_memory
-from ffdl_batch.controller.learner.seat import hears_no_more
-from ffdl_batch.controller.machine.location import controller_path, own_argv
-from ffdl_batch.controller.machine.signals import release_signals
-from ffdl_batch.controller.record.control import RUN
-from ffdl_batch.controller.record.log_tail import last_lines
-from ffdl_batch.domain.events import node_source
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.placeholders import fill
+from ffdl_batch.controller.head.earlier_attempts import has_ended
+from ffdl_batch.controller.learner.out_of_memory import describe_memory, read_counters, was_out_of_memory
+from ffdl_batch.controller.learner.pod_exchange import hears_no_more
+from ffdl_batch.controller.own_program import controller_path, own_argv
+from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.domain.outcome.controller_events import node_source
+from ffdl_batch.host.signals import release_signals
 
 LOOK_S = 5.0
 """How often the node controllers' own words are read while the child runs."""

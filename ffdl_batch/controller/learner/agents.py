@@ -1,5 +1,5 @@
 """Finds learners on this node by their agents, the shells that the contract's wrapper leaves waiting in each of them
-(``runtimes/contract.py``)."""
+(``runtimes/learner_contract.py``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from ffdl_batch.controller.machine.processes import Process, all_processes, read_process, session_members
+from ffdl_batch.host.processes import Process, all_processes, read_process, session_members
 
 NAME = "ffdl-agent"
 OWN = "ffdl-"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Collection, List, Mapping
 
-from ffdl_batch.controller.machine.processes import Process, all_processes, catches, descendants, send, status_field
+from ffdl_batch.host.processes import Process, all_processes, catches, descendants, send, status_field
 
 
 def learner_root(main: int, inner_pid: str, table: Mapping[int, Process]) -> int:

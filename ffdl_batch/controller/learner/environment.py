@@ -14,8 +14,8 @@ import shutil
 from typing import Dict, Mapping, Sequence, Tuple
 
 from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
-from ffdl_batch.domain.launch import EXPORTS_VARIABLE
-from ffdl_batch.domain.variables import RUNTIME_PREFIXES, why_refused, why_too_long
+from ffdl_batch.domain.job.environment_variables import RUNTIME_PREFIXES, why_refused, why_too_long
+from ffdl_batch.domain.launch.launch_file import EXPORTS_VARIABLE
 
 _ALTERED = frozenset(
     {"HOME", "PATH", "PREPEND_PATH", "APPEND_PATH", "LD_LIBRARY_PATH", "PREPEND_LD_LIBRARY_PATH"}

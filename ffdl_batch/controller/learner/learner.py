@@ -7,9 +7,9 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
-from ffdl_batch.attempt.writer import remove
+from ffdl_batch.attempt.file_writer import remove
 from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
-from ffdl_batch.controller.learner.memory import (
+from ffdl_batch.controller.learner.out_of_memory import (
     KILLED_FOR_MEMORY,
     OomCounters,
     describe_memory,
@@ -17,18 +17,12 @@ from ffdl_batch.controller.learner.memory import (
     read_counters,
     was_out_of_memory,
 )
-from ffdl_batch.controller.learner.output import LogPlace, Output
-from ffdl_batch.controller.learner.seat import Seat
-from ffdl_batch.controller.machine.dumps import open_proc_files
-from ffdl_batch.controller.machine.processes import (
-    Process,
-    all_processes,
-    send,
-    send_group,
-    session_members,
-)
-from ffdl_batch.controller.machine.running_time import RunningTime
-from ffdl_batch.controller.machine.signals import release_signals
+from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
+from ffdl_batch.host.core_dumps import open_proc_files
+from ffdl_batch.host.processes import Process, all_processes, send, send_group, session_members
+from ffdl_batch.host.running_clock import RunningTime
+from ffdl_batch.host.signals import release_signals
 
 FENCE = "fence"
 """`ended_by` of a learner that may not even write any more."""

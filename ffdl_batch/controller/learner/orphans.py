@@ -7,8 +7,10 @@ import signal
 import time
 from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Set
 
-from ffdl_batch.controller.learner.output import WRITER_MARK
-from ffdl_batch.controller.machine.processes import (
+from ffdl_batch.attempt.phase_files import PhaseFiles
+from ffdl_batch.controller.logs.output_pipe import WRITER_MARK
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
+from ffdl_batch.host.processes import (
     Process,
     all_processes,
     descendants,
@@ -17,8 +19,6 @@ from ffdl_batch.controller.machine.processes import (
     send,
     session_members,
 )
-from ffdl_batch.controller.record.phases import PhaseFiles
-from ffdl_batch.domain.events import Event, EventKind, Scalar
 
 GONE_S, LEFT_S = 20.0, 2.0
 MARK = "FFDL_LEARNER_OF"

@@ -8,9 +8,9 @@ from collections import Counter
 from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 from ffdl_batch.controller.learner.learner import Learner
-from ffdl_batch.controller.machine.handover import Hand
-from ffdl_batch.domain.events import Event, EventKind, Scalar
-from ffdl_batch.domain.launch import RESTART_LEARNER, LaunchFile
+from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, LaunchFile
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
+from ffdl_batch.host.worker_thread import Hand
 
 MOST_PAUSE_S = 30.0
 Fields = Dict[str, Scalar]

@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass
 from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
 
-from ffdl_batch.controller.record.phases import PhaseFailed
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.network_level import OVERLAYS
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.network_level import OVERLAYS
 
 FAULT = "S107"
 REQUEST_FAULT = "C101"

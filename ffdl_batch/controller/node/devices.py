@@ -27,8 +27,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-from ffdl_batch.controller.record.phases import PhaseFailed
-from ffdl_batch.domain.devices import INTEL, NVIDIA, VENDORS, Devices
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.domain.launch.devices import INTEL, NVIDIA, VENDORS, Devices
 
 CODE = "S108"
 LOOK_S = 60.0

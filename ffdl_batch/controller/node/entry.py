@@ -6,21 +6,21 @@ import os
 import sys
 import traceback
 
+from ffdl_batch.attempt.control_cell import own_run
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.filesystem_retry import patiently
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.phase_files import Fenced
 from ffdl_batch.controller.learner.orphans import end_controller, end_learners, living_controller, mark, marked_sessions
-from ffdl_batch.controller.learner.seat import spared
-from ffdl_batch.controller.machine.location import machine_of
-from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.controller.machine.processes import all_processes, descendants, identity
-from ffdl_batch.controller.machine.signals import hold_signals
-from ffdl_batch.controller.node.node import EXIT_PLATFORM, Node, fail
-from ffdl_batch.controller.record.control import own_run
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.controller.record.phases import Fenced
-from ffdl_batch.domain.events import EventKind, node_source
-from ffdl_batch.domain.formats import NewerFormat
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.placeholders import LaunchFileError
+from ffdl_batch.controller.learner.pod_exchange import spared
+from ffdl_batch.controller.node.node_controller import EXIT_PLATFORM, Node, fail
+from ffdl_batch.controller.own_program import machine_of
+from ffdl_batch.domain.file_format import NewerFormat
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.outcome.controller_events import EventKind, node_source
+from ffdl_batch.host.processes import all_processes, descendants, identity
+from ffdl_batch.host.signals import hold_signals
 
 EXIT_FENCED = 75
 PARTED = (

@@ -6,31 +6,31 @@ import os
 import subprocess
 from typing import Dict, Tuple
 
-from ffdl_batch.controller.checkpointing.checkpoints import PATIENCE_S, CheckpointRecord
-from ffdl_batch.controller.gang.siblings import Siblings, tell_others
+from ffdl_batch.attempt.log_tail import tail
+from ffdl_batch.attempt.phase_files import Fenced
+from ffdl_batch.controller.checkpointing.inventory import PATIENCE_S, CheckpointRecord
+from ffdl_batch.controller.data.periodic_upload import Uploading
 from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
 from ffdl_batch.controller.learner.orphans import end_leftovers
 from ffdl_batch.controller.learner.restarts import Restarts, Spawned
-from ffdl_batch.controller.machine import complaints
-from ffdl_batch.controller.machine.handover import Hand
-from ffdl_batch.controller.machine.location import VICTIM, starter_argv
-from ffdl_batch.controller.machine.processes import adopt_orphans, end_strays, identity
-from ffdl_batch.controller.metrics.meter import Meter
+from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, Mounting
 from ffdl_batch.controller.network.job_network import FAULT as NETWORK_CODE
-from ffdl_batch.controller.network.whereabouts import Whereabouts
-from ffdl_batch.controller.node.asking import FILES_S, HURRY_S, Asking
-from ffdl_batch.controller.node.runtime_words import RUNTIME_CODE, read_complaint
-from ffdl_batch.controller.node.seats import Seats
-from ffdl_batch.controller.node.services import DOUBT_S, SERVICE, Failed, Services
-from ffdl_batch.controller.node.watch import Watch
-from ffdl_batch.controller.record.log_tail import tail
-from ffdl_batch.controller.record.phases import Fenced
-from ffdl_batch.controller.stores.mounting import DATA_CODE, Mounting
-from ffdl_batch.controller.stores.uploading import Uploading
+from ffdl_batch.controller.network.namespace_check import Whereabouts
+from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.controller.node.learner_requests import FILES_S, HURRY_S, Asking
+from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.controller.node.runtime_errors import RUNTIME_CODE, read_complaint
+from ffdl_batch.controller.node.service_learners import DOUBT_S, SERVICE, Failed, Services
+from ffdl_batch.controller.own_program import VICTIM, starter_argv
+from ffdl_batch.controller.rendezvous.other_nodes import Siblings, tell_others
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.events import EventKind, Scalar
-from ffdl_batch.domain.placeholders import LaunchFileError
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.outcome.controller_events import EventKind, Scalar
+from ffdl_batch.host import nonblocking_stderr
+from ffdl_batch.host.processes import adopt_orphans, end_strays, identity
+from ffdl_batch.host.worker_thread import Hand
 
 TICK_S = 0.2
 DOUBT_DATA_S = 2.0
@@ -98,7 +98,7 @@ class Supervisor:
         self.watch.begin()
         self.journal.begin()
         self._files.begin()
-        complaints.begin()
+        nonblocking_stderr.begin()
         self._uploading.begin()
         self.meter.begin(self._roots, dict(zip(self.seats.learner_ids, self.seats.devices)))
         try:

@@ -11,15 +11,24 @@ import os
 import sys
 from typing import Sequence
 
-from ffdl_batch.attempt.writer import read_text, write_text
-from ffdl_batch.controller.learner.seat import Seat
-from ffdl_batch.controller.machine.signals import hold_signals
-from ffdl_batch.controller.pod.last_word import PATH, error_word, leave
+from ffdl_batch.attempt.file_writer import read_text, write_text
+from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.pod.directory_setup import Given, lay_out, make_pod
 from ffdl_batch.controller.pod.sidecar import Sidecar, let_go, rest_until_told
-from ffdl_batch.controller.pod.tree import Given, lay_out, make_pod
-from ffdl_batch.domain.launch import LaunchFile, decode
-from ffdl_batch.domain.placeholders import LaunchFileError
-from ffdl_batch.domain.pod import DONE, INDEX, MODEL_DIR, PLAN_DIR, POD_DIR, PRIVATE_DIR, RUNS, WISHES_DIR
+from ffdl_batch.controller.pod.termination_message import PATH, error_word, leave
+from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.launch.pod_protocol import (
+    DONE,
+    INDEX,
+    MODEL_DIR,
+    PLAN_DIR,
+    POD_DIR,
+    PRIVATE_DIR,
+    RUNS,
+    WISHES_DIR,
+)
+from ffdl_batch.host.signals import hold_signals
 
 EXIT_BAD_LAUNCH_FILE, EXIT_PLATFORM = 78, 74
 

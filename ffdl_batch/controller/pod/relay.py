@@ -1,4 +1,4 @@
-"""Says what this pod's controllers write (:mod:`ffdl_batch.domain.pod`), in a thread of its own.
+"""Says what this pod's controllers write (:mod:`ffdl_batch.domain.launch.pod_protocol`), in a thread of its own.
 
 Who reads may be slow: then only this waits. Lines of events are said whole, for a torn last one is taken back by its
 writer. The claim is said first and the final record last, so that whoever has read it has all that it is about.
@@ -14,13 +14,13 @@ import time
 from dataclasses import replace
 from typing import Callable, Dict, List, Mapping, Tuple
 
+from ffdl_batch.attempt.file_writer import write_text
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_object, open_regular, read_head
-from ffdl_batch.attempt.writer import write_text
-from ffdl_batch.controller.pod.printed import Printed
-from ffdl_batch.domain.events import HEAD, node_source
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.pod import Frame, FrameKind, encode_frame, pieces
+from ffdl_batch.controller.pod.log_reader import Printed
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, encode_frame, pieces
+from ffdl_batch.domain.outcome.controller_events import HEAD, node_source
 
 OFTEN_S, SELDOM_S, IDLE_S = 0.1, 0.5, 10.0
 """Between two looks: while there is news, and when there was none for so long."""

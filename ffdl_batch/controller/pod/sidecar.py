@@ -10,24 +10,24 @@ import time
 from contextlib import nullcontext
 from typing import IO, ContextManager, Dict, List, Optional
 
-from ffdl_batch.attempt.writer import read_text, write_text
-from ffdl_batch.controller.gang.siblings import read_events
-from ffdl_batch.controller.head.limit import TimeLimit
-from ffdl_batch.controller.head.pay import WHEN_STORED
-from ffdl_batch.controller.learner.seat import Seat, living
-from ffdl_batch.controller.machine.location import own_argv
-from ffdl_batch.controller.machine.processes import lives_here, send
-from ffdl_batch.controller.machine.signals import HANDLED, next_signal
-from ffdl_batch.controller.pod.answers import Answers
-from ffdl_batch.controller.pod.last_word import error_word, last_word, leave
+from ffdl_batch.attempt.control_cell import RUN
+from ffdl_batch.attempt.file_writer import read_text, write_text
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.head.pending_uploads import WHEN_STORED
+from ffdl_batch.controller.head.time_limit import TimeLimit
+from ffdl_batch.controller.learner.pod_exchange import Seat, living
+from ffdl_batch.controller.own_program import own_argv
+from ffdl_batch.controller.pod.annotations import Wishes
+from ffdl_batch.controller.pod.directory_setup import LAUNCH, Given
+from ffdl_batch.controller.pod.inspection import Answers
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
-from ffdl_batch.controller.pod.tree import LAUNCH, Given
-from ffdl_batch.controller.pod.wishes import Wishes
-from ffdl_batch.controller.record.control import RUN
-from ffdl_batch.domain.events import HEAD, EventKind, node_source
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.pod import DONE, TERMINATING
+from ffdl_batch.controller.pod.termination_message import error_word, last_word, leave
+from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.pod_protocol import DONE, TERMINATING
+from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, node_source
+from ffdl_batch.host.processes import lives_here, send
+from ffdl_batch.host.signals import HANDLED, next_signal
 
 TICK_S = 0.2
 SAID = "said"

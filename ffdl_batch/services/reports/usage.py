@@ -11,9 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.held import Timeline, losses, overlap, timeline
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.usage_report import (
+from ffdl_batch.domain.metrics.usage_report import (
     GPU_KINDS,
     HOUR_S,
     PUBLISHED_FRAMEWORKS,
@@ -29,10 +28,11 @@ from ffdl_batch.domain.usage_report import (
     kind_of_learners,
     shares,
 )
+from ffdl_batch.domain.metrics.usage_timeline import Timeline, losses, overlap, timeline
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.problems import not_allowed, wrong_usage
-from ffdl_batch.services.reports.causes import Causes, IncidentCauses
-from ffdl_batch.services.reports.efficiency import HeldAttempt, read_efficiency
+from ffdl_batch.services.refusals import not_allowed, wrong_usage
+from ffdl_batch.services.reports.gpu_efficiency import HeldAttempt, read_efficiency
+from ffdl_batch.services.reports.loss_causes import Causes, IncidentCauses
 from ffdl_batch.store import UsedJob
 
 NO_TENANT = "-"

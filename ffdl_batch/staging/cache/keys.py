@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from ffdl_batch.domain.staging import StoreAddress
+from ffdl_batch.domain.data.staging_protocol import StoreAddress
 from ffdl_batch.staging.journal import Planned
 
 KEY_FORMAT = 1

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from ffdl_batch.staging.cache.capacity import discard, entries, most_of
 from ffdl_batch.staging.cache.election import remove_abandoned
-from ffdl_batch.staging.cache.policy import Held, MaxMinFair, Need, Policy
-from ffdl_batch.staging.cache.room import discard, entries, most_of
-from ffdl_batch.staging.cache.shelf import Shelf, Unusable, Usage, existing_shelf, usages
+from ffdl_batch.staging.cache.eviction_policy import Held, MaxMinFair, Need, Policy
+from ffdl_batch.staging.cache.user_cache import Shelf, Unusable, Usage, existing_shelf, usages
 
 ActAs = Callable[[int, int], AbstractContextManager[None]]
 

@@ -9,8 +9,8 @@ import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ffdl_batch.domain.image_task import NO_IMAGE, NO_RUNTIME, TOKEN_USER, ImageTask, decode_image_task
-from ffdl_batch.domain.staging import (
+from ffdl_batch.domain.data.image_task import NO_IMAGE, NO_RUNTIME, TOKEN_USER, ImageTask, decode_image_task
+from ffdl_batch.domain.data.staging_protocol import (
     EXIT_STATUS,
     Cached,
     Direction,
@@ -21,19 +21,19 @@ from ffdl_batch.domain.staging import (
     StoreKind,
     fault_code,
 )
+from ffdl_batch.staging.cache.acquisition import Wanted, obtain
+from ffdl_batch.staging.cache.capacity import give_room
 from ffdl_batch.staging.cache.election import BEATS, Right
 from ffdl_batch.staging.cache.entry import read_entry
-from ffdl_batch.staging.cache.obtain import Wanted, obtain
-from ffdl_batch.staging.cache.room import give_room
-from ffdl_batch.staging.cache.shelf import Unusable, open_shelf
-from ffdl_batch.staging.dumps import leave_no_dump
+from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
+from ffdl_batch.staging.core_dumps import leave_no_dump
 from ffdl_batch.staging.faults import Fault, shown
 from ffdl_batch.staging.images.reference import Reference, parse_reference
 from ffdl_batch.staging.images.registry import Image, Registry
 from ffdl_batch.staging.images.sif import TooOld, make, maker_of
+from ffdl_batch.staging.reporter import Teller
 from ffdl_batch.staging.retries import Patience
 from ffdl_batch.staging.secrets import read_secrets
-from ffdl_batch.staging.telling import Teller
 
 KEY_FORMAT = 1
 _CREDENTIALS = "check user_name and access_token of framework.image_location, and that they may pull it"

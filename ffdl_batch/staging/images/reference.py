@@ -6,7 +6,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.faults import Fault
 
 _DOCKER, _HUB = "docker.io", "registry-1.docker.io"

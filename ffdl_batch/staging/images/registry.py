@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress, StoreKind
 from ffdl_batch.staging.faults import Fault, Passing
 from ffdl_batch.staging.images.reference import Reference
-from ffdl_batch.staging.stores.wire import Wire
+from ffdl_batch.staging.stores.http_client import Wire
 
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ffdl_batch.domain.image_task import SIF
-from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.domain.data.image_task import SIF
+from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.cache.election import Right, Signs
 from ffdl_batch.staging.cache.entry import new_entry, seal, write_entry
 from ffdl_batch.staging.faults import Fault

@@ -7,12 +7,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ffdl_batch.attempt.directories import Gone
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.attempt.directory_tree import Gone
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
-from ffdl_batch.staging.half_made import half_made
-from ffdl_batch.staging.names import parts_of
+from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
+from ffdl_batch.staging.temporary_files import half_made
 from ffdl_batch.staging.tree import Tree, TreeEntry
 
 PAGE = 1000

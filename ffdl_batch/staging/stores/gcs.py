@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault, Passing
-from ffdl_batch.staging.library import library
+from ffdl_batch.staging.stores.optional_libraries import library
 from ffdl_batch.staging.stores.s3 import S3Store
 
 ENDPOINT = "https://storage.googleapis.com"

@@ -7,10 +7,10 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault
+from ffdl_batch.staging.stores.http_client import Wire, etag_of, time_of
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
-from ffdl_batch.staging.stores.wire import Wire, etag_of, time_of
 
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
 

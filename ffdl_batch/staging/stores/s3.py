@@ -15,10 +15,10 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
-from ffdl_batch.staging.digests import count_of_parts, is_md5
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Changed, Fault, NoUpload, Passing
-from ffdl_batch.staging.library import library
+from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
+from ffdl_batch.staging.stores.optional_libraries import library
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
 
 _CREDENTIALS = {

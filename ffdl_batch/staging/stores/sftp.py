@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault, Passing, shown
-from ffdl_batch.staging.library import library
+from ffdl_batch.staging.stores.optional_libraries import library
 
 KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault, Passing
+from ffdl_batch.staging.stores.http_client import Wire, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent
 from ffdl_batch.staging.stores.swift_token import Tokens
-from ffdl_batch.staging.stores.wire import Wire, etag_of, time_of
 
 PAGE = 1000
 SEGMENTS = "_segments"

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ffdl_batch.domain.staging import FaultClass, StoreAddress
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault
-from ffdl_batch.staging.stores.wire import Wire
+from ffdl_batch.staging.stores.http_client import Wire
 
 YOUNG_S = 60.0
 """A token that is refused this soon after it was given is refused for good."""

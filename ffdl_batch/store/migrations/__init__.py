@@ -1,1 +1,1 @@
-"""Alembic's migrations; append only. ``ffdl_batch.store.revisions`` runs them."""
+"""Alembic's migrations; append only. ``ffdl_batch.store.schema_upgrade`` runs them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from alembic import context
 from alembic.runtime.migration import MigrationInfo
 
-from ffdl_batch.store.revisions import note_applied
 from ffdl_batch.store.schema import METADATA
+from ffdl_batch.store.schema_upgrade import note_applied
 
 if context.is_offline_mode():
     raise SystemExit("migrations run inside the store only: open the database with this package")

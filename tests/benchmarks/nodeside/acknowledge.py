@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from ffdl_batch import Client
-from ffdl_batch.client.manifest import read_manifest
-from ffdl_batch.client.submission import Wanted, build_submission
+from ffdl_batch.client.submissions.manifest_source import read_manifest
+from ffdl_batch.client.submissions.submission_builder import Wanted, build_submission
 
 
 def main(count: int, manifest: str, model: str) -> None:

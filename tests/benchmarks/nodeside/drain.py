@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ffdl_batch import Client
 from ffdl_batch.client.api import JobFilter
-from ffdl_batch.domain.views import JobView
+from ffdl_batch.domain.job.views import JobView
 
 LOOK_S = 1.0
 PATIENCE_S = 900.0

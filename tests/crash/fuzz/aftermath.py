@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.domain.array import read_marks
+from ffdl_batch.domain.job.array import read_marks
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 Marks = Mapping[str, Sequence[tuple[str, str]]]

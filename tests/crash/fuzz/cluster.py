@@ -23,9 +23,9 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from ffdl_batch.domain.job import is_token
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import EndCause, Phase
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import is_token
+from ffdl_batch.domain.outcome.observation import EndCause, Phase
 from tests.crash.fuzz.companions import Message, read_line, send_line
 from tests.crash.fuzz.heads import CANCEL, Fate, Head, HeadEnd, Run, run_head
 from tests.crash.fuzz.steps import Plan, Steps

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ffdl_batch.controller.machine.processes import all_processes, descendants
+from ffdl_batch.host.processes import all_processes, descendants
 
 PR_SET_PDEATHSIG = 1
 """prctl(2)"""

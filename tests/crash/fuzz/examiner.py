@@ -19,11 +19,11 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Double, Engine, NullPool, create_engine, event, func, make_url, select, type_coerce
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings
-from ffdl_batch.domain.job import HistoryEntry, JobId
+from ffdl_batch.domain.job.job import HistoryEntry, JobId
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.services.janitor import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
+from ffdl_batch.services.job_files.orphan_cleanup import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store.queries import histories
 from ffdl_batch.store.schema import ATTEMPTS, JOBS, LEASES

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ffdl_batch.client.connection.daemon_start import Dialling
+from ffdl_batch.client.connection.http_client import Channel
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.client.start import Dialling
-from ffdl_batch.client.wire import Channel
 
 DIAL_S = 120.0
 """How long somebody waits for the next daemon."""
@@ -48,7 +48,7 @@ class Patient(Dialling):
     """Starts no daemon, but waits for one."""
 
     def dial(self) -> Channel:
-        """See :class:`~ffdl_batch.client.start.Dialling`."""
+        """See :class:`~ffdl_batch.client.connection.daemon_start.Dialling`."""
         deadline = time.monotonic() + DIAL_S
         while True:
             try:

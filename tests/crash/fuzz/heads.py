@@ -16,22 +16,22 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
-from ffdl_batch.attempt.writer import touch, write_cell
+from ffdl_batch.attempt.control_cell import CANCEL, HALT, read_control
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.file_writer import touch, write_cell
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.data.result_storage import store_results
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.continuing import Chain
-from ffdl_batch.controller.head.head import EXIT_CLAIMED_BY_ANOTHER, read_final
-from ffdl_batch.controller.head.outcome import Conclusion, exit_status, may_run_again
-from ffdl_batch.controller.head.pay import pay
-from ffdl_batch.controller.head.waiting import earlier_attempts, tell_newer
-from ffdl_batch.controller.record.control import CANCEL, HALT, read_control
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.controller.stores.storing import store_results
+from ffdl_batch.controller.head.conclusion import Conclusion, exit_status, may_run_again
+from ffdl_batch.controller.head.continuation import Chain
+from ffdl_batch.controller.head.earlier_attempts import earlier_attempts, tell_newer
+from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER, read_final
+from ffdl_batch.controller.head.pending_uploads import pay
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.continuation import Checkpoint, Interruption
-from ffdl_batch.domain.events import HEAD, EventKind, FinalRecord, GoesOn, Outcome, node_source
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, decode
-from ffdl_batch.domain.observation import EndCause
+from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption
+from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, FinalRecord, GoesOn, Outcome, node_source
+from ffdl_batch.domain.outcome.observation import EndCause
 
 __all__ = ["CANCEL", "Fate", "HeadEnd", "Run", "claim_attempt", "run_head"]
 RECORD, RESULT = "executions", "result-of-"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
-from ffdl_batch.domain.job import HistoryEntry
+from ffdl_batch.domain.job.job import HistoryEntry
 from ffdl_batch.domain.job_state import DEPLOYED, TERMINAL, Cause, JobState, is_legal
 from tests.crash.fuzz.diary import Promises
 from tests.crash.fuzz.heads import Fate

@@ -13,16 +13,16 @@ from pathlib import Path
 
 from sqlalchemy import Engine, insert
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head.claim import Claim
-from ffdl_batch.domain.job import Job, Token
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.services import company
-from ffdl_batch.services.debts import DebtPayer, LastWord, Payment, Start, start_payment
+from ffdl_batch.domain.job.job import Job, Token
+from ffdl_batch.services.data.pending_uploads import DebtPayer, LastWord, Payment, Start, start_payment
+from ffdl_batch.services.deployment import array_submission
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import NewJob, Store
+from ffdl_batch.store.batched_writes import Row, Writes
 from ffdl_batch.store.schema import HISTORY
 from ffdl_batch.store.submissions import _job as job_of
-from ffdl_batch.store.writes import Row, Writes
 from tests.crash.fuzz import cluster, heads
 
 LATE_S = 0.03
@@ -155,7 +155,7 @@ class MarksNameNoArray(Mutation):
         def no_mark(chunk: Token, task: str) -> str:
             return ""
 
-        setattr(company, "mark_of", no_mark)  # noqa: B010 - it is imported there
+        setattr(array_submission, "mark_of", no_mark)  # noqa: B010 - it is imported there
 
 
 class PaidBeforeStored(Mutation):

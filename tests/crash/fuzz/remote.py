@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ffdl_batch.domain.array import read_marks
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import Stores, encode
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.array import read_marks
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.launch.launch_file import Stores, encode
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import (
     ArrayPlan,
     ArraysRefused,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.services.debts import LOCK
+from ffdl_batch.services.data.pending_uploads import LOCK
 from tests.crash.fuzz.cluster import Cluster
 from tests.crash.fuzz.companions import Companion, fork_companion
 from tests.crash.fuzz.habits import SWEEP, SWEPT, VERBS_WITH_SLURM, Habits

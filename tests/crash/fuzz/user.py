@@ -18,12 +18,12 @@ from typing import TypeVar
 from ffdl_batch.client import Client, ClientError
 from ffdl_batch.client.api import JobFilter
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, UnknownJob, WaitTimedOut
-from ffdl_batch.client.manifest import read_manifest
-from ffdl_batch.client.submission import Wanted, build_submission
+from ffdl_batch.client.submissions.manifest_source import read_manifest
+from ffdl_batch.client.submissions.submission_builder import Wanted, build_submission
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.submission import SubmissionResult
+from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import TERMINAL, JobState
-from ffdl_batch.domain.submission import SubmissionResult
-from ffdl_batch.domain.views import JobView
 from tests.crash.fuzz.diary import Diary, Note
 from tests.crash.fuzz.habits import DIAL_PAUSE_S, LASTING, SWEEP, SWEPT, Habits, Patient
 

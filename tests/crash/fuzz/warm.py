@@ -28,22 +28,19 @@ from ffdl_batch.config import Settings
 from ffdl_batch.daemon import app as application
 from ffdl_batch.daemon import loops, server
 from ffdl_batch.daemon import main as daemon
-from ffdl_batch.daemon.context import Context, context_of
-from ffdl_batch.daemon.peer import Peer, with_peer
+from ffdl_batch.daemon.peer_credentials import Peer, with_peer
+from ffdl_batch.daemon.request_context import Context, context_of
 from ffdl_batch.ports.scheduler import Scheduler
-from ffdl_batch.services import (
-    backends,
-    company,
-    debts,
-    deploy,
-    fence,
-    judgement,
-    restraint,
-    throttle,
-    waiting,
-    watch,
-    wishes,
+from ffdl_batch.services.backends import adapters
+from ffdl_batch.services.data import controller_fence, pending_uploads
+from ffdl_batch.services.deployment import (
+    array_submission,
+    array_throttle,
+    dependency_queue,
+    deployer,
+    scheduler_backoff,
 )
+from ffdl_batch.services.monitoring import job_update, request_delivery, watcher
 from ffdl_batch.services.platform import Platform, open_platform
 from tests.crash.fuzz.companions import fork_child, kill_children
 from tests.crash.fuzz.mutations import Mutation
@@ -51,38 +48,38 @@ from tests.crash.fuzz.steps import PROGRESS, WITH_CHILDREN, Plan, Steps
 from tests.crash.fuzz.watching import WatchedReplies, watch_commits, watch_files, watch_loops, watch_scheduler
 
 IMPORTED_LATE = (
-    "alembic.command", "ffdl_batch.services.lock", "ffdl_batch.daemon.logfile", "ffdl_batch.manifest",
+    "alembic.command", "ffdl_batch.services.daemon_lock", "ffdl_batch.daemon.log_file", "ffdl_batch.manifest",
     "ffdl_batch.store.migrations.versions.v0001_first_tables", "httptools", "sqlalchemy.dialects.sqlite",
     "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip
 """What daemons import when they first need it."""
 ONLY_WITH_POSTGRES = "psycopg"
 TIMES_S = {
-    (judgement, "SETTLE_S"): 0.3,
-    (judgement, "LONG_AGO_S"): 1.0,
-    (watch, "ACCOUNTING_LAG_S"): 0.2,
-    (watch, "LOOK_SOON_S"): 0.1,
-    (deploy, "LOOK_AGAIN_S"): 0.2,
-    (deploy, "HANDOVER_S"): 0.5,
-    (wishes, "AGAIN_S"): 0.5,
-    (waiting, "FIRST_PAUSE_S"): 0.1,
-    (waiting, "LONGEST_PAUSE_S"): 0.5,
-    (backends, "FIRST_PAUSE_S"): 0.05,
-    (backends, "LONGEST_PAUSE_S"): 0.2,
-    (company, "PAUSE_S"): 0.1,
-    (company, "FULL_PAUSE_S"): 0.3,
-    (throttle, "PAUSE_S"): 0.5,
-    (restraint, "LEAST_PAUSE_S"): 0.1,
-    (fence, "STILL_ALIVE_S"): 0.6,
-    (fence, "TWO_BEATS_S"): 0.15,
-    (debts, "FIRST_PAUSE_S"): 0.2,
+    (job_update, "SETTLE_S"): 0.3,
+    (job_update, "LONG_AGO_S"): 1.0,
+    (watcher, "ACCOUNTING_LAG_S"): 0.2,
+    (watcher, "LOOK_SOON_S"): 0.1,
+    (deployer, "LOOK_AGAIN_S"): 0.2,
+    (deployer, "HANDOVER_S"): 0.5,
+    (request_delivery, "AGAIN_S"): 0.5,
+    (dependency_queue, "FIRST_PAUSE_S"): 0.1,
+    (dependency_queue, "LONGEST_PAUSE_S"): 0.5,
+    (adapters, "FIRST_PAUSE_S"): 0.05,
+    (adapters, "LONGEST_PAUSE_S"): 0.2,
+    (array_submission, "PAUSE_S"): 0.1,
+    (array_submission, "FULL_PAUSE_S"): 0.3,
+    (array_throttle, "PAUSE_S"): 0.5,
+    (scheduler_backoff, "LEAST_PAUSE_S"): 0.1,
+    (controller_fence, "STILL_ALIVE_S"): 0.6,
+    (controller_fence, "TWO_BEATS_S"): 0.15,
+    (pending_uploads, "FIRST_PAUSE_S"): 0.2,
     (loops, "DEBTS_FIRST_S"): 0.05,
     (loops, "DEBTS_EVERY_S"): 0.2,
     (loops, "DEBTS_WHILE_PAYING_S"): 0.05,
 }
 """Patience that is shortened with the fake cluster, whose jobs take tenths of a second; lives are as short."""
 TIMES_WITH_SLURM_S = {
-    (debts, "FIRST_PAUSE_S"): 2.0,
+    (pending_uploads, "FIRST_PAUSE_S"): 2.0,
     (loops, "DEBTS_FIRST_S"): 0.5,
     (loops, "DEBTS_EVERY_S"): 2.0,
     (loops, "DEBTS_WHILE_PAYING_S"): 0.1,

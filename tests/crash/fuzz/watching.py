@@ -15,16 +15,16 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ffdl_batch.attempt.writer import put
+from ffdl_batch.attempt.file_writer import put
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.daemon import loops
-from ffdl_batch.domain.jobdir import AttemptDir
 from ffdl_batch.ports import capabilities
 from ffdl_batch.ports.scheduler import Scheduler
 from ffdl_batch.services import whole_files
-from ffdl_batch.services.debts import DebtPayer, LastWord, Payment, start_payment
-from ffdl_batch.services.deploy import Deployer
+from ffdl_batch.services.data.pending_uploads import DebtPayer, LastWord, Payment, start_payment
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import database, repository
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.leases import claim_deployable

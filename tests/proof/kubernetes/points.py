@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ffdl_batch.ports.tenancy import Done
+from ffdl_kubernetes.api_discovery import may
 from ffdl_kubernetes.client import Refused
-from ffdl_kubernetes.discovery import may
-from ffdl_kubernetes.objects.tenant import DENY_ALL, PERMISSIONS, ROLE, SECURITY
+from ffdl_kubernetes.tenancy.tenant_objects import DENY_ALL, PERMISSIONS, ROLE, SECURITY
 from tests.proof.kubernetes.claims import by_a_claim
 from tests.proof.kubernetes.debugging import commands, processes
 from tests.proof.kubernetes.desk import BUCKET, Desk

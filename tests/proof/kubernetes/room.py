@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ffdl_batch.domain.pod import FINALIZER
+from ffdl_batch.domain.launch.pod_protocol import FINALIZER
 from ffdl_batch.ports.tenancy import Tenant, TenantStep
 from ffdl_kubernetes.client import STRATEGIC, ClusterClient
 from ffdl_kubernetes.settings import read_settings
-from ffdl_kubernetes.tenancy import create_tenant
+from ffdl_kubernetes.tenancy.provisioning import create_tenant
 from tests.proof.kubernetes.values import Failed
 
 DAEMON = "proof-daemon"

@@ -13,10 +13,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from ffdl_batch.admin.ending import _guard
+from ffdl_batch.admin.exit_handling import _guard
 from ffdl_batch.admin.main import ffdl_admin
 from ffdl_batch.store import Store, open_store
-from ffdl_batch.store.existing import connect_existing
+from ffdl_batch.store.existing_database import connect_existing
 from tests.conftest import POSTGRES
 from tests.postgres import PostgresServer
 from tests.unit.store.jobs import add_job

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.admin.ending import _guard
+from ffdl_batch.admin.exit_handling import _guard
 from ffdl_batch.admin.main import ffdl_admin
 from ffdl_batch.staging.cache.locks import lock
-from ffdl_batch.staging.cache.shelf import Shelf, Usage, open_shelf
 from ffdl_batch.staging.cache.trim import acting_as, trim
+from ffdl_batch.staging.cache.user_cache import Shelf, Usage, open_shelf
 from tests.filled_cache import fill
 
 OTHER = 4321

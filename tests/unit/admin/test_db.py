@@ -16,12 +16,12 @@ import pytest
 from sqlalchemy import text
 
 from ffdl_batch import __version__
-from ffdl_batch.admin import sqlite_files
-from ffdl_batch.admin.place import Place
-from ffdl_batch.config.locations import DaemonLock, this_machine
-from ffdl_batch.services.lock import acquire
-from ffdl_batch.store.copies import upgrade_copies
-from ffdl_batch.store.revisions import HEAD, REVISIONS
+from ffdl_batch.admin.database import sqlite_backup
+from ffdl_batch.admin.database.access import Place
+from ffdl_batch.config.daemon_location import DaemonLock, this_machine
+from ffdl_batch.services.daemon_lock import acquire
+from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS
+from ffdl_batch.store.sqlite_backup import upgrade_copies
 from tests import preloaded
 from tests.captured.releases import RELEASED, as_read, put_schema
 from tests.crash.fuzz.companions import fork_child
@@ -118,7 +118,7 @@ def test_db_upgrade_prints_and_applies_missing_revisions_once(old: Desk) -> None
 def test_db_upgrade_and_restore_refuse_while_daemon_runs(old: Desk, tmp_path: Path, command: str) -> None:
     old.done("db", "backup", tmp_path / "copy")
     arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
-    old.monkeypatch.setattr("ffdl_batch.admin.place.PATIENCE_S", 0.0)
+    old.monkeypatch.setattr("ffdl_batch.admin.database.access.PATIENCE_S", 0.0)
     with daemon_of(old.state) as pid:
         code, out, err = old.run("db", command, *arguments)
         assert (code, out) == (75, "")
@@ -275,7 +275,7 @@ def test_db_restore_leaves_old_or_new_database_when_killed_at_each_step(old: Des
 
         def restore_and_die(left: int = number) -> None:
             count_down(left)
-            sqlite_files.restore(place, tmp_path / "copy", force=True)
+            sqlite_backup.restore(place, tmp_path / "copy", force=True)
 
         child = fork_child(tmp_path / "log", restore_and_die)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -295,7 +295,7 @@ def count_down(number: int) -> None:
     """Have this process killed when it comes to its step `number`."""
     left = [number]
     of_files = [(Path, name) for name in ("rename", "hardlink_to", "unlink")]
-    own = [(sqlite_files, name) for name in ("_sync", "_fold", "copy_database")]
+    own = [(sqlite_backup, name) for name in ("_sync", "_fold", "copy_database")]
     for owner, name in (*of_files, *own):
         setattr(owner, name, _counted(getattr(owner, name), left))
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.ports.examination import Item, Verdict
-from ffdl_slurm.data_look import data_items
-from ffdl_slurm.doctor import parse_config
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.ports.diagnostics import Item, Verdict
+from ffdl_slurm.doctor.cluster_checks import parse_config
+from ffdl_slurm.doctor.data_checks import data_items
 from tests.unit.admin.conftest import run_admin
 
 CONFIG = {
@@ -244,7 +244,9 @@ DRAINS = 'echo "drained|Prolog error" >$nodes/$node.now; echo srun: error: no >&
 
 
 def test_doctor_reports_prolog_drain_that_follows_srun_exit(site: Site) -> None:
-    site.monkeypatch.setattr("ffdl_slurm.doctor._LOOKS_S", (0.0, *[0.1] * 600))  # the moment may be a long one here
+    site.monkeypatch.setattr(
+        "ffdl_slurm.doctor.cluster_checks._LOOKS_S", (0.0, *[0.1] * 600)
+    )  # the moment may be a long one here
     drains = f"{DRAINS.partition(';')[0]}.new; mv $nodes/$node.now.new $nodes/$node.now"
     site.node("n1", f"(sleep 0.5; {drains}) >/dev/null 2>&1 & exit 1")
     code, lines = site.run("--nodes=n1,n2")
@@ -434,7 +436,7 @@ def test_doctor_reads_capabilities_file_of_own_node(site: Site) -> None:
     file.write_text("network=no\nvalues=no\nvalues_problem=settings.py:21: NETWORK_SLOTS is '0'\negress=no\n")
     assert site.wrong() == ["this node: values: settings.py:21: NETWORK_SLOTS is '0'", "this node: egress"]
     file.unlink()
-    site.monkeypatch.setattr("ffdl_slurm.doctor.socket.gethostname", lambda: "n1.cluster")
+    site.monkeypatch.setattr("ffdl_slurm.doctor.cluster_checks.socket.gethostname", lambda: "n1.cluster")
     (found,) = site.wrong()
     assert "enable ffdl-network.service" in found
 

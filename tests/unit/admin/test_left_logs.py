@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.admin import sqlite_files
-from ffdl_batch.admin.check import Fault, Report
-from ffdl_batch.admin.place import Place
-from ffdl_batch.store.copies import companions
+from ffdl_batch.admin.database import sqlite_backup
+from ffdl_batch.admin.database.access import Place
+from ffdl_batch.admin.database.check import Fault, Report
+from ffdl_batch.store.sqlite_backup import companions
 from tests.crash.fuzz.companions import fork_child
 from tests.unit.admin.conftest import Desk, dump
 from tests.unit.admin.test_db import count_down, jobs_of
@@ -98,7 +98,7 @@ def test_db_restore_never_leaves_copy_with_stale_log_when_killed_at_each_step(
 
         def restore_and_die(steps: int = number) -> None:
             count_down(steps)
-            sqlite_files.restore(place, copy, force=False)
+            sqlite_backup.restore(place, copy, force=False)
 
         code = os.waitstatus_to_exitcode(os.waitpid(fork_child(tmp_path / "log", restore_and_die), 0)[1])
         assert code in (-signal.SIGKILL, 0), (tmp_path / "log").read_text()
@@ -136,7 +136,7 @@ def test_db_restore_rolls_back_copy_that_is_damaged_in_place(
         companions(desk.file)[1].write_bytes(b"its log")
     files = {path.name: path.read_bytes() for path in desk.state.glob("ffdl.sqlite3*")}
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_files, "examine", damaged(desk.file, sqlite_files.examine))
+        patch.setattr(sqlite_backup, "examine", damaged(desk.file, sqlite_backup.examine))
         code, out, err = desk.run("db", "restore", copy, "--force")
     assert (code, out) == (66, "")
     assert "a page is gone" in err and "as it was" in err

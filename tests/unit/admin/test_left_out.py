@@ -94,7 +94,7 @@ def test_db_check_reports_unreadable_jobs_dir_without_fault(desk: Desk, monkeypa
     def fail(*_: object) -> list[str]:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("ffdl_batch.services.binding.os.listdir", fail)
+    monkeypatch.setattr("ffdl_batch.services.job_files.database_binding.os.listdir", fail)
     out = desk.done("db", "check")
     assert "no fault in 1 job, " in out
     assert f"not compared with {desk.state}/jobs: Input/output error" in out

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.admin import postgres_files
-from ffdl_batch.admin.place import Place
+from ffdl_batch.admin.database import postgres_backup
+from ffdl_batch.admin.database.access import Place
 from tests.captured.releases import RELEASED, put_schema
 from tests.unit.admin.conftest import Desk
 from tests.unit.admin.test_db import daemon_of, jobs_of
@@ -26,8 +26,8 @@ on_postgres = pytest.mark.parametrize("desk", [pytest.param("postgresql", marks=
 def test_db_commands_refuse_on_network_filesystem_while_daemon_runs(
     desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.admin.place.is_network", lambda _: True)
-    monkeypatch.setattr("ffdl_batch.admin.place.PATIENCE_S", 0.0)
+    monkeypatch.setattr("ffdl_batch.admin.database.access.is_network", lambda _: True)
+    monkeypatch.setattr("ffdl_batch.admin.database.access.PATIENCE_S", 0.0)
     with daemon_of(desk.state):
         for command in (["check"], ["current"], ["backup", tmp_path / "copy"]):
             code, _, err = desk.run("db", *command)
@@ -84,7 +84,7 @@ def test_db_backup_and_restore_ignore_foreign_tables(desk: Desk, job_id: str, tm
 
 def test_postgres_address_omits_password() -> None:
     place = Place("postgresql+psycopg://ada:secret%40x@db.example.org:5433/ffdl?sslmode=require", Path("/"), Path("/"))
-    assert postgres_files._address(place) == "postgresql://ada@db.example.org:5433/ffdl?sslmode=require"
+    assert postgres_backup._address(place) == "postgresql://ada@db.example.org:5433/ffdl?sslmode=require"
 
 
 @on_sqlite
@@ -219,12 +219,12 @@ def test_db_backup_and_restore_report_read_only_state_directory(
     desk: Desk, job_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     desk.done("db", "backup", tmp_path / "copy")
-    monkeypatch.setattr("ffdl_batch.admin.place.is_network", lambda _: True)  # then both hold the lock
+    monkeypatch.setattr("ffdl_batch.admin.database.access.is_network", lambda _: True)  # then both hold the lock
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(desk.state / "daemon.flock"))
 
-    monkeypatch.setattr("ffdl_batch.admin.place.acquire", refuse)
+    monkeypatch.setattr("ffdl_batch.admin.database.access.acquire", refuse)
     code, _, err = desk.run("db", command, tmp_path / "copy", "--force")
     assert code == 75
     assert f"{desk.state}/daemon.flock is read-only: have its file system mounted for writing again" in err

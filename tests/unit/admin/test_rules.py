@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.admin.rules import LONGEST_LEASE_S, AttemptRow, HistoryRow, JobRow, faults_of
+from ffdl_batch.admin.database.row_rules import LONGEST_LEASE_S, AttemptRow, HistoryRow, JobRow, faults_of
 
 ID = "training-000000001"
 NOW = 1000.0

@@ -8,7 +8,7 @@ import stat
 import time
 from pathlib import Path
 
-from ffdl_batch.admin.targets import kind_of
+from ffdl_batch.admin.database.backup_paths import kind_of
 from tests.unit.admin.conftest import Desk
 from tests.unit.admin.test_db import daemon_of, jobs_of
 from tests.unit.admin.test_refusals import on_sqlite

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ffdl_batch.ports.registry import GROUP
+from ffdl_batch.plugins import GROUP
 from ffdl_kubernetes.client import ClusterClient
 from ffdl_kubernetes.settings import read_settings
 from tests.fakes.kubernetes.rig import FakeCluster, cluster
@@ -59,7 +59,7 @@ def _points(**_: Any) -> Sequence[EntryPoint]:
 
 @pytest.fixture
 def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setattr("ffdl_batch.ports.registry.entry_points", _points)
+    monkeypatch.setattr("ffdl_batch.plugins.entry_points", _points)
     with cluster(tmp_path) as k8s:
         found = Desk(tmp_path, k8s, capsys, monkeypatch)
         found.configure(k8s.kubeconfig)

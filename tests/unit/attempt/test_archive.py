@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ffdl_batch.attempt import archive
-from ffdl_batch.attempt.archive import MAX_DEPTH, ArchiveError, ModelArchive
+from ffdl_batch.attempt import model_archive
+from ffdl_batch.attempt.model_archive import MAX_DEPTH, ArchiveError, ModelArchive
 
 FILE = stat.S_IFREG | 0o644
 MADE_ON_WINDOWS, MADE_ON_UNIX = 0, 3
@@ -112,12 +112,12 @@ def test_archive_normalises_harmless_names(data: bytes, names: list[str]) -> Non
 def test_archive_rejects_more_than_limit(
     limit: str, make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, limit, 4)
+    monkeypatch.setattr(model_archive, limit, 4)
     with pytest.raises(ArchiveError, match=r"more than 4 files and dir|would unpack to 162 bytes"):
         names_in(make())
 
 
 def test_archive_rejects_extreme_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive, "RATIO_FLOOR_BYTES", 1000_000)
+    monkeypatch.setattr(model_archive, "RATIO_FLOOR_BYTES", 1000_000)
     with pytest.raises(ArchiveError, match="would unpack to 5000000 bytes"):
         names_in(zip_of(("zeros", "\0" * 5_000_000)))

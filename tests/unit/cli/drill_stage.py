@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ffdl_batch.domain.views import AttemptView, EventView
+from ffdl_batch.domain.job.views import AttemptView, EventView
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, environment
 from tests.unit.client.fake_daemon import FakeDaemon, make_job

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.staging import Cached
+from ffdl_batch.domain.data.staging_protocol import Cached
 from ffdl_batch.staging.cache.locks import lock
-from ffdl_batch.staging.cache.shelf import WANTED_S, Usage
+from ffdl_batch.staging.cache.user_cache import WANTED_S, Usage
 from tests.filled_cache import fill
 from tests.unit.cli.programs import FFDL, run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.convert_history import FORMATS
+from ffdl_batch.cli.commands.convert.history import FORMATS
 from tests.unit.cli.programs import FFDL, run
 
 PARTED = "\x1f"

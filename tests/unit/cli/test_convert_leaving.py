@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ffdl_batch.cli.convert import convert
+from ffdl_batch.cli.commands.convert.command import convert
 from tests.unit.cli.test_convert_history import invoke
 
 MANIFEST = """\

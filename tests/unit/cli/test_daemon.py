@@ -6,9 +6,9 @@ import json
 import socket
 from pathlib import Path
 
+from ffdl_batch.config.daemon_location import this_machine
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
-from ffdl_batch.config.locations import this_machine
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.drill_report import EVENTS
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
-from ffdl_batch.domain.limits import LeadFrom, Limits
-from ffdl_batch.domain.views import AttemptView
+from ffdl_batch.cli.commands.drill.report import EVENTS
+from ffdl_batch.domain.job.views import AttemptView
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, encode
+from ffdl_batch.domain.launch.limits import LeadFrom, Limits
 from tests.unit.cli.drill_stage import CONFIRMED, IGNORED, JOB, MANIFEST, Silent, Stage, start, wait_for_event
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.cli.drill_report import EVENTS, DrillReport, Played, make_report
-from ffdl_batch.cli.drill_text import print_report
-from ffdl_batch.domain.limits import Lead, LeadFrom, needed_lead_s
-from ffdl_batch.domain.views import AttemptView, EventView
+from ffdl_batch.cli.commands.drill.report import EVENTS, DrillReport, Played, make_report
+from ffdl_batch.cli.commands.drill.report_text import print_report
+from ffdl_batch.domain.job.views import AttemptView, EventView
+from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from tests.unit.cli.drill_stage import CONFIRMED, JOB
 from tests.unit.client.fake_daemon import make_job
 
@@ -88,7 +88,7 @@ def test_print_report_notes_interruption_not_caused_by_drill(capsys: pytest.Capt
 
 
 def test_drill_events_match_events_of_daemon() -> None:
-    from ffdl_batch.services.drill import DrillEvent
+    from ffdl_batch.services.job_control.drill import DrillEvent
 
     assert list(EVENTS) == list(DrillEvent)
 

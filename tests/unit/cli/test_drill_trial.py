@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli import drill_trial
-from ffdl_batch.cli.request import Manner
-from ffdl_batch.domain.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.cli.commands.drill import trial_job
+from ffdl_batch.cli.options.submission import Manner
+from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
 from tests.unit.cli.drill_stage import CONFIRMED, JOB, MANIFEST, Silent, Stage, start, wait_for_event
 from tests.unit.cli.programs import FFDL, run
 from tests.unit.client.fake_daemon import FakeDaemon
@@ -133,9 +133,9 @@ def test_drill_trial_cancel_times_out_if_daemon_does_not_answer(
         def cancel(self, _job_id: str) -> None:
             time.sleep(600)
 
-    monkeypatch.setattr(drill_trial, "CANCEL_S", 1)
+    monkeypatch.setattr(trial_job, "CANCEL_S", 1)
     alarm = signal.getsignal(signal.SIGALRM)
-    drill_trial._cancel(Hanging(), JOB, Manner())  # type: ignore[arg-type]
+    trial_job._cancel(Hanging(), JOB, Manner())  # type: ignore[arg-type]
     said = capsys.readouterr().err
     assert said == f"ffdl: trial run {JOB} could not be cancelled: no answer in 1 s; again: ffdl cancel {JOB}\n"
     assert signal.getsignal(signal.SIGALRM) is alarm

@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch import entry
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.scarcity import FILES, MEMORY, THREADS
+from ffdl_batch.host.resource_exhaustion import FILES, MEMORY, THREADS
 from tests.unit.cli.programs import environment
 
 PROGRAMS = ("ffdl", "ffdl-submit", "ffdl-admin")

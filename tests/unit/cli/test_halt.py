@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.attempts import describe_checkpoint
-from ffdl_batch.cli.listing import place_or_reason
-from ffdl_batch.domain.views import AttemptView, EventView, Problem, RestartView
+from ffdl_batch.cli.commands.job_list import place_or_reason
+from ffdl_batch.cli.render.job_tables import describe_checkpoint
+from ffdl_batch.domain.job.views import AttemptView, EventView, Problem, RestartView
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 

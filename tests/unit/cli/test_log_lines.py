@@ -8,13 +8,13 @@ from typing import Any
 import click
 import pytest
 
-from ffdl_batch.cli import log_lines
-from ffdl_batch.cli.log_lines import LinePrinter
-from ffdl_batch.cli.present import format_time
-from ffdl_batch.cli.which_attempt import LineNames
+from ffdl_batch.cli.options.attempt_selection import LineNames
+from ffdl_batch.cli.render import log_lines
+from ffdl_batch.cli.render.formatting import format_time
+from ffdl_batch.cli.render.log_lines import LinePrinter
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.log_text import LogText, text_of
-from ffdl_batch.domain.views import SCHEMA, LogLine
+from ffdl_batch.domain.job.log_text import LogText, text_of
+from ffdl_batch.domain.job.views import SCHEMA, LogLine
 from tests.unit.cli.programs import FFDL, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 

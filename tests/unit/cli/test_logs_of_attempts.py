@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.views import AttemptView, LogLine
+from ffdl_batch.domain.job.views import AttemptView, LogLine
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 

@@ -13,13 +13,13 @@ import click
 import pyarrow.parquet as pq
 import pytest
 
-from ffdl_batch.cli.curves import draw
-from ffdl_batch.cli.metrics import metrics
-from ffdl_batch.cli.number_text import short
-from ffdl_batch.cli.written_file import check_written
-from ffdl_batch.domain.metrics import Measure, MetricRecord, plain_record
-from ffdl_batch.domain.series import Name, Series
-from ffdl_batch.domain.usage import GpuUse, UsageSample, Use, encode_sample
+from ffdl_batch.cli.commands.metrics import metrics
+from ffdl_batch.cli.options.output_file import check_written
+from ffdl_batch.cli.render.number_text import short
+from ffdl_batch.cli.render.terminal_plot import draw
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord, plain_record
+from ffdl_batch.domain.metrics.series import Name, Series
+from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, Use, encode_sample
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, environment, json_lines, run
 from tests.unit.cli.test_report_rendering import Page

@@ -8,7 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ffdl_batch.cli.environment import (
+from ffdl_batch.cli.commands.submit import submit
+from ffdl_batch.cli.main import ALIASES, VERBS, ffdl
+from ffdl_batch.cli.options.environment_variables import (
     EXPLAINED,
     FOR_THE_COMMAND,
     NOT_TAKEN,
@@ -17,14 +19,12 @@ from ffdl_batch.cli.environment import (
     is_flag_set,
     read_environment,
 )
-from ffdl_batch.cli.job_options import BY_NAME, COMMAND_OPTIONS
-from ffdl_batch.cli.main import ALIASES, VERBS, ffdl
-from ffdl_batch.cli.request import Manner
-from ffdl_batch.cli.sbatch_refused import IN_THE_MANIFEST, REFUSED, REFUSED_LETTERS, explain_refusal
-from ffdl_batch.cli.submit import submit
+from ffdl_batch.cli.options.job_options import BY_NAME, COMMAND_OPTIONS
+from ffdl_batch.cli.options.refused_sbatch_options import IN_THE_MANIFEST, REFUSED, REFUSED_LETTERS, explain_refusal
+from ffdl_batch.cli.options.submission import Manner
 from ffdl_batch.config.fingerprint import named_slurm
+from ffdl_batch.manifest.models.sbatch_values import SLURM_ARGS
 from ffdl_batch.manifest.options import apply_options
-from ffdl_batch.manifest.slurm_words import SLURM_ARGS
 from tests.unit.cli.sbatch_26_05 import OPTIONS, VARIABLES
 
 DECLARED = {name for parameter in submit.params for name in parameter.opts if isinstance(parameter, click.Option)}
@@ -70,8 +70,8 @@ def test_refusals_point_to_manifest_for_options_of_its_allow_list() -> None:
 
 
 def test_manifest_overlay_accepts_every_job_option() -> None:
-    from ffdl_batch.manifest.log import FindingLog
-    from ffdl_batch.manifest.tree import Mapping, Mark, Origin
+    from ffdl_batch.manifest.document.tree import Mapping, Mark, Origin
+    from ffdl_batch.manifest.finding_log import FindingLog
 
     values = {"cpus": "1", "cpus-per-task": "1", "learners": "1", "gpus": "1", "mem": "1G", "gres": "gpu:1"}
     for name in BY_NAME:

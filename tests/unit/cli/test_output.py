@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.views import EventView, LogLine, PlannedFileView, Problem
+from ffdl_batch.domain.job.views import EventView, LogLine, PlannedFileView, Problem
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client import fake_daemon

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from ffdl_batch.cli.log_lines import terminal_line
-from ffdl_batch.cli.present import (
+from ffdl_batch.cli.render.formatting import (
     format_number,
     format_time,
     is_colourful,
@@ -17,6 +16,7 @@ from ffdl_batch.cli.present import (
     print_line,
     print_table,
 )
+from ffdl_batch.cli.render.log_lines import terminal_line
 
 NOW = datetime(2027, 1, 20, 12, 0).timestamp()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.cli.progress import Meter, draw_bar, rate_line, say_done, say_span
-from ffdl_batch.domain.staging import Done, Progress, Retry
+from ffdl_batch.cli.render.progress import Meter, draw_bar, rate_line, say_done, say_span
+from ffdl_batch.domain.data.staging_protocol import Done, Progress, Retry
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from ffdl_batch.cli import report_nodes
-from ffdl_batch.domain.node_score import NodeScore, NodesReport
+from ffdl_batch.cli.commands.report import nodes
+from ffdl_batch.domain.incidents.node_score import NodeScore, NodesReport
 
 N3 = NodeScore("n3", 6.25, {"node.gpu": 3, "node.failed": 1}, 1_800_000_000.0, 4, 1_800_086_400.0)
 N2 = NodeScore("n2", 0.5, {"node.clock": 1}, 1_799_000_000.0, 1)
@@ -25,8 +25,8 @@ def told(monkeypatch: pytest.MonkeyPatch, report: NodesReport, *words: str) -> s
     def opened() -> Iterator[object]:
         yield SimpleNamespace(reports=SimpleNamespace(nodes=lambda: report))
 
-    monkeypatch.setattr(report_nodes, "open_client", opened)
-    result = CliRunner().invoke(report_nodes.nodes, list(words), catch_exceptions=False)
+    monkeypatch.setattr(nodes, "open_client", opened)
+    result = CliRunner().invoke(nodes.nodes, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 

@@ -8,9 +8,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ffdl_batch.cli.report_document import Bars, Cell, Document, Section, Series
-from ffdl_batch.cli.report_html import html_page
-from ffdl_batch.cli.report_tables import markdown_lines, number_column, table_of, text_column, text_lines, write_csv
+from ffdl_batch.cli.render.document import Bars, Cell, Document, Section, Series
+from ffdl_batch.cli.render.document_html import html_page
+from ffdl_batch.cli.render.document_text import (
+    markdown_lines,
+    number_column,
+    table_of,
+    text_column,
+    text_lines,
+    write_csv,
+)
 
 NASTY = "<script>alert(1)</script> | \x1b[31m*_`[x](y)"
 VOID = {"meta", "rect"}

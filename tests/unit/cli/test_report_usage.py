@@ -16,12 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import pytest
 
-from ffdl_batch.cli.report_period import read_month, read_period
-from ffdl_batch.cli.report_usage import CSV_COLUMNS
-from ffdl_batch.cli.report_usage_document import span
+from ffdl_batch.cli.commands.report.period import read_month, read_period
+from ffdl_batch.cli.commands.report.usage import CSV_COLUMNS
+from ffdl_batch.cli.commands.report.usage_document import span
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.findings import Finding
-from ffdl_batch.domain.usage_report import (
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.metrics.usage_report import (
     PUBLISHED_FRAMEWORKS,
     PUBLISHED_GPUS,
     PUBLISHED_LEARNERS,
@@ -35,7 +36,6 @@ from ffdl_batch.domain.usage_report import (
     distribution,
     shares,
 )
-from ffdl_batch.domain.views import Problem
 from tests.unit.cli.programs import FFDL, json_lines, run
 from tests.unit.cli.test_report_rendering import Page
 from tests.unit.client.fake_daemon import FakeDaemon

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ffdl_batch.cli.plan_text import print_plan
+from ffdl_batch.cli.render.plan import print_plan
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, encode
-from ffdl_batch.domain.submission import Submission
-from ffdl_batch.domain.views import PlannedFileView, Problem
+from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.views import PlannedFileView, Problem
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, encode
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job, make_plan
 
@@ -222,7 +222,7 @@ def test_submit_prints_traceback_of_unexpected_error_only_in_debug_mode(
     daemon: FakeDaemon, manifest: Path, model: Path
 ) -> None:
     broken = "import ffdl_batch.client.api as a; a.Client.upload = lambda *_: 1/0; "
-    program = (sys.executable, "-c", f"{broken}from ffdl_batch.cli.submit import main; main()")
+    program = (sys.executable, "-c", f"{broken}from ffdl_batch.cli.commands.submit import main; main()")
     done = run(program, manifest, model, daemon=daemon)
     assert done.returncode == 1
     assert "ffdl-submit: unexpected error: ZeroDivisionError: division by zero" in done.stderr
@@ -235,7 +235,7 @@ HEAVY = ("pydantic", "sqlalchemy", "yaml", "fastapi", "uvicorn", "alembic", "ffd
 PROBE = """
 import atexit, sys
 atexit.register(lambda: print("LOADED", *[m for m in {heavy!r} if m in sys.modules], file=sys.stderr))
-from ffdl_batch.cli.submit import main
+from ffdl_batch.cli.commands.submit import main
 main()
 """
 
@@ -245,8 +245,8 @@ def test_submit_and_help_import_no_heavy_modules(daemon: FakeDaemon, manifest: P
     for arguments in (["--help"], ["-v", str(manifest), str(model)], ["--dry-run", str(manifest), str(model)]):
         done = run(program, *arguments, daemon=daemon)
         assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "LOADED")
-    heavy = (*HEAVY, "ffdl_batch.client", "http.client", "ffdl_batch.cli.submit", "tomllib", "zipfile")
-    probe = PROBE.format(heavy=heavy).replace("cli.submit import main", "cli.main import main")
+    heavy = (*HEAVY, "ffdl_batch.client", "http.client", "ffdl_batch.cli.commands.submit", "tomllib", "zipfile")
+    probe = PROBE.format(heavy=heavy).replace("cli.commands.submit import main", "cli.main import main")
     for arguments in (["--help"], ["version"]):  # of ffdl: no verb and no client
         done = run((sys.executable, "-c", probe), *arguments)
         assert (done.returncode, done.stderr) == (0, "LOADED\n")
@@ -255,7 +255,7 @@ def test_submit_and_help_import_no_heavy_modules(daemon: FakeDaemon, manifest: P
 @pytest.mark.parametrize("verb", ["halt", "resume", "drill"])
 def test_halt_resume_and_drill_import_no_heavy_modules(daemon: FakeDaemon, verb: str) -> None:
     daemon.jobs["training-000000001"] = make_job(state="COMPLETED", ended_at=1.0)
-    program = (sys.executable, "-c", PROBE.format(heavy=HEAVY).replace("cli.submit import", "cli.main import"))
+    program = (sys.executable, "-c", PROBE.format(heavy=HEAVY).replace("cli.commands.submit import", "cli.main import"))
     arguments = [verb, "halt", "training-000000001"] if verb == "drill" else [verb, "training-000000001"]
     done = run(program, *arguments, daemon=daemon)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (int(verb == "drill"), "LOADED")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.incident_view import EvidenceRow, IncidentRow
-from ffdl_batch.domain.views import AttemptView, LearnerView, LogLine, RestartView
+from ffdl_batch.domain.incidents.view import EvidenceRow, IncidentRow
+from ffdl_batch.domain.job.views import AttemptView, LearnerView, LogLine, RestartView
 from tests import preloaded
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, environment, json_lines, run
 from tests.unit.client.fake_daemon import FakeDaemon, make_job

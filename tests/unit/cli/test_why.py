@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.waiting import (
+from ffdl_batch.domain.pending.explanation import (
     Ahead,
     Alternative,
     Explanation,

@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.health import BackendHealth, DatabaseTrouble, Health
-from ffdl_batch.domain.log_text import TEXTS, LogText
-from ffdl_batch.domain.submission import Submission, SubmissionResult
-from ffdl_batch.domain.views import (
+from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble, Health
+from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.domain.job.submission import Submission, SubmissionResult
+from ffdl_batch.domain.job.views import (
     SCHEMA,
     ArrayView,
     EventView,
@@ -31,7 +31,7 @@ from ffdl_batch.domain.views import (
     PlanView,
     Problem,
 )
-from ffdl_batch.domain.waiting import Outlook, WhyView
+from ffdl_batch.domain.pending.explanation import Outlook, WhyView
 
 
 def make_job(job_id: str = "training-000000001", **changes: Any) -> JobView:

@@ -11,7 +11,16 @@ import pytest
 
 from ffdl_batch.client import Client, RequestRefused, attach
 from ffdl_batch.client.attach import Helper, Wish, run
-from ffdl_batch.domain.attach import ERRORS, EXIT, OUTPUT, READY, AttachPlan, FrameError, FrameReader, encode_frame
+from ffdl_batch.domain.launch.attach_protocol import (
+    ERRORS,
+    EXIT,
+    OUTPUT,
+    READY,
+    AttachPlan,
+    FrameError,
+    FrameReader,
+    encode_frame,
+)
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 

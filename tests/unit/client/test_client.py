@@ -24,17 +24,17 @@ from ffdl_batch.client import (
     RequestRefused,
     UnknownJob,
     WaitTimedOut,
-    wire,
 )
 from ffdl_batch.client.api import JobFilter, job_exit_code
-from ffdl_batch.client.manifest import MAX_BYTES
-from ffdl_batch.client.start import Dialling
-from ffdl_batch.client.wire import Channel
+from ffdl_batch.client.connection import http_client
+from ffdl_batch.client.connection.daemon_start import Dialling
+from ffdl_batch.client.connection.http_client import Channel
+from ffdl_batch.client.submissions.manifest_source import MAX_BYTES
 from ffdl_batch.config.fingerprint import named_slurm
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.submission import Expected, SubmissionResult
-from ffdl_batch.domain.views import EventView, JobView, LogLine, Problem
+from ffdl_batch.domain.job.submission import Expected, SubmissionResult
+from ffdl_batch.domain.job.views import EventView, JobView, LogLine, Problem
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 
@@ -108,14 +108,14 @@ class Noting(socket.socket):
 
 def test_wire_reports_slow_daemon_once(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it holds back on purpose is not slow."""
-    monkeypatch.setattr(wire, "FIRST_WORD_S", 0.1)
-    monkeypatch.setattr(wire, "_POLL_MARGIN_S", 0.1)
+    monkeypatch.setattr(http_client, "FIRST_WORD_S", 0.1)
+    monkeypatch.setattr(http_client, "_POLL_MARGIN_S", 0.1)
     said: list[str] = []
 
-    def dial() -> wire.Channel:
+    def dial() -> http_client.Channel:
         connected = Noting(socket.AF_UNIX)
         connected.connect(str(short_dir / "s"))
-        return wire.DirectChannel(connected)
+        return http_client.DirectChannel(connected)
 
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "s"))
@@ -124,9 +124,9 @@ def test_wire_reports_slow_daemon_once(short_dir: Path, monkeypatch: pytest.Monk
         for timeout_s, held_s, limits_s, words in rows:
             began = time.monotonic()
             Noting.limits_s.clear()
-            asked = wire.Request("GET", "/api/v1/jobs", timeout_s=timeout_s, held_s=held_s)
+            asked = http_client.Request("GET", "/api/v1/jobs", timeout_s=timeout_s, held_s=held_s)
             with pytest.raises(DaemonUnreachable, match="did not answer"):
-                wire.Wire(dial, said.append).ask(asked)
+                http_client.Wire(dial, said.append).ask(asked)
             assert time.monotonic() - began >= limits_s[0]
             assert Noting.limits_s == pytest.approx(limits_s)
             assert len(said) == words
@@ -217,7 +217,7 @@ class FailingDialling(Dialling):
 
 
 def test_wait_keeps_asking_while_daemon_cannot_be_reached(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(http_client, "_PAUSE_S", 0.0)
     daemon.jobs["a"] = make_job("a", state="COMPLETED")
     told: list[str] = []
     faults = iter([DaemonUnreachable("it is away")] * 3)
@@ -382,6 +382,6 @@ def test_channel_close_ends_connection_while_reply_is_held() -> None:
     ours, theirs = socket.socketpair()
     theirs.settimeout(5)
     with ours.makefile("rb"), theirs:
-        wire.DirectChannel(ours).close()
+        http_client.DirectChannel(ours).close()
         assert theirs.recv(1) == b""
-    wire.DirectChannel(ours).close()
+    http_client.DirectChannel(ours).close()

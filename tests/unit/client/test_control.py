@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.client import DaemonUnreachable, RequestRefused
-from ffdl_batch.client.control import find_holder, stop_daemon
-from ffdl_batch.client.own import own_settings
-from ffdl_batch.config.locations import DaemonLock, Holder, this_machine
-from ffdl_batch.domain.health import DatabaseTrouble
+from ffdl_batch.client.connection.daemon_process import find_holder, stop_daemon
+from ffdl_batch.client.connection.daemon_settings import own_settings
+from ffdl_batch.config.daemon_location import DaemonLock, Holder, this_machine
+from ffdl_batch.domain.daemon_health import DatabaseTrouble
 from tests.unit.client.fake_daemon import FakeDaemon
 
 
@@ -107,7 +107,7 @@ def test_stop_daemon_names_host_of_remote_daemon(tmp_path: Path) -> None:
 def test_stop_daemon_spares_process_of_other_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lock(tmp_path, os.getpid())
     uid = os.getuid()
-    monkeypatch.setattr("ffdl_batch.client.control.os.getuid", lambda: uid + 1)
+    monkeypatch.setattr("ffdl_batch.client.connection.daemon_process.os.getuid", lambda: uid + 1)
     with pytest.raises(DaemonUnreachable, match="another user's; it is left alone"):
         stop_daemon(tmp_path, end=refuse)
 

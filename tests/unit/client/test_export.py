@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.client.export import ExportError, select_variables, split_words
+from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables, split_words
 
 SHELL = {"HOME": "/h", "EDITOR": "vi", "SLURM_JOB_ID": "7", "SBATCH_QOS": "q", "BASH_FUNC_x%%": "() { :; }",
          "APPTAINER_CACHEDIR": "/c", "SINGULARITY_BIND": "/b", "SHELLOPTS": "braceexpand"}  # fmt: skip

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.client.connection.daemon_location import locate_socket, locate_state_dir
 from ffdl_batch.client.errors import DaemonUnreachable
-from ffdl_batch.client.locate import locate_socket, locate_state_dir
-from ffdl_batch.config import locations
-from ffdl_batch.config.locations import LockUnreadable, PlaceRefused, check_directory, make_own_directory, read_lock
+from ffdl_batch.config import daemon_location
+from ffdl_batch.config.daemon_location import (
+    LockUnreadable,
+    PlaceRefused,
+    check_directory,
+    make_own_directory,
+    read_lock,
+)
 from tests.planted_files import NO_FILES, NO_JSON, Plant
 
 UNUSABLE = ("/dev/null/none", "/no/such/directory", "relative", "")
@@ -125,7 +131,7 @@ def test_read_lock_explains_unusable_state_directory(tmp_path: Path, monkeypatch
     def refuse(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(locations, "read_whole", refuse)
+    monkeypatch.setattr(daemon_location, "read_whole", refuse)
     with pytest.raises(LockUnreadable, match="closed to you") as caught:
         read_lock(tmp_path)
     assert (caught.value.cure, caught.value.exit_code) == ("chmod u+rwx it", 77)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ffdl_batch.client import Client, Grep, RequestRefused
-from ffdl_batch.client.handle import JobHandle
-from ffdl_batch.domain.log_text import LogText
-from ffdl_batch.domain.views import LogLine, Problem
+from ffdl_batch.client.job_handle import JobHandle
+from ffdl_batch.domain.job.log_text import LogText
+from ffdl_batch.domain.job.views import LogLine, Problem
 from tests.unit.client.fake_daemon import FakeDaemon, make_job
 
 LOGS = "GET /api/v1/jobs/a/logs"

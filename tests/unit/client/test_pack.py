@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ffdl_batch.client.errors import InputUnusable
-from ffdl_batch.client.pack import open_model
+from ffdl_batch.client.submissions.model_archive import open_model
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=12).filter(
     lambda name: name not in (".", "..")

@@ -19,13 +19,13 @@ import pytest
 
 from ffdl_batch import __version__
 from ffdl_batch.client import Client, DaemonUnreachable
-from ffdl_batch.client.control import find_holder
-from ffdl_batch.client.dumps import dump_limits, leave_no_dump
-from ffdl_batch.client.start import Dialling, daemon_environment
+from ffdl_batch.client.connection.daemon_process import find_holder
+from ffdl_batch.client.connection.daemon_start import Dialling, daemon_environment
+from ffdl_batch.client.core_dumps import dump_limits, leave_no_dump
+from ffdl_batch.config.daemon_location import Machine, name_directory, socket_place, this_machine
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
-from ffdl_batch.config.locations import Machine, name_directory, socket_place, this_machine
-from ffdl_batch.host.peers import Credentials
+from ffdl_batch.host.peer_credentials import Credentials
 from tests.unit.client.fake_daemon import FakeDaemon
 
 SERVER = """
@@ -114,7 +114,9 @@ def test_client_starts_detached_daemon_if_none_runs(site: Site) -> None:
 
 
 def test_racing_clients_share_one_started_daemon(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.client.start._GRACE_S", 60.0)  # the one that won may be slow to listen
+    monkeypatch.setattr(
+        "ffdl_batch.client.connection.daemon_start._GRACE_S", 60.0
+    )  # the one that won may be slow to listen
     children = []
     for _ in range(4):
         pid = os.fork()
@@ -138,7 +140,7 @@ def test_client_starts_no_daemon_if_start_is_disabled(site: Site) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other daemon is waited for; one that is started may take its time to end."""
-    monkeypatch.setattr("ffdl_batch.client.start._GRACE_S", 0.1)
+    monkeypatch.setattr("ffdl_batch.client.connection.daemon_start._GRACE_S", 0.1)
 
 
 @pytest.mark.usefixtures("soon")
@@ -168,7 +170,7 @@ def test_client_reports_full_disk_if_daemon_had_no_room_for_last_words(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.state_dir.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("ffdl_batch.client.start.os.statvfs", lambda _: SimpleNamespace(f_bavail=0))
+    monkeypatch.setattr("ffdl_batch.client.connection.daemon_start.os.statvfs", lambda _: SimpleNamespace(f_bavail=0))
     with pytest.raises(DaemonUnreachable, match=f"no space is left in {site.state_dir}: free some, or raise the quota"):
         health_version(replace(site.dialling, daemon_argv=(sys.executable, "-c", "raise SystemExit(75)")))
 
@@ -316,7 +318,9 @@ def test_client_sends_nothing_to_socket_of_other_user(
     environ = {"XDG_RUNTIME_DIR": str(runtime)}
     socket_place(environ | {"FFDL_STATE_DIR": str(site.state_dir)}).path.symlink_to(daemon.path)
     uid = os.getuid()
-    monkeypatch.setattr("ffdl_batch.client.start.read_credentials", lambda _: Credentials(1, uid + 1, 1))
+    monkeypatch.setattr(
+        "ffdl_batch.client.connection.daemon_start.read_credentials", lambda _: Credentials(1, uid + 1, 1)
+    )
     dialling = replace(site.dialling, environ=environ)
     with pytest.raises(DaemonUnreachable, match=rf"is of user {uid + 1}, not yours; it is given nothing"):
         health_version(dialling)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ffdl_batch.collectors.source import Notes, Source, State
-from ffdl_batch.domain.metrics import CollectorSpec, ExtractionGroup, MetricRecord
+from ffdl_batch.domain.metrics.records import CollectorSpec, ExtractionGroup, MetricRecord
 
 NOW_S = 1_790_000_000.5
 

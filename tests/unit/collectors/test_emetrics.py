@@ -10,7 +10,7 @@ import pytest
 from ffdl_batch.collectors import emetrics
 from ffdl_batch.collectors.emetrics import FILE, EmetricsSource
 from ffdl_batch.collectors.source import Notes, State
-from ffdl_batch.domain.metrics import Measure
+from ffdl_batch.domain.metrics.records import Measure
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
 
 

@@ -13,8 +13,8 @@ from tensorboard.compat.proto.event_pb2 import Event as RealEvent
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from ffdl_batch.collectors import event_files
-from ffdl_batch.collectors.event_files import Damaged, EventReader, Raw, read_record, single_text
+from ffdl_batch.collectors import tensorboard_events
+from ffdl_batch.collectors.tensorboard_events import Damaged, EventReader, Raw, read_record, single_text
 from tests.unit.collectors.writers import record
 
 
@@ -52,7 +52,7 @@ def test_read_record_rejects_invalid_length(file: int) -> None:
 
 
 def test_read_record_skips_content_of_oversized_record(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(tensorboard_events, "MOST_BYTES", 10)
     os.pwrite(file, record(b"x" * 11), 0)
     assert read_record(file, 0) == Raw(b"", 27)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.collectors.ledger import Ledger, Taken, open_ledger
-from ffdl_batch.domain.metrics import Measure, MetricRecord, decode_record
+from ffdl_batch.collectors.record_file import Ledger, Taken, open_ledger
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord, decode_record
 
 
 def some(*numbers: int) -> list[MetricRecord]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.collectors.lines import FollowedFile, LineCutter
-from ffdl_batch.collectors.places import Found
+from ffdl_batch.collectors.followed_file import FollowedFile, LineCutter
+from ffdl_batch.collectors.learner_files import Found
 from tests.unit.collectors.rig import Told
 
 LIMIT = 100

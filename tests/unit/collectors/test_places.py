@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ffdl_batch.collectors.places import Found, files_below, opened
+from ffdl_batch.collectors.learner_files import Found, files_below, opened
 
 
 def listed(root: Path, depth: int = 9, most: int = 99) -> list[Found]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ffdl_batch.collectors import program
-from ffdl_batch.collectors.ledger import Ledger, open_ledger
 from ffdl_batch.collectors.program import Collector, World
+from ffdl_batch.collectors.record_file import Ledger, open_ledger
 from ffdl_batch.collectors.source import Harvest, State
-from ffdl_batch.domain.metrics import Measure, MetricRecord
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord
 from tests.unit.collectors.rig import Told, spec_for
 
 RECORD = MetricRecord("t", 0, 0, "", "g", {}, {"n": Measure("INT", "1")})

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.collectors import limit, regexes
-from ffdl_batch.collectors.regexes import RegexSource
-from ffdl_batch.controller.record.log_files import LogFiles
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.metrics import ExtractionGroup, Measure, MetricRecord
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.collectors import regex_extractor, regex_timeout
+from ffdl_batch.collectors.regex_extractor import RegexSource
+from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.metrics.records import ExtractionGroup, Measure, MetricRecord
 from tests.unit.collectors.rig import NOW_S, Time, Told, drain, kept, spec_for, texts
 
 LOSS = ExtractionGroup(
@@ -150,7 +150,7 @@ def test_regex_source_uses_time_at_which_line_was_printed(tmp_path: Path) -> Non
     run.source = run.made({})
     clock = [1_700_000_000.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ffdl_batch.controller.record.log_files.time.time", lambda: clock[0])
+        patch.setattr("ffdl_batch.controller.logs.rotated_log.time.time", lambda: clock[0])
         log = LogFiles(attempt.path, 1, LogLimits(file_bytes=80, files=4, bytes_per_s=10**9))
         found: list[MetricRecord] = []
         for step in range(8):
@@ -211,7 +211,7 @@ def test_regex_source_finds_same_records_with_and_without_restarts(tmp_path: Pat
 
 
 def test_regex_source_reads_logs_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regexes, "MOST_RECORDS", 1)
+    monkeypatch.setattr(regex_extractor, "MOST_RECORDS", 1)
     run = Run(tmp_path, LOSS)
     subids: list[str] = []
     for number in range(4):
@@ -242,7 +242,7 @@ def test_regex_source_reads_deleted_log_to_end_and_closes_it(tmp_path: Path) -> 
 
 
 def test_regex_source_reports_too_many_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regexes, "MOST_FILES", 2)
+    monkeypatch.setattr(regex_extractor, "MOST_FILES", 2)
     run = Run(tmp_path, LOSS)
     for name in ("1", "2", "3"):
         run.write("step 1: loss=1\n", f"{name}/training-log.txt")
@@ -268,19 +268,19 @@ def test_regex_source_rereads_window_lines_after_match(tmp_path: Path) -> None:
 def test_regex_source_disables_expression_that_backtracks_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limit, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regex_timeout, "LIMIT_S", 0.01)
     bad = ExtractionGroup("bad", r"(a+)+$b", scalars={"n": Measure("", "1")})
     run = Run(tmp_path, bad, LOSS)
     run.write(("a" * 60 + "\nstep 1: loss=1\n") * 8)
     assert texts(run.found(), "loss") == ["1"] * 8
     assert run.told.kinds == ["slow:bad", "off:bad"]
-    assert run.source.state()["slowness"]["bad"] >= regexes.SLOW_TOO_OFTEN
+    assert run.source.state()["slowness"]["bad"] >= regex_extractor.SLOW_TOO_OFTEN
 
 
 def test_regex_source_keeps_expression_that_is_rarely_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit, "LIMIT_S", 0.01)
-    monkeypatch.setattr(regexes, "SLOW_COST", 10)
-    monkeypatch.setattr(regexes, "SLOW_TOO_OFTEN", 20)
+    monkeypatch.setattr(regex_timeout, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regex_extractor, "SLOW_COST", 10)
+    monkeypatch.setattr(regex_extractor, "SLOW_TOO_OFTEN", 20)
     run = Run(tmp_path, ExtractionGroup("bad", r"(a+)+$b|n %{INT:n}", scalars=NUMBER))
     run.write(("a" * 60 + "\n" + "n 1\n" * 20) * 4)
     assert len(run.found()) == 80
@@ -288,12 +288,12 @@ def test_regex_source_keeps_expression_that_is_rarely_slow(tmp_path: Path, monke
 
 
 def test_limit_allows_many_short_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limit, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regex_timeout, "LIMIT_S", 0.01)
     pattern, text = re.compile("(?:a|b)*c"), "ab" * 200
     begun = time.process_time()
-    with limit.watched():
+    with regex_timeout.watched():
         while time.process_time() - begun < 0.1:
-            assert limit.match(pattern, text) is None
+            assert regex_timeout.match(pattern, text) is None
 
 
 @pytest.fixture(autouse=True)

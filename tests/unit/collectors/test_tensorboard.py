@@ -10,7 +10,7 @@ import pytest
 
 from ffdl_batch.collectors import tensorboard
 from ffdl_batch.collectors.tensorboard import SETTLED_S, TensorBoardSource
-from ffdl_batch.domain.metrics import Measure, MetricRecord
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord
 from tests.unit.collectors.rig import Time, Told, drain, kept, spec_for, texts
 from tests.unit.collectors.writers import BEGAN_S, record, truth, write, write_x
 

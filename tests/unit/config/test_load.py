@@ -11,7 +11,7 @@ import pytest
 from ffdl_batch.config import ConfigError, Settings, load_settings
 from ffdl_batch.config.fingerprint import find_differences, named_clusters, take_fingerprints
 from ffdl_batch.config.images import UnknownImage, known_frameworks, resolve_image, resolve_oci_image
-from ffdl_batch.domain.spec import Framework, ImageLocation, NetworkLevel
+from ffdl_batch.domain.job.spec import Framework, ImageLocation, NetworkLevel
 
 
 def load(tmp_path: Path, text: str = "", *, user: str = "", **environ: str) -> Settings:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import ConfigError, Settings, load, load_settings
-from ffdl_batch.config.locations import find_other_writers
+from ffdl_batch.config.daemon_location import find_other_writers
 from ffdl_batch.domain.harmless_settings import harmless_keys
-from ffdl_batch.ports.registry import adapter_names, harmless_settings
+from ffdl_batch.plugins import adapter_names, harmless_settings
 
 OTHER = 4711
 UNUSED = 'host = "evil"\n= no TOML'

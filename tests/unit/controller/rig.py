@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand
 
 LIMIT_S = 120.0
 

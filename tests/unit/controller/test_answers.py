@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.controller.checkpointing.answers import answer, endings_of_run
-from ffdl_batch.controller.head.outcome import StepEnd, conclude
-from ffdl_batch.domain.events import Event, EventKind, Outcome, Scalar
-from ffdl_batch.domain.launch import LaunchFile, Pod
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.controller.checkpointing.answer import answer, endings_of_run
+from ffdl_batch.controller.head.conclusion import StepEnd, conclude
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, Scalar
 from tests.unit.controller.rig import launch_file
 
 K = EventKind

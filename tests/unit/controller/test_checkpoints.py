@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.checkpointing.checkpoints import CheckpointRecord, Inventory, changed, take_inventory
+from ffdl_batch.attempt.control_cell import Control, newer_run, own_run, read_control, restarts
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.phase_files import PhaseFiles
+from ffdl_batch.controller.checkpointing.inventory import CheckpointRecord, Inventory, changed, take_inventory
 from ffdl_batch.controller.checkpointing.requests import Request, join, new_request
+from ffdl_batch.controller.data.tree_copy import copy_tree
 from ffdl_batch.controller.learner.orphans import unreported_ends
-from ffdl_batch.controller.machine.processes import boot_id
-from ffdl_batch.controller.machine.running_time import RunningTime
-from ffdl_batch.controller.record.control import Control, newer_run, own_run, read_control, restarts
-from ffdl_batch.controller.record.phases import PhaseFiles
-from ffdl_batch.controller.stores.trees import copy_tree
-from ffdl_batch.domain.events import Event, EventKind, Scalar
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import HostVariables, LaunchFile
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
+from ffdl_batch.host.processes import boot_id
+from ffdl_batch.host.running_clock import RunningTime
 from tests.unit.controller.rig import launch_file
 
 K = EventKind
@@ -159,7 +159,7 @@ def test_joined_checkpoint_requests_keep_earliest_times(first: str, second: str,
 
 def test_running_time_excludes_time_while_process_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, 1.0, 3.0, 63.0, 64.0])
-    monkeypatch.setattr("ffdl_batch.controller.machine.running_time.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("ffdl_batch.host.running_clock.time.monotonic", lambda: next(times))
     clock = RunningTime()
     assert [clock.now() for _ in range(4)] == [1.0, 3.0, 3.0, 4.0]
 

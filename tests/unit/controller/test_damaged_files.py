@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.writer import open_own, remove, touch, write_cell, write_text
-from ffdl_batch.controller.gang.siblings import read_events
+from ffdl_batch.attempt.control_cell import Control, read_control
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.file_writer import open_own, remove, touch, write_cell, write_text
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.log_tail import tail
+from ffdl_batch.attempt.phase_files import PhaseFiles
+from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
+from ffdl_batch.controller.data.model_unpacking import ModelRefused, unpack
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.head import read_final
+from ffdl_batch.controller.head.head_controller import read_final
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
-from ffdl_batch.controller.learner.seat import Seat
-from ffdl_batch.controller.metrics.pace import Pace
-from ffdl_batch.controller.pod.printed import Printed
+from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.controller.metrics.step_time import Pace
+from ffdl_batch.controller.pod.log_reader import Printed
 from ffdl_batch.controller.pod.relay import Relay
-from ffdl_batch.controller.record.control import Control, read_control
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.controller.record.log_files import LogFiles
-from ffdl_batch.controller.record.log_tail import tail
-from ffdl_batch.controller.record.phases import PhaseFiles
-from ffdl_batch.controller.stores.model import ModelRefused, unpack
-from ffdl_batch.controller.stores.places import DirectoryRefused, make_places
-from ffdl_batch.domain.events import EventKind as K
-from ffdl_batch.domain.events import Phase, decode_events
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.outcome.controller_events import EventKind as K
+from ffdl_batch.domain.outcome.controller_events import Phase, decode_events
 from tests.planted_files import NO_FILES, NO_JSON, Plant, replace
 from tests.unit.controller.rig import launch_file
 

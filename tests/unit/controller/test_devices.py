@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.phase_files import Ended, PhaseFailed
 from ffdl_batch.controller.node.devices import Found, equip, inspect, look
-from ffdl_batch.controller.record.phases import Ended, PhaseFailed
-from ffdl_batch.domain.devices import Devices
+from ffdl_batch.domain.launch.devices import Devices
 
 CUDA, STEP = "CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS"
 

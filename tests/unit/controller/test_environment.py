@@ -22,8 +22,8 @@ from ffdl_batch.controller.learner.environment import (
     merge,
     read_user_environment,
 )
-from ffdl_batch.domain.launch import EXPORTS_VARIABLE
-from ffdl_batch.manifest.models import MAX_COMMAND_BYTES
+from ffdl_batch.domain.launch.launch_file import EXPORTS_VARIABLE
+from ffdl_batch.manifest.models.ffdl import MAX_COMMAND_BYTES
 
 READ_BACK = (
     f'set -a; . "$1"; set +a; eval "${{{EXPORTS_VARIABLE}-}}"; unset {EXPORTS_VARIABLE}; exec "$2" -I -S -c "$3"'

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffdl_batch.attempt.file_writer import make_private, write_cell
+from ffdl_batch.attempt.log_tail import LINE_CHARACTERS, last_lines, tail
 from ffdl_batch.attempt.reader import read_object
-from ffdl_batch.attempt.writer import make_private, write_cell
-from ffdl_batch.controller.record.log_tail import LINE_CHARACTERS, last_lines, tail
-from ffdl_batch.controller.stores.model import ModelRefused, unpack
-from ffdl_batch.controller.stores.trees import copy_tree
-from ffdl_batch.domain.formats import FORMAT
+from ffdl_batch.controller.data.model_unpacking import ModelRefused, unpack
+from ffdl_batch.controller.data.tree_copy import copy_tree
+from ffdl_batch.domain.file_format import FORMAT
 
 
 def archive(path: Path, *names: str | zipfile.ZipInfo, text: str = "x") -> str:

@@ -13,19 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt import writer as files
+from ffdl_batch.attempt import file_writer as files
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.filesystem_retry import patiently
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head import claim as claiming
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.machine import complaints as complaints_module
-from ffdl_batch.controller.machine.complaints import MOST_WAITING, Complaints
-from ffdl_batch.controller.machine.handover import Full, Hand
-from ffdl_batch.controller.machine.patience import patiently
-from ffdl_batch.controller.metrics.meter import Meter
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.domain.events import EventKind as K
-from ffdl_batch.domain.events import decode_events
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.metrics import Collecting
+from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.domain.metrics.records import Collecting
+from ffdl_batch.domain.outcome.controller_events import EventKind as K
+from ffdl_batch.domain.outcome.controller_events import decode_events
+from ffdl_batch.host import nonblocking_stderr as complaints_module
+from ffdl_batch.host.nonblocking_stderr import MOST_WAITING, Complaints
+from ffdl_batch.host.worker_thread import Full, Hand
 from tests.unit.controller.rig import launch_file, refusal, until
 
 
@@ -283,7 +283,7 @@ def test_meter_reports_incomplete_metrics_when_file_system_hangs(
         held.wait()
 
     monkeypatch.setattr(Meter, "_prepare", hang)
-    monkeypatch.setattr("ffdl_batch.controller.metrics.meter.LEAST_END_S", 0.05)
+    monkeypatch.setattr("ffdl_batch.controller.metrics.monitor.LEAST_END_S", 0.05)
     launch = launch_file(str(tmp_path / "attempt-1"), collectors=("false",), metrics=Collecting("tensorboard"))
     journal = Journal(str(tmp_path / "events.jsonl"), "node-0")
     meter = Meter(launch, 0, [1], journal)
@@ -312,7 +312,7 @@ def test_write_text_names_file_in_error_and_keeps_old_content(tmp_path: Path) ->
 
 HANGING_UPLOAD = """
 import threading, types
-from ffdl_batch.controller.stores import uploading
+from ffdl_batch.controller.data import periodic_upload as uploading
 uploading.send_while_running = lambda *_: threading.Event().wait()
 uploading.END_S = 0.01
 limits = types.SimpleNamespace(upload_s=0)

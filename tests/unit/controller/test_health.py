@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.node.health import BOOT_ID, FINDINGS_MOST, LASTING_MOST, Health
-from ffdl_batch.controller.record.journal import Journal
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.controller.node.health_findings import BOOT_ID, FINDINGS_MOST, LASTING_MOST, Health
 
 
 def finding(text: str, at: float | None = None) -> str:

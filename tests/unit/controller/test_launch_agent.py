@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.gang.launch_agent import MAIL, install
+from ffdl_batch.controller.rendezvous.launch_agent import MAIL, install
 from tests.unit.controller.rig import LIMIT_S, until
 
 PREFIX = "learner-training-abc"

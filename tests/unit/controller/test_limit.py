@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.limit import TimeLimit, deadline, limit_now_s
-from ffdl_batch.domain.launch import LaunchFile, Succession
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.controller.head.time_limit import TimeLimit, deadline, limit_now_s
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession
+from ffdl_batch.domain.launch.limits import Limits
 from tests.unit.controller.rig import launch_file
 
 
@@ -83,7 +83,7 @@ def test_deadline_prefers_scheduler_value_over_own_limit() -> None:
 def test_limit_now_parses_command_output_or_warns_on_failure(
     argv: tuple[str, ...], seconds: int | None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.head.limit.ASKING_S", 0.3 if argv[:1] == ("sleep",) else 120.0)
+    monkeypatch.setattr("ffdl_batch.controller.head.time_limit.ASKING_S", 0.3 if argv[:1] == ("sleep",) else 120.0)
     asking = Succession("/t", keep_env=("PATH",), limit_now=argv)
     assert limit_now_s(replace(launch("/a", Limits()), succession=asking), "7") == seconds
     failed = argv[:1] in (("sh",), ("sleep",), ("/nowhere",)) or "{unknown}" in argv

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.record.phases import PhaseFailed
-from ffdl_batch.controller.stores.loading import find_data
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.data.input_loading import find_data
 from tests.unit.controller.rig import launch_file
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.learner import output as outputs
-from ffdl_batch.controller.learner.output import LogPlace, Output
-from ffdl_batch.controller.machine.location import module_argv
-from ffdl_batch.controller.record import log_files
-from ffdl_batch.controller.record.log_bound import KEPT_BYTES, LINE_COST, Bound
-from ffdl_batch.controller.record.log_files import LogFiles
-from ffdl_batch.controller.record.log_tail import tail
-from ffdl_batch.controller.record.log_writer import Writer
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.log_tail import tail
+from ffdl_batch.controller.logs import output_pipe as outputs
+from ffdl_batch.controller.logs import rotated_log
+from ffdl_batch.controller.logs.log_writer import Writer
+from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
+from ffdl_batch.controller.logs.rate_limit import KEPT_BYTES, LINE_COST, Bound
+from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.controller.own_program import module_argv
+from ffdl_batch.domain.launch.limits import LogLimits
 from tests.unit.controller.rig import LIMIT_S, until
 
 SMALL = LogLimits(file_bytes=1000, files=3, bytes_per_s=10**9)
@@ -54,7 +54,7 @@ def lines(first: int, last: int) -> bytes:
 def test_log_writer_imports_no_heavy_modules() -> None:
     """It runs once for each learner."""
     look = "import sys; print(*sorted({'dataclasses', 'inspect', 'ctypes'} & set(sys.modules)))"
-    argv = [*module_argv("ffdl_batch.controller.record.log_writer")]
+    argv = [*module_argv("ffdl_batch.controller.logs.log_writer")]
     code = argv.index("-c") + 1
     argv[code] = argv[code].partition("; sys.exit")[0] + f"; {look}"
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "\n"
@@ -143,7 +143,7 @@ def test_log_files_write_marks_before_output_at_minimum_interval(
 def test_log_files_limit_marks_and_drop_them_on_rotation(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "time", lambda: now)
-    monkeypatch.setattr(log_files, "MARKS_BYTES", 1000)
+    monkeypatch.setattr(rotated_log, "MARKS_BYTES", 1000)
     log = LogFiles(attempt.path, 1, LogLimits(file_bytes=10**6, files=2))
     for _ in range(20_000):
         now += 0.05

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine import mounts as table
-from ffdl_batch.controller.stores import mounting
-from ffdl_batch.controller.stores.rclone import config_text, environment, mount_argv
-from ffdl_batch.controller.stores.rclone_readiness import made_ready
-from ffdl_batch.controller.stores.rclone_remotes import NotMountable, remote_of
-from ffdl_batch.domain.mounting import MountOwner, Mounts, read_source
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.controller.mounts import mount_table as table
+from ffdl_batch.controller.mounts import node_mounts
+from ffdl_batch.controller.mounts.rclone_command import config_text, environment, mount_argv
+from ffdl_batch.controller.mounts.rclone_prerequisites import made_ready
+from ffdl_batch.controller.mounts.rclone_remotes import NotMountable, remote_of
+from ffdl_batch.domain.data.mounts import MountOwner, Mounts, read_source
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
 
 KEYS = {"user_name": "k", "password": "s"}
 STORE = StoreAddress(StoreKind.S3, "https://s3.example.org", "", "sets", {}, KEYS)
@@ -138,9 +138,9 @@ def test_mount_check_names_missing_device_or_program(
     for name in (*programs, "fuse"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mounting, "DEVICE", device)
+    monkeypatch.setattr(node_mounts, "DEVICE", device)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert mounting.lacking() == why
+    assert node_mounts.lacking() == why
 
 
 def test_mount_argv_contains_no_secrets_and_mounts_read_only() -> None:

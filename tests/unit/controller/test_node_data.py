@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.controller.record.phases import PhaseFailed
-from ffdl_batch.controller.stores import node_data
-from ffdl_batch.controller.stores.entries import Entries
-from ffdl_batch.controller.stores.mounting import Mounting
-from ffdl_batch.controller.stores.node_data import NodeData
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.mounting import Brought, Mounts
-from ffdl_batch.domain.staging import Cached, StoreAddress, StoreKind, Transfer
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.data import node_data
+from ffdl_batch.controller.data.cache_entries import Entries
+from ffdl_batch.controller.data.node_data import NodeData
+from ffdl_batch.controller.mounts.node_mounts import Mounting
+from ffdl_batch.domain.data.mounts import Brought, Mounts
+from ffdl_batch.domain.data.staging_protocol import Cached, StoreAddress, StoreKind, Transfer
 from tests.unit.controller.rig import launch_file
 
 STORE = StoreAddress(StoreKind.S3, container="sets")

@@ -9,21 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.outcome import StepEnd, conclude, exit_status, may_run_again
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.controller.head.conclusion import StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.learner.learner import first_host, placeholder_devices
-from ffdl_batch.controller.learner.memory import (
+from ffdl_batch.controller.learner.out_of_memory import (
     VICTIM_SCORE,
     OomCounters,
     describe_memory,
     read_counters,
     was_out_of_memory,
 )
-from ffdl_batch.controller.machine.location import VICTIM, starter_argv
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar, decode_events
-from ffdl_batch.domain.launch import LaunchFile, Pod
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.controller.own_program import VICTIM, starter_argv
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
+from ffdl_batch.domain.outcome.controller_events import (
+    Event,
+    EventKind,
+    FinalRecord,
+    GoesOn,
+    Outcome,
+    Scalar,
+    decode_events,
+)
 from tests.unit.controller.rig import launch_file
 
 K = EventKind

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.metrics.pace import TAIL_BYTES, TOLD_MOST, Pace, Step, intervals, median
-from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
+from ffdl_batch.controller.metrics.step_time import TAIL_BYTES, TOLD_MOST, Pace, Step, intervals, median
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
 
 
 def record(step: int, time_ms: int, axis: str = "iteration", group: str = "loss") -> MetricRecord:

@@ -13,26 +13,26 @@ from typing import BinaryIO
 
 import pytest
 
-from ffdl_batch.attempt import writer as files
+from ffdl_batch.attempt import file_writer as files
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.log_tail import tail
+from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.attempt.reader import size_of
-from ffdl_batch.controller.gang.launch_agent import MAIL, NAME, install
+from ffdl_batch.controller.data.job_directories import make_places
+from ffdl_batch.controller.data.model_unpacking import copy_archive, unpack
+from ffdl_batch.controller.data.result_storage import store_logs, store_results
+from ffdl_batch.controller.data.tree_copy import copy_tree
 from ffdl_batch.controller.learner.learner import Learner, Start
-from ffdl_batch.controller.learner.output import LogPlace
-from ffdl_batch.controller.machine.running_time import RunningTime
-from ffdl_batch.controller.node.watch import Echo
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.controller.record.log_tail import tail
-from ffdl_batch.controller.record.phases import PhaseFiles
-from ffdl_batch.controller.stores.model import copy_archive, unpack
-from ffdl_batch.controller.stores.places import make_places
-from ffdl_batch.controller.stores.storing import store_logs, store_results
-from ffdl_batch.controller.stores.trees import copy_tree
-from ffdl_batch.domain.events import EventKind, Phase
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, Stores
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.services.evidence import saved_checkpoint
-from ffdl_batch.services.log_file import LogReader, has_log
+from ffdl_batch.controller.logs.output_pipe import LogPlace
+from ffdl_batch.controller.node.control_poller import Echo
+from ffdl_batch.controller.rendezvous.launch_agent import MAIL, NAME, install
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.outcome.controller_events import EventKind, Phase
+from ffdl_batch.host.running_clock import RunningTime
+from ffdl_batch.services.logs.log_reader import LogReader, has_log
+from ffdl_batch.services.outcome.attempt_records import saved_checkpoint
 from tests.unit.controller.rig import LIMIT_S, launch_file, plant_link, plant_pipe, plant_socket, until
 
 Plant = Callable[[Path, Path], None]
@@ -84,7 +84,7 @@ class Blind:
 def test_learner_log_replaces_planted_file_when_learner_restarts(
     place: Path, outside: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.controller.learner.output.WAIT_S", LIMIT_S)  # who writes it may start slowly
+    monkeypatch.setattr("ffdl_batch.controller.logs.output_pipe.WAIT_S", LIMIT_S)  # who writes it may start slowly
     attempt = AttemptDir(str(place))
     log = Path(attempt.training_log(1))
     log.parent.mkdir(parents=True)

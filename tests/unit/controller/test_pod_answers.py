@@ -9,16 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.attach import serve
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.attach import helper
+from ffdl_batch.controller.data.transfer_progress import show_moving
 from ffdl_batch.controller.learner.agents import Agent
-from ffdl_batch.controller.pod import answers, relay
-from ffdl_batch.controller.pod.answers import LONGEST_CHARACTERS, Answers
+from ffdl_batch.controller.pod import inspection, relay
+from ffdl_batch.controller.pod.inspection import LONGEST_CHARACTERS, Answers
 from ffdl_batch.controller.pod.relay import Relay
-from ffdl_batch.controller.stores.progress import show_moving
-from ffdl_batch.domain.attach import STACK, TOP
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, Pod
-from ffdl_batch.domain.pod import Answer, Frame, FrameKind, Look, decode_answer, decode_frame, encode_answer
+from ffdl_batch.domain.launch.attach_protocol import STACK, TOP
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
+from ffdl_batch.domain.launch.pod_protocol import (
+    Answer,
+    Frame,
+    FrameKind,
+    Look,
+    decode_answer,
+    decode_frame,
+    encode_answer,
+)
 from tests.unit.controller.rig import launch_file, refusal
 
 
@@ -51,34 +59,34 @@ def shown(base: Path, look: Look) -> Answer:
 def test_pod_answer_reports_learner_that_cannot_be_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(serve, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(helper, "PATIENCE_S", 0.0)
     answer = shown(tmp_path, Look("a", STACK, learners))
     assert f"learner {learners[0]} of attempt 1 of training-7 cannot be entered on" in answer.refused
 
 
 def test_pod_answer_truncates_long_stack_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
-    monkeypatch.setattr(answers, "dump", lambda _: ("x" * (LONGEST_CHARACTERS + 1), False))
+    monkeypatch.setattr(inspection, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
+    monkeypatch.setattr(inspection, "dump", lambda _: ("x" * (LONGEST_CHARACTERS + 1), False))
     answer = shown(tmp_path, Look("a", STACK, (1,)))
     assert (answer.status, answer.refused) == (1, "")
     assert answer.text == "x" * LONGEST_CHARACTERS + "\n(cut here)\n"
 
 
 def test_pod_answer_reports_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "await_agents", refusal(errno.EIO))
+    monkeypatch.setattr(inspection, "await_agents", refusal(errno.EIO))
     said = "nothing can be seen: OSError: [Errno 5] Input/output error"
     assert shown(tmp_path, Look("a", TOP, (1,))).refused == said
 
 
 def test_pod_answer_rejects_unknown_view_of_later_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
+    monkeypatch.setattr(inspection, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
     assert "cannot show 'heap'" in shown(tmp_path, Look("a", "heap", (1,))).refused
 
 
 def test_pod_answers_handle_one_request_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is begun later: the wish stays until it is."""
     go, over = threading.Event(), threading.Event()
-    monkeypatch.setattr(answers, "await_agents", lambda *_: go.wait(60) and {})
+    monkeypatch.setattr(inspection, "await_agents", lambda *_: go.wait(60) and {})
     mine = Answers(launch(tmp_path), 0, lambda *_: over.set())
     assert mine.begin(Look("a", TOP, (1,)))
     assert not mine.begin(Look("b", TOP, (1,)))

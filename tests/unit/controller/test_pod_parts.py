@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.writer import write_cell
-from ffdl_batch.controller.learner.seat import Seat
-from ffdl_batch.controller.machine.processes import all_processes
-from ffdl_batch.controller.pod.last_word import MOST_BYTES, last_word
-from ffdl_batch.controller.pod.printed import MISSES, Printed
-from ffdl_batch.controller.pod.stand_in import OF_KUBELET, go_text
-from ffdl_batch.controller.pod.wishes import Wishes
-from ffdl_batch.domain.events import Event, EventKind, encode_event
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import Pod
-from ffdl_batch.domain.pod import PLAIN_WISH, Look, encode_look, pack
+from ffdl_batch.attempt.file_writer import write_cell
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.learner.pod_exchange import Seat
+from ffdl_batch.controller.pod.annotations import Wishes
+from ffdl_batch.controller.pod.learner_proxy import OF_KUBELET, go_text
+from ffdl_batch.controller.pod.log_reader import MISSES, Printed
+from ffdl_batch.controller.pod.termination_message import MOST_BYTES, last_word
+from ffdl_batch.domain.launch.launch_file import Pod
+from ffdl_batch.domain.launch.pod_protocol import PLAIN_WISH, Look, encode_look, pack
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
+from ffdl_batch.host.processes import all_processes
 from tests.unit.controller.rig import launch_file
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.gang.ports import LOOKS, await_free, is_taken, ports_on
-from ffdl_batch.controller.record.phases import PhaseFailed
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, Network, Seat
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.rendezvous.port_check import LOOKS, await_free, is_taken, ports_on
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Network, Seat
 from tests.unit.controller.rig import launch_file
 
 HOST = launch_file(learners=3, nodes=2, ports=12000, seats=(Seat(1), Seat(0), Seat(1)), network=Network(level="host"))

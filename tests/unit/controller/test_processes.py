@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ffdl_batch.controller.machine.processes import Process, session_members
+from ffdl_batch.host.processes import Process, session_members
 
 
 def test_session_members_lists_parents_first_and_once() -> None:
@@ -26,7 +26,7 @@ OF_LIBC = 0b11 << 31
 """Signals 32 and 33 are glibc's own, which no program can set; posix_spawn (make uses it) has children ignore them."""
 ASKED = """
 import subprocess
-from ffdl_batch.controller.machine.signals import hold_signals, release_signals
+from ffdl_batch.host.signals import hold_signals, release_signals
 hold_signals()
 subprocess.run(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"], preexec_fn=release_signals, check=True)
 """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.stores.progress import also_beside, into_log, text_of
-from ffdl_batch.domain.staging import Cached, Done, Failed, FaultClass, Line, Note, Progress, Retry
+from ffdl_batch.controller.data.transfer_progress import also_beside, into_log, text_of
+from ffdl_batch.domain.data.staging_protocol import Cached, Done, Failed, FaultClass, Line, Note, Progress, Retry
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.metrics.health import HANGS_MOST, Health
-from ffdl_batch.controller.metrics.meter import Meter
-from ffdl_batch.controller.metrics.pulse import REMEMBERED, Pulse, Silence, shown_by
-from ffdl_batch.controller.record.journal import Journal
-from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
-from ffdl_batch.domain.limits import Limits
-from ffdl_batch.domain.usage import UsageSample, Use
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.metrics.hang_detection import HANGS_MOST, Health
+from ffdl_batch.controller.metrics.learner_activity import REMEMBERED, Pulse, Silence, shown_by
+from ffdl_batch.controller.metrics.monitor import Meter
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.metrics.usage import UsageSample, Use
+from ffdl_batch.domain.outcome.controller_events import EventKind
 from tests.unit.controller.rig import launch_file, until
 
 HANG_S = 100.0

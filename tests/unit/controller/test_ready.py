@@ -8,11 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from ffdl_batch.controller.gang.ready import Gathering, Standing, Word, _sender_towards, own_address, standing
-from ffdl_batch.controller.machine.processes import boot_id
-from ffdl_batch.controller.record.phases import Ended, PhaseFailed
-from ffdl_batch.domain.events import Event, EventKind, Scalar
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.attempt.phase_files import Ended, PhaseFailed
+from ffdl_batch.controller.rendezvous.node_barrier import (
+    Gathering,
+    Standing,
+    Word,
+    _sender_towards,
+    own_address,
+    standing,
+)
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
+from ffdl_batch.host.processes import boot_id
 from tests.unit.controller.rig import launch_file
 
 K = EventKind
@@ -150,7 +157,9 @@ def names(monkeypatch: pytest.MonkeyPatch, sender: str, own: str) -> None:
     def refuse() -> str:
         raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr("ffdl_batch.controller.gang.ready._sender_towards", lambda _host: sender or refuse())
+    monkeypatch.setattr(
+        "ffdl_batch.controller.rendezvous.node_barrier._sender_towards", lambda _host: sender or refuse()
+    )
     monkeypatch.setattr(socket, "gethostbyname", lambda _host: own or refuse())
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.gang.rendezvous import (
+from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.controller.rendezvous.learner_addresses import (
     company_values,
     hostfile_text,
     hosts_text,
@@ -17,9 +18,8 @@ from ffdl_batch.controller.gang.rendezvous import (
     seen_by,
     tf_config,
 )
-from ffdl_batch.controller.node.seats import Seats
-from ffdl_batch.domain.launch import LaunchFile, Network, Seat
-from ffdl_batch.domain.mistakes import MOST_LEARNERS
+from ffdl_batch.domain.job.spec_errors import MOST_LEARNERS
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Network, Seat
 from tests.unit.controller.rig import launch_file
 
 PLAIN = launch_file(names="learner-training-7", network=Network(level="host"))

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.writer import make_private
-from ffdl_batch.controller.head.forgetting import forget_attempt, forget_template, remove
+from ffdl_batch.attempt.file_writer import make_private
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.controller.head.secret_removal import forget_attempt, forget_template, remove
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
-from ffdl_batch.controller.node import seats as seats_module
-from ffdl_batch.controller.node.seats import Seats
-from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, needed_format
+from ffdl_batch.controller.node import learner_setup as seats_module
+from ffdl_batch.controller.node.learner_setup import Seats
+from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, needed_format
+from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 from tests.unit.controller.rig import launch_file
 
 JOB = "training-0a1b2c3d4"
@@ -96,7 +96,7 @@ def test_leave_no_dumps_disables_core_dumps_for_process_and_children() -> None:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     look = (
         "import ctypes, resource, subprocess\n"
-        "from ffdl_batch.controller.machine.dumps import leave_no_dumps\n"
+        "from ffdl_batch.host.core_dumps import leave_no_dumps\n"
         "leave_no_dumps()\n"
         "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *resource.getrlimit(resource.RLIMIT_CORE), flush=True)\n"
         "subprocess.run(['sh', '-c', 'ulimit -c'], check=True)\n"
@@ -108,8 +108,9 @@ def test_leave_no_dumps_disables_core_dumps_for_process_and_children() -> None:
 def test_learner_of_controller_with_secrets_is_preferred_victim_of_kernel() -> None:
     look = (
         "import os\n"
-        "from ffdl_batch.controller.learner import learner, memory\n"
-        "from ffdl_batch.controller.machine.dumps import leave_no_dumps\n"
+        "from ffdl_batch.controller.learner import out_of_memory as memory\n"
+        "from ffdl_batch.controller.learner import learner\n"
+        "from ffdl_batch.host.core_dumps import leave_no_dumps\n"
         "before = int(open('/proc/self/oom_score_adj').read())\n"
         "os.getuid() or os.setresuid(4321, 4321, 4321)\n"
         "leave_no_dumps()\n"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.record.phases import PhaseFailed
-from ffdl_batch.controller.stores import storing
-from ffdl_batch.controller.stores.measured import show_growing, show_metrics
-from ffdl_batch.controller.stores.storing import do_each, store_logs, store_results
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, Stores
-from ffdl_batch.domain.metrics import Collecting
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.data import result_storage
+from ffdl_batch.controller.data.metric_files import show_growing, show_metrics
+from ffdl_batch.controller.data.result_storage import do_each, store_logs, store_results
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
+from ffdl_batch.domain.metrics.records import Collecting
 from tests.unit.controller.rig import launch_file, refusal
 
 
@@ -143,8 +143,8 @@ def test_results_and_logs_are_sent_when_directory_store_fails(
     attempt: AttemptDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
-    monkeypatch.setattr(storing, "send_results", lambda *_, **__: sent.append("results"))
-    monkeypatch.setattr(storing, "send_logs", lambda *_, **__: sent.append("logs"))
+    monkeypatch.setattr(result_storage, "send_results", lambda *_, **__: sent.append("results"))
+    monkeypatch.setattr(result_storage, "send_logs", lambda *_, **__: sent.append("logs"))
     blocked = tmp_path / "blocked"
     blocked.write_text("a file, where a directory is to be\n")
     launch = replace(launched(attempt), stores=Stores(logs=str(blocked), results=str(blocked)))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.head import step
 from ffdl_batch.controller.head.step import Step, count_events
-from ffdl_batch.domain.events import Event, EventKind, encode_event
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
 from tests.unit.controller.rig import launch_file
 
 BEGUN = (EventKind.STARTED,)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.stores.storing import store_logs, store_results
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, Stores
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.data.result_storage import store_logs, store_results
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Stores
 from ffdl_batch.host.permissions import umask_set
 from tests.unit.controller.rig import launch_file, refusal
 

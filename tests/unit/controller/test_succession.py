@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.head import succession
-from ffdl_batch.controller.head.continuing import Chain
-from ffdl_batch.controller.head.outcome import Conclusion
-from ffdl_batch.controller.head.succession import Measured, Refused, kept_environment, next_lead, submit_next
-from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
-from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Succession, decode, encode
-from ffdl_batch.domain.limits import Lead, LeadFrom, Limits
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.controller.head import next_attempt as succession
+from ffdl_batch.controller.head.conclusion import Conclusion
+from ffdl_batch.controller.head.continuation import Chain
+from ffdl_batch.controller.head.next_attempt import Measured, Refused, kept_environment, next_lead, submit_next
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Succession, decode, encode
+from ffdl_batch.domain.launch.limits import Lead, LeadFrom, Limits
+from ffdl_batch.domain.outcome.continuation import Budget, Checkpoint, Spent
+from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 
 JOB = "training-0a1b2c3d4"
 CONFIRMED = Checkpoint(asked=True, confirmed=True, answered=True, took_s=4.0, saved_at=5.0, newest="c")

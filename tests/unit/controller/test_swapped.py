@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.attempt import writer as files
-from ffdl_batch.attempt.directories import KEPT, empty_directory, make_below, status_of
-from ffdl_batch.controller.checkpointing.checkpoints import Inventory, take_inventory
-from ffdl_batch.controller.gang.launch_agent import MAIL, install
-from ffdl_batch.controller.stores.model import unpack
-from ffdl_batch.controller.stores.moving import send_results
-from ffdl_batch.controller.stores.places import DirectoryRefused, make_places
-from ffdl_batch.controller.stores.storing import store_logs, store_results
-from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import Stores
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.staging import StageTask, StoreAddress, StoreKind, Transfer
+from ffdl_batch.attempt import file_writer as files
+from ffdl_batch.attempt.directory_tree import KEPT, empty_directory, make_below, status_of
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.checkpointing.inventory import Inventory, take_inventory
+from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
+from ffdl_batch.controller.data.model_unpacking import unpack
+from ffdl_batch.controller.data.result_storage import store_logs, store_results
+from ffdl_batch.controller.data.transfers import send_results
+from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
+from ffdl_batch.controller.rendezvous.launch_agent import MAIL, install
+from ffdl_batch.domain.data.staging_protocol import StageTask, StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.launch.launch_file import Stores
+from ffdl_batch.domain.launch.placeholders import literal
 from tests.unit.controller.rig import launch_file, plant_link, plant_pipe, plant_socket
 
 BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b")
@@ -135,7 +135,7 @@ def test_copy_tree_skips_file_replaced_by_another_type(
         once()
         return status_of(name, directory)
 
-    monkeypatch.setattr("ffdl_batch.controller.stores.trees.status_of", look)
+    monkeypatch.setattr("ffdl_batch.controller.data.tree_copy.status_of", look)
     assert copy_tree(str(source), str(target), link=link) == 1
     assert once.calls > 1
     assert [(path.name, path.read_text()) for path in target.iterdir()] == [("other", "another")]
@@ -165,7 +165,7 @@ def test_copy_tree_skips_link_replaced_by_file(tmp_path: Path, monkeypatch: pyte
         (source / "link").write_text("a learner's")
         return status_of(name, directory)
 
-    monkeypatch.setattr("ffdl_batch.controller.stores.trees.status_of", look)
+    monkeypatch.setattr("ffdl_batch.controller.data.tree_copy.status_of", look)
     assert copy_tree(str(source), str(target)) == 0
     assert list(target.iterdir()) == []
 
@@ -237,7 +237,7 @@ def replace_new_directories(monkeypatch: pytest.MonkeyPatch, times: int, outside
             os.rmdir(name, dir_fd=dir_fd)
             os.symlink(outside, name, dir_fd=dir_fd)
 
-    monkeypatch.setattr("ffdl_batch.attempt.directories.make_directory", plant)
+    monkeypatch.setattr("ffdl_batch.attempt.directory_tree.make_directory", plant)
 
 
 def test_make_below_makes_directory_again_if_link_replaced_it(
@@ -326,7 +326,7 @@ def test_launch_agent_install_removes_nothing_through_replaced_mailbox(
         swap(state / MAIL, outside)
         empty_directory(path, dir_fd=dir_fd)
 
-    monkeypatch.setattr("ffdl_batch.controller.gang.launch_agent.empty_directory", empty)
+    monkeypatch.setattr("ffdl_batch.controller.rendezvous.launch_agent.empty_directory", empty)
     install(str(state), ["learner-0"])
     assert len(emptied) == 1
     assert (outside / "learner-0" / "sub" / "file").read_text() == SECRET
@@ -348,7 +348,7 @@ def test_inventory_excludes_files_behind_replaced_directory(
             swap(place / "sub", outside)
         return 0.0
 
-    monkeypatch.setattr("ffdl_batch.controller.checkpointing.checkpoints.time.monotonic", monotonic)
+    monkeypatch.setattr("ffdl_batch.controller.checkpointing.inventory.time.monotonic", monotonic)
     assert take_inventory(str(place)) == Inventory()
     assert set(take_inventory(str(place)).files) == {"sub-moved/mine"}
 
@@ -374,7 +374,7 @@ def test_directories_of_job_are_not_followed_if_learner_replaced_them(
         place.parent.mkdir(parents=True, exist_ok=True)
         plant(place, outside)
     sent: list[StageTask] = []
-    monkeypatch.setattr("ffdl_batch.controller.stores.moving.run_staging", lambda _, task, *more: sent.append(task))
+    monkeypatch.setattr("ffdl_batch.controller.data.transfers.run_staging", lambda _, task, *more: sent.append(task))
     with pytest.raises(NotADirectoryError, match="'results' is a "):
         store_results(launch)
     with pytest.raises(NotADirectoryError, match="'checkpoints' is a "):

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.attributes import inner_target
-from ffdl_batch.attempt.directories import KEPT, Directories, status_of
-from ffdl_batch.controller.stores import sight
-from ffdl_batch.controller.stores.sight import sight_of
-from ffdl_batch.controller.stores.trees import copy_tree, remove_half_copied
+from ffdl_batch.attempt.directory_tree import KEPT, Directories, status_of
+from ffdl_batch.controller.data import tree_digest
+from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
+from ffdl_batch.controller.data.tree_digest import sight_of
+from ffdl_batch.host.file_attributes import inner_target
 from tests.unit.controller.rig import refusal
 
 
@@ -105,7 +105,7 @@ def test_copy_tree_names_path_in_errors(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "not permitted", "file")
 
-    monkeypatch.setattr("ffdl_batch.controller.stores.trees.open_regular", refuse)
+    monkeypatch.setattr("ffdl_batch.controller.data.tree_copy.open_regular", refuse)
     with pytest.raises(PermissionError, match=f"'{source}/sub/file'$"):
         copy_tree(str(source), str(tmp_path / "other"))
     (tmp_path / "third").mkdir()
@@ -274,6 +274,6 @@ def test_tree_fingerprint_of_missing_tree_differs_from_no_trees_and_empty_tree(t
 
 def test_tree_fingerprint_stops_when_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path)
-    monkeypatch.setattr(sight, "LOOK_EACH", 2)
+    monkeypatch.setattr(tree_digest, "LOOK_EACH", 2)
     with pytest.raises(PermissionError):
         sight_of([str(tmp_path)], refusal(errno.EACCES))

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.controller.head import claim
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.waiting import await_earlier, earlier_attempts, pay_debts, tell_newer
-from ffdl_batch.controller.machine.processes import identity
-from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
-from ffdl_batch.domain.jobdir import AttemptDir, JobDir
-from ffdl_batch.domain.launch import LaunchFile, encode
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.controller.head.earlier_attempts import await_earlier, earlier_attempts, pay_debts, tell_newer
+from ffdl_batch.domain.launch.launch_file import LaunchFile, encode
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
+from ffdl_batch.host.processes import identity
 from tests.unit.controller.rig import launch_file
 
 JOB = "training-0a1b2c3d4"
@@ -159,7 +159,8 @@ def test_pending_uploads_run_only_for_attempts_without_stored_results(
     Path(AttemptDir(made[2].attempt_dir).final).write_text('{"stored": false}')
     calls = tmp_path / "calls"
     monkeypatch.setattr(
-        "ffdl_batch.controller.head.waiting.own_argv", lambda: ["sh", "-c", f'echo "$@" >> "{calls}"; exit 3', "x"]
+        "ffdl_batch.controller.head.earlier_attempts.own_argv",
+        lambda: ["sh", "-c", f'echo "$@" >> "{calls}"; exit 3', "x"],
     )
     pay_debts(made, lambda _: None)
     launches = [AttemptDir(launch.attempt_dir).launch for launch in made]
@@ -169,7 +170,7 @@ def test_pending_uploads_run_only_for_attempts_without_stored_results(
 
 def test_pending_upload_process_is_killed_when_head_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(tmp_path, 1)
-    monkeypatch.setattr("ffdl_batch.controller.head.waiting.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
+    monkeypatch.setattr("ffdl_batch.controller.head.earlier_attempts.own_argv", lambda: ["sh", "-c", "exec sleep 600"])
     with pytest.raises(Waited):
         pay_debts([made], refuse)
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()

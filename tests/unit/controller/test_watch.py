@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.machine.running_time import RunningTime
-from ffdl_batch.controller.node import watch as watching
-from ffdl_batch.controller.node.watch import Watch
-from ffdl_batch.domain.formats import FORMAT
-from ffdl_batch.domain.launch import Pod
-from ffdl_batch.domain.limits import Limits
+from ffdl_batch.controller.node import control_poller as watching
+from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.domain.file_format import FORMAT
+from ffdl_batch.domain.launch.launch_file import Pod
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.host.running_clock import RunningTime
 from tests.unit.controller.rig import launch_file, refusal
 
 

@@ -14,13 +14,13 @@ import pytest
 from fastapi import FastAPI
 from starlette.types import Message, Scope
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import load_settings
 from ffdl_batch.daemon.app import create_app
-from ffdl_batch.daemon.context import Context
-from ffdl_batch.daemon.peer import Peer, with_peer
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.services.backends import Adapters
+from ffdl_batch.daemon.peer_credentials import Peer, with_peer
+from ffdl_batch.daemon.request_context import Context
+from ffdl_batch.plugins import AdapterContext
+from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.platform import Platform
 from ffdl_batch.store import open_store
 from tests.fakes.clock import FakeClock

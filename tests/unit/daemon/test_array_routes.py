@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.views import ArrayView, JobView
+from ffdl_batch.domain.job.views import ArrayView, JobView
 from tests.unit.daemon.conftest import OWN_UID, Desk
 from tests.unit.daemon.test_routes import submit
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.daemon.context import CATCH_UP_S, Context
 from ffdl_batch.daemon.loops import Loops
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.daemon.request_context import CATCH_UP_S, Context
+from ffdl_batch.services.monitoring.watcher import Watcher
 from tests.contract.daemon_rig import submission
 from tests.unit.daemon.conftest import Desk
 from tests.unit.daemon.test_routes import DIGEST, submit

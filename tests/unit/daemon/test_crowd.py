@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon.context import Gate
-from ffdl_batch.daemon.crowd import KEPT, Crowd, most_connections
-from ffdl_batch.daemon.logfile import log_to
+from ffdl_batch.daemon.connection_limits import KEPT, Crowd, most_connections
+from ffdl_batch.daemon.log_file import log_to
+from ffdl_batch.daemon.request_context import Gate
 
 
 @pytest.mark.parametrize("descriptors", [8, 64, 256, 1024, 1 << 20])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.config.locations import PlaceRefused
-from ffdl_batch.daemon.listening import Listener
+from ffdl_batch.config.daemon_location import PlaceRefused
+from ffdl_batch.daemon.socket_file import Listener
 
 
 def test_listener_reports_directory_that_cannot_be_created(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.daemon.loops import DEBTS_EVERY_S, DEBTS_WHILE_PAYING_S, STORE_LONGEST_S, Loops, StepThread
-from ffdl_batch.domain.job import JobId, Token
-from ffdl_batch.services.debts import DebtPayer
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.silence import SilenceKeeper
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.domain.job.job import JobId, Token
+from ffdl_batch.services.data.pending_uploads import DebtPayer
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
+from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.store import Attempt, Store, StoreUnavailable
 from tests.unit.daemon.conftest import Desk
 from tests.unit.store.jobs import add_job

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.daemon import outlets as outlets_module
-from ffdl_batch.daemon.outlets import Outlets
+from ffdl_batch.daemon import prometheus as outlets_module
+from ffdl_batch.daemon.prometheus import Outlets
 from tests.unit.daemon.conftest import OWN_UID, Desk
 
 

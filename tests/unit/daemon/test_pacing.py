@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from ffdl_batch.daemon.pacing import LONGEST_S, QUIET_AFTER, QUIET_LONGEST_S, Backoff, DeployPace, WatchPace
+from ffdl_batch.daemon.loop_intervals import LONGEST_S, QUIET_AFTER, QUIET_LONGEST_S, Backoff, DeployPace, WatchPace
 
 
 def test_backoff_doubles_to_limit_and_resets_after_success() -> None:

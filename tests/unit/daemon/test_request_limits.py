@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from ffdl_batch.daemon import errors
+from ffdl_batch.daemon import error_replies
 from tests.contract.daemon_rig import model_zip
 from tests.unit.daemon.conftest import Desk
 from tests.unit.daemon.test_routes import DIGEST, problem, submit
@@ -61,7 +61,7 @@ def test_routes_list_allowed_methods_if_method_is_not_allowed(desk: Desk, method
 def test_routes_reject_body_above_size_limit(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, path: str, announced: bool
 ) -> None:
-    monkeypatch.setattr(errors, "BodyLimit", partial(errors.BodyLimit, size=100))
+    monkeypatch.setattr(error_replies, "BodyLimit", partial(error_replies.BodyLimit, size=100))
     headers = {"content-length": "101"} if announced else {}
     answer = desk.ask(method, f"/api/v1{path}", b"" if announced else b" " * 101, headers=headers)
     assert (answer.status, problem(answer).exit_code) == (413, 78)
@@ -76,7 +76,7 @@ def test_routes_reject_large_content_length_before_job_is_cancelled(desk: Desk) 
 
 
 def test_archive_route_has_own_body_limit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "BodyLimit", partial(errors.BodyLimit, size=100))
+    monkeypatch.setattr(error_replies, "BodyLimit", partial(error_replies.BodyLimit, size=100))
     path = f"/api/v1/archives/{DIGEST}"
     assert desk.ask("PUT", path, model_zip(), headers={"content-length": str(2 * 10**9)}).status == 200
     answer = desk.ask("PUT", path, b"", headers={"content-length": str(2 * 10**9 + 1)})

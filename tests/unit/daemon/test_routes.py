@@ -13,14 +13,14 @@ import jsonschema
 import pytest
 from fastapi.routing import APIRoute
 
-from ffdl_batch.daemon import job_routes
 from ffdl_batch.daemon.app import ROUTES
+from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.daemon_health import Health
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.health import Health
-from ffdl_batch.domain.views import JobView, LearnerView, PlanView, Problem
-from ffdl_batch.services import query
+from ffdl_batch.domain.job.views import JobView, LearnerView, PlanView, Problem
 from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.queries import jobs
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, Trouble
 from tests.contract.daemon_rig import model_zip, submission
 from tests.planted_files import NO_JSON
@@ -119,9 +119,9 @@ def test_drill_route_calls_drill_service(desk: Desk, monkeypatch: pytest.MonkeyP
 
     def play(_platform: object, _caller: object, asked: str, event: str) -> JobView:
         heard.append((asked, event))
-        return query.get_job(desk.platform, Caller(OWN_UID), asked)
+        return jobs.get_job(desk.platform, Caller(OWN_UID), asked)
 
-    monkeypatch.setattr("ffdl_batch.daemon.job_routes.play", play)
+    monkeypatch.setattr("ffdl_batch.daemon.routes.jobs.play", play)
     assert desk.ask("POST", f"/api/v1/jobs/{job_id}/drill", {"event": "node-fail"}).json["job"]["id"] == job_id
     assert heard == [(job_id, "node-fail")]
 
@@ -196,7 +196,7 @@ def test_job_route_lists_learners_only_if_several_and_readable(desk: Desk, monke
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["learner_list"] == []
     monkeypatch.setattr(job_routes, "learners_of", lambda *_: (LearnerView(1, "running"),))
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["learner_list"] == []  # it has one
-    found = query.get_job
+    found = jobs.get_job
 
     def two(*given: Any) -> JobView:
         return replace(found(*given), learners=2)
@@ -269,8 +269,8 @@ def test_routes_name_log_for_unexpected_error_and_raise_it_again(desk: Desk, mon
 
 def test_job_route_preserves_lone_surrogates(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = submit(desk)["id"]
-    view = replace(query.get_job(desk.platform, Caller(OWN_UID), job_id), message="\udcff")
-    monkeypatch.setattr("ffdl_batch.daemon.job_routes.get_job", lambda *_: view)
+    view = replace(jobs.get_job(desk.platform, Caller(OWN_UID), job_id), message="\udcff")
+    monkeypatch.setattr("ffdl_batch.daemon.routes.jobs.get_job", lambda *_: view)
     assert desk.ask("GET", f"/api/v1/jobs/{job_id}").json["job"]["message"] == "\udcff"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from ffdl_batch.daemon.main import describe, promise_nothing
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.services.file_troubles import explain
+from ffdl_batch.services.os_errors import explain
 from ffdl_batch.store.errors import translate
 
 

@@ -12,20 +12,22 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from ffdl_batch.daemon import context, log_routes
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.daemon import request_context
+from ffdl_batch.daemon.routes import logs as log_routes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job.job import Change
+from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.log_text import TEXTS, LogText
-from ffdl_batch.domain.metrics import Measure, MetricRecord, encode_record
-from ffdl_batch.domain.usage import UsageSample, Use, encode_sample
-from ffdl_batch.domain.views import LogLine
-from ffdl_batch.services import log_file, log_parts, logs, measured
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.measured import MeasuredQuery, read_metrics
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
+from ffdl_batch.domain.metrics.usage import UsageSample, Use, encode_sample
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.logs import log_reader, log_stream, rotated_files
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import stop_if
+from ffdl_batch.services.queries import measurement_stream
+from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics
+from ffdl_batch.services.refusals import stop_if
 from tests.unit.daemon.conftest import Desk
 from tests.unit.daemon.test_routes import problem, submit
 
@@ -106,7 +108,7 @@ def test_stream_routes_reject_unknown_attempt_learner_and_job(
 def test_metrics_route_skips_torn_and_invalid_lines_and_links(
     desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured, "CHUNK", 64)
+    monkeypatch.setattr(measurement_stream, "CHUNK", 64)
     path = Path(place(desk, job_id, 1).learner_metrics(1))
     path.write_bytes(line(1).encode() + b"\xff\n[1]\nnonsense\n" + line(2).encode() + line(3).encode()[:-9])
     found = lines(desk, f"{job_id}/metrics?attempt=1")
@@ -134,8 +136,8 @@ def test_read_metrics_follows_records_until_job_ends(
             now = desk.platform.clock.now()
             desk.platform.store.apply(job, Change(((JobState.CANCELLED, now),), Cause.PROGRESS))
 
-    monkeypatch.setattr("ffdl_batch.services.measured.time.sleep", later)
-    monkeypatch.setattr(measured, "KEEP_ALIVE_S", keep_alive_s)
+    monkeypatch.setattr("ffdl_batch.services.queries.measurement_stream.time.sleep", later)
+    monkeypatch.setattr(measurement_stream, "KEEP_ALIVE_S", keep_alive_s)
     job = desk.platform.store.get(job_id)
     assert job is not None
     caller = Caller(job.uid)
@@ -183,7 +185,7 @@ def test_stream_of_busy_reader_ends_with_its_client_and_counts_until_its_thread_
         looked.append(is_stopped())
         stop_if(is_stopped)
 
-    for reader in (measured, logs, log_file, log_parts):
+    for reader in (measurement_stream, log_stream, log_reader, rotated_files):
         monkeypatch.setattr(reader, "stop_if", hold)
 
     async def read() -> list[int]:
@@ -239,7 +241,7 @@ def test_waiting_request_ends_with_its_client(
 def test_stream_routes_refuse_more_than_their_limit_and_count_none_twice(
     desk: Desk, job_id: str, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(context, "MAX_STREAMS", 1)
+    monkeypatch.setattr(request_context, "MAX_STREAMS", 1)
     target = f"/api/v1/jobs/{job_id}/{path}"
     assert desk.ask("GET", f"{target}?attempt=9").status == 400
     assert desk.ask("GET", target).status == 200

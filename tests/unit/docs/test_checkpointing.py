@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from ffdl_batch.domain.continuation import FRUITLESS_IN_A_ROW, Budget
-from ffdl_batch.domain.spec import Checkpoint, Retry
+from ffdl_batch.domain.job.spec import Checkpoint, Retry
+from ffdl_batch.domain.outcome.continuation import FRUITLESS_IN_A_ROW, Budget
 from tests.unit.docs.shown import ROOT
 
 PAGE = (ROOT / "docs" / "checkpointing.md").read_text()

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from ffdl_batch.domain.staging import StoreKind
+from ffdl_batch.domain.data.staging_protocol import StoreKind
 from tests.unit.docs.dockerfile import read_dockerfile
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,8 @@ def test_controller_and_staging_import_without_third_party_libraries() -> None:
     """So nothing of the daemon's is missing where it is not installed."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import ffdl_batch.controller.pod.entry, ffdl_batch.controller.head.head, ffdl_batch.controller.node.entry\n"
+        "import ffdl_batch.controller.head.head_controller\n"
+        "import ffdl_batch.controller.node.entry, ffdl_batch.controller.pod.entry\n"
         "import ffdl_batch.staging.program, ffdl_batch.collectors.program"
     )
     subprocess.run([sys.executable, "-I", "-S", "-c", code, str(ROOT)], check=True)

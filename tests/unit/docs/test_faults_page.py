@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from ffdl_batch.cli.report_faults import OURS, USERS_ONLY
-from ffdl_batch.cli.report_faults_document import CSV_COLUMNS
+from ffdl_batch.cli.commands.report.faults import OURS, USERS_ONLY
+from ffdl_batch.cli.commands.report.faults_document import CSV_COLUMNS
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.incident_kinds import KINDS
+from ffdl_batch.domain.incidents.kinds import KINDS
 from tests.unit.docs.shown import ROOT
 
 PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ffdl_batch.domain import scarcity
-from ffdl_batch.services.file_troubles import explain
+from ffdl_batch.host import resource_exhaustion
+from ffdl_batch.services.os_errors import explain
 from ffdl_batch.store.errors import translate
 from tests.unit.docs.shown import ROOT
 
@@ -35,7 +35,7 @@ def messages() -> Iterator[tuple[str, str]]:
     yield str(explain(refusal(errno.EIO), "/jobs")), "the file system of ... does not answer as it should"
     yield of_database(sqlite3.SQLITE_FULL), "the disk (or the quota) is full"
     yield of_database(sqlite3.SQLITE_FULL), "the database ... cannot be used"
-    for lack in (scarcity.MEMORY, scarcity.FILES, scarcity.THREADS):
+    for lack in (resource_exhaustion.MEMORY, resource_exhaustion.FILES, resource_exhaustion.THREADS):
         yield lack, "... raise the limit (ulimit -...)"
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from ffdl_batch.config.settings import Settings
 from ffdl_batch.controller.learner.orphans import MARK
-from ffdl_batch.domain.events import EventKind
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.faults import FAULTS
+from ffdl_batch.domain.job.spec import NetworkLevel, StoreType
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.spec import NetworkLevel, StoreType
-from ffdl_batch.manifest.batch_models import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
-from ffdl_batch.manifest.models import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
+from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.domain.outcome.error_codes import FAULTS
+from ffdl_batch.manifest.models.batch import BatchBlock, CheckpointBlock, RetryBlock, RoleBlock
+from ffdl_batch.manifest.models.ffdl import DataStoreBlock, FfdlBlock, FrameworkBlock, ImageLocationBlock
 from ffdl_kubernetes.settings import KubernetesSettings, Profile
 from ffdl_local.settings import LocalSettings
 from ffdl_slurm.settings import SlurmSettings

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ffdl_batch.domain.alarms import alarms
-from ffdl_batch.domain.events import Event, EventKind, Scalar
-from ffdl_batch.domain.events import EventKind as K
-from ffdl_batch.domain.incident import Incident
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Seat
-from ffdl_batch.domain.learners import learner_list, say_restart, started_again
-from ffdl_batch.domain.naming import name_learner, say_end
+from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.incidents.stalled_learners import alarms
+from ffdl_batch.domain.job.learners import learner_list, say_restart, started_again
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Seat
+from ffdl_batch.domain.launch.learner_text import name_learner, say_end
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
+from ffdl_batch.domain.outcome.controller_events import EventKind as K
 
 LAUNCH = LaunchFile(
     "training-7", 1, "training-7-1", "/j", "/j/a", "/d", LearnerCommand(("x",), {}), learners=3, nodes=2,

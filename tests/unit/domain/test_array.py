@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.array import (
+from ffdl_batch.domain.codec import from_plain, to_plain
+from ffdl_batch.domain.job.array import (
     MAX_ELEMENTS,
     MAX_INDEX,
     ArrayId,
@@ -19,9 +20,8 @@ from ffdl_batch.domain.array import (
     parse_chunk_name,
     read_indexes,
 )
-from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.job import MAX_TOKEN, is_token
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec
+from ffdl_batch.domain.job.job import MAX_TOKEN, is_token
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec
 
 ARRAY = ArrayId("array-0a1b2c3d4")
 SPEC = JobSpec("digits", Framework("custom", "x", "true"))

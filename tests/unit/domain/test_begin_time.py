@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from ffdl_batch.domain.begin_time import read_absolute, read_begin_time, to_absolute
+from ffdl_batch.domain.sbatch.begin_time import read_absolute, read_begin_time, to_absolute
 from ffdl_batch.host.time_zone import read_utc_offsets
 
 BERLIN = ZoneInfo("Europe/Berlin")

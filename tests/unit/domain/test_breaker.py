@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.breaker import Circuit, Permit, growing_pause
+from ffdl_batch.domain.circuit_breaker import Circuit, Permit, growing_pause
 
 
 def asked(circuit: Circuit, now: float = 0.0) -> tuple[Circuit, Permit]:

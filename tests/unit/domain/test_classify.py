@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.faults import FAULTS
-from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Origin
-from ffdl_batch.domain.incident_kinds import KINDS, UNKNOWN, is_kind_name, kind_of
-from ffdl_batch.domain.node_findings import HEALTH_S, HealthLine, nodes_kind
-from ffdl_batch.domain.observation import EndCause, Observation, Phase
+from ffdl_batch.domain.incidents.classification import Ended, LearnerEnd, PolicyHit, Printed, classify
+from ffdl_batch.domain.incidents.incident import LINE_CHARS, LINES, Evidence, Origin
+from ffdl_batch.domain.incidents.kinds import KINDS, UNKNOWN, is_kind_name, kind_of
+from ffdl_batch.domain.incidents.node_health import HEALTH_S, HealthLine, nodes_kind
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.error_codes import FAULTS
+from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
 
 AT = 1000.0
 BASE = Ended("training-0a1b2c3d4", 1, "end-0", AT, nodes=("n1", "n2"), lost_gpu_s=60.0)

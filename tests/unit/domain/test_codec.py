@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
-from ffdl_batch.domain.job import AttemptEnd, Overrides
-from ffdl_batch.domain.spec import (
+from ffdl_batch.domain.job.job import AttemptEnd, Overrides
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     DataStore,
     Egress,
@@ -27,8 +25,10 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
-from ffdl_batch.domain.submission import SubmissionResult
-from ffdl_batch.domain.views import AttemptView, Problem, Resume
+from ffdl_batch.domain.job.submission import SubmissionResult
+from ffdl_batch.domain.job.views import AttemptView, Problem, Resume
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 
 TEXT = st.text(max_size=20)
 SPECS = st.builds(

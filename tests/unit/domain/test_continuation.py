@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.continuation import (
+from ffdl_batch.domain.outcome.continuation import (
     FRUITLESS_IN_A_ROW,
     PLAYED,
     Budget,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.events import MAX_EVENTS, Event, EventKind, decode_events, encode_event, merge
-from ffdl_batch.domain.formats import FORMAT, NewerFormat
+from ffdl_batch.domain.file_format import FORMAT, NewerFormat
+from ffdl_batch.domain.outcome.controller_events import MAX_EVENTS, Event, EventKind, decode_events, encode_event, merge
 
 EVENTS = [Event(i, 100.0 + i, "head", EventKind.PHASE, {"phase": "learner", "status": "started"}) for i in (1, 2, 3)]
 TEXT = "".join(encode_event(e) for e in EVENTS)

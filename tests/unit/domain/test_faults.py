@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.faults import FAULTS, NORMAL, Fault, Party
+from ffdl_batch.domain.outcome.error_codes import FAULTS, NORMAL, Fault, Party
 
 JOB = "training-00000000a"
 

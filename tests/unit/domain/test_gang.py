@@ -8,8 +8,8 @@ from itertools import permutations, product
 
 import pytest
 
-from ffdl_batch.domain import gang as gang_module
-from ffdl_batch.domain.gang import (
+from ffdl_batch.domain.job import learner_layout as gang_module
+from ffdl_batch.domain.job.learner_layout import (
     Load,
     Member,
     Part,
@@ -24,8 +24,8 @@ from ffdl_batch.domain.gang import (
     parts_of,
     takes_for_one,
 )
-from ffdl_batch.domain.launch import Seat
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
+from ffdl_batch.domain.launch.launch_file import Seat
 
 EACH = Load(2, 1000, 1)
 ROOM = Load(8, 8000, 4)

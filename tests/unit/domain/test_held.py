@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.held import Asked, AttemptRecord, Loss, Run, Step, losses, timeline
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.metrics.usage_timeline import Asked, AttemptRecord, Loss, Run, Step, losses, timeline
 
 P, D, Q = JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED
 DOWN, PROC, STORE = JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from ffdl_batch.domain.findings import Finding, InputRefused, Severity
-from ffdl_batch.domain.job import MAX_TOKEN, Job, Overrides, attempt_token, new_job_id, parse_job_id
+from ffdl_batch.domain.job.job import MAX_TOKEN, Job, Overrides, attempt_token, new_job_id, parse_job_id
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.job_state import (
     LIVE,
     TERMINAL,
@@ -20,8 +21,7 @@ from ffdl_batch.domain.job_state import (
     advance,
     is_legal,
 )
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
+from ffdl_batch.domain.outcome.observation import NativeId
 
 
 def test_job_ids_are_unique_dns_labels() -> None:

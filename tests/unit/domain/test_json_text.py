@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.json_text import MAX_DEPTH, MAX_WHOLE, parse_json
+from ffdl_batch.domain.untrusted_json import MAX_DEPTH, MAX_WHOLE, parse_json
 
 _TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 _WHOLE, _FLOAT = st.integers(-MAX_WHOLE - 1, MAX_WHOLE), st.floats(allow_nan=False, allow_infinity=False)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.continuation import Budget, Spent
-from ffdl_batch.domain.devices import DEVICE_OPTIONS
-from ffdl_batch.domain.formats import LAUNCH_FORMAT, NewerFormat
-from ffdl_batch.domain.launch import (
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.file_format import LAUNCH_FORMAT, NewerFormat
+from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS
+from ffdl_batch.domain.launch.launch_file import (
     RESTART_LEARNER,
     Copy,
     LaunchFile,
@@ -24,8 +24,8 @@ from ffdl_batch.domain.launch import (
     encode,
     succeed,
 )
-from ffdl_batch.domain.placeholders import LaunchFileError, fill, literal
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.launch.placeholders import LaunchFileError, fill, literal
+from ffdl_batch.domain.outcome.continuation import Budget, Spent
 
 LAUNCH = LaunchFile(
     "training-000000000", 1, "training-000000000-1", job_dir="/j", attempt_dir="/j/attempt-1", doorbell="/d",

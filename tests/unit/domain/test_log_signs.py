@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.log_signs import AFTERWORDS, Sign, read_signs, tracebacks
+from ffdl_batch.domain.incidents.log_signatures import AFTERWORDS, Sign, read_signs, tracebacks
 
 PLAIN = """\
 epoch 3 loss 0.31

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ffdl_batch.domain.log_text import LogText, text_of
+from ffdl_batch.domain.job.log_text import LogText, text_of
 
 
 def some_text(dice: random.Random, *, with_ends: bool) -> LogText:

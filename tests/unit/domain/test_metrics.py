@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.codec import CodecError
-from ffdl_batch.domain.metric_patterns import MACROS, MetricFinding, PatternError, check_metrics, compile_regex, expand
-from ffdl_batch.domain.metrics import (
+from ffdl_batch.domain.metrics.patterns import MACROS, MetricFinding, PatternError, check_metrics, compile_regex, expand
+from ffdl_batch.domain.metrics.records import (
     EMETRICS_FILE,
     LOGS_ONLY,
     REGEX,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.destination import why_no_destination
-from ffdl_batch.domain.mistakes import find_mistakes
-from ffdl_batch.domain.spec import BatchOptions, Egress, Framework, JobSpec, NetworkLevel, Resources, Role
+from ffdl_batch.domain.job.spec import BatchOptions, Egress, Framework, JobSpec, NetworkLevel, Resources, Role
+from ffdl_batch.domain.job.spec_errors import find_mistakes
+from ffdl_batch.domain.launch.egress_destination import why_no_destination
 
 
 def job(learners: int = 1, gpus: float = 0, gres: dict[str, int] | None = None, **batch: Any) -> JobSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.network_level import explain_unreachable
+from ffdl_batch.domain.launch.network_level import explain_unreachable
 
 UNRESOLVED = (
     "socket.gaierror: [Errno -3] Temporary failure in name resolution",

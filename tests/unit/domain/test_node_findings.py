@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.classify import Ended, LearnerEnd, PolicyHit, Printed, classify
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.fault_policy import NodeRules
-from ffdl_batch.domain.incident import Evidence, Incident, Origin
-from ffdl_batch.domain.node_findings import HealthLine
-from ffdl_batch.domain.node_score import DAY_S, NodeScore, left_out, lemons, score_nodes
+from ffdl_batch.domain.incidents.classification import Ended, LearnerEnd, PolicyHit, Printed, classify
+from ffdl_batch.domain.incidents.fault_policy import NodeRules
+from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
+from ffdl_batch.domain.incidents.node_health import HealthLine
+from ffdl_batch.domain.incidents.node_score import DAY_S, NodeScore, left_out, lemons, score_nodes
+from ffdl_batch.domain.outcome.continuation import Interruption
 
 AT = 500_000.0
 GPU = HealthLine("n1", AT - DAY_S, "gpu", "Xid 79, GPU has fallen off the bus", "0000:3b:00", lasts=True, drains=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.past_job import LICENCES, QUEUES, SHARES, PastJob, Place, Room, Verdict, best_fit, judge
+from ffdl_batch.domain.job.past_job import LICENCES, QUEUES, SHARES, PastJob, Place, Room, Verdict, best_fit, judge
 
 JOB = PastJob("1", "ann", "vision", "x", "gpu", "COMPLETED", 3600, nodes=2, cpus=16, memory_mib=64_000, gpus=8,
               gpu_type="A100", limit_s=7200)  # fmt: skip

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, Scalar
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.known import Evidence, Known
-from ffdl_batch.domain.observation import EndCause, Phase
-from ffdl_batch.domain.verdict import Move, judge
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, Scalar
+from ffdl_batch.domain.outcome.facts import Evidence, Known
+from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_batch.domain.outcome.verdict import Move, judge
 from tests.unit.domain.test_verdict import RUN, event, known, seen
 
 

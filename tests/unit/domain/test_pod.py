@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.pod import LINE_BYTES, PREFIX, Frame, FrameKind, decode_frame, encode_frame, pieces
+from ffdl_batch.domain.launch.pod_protocol import (
+    LINE_BYTES,
+    PREFIX,
+    Frame,
+    FrameKind,
+    decode_frame,
+    encode_frame,
+    pieces,
+)
 
 
 @pytest.mark.parametrize("data", [b"", b"line\n", "ä€\n".encode(), b"\xff\x00\n", b"\x01" * 1900, b"\xff" * 1900])

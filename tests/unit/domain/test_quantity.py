@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.controller.stores.progress import text_of
-from ffdl_batch.domain.array import why_elements_wait
-from ffdl_batch.domain.numbers import counted, size_text
+from ffdl_batch.controller.data.transfer_progress import text_of
+from ffdl_batch.domain.data.staging_protocol import Done
+from ffdl_batch.domain.job.array import why_elements_wait
+from ffdl_batch.domain.number_text import counted, size_text
 from ffdl_batch.domain.quantity import (
     format_size,
     format_time_limit,
@@ -17,7 +18,6 @@ from ffdl_batch.domain.quantity import (
     parse_slurm_memory,
     parse_time_limit,
 )
-from ffdl_batch.domain.staging import Done
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from ffdl_batch.domain.remote_stores import REMOTE, StoreRefused, address_of, place_in, place_of_results
-from ffdl_batch.domain.spec import DataStore, StoreType
-from ffdl_batch.domain.staging import StoreAddress, StoreKind
-from ffdl_batch.domain.store_urls import StorePlace, StoreUrlError, Wishes, read_store_url, say_store_url
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_urls import StorePlace, StoreUrlError, Wishes, read_store_url, say_store_url
+from ffdl_batch.domain.job.data_stores import REMOTE, StoreRefused, address_of, place_in, place_of_results
+from ffdl_batch.domain.job.spec import DataStore, StoreType
 
 S3, GCS, SWIFT, HTTP, FILE, FSSPEC = (
     StoreKind.S3, StoreKind.GCS, StoreKind.SWIFT, StoreKind.HTTP, StoreKind.FILE, StoreKind.FSSPEC

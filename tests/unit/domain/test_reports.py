@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain import faults_report
-from ffdl_batch.domain.faults_report import BINS, Scope, make_report
-from ffdl_batch.domain.incident_view import IncidentRow
-from ffdl_batch.domain.usage_report import (
+from ffdl_batch.domain.incidents import report
+from ffdl_batch.domain.incidents.report import BINS, Scope, make_report
+from ffdl_batch.domain.incidents.view import IncidentRow
+from ffdl_batch.domain.metrics.usage_report import (
     PUBLISHED_FRAMEWORKS,
     Efficiency,
     Share,
@@ -117,7 +117,7 @@ def test_faults_report_ranks_causes_nodes_and_users_with_previous_period() -> No
 
 
 def test_faults_report_counts_all_incidents_but_limits_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults_report, "MOST_ROWS", 3)
+    monkeypatch.setattr(report, "MOST_ROWS", 3)
     found = make_report([row(101 + n, job=str(n)) for n in range(5)], SCOPE)
     assert (found.incidents, found.jobs, found.left_out) == (5, 5, 2)
     assert [one.job for one in found.rows] == ["2", "3", "4"]

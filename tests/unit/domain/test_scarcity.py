@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from ffdl_batch.domain.scarcity import (
+from ffdl_batch.host.resource_exhaustion import (
     ALL_FILES,
     FILES,
     MEMORY,

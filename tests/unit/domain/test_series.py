@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from ffdl_batch.domain.metrics import Measure, MetricRecord
-from ffdl_batch.domain.series import MOST_POINTS, Curves, Name, Series, sparkline
-from ffdl_batch.domain.usage import GpuUse, UsageSample, Use
+from ffdl_batch.domain.metrics.records import Measure, MetricRecord
+from ffdl_batch.domain.metrics.series import MOST_POINTS, Curves, Name, Series, sparkline
+from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, Use
 
 
 def record(time_ms: int = 0, group: str = "g", subid: str = "", **etimes: str) -> MetricRecord:

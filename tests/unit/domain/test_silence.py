@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.known import Known
-from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.silence import (
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.outcome.facts import Known
+from ffdl_batch.domain.outcome.heartbeat_loss import (
     LONGEST_LOOK_S,
     Beat,
     Finding,
@@ -24,7 +23,8 @@ from ffdl_batch.domain.silence import (
     patience_s,
     quiet,
 )
-from ffdl_batch.domain.verdict import Move, judge
+from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_batch.domain.outcome.verdict import Move, judge
 from tests.unit.domain.test_verdict import DONE, FAILED, OUTSIDE, RUN, known, seen
 
 NOW = 10_000.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.staging import (
+from ffdl_batch.domain.data.staging_protocol import (
     EXIT_STATUS,
     Direction,
     Done,

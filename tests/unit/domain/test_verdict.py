@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint, Interruption, Spent
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar
 from ffdl_batch.domain.job_state import LIVE, Cause, JobState, Wish
-from ffdl_batch.domain.known import WHOLE_SECOND_S, Evidence, Known, is_last_word, latest_run
-from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.verdict import Move, judge
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Interruption, Spent
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, GoesOn, Outcome, Scalar
+from ffdl_batch.domain.outcome.facts import WHOLE_SECOND_S, Evidence, Known, is_last_word, latest_run
+from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_batch.domain.outcome.verdict import Move, judge
 
 NOW = 1000.0
 

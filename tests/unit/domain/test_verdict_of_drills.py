@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import FinalRecord, GoesOn, Outcome
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.known import Known
-from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_batch.domain.verdict import Move, judge
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
+from ffdl_batch.domain.outcome.facts import Known
+from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_batch.domain.outcome.verdict import Move, judge
 from tests.unit.domain.test_verdict import ENDED_WELL, FAILED, OUTSIDE, RUN, WAITS, known, seen
 
 

@@ -6,7 +6,15 @@ import time
 
 import pytest
 
-from ffdl_batch.domain.waiting import (
+from ffdl_batch.domain.pending.evidence import (
+    alternative_text,
+    evidence_of,
+    history_text,
+    moment_text,
+    room_text,
+    trial_text,
+)
+from ffdl_batch.domain.pending.explanation import (
     Alternative,
     Blocker,
     BlockerKind,
@@ -22,15 +30,7 @@ from ffdl_batch.domain.waiting import (
     WaitHistory,
     WaitKind,
 )
-from ffdl_batch.domain.waiting_evidence import (
-    alternative_text,
-    evidence_of,
-    history_text,
-    moment_text,
-    room_text,
-    trial_text,
-)
-from ffdl_batch.domain.waiting_words import SENTENCES, actions_of, limit_sentence, sentence_of, span_text
+from ffdl_batch.domain.pending.reason_text import SENTENCES, actions_of, limit_sentence, sentence_of, span_text
 
 NOW = time.mktime((2027, 1, 20, 12, 0, 0, 0, 0, -1))
 

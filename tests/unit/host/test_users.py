@@ -8,8 +8,8 @@ import pwd
 import pytest
 from click.testing import CliRunner
 
-from ffdl_batch.cli.config import config
-from ffdl_batch.cli.outcome import Stop
+from ffdl_batch.cli.commands.config import config
+from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.host.users import home_of_caller, user_name
 
 

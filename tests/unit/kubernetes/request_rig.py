@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ffdl_batch.domain.job import JobId, attempt_token
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.spec import Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.job import JobId, attempt_token
+from ffdl_batch.domain.job.spec import Framework, JobSpec, NetworkLevel, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, PartitionShape
-from ffdl_batch.runtimes.layout import staging_arguments
-from ffdl_kubernetes.plan import make_plan
+from ffdl_batch.runtimes.learner_start import staging_arguments
+from ffdl_kubernetes.planning.launch_plan import make_plan
 from ffdl_kubernetes.settings import KubernetesSettings, read_settings, settle
 
 JOB = JobId("training-0a1b2c3d4")

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.client.attach import Helper, Wish, run
 from ffdl_batch.client.errors import RequestRefused
-from ffdl_batch.domain.attach import AttachPlan
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.pod import Frame, FrameKind, Look, decode_look, encode_look
-from ffdl_batch.ports.reach import Place, ReachesNodes
+from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, Look, decode_look, encode_look
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.node_access import Place, ReachesNodes
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_kubernetes.adapter import KubernetesScheduler
-from ffdl_kubernetes.attach.executing import NotStarted, exit_status
-from ffdl_kubernetes.mirror.mirror import Mirror
+from ffdl_kubernetes.attach.node_access import Reach
+from ffdl_kubernetes.attach.pod_exec import NotStarted, exit_status
 from ffdl_kubernetes.objects.names import INDEX
-from ffdl_kubernetes.reach import Reach
+from ffdl_kubernetes.observing.attempt_mirror import Mirror
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.fakes.kubernetes.certificates import make_certificate, write_kubeconfig
 

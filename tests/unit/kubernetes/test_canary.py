@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 from kubernetes_validate import validate
 
-from ffdl_batch.domain.network_level import NetworkLevel
-from ffdl_batch.domain.spec import BatchOptions
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest
-from ffdl_kubernetes.canary import Proof, judge, refuse_unproved
-from ffdl_kubernetes.levels import lacking_levels
+from ffdl_kubernetes.doctor.network_canary import Proof, judge, refuse_unproved
 from ffdl_kubernetes.objects.canary import CLIENTS, CONNECT, LAST, LISTEN, PORT, SERVERS, jobs_of, policies
-from ffdl_kubernetes.objects.tenant import PERMISSIONS
+from ffdl_kubernetes.planning.levels import lacking_levels
 from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS
 from tests.fakes.kubernetes.pod_security import violations
 from tests.fakes.kubernetes.rig import eventually
 from tests.unit.kubernetes.request_rig import FACTS, PLAIN, plan_of

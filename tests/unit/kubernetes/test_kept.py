@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import JobId
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.pod import ATTEMPT_LABEL, JOB_LABEL
-from ffdl_kubernetes import kept, marks
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.job import JobId
+from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, JOB_LABEL
 from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.lifecycle import finished_job_cleanup, marker_files
 from ffdl_kubernetes.objects.names import STORES_LABEL, STORING
+from ffdl_kubernetes.observing.cluster_watch import Watcher
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_kubernetes.watching import Watcher
 
 JOB = JobId("training-000000001")
 
@@ -28,7 +28,7 @@ def ended(name: str, **labels: str) -> dict[str, Any]:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
-    monkeypatch.setattr(kept, "SETTLED_S", 0.0)
+    monkeypatch.setattr(finished_job_cleanup, "SETTLED_S", 0.0)
     return Root(str(tmp_path))
 
 
@@ -36,14 +36,14 @@ def spare(root: Root, *jobs: dict[str, Any]) -> list[str]:
     watcher = Watcher(lambda: ClusterClient(KubernetesSettings()), lambda *_: None)
     for job in jobs:
         watcher.put("Job", job)
-    return [job["metadata"]["name"] for job in kept.spare_jobs(watcher, root)]
+    return [job["metadata"]["name"] for job in finished_job_cleanup.spare_jobs(watcher, root)]
 
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_retained_jobs_release_storing_job_only_after_results_are_stored(root: Root, stored: bool) -> None:
     attempt = root.job(JOB).attempt(1)
-    for mark in (marks.SENT_TO, marks.END_TOLD):
-        marks.leave(attempt, mark)
+    for mark in (marker_files.SENT_TO, marker_files.END_TOLD):
+        marker_files.leave(attempt, mark)
     if stored:
         Path(attempt.paid).write_text("{}")
     jobs = ended(f"{JOB}-1"), ended(f"{JOB}-1{STORING}", **{STORES_LABEL: "true"})
@@ -55,7 +55,7 @@ def test_retained_jobs_release_ended_job_only_with_final_record_and_cluster_mark
     attempt = root.job(JOB).attempt(1)
     Path(attempt.path).mkdir(parents=True)
     if missing != "cluster mark":
-        marks.leave(attempt, marks.SENT_TO)
+        marker_files.leave(attempt, marker_files.SENT_TO)
     if missing != "final record":
         Path(attempt.final).write_text("{}")
     assert spare(root, ended(f"{JOB}-1")) == ([] if missing else [f"{JOB}-1"])

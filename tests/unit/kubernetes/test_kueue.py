@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, Phase
-from ffdl_kubernetes.kueue import says_of_gangs, why_evicted, why_queued
-from ffdl_kubernetes.states import Beside, observe
+from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_kubernetes.observing.job_states import Beside, observe
+from ffdl_kubernetes.observing.kueue import says_of_gangs, why_evicted, why_queued
 from tests.unit.kubernetes.test_states import job, pod
 
 FULL = "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor a100, 2 more needed"

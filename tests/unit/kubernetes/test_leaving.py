@@ -10,8 +10,8 @@ from kubernetes_validate import validate
 
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.leaving import Leaving, Left, WritesJobs
-from ffdl_kubernetes.leaving import WORDS, KubernetesLeaver
+from ffdl_batch.ports.export import Leaving, Left, WritesJobs
+from ffdl_kubernetes.exporter import WORDS, KubernetesLeaver
 
 MANIFEST = """\
 name: digits
@@ -86,7 +86,7 @@ def test_kubernetes_export_judges_each_manifest_key() -> None:
 
 
 def test_kubernetes_export_explains_every_schema_key() -> None:
-    from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+    from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
 
     keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
     assert sorted(keys - set(WORDS)) == []

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.spec import BatchOptions, JobSpec
-from ffdl_kubernetes.controllers_part import name_controllers_part
-from ffdl_kubernetes.quotas import needed_cpu_limit
-from ffdl_kubernetes.room.cluster_now import ClusterNow, Node
-from ffdl_kubernetes.room.evidence import too_much
-from ffdl_kubernetes.room.fitting import opening_for, wish_of
+from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
+from ffdl_kubernetes.observing.controller_share import name_controllers_part
+from ffdl_kubernetes.observing.job_states import Beside, observe
+from ffdl_kubernetes.pending.cluster_snapshot import ClusterNow, Node
+from ffdl_kubernetes.pending.evidence import too_much
+from ffdl_kubernetes.pending.node_capacity import opening_for, wish_of
+from ffdl_kubernetes.quantities import needed_cpu_limit
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_kubernetes.states import Beside, observe
 from tests.unit.kubernetes.request_rig import FACTS, PLAIN, plan_of, pod_of
 
 BIG = replace(PLAIN, batch=BatchOptions(profile="big"))

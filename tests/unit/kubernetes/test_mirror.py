@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.pod import Frame, FrameKind, pieces
-from ffdl_batch.services.log_file import LogReader
-from ffdl_kubernetes.following import final_word
-from ffdl_kubernetes.mirror import mirror as mirrors
-from ffdl_kubernetes.mirror.mirror import Mirror
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, pieces
+from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_kubernetes.objects.names import CONTROLLER
+from ffdl_kubernetes.observing import attempt_mirror as mirrors
+from ffdl_kubernetes.observing.attempt_mirror import Mirror
+from ffdl_kubernetes.observing.log_follower import final_word
 from tests.planted_files import NO_FILES, replace
 
 JOB = "training-0a1b2c3d4"

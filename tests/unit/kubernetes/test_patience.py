@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import encode
-from ffdl_kubernetes.patience import lacks_image
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.launch.launch_file import encode
+from ffdl_kubernetes.lifecycle.image_timeout import lacks_image
 from tests.unit.kubernetes.request_rig import PLAIN, plan_of
 
 LACKS = {"reason": "ErrImagePull", "message": "not found"}

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.spec import (
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
     DataStore,

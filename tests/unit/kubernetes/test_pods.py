@@ -13,15 +13,15 @@ from typing import Any, cast
 
 import pytest
 
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_batch.domain.pod import ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Wish, unpack
-from ffdl_batch.ports.registry import AdapterContext
-from ffdl_kubernetes import marks
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.launch.pod_protocol import ATTEMPT_LABEL, FINALIZER, JOB_LABEL, Wish, unpack
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_batch.plugins import AdapterContext
 from ffdl_kubernetes.adapter import KubernetesScheduler, create
 from ffdl_kubernetes.client import ClusterClient
+from ffdl_kubernetes.lifecycle import marker_files
+from ffdl_kubernetes.lifecycle.pod_sync import LOST_S, READ_MOST_S, READ_S, SILENT_S, Pods
 from ffdl_kubernetes.objects.names import CONTROLLER, INDEX, MANAGER, MANAGER_LABEL, labels
-from ffdl_kubernetes.pods import LOST_S, READ_MOST_S, READ_S, SILENT_S, Pods
 from tests.unit.controller.rig import refusal
 from tests.unit.kubernetes.request_rig import JOB
 
@@ -62,7 +62,7 @@ class World:
         self.scheduler: KubernetesScheduler = create(settings, AdapterContext(str(base / "tree"), "alice", 1000))
         attempt = Root(str(base / "tree")).job(JOB).attempt(1)
         self.final = Path(attempt.final)
-        marks.leave(attempt, marks.SENT_TO, "https://cluster, namespace team")
+        marker_files.leave(attempt, marker_files.SENT_TO, "https://cluster, namespace team")
         self.pods = self.scheduler._pods
         self.let_go: list[str] = []
         monkeypatch.setattr(self.scheduler, "_synced", lambda: None)
@@ -214,7 +214,7 @@ def test_pod_reader_retries_record_after_write_failure(world: World, monkeypatch
     world.ends(ended_job(succeeded=1))
     world.heard(pod())
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("ffdl_kubernetes.pods.write_text", refusal(errno.ENOSPC))
+        full_disk.setattr("ffdl_kubernetes.lifecycle.pod_sync.write_text", refusal(errno.ENOSPC))
         world.pods.silent("p")
     assert (world.seen(), world.let_go) == (WAITS, []), "the pod has its record still"
     ((again, given),) = later
@@ -241,7 +241,7 @@ def test_pod_reader_warns_other_pods_of_gang_once_when_one_is_about_to_end(
     world: World, deleted: bool, evicted: bool, cancelled: bool, warned: bool
 ) -> None:
     if cancelled:
-        marks.leave(Root(world.scheduler._root.path).job(JOB).attempt(1), marks.CANCELLED)
+        marker_files.leave(Root(world.scheduler._root.path).job(JOB).attempt(1), marker_files.CANCELLED)
     for name in ("p", "q"):
         world.heard(running(name))
     leaving = running("q", **(DELETED if deleted else {}))
@@ -337,7 +337,7 @@ class DeadNode:
         self.job["status"] = {}
         self.job["spec"]["completions"] = len(names)
         self.world.ends(self.job)
-        monkeypatch.setattr("ffdl_kubernetes.asked_ends.end_job", self.end)
+        monkeypatch.setattr("ffdl_kubernetes.lifecycle.automatic_termination.end_job", self.end)
         for name in names:
             self.shows(name)
 
@@ -406,7 +406,7 @@ def test_kubernetes_pod_whose_controller_has_ended_keeps_its_grace(
 
 def test_kubernetes_cancel_completes_when_pod_to_end_is_silent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     node = DeadNode(world, monkeypatch, "p")
-    marks.leave(world.pods._root.job(JOB).attempt(1), marks.CANCELLED)
+    marker_files.leave(world.pods._root.job(JOB).attempt(1), marker_files.CANCELLED)
     world.ends(node.end())
     node.shows("p", by_s=700)
     assert world.seen() == WAITS
@@ -437,7 +437,7 @@ def test_kubernetes_job_of_lost_pod_that_cluster_fails_at_once_is_node_failure(
     failed["spec"]["activeDeadlineSeconds"] = 1
     failed["status"]["conditions"][0]["reason"] = "DeadlineExceeded"
     failed["metadata"]["resourceVersion"] = "10"
-    monkeypatch.setattr("ffdl_kubernetes.asked_ends.end_job", lambda *_: failed)
+    monkeypatch.setattr("ffdl_kubernetes.lifecycle.automatic_termination.end_job", lambda *_: failed)
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)
     world.went({"metadata": {"name": "p", "labels": labels(JOB, 1)}})
     assert world.seen() == (Phase.ENDED, EndCause.NODE_FAIL)

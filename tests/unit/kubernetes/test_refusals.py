@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.ports.scheduler import InvalidRequest, NotTaken, SchedulerError, SchedulerMissing, TooMany
+from ffdl_kubernetes.api_errors import TooManyJobs, explain
 from ffdl_kubernetes.client import Refused
-from ffdl_kubernetes.refusals import TooManyJobs, explain
 
 QUOTA = (
     'jobs.batch "t-1" is forbidden: exceeded quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=4, '

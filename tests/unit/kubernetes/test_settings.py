@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
 from ffdl_batch.ports.capabilities import ExplainsSettings, LimitsModels
-from ffdl_batch.ports.registry import AdapterContext, adapter_names, create_adapter
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing, SchedulerUnreachable
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.connecting import load_config
+from ffdl_kubernetes.connection import load_config
 from ffdl_kubernetes.settings import KubernetesSettings, Profile, as_table, read_settings, settle
 
 CONFIG = """\

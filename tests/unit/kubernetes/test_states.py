@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.observation import EndCause, Phase
-from ffdl_kubernetes.states import Beside, missing_image, observe
+from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_kubernetes.observing.job_states import Beside, missing_image, observe
 
 CREATED = "2026-11-20T10:00:00Z"
 

@@ -13,9 +13,9 @@ from kubernetes_validate import validate
 
 import ffdl_kubernetes
 from ffdl_batch.ports.tenancy import Tenant
-from ffdl_kubernetes.discovery import groups
-from ffdl_kubernetes.objects.tenant import PERMISSIONS, ROLE, role, tenant_objects
-from ffdl_kubernetes.tenancy import differences
+from ffdl_kubernetes.api_discovery import groups
+from ffdl_kubernetes.tenancy.provisioning import differences
+from ffdl_kubernetes.tenancy.tenant_objects import PERMISSIONS, ROLE, role, tenant_objects
 
 BARE = Tenant("team-a")
 FULL = Tenant(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.waiting import Limit, Reason, WaitKind
-from ffdl_kubernetes.waiting_reasons import (
+from ffdl_batch.domain.pending.explanation import Limit, Reason, WaitKind
+from ffdl_kubernetes.pending.reasons import (
     position_in,
     queue_figures,
     quota_figures,

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
-from ffdl_kubernetes import watching
 from ffdl_kubernetes.client import TAKEN, ClusterClient, Expired, Refused
-from ffdl_kubernetes.watching import Watcher
+from ffdl_kubernetes.observing import cluster_watch
+from ffdl_kubernetes.observing.cluster_watch import Watcher
 
 
 def no_client() -> ClusterClient:
@@ -100,7 +100,7 @@ def breaks() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_watcher_pauses_before_reopening_watch_that_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SHORT_S", 600.0)
+    monkeypatch.setattr(cluster_watch, "SHORT_S", 600.0)
     server = Scripted(closes, closes, closes)
     server.go()
     assert len(server.pauses) == 3 and all(300.0 < pause <= 600.0 for pause in server.pauses)
@@ -113,11 +113,11 @@ def test_watcher_pauses_after_each_expired_version() -> None:
 
     server = Scripted(expires, expires, closes)
     server.go()
-    assert server.lists == 3 and server.pauses[:2] == [watching.PAUSES_S[0]] * 2
+    assert server.lists == 3 and server.pauses[:2] == [cluster_watch.PAUSES_S[0]] * 2
 
 
 def test_watcher_reports_unreachable_if_accepted_watch_breaks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "STALE_S", 0.0)
+    monkeypatch.setattr(cluster_watch, "STALE_S", 0.0)
     server = Scripted(breaks, breaks)
     server.go()
     with pytest.raises(SchedulerUnreachable, match="Pods cannot be watched: a proxy's page"):
@@ -130,7 +130,7 @@ def test_watcher_reports_unreachable_if_accepted_watch_breaks_at_once(monkeypatc
 def test_watcher_recovers_without_new_list_or_event_when_server_accepts_watch_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(watching, "STALE_S", 0.0)
+    monkeypatch.setattr(cluster_watch, "STALE_S", 0.0)
     seen: list[str] = []
 
     def is_refused() -> Iterator[tuple[str, dict[str, Any]]]:

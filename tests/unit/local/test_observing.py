@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import EndCause, Phase
-from ffdl_local.observing import observe_attempt
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
+from ffdl_batch.domain.outcome.observation import EndCause, Phase
+from ffdl_local.job_state import observe_attempt
 from ffdl_local.records import (
     EXIT,
     LOCK,

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, element_environment, expand
-from ffdl_batch.domain.continuation import Budget, Spent
-from ffdl_batch.domain.job import JobId, attempt_token
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import Seat, Succession
-from ffdl_batch.domain.limits import LeadFrom
-from ffdl_batch.domain.spec import (
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.array import ArrayId, element_environment, expand
+from ffdl_batch.domain.job.job import JobId, attempt_token
+from ffdl_batch.domain.job.spec import (
     SITE_DEFAULT,
     BatchOptions,
     Framework,
@@ -25,9 +22,12 @@ from ffdl_batch.domain.spec import (
     Resources,
     Role,
 )
+from ffdl_batch.domain.launch.launch_file import Seat, Succession
+from ffdl_batch.domain.launch.limits import LeadFrom
+from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest, NodeShape
 from ffdl_local.adapter import count_gpus
-from ffdl_local.plan import make_plan
+from ffdl_local.launch_plan import make_plan
 from ffdl_local.settings import LocalSettings, read_settings
 
 JOB = JobId("training-0a1b2c3d4")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from ffdl_batch.domain.events import Event, EventKind, Scalar, encode_event
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, encode_event
 from ffdl_local.processes import node_controller, signal_process
 from ffdl_local.records import boot_id, process_stat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ffdl_local.slots import Queue, Slots
+from ffdl_local.machine_queue import Queue, Slots
 
 
 def enter(directory: Path, name: str) -> Queue:

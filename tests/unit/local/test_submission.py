@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import ffdl_local
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand
-from ffdl_batch.domain.scarcity import WHOSE_LIMITS
-from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand
+from ffdl_batch.host.resource_exhaustion import WHOSE_LIMITS
+from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.scheduler import LaunchPlan, SubmissionUncertain, TooMany
 from ffdl_local.adapter import create
 from ffdl_local.records import JOB_FILE

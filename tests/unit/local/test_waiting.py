@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ffdl_batch.domain.waiting import WaitKind
-from ffdl_local.slots import Queue
-from ffdl_local.waiting import explain
+from ffdl_batch.domain.pending.explanation import WaitKind
+from ffdl_local.machine_queue import Queue
+from ffdl_local.pending_reason import explain
 
 JOB = {"max_jobs": 2, "machine_gpus": 4, "gpus": 2}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ffdl_batch.domain.findings import Severity
-from ffdl_batch.domain.spec import JobSpec
+from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.manifest import Defaults, ManifestSource, Parsed, parse_manifest
 
 CORPUS = Path(__file__).parent / "corpus"

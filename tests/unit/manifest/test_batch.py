@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.codec import from_plain, to_plain
-from ffdl_batch.domain.spec import (
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
     Egress,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.secrets import image_credentials, uses_of
+from ffdl_batch.domain.job.secret_references import image_credentials, uses_of
 from tests.unit.manifest.samples import MINIMAL, errors, parse, warnings
 
 STORE = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.secrets import image_credentials, needed_secrets
+from ffdl_batch.domain.job.secret_references import image_credentials, needed_secrets
 from ffdl_batch.manifest import Defaults
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, notes, parse, read, warnings
 

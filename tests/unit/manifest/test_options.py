@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.spec import Egress, NetworkLevel
+from ffdl_batch.domain.job.spec import Egress, NetworkLevel
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, errors, parse, read, warnings
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.findings import Severity
+from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.quantity import format_size
-from ffdl_batch.domain.spec import JobSpec
 from ffdl_batch.manifest import Parsed, json_schema
 from tests.unit.manifest.samples import FRAMEWORK, MINIMAL, parse, read
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from ffdl_batch.domain.network_level import NetworkLevel
+from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.manifest import json_schema, literal_paths, starter_manifest
 from tests.unit.manifest.samples import MINIMAL, parse, read
 

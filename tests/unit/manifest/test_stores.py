@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.spec import StoreType
+from ffdl_batch.domain.job.spec import StoreType
 from tests.unit.manifest.samples import MINIMAL, errors, notes, parse, read, warnings
 
 

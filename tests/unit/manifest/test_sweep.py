@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ffdl_batch.domain.findings import Severity
-from ffdl_batch.runtimes.contract import PROTECTED
+from ffdl_batch.runtimes.learner_contract import PROTECTED
 from tests.unit.manifest.samples import MINIMAL, errors, parse, read
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind
 from tests.benchmarks import beginning
 from tests.benchmarks.allocations import read_allocations
 from tests.benchmarks.leftovers_table import Coming, Count, leftovers_table, more, named, together

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.gang import Load, Member, lay_on_one
-from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.launch import NodeCache
-from ffdl_batch.domain.mounting import Brought, Mounting, Mounts
-from ffdl_batch.domain.placeholders import fill, literal
-from ffdl_batch.domain.spec import (
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.data.mounts import Brought, Mounting, Mounts
+from ffdl_batch.domain.data.staging_protocol import StoreKind, Transfer
+from ffdl_batch.domain.job.learner_layout import Load, Member, lay_on_one
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
     DataStore,
@@ -22,10 +21,11 @@ from ffdl_batch.domain.spec import (
     Staging,
     StoreType,
 )
-from ffdl_batch.domain.staging import StoreKind, Transfer
-from ffdl_batch.runtimes.contract import Bind, checkpoints_on_host, container_layout
+from ffdl_batch.domain.launch.launch_file import NodeCache
+from ffdl_batch.domain.launch.placeholders import fill, literal
 from ffdl_batch.runtimes.data import CACHE_PER_GPU, Data, Subject, place_data
-from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, compose_start
+from ffdl_batch.runtimes.learner_contract import Bind, checkpoints_on_host, container_layout
+from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, Start, compose_start
 
 JOB = JobDir("/s/{jobs}/training-0")
 FIRST = JOB.attempt(1)

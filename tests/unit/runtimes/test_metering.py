@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.metrics import ExtractionGroup, Measure
-from ffdl_batch.domain.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
-from ffdl_batch.runtimes.layout import controller_arguments
-from ffdl_batch.runtimes.metering import Metering, plan_metrics
+from ffdl_batch.domain.job.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
+from ffdl_batch.domain.metrics.records import ExtractionGroup, Measure
+from ffdl_batch.runtimes.learner_start import controller_arguments
+from ffdl_batch.runtimes.metric_collection import Metering, plan_metrics
 
 GROUP = MetricGroup(
     "%{INT:n} at %{FLOAT:x}", "$when", {"n": MetricValue("int", "$n"), "x": MetricValue("REAL", "$x")}

@@ -6,10 +6,10 @@ import subprocess
 
 import pytest
 
-from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.placeholders import fill
-from ffdl_batch.domain.pod import SEAT_DIR
-from ffdl_batch.runtimes.contract import SHELL, Places, container_layout
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.domain.launch.pod_protocol import SEAT_DIR
+from ffdl_batch.runtimes.learner_contract import SHELL, Places, container_layout
 from ffdl_batch.runtimes.pod import (
     PRE_STOP_TEXT,
     SHIM_TEXT,

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.gang import lay_on_one, lay_out, members_of
-from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.placeholders import fill
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Restart, Retry, Role
-from ffdl_batch.runtimes.contract import PROTECTED
-from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, Subject, compose_start, refuse_unsupported
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.job.learner_layout import lay_on_one, lay_out, members_of
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Restart, Retry, Role
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.runtimes.learner_contract import PROTECTED
+from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, Start, Subject, compose_start, refuse_unsupported
 from ffdl_batch.runtimes.rendezvous import WAITING, Rendezvous, arrange, first_port
 
 ID = "training-0a1b2c3d4"

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.gang import Load, Member, lay_on_one
-from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.placeholders import fill
-from ffdl_batch.domain.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, Resources, StoreType
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.job.learner_layout import Load, Member, lay_on_one
+from ffdl_batch.domain.job.spec import BatchOptions, DataStore, Framework, JobSpec, NetworkLevel, Resources, StoreType
+from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv, mount_text
-from ffdl_batch.runtimes.bare import bare_argv, isolated_argv
-from ffdl_batch.runtimes.contract import (
+from ffdl_batch.runtimes.learner_contract import (
     SHELL,
     WRAPPER,
     Bind,
@@ -29,7 +28,16 @@ from ffdl_batch.runtimes.contract import (
     container_layout,
     learner_environment,
 )
-from ffdl_batch.runtimes.layout import RequestRefused, Runtime, Start, Subject, choose_network, compose_start, refusal
+from ffdl_batch.runtimes.learner_start import (
+    RequestRefused,
+    Runtime,
+    Start,
+    Subject,
+    choose_network,
+    compose_start,
+    refusal,
+)
+from ffdl_batch.runtimes.plain_process import bare_argv, isolated_argv
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, expand
-from ffdl_batch.domain.gang import Gang, lay_out, members_of
-from ffdl_batch.domain.jobdir import JobDir
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
-from ffdl_batch.runtimes.contract import SHELL
-from ffdl_batch.runtimes.layout import Runtime, Start, Subject, compose_start
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.job.array import ArrayId, expand
+from ffdl_batch.domain.job.learner_layout import Gang, lay_out, members_of
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Placement, Resources, Role
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.runtimes.learner_contract import SHELL
+from ffdl_batch.runtimes.learner_start import Runtime, Start, Subject, compose_start
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
 from ffdl_batch.runtimes.slurm_environment import HOST_VALUES, SLURM_SHELL, job_number, node_names, per_node
 from tests.unit.controller.rig import until

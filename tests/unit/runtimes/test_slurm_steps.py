@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from ffdl_batch.controller.gang.launch_agent import install
+from ffdl_batch.controller.rendezvous.launch_agent import install
 from ffdl_batch.runtimes.slurm_commands import INSTALLATION
 from tests.unit.controller.rig import LIMIT_S, until
 

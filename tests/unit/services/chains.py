@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.watch import SETTLE_S
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import MANIFEST, Site
 

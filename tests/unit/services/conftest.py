@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, encode_event
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.submission import Submission, SubmissionResult
+from ffdl_batch.domain.job.views import JobView, LogLine, Problem
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.jobdir import AttemptDir, Root
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.domain.submission import Submission, SubmissionResult
-from ffdl_batch.domain.views import JobView, LogLine, Problem
-from ffdl_batch.ports.registry import AdapterContext
-from ffdl_batch.services import log_parts
-from ffdl_batch.services.archives import receive_archive
-from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.logs import LogQuery, read_logs
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, encode_event
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.plugins import AdapterContext
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.data.model_archives import receive_archive
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.logs import rotated_files
+from ffdl_batch.services.logs.log_stream import LogQuery, read_logs
+from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Caller, Platform
-from ffdl_batch.services.query import get_job
-from ffdl_batch.services.submit import submit
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.services.queries.jobs import get_job
+from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.services.whole_files import write_whole
 from ffdl_batch.store import open_store
 from tests.conftest import POSTGRES
@@ -281,5 +281,5 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             count[0] += len(data)
             return data
 
-    monkeypatch.setattr(log_parts, "open_regular", Counted)
+    monkeypatch.setattr(rotated_files, "open_regular", Counted)
     yield count

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.services.archives import has_archive, receive_archive
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.data.model_archives import has_archive, receive_archive
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import Site, model_zip
 
 

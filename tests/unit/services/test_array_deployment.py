@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.array import chunk_name, mark_of, read_marks
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.array import chunk_name, mark_of, read_marks
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.domain.views import Resume
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.halt import halt_job
-from ffdl_batch.services.materialize import begun_at, mark_begun, unmark_begun
-from ffdl_batch.services.resume import resume_job
-from ffdl_batch.services.throttle import PAUSE_S, Throttle
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.deployment.array_throttle import PAUSE_S, Throttle
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.job_files.attempt_directory import begun_at, mark_begun, unmark_begun
 from tests.unit.services.conftest import ArraySite, Site, manifest
 
 

@@ -11,23 +11,23 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.array import is_array_id
-from ffdl_batch.domain.events import Event, EventKind, encode_event
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.array import is_array_id
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.submission import Expected
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId, Observation, Phase
-from ffdl_batch.domain.submission import Expected
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, encode_event
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import AccountingUnreachable
-from ffdl_batch.services.arrays import get_array, stop_array
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.halt import halt_job
-from ffdl_batch.services.janitor import ORPHAN_AGE_S, sweep
-from ffdl_batch.services.planning import plan_submission
+from ffdl_batch.services.job_control.arrays import get_array, stop_array
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep
+from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import list_jobs, own_job
-from ffdl_batch.services.submit import submit
-from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER
+from ffdl_batch.services.queries.jobs import list_jobs, own_job
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.submission.dry_run import plan_submission
+from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob, Store
 from tests.unit.services.conftest import ArraySite, Site, manifest
 
@@ -107,7 +107,7 @@ def test_submit_rejects_array_or_job_when_the_other_is_expected(
 def test_submit_splits_large_batches_into_several_transactions(
     fleet: ArraySite, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.services.submit.MAX_ELEMENTS", 5)
+    monkeypatch.setattr("ffdl_batch.services.submission.submit.MAX_ELEMENTS", 5)
     texts = [manifest(f"array: 0-{last}") for last in (2, 1, 3, 0)]
     requests = [fleet.site.submission(str(n), text) for n, text in enumerate(texts)]
     results = submit(fleet.site.platform, fleet.site.caller, requests)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind as K
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch import decode, encode
-from ffdl_batch.ports.reach import NodeProgram, Place
+from ffdl_batch.domain.launch.launch_file import decode, encode
+from ffdl_batch.domain.outcome.controller_events import EventKind as K
+from ffdl_batch.ports.node_access import NodeProgram, Place
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SchedulerMissing, SchedulerUnreachable
-from ffdl_batch.services.attach import plan_attach
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.queries.attach_plan import plan_attach
+from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site
 from tests.unit.services.test_learners import Node

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import load_settings
-from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job.spec import Framework, JobSpec
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.spec import Framework, JobSpec
+from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.ports.capabilities import AccountingOutage
-from ffdl_batch.ports.registry import AdapterContext
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -26,8 +26,8 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_batch.services.backends import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_PAUSE_S, Adapters, NotAsked
-from ffdl_batch.services.site_facts import LIFE_S, YOUNG_S
+from ffdl_batch.services.backends.adapters import FIRST_PAUSE_S, LONGEST_PAUSE_S, LOOK_PAUSE_S, Adapters, NotAsked
+from ffdl_batch.services.backends.site_facts import LIFE_S, YOUNG_S
 from tests.fakes.clock import FakeClock
 from tests.fakes.scheduler import FakeScheduler
 
@@ -64,7 +64,7 @@ def clock() -> FakeClock:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that answers is waited for, however busy the machine is."""
     for name in ("PATIENCE_S", "ANEW_PATIENCE_S"):
-        monkeypatch.setattr(f"ffdl_batch.services.site_facts.{name}", 60.0)
+        monkeypatch.setattr(f"ffdl_batch.services.backends.site_facts.{name}", 60.0)
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ def test_site_facts_are_probed_once_for_concurrent_first_callers(adapters: Adapt
 def test_site_facts_return_cached_value_while_slow_site_is_probed(
     adapters: Adapters, clock: FakeClock, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.services.site_facts.PATIENCE_S", 0.05)
+    monkeypatch.setattr("ffdl_batch.services.backends.site_facts.PATIENCE_S", 0.05)
     adapters.facts(NAME)
     clock.tick(LIFE_S)
     scheduler.version = "2"
@@ -319,7 +319,7 @@ def test_site_facts_return_cached_value_while_slow_site_is_probed(
 def test_refresh_waits_for_answer_of_slow_site(
     adapters: Adapters, clock: FakeClock, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.services.site_facts.PATIENCE_S", 0.0)
+    monkeypatch.setattr("ffdl_batch.services.backends.site_facts.PATIENCE_S", 0.0)
     adapters.facts(NAME)
     clock.tick(YOUNG_S)
     scheduler.version = "2"
@@ -335,7 +335,7 @@ def test_refresh_waits_for_answer_of_slow_site(
 def test_site_facts_raise_error_when_first_probe_times_out(
     adapters: Adapters, scheduler: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.services.site_facts.FIRST_PATIENCE_S", 0.05)
+    monkeypatch.setattr("ffdl_batch.services.backends.site_facts.FIRST_PATIENCE_S", 0.05)
     scheduler.gate.clear()
     with pytest.raises(SchedulerUnreachable, match="fake has not said within"):
         adapters.facts(NAME)

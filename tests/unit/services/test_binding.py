@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.attempt.layout import Root
 from ffdl_batch.config import Settings, load_settings
-from ffdl_batch.config.locations import PlaceRefused
+from ffdl_batch.config.daemon_location import PlaceRefused
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.evidence import read_evidence, saved_checkpoint
-from ffdl_batch.services.file_troubles import explain
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.job_files.tree_probe import FRESH_S, Tree
+from ffdl_batch.services.monitoring.watcher import SETTLE_S, Watcher
+from ffdl_batch.services.os_errors import explain
+from ffdl_batch.services.outcome.attempt_records import read_evidence, saved_checkpoint
 from ffdl_batch.services.platform import Platform, open_platform
-from ffdl_batch.services.tree import FRESH_S, Tree
-from ffdl_batch.services.watch import SETTLE_S, Watcher
 from ffdl_batch.store import DatabaseMissing, StoreError
 from tests.unit.services.conftest import Site
 from tests.unit.store.jobs import add_job, applied, deploying, steps
@@ -135,7 +135,7 @@ def test_open_platform_writes_tree_name_when_its_file_is_empty(
     first: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody was killed between making the file and writing it."""
-    monkeypatch.setattr("ffdl_batch.services.binding._PATIENCE_S", 0.1)
+    monkeypatch.setattr("ffdl_batch.services.job_files.database_binding._PATIENCE_S", 0.1)
     Path(first.jobs_dir).mkdir(parents=True)
     (Path(first.jobs_dir) / ".tree").touch()
     opened(first)

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import RestartView
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod, Succession, encode
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.views import RestartView
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Pod, Succession, encode
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, Scheduler
-from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.control import read_control
-from ffdl_batch.services.deploy import HANDOVER_S, Deployer
-from ffdl_batch.services.evidence import read_launch
-from ffdl_batch.services.judgement import QUIET_S
-from ffdl_batch.services.materialize import begun_at
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.deployment.deployer import HANDOVER_S, Deployer
+from ffdl_batch.services.job_files.attempt_directory import begun_at
+from ffdl_batch.services.job_files.control_cell import read_control
+from ffdl_batch.services.monitoring.job_update import QUIET_S
+from ffdl_batch.services.monitoring.watcher import SETTLE_S, Watcher
+from ffdl_batch.services.outcome.attempt_records import read_launch
 from tests.fakes.head import FakeHead
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import at_work, end

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.continuation import Spent
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.job import HistoryEntry, Job
+from ffdl_batch.domain.job.job import HistoryEntry, Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.services.clocks import ASK_EVERY_S, SharedClock, SteadyClock, file_time
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.evidence import STILL_ALIVE_S
-from ffdl_batch.services.query import list_jobs
-from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
+from ffdl_batch.services.queries.jobs import list_jobs
 from ffdl_batch.store import StoreUnavailable
 from tests.conftest import POSTGRES
 from tests.fakes.clock import FakeClock

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import Job
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.measured import MeasuredQuery, read_metrics, read_usage
-from ffdl_batch.services.watch import LONG_AGO_S
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.monitoring.watcher import LONG_AGO_S
+from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
 from ffdl_batch.store import StoreUnavailable
 from tests.planted_files import NO_FILES, NO_JSON, replace
 from tests.unit.services.conftest import Site, write_events, write_final
@@ -79,7 +79,7 @@ def test_watcher_warns_once_about_damaged_file(site: Site, kind: str, why: str) 
 def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, healthy = site.deployed("broken"), site.deployed("healthy")
     read = site_reader(broken, site, ZeroDivisionError("by zero"))
-    monkeypatch.setattr("ffdl_batch.services.judgement.read_evidence", read)
+    monkeypatch.setattr("ffdl_batch.services.monitoring.job_update.read_evidence", read)
     for job in (broken, healthy):
         write_events(site, job, [("learner", site.clock.now())])
     for _ in range(2):
@@ -91,7 +91,9 @@ def test_watcher_continues_after_defect_in_judging_one_job(site: Site, monkeypat
 
 def test_watcher_does_not_blame_a_job_for_an_unavailable_database(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = site.deployed()
-    monkeypatch.setattr("ffdl_batch.services.judgement.read_evidence", site_reader(job, site, StoreUnavailable("away")))
+    monkeypatch.setattr(
+        "ffdl_batch.services.monitoring.job_update.read_evidence", site_reader(job, site, StoreUnavailable("away"))
+    )
     write_events(site, job, [("learner", site.clock.now())])
     with pytest.raises(StoreUnavailable):
         site.watch()
@@ -99,7 +101,7 @@ def test_watcher_does_not_blame_a_job_for_an_unavailable_database(site: Site, mo
 
 
 def test_metrics_end_at_limit_of_sparse_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.services.measured.MOST_BYTES", 4 * 1024**2)
+    monkeypatch.setattr("ffdl_batch.services.queries.measurement_stream.MOST_BYTES", 4 * 1024**2)
     job = site.deployed()
     replace(Path(site.attempt(job).usage(0)), NO_JSON["sparse"])
     replace(Path(site.attempt(job).learner_metrics(1)), NO_JSON["sparse"])
@@ -108,7 +110,7 @@ def test_metrics_end_at_limit_of_sparse_file(site: Site, monkeypatch: pytest.Mon
 
 
 def site_reader(job: Job, site: Site, error: Exception) -> Callable[[AttemptDir], object]:
-    from ffdl_batch.services.evidence import read_evidence
+    from ffdl_batch.services.outcome.attempt_records import read_evidence
 
     broken = site.attempt(job)
 

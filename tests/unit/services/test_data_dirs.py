@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.launch import EnvDelivery, LaunchFile, LearnerCommand, Pod, Stores
-from ffdl_batch.domain.spec import DataStore, StoreType
-from ffdl_batch.services import data_dirs
-from ffdl_batch.services.data_dirs import leaving_links, wrong_dirs
+from ffdl_batch.domain.job.spec import DataStore, StoreType
+from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, Pod, Stores
+from ffdl_batch.services.data import data_directories
+from ffdl_batch.services.data.data_directories import leaving_links, wrong_dirs
 from tests.unit.controller.rig import launch_file
 
 STORE = DataStore("s", StoreType.DIRECTORY, StoreType.DIRECTORY, "in", "", {"path": "/d"})
@@ -56,7 +56,7 @@ def close(monkeypatch: pytest.MonkeyPatch, closed: Path) -> None:
 def test_wrong_dirs_names_existing_part_and_refuses_only_what_nodes_see_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool, is_node: bool, severity: Severity
 ) -> None:
-    monkeypatch.setattr(data_dirs, "is_network", lambda _: shared)
+    monkeypatch.setattr(data_directories, "is_network", lambda _: shared)
     (found,) = of_data(tmp_path / "sets" / "digits" / "in", is_node=is_node)
     said = f"in does not exist: {tmp_path} does, {tmp_path / 'sets'} does not"
     assert (found.severity, found.code, said in found.message) == (severity, "C103", True)
@@ -112,12 +112,12 @@ def test_wrong_dirs_accepts_directories_that_can_be_used(tmp_path: Path) -> None
 def test_wrong_dirs_refuses_results_directory_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str, severity: Severity, said: str
 ) -> None:
-    monkeypatch.setattr(data_dirs, "is_network", lambda _: False)
+    monkeypatch.setattr(data_directories, "is_network", lambda _: False)
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     (found,) = of_results(tmp_path / bucket)
     assert (found.severity, found.path) == (severity, "data_stores[0].training_results.container")
     assert found.message.endswith(said.format(tmp_path))
-    monkeypatch.setattr(data_dirs, "is_read_only", lambda _: True)  # nodes may have it mounted for writing
+    monkeypatch.setattr(data_directories, "is_read_only", lambda _: True)  # nodes may have it mounted for writing
     assert of_results(tmp_path / bucket)[0].severity is WARNING
 
 
@@ -184,6 +184,6 @@ def test_leaving_links_looks_at_bounded_number_of_entries_for_bounded_time(
     for number in range(9):
         (tmp_path / f"z{number}").symlink_to("/elsewhere")
     (found,) = leaving_links([STORE], launch)
-    assert found.message.count(" -> ") == data_dirs.LINKS_SHOWN and found.message.endswith(", ...")
-    monkeypatch.setattr(data_dirs, name, limit)
+    assert found.message.count(" -> ") == data_directories.LINKS_SHOWN and found.message.endswith(", ...")
+    monkeypatch.setattr(data_directories, name, limit)
     assert list(leaving_links([STORE], launch)) == []

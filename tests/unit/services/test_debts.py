@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.writer import write_cell
-from ffdl_batch.controller.machine.processes import identity
+from ffdl_batch.attempt.file_writer import write_cell
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome
-from ffdl_batch.domain.job import AttemptEnd, Change, Job, Token
+from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Token
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.launch import LaunchFile, LearnerCommand, Pod, encode
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Pod, encode
+from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.host.processes import identity
 from ffdl_batch.ports.capabilities import Storing
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerError, SubmissionUncertain, TooMany
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.debts import (
+from ffdl_batch.services.data.backend_uploads import unstored
+from ffdl_batch.services.data.controller_fence import TWO_BEATS_S
+from ffdl_batch.services.data.pending_uploads import (
     FIRST_PAUSE_S,
     LONGEST_INTERRUPTED_S,
     LONGEST_PAUSE_S,
@@ -30,11 +31,10 @@ from ffdl_batch.services.debts import (
     Payment,
     start_payment,
 )
-from ffdl_batch.services.evidence import STILL_ALIVE_S, read_final
-from ffdl_batch.services.fence import TWO_BEATS_S
-from ffdl_batch.services.owed import OWED
-from ffdl_batch.services.payments_apart import unstored
-from ffdl_batch.services.query import get_events
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S, read_final
+from ffdl_batch.services.outcome.upload_pending_reason import OWED
+from ffdl_batch.services.queries.jobs import get_events
 from tests.unit.services.conftest import Site
 
 
@@ -232,7 +232,7 @@ def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> No
 
 def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = owing(site)
-    monkeypatch.setattr("ffdl_batch.services.debts.own_argv", lambda: ["sh", "-c", "exec sleep 100"])
+    monkeypatch.setattr("ffdl_batch.services.data.pending_uploads.own_argv", lambda: ["sh", "-c", "exec sleep 100"])
     first = start_payment(site.attempt(job))
     assert first is not None
     try:

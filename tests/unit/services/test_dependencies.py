@@ -8,17 +8,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.views import Resume
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.dependencies import read_dependency
-from ffdl_batch.services.deploy import BATCH, Deployer
-from ffdl_batch.services.planning import plan_submission
-from ffdl_batch.services.resume import resume_job
-from ffdl_batch.services.submit import submit
-from ffdl_batch.services.waiting import LONGEST_PAUSE_S
+from ffdl_batch.services.deployment.dependency_queue import LONGEST_PAUSE_S
+from ffdl_batch.services.deployment.deployer import BATCH, Deployer
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.submission.dry_run import plan_submission
+from ffdl_batch.services.submission.job_dependencies import read_dependency
+from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import Store, StoreUnavailable
 from tests.unit.services.conftest import Site
 

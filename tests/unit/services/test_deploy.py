@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_files.attempt_directory import begun_at
 from ffdl_batch.store import Store
 from tests.unit.services.conftest import MANIFEST, Site
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.continuation import Spent
-from ffdl_batch.domain.events import GoesOn, Outcome
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.domain.outcome.controller_events import GoesOn, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.control import Control, ControlWish, Drill, read_control, write_control
-from ffdl_batch.services.drill import drill
-from ffdl_batch.services.halt import halt_job
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.drill import drill
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_files.control_cell import Control, ControlWish, Drill, read_control, write_control
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site

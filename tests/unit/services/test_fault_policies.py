@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.classify import LearnerEnd, Printed
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.fault_policy import FaultPolicy
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.incidents.classification import LearnerEnd, Printed
+from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause
-from ffdl_batch.services.fault_policies import find_policy
-from ffdl_batch.services.log_search import Grep, Match, matching
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause
+from ffdl_batch.services.incidents.fault_policies import find_policy
+from ffdl_batch.services.logs.line_search import Grep, Match, matching
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 
@@ -99,7 +99,7 @@ def test_find_policy_tries_slow_pattern_once_for_all_learners(
         asked.append(grep)
         return matching(grep)
 
-    monkeypatch.setattr("ffdl_batch.services.fault_policies.matching", counted)
+    monkeypatch.setattr("ffdl_batch.services.incidents.fault_policies.matching", counted)
     endless = FaultPolicy("endless", "(a+)+$", "user.exit")
     many = ends(*(["a" * 40 + "b"] for _ in range(8)))
     assert find_policy([endless], many) is None

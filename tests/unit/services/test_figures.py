@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ffdl_batch.domain.continuation import Interruption
-from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.job import AttemptEnd, Change
+from ffdl_batch.domain.job.job import AttemptEnd, Change
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.metrics.prometheus_text import Family, Histogram, render
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import SchedulerUnreachable
-from ffdl_batch.services.exposition import Family, Histogram, render
-from ffdl_batch.services.figures import Counted, Figures
 from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
 from tests.unit.services.conftest import Site, write_events, write_final
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana" / "ffdl-dashboard.json"

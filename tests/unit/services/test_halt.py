@@ -12,12 +12,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.formats import FORMAT
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.file_format import FORMAT
+from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import TERMINAL, Cause, JobState, Wish
-from ffdl_batch.domain.views import JobView
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.control import (
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_files.control_cell import (
     Control,
     ControlWish,
     Drill,
@@ -26,9 +27,8 @@ from ffdl_batch.services.control import (
     read_drill,
     write_control,
 )
-from ffdl_batch.services.halt import halt_job
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import Site
 
 LIVE = [JobState.QUEUED, JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING]
@@ -126,7 +126,7 @@ def test_halt_is_recorded_when_control_file_cannot_be_written(
 ) -> None:
     job = site.deployed()
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr("ffdl_batch.services.control.write_whole", Mock(side_effect=full))
+    monkeypatch.setattr("ffdl_batch.services.job_files.control_cell.write_whole", Mock(side_effect=full))
     assert halt(site, job).wish == "halt"
     assert "could not be written now" in caplog.text
 

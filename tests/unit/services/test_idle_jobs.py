@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation
-from ffdl_batch.services import listed, watch
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.judgement import Judge
-from ffdl_batch.services.remembered import Memory
-from ffdl_batch.services.watch import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
-from ffdl_batch.services.wishes import AGAIN_S
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.monitoring import watcher
+from ffdl_batch.services.monitoring.job_update import Judge
+from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
+from ffdl_batch.services.monitoring.watch_state import Memory
+from ffdl_batch.services.monitoring.watcher import ACCOUNTING_LAG_S, FORGOTTEN_AFTER, SETTLE_S, Watcher
+from ffdl_batch.services.outcome import native_job_identity
 from tests.unit.services.conftest import Site, write_events
 
 
@@ -27,7 +28,7 @@ class Work:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.sorted_out = self.noted = 0
         self.judged: list[JobId] = []
-        sort_out, note, judge = listed.sort_out, Memory.note, Judge.judge
+        sort_out, note, judge = native_job_identity.sort_out, Memory.note, Judge.judge
 
         def sorting(jobs: Iterable[Job], *rest: object) -> object:
             self.sorted_out += len(jobs := list(jobs))
@@ -41,7 +42,7 @@ class Work:
             self.judged.append(job.id)
             return judge(judge_, job, is_forgotten, fresh)
 
-        patch.setattr(watch, "sort_out", sorting)
+        patch.setattr(watcher, "sort_out", sorting)
         patch.setattr(Memory, "note", noting)
         patch.setattr(Judge, "judge", judging)
 
@@ -88,7 +89,7 @@ def test_watcher_judges_job_at_each_step_until_its_files_are_readable(
     look(site, 2)
     write_events(site, job, [("learner", site.clock.now())])
     with monkeypatch.context() as patched:
-        patched.setattr("ffdl_batch.services.evidence.read_head", fail)
+        patched.setattr("ffdl_batch.services.outcome.attempt_records.read_head", fail)
         look(site)
         work.take()
         look(site, 2)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from ffdl_batch.domain.job import Change, Job, Token
+from ffdl_batch.domain.job.job import Change, Job, Token
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
-from ffdl_batch.services.backends import Adapters
-from ffdl_batch.services.deploy import WORKERS, Deployer
-from ffdl_batch.services.in_flight import BEHIND, UNANSWERED
-from ffdl_batch.services.outcomes import GROUP, Decided, Outcomes
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.services.deployment.deployer import WORKERS, Deployer
+from ffdl_batch.services.deployment.result_writer import GROUP, Decided, Outcomes
+from ffdl_batch.services.deployment.unanswered_submissions import BEHIND, UNANSWERED
 from ffdl_batch.store import Store, StoreUnavailable
 from ffdl_batch.store.schema import JOBS
 from tests.fakes.arrays import ArrayScheduler
@@ -52,7 +52,7 @@ class SlowScheduler(ArrayScheduler):
 
 @pytest.fixture
 def slow(site: Site, monkeypatch: pytest.MonkeyPatch) -> SlowScheduler:
-    monkeypatch.setattr("ffdl_batch.services.outcomes.AWAIT_S", 0.01)
+    monkeypatch.setattr("ffdl_batch.services.deployment.result_writer.AWAIT_S", 0.01)
     scheduler = SlowScheduler()
     site.scheduler = scheduler
     site.platform.adapters.use("fake", scheduler)
@@ -277,7 +277,7 @@ def test_deployer_skips_only_the_job_that_lost_its_lease_before_attempt_begins(s
 def test_deployer_finds_submission_of_job_that_lost_its_lease_after_submitting(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ffdl_batch.services.deploy.WORKERS", 1)
+    monkeypatch.setattr("ffdl_batch.services.deployment.deployer.WORKERS", 1)
     jobs = accept_three(site)
     assert Deployer(site.platform, at("submitted", lambda: take_lease(site, jobs[0]))).step() == 2
     assert states_of(site, jobs) == [D, Q, Q]

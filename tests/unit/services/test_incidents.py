@@ -9,17 +9,17 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint
-from ffdl_batch.domain.events import EventKind, GoesOn, Outcome
-from ffdl_batch.domain.incident import Incident, Origin
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.incidents.incident import Incident, Origin
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.outcome.continuation import Checkpoint
+from ffdl_batch.domain.outcome.controller_events import EventKind, GoesOn, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, NoResources
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.incidents import TAIL_BYTES, TAIL_LINES, read_tail
-from ffdl_batch.services.owed import OWED
-from ffdl_batch.services.watch import SETTLE_S
+from ffdl_batch.services.incidents.incident_recorder import TAIL_BYTES, TAIL_LINES, read_tail
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
+from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from tests.unit.services.chains import at_work, end, running
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -257,7 +257,7 @@ def test_watcher_reads_no_log_and_observes_once_per_step_for_idle_job(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work(site)
-    monkeypatch.setattr("ffdl_batch.services.incidents.read_tail", None)
+    monkeypatch.setattr("ffdl_batch.services.incidents.incident_recorder.read_tail", None)
     asked = site.scheduler.observe_calls
     for _ in range(5):
         site.watch()

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import AttemptEnd, Job
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import AttemptEnd, Job
+from ffdl_batch.domain.job.secret_references import secret_variables
+from ffdl_batch.domain.job.views import Resume
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.secrets import secret_variables
-from ffdl_batch.domain.views import Resume
-from ffdl_batch.services import job_secrets
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.job_secrets import forget_secrets, place_secrets
-from ffdl_batch.services.named_secrets import list_secrets, remove_secret, set_secret
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.resume import resume_job
-from ffdl_batch.services.secrets import drop_secret, keep_secret, read_secret
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.secrets import job_secrets
+from ffdl_batch.services.secrets.job_secrets import forget_secrets, place_secrets
+from ffdl_batch.services.secrets.secret_files import drop_secret, keep_secret, read_secret
+from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret, set_secret
 from ffdl_batch.services.whole_files import write_whole
 from tests.planted_files import NO_FILES, replace
 from tests.unit.services.conftest import MANIFEST, Site

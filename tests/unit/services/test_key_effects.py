@@ -21,21 +21,21 @@ from pydantic import BaseModel
 import ffdl_batch
 from ffdl_batch.config.images import resolve_image, resolve_oci_image
 from ffdl_batch.config.settings import Settings
-from ffdl_batch.domain.array import ArrayId, expand
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.mounting import Mounting
-from ffdl_batch.domain.spec import JobSpec, NetworkLevel
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job.array import ArrayId, expand
+from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
 from ffdl_batch.manifest import Defaults, ManifestSource, parse_manifest
-from ffdl_batch.manifest.batch_models import ManifestBlock
+from ffdl_batch.manifest.checks.keys import _model_in, fields_of
 from ffdl_batch.manifest.contract import Parsed
-from ffdl_batch.manifest.keys import _model_in, fields_of
+from ffdl_batch.manifest.models.batch import ManifestBlock
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape
-from ffdl_batch.services.lead import budget_of, lead_of
-from ffdl_kubernetes import plan as kubernetes_plan
+from ffdl_batch.services.outcome.retry_budget import budget_of, lead_of
+from ffdl_kubernetes.planning import launch_plan as kubernetes_plan
 from ffdl_kubernetes.settings import KubernetesSettings
-from ffdl_local import plan as local_plan
+from ffdl_local import launch_plan as local_plan
 from ffdl_local.settings import LocalSettings
-from ffdl_slurm import plan as slurm_plan
+from ffdl_slurm.planning import launch_plan as slurm_plan
 from ffdl_slurm.settings import SlurmSettings
 from tests.unit.kubernetes.request_rig import FACTS as CLUSTER
 from tests.unit.kubernetes.request_rig import request_of, settled
@@ -115,14 +115,16 @@ ELSEWHERE: dict[str, tuple[object, str, Callable[[Parsed], object]]] = {
     "batch.array": ("0-3", "how many jobs there are", elements),
     "batch.sweep": ({"lr": [1, 2]}, "how many jobs there are", elements),
     "batch.notify.webhook": (
-        "https://h.example.org/x", "notices go there (services/notices.py)",
+        "https://h.example.org/x", "notices go there (services/incidents/notices.py)",
         lambda one: one.spec and "webhook" in names_read() and one.spec.batch.notify.webhook,
     ),
 }  # fmt: skip
 """Keys whose effect is not in the plan: a value, where the effect is, and what shows it."""
 WITHOUT_EFFECT = {
     "slurm": {"name": "the scheduler knows the job by its token; ffdl list shows the name"},
-    "kubernetes": {"batch.retry.": "the daemon starts later attempts, not the launch file (services/chain.py)"},
+    "kubernetes": {
+        "batch.retry.": "the daemon starts later attempts, not the launch file (services/outcome/job_change.py)"
+    },
     "local": {
         "name": "ffdl list shows it; processes have no names",
         "batch.placement": "there is one machine",

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.continuation import Budget, Checkpoint, Spent
-from ffdl_batch.domain.gang import members_of, parts_of
-from ffdl_batch.domain.job import AttemptEnd
-from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.limits import Lead, LeadFrom
-from ffdl_batch.domain.spec import (
+from ffdl_batch.domain.job.job import AttemptEnd
+from ffdl_batch.domain.job.learner_layout import members_of, parts_of
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     DataStore,
     Element,
@@ -27,10 +24,13 @@ from ffdl_batch.domain.spec import (
     Staging,
     StoreType,
 )
-from ffdl_batch.domain.spec import Checkpoint as Asked
-from ffdl_batch.services.ahead import CPUS, MEMORY_BYTES, for_staging, stages_ahead
-from ffdl_batch.services.lead import MAX_LEAD_S, budget_of, lead_of
-from ffdl_batch.services.succession import plan_attempt
+from ffdl_batch.domain.job.spec import Checkpoint as Asked
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.launch.limits import Lead, LeadFrom
+from ffdl_batch.domain.outcome.continuation import Budget, Checkpoint, Spent
+from ffdl_batch.services.data.staging_attempt import CPUS, MEMORY_BYTES, for_staging, stages_ahead
+from ffdl_batch.services.deployment.attempt_planning import plan_attempt
+from ffdl_batch.services.outcome.retry_budget import MAX_LEAD_S, budget_of, lead_of
 from tests.unit.services.conftest import MANIFEST, Site
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, FinalRecord, Outcome, Scalar, encode_event
-from ffdl_batch.domain.events import EventKind as K
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.launch import RESTART_LEARNER, Pod, decode, encode
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.chain import METRICS_TOLD
-from ffdl_batch.services.evidence import nodes_at_fault
-from ffdl_batch.services.learners import learners_of
-from ffdl_batch.services.leftovers import as_all_say
-from ffdl_batch.services.query import get_events
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Pod, decode, encode
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome, Scalar, encode_event
+from ffdl_batch.domain.outcome.controller_events import EventKind as K
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.monitoring.watcher import Watcher
+from ffdl_batch.services.outcome.attempt_records import nodes_at_fault
+from ffdl_batch.services.outcome.job_change import METRICS_TOLD
+from ffdl_batch.services.outcome.record_completion import as_all_say
+from ffdl_batch.services.queries.jobs import get_events
+from ffdl_batch.services.queries.learners import learners_of
 from tests.unit.controller.test_outcome import at_work, launch, own_end
 from tests.unit.services.conftest import MANIFEST, Site, write_final
 

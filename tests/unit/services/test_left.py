@@ -12,16 +12,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.client.left import _Pieces, _unpack
-from ffdl_batch.domain.job import AttemptEnd, Job
+from ffdl_batch.client.api_calls.job_output import _Pieces, _unpack
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.job.job import AttemptEnd, Job
+from ffdl_batch.domain.job.views import LeftView, Resume
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.launch import Pod, Stores, decode, encode
-from ffdl_batch.domain.placeholders import literal
-from ffdl_batch.domain.staging import StoreAddress, StoreKind, Transfer
-from ffdl_batch.domain.views import LeftView, Resume
-from ffdl_batch.services.left import LeftKind, archive_left, find_left
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.resume import resume_job
+from ffdl_batch.domain.launch.launch_file import Pod, Stores, decode, encode
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.queries.job_output import LeftKind, archive_left, find_left
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import Site
 
 BUCKET = StoreAddress(StoreKind.S3, "https://store", container="b", credentials={"user_name": "k", "password": "s"})

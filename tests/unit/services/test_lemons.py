@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.fault_policy import NodeRules
-from ffdl_batch.domain.incident import Incident
+from ffdl_batch.domain.incidents.fault_policy import NodeRules
+from ffdl_batch.domain.incidents.incident import Incident
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, LaunchRequest
-from ffdl_batch.services.judgement import NOWHERE_ELSE
-from ffdl_batch.services.planning import plan_submission
-from ffdl_batch.services.reports.nodes import report_nodes
-from ffdl_batch.services.watch import Watcher
+from ffdl_batch.services.monitoring.job_update import NOWHERE_ELSE
+from ffdl_batch.services.monitoring.watcher import Watcher
+from ffdl_batch.services.reports.node_failures import report_nodes
+from ffdl_batch.services.submission.dry_run import plan_submission
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.observation import EndCause, Observation, Phase
-from ffdl_batch.services.listed import Standing, is_older, standing_of
-from ffdl_batch.services.remembered import Memory
+from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_batch.services.monitoring.watch_state import Memory
+from ffdl_batch.services.outcome.native_job_identity import Standing, is_older, standing_of
 
 TOKEN, OTHER = "training-0a1b2c3d4-1", "training-0a1b2c3d4-2"
 WAITING = Observation(Phase.PENDING, "PENDING", submitted_at=1000.0, name=TOKEN)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.config import locations
-from ffdl_batch.config.locations import DaemonLock, DirectoryCopied, Machine, read_lock, this_machine
+from ffdl_batch.config import daemon_location
+from ffdl_batch.config.daemon_location import DaemonLock, DirectoryCopied, Machine, read_lock, this_machine
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.services import lock
-from ffdl_batch.services.lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
+from ffdl_batch.services import daemon_lock
+from ffdl_batch.services.daemon_lock import AlreadyServed, HeldElsewhere, Hold, TakeOver, acquire
 from tests import preloaded
 
 HERE = this_machine()
@@ -53,7 +53,7 @@ def test_acquire_refuses_second_daemon_while_first_holds_lock(tmp_path: Path, mo
     with pytest.raises(HeldElsewhere, match=f"process {os.getpid()} holds"):
         take(tmp_path)  # alive, and not yet listening: it waited for nothing
     hold.announce(Path("/run/x.sock"))
-    monkeypatch.setattr(lock, "_listens", lambda path: path == "/run/x.sock")
+    monkeypatch.setattr(daemon_lock, "_listens", lambda path: path == "/run/x.sock")
     with pytest.raises(AlreadyServed, match="already runs here"):
         take(tmp_path)
     hold.release()
@@ -252,7 +252,7 @@ def test_hold_raises_instead_of_giving_way_when_lock_cannot_be_read(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(locations, "read_whole", fail)
+        patch.setattr(daemon_location, "read_whole", fail)
         with pytest.raises(OSError, match="Too many"):
             hold.is_ours()
     assert hold.is_ours()

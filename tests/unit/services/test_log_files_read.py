@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.controller.record.log_files import LogFiles
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.views import LogLine
-from ffdl_batch.services import log_file, log_matcher, log_parts, log_search, log_tail, logs
-from ffdl_batch.services.log_file import LogReader
-from ffdl_batch.services.log_search import Grep
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.domain.job.views import LogLine
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process, rotated_files, tail_search
+from ffdl_batch.services.logs.line_search import Grep
+from ffdl_batch.services.logs.log_reader import LogReader
+from ffdl_batch.services.refusals import Refused
 from tests.planted_files import NO_FILES, NO_JSON, replace
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -58,7 +58,7 @@ def test_log_reader_returns_every_line_once_across_file_rotation(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(log_file, "CHUNK", dice.choice([7, 100, 5000]))
+    monkeypatch.setattr(log_reader, "CHUNK", dice.choice([7, 100, 5000]))
     learner, reader = Printing(attempt, FOREVER), LogReader(attempt, 1, 1)
     pieces: list[LogLine] = []
     for number in range(400):
@@ -79,8 +79,8 @@ def test_log_reader_skip_matches_full_read_for_tail_since_and_after(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, clock: list[float], seed: int
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(log_parts, "BLOCK", dice.choice([5, 64, 4096]))
-    monkeypatch.setattr(log_parts, "_NARROW", 64)
+    monkeypatch.setattr(rotated_files, "BLOCK", dice.choice([5, 64, 4096]))
+    monkeypatch.setattr(rotated_files, "_NARROW", 64)
     learner, times = Printing(attempt, LogLimits(500, dice.choice([3, 1000]), 10**9)), []
     for number in range(300):
         clock[0] += 1
@@ -141,7 +141,7 @@ def test_log_reader_detects_new_file_that_reuses_inode(attempt: AttemptDir, monk
 def test_log_reader_keeps_characters_whole_and_replaces_invalid_bytes(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_file, "MAX_LINE", 5)
+    monkeypatch.setattr(log_reader, "MAX_LINE", 5)
     learner = Printing(attempt, LogLimits())
     text = "a€ä𝄞€€𝄞𝄞äöü" * 3
     learner.print(text.encode() + b"\n\xff\xfe\x80\x80\x80\x80\x80\x80\x80\n\xe2\x82\n")
@@ -155,7 +155,7 @@ def test_log_reader_keeps_characters_whole_and_replaces_invalid_bytes(
 def test_log_reader_splits_line_longer_than_limit(
     attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch, length: int, pieces: list[str]
 ) -> None:
-    monkeypatch.setattr(log_file, "MAX_LINE", 5)
+    monkeypatch.setattr(log_reader, "MAX_LINE", 5)
     learner = Printing(attempt, LogLimits())
     learner.print(b"a" * length + b"\nb\n")
     found = [(piece.index, piece.line) for piece in LogReader(attempt, 1, 1).lines(ended=True)]
@@ -166,7 +166,7 @@ def test_log_reader_splits_ten_megabyte_line_into_pieces(attempt: AttemptDir) ->
     learner = Printing(attempt, LogLimits())
     learner.print(b"x" * 10_000_000 + b"\nnext\n")
     pieces = list(LogReader(attempt, 1, 1).lines(ended=False))
-    assert max(len(piece.line) for piece in pieces) == log_file.MAX_LINE
+    assert max(len(piece.line) for piece in pieces) == log_reader.MAX_LINE
     assert sum(len(piece.line) for piece in pieces if piece.index == 1) == 10_000_000
     assert (pieces[-1].index, pieces[-1].line) == (2, "next")
 
@@ -239,14 +239,14 @@ def test_read_logs_tail_with_grep_ignores_lines_written_during_search(
     for number in range(100):
         log.print(f"step {number}\n".encode())
 
-    def found(*words: Any, **more: Any) -> log_tail.Found:
+    def found(*words: Any, **more: Any) -> tail_search.Found:
         try:
-            return log_tail.find_tail(*words, **more)
+            return tail_search.find_tail(*words, **more)
         finally:
             log.print(b"step 100\nstep 101\n")
 
-    monkeypatch.setattr(log_tail, "NEAR", near)
-    monkeypatch.setattr(logs, "find_tail", found)
+    monkeypatch.setattr(tail_search, "NEAR", near)
+    monkeypatch.setattr(log_stream, "find_tail", found)
     assert search(site, job.id, Grep("step"), tail=1) == ["step 99"]
     assert search(site, job.id, Grep("step 99"), tail=1) == ["step 99"]
     assert search(site, job.id, Grep("step", before=1), tail=1) == ["step 100", "step 101"]
@@ -262,7 +262,7 @@ def test_read_logs_skips_lines_before_given_position(site: Site, job_id: str) ->
 
 
 def test_read_logs_rejects_invalid_pattern_as_usage_error(site: Site, job_id: str) -> None:
-    for pattern in ("(", "[a", "(?P<", "x{2,1}", "(" * 500, "x" * (log_search.MAX_PATTERN + 1)):
+    for pattern in ("(", "[a", "(?P<", "x{2,1}", "(" * 500, "x" * (line_search.MAX_PATTERN + 1)):
         with pytest.raises(Refused) as caught:
             site.log_lines(job_id, grep=Grep(pattern))
         assert caught.value.problem.exit_code == 2, pattern
@@ -272,14 +272,14 @@ def test_log_search_refuses_pattern_that_takes_too_long(
     site: Site, job_id: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "log_matcher.py"
-    source = Path(log_matcher.__file__).read_text()
+    source = Path(regex_process.__file__).read_text()
     program.write_text(source.replace("LIMIT_S = 2.0", "LIMIT_S = 0.1"))
-    monkeypatch.setattr(log_search, "_PROGRAM", program)
+    monkeypatch.setattr(line_search, "_PROGRAM", program)
     Printing(site.attempt(site.job(job_id)), FOREVER, 3).print(b"a" * 60 + b"\n")
-    monkeypatch.setattr("ffdl_batch.services.logs.own_job", lambda *_: site.job(job_id))
+    monkeypatch.setattr("ffdl_batch.services.logs.log_stream.own_job", lambda *_: site.job(job_id))
     reader = LogReader(site.attempt(site.job(job_id)), 1, 3)
-    with log_search.matching(Grep("(a+)+b")) as match, pytest.raises(Refused, match="takes too long"):
-        list(log_search.Search(Grep("(a+)+b"), match).select(reader.texts(ended=True)))
+    with line_search.matching(Grep("(a+)+b")) as match, pytest.raises(Refused, match="takes too long"):
+        list(line_search.Search(Grep("(a+)+b"), match).select(reader.texts(ended=True)))
 
 
 @pytest.mark.parametrize("kind", [*NO_FILES, *NO_JSON, "endless line"])

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.record.log_files import LogFiles
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.limits import LogLimits
-from ffdl_batch.domain.views import LogLine
-from ffdl_batch.services import log_file, log_tail
-from ffdl_batch.services.log_file import LogReader
-from ffdl_batch.services.log_search import Grep
-from ffdl_batch.services.looks import FRESH_S, Looks
-from ffdl_batch.services.problems import Refused
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import LogLine
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.services.logs import log_reader, tail_search
+from ffdl_batch.services.logs.line_search import Grep
+from ffdl_batch.services.logs.log_reader import LogReader
+from ffdl_batch.services.queries.followed_jobs import FRESH_S, Looks
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
 
@@ -53,7 +53,7 @@ def test_read_logs_tail_returns_same_lines_and_numbers_as_full_read(
     job = site.accept()
     write_log(site, job, text)
     for chunk in (1, 3, 7, 256 * 1024):
-        monkeypatch.setattr(log_file, "CHUNK", chunk)
+        monkeypatch.setattr(log_reader, "CHUNK", chunk)
         whole = site.log_lines(job.id)
         assert [(line.index, line.line) for line in whole] == list(enumerate(text.splitlines(), 1)), chunk
         for tail in range(6):
@@ -106,7 +106,7 @@ def test_read_logs_tail_waits_once_for_incomplete_last_line(
         with log.open("a") as file:
             file.write(added)
 
-    monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", sleep)
+    monkeypatch.setattr("ffdl_batch.services.logs.log_stream.time.sleep", sleep)
     assert [line.line.removesuffix(" l") for line in site.log_lines(job.id, tail=2, grep=grep)] == shown
     assert len(slept) == 1
     log.write_text("one\ntwo\n")
@@ -118,7 +118,9 @@ def test_read_logs_tail_returns_current_state_of_moving_progress_bar(
 ) -> None:
     job = site.deployed()
     log = write_log(site, job, "one\n 1%\r 2%")
-    monkeypatch.setattr("ffdl_batch.services.logs.time.sleep", lambda _: log.write_text("one\n 1%\r 2%\r 3%"))
+    monkeypatch.setattr(
+        "ffdl_batch.services.logs.log_stream.time.sleep", lambda _: log.write_text("one\n 1%\r 2%\r 3%")
+    )
     assert [line.line for line in site.log_lines(job.id, tail=1)] == ["one", " 1%\r 2%\r 3%"]
 
 
@@ -156,7 +158,7 @@ def lines(site: Site, large: Job) -> Search:
 def test_log_reader_groups_lines_of_same_time_into_few_texts(site: Site, large: Job) -> None:
     texts = list(LogReader(site.attempt(large), 1, 1).texts(ended=True))
     assert len(texts) < 500, "of 200,000 lines"
-    assert max(len(text.text) for text in texts) <= log_file.MAX_LINE
+    assert max(len(text.text) for text in texts) <= log_reader.MAX_LINE
     lines = [line for text in texts for line in text.lines()]
     assert [line.index for line in lines] == list(range(1, 200_001))
     assert all(before.end == after.offset for before, after in pairwise(lines))
@@ -198,10 +200,10 @@ def expected(whole: Sequence[LogLine], grep: Grep, tail: int | None, since: floa
 def test_read_logs_grep_matches_line_by_line_search(site: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     dice, now = random.Random(seed), [1000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
-    monkeypatch.setattr(log_tail, "WINDOW", dice.choice([1, 30, 500]))
-    monkeypatch.setattr(log_tail, "NEAR", dice.choice([0, 10, 100]))
-    monkeypatch.setattr(log_file, "MAX_LINE", dice.choice([8, 60, 65536]))
-    monkeypatch.setattr(log_file, "CHUNK", dice.choice([5, 64, 4096]))
+    monkeypatch.setattr(tail_search, "WINDOW", dice.choice([1, 30, 500]))
+    monkeypatch.setattr(tail_search, "NEAR", dice.choice([0, 10, 100]))
+    monkeypatch.setattr(log_reader, "MAX_LINE", dice.choice([8, 60, 65536]))
+    monkeypatch.setattr(log_reader, "CHUNK", dice.choice([5, 64, 4096]))
     job = site.accept()
     log = log_of(site.attempt(job))
     for _ in range(60):

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.job.views import LogLine, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.views import LogLine, Resume
-from ffdl_batch.services import log_file, logs
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.logs import GROWS_S, LogQuery, read_logs
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.resume import resume_job
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.logs import log_reader, log_stream
+from ffdl_batch.services.logs.log_stream import GROWS_S, LogQuery, read_logs
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
 Act = Callable[[], None]
@@ -91,7 +91,7 @@ class Chain:
 @pytest.fixture
 def chain(site: Site, monkeypatch: pytest.MonkeyPatch) -> Chain:
     made = Chain(site, site.deployed().id)
-    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
+    monkeypatch.setattr(log_stream, "time", SimpleNamespace(monotonic=lambda: made.now, sleep=made.sleep))
     return made
 
 
@@ -259,8 +259,8 @@ def test_read_logs_follow_returns_all_output_exactly_once(
 ) -> None:
     """Whatever is written when, a follower gets every byte of every attempt that wrote, once and in order."""
     dice = random.Random(seed)
-    monkeypatch.setattr(log_file, "MAX_LINE", 4)
-    monkeypatch.setattr(log_file, "CHUNK", dice.choice([3, 7, 64]))
+    monkeypatch.setattr(log_reader, "MAX_LINE", 4)
+    monkeypatch.setattr(log_reader, "CHUNK", dice.choice([3, 7, 64]))
     written: dict[int, str] = {}
     newest = 1
 
@@ -295,7 +295,7 @@ def test_read_logs_follow_returns_all_output_exactly_once(
 
 
 def test_log_reader_continues_incomplete_last_line_under_same_number(chain: Chain) -> None:
-    reader = log_file.LogReader(chain.site.platform.root.job(chain.job_id).attempt(1), 1, 1)
+    reader = log_reader.LogReader(chain.site.platform.root.job(chain.job_id).attempt(1), 1, 1)
 
     def lines(*, ended: bool) -> list[tuple[int, int, str]]:
         return [(line.index, line.offset, line.line) for line in reader.lines(ended=ended)]

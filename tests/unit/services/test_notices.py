@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.fault_policy import FaultPolicy
-from ffdl_batch.domain.incident import Evidence, Incident, Origin
-from ffdl_batch.domain.job import Job
-from ffdl_batch.domain.notice import NoticeSettings
-from ffdl_batch.ports.webhook import WebhookRefused, post, without_query
-from ffdl_batch.services.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier
+from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
+from ffdl_batch.domain.incidents.incident import Evidence, Incident, Origin
+from ffdl_batch.domain.incidents.notice import NoticeSettings
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
+from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier
 from tests.fakes.mail_server import Relay, mail_relay
 from tests.fakes.serving import serving
 from tests.unit.services.conftest import MANIFEST, Site
@@ -244,7 +244,7 @@ def test_notifier_tries_hanging_server_once_per_step_and_serves_others(
             raise WebhookRefused("it cannot be reached: timed out", may_pass=True)
         post(address, body, notice_id, key)
 
-    monkeypatch.setattr("ffdl_batch.services.notices.post", hang)
+    monkeypatch.setattr("ffdl_batch.services.incidents.notices.post", hang)
     telling = notifier(site, webhooks=("http://tarpit.example.org/a", "http://tarpit.example.org/b", hook.address))
     happened(site, happened(site, site.accept()), "end-1")
     telling.step()

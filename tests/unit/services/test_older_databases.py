@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.formats import FORMAT
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.file_format import FORMAT
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.control import read_control
-from ffdl_batch.services.debts import DebtPayer
-from ffdl_batch.services.janitor import ORPHAN_AGE_S, sweep
-from ffdl_batch.services.watch import SETTLE_S, Watcher
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.data.pending_uploads import DebtPayer
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_files.control_cell import read_control
+from ffdl_batch.services.job_files.orphan_cleanup import ORPHAN_AGE_S, sweep
+from ffdl_batch.services.monitoring.watcher import SETTLE_S, Watcher
 from ffdl_batch.store import Store, open_store
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
-from ffdl_batch.services.aftermath import keep_off, let_back, take_away
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.drill import drill
-from ffdl_batch.services.duplicates import adopt, take_back
-from ffdl_batch.services.materialize import begun_at
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.watch import Watcher
-from ffdl_batch.services.wishes import AGAIN_S
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.deployment.duplicate_jobs import adopt, take_back
+from ffdl_batch.services.job_control.drill import drill
+from ffdl_batch.services.job_files.attempt_directory import begun_at
+from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
+from ffdl_batch.services.monitoring.scheduler_requests import keep_off, let_back, take_away
+from ffdl_batch.services.monitoring.watcher import Watcher
+from ffdl_batch.services.refusals import Refused
 from tests.fakes.head import FakeHead
 from tests.unit.services.conftest import Site
 

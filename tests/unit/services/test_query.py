@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.job import AttemptEnd, Job, JobId, Overrides
+from ffdl_batch.domain.job.job import AttemptEnd, Job, JobId, Overrides
+from ffdl_batch.domain.job.views import JobView
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.views import JobView
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import get_job, list_jobs
+from ffdl_batch.services.queries.jobs import get_job, list_jobs
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.chains import accept, at_work
 from tests.unit.services.conftest import Site, with_arrays
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import Job, Token
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Job, Token
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.jobdir import AttemptDir
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import NotNow
-from ffdl_batch.services.backends import LONGEST_PAUSE_S
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.deploy import Deployer
-from ffdl_batch.services.materialize import begun_at
-from ffdl_batch.services.rooms import FIRST_PAUSE_S, REFUSALS, REFUSED_S
-from ffdl_batch.services.rooms import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
-from ffdl_batch.services.submit import submit
+from ffdl_batch.services.backends.adapters import LONGEST_PAUSE_S
+from ffdl_batch.services.backends.submit_limits import FIRST_PAUSE_S, REFUSALS, REFUSED_S
+from ffdl_batch.services.backends.submit_limits import LONGEST_PAUSE_S as LONGEST_FULL_PAUSE_S
+from ffdl_batch.services.deployment.deployer import Deployer
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_files.attempt_directory import begun_at
+from ffdl_batch.services.submission.submit import submit
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, ArraySite, Site, write_final
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides
+from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Overrides
+from ffdl_batch.domain.job.views import JobView, Resume
 from ffdl_batch.domain.job_state import Cause, JobState
-from ffdl_batch.domain.network_level import ONLY_HOST
-from ffdl_batch.domain.views import JobView, Resume
-from ffdl_batch.services.halt import halt_job
+from ffdl_batch.domain.launch.network_level import ONLY_HOST
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.query import get_events
-from ffdl_batch.services.resume import resume_job
+from ffdl_batch.services.queries.jobs import get_events
+from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
 END = AttemptEnd("halt", Checkpoint(asked=True, confirmed=True, answered=True, took_s=3.0, saved_at=50.0), 12.5)

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.continuation import Spent
-from ffdl_batch.domain.events import EventKind
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.domain.silence import TOLD, GivenUp, look_every_s
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.control import read_control, read_given_up
-from ffdl_batch.services.evidence import STILL_ALIVE_S
-from ffdl_batch.services.halt import halt_job
-from ffdl_batch.services.owed import OWED
-from ffdl_batch.services.silence import SilenceKeeper
-from ffdl_batch.services.watch import SETTLE_S
+from ffdl_batch.domain.outcome.continuation import Spent
+from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.domain.outcome.heartbeat_loss import TOLD, GivenUp, look_every_s
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_files.control_cell import read_control, read_given_up
+from ffdl_batch.services.monitoring.heartbeat_loss import SilenceKeeper
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
+from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import MANIFEST, Site

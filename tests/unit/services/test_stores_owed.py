@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.events import EventKind, FinalRecord, Outcome
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.debts import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord
-from ffdl_batch.services.evidence import STILL_ALIVE_S
-from ffdl_batch.services.fence import TWO_BEATS_S
-from ffdl_batch.services.halt import halt_job
-from ffdl_batch.services.judgement import QUIET_S
-from ffdl_batch.services.owed import OWED
-from ffdl_batch.services.watch import SETTLE_S
+from ffdl_batch.domain.outcome.controller_events import EventKind, FinalRecord, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
+from ffdl_batch.services.data.controller_fence import TWO_BEATS_S
+from ffdl_batch.services.data.pending_uploads import FIRST_PAUSE_S, PATIENT_TRIES, DebtPayer, LastWord
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.monitoring.job_update import QUIET_S
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
+from ffdl_batch.services.outcome.upload_pending_reason import OWED
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 from tests.unit.services.test_debts import Till

@@ -11,12 +11,12 @@ from unittest.mock import Mock
 import pytest
 from sqlalchemy import text
 
-from ffdl_batch.domain.begin_time import read_absolute
 from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.sbatch.begin_time import read_absolute
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerMissing
-from ffdl_batch.services.planning import DRY_RUN_ID, plan_submission
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.submit import submit
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.submission.dry_run import DRY_RUN_ID, plan_submission
+from ffdl_batch.services.submission.submit import submit
 from ffdl_batch.store import NewJob, Store, StoreUnavailable
 from tests.unit.services.conftest import MANIFEST, Site
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import LaunchPlan
-from ffdl_batch.services.debts import DebtPayer
-from ffdl_batch.services.deploy import SUBMIT_S, Deployer
-from ffdl_batch.services.janitor import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
-from ffdl_batch.services.materialize import begun_at
+from ffdl_batch.services.data.pending_uploads import DebtPayer
+from ffdl_batch.services.deployment.deployer import SUBMIT_S, Deployer
+from ffdl_batch.services.job_files.attempt_directory import begun_at
+from ffdl_batch.services.job_files.orphan_cleanup import ARCHIVE_AGE_S, ORPHAN_AGE_S, sweep
+from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Platform
-from ffdl_batch.services.turns import Turn
-from ffdl_batch.services.watch import Watcher
 from ffdl_batch.store import Store, StoreUnavailable
 from tests.unit.services.conftest import Site, write_events
 from tests.unit.services.test_debts import Till, owing
@@ -141,7 +141,7 @@ def test_watcher_reads_events_again_when_database_write_failed(site: Site, monke
 @pytest.fixture(autouse=True)
 def stopped_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads of a daemon that is stopped are all stopped: none tells what jobs wait for."""
-    monkeypatch.setattr("ffdl_batch.services.outcomes.AWAIT_S", 3600.0)
+    monkeypatch.setattr("ffdl_batch.services.deployment.result_writer.AWAIT_S", 3600.0)
 
 
 class StoppedInSubmit:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.events import EventKind, Outcome
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.chains import accept, end
 from tests.unit.services.conftest import MANIFEST, Site

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.config import Settings
-from ffdl_batch.services.binding import some_of
-from ffdl_batch.services.half_written import CHANGED_S, HALF_WRITTEN_AGE_S
-from ffdl_batch.services.janitor import sweep
-from ffdl_batch.services.materialize import make_chunk
+from ffdl_batch.services.job_files.attempt_directory import make_chunk
+from ffdl_batch.services.job_files.database_binding import some_of
+from ffdl_batch.services.job_files.orphan_cleanup import sweep
+from ffdl_batch.services.job_files.temporary_files import CHANGED_S, HALF_WRITTEN_AGE_S
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store import DatabaseMissing
-from ffdl_batch.store.copies import upgrade_copies
+from ffdl_batch.store.sqlite_backup import upgrade_copies
 from tests.captured.releases import RELEASED, put_schema
 from tests.conftest import POSTGRES
 from tests.unit.services.conftest import Site, with_arrays
@@ -96,7 +96,7 @@ def test_open_platform_scans_no_directory_of_known_jobs(settings: Settings, monk
         seen.append(str(path))
         return scan(path)
 
-    monkeypatch.setattr("ffdl_batch.services.binding.os.scandir", watched)
+    monkeypatch.setattr("ffdl_batch.services.job_files.database_binding.os.scandir", watched)
     opened(settings)
     assert not [path for path in seen if "training-" in path]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.events import Event, EventKind, Outcome, encode_event
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import EndCause, NativeId, Observation, Phase
-from ffdl_batch.services.cancel import cancel_job
-from ffdl_batch.services.evidence import STILL_ALIVE_S
-from ffdl_batch.services.watch import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S, Watcher
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, encode_event
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.monitoring.watcher import FORGOTTEN_AFTER, LONG_AGO_S, LOOK_SOON_S, SETTLE_S, Watcher
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
 from tests.unit.services.chains import end
 from tests.unit.services.conftest import Site, write_events, write_final
 

@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import HistoryEntry, Job, JobId
+from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources, Role
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.observation import NativeId, Observation, Phase
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources, Role
-from ffdl_batch.domain.waiting import Ahead, Explanation, Foretold, Limit, Measure, Per, Reason, Room, WaitKind
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.domain.pending.explanation import (
+    Ahead,
+    Explanation,
+    Foretold,
+    Limit,
+    Measure,
+    Per,
+    Reason,
+    Room,
+    WaitKind,
+)
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
@@ -26,11 +36,18 @@ from ffdl_batch.ports.scheduler import (
     SchedulerUnreachable,
     TooMany,
 )
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.trials import AT_ONCE, LIFE_S
-from ffdl_batch.services.variants import MOST, variants_of
-from ffdl_batch.services.wait_history import FEWEST, are_alike, shape_of, summarise, waits_for_room, waits_of
-from ffdl_batch.services.why import explain_job, look_ahead
+from ffdl_batch.services.pending.explanation import explain_job, look_ahead
+from ffdl_batch.services.pending.pending_time_history import (
+    FEWEST,
+    are_alike,
+    shape_of,
+    summarise,
+    waits_for_room,
+    waits_of,
+)
+from ffdl_batch.services.pending.request_variants import MOST, variants_of
+from ffdl_batch.services.pending.trial_requests import AT_ONCE, LIFE_S
+from ffdl_batch.services.refusals import Refused
 from tests.fakes.scheduler import FakeScheduler
 from tests.unit.services.conftest import MANIFEST, Site
 

@@ -6,15 +6,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint
-from ffdl_batch.domain.events import Outcome
-from ffdl_batch.domain.job import Job
+from ffdl_batch.domain.job.job import Job
 from ffdl_batch.domain.job_state import Cause, JobState, Wish
-from ffdl_batch.domain.observation import EndCause, NativeId
+from ffdl_batch.domain.outcome.continuation import Checkpoint
+from ffdl_batch.domain.outcome.controller_events import Outcome
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId
 from ffdl_batch.ports.scheduler import NotNow
-from ffdl_batch.services.control import read_control
-from ffdl_batch.services.watch import SETTLE_S
-from ffdl_batch.services.wishes import AGAIN_S
+from ffdl_batch.services.job_files.control_cell import read_control
+from ffdl_batch.services.monitoring.request_delivery import AGAIN_S
+from ffdl_batch.services.monitoring.watcher import SETTLE_S
 from tests.fakes.head import FakeHead
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
@@ -157,7 +157,7 @@ def test_halt_withdraws_running_job_that_scheduler_requeued(site: Site) -> None:
 def test_halt_signals_job_if_control_file_cannot_be_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     running(site, Wish.HALT)
     full = OSError("no space left on device")
-    monkeypatch.setattr("ffdl_batch.services.wishes.write_control", Mock(side_effect=full))
+    monkeypatch.setattr("ffdl_batch.services.monitoring.request_delivery.write_control", Mock(side_effect=full))
     site.watch()
     assert len(site.scheduler.signalled) == 1
 

@@ -81,6 +81,6 @@ vars(module).update(RPCError=RPCError, Job=Job, Jobs=Jobs, JobSubmitDescription=
 if MODE != "absent":
     sys.modules["pyslurm"] = module
 
-from ffdl_slurm.pyslurm_worker import main  # noqa: E402 - the fake has to be there first
+from ffdl_slurm.gateways.pyslurm_worker import main  # noqa: E402 - the fake has to be there first
 
 sys.exit(main())

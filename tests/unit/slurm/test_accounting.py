@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.job import Token
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.ports.accounts import AccountedRun
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.accounting import AccountedRun
 from ffdl_batch.ports.capabilities import AccountingOutage
 from ffdl_batch.ports.scheduler import AccountingUnreachable, NotNow, SchedulerUnreachable
-from ffdl_slurm.accounted import parse_runs, parse_tres, runs_of
-from ffdl_slurm.accounting import LONGEST_PAUSE_S, WANTED_S, Accounting
 from ffdl_slurm.commands import sacct_runs_argv
-from ffdl_slurm.parsers import Garbled
+from ffdl_slurm.gateways.accounting_circuit import LONGEST_PAUSE_S, WANTED_S, Accounting
+from ffdl_slurm.observing.accounted_runs import parse_runs, parse_tres, runs_of
+from ffdl_slurm.observing.parsers import Garbled
 
 
 class Clock:

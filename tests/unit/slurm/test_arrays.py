@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, chunk_name, expand
-from ffdl_batch.domain.job import JobId, attempt_token
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.array import ArrayId, chunk_name, expand
+from ffdl_batch.domain.job.job import JobId, attempt_token
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import ArrayPlan, BackendFacts, Chunk, LaunchPlan, LaunchRequest
-from ffdl_slurm.absence import dropped_tasks
-from ffdl_slurm.arrays import fill_index, job_words, plan_array, read_table
-from ffdl_slurm.parsers import JobRecord, parse_squeue
-from ffdl_slurm.plan import make_plan
-from ffdl_slurm.script import parse_options
+from ffdl_slurm.native_array import fill_index, job_words, plan_array, read_table
+from ffdl_slurm.observing.dropped_tasks import dropped_tasks
+from ffdl_slurm.observing.parsers import JobRecord, parse_squeue
+from ffdl_slurm.observing.record_lookup import Listing, TaskTables, pick
+from ffdl_slurm.planning.launch_plan import make_plan
+from ffdl_slurm.sbatch_script import parse_options
 from ffdl_slurm.settings import SlurmSettings
-from ffdl_slurm.tasks import Listing, TaskTables, pick
 
 ARRAY = ArrayId("array-0a1b2c3d4")
 HEADER = "JOBID|STATE|EXIT_CODE|RESTARTCNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.waiting import Limit, Per, WaitKind
-from ffdl_slurm import waiting_parsers as parsers
-from ffdl_slurm.parsers import Garbled
-from ffdl_slurm.trial_answers import parse_trial
-from ffdl_slurm.waiting_limits import Whose, with_figures
-from ffdl_slurm.waiting_queue import LiveJob, parse_live
-from ffdl_slurm.waiting_reasons import read_limit, read_reason
-from ffdl_slurm.waiting_room import ahead_in
+from ffdl_batch.domain.pending.explanation import Limit, Per, WaitKind
+from ffdl_slurm.gateways.trial_output import parse_trial
+from ffdl_slurm.observing.parsers import Garbled
+from ffdl_slurm.pending import parsers
+from ffdl_slurm.pending.capacity import ahead_in
+from ffdl_slurm.pending.limit_usage import Whose, with_figures
+from ffdl_slurm.pending.reasons import read_limit, read_reason
+from ffdl_slurm.pending.squeue import LiveJob, parse_live
 from tests.captured import answers, expected
 from tests.captured.queues import queue_text
 from tests.cluster.rig.suites import SUITES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_slurm.cluster_choice import compare_cluster
+from ffdl_slurm.cluster_selection import compare_cluster
 
 
 @pytest.mark.parametrize(

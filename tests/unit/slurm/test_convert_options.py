@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.manifest.slurm_words import SLURM_ARGS
+from ffdl_batch.manifest.models.sbatch_values import SLURM_ARGS
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Origin
 from ffdl_slurm.convert.directives import read_directives
-from ffdl_slurm.convert.options import ARGS, BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, SbatchName, Takes
-from ffdl_slurm.convert.plugins import FORMER, PLUGINS
-from ffdl_slurm.options import ALLOWED_ARGS
+from ffdl_slurm.convert.option_table import ARGS, BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, SbatchName, Takes
+from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
+from ffdl_slurm.planning.sbatch_options import ALLOWED_ARGS
 from tests.proof.convert.cases import read_cases, variables
 from tests.proof.convert.running import LETTERS, option_names
 from tests.unit.cli.sbatch_26_05 import OPTIONS, VARIABLES

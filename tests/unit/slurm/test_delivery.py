@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.ports.scheduler import SchedulerUnreachable
-from ffdl_batch.runtimes.layout import staging_arguments
-from ffdl_slurm.delivery import deliver_controller, file_system
+from ffdl_batch.runtimes.learner_start import staging_arguments
+from ffdl_slurm.planning.controller_delivery import deliver_controller, file_system
 
 MOUNTS = """22 1 8:1 / / rw - ext4 /dev/sda1 rw
 30 22 0:40 / /home rw,relatime shared:5 - nfs4 filer:/home rw

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.devices import DEVICE_OPTIONS, Devices
-from ffdl_batch.domain.spec import BatchOptions, Placement, Resources, Role
+from ffdl_batch.domain.job.spec import BatchOptions, Placement, Resources, Role
+from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -18,7 +18,7 @@ from ffdl_batch.ports.scheduler import (
     NotYet,
     PartitionShape,
 )
-from ffdl_slurm.plan import make_plan
+from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import SlurmSettings, read_settings
 from tests.unit.slurm.test_plan import FACTS, options, request
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.past_job import PastJob, Verdict, judge
-from ffdl_batch.ports.history import HistoryUnknown, KnowsJobs, KnowsPlaces, Period, open_history
+from ffdl_batch.domain.job.past_job import PastJob, Verdict, judge
+from ffdl_batch.ports.job_history import HistoryUnknown, KnowsJobs, KnowsPlaces, Period, open_history
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_slurm.history import FIELDS, LINE, history_argv, parse_history
-from ffdl_slurm.parsers import Garbled
+from ffdl_slurm.convert.job_history import FIELDS, LINE, history_argv, parse_history
+from ffdl_slurm.observing.parsers import Garbled
 
 CAPTURED = (Path(__file__).parent / "sacct-history-26.05.txt").read_text()
 """Of a real cluster: a job with a GPU, an array, one by srun, two parts of a heterogeneous one, and a failed one."""

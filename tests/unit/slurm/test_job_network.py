@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, expand
-from ffdl_batch.domain.formats import LAUNCH_FORMAT
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.spec import BatchOptions, Egress, NetworkLevel, Placement, Resources
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.file_format import LAUNCH_FORMAT
+from ffdl_batch.domain.job.array import ArrayId, expand
+from ffdl_batch.domain.job.spec import BatchOptions, Egress, NetworkLevel, Placement, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape, PartitionShape
-from ffdl_slurm.plan import make_plan
-from ffdl_slurm.script import parse_options
+from ffdl_slurm.planning.launch_plan import make_plan
+from ffdl_slurm.sbatch_script import parse_options
 from ffdl_slurm.settings import read_settings
 from tests.unit.slurm.test_plan import FACTS, JOB, request
 

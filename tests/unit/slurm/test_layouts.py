@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.launch import LaunchFile, decode
-from ffdl_batch.domain.spec import SITE_DEFAULT, BatchOptions, Framework, Placement, Resources, Role
+from ffdl_batch.domain.job.spec import SITE_DEFAULT, BatchOptions, Framework, Placement, Resources, Role
+from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchRequest, NotYet
-from ffdl_slurm.plan import make_plan
+from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import SlurmSettings
 from tests.unit.slurm.test_plan import FACTS, options, request
 

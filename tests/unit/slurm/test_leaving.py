@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from ffdl_batch.manifest import ManifestSource, parse_manifest
-from ffdl_batch.manifest.batch_models import BatchBlock, ManifestBlock
+from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
 from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.leaving import Leaving, Left, WritesJobs
-from ffdl_slurm.leaving.leaver import SlurmLeaver
-from ffdl_slurm.leaving.words import WORDS
-from ffdl_slurm.script import parse_options
+from ffdl_batch.ports.export import Leaving, Left, WritesJobs
+from ffdl_slurm.export.exporter import SlurmLeaver
+from ffdl_slurm.export.key_dispositions import WORDS
+from ffdl_slurm.sbatch_script import parse_options
 
 SRUN = """\
     #!/bin/bash

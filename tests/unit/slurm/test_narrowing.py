@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.domain.spec import SITE_DEFAULT, BatchOptions, Placement, Resources
+from ffdl_batch.domain.job.spec import SITE_DEFAULT, BatchOptions, Placement, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, NodeShape, PartitionShape
 from ffdl_slurm.hostlist import expand
-from ffdl_slurm.narrowing import Group, may_have, names_in, narrow
-from ffdl_slurm.plan import make_plan
+from ffdl_slurm.planning.eligible_nodes import Group, may_have, names_in, narrow
+from ffdl_slurm.planning.launch_plan import make_plan
 from ffdl_slurm.settings import SlurmSettings
 from tests.unit.slurm.test_plan import FACTS, options, request
 

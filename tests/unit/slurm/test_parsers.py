@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.observation import EndCause, NativeId, Phase
-from ffdl_slurm.parsers import (
+from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Phase
+from ffdl_slurm.observing.job_states import COMPACT, STATES, UNKNOWN, interpret_state
+from ffdl_slurm.observing.parsers import (
     Garbled,
     OddRows,
     count_nodes,
@@ -24,8 +25,7 @@ from ffdl_slurm.parsers import (
     parse_time,
     parse_version,
 )
-from ffdl_slurm.sinfo import parse_sinfo
-from ffdl_slurm.states import COMPACT, STATES, UNKNOWN, interpret_state
+from ffdl_slurm.observing.sinfo import parse_sinfo
 
 QUEUE = "JOBID|STATE|EXIT_CODE|RESTART_COUNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"
 ACCOUNT = "JobID|State|ExitCode|Submit|Start|End|NodeList|Reason|JobName\n"

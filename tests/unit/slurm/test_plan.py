@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_batch.domain.job import JobId, Token, attempt_token
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.launch import TEMPLATE, Succession, decode, succeed
-from ffdl_batch.domain.limits import LeadFrom
-from ffdl_batch.domain.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.job import JobId, Token, attempt_token
+from ffdl_batch.domain.job.spec import BatchOptions, Checkpoint, Framework, JobSpec, NetworkLevel, Resources
+from ffdl_batch.domain.launch.launch_file import TEMPLATE, Succession, decode, succeed
+from ffdl_batch.domain.launch.limits import LeadFrom
 from ffdl_batch.ports.scheduler import (
     BackendFacts,
     InvalidRequest,
@@ -21,8 +21,8 @@ from ffdl_batch.ports.scheduler import (
     NotYet,
     PartitionShape,
 )
-from ffdl_slurm.plan import make_plan
-from ffdl_slurm.script import parse_options
+from ffdl_slurm.planning.launch_plan import make_plan
+from ffdl_slurm.sbatch_script import parse_options
 from ffdl_slurm.settings import SlurmSettings, read_settings
 
 FACTS = BackendFacts(

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
-from ffdl_slurm.gateway_pyslurm import PyslurmGateway
-from ffdl_slurm.pyslurm_worker import Unmapped, describe_fields
-from ffdl_slurm.replies import recover_reply
-from ffdl_slurm.script import SbatchOption, render_script
+from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
+from ffdl_slurm.gateways.pyslurm_worker import Unmapped, describe_fields
+from ffdl_slurm.gateways.submission_files import recover_reply
+from ffdl_slurm.sbatch_script import SbatchOption, render_script
 
 WORKER = Path(__file__).with_name("fake_worker.py")
 Make = Callable[[str], PyslurmGateway]

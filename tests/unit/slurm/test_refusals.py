@@ -17,7 +17,8 @@ from ffdl_batch.ports.scheduler import (
     SubmissionUncertain,
     TooMany,
 )
-from ffdl_slurm.refusals import (
+from ffdl_slurm.gateways.command_runner import CommandResult
+from ffdl_slurm.gateways.error_mapping import (
     check_accounts,
     check_answer,
     check_request,
@@ -26,7 +27,6 @@ from ffdl_slurm.refusals import (
     explain_refusal,
     read_submission,
 )
-from ffdl_slurm.run import CommandResult
 
 CONNECT = "Unable to contact slurm controller (connect failure)"
 BUSY = "Slurm temporarily unable to accept job, sleeping and retrying"

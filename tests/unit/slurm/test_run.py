@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.jobdir import AttemptDir
+from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.ports.scheduler import NotNow
-from ffdl_slurm import replies
 from ffdl_slurm.commands import beside_argv
-from ffdl_slurm.gateway_cli import CommandLineGateway
-from ffdl_slurm.replies import begin_reply, disown_reply, hold_submission, open_replies, read_replies, recover_reply
-from ffdl_slurm.run import CommandTimeout, run_command
+from ffdl_slurm.gateways import submission_files
+from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
+from ffdl_slurm.gateways.command_runner import CommandTimeout, run_command
+from ffdl_slurm.gateways.submission_files import (
+    begin_reply,
+    disown_reply,
+    hold_submission,
+    open_replies,
+    read_replies,
+    recover_reply,
+)
 
 ANSWER = [sys.executable, "-c", "import sys; print('17'); print('no', file=sys.stderr); sys.exit(3)"]
 
@@ -124,6 +131,6 @@ def test_recover_reply_ignores_ambiguous_ids_in_banner_and_id_printed_by_failed_
 
 
 def test_submit_reply_is_read_up_to_maximum_size(attempt: AttemptDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "MAX_REPLY_BYTES", 1000)
+    monkeypatch.setattr(submission_files, "MAX_REPLY_BYTES", 1000)
     assert len(submit(attempt, "101\n" + "#" * 5000)) == 1000
     assert recover_reply(attempt) == {"101"}

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
-from ffdl_slurm.parsers import Garbled, parse_squeue
-from ffdl_slurm.refusals import check_answer, read_submission
-from ffdl_slurm.run import CommandResult
-from ffdl_slurm.said import LONG, SHORT, begin, clean, shorten
+from ffdl_slurm.gateways.command_runner import CommandResult
+from ffdl_slurm.gateways.error_mapping import check_answer, read_submission
+from ffdl_slurm.observing.parsers import Garbled, parse_squeue
+from ffdl_slurm.output_text import LONG, SHORT, begin, clean, shorten
 
 GARBAGE = "\x1b[31m\x07\x00\ufffd\x9b" * 60 + "x" * 300 + "\r\n\t\x08the end"
 

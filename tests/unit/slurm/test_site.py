@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.spec import NetworkLevel
-from ffdl_batch.ports.registry import AdapterContext
+from ffdl_batch.domain.job.spec import NetworkLevel
+from ffdl_batch.plugins import AdapterContext
 from ffdl_slurm.adapter import SlurmScheduler
-from ffdl_slurm.gateway import SiteShape
-from ffdl_slurm.gateway_cli import CommandLineGateway
-from ffdl_slurm.parsers import Garbled, SiteConfig, parse_config
+from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
+from ffdl_slurm.gateways.gateway import SiteShape
+from ffdl_slurm.observing.parsers import Garbled, SiteConfig, parse_config
 from ffdl_slurm.settings import SlurmSettings, doubt_times
 
 CONFIG = (

@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from ffdl_batch.domain.array import ArrayId, chunk_name
-from ffdl_batch.domain.job import JobId
-from ffdl_batch.domain.jobdir import Root
-from ffdl_batch.domain.observation import NativeId, Phase
-from ffdl_batch.ports.registry import AdapterContext
-from ffdl_slurm import parsers
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.array import ArrayId, chunk_name
+from ffdl_batch.domain.job.job import JobId
+from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_batch.plugins import AdapterContext
 from ffdl_slurm.adapter import SlurmScheduler
-from ffdl_slurm.gateway import SlurmGateway
-from ffdl_slurm.parsers import JobRecord, JobRow, parse_squeue
+from ffdl_slurm.gateways.gateway import SlurmGateway
+from ffdl_slurm.observing import parsers
+from ffdl_slurm.observing.parsers import JobRecord, JobRow, parse_squeue
 from ffdl_slurm.settings import SlurmSettings
 
 HEADER = "JOBID|STATE|EXIT_CODE|RESTARTCNT|SUBMIT_TIME|START_TIME|END_TIME|NODELIST|REASON|NAME\n"

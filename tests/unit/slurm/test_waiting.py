@@ -9,18 +9,17 @@ from typing import TypeVar
 
 import pytest
 
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import BatchOptions, Framework, JobSpec, Resources
-from ffdl_batch.domain.waiting import BlockerKind, Explanation, WaitKind
+from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.domain.pending.explanation import BlockerKind, Explanation, WaitKind
 from ffdl_batch.ports.capabilities import WaitingRequest
 from ffdl_batch.ports.scheduler import BackendFacts, NotNow, SchedulerUnreachable
-from ffdl_slurm import waiting_commands as commands
-from ffdl_slurm import waiting_parsers as parsers
+from ffdl_slurm.observing.sinfo import parse_sinfo
+from ffdl_slurm.pending import commands, parsers
+from ffdl_slurm.pending.capacity import Share, ahead_in, room_in
+from ffdl_slurm.pending.explanation import PICTURE_LIFE_S, WaitingJobs
+from ffdl_slurm.pending.squeue import parse_live
 from ffdl_slurm.settings import SlurmSettings
-from ffdl_slurm.sinfo import parse_sinfo
-from ffdl_slurm.waiting import PICTURE_LIFE_S, WaitingJobs
-from ffdl_slurm.waiting_queue import parse_live
-from ffdl_slurm.waiting_room import Share, ahead_in, room_in
 from tests.captured import expected
 from tests.captured.queues import queue_text
 
@@ -126,8 +125,8 @@ def test_slurm_explain_names_unavailable_nodes_and_reservation(waiting: WaitingJ
 
 
 def test_slurm_explain_reports_figures_of_limit(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_slurm.waiting.os.getuid", lambda: 2001)
-    monkeypatch.setattr("ffdl_slurm.waiting.user_name", lambda _: "alice")
+    monkeypatch.setattr("ffdl_slurm.pending.explanation.os.getuid", lambda: 2001)
+    monkeypatch.setattr("ffdl_slurm.pending.explanation.user_name", lambda _: "alice")
     known = one(waiting, request("limited"))
     assert known.reason is not None and known.reason.limit is not None
     limit = known.reason.limit
@@ -249,7 +248,7 @@ def test_capacity_lists_eight_unavailable_nodes_and_counts_the_rest() -> None:
 
 def test_slurm_explain_finds_own_jobs_by_user_of_job(waiting: WaitingJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever works from outside may have another name there."""
-    monkeypatch.setattr("ffdl_slurm.waiting.user_name", lambda _: "somebody")
+    monkeypatch.setattr("ffdl_slurm.pending.explanation.user_name", lambda _: "somebody")
     (ahead,) = one(waiting, request("behind")).ahead
     assert (ahead.jobs, ahead.own) == (1, 1)
 

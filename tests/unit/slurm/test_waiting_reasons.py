@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.waiting import Limit, Measure, Per, WaitKind
-from ffdl_batch.domain.waiting_words import actions_of, sentence_of
-from ffdl_slurm.waiting_reasons import WORDS as TABLE
-from ffdl_slurm.waiting_reasons import read_limit, read_reason
+from ffdl_batch.domain.pending.explanation import Limit, Measure, Per, WaitKind
+from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of
+from ffdl_slurm.pending.reasons import WORDS as TABLE
+from ffdl_slurm.pending.reasons import read_limit, read_reason
 from tests.captured import expected
 
 WORDS = (Path(expected.__file__).parent / "job-reasons-26.05.txt").read_text().split()

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.staging import StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.staging.cache.eviction_policy import Choice, Held, MaxMinFair, Need
 from ffdl_batch.staging.cache.keys import key_of
-from ffdl_batch.staging.cache.policy import Choice, Held, MaxMinFair, Need
 from ffdl_batch.staging.journal import Planned
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
 

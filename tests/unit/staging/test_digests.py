@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.staging.digests import count_of_parts, digest_of, is_md5, part_sizes, parts_etag, ranges
-from ffdl_batch.staging.half import RunningDigest
+from ffdl_batch.staging.stores.digests import count_of_parts, digest_of, is_md5, part_sizes, parts_etag, ranges
 from ffdl_batch.staging.stores.store import Item
+from ffdl_batch.staging.transfer.partial_download import RunningDigest
 
 MIB = 1 << 20
 ETAG = "0" * 32

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.stores.fsspec import _fault, _item
 from ffdl_batch.staging.stores.sftp import why_unreachable
 from ffdl_batch.staging.stores.store import UNKNOWN

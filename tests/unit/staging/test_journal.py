@@ -9,14 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain import staging
-from ffdl_batch.domain.staging import Direction, Failed, FaultClass, StageTask, StoreAddress, StoreKind, Transfer
+from ffdl_batch.domain.data import staging_protocol
+from ffdl_batch.domain.data.staging_protocol import (
+    Direction,
+    Failed,
+    FaultClass,
+    StageTask,
+    StoreAddress,
+    StoreKind,
+    Transfer,
+)
 from ffdl_batch.staging import journal as module
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.journal import Journal, Planned, Settled, Started, place_of
-from ffdl_batch.staging.planning import require_free
 from ffdl_batch.staging.program import run_program
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
+from ffdl_batch.staging.transfer.planning import require_free
 
 
 @pytest.fixture
@@ -129,13 +137,13 @@ def test_staging_program_reports_s302_when_journal_disk_is_full(
     store = StoreAddress(StoreKind.FILE, container=str(tmp_path / "from"))
     state = tmp_path / "state"
     task = StageTask(Direction.IN, (Transfer(store, "", str(tmp_path / "to")),), str(state))
-    (tmp_path / "task.json").write_text(staging.encode_task(task))
+    (tmp_path / "task.json").write_text(staging_protocol.encode_task(task))
     monkeypatch.setattr(module, "_opened", _full)
     read, write = os.pipe()
     status = run_program(str(tmp_path / "task.json"), check=False, output=write)
     os.close(write)
     with os.fdopen(read) as said:
-        last = staging.read_line(said.read().splitlines()[-1])
+        last = staging_protocol.read_line(said.read().splitlines()[-1])
     assert isinstance(last, Failed)
     assert (last.class_, last.code) == (FaultClass.FULL, "S302")
     assert last.message == f"{state} on this machine: No space left on device; make room, or ask for a larger scratch"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.staging.faults import Skip
-from ffdl_batch.staging.names import is_wanted, key_of, parts_of
+from ffdl_batch.staging.object_names import is_wanted, key_of, parts_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ffdl_batch.domain.staging import FaultClass
+from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.faults import Fault, Passing, Stopped
 from ffdl_batch.staging.retries import LONGEST_PAUSE_S, Patience, pause_s
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ffdl_batch.domain.staging import Done, Progress, read_line
-from ffdl_batch.staging.telling import Teller
+from ffdl_batch.domain.data.staging_protocol import Done, Progress, read_line
+from ffdl_batch.staging.reporter import Teller
 
 MB = 10**6
 
@@ -18,7 +18,7 @@ class Watched:
 
     def __init__(self, read: int, write: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr("ffdl_batch.staging.telling.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("ffdl_batch.staging.reporter.time.monotonic", lambda: self.now)
         self.teller, self._read = Teller(write, str, 10.0), read
 
     def rate_after(self, seconds: float, moved: int) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.attempt.directories import Gone
+from ffdl_batch.attempt.directory_tree import Gone
 from ffdl_batch.staging.faults import Skip
 from ffdl_batch.staging.tree import Tree, open_own
 

@@ -9,9 +9,9 @@ from threading import Thread
 
 from sqlalchemy import event
 
-from ffdl_batch.domain.job import Change, Job, JobId, new_job_id
+from ffdl_batch.domain.job.job import Change, Job, JobId, new_job_id
+from ffdl_batch.domain.job.spec import Framework, JobSpec
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.spec import Framework, JobSpec
 from ffdl_batch.store import NewJob, Store
 
 SUBMITTED_AT = 1000.0

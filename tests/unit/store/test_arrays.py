@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ffdl_batch.domain.array import ArrayId, expand
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.job.array import ArrayId, expand
+from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.spec import BatchOptions
 from ffdl_batch.store import Store
 from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, new_job, steps
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.job import AttemptEnd, Change, Job, Overrides, attempt_token
+from ffdl_batch.domain.job.job import AttemptEnd, Change, Job, Overrides, attempt_token
 from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.store import Store
 from tests.unit.store.jobs import add_job, applied, assert_consistent, begin, deploying, steps
 

@@ -17,11 +17,11 @@ from sqlalchemy import event, insert, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from ffdl_batch.domain.job import JobId
+from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store import DatabaseDamaged, Store, StoreError, StoreUnavailable, database, open_store
 from ffdl_batch.store.errors import translate
-from ffdl_batch.store.existing import connect_existing
+from ffdl_batch.store.existing_database import connect_existing
 from ffdl_batch.store.schema import LEASES
 from tests.first_start import write_schema
 from tests.planted_files import NO_FILES

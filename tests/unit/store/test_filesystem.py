@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.store import filesystem
-from ffdl_batch.store.filesystem import filesystem_type, is_network
+from ffdl_batch.host import filesystem
+from ffdl_batch.host.filesystem import filesystem_type, is_network
 
 TABLE = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, errors, open_store
 from ffdl_batch.store.errors import DatabaseGone, translate
-from ffdl_batch.store.filesystem import why_unwritable
-from ffdl_batch.store.health import Health
+from ffdl_batch.store.write_health import Health
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 from tests.unit.store.test_failures import open_directory, plain_user
 

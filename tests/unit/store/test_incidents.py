@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ffdl_batch.domain.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.incidents.incident import LINE_CHARS, LINES, Evidence, Incident, Origin
+from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store import Store
 from tests.unit.store.jobs import FakeClock, add_job, applied, steps

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from ffdl_batch.domain.job import Change, Job, new_job_id
-from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.spec import (
+from ffdl_batch.domain.job.job import Change, Job, new_job_id
+from ffdl_batch.domain.job.spec import (
     BatchOptions,
     Checkpoint,
     DataStore,
@@ -29,6 +28,7 @@ from ffdl_batch.domain.spec import (
     Role,
     StoreType,
 )
+from ffdl_batch.domain.job_state import JobState, Wish
 from ffdl_batch.store import DuplicateId, NewJob, Store, open_store
 from ffdl_batch.store.schema import JOBS
 from tests.unit.store.jobs import (

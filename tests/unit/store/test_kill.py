@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ffdl_batch.domain.job import Job, JobId
+from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.store import Store, open_store
 from tests.unit.store.jobs import applied, assert_consistent, steps

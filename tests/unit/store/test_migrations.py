@@ -12,14 +12,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
-from ffdl_batch.domain.continuation import Checkpoint, Spent
-from ffdl_batch.domain.job import Change, Overrides
+from ffdl_batch.domain.job.job import Change, Overrides
 from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import open_store
 from ffdl_batch.store.database import connect
-from ffdl_batch.store.revisions import HEAD, REVISIONS, alembic_config, current_revision
 from ffdl_batch.store.schema import METADATA
+from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, alembic_config, current_revision
 from tests.captured.releases import RELEASED, as_read, put_schema
 from tests.unit.store.jobs import add_job, assert_consistent
 

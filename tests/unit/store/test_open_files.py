@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import event
 
 from ffdl_batch.store import DatabaseGone, Store, StoreError, StoreUnavailable, open_store
-from ffdl_batch.store.copies import CopyFailed, companions
+from ffdl_batch.store.sqlite_backup import CopyFailed, companions
 from tests.unit.store.jobs import FakeClock, add_job, new_job
 
 CURE = re.compile(r"ffdl daemon stop; ffdl-admin db restore (\S+\.rescued-[^\s)]+)( --force)?\)$")
@@ -139,7 +139,7 @@ def test_store_retries_rescue_copy_at_close(
     kept = str(add_job(store, "k").id)
     path.unlink()
     with monkeypatch.context() as patched:
-        patched.setattr("ffdl_batch.store.open_files.copy_database", _no_room)
+        patched.setattr("ffdl_batch.store.sqlite_files.copy_database", _no_room)
         refused(store)
     store.close()  # at the same moment of its clock, while requests would still wait for the next try
     (copy,) = path.parent.glob("*.rescued-*")

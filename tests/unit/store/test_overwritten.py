@@ -17,9 +17,9 @@ import pytest
 from sqlalchemy import event
 
 from ffdl_batch.store import DatabaseDamaged, Store, open_store
-from ffdl_batch.store.copies import companions, copy_database
-from ffdl_batch.store.own_writes import COUNTS, HEADER_BYTES, Left, is_own
-from ffdl_batch.store.revisions import driver_connection
+from ffdl_batch.store.schema_upgrade import driver_connection
+from ffdl_batch.store.sqlite_backup import companions, copy_database
+from ffdl_batch.store.sqlite_foreign_writes import COUNTS, HEADER_BYTES, Left, is_own
 from tests.unit.store import test_open_files
 from tests.unit.store.jobs import FakeClock, add_job
 from tests.unit.store.test_open_files import ids_in, network_fs, opened, path

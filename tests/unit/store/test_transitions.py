@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from ffdl_batch.domain.job import Change
+from ffdl_batch.domain.job.job import Change
 from ffdl_batch.domain.job_state import Cause, IllegalTransition, JobState, Wish
 from ffdl_batch.store import Store, StoreError
+from ffdl_batch.store.batched_writes import Step, Writes
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import JOBS
-from ffdl_batch.store.writes import Step, Writes
 from tests.unit.store.jobs import SUBMITTED_AT, add_job, applied, assert_consistent, begin, deploying, in_threads, steps
 
 S = JobState

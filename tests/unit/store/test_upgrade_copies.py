@@ -14,10 +14,10 @@ from sqlalchemy import inspect, text
 
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import SchemaTooNew, StoreUnavailable, open_store
-from ffdl_batch.store.copies import KEPT, upgrade_copies
 from ffdl_batch.store.database import connect
-from ffdl_batch.store.existing import connect_existing
-from ffdl_batch.store.revisions import HEAD, REVISIONS, bring_up_to_date, standing_of
+from ffdl_batch.store.existing_database import connect_existing
+from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, bring_up_to_date, standing_of
+from ffdl_batch.store.sqlite_backup import KEPT, upgrade_copies
 from tests.captured.releases import RELEASED, as_read, put_schema
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ffdl_batch.domain.pod import TIME_LIMIT
-from ffdl_kubernetes.room.amounts import asked_of
-from ffdl_kubernetes.room.cluster_now import ClusterNow, Holder, Node, read_holder, read_node
-from ffdl_kubernetes.room.evidence import are_closed
-from ffdl_kubernetes.room.fitting import SOON_S, Found, Wish, find_room, is_tolerated, kept_off, opening_for
-from ffdl_kubernetes.room.trials import There, foretell
+from ffdl_batch.domain.launch.pod_protocol import TIME_LIMIT
+from ffdl_kubernetes.pending.cluster_snapshot import ClusterNow, Holder, Node, read_holder, read_node
+from ffdl_kubernetes.pending.evidence import are_closed
+from ffdl_kubernetes.pending.node_capacity import SOON_S, Found, Wish, find_room, is_tolerated, kept_off, opening_for
+from ffdl_kubernetes.pending.start_estimate import There, foretell
+from ffdl_kubernetes.pod_resources import asked_of
 
 NOW = 1000.0
 GPU = "nvidia.com/gpu"

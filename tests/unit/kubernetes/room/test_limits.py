@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ffdl_kubernetes.room.cluster_now import ClusterNow
-from ffdl_kubernetes.room.fitting import Wish
-from ffdl_kubernetes.room.queue_room import QueueNow, admit, figures_of
-from ffdl_kubernetes.room.quota_room import lacking, needs_of, never
-from ffdl_kubernetes.room.trials import There, foretell
+from ffdl_kubernetes.pending.cluster_snapshot import ClusterNow
+from ffdl_kubernetes.pending.node_capacity import Wish
+from ffdl_kubernetes.pending.queue_capacity import QueueNow, admit, figures_of
+from ffdl_kubernetes.pending.quota_capacity import lacking, needs_of, never
+from ffdl_kubernetes.pending.start_estimate import There, foretell
 
 GPU = "nvidia.com/gpu"
 POD: dict[str, Any] = {"containers": [{"resources": {"requests": {"cpu": "2"}, "limits": {GPU: 1, "memory": "1Gi"}}}]}

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ffdl_batch.domain.job import Token
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.job.spec import Resources
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.observation import NativeId
-from ffdl_batch.domain.spec import Resources
-from ffdl_batch.domain.usage_report import Agreement
-from ffdl_batch.ports.accounts import AccountedRun
+from ffdl_batch.domain.metrics.usage_report import Agreement
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.accounting import AccountedRun
 from ffdl_batch.ports.scheduler import AccountingUnreachable
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.reports import agreement
-from ffdl_batch.services.reports.agreement import find_agreement
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.reports import accounting_comparison
+from ffdl_batch.services.reports.accounting_comparison import find_agreement
 from ffdl_batch.services.reports.usage import Period
 from tests.fakes.scheduler import FakeScheduler
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
@@ -37,7 +37,7 @@ class Keeping(FakeScheduler):
     asked_for: list[dict[NativeId, Token]] = field(default_factory=list)
 
     def accounted_runs(self, attempts: Mapping[NativeId, Token]) -> Mapping[NativeId, Sequence[AccountedRun]] | None:
-        """See :class:`ffdl_batch.ports.accounts.AccountsForRuns`."""
+        """See :class:`ffdl_batch.ports.accounting.AccountsForRuns`."""
         self.asked_for.append(dict(attempts))
         if self.away:
             raise AccountingUnreachable("slurmdbd is away", 5.0)
@@ -126,8 +126,8 @@ def test_agreement_compares_only_time_for_fractional_gpus(site: Site, keeping: K
 def test_agreement_queries_accounting_in_batches_and_limits_rows(
     site: Site, keeping: Keeping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "AT_ONCE", 4)
-    monkeypatch.setattr(agreement, "MOST_ROWS", 3)
+    monkeypatch.setattr(accounting_comparison, "AT_ONCE", 4)
+    monkeypatch.setattr(accounting_comparison, "MOST_ROWS", 3)
     plant(site.platform.store.engine, [hour(number, str(number)) for number in range(1, 11)])
     said = found(site)
     assert [len(asked) for asked in keeping.asked_for] == [4, 4, 2]

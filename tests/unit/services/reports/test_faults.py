@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ffdl_batch.domain.incident import Evidence, Incident
-from ffdl_batch.domain.job import Change, Job
+from ffdl_batch.domain.incidents.incident import Evidence, Incident
+from ffdl_batch.domain.job.job import Change, Job
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.reports.faults import FaultsAsked, report_faults
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.reports.incident_report import FaultsAsked, report_faults
 from tests.unit.services.conftest import Site
 
 HOUR = 3600.0

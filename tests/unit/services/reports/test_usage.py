@@ -12,15 +12,15 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from ffdl_batch.domain.held import AttemptRecord, Loss
+from ffdl_batch.domain.job.spec import BatchOptions, Resources, Role
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.rates import Rates
-from ffdl_batch.domain.spec import BatchOptions, Resources, Role
-from ffdl_batch.domain.usage import GpuUse, UsageSample, encode_sample
-from ffdl_batch.domain.usage_report import Group, JobUse, Share, UsageReport, Waste
+from ffdl_batch.domain.metrics.rates import Rates
+from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, encode_sample
+from ffdl_batch.domain.metrics.usage_report import Group, JobUse, Share, UsageReport, Waste
+from ffdl_batch.domain.metrics.usage_timeline import AttemptRecord, Loss
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.problems import Refused
-from ffdl_batch.services.reports import efficiency
+from ffdl_batch.services.refusals import Refused
+from ffdl_batch.services.reports import gpu_efficiency
 from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
 from ffdl_batch.store import UsedJob, usage_rows
 from tests.planted_jobs import PlantedAttempt, PlantedJob, plant
@@ -258,7 +258,7 @@ def test_efficiency_caps_sampled_gpu_time_despite_malformed_samples(site: Site, 
 def test_efficiency_counts_jobs_as_unread_when_time_runs_out(
     site: Site, begin: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(efficiency, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(gpu_efficiency, "PATIENCE_S", -1.0)
     plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
     seen = reported(site, begin, begin + 10 * HOUR).efficiency
     assert (seen.unread, seen.utilisation) == (2, None)
@@ -270,7 +270,7 @@ def test_efficiency_counts_job_as_unread_if_sample_file_fails_to_open(
     def open_broken(path: str) -> BinaryIO:
         raise OSError(errno.EIO, "broken", path)
 
-    monkeypatch.setattr(efficiency, "open_regular", open_broken)
+    monkeypatch.setattr(gpu_efficiency, "open_regular", open_broken)
     plant(site.platform.store.engine, [ended(begin), ended(begin, 2)])
     sampled(site, 1, steady(begin + HOUR, 60, [1.0]))
     assert reported(site, begin, begin + 10 * HOUR).efficiency.unread == 1

@@ -1,0 +1,118 @@
+"""Reads files of jobs in a claim, by a command in a pod that is made for it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import IO
+
+from ffdl_batch.domain.launch.attach_protocol import AGAIN, BEGIN, REFUSED, RUN, FrameError, FrameReader, encode_frame
+from ffdl_batch.ports.scheduler import InvalidRequest, NotNow, SchedulerError
+from ffdl_kubernetes.api_errors import explain
+from ffdl_kubernetes.attach.node_access import attach_argv
+from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.objects.claim_reader import ABSENT, FOUND, MOUNT, PROGRAM, reader_job
+from ffdl_kubernetes.objects.names import placed
+from ffdl_kubernetes.observing.job_states import why_pending
+from ffdl_kubernetes.settings import KubernetesSettings
+
+_log = logging.getLogger(__name__)
+READY_S = 60.0
+"""Maximum time until the pod starts, in seconds: the client receives nothing meanwhile."""
+PAUSE_S = 0.5
+PIECE_BYTES = 1 << 16
+
+
+class ClaimFiles(ABC):
+    """:class:`ffdl_batch.ports.node_access.ReadsClaims`."""
+
+    _settings: KubernetesSettings
+
+    @abstractmethod
+    def _make(self) -> ClusterClient:
+        """A client for this thread."""
+
+    def read_claim(self, token: str, claim: str, below: str) -> Iterator[bytes]:
+        """See the port. The pod sees the job's directory alone, so that no link of a learner leads out of it."""
+        top, rest = below, ""
+        if not claim:
+            job_id = token.rpartition("-")[0]
+            top = f"jobs/{job_id}"
+            rest = below.removeprefix(f"{top}/")
+        name = f"{token}-read-{secrets.token_hex(3)}"
+        pieces = _read(
+            self._make(), self._settings, reader_job(name, claim or self._settings.claim, top, self._settings), rest
+        )
+        next(pieces)  # all that can be refused is refused before the first piece
+        return pieces
+
+
+def _read(client: ClusterClient, settings: KubernetesSettings, job: dict[str, object], rest: str) -> Iterator[bytes]:
+    """The pieces, of which the first is empty. The Job is deleted at the end, whoever stops before."""
+    made = placed(job, client.namespace)
+    name = str(made["metadata"]["name"])
+    try:
+        try:
+            client.create(made)
+            pod = _await_pod(client, name)
+        except Refused as refused:
+            raise explain(refused, f"Job {name}") from refused
+        program = (settings.python, "-I", "-c", PROGRAM, f"{MOUNT}/{rest}")
+        with subprocess.Popen(
+            attach_argv(settings, pod, program),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(encode_frame(BEGIN, json.dumps({"do": RUN}).encode("ascii")))
+                process.stdin.flush()  # it stays open: its end is the end of the program
+                _await_begin(process, process.stdout, rest)
+                yield b""
+                while data := process.stdout.read(PIECE_BYTES):
+                    yield data
+                if process.wait() != 0:
+                    raise OSError(f"reading the claim broke off: the program exited with status {process.returncode}")
+            finally:
+                process.kill()
+    finally:
+        try:
+            client.delete("Job", name)
+        except (Refused, SchedulerError) as error:
+            _log.warning("Job %s cannot be deleted, and ends at its deadline: %s", name, error)
+        client.close()
+
+
+def _await_pod(client: ClusterClient, name: str) -> str:
+    end = time.monotonic() + READY_S
+    while True:
+        pods = client.list("Pod", {"labelSelector": f"batch.kubernetes.io/job-name={name}"})[0]
+        for pod in pods:
+            if pod.get("status", {}).get("phase") == "Running":
+                return str(pod["metadata"]["name"])
+        if time.monotonic() > end:
+            why = why_pending(pods)
+            raise NotNow(f"the reading pod did not start within {READY_S:g} s{f': {why}' if why else ''}")
+        time.sleep(PAUSE_S)
+
+
+def _await_begin(process: subprocess.Popen[bytes], output: IO[bytes], rest: str) -> None:
+    line = output.readline()
+    if line == FOUND:
+        return
+    if line == ABSENT:
+        raise FileNotFoundError(rest)
+    try:
+        said = "".join(
+            payload.decode("utf-8", "replace") for kind, payload in FrameReader().feed(line) if kind == REFUSED
+        )
+    except FrameError:
+        said = ""
+    is_passing = process.wait() == AGAIN or not said
+    raise (NotNow if is_passing else InvalidRequest)(said or "the reading pod ended before it began")

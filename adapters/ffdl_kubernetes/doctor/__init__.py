@@ -1,0 +1,1 @@
+"""Checks a cluster, and by a canary its network policies."""

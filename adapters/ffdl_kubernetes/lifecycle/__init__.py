@@ -1,0 +1,1 @@
+"""Creates, follows up and removes the objects of attempts."""

@@ -1,0 +1,392 @@
+"""Pods as the daemon deals with them: what they say is copied, what is wished is brought, the last word is read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.attempt.file_writer import write_text
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_text, status_of
+from ffdl_batch.domain.launch.launch_file import decode
+from ffdl_batch.domain.launch.limits import LogLimits
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.launch.pod_protocol import ANNOTATIONS, FINALIZER, JOB_LABEL, Frame, FrameKind, Wish, pack
+from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events
+from ffdl_batch.ports.scheduler import SchedulerError
+from ffdl_kubernetes.client import STRATEGIC, ClusterClient, Refused
+from ffdl_kubernetes.lifecycle import marker_files
+from ffdl_kubernetes.lifecycle.attempt_location import attempt_of, is_ours
+from ffdl_kubernetes.lifecycle.job_termination import end_job
+from ffdl_kubernetes.objects.names import CONTROLLER, INDEX
+from ffdl_kubernetes.observing.attempt_mirror import Mirror
+from ffdl_kubernetes.observing.cluster_watch import token_of
+from ffdl_kubernetes.observing.job_states import has_begun, is_beyond_reach, is_leaving, is_over, number_ended
+from ffdl_kubernetes.observing.log_follower import Follower, final_word
+from ffdl_kubernetes.settings import KubernetesSettings
+
+Plain = Mapping[str, Any]
+LOST_S = 60.0
+"""A pod that should be gone for so long, by its own grace period, has no kubelet any more."""
+SILENT_S = 120.0
+"""A controller prints something every 20 s. If its pod was marked for deletion this long ago and it has printed nothing
+since, the node does not answer; kubelet ends the pod when the node is back."""
+RETRY_S = 5.0
+WARNING = "URG"
+"""The signal that warns controllers that their allocation is about to end."""
+END, GANG = "end", "gang"
+"""Work for a whole attempt, beside wishes for single pods."""
+READ_S, READ_MOST_S = 120.0, 1800.0
+"""So long after this daemon saw a Job's end, and after any pod was read, it is told whatever of its pods could not be;
+and so long at most. A daemon that was away, or has hundreds of pods to read, has not waited in vain."""
+_log = logging.getLogger(__name__)
+
+
+class Pods:
+    """All pods of one namespace. `root` is the tree of jobs, `make` gives a client for a thread of its own."""
+
+    def __init__(self, settings: KubernetesSettings, root: Root, make: Callable[[], ClusterClient]) -> None:
+        self._root, self._make = root, make
+        self._follower = Follower(settings, lambda: make().namespace, self)
+        self._mirrors: dict[str, Mirror] = {}
+        self._pods: dict[str, Plain] = {}
+        self._ending: set[str] = set()
+        self._read: set[str] = set()
+        self._read_at = 0.0
+        self._awaited: dict[str, float] = {}
+        self._signs: dict[str, float] = {}
+        """When a pod was last heard of, or was first seen with a time by which it is to end (monotonic)."""
+        self._warned: set[str] = set()
+        """Tokens of attempts whose pods were warned because one of them is about to end."""
+        self._lock = threading.Lock()
+        self._work: queue.Queue[tuple[str, str]] = queue.Queue()
+        self._waiting: set[tuple[str, str]] = set()
+        self._wishes: dict[tuple[str, Wish], str] = {}
+        self._worker: threading.Thread | None = None
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._follower.stop()
+        self._work.put(("", ""))
+
+    # ------------------------------------------------------------------------------------- what the watch tells
+
+    def heard(self, what: str, pod: Plain) -> None:
+        """A pod that came, changed or went. Several daemons may share the namespace, and see each other's: what another
+        one has sent is neither copied nor let go here."""
+        if not is_ours(pod, self._root):
+            return
+        name = str(pod["metadata"]["name"])
+        if what == "DELETED":
+            with self._lock:
+                self._pods.pop(name, None)
+                self._ending.discard(name)
+                self._read.discard(name)
+                self._signs.pop(name, None)
+                for wish in Wish:
+                    self._wishes.pop((name, wish), None)
+                if not any(token_of(one) == token_of(pod) for one in self._pods.values()):
+                    self._mirrors.pop(token_of(pod), None)
+                    self._warned.discard(token_of(pod))
+            self._follower.forget(name)
+            return
+        with self._lock:
+            before = self._pods.get(name)
+            is_new = before is None
+            if before is None or (_is_to_end(pod) and not _is_to_end(before)):
+                self._signs[name] = time.monotonic()
+            self._pods[name] = pod
+        if is_leaving(pod):
+            self._warn_gang(pod)
+        if is_beyond_reach(pod):
+            self.silent(name)
+            return
+        state = _controller_state(pod)
+        if "terminated" in state and is_over(pod):  # else it is started anew
+            self._follower.ended(name)
+        if "running" in state or "terminated" in state or _restarts(pod):
+            self._follower.follow(name)
+            if is_new:
+                self._bring_control(pod)
+        elif _ends(pod):  # its controller never ran: there is nothing to be read
+            self.silent(name)
+
+    def _warn_gang(self, leaving: Plain) -> None:
+        """Have the controllers of all pods of the attempt ask for a checkpoint now. The Job deletes the others only
+        when this one has ended (`podReplacementPolicy` Failed), and what it would save alone is of no use."""
+        token = token_of(leaving)
+        if (
+            token in self._warned
+            or marker_files.age_s(attempt_of(leaving, self._root), marker_files.CANCELLED) is not None
+        ):
+            return
+        self._warned.add(token)
+        self.signal(token, WARNING)
+
+    def look_for_lost(self) -> None:
+        """Let those go whose node is lost: nobody will ever read more of them."""
+        with self._lock:
+            pods = list(self._pods.values())
+        for pod in pods:
+            if self._is_lost(pod) or _is_late(pod):
+                self.silent(pod["metadata"]["name"])
+
+    def lost(self, pods: Iterable[Plain]) -> frozenset[str]:
+        """Return the names of the pods that are marked for deletion and do not end, because their node does not answer.
+        The cluster keeps them until the node is back or its Node object is removed."""
+        return frozenset(str(pod["metadata"]["name"]) for pod in pods if self._is_lost(pod))
+
+    def _is_lost(self, pod: Plain) -> bool:
+        if not _is_to_end(pod) or is_over(pod):
+            return False
+        with self._lock:
+            sign = self._signs.get(str(pod["metadata"]["name"]))
+        if _is_late(pod):
+            return True
+        if "terminated" in _controller_state(pod):  # it prints nothing more, and its node has reported that
+            return False
+        return sign is not None and time.monotonic() - sign > SILENT_S
+
+    # --------------------------------------------------------------------------------- what the follower tells
+
+    def said(self, pod: str, frame: Frame, at: float) -> None:
+        """See :class:`ffdl_kubernetes.observing.log_follower.Listener`."""
+        with self._lock:
+            known = self._pods.get(pod)
+            if known is None:
+                return
+            self._signs[pod] = time.monotonic()
+        mirror = self._mirror(known)
+        before = dict(mirror.missing)
+        try:
+            mirror.apply(frame, at, index_of(known))
+        except OSError as error:
+            _log.warning("%s: what it says cannot be written: %s", pod, error)
+            return
+        if mirror.missing != before and mirror.missing:
+            self._wish(pod, Wish.RESEND, json.dumps(mirror.missing, sort_keys=True))
+        if frame.kind is FrameKind.APPEND and frame.file.startswith("events/"):
+            self._queue(token_of(known), GANG)
+
+    def silent(self, pod: str) -> None:
+        """See :class:`ffdl_kubernetes.observing.log_follower.Listener`: read the last word, and let the pod go. A word
+        that cannot be written is tried again: the pod has it until then."""
+        with self._lock:
+            known = self._pods.get(pod)
+            if known is None or pod in self._ending:
+                return
+            self._ending.add(pod)
+        word = final_word(known)
+        try:
+            if word is not None and word.get("outcome"):
+                self._keep_final(known, word)
+        except OSError as error:
+            _log.warning("%s: its last word cannot be written: %s; it is tried again", pod, error)
+            with self._lock:
+                self._ending.discard(pod)
+            timer = threading.Timer(RETRY_S, self.silent, [pod])
+            timer.daemon = True
+            timer.start()
+            return
+        with self._lock:  # not before its word is written: who looks now tells the end
+            self._read.add(pod)
+            self._read_at = time.monotonic()
+        self._queue(pod, "")
+        self._mirror(known).ring()
+
+    def _keep_final(self, pod: Plain, word: Mapping[str, Any]) -> None:
+        """The record of the head, where the copy does not have it: what it printed last may be lost."""
+        path = Path(attempt_of(pod, self._root).final)
+        if status_of(str(path)) is not None:
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_text(str(path), json.dumps(word, sort_keys=True) + "\n")
+
+    def _mirror(self, pod: Plain) -> Mirror:
+        token = token_of(pod)
+        with self._lock:
+            if token not in self._mirrors:
+                job_id, attempt = pod["metadata"]["labels"][JOB_LABEL], attempt_of(pod, self._root)
+                learners, limits = _from_launch(attempt)
+                self._mirrors[token] = Mirror(attempt, self._root.doorbell, job_id, learners, limits)
+            return self._mirrors[token]
+
+    def has_more(self, job: Plain | None, present: Iterable[Plain], gone: Iterable[Plain]) -> bool:
+        """Whether pods of a Job have more to say than was copied. Jobs and pods are told of by watches of their own: a
+        Job that has ended may count pods of which nothing was heard yet. Those that an earlier daemon read and let go
+        may be away, too; where there is a record, they are not waited for."""
+        live = {str(pod["metadata"]["name"]): pod for pod in present}
+        with self._lock:
+            unread = [pod for name, pod in live.items() if name not in self._read]
+        if any(FINALIZER in (pod["metadata"].get("finalizers") or ()) for pod in unread):
+            return True
+        if job is None or number_ended(job) <= len({*live, *(str(pod["metadata"]["name"]) for pod in gone)}):
+            return False
+        return status_of(attempt_of(job, self._root).final) is None
+
+    def is_given_up(self, token: str) -> bool:
+        """Whether what pods of an attempt that has ended have to say was waited for in vain."""
+        now = time.monotonic()
+        with self._lock:
+            since = self._awaited.setdefault(token, now)
+            return now - max(since, self._read_at) > READ_S or now - since > READ_MOST_S
+
+    def forget(self, token: str) -> None:
+        """Its Job is gone."""
+        with self._lock:
+            self._awaited.pop(token, None)
+
+    # ------------------------------------------------------------------------------------------------- wishes
+
+    def wish(self, token: str, wish: Wish, value: str) -> None:
+        """Bring `value` to all pods of an attempt, soon."""
+        for pod in self._of(token):
+            self._wish(pod["metadata"]["name"], wish, value)
+
+    def signal(self, token: str, name: str) -> None:
+        """Have the controllers of an attempt that run get this signal."""
+        for pod in filter(has_begun, self._of(token)):
+            last = str((pod["metadata"].get("annotations") or {}).get(f"{ANNOTATIONS}/{Wish.SIGNAL.value}", ""))
+            waiting = self._wishes.get((pod["metadata"]["name"], Wish.SIGNAL), "")
+            number = max(_number(last), _number(waiting)) + 1
+            self._wish(pod["metadata"]["name"], Wish.SIGNAL, f"{number} {name}")
+
+    def end_later(self, token: str, seconds: float, is_over: Callable[[], bool]) -> None:
+        """End the Job of an attempt then, unless it is over."""
+
+        def begin() -> None:
+            if not is_over():
+                self._queue(token, END)
+
+        timer = threading.Timer(seconds, begin)
+        timer.daemon = True
+        timer.start()
+
+    def _of(self, token: str) -> list[Plain]:
+        with self._lock:
+            return [pod for pod in self._pods.values() if token_of(pod) == token]
+
+    def _bring_control(self, pod: Plain) -> None:
+        """What was wished before the pod was there."""
+        text = find_text(attempt_of(pod, self._root).control)
+        if text:
+            self._wish(pod["metadata"]["name"], Wish.CONTROL, text)
+
+    def _tell_siblings(self, token: str) -> None:
+        """Each pod of a gang gets what the controllers of all said, and the head when that is its last word; its own it
+        leaves alone. Raises OSError."""
+        pods = self._of(token)
+        if len(pods) < 2:
+            return
+        attempt = attempt_of(pods[0], self._root)
+        texts = {}
+        for number in sorted(index_of(pod) for pod in pods):
+            text = find_text(attempt.event_file(f"node-{number}"), MAX_EVENT_BYTES)
+            if text:
+                texts[f"events/node-{number}.jsonl"] = text
+        text = find_text(attempt.event_file(HEAD), MAX_EVENT_BYTES)
+        if any(event.kind is EventKind.FINAL for event in decode_events(text)):
+            texts[f"events/{HEAD}.jsonl"] = text
+        said = pack(json.dumps(texts))
+        for pod in pods:
+            self._wish(pod["metadata"]["name"], Wish.SIBLINGS, said)
+
+    def _wish(self, pod: str, wish: Wish, value: str) -> None:
+        with self._lock:
+            if self._wishes.get((pod, wish)) == value:
+                return
+            self._wishes[pod, wish] = value
+        self._queue(pod, wish.value)
+
+    def _queue(self, name: str, what: str) -> None:
+        """`what` is a wish for the pod `name`, "" = let it go; END and GANG: `name` is an attempt's token. What
+        waits already is done once: a gang's pods say more than could be passed on one by one."""
+        with self._lock:
+            if (name, what) in self._waiting:
+                return
+            self._waiting.add((name, what))
+            if self._worker is None:
+                self._worker = threading.Thread(target=self._run, name="pods", daemon=True)
+                self._worker.start()
+        self._work.put((name, what))
+
+    def _run(self) -> None:
+        client = self._make()
+        while (job := self._work.get()) != ("", ""):
+            with self._lock:
+                self._waiting.discard(job)
+            name, what = job
+            try:
+                self._do(client, name, what)
+            except (Refused, SchedulerError, OSError) as error:
+                _log.warning("%s of %s cannot be done: %s; it is tried again", what or "release", name, error)
+                timer = threading.Timer(RETRY_S, self._queue, job)
+                timer.daemon = True
+                timer.start()
+        client.close()
+
+    def _do(self, client: ClusterClient, name: str, what: str) -> None:
+        if what == END:
+            end_job(client, name, self._of(name))
+        elif what == GANG:
+            self._tell_siblings(name)
+        elif not what:
+            change: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
+            client.patch("Pod", name, change, STRATEGIC)
+        else:
+            with self._lock:
+                value = self._wishes.get((name, Wish(what)))
+            if value is not None:  # else the pod is gone
+                client.patch("Pod", name, {"metadata": {"annotations": {f"{ANNOTATIONS}/{what}": value}}})
+
+
+def index_of(pod: Plain) -> int:
+    """Its completion index."""
+    meta = pod["metadata"]
+    return int((meta.get("labels") or {}).get(INDEX) or (meta.get("annotations") or {}).get(INDEX) or 0)
+
+
+def _from_launch(attempt: AttemptDir) -> tuple[int, LogLimits]:
+    try:
+        launch = decode(find_text(attempt.launch, MAX_EVENT_BYTES))
+    except (OSError, LaunchFileError):
+        return 1, LogLimits()
+    return launch.learners, launch.logs
+
+
+def _controller_state(pod: Plain) -> Plain:
+    for status in pod.get("status", {}).get("initContainerStatuses") or ():
+        if status.get("name") == CONTROLLER:
+            found: Plain = status.get("state") or {}
+            return found
+    return {}
+
+
+def _restarts(pod: Plain) -> int:
+    return sum(int(one.get("restartCount", 0)) for one in pod.get("status", {}).get("initContainerStatuses") or ())
+
+
+def _ends(pod: Plain) -> bool:
+    return is_over(pod) or _is_to_end(pod)
+
+
+def _is_to_end(pod: Plain) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_late(pod: Plain) -> bool:
+    """Return whether the pod has outlived its grace period by more than :data:`LOST_S`."""
+    by = pod["metadata"].get("deletionTimestamp")
+    return bool(by) and time.time() > datetime.fromisoformat(by).timestamp() + LOST_S
+
+
+def _number(text: str) -> int:
+    first = text.partition(" ")[0]
+    return int(first) if first.isdigit() else 0

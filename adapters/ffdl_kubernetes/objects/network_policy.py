@@ -1,0 +1,103 @@
+"""The NetworkPolicy of an attempt, and the Service that gives its pods names."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job.spec import Egress
+from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_kubernetes.objects.names import Plain, labels, metadata
+from ffdl_kubernetes.objects.store_endpoints import Place, is_address
+from ffdl_kubernetes.settings import KubernetesSettings
+
+
+class NotAnAddress(ValueError):
+    """A policy names addresses; this destination is a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What a level allows. `egress` are the destinations of level `egress`; `stores` are reached at every level."""
+
+    level: NetworkLevel
+    egress: Sequence[Egress] = ()
+    stores: Sequence[Place] = ()
+
+
+def policy(name: str, of_pods: Mapping[str, str], ways: Ways, settings: KubernetesSettings) -> Plain:
+    """For pods with these labels. At level `host` it allows everything: the tenant's own policy denies what none
+    allows. Raises NotAnAddress."""
+    level, pods = ways.level, {"matchLabels": dict(of_pods)}
+    inward: list[Plain] = []
+    outward: list[Plain] = []
+    if level is NetworkLevel.HOST:
+        inward, outward = [{}], [{}]
+    elif level is not NetworkLevel.NONE:
+        inward.append({"from": [{"podSelector": pods}]})
+        outward += [{"to": [{"podSelector": pods}]}, _dns(settings)]
+    if level is NetworkLevel.EGRESS:
+        outward += [_destination(one) for one in ways.egress]
+    if ways.stores and level is not NetworkLevel.HOST:
+        outward += [] if _dns(settings) in outward else [_dns(settings)]
+        outward += [_store(one, settings) for one in ways.stores]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "labels": dict(of_pods)},
+        "spec": {
+            "podSelector": pods,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": inward,
+            "egress": [rule for number, rule in enumerate(outward) if rule not in outward[:number]],
+        },
+    }
+
+
+def _dns(settings: KubernetesSettings) -> Plain:
+    return {
+        "to": [
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.dns_namespace}},
+                "podSelector": {"matchLabels": dict(settings.dns_labels)},
+            }
+        ],
+        "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
+    }
+
+
+def _destination(one: Egress) -> Plain:
+    try:
+        network = ipaddress.ip_network(one.host, strict=False)
+    except ValueError:
+        raise NotAnAddress(one.host) from None
+    ports = [{"protocol": "TCP", "port": one.port}] if one.port else []
+    return {"to": [{"ipBlock": {"cidr": str(network)}}], **({"ports": ports} if ports else {})}
+
+
+def _store(place: Place, settings: KubernetesSettings) -> Plain:
+    """Policies know addresses alone: of a store that has a name, its port is known, unless the site says more."""
+    networks = settings.store_networks or ([_network(place.host)] if is_address(place.host) else [])
+    found: Plain = {"to": [{"ipBlock": {"cidr": network}} for network in networks]} if networks else {}
+    if place.port:
+        found["ports"] = [{"protocol": "TCP", "port": place.port}]
+    return found
+
+
+def _network(address: str) -> str:
+    return str(ipaddress.ip_network(address))
+
+
+def service(token: str, job_id: str, attempt: int) -> Plain:
+    """Headless: the names of pods that are not ready resolve, too."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(token, job_id, attempt),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(job_id, attempt),
+        },
+    }

@@ -1,0 +1,301 @@
+"""One attempt on a cluster, planned: the launch file for its pods, and the objects. Pure."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.learner_layout import Gang
+from ffdl_batch.domain.job.secret_references import SECRET, image_credentials, secret_variables, uses_of
+from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, Pod, encode, needed_format
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_batch.domain.launch.pod_protocol import INDEX, POD_DIR, SHIM, TREE
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.runtimes.data import without_learners
+from ffdl_batch.runtimes.learner_start import (
+    RequestRefused,
+    Runtime,
+    Start,
+    Subject,
+    compose_start,
+    refusal,
+    refuse_unsupported,
+    release,
+)
+from ffdl_batch.runtimes.metric_collection import plan_metrics
+from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
+from ffdl_kubernetes.lifecycle.pending_uploads import OBJECTS as STORING_OBJECTS
+from ffdl_kubernetes.lifecycle.pending_uploads import plan_storing
+from ffdl_kubernetes.lifecycle.submission import OBJECTS
+from ffdl_kubernetes.objects.job import job
+from ffdl_kubernetes.objects.names import NAME, USER, Plain, labels, placed
+from ffdl_kubernetes.objects.network_policy import NotAnAddress, Ways, policy, service
+from ffdl_kubernetes.objects.pod_files import configuration, hidden, private, pull_secret
+from ffdl_kubernetes.objects.pod_template import ClaimMount, Mount, PodShape, for_staging
+from ffdl_kubernetes.planning.manifest_checks import hints, refuse
+from ffdl_kubernetes.planning.network_access import Access, choose_access
+from ffdl_kubernetes.planning.pod_shape import KILL_WAIT_S, asked_shape, seats_of
+from ffdl_kubernetes.settings import KubernetesSettings
+
+BACKEND = "kubernetes"
+_HOST = HostVariables(
+    native_id="FFDL_NATIVE_ID", node_rank=INDEX, gpus="", address="FFDL_POD_IP", machine="FFDL_NODE_NAME"
+)
+
+
+def make_plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
+    """What will be sent, exactly. Raises InvalidRequest (NotYet where this release cannot do it)."""
+    try:
+        return _plan(request, settings)
+    except RequestRefused as error:
+        kind = NotYet if error.not_yet else InvalidRequest
+        raise kind(str(error), error.findings) from error
+
+
+def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
+    spec, facts = request.spec, request.facts
+    refuse(spec, settings)
+    refuse_unsupported(spec)
+    if not request.image:
+        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
+        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    if not facts.python:
+        raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach it once")
+    gang = seats_of(spec)
+    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
+    start, launch = _launch(request, settings, gang)
+    access = choose_access(request, settings, start.data)
+    network = access.network
+    launch = replace(launch, collectors=metering.collectors, metrics=metering.metrics)
+    pod = Pod(
+        POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(start, settings),
+        store_patience_s=float(settings.store_patience_s),
+    )  # fmt: skip
+    launch = replace(launch, network=network, pod=pod)
+    launch = without_learners(launch) if request.only_stages else launch
+    launch = replace(launch, format=needed_format(launch))
+    private_texts = _private_texts(request, cut_off=access.cut_off)
+    shape = replace(_shape(request, settings, start), has_private=bool(private_texts))
+    shape = for_staging(shape, settings) if request.only_stages else shape
+    texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
+    objects = _objects(request, settings, shape, texts, private_texts, access)
+    storing = plan_storing(launch, shape, _private_texts(request, cut_off=False), settings, _namespace(request))
+    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    contract = start.learner.env
+    return LaunchPlan(
+        backend=BACKEND,
+        token=request.token,
+        attempt_dir=request.attempt_dir,
+        launch=launch,
+        files=(
+            PlannedFile("launch.json", texts["launch.json"]),
+            PlannedFile("environment.json", user),
+            _file(OBJECTS, objects),
+            *([_file(STORING_OBJECTS, storing)] if storing else []),
+        ),
+        objects=(*objects, *(storing if access.cut_off else ())),
+        environment={
+            **request.user_env,
+            **{n: v for n, v in contract.items() if n in start.learner.protected or n not in request.user_env},
+        },
+        network=network,
+        warnings=(
+            *start.data.warnings,
+            *access.warnings,
+            *hints(request, settings, start.data),
+            *metering.warnings,
+        ),
+    )
+
+
+def _file(name: str, objects: Sequence[Plain]) -> PlannedFile:
+    return PlannedFile(name, json.dumps(objects, indent=1, sort_keys=True) + "\n")
+
+
+def _objects(
+    request: LaunchRequest,
+    settings: KubernetesSettings,
+    shape: PodShape,
+    texts: Mapping[str, str],
+    private_texts: Mapping[str, str],
+    access: Access,
+) -> list[Plain]:
+    """In the order in which they are sent, the Job first: it owns the others."""
+    token, job_id, attempt = request.token, request.job_id, request.attempt
+    objects = [
+        job(shape, settings),
+        configuration(token, job_id, attempt, texts),
+        _policy(request, access, settings),
+    ]
+    if private_texts:
+        objects.append(private(token, job_id, attempt, private_texts))
+    if shape.learners > 1:
+        objects.append(service(token, job_id, attempt))
+    if shape.has_image_secret:
+        objects.append(pull_secret(token, job_id, attempt, request.image, image_credentials(request.spec)))
+    namespace = _namespace(request)
+    return [placed(one, namespace) for one in objects] if namespace else objects
+
+
+def _namespace(request: LaunchRequest) -> str:
+    return next((one.name for one in request.facts.partitions), "")
+
+
+def _private_texts(request: LaunchRequest, *, cut_off: bool) -> dict[str, str]:
+    """Files of the Secret, without values; none for pods that get neither variables nor secrets."""
+    names = _secrets_of(request, cut_off=cut_off)
+    if not (request.user_env or names):
+        return {}
+    return {
+        "environment.json": hidden(tuple(request.user_env)),
+        **({"secrets.json": hidden(names)} if names else {}),
+    }
+
+
+def _secrets_of(request: LaunchRequest, *, cut_off: bool) -> tuple[str, ...]:
+    """Names of the secrets that its pods get; those of its image's registry are kubelet's, and those of its stores are
+    for pods that reach them."""
+    others = ("framework.image_location.", *(("data_stores[",) if cut_off else ()))
+    uses = (use for use in uses_of(request.spec) if use.kind == SECRET)
+    return tuple(use.name for use in uses if not use.path.startswith(others))
+
+
+def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) -> tuple[Start, LaunchFile]:
+    """In the words of a pod: its own tree, at its own place."""
+    spec, facts = request.spec, request.facts
+    directory = Root(TREE).job(request.job_id)
+    attempt = directory.attempt(request.attempt)
+    controller = (facts.python, *facts.controller)
+    runtime = Runtime(image=request.image, controller=controller, staging=facts.staging, pod=True)
+    store = request.results_store
+    start = compose_start(
+        Subject(
+            request.job_id, spec, gang, directory, attempt, store, request.budget.failures, request.attempt,
+            apart=not settings.claim,
+        ),
+        runtime,
+    )  # fmt: skip
+    meeting = start.rendezvous
+    return start, LaunchFile(
+        job_id=request.job_id,
+        attempt=request.attempt,
+        trains_from=request.trains_from,
+        token=request.token,
+        job_dir=directory.path,
+        attempt_dir=attempt.path,
+        doorbell=f"{POD_DIR}/doorbell",
+        learner=start.learner,
+        learners=len(gang.members),
+        nodes=gang.nodes,
+        seats=gang.table,
+        names=meeting.names,
+        ports=meeting.ports,
+        command=meeting.command,
+        commands=meeting.commands,
+        restart=meeting.restart,
+        restarts_max=meeting.restarts_max,
+        model_archive=directory.model_archive,
+        copies=start.data.copies,
+        fetches=start.data.fetches,
+        uploads=start.data.uploads,
+        staging=start.staging,
+        stores=start.data.stores,
+        umask=spec.umask,
+        limits=Limits(
+            grace_s=spec.batch.checkpoint.grace_s,
+            kill_wait_s=KILL_WAIT_S,
+            time_s=spec.batch.time_s,
+            lead_s=request.lead_s,
+            lead_from=request.lead_from,
+            hang_s=float(spec.batch.hang_s),
+        ),
+        logs=request.logs,
+        host=_HOST,
+        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
+        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
+        scratch_base=f"{POD_DIR}/scratch",
+        make_dirs=start.make_dirs,
+        needs_dirs=start.data.needs_dirs,
+        checkpoints=start.checkpoints,
+        carry=_carried(request, settings),
+        confirmed=request.confirmed,
+        secrets=secret_variables(spec),
+        written_by=f"{BACKEND} {release()}",
+    )
+
+
+def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:
+    """The results of the attempt before, where pods of different attempts see the same files."""
+    below = f"{request.job_dir.path}/"
+    if not settings.claim or not request.carry.startswith(below):
+        return ""
+    return f"{Root(TREE).job(request.job_id).path}/{request.carry.removeprefix(below)}"
+
+
+def _shape(request: LaunchRequest, settings: KubernetesSettings, start: Start) -> PodShape:
+    return replace(
+        asked_shape(request.spec, settings, request.facts.cpu_limit),
+        token=request.token,
+        job_id=request.job_id,
+        attempt=request.attempt,
+        image=request.image,
+        shim=shim_argv(),
+        pre_stop=pre_stop_argv(),
+        mounts=tuple(_mount(one, settings) for one in start.pod_mounts),
+        outside=_outside(start, settings),
+        has_image_secret="password" in image_credentials(request.spec),
+        about={NAME: request.spec.name, **({USER: request.user} if request.user else {})},
+    )
+
+
+def _mount(one: PodMount, settings: KubernetesSettings) -> Mount:
+    if one.volume:
+        return Mount(one.sub_path, one.target, one.read_only, volume=one.volume, per_pod=one.per_pod)
+    claim, below, _ = _claim_of(one.sub_path, settings)
+    return Mount(below, one.target, one.read_only, claim=claim)
+
+
+def _claims(start: Start, settings: KubernetesSettings) -> dict[str, str]:
+    """Those of `volumes` that the manifest's directories are in."""
+    tops = {one.target for one in _outside(start, settings)}
+    return {top: claim for top, claim in settings.volumes.items() if top.rstrip("/") in tops}
+
+
+def _outside(start: Start, settings: KubernetesSettings) -> tuple[ClaimMount, ...]:
+    """Directories that the manifest names, for the controller: by the paths that they have in it."""
+    stores = start.data.stores
+    paths = [*start.data.needs_dirs, *(one.source for one in start.data.copies)]
+    paths += [path for path in (stores.results, stores.logs, stores.model) if path]
+    found = {}
+    for path in paths:
+        claim, below, top = _claim_of(path, settings)
+        root = below.removesuffix(posixpath.relpath(path, top)).rstrip("/") if path != top else below
+        found[top] = ClaimMount(claim, root, top)
+    return tuple(found[top] for top in sorted(found))
+
+
+def _claim_of(path: str, settings: KubernetesSettings) -> tuple[str, str, str]:
+    """Claim, path in it, and the directory of `volumes` that it is below. Raises RequestRefused."""
+    for top in sorted(settings.volumes, key=len, reverse=True):
+        plain = top.rstrip("/")
+        if path == plain or path.startswith(f"{plain}/"):
+            claim, _, base = settings.volumes[top].partition("/")
+            below = posixpath.normpath(posixpath.join(base, path[len(plain) :].lstrip("/")))
+            return claim, "" if below == "." else below, plain
+    known = ", ".join(sorted(settings.volumes)) or "none is configured"
+    message = f"pods have no directory {path}; the cluster has: {known}"
+    cure = "map it to a claim in volumes of [backend.kubernetes], or use a data store"
+    raise RequestRefused([refusal("data_stores", message, cure, "C103")])
+
+
+def _policy(request: LaunchRequest, access: Access, settings: KubernetesSettings) -> Plain:
+    ways = Ways(NetworkLevel(access.network.level), request.spec.batch.egress, access.stores)
+    try:
+        return policy(request.token, labels(request.job_id, request.attempt), ways, settings)
+    except NotAnAddress as error:
+        message = f"{error} is a name, and NetworkPolicies know addresses alone"
+        raise RequestRefused([refusal("batch.egress", message, "write its IPv4 address")]) from None

@@ -1,0 +1,86 @@
+"""What pods of an attempt reach: the network level that it gets, and the stores of the job. Pure.
+
+The controller is in the learner's pod, and so in its network: at a level without a way out it reaches no store. Where
+a claim keeps the job's files, other pods bring them and store them; else the level is one at which stores are reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ffdl_batch.domain.launch.launch_file import Network
+from ffdl_batch.domain.launch.network_level import NetworkLevel
+from ffdl_batch.ports.scheduler import LaunchRequest
+from ffdl_batch.runtimes.data import Data
+from ffdl_batch.runtimes.learner_start import RequestRefused, choose_network, refusal
+from ffdl_kubernetes.objects.store_endpoints import Place, is_address, places_of
+from ffdl_kubernetes.planning.levels import lacking_levels, provable_levels
+from ffdl_kubernetes.settings import KubernetesSettings
+
+_CLOSED = (NetworkLevel.NONE, NetworkLevel.JOB)
+_CURE = "name a claim in [backend.kubernetes]"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`cut_off`: the pods reach no store, and the job has some. `stores` are those that a policy lets them reach."""
+
+    network: Network
+    cut_off: bool = False
+    stores: tuple[Place, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def choose_access(request: LaunchRequest, settings: KubernetesSettings, data: Data) -> Access:
+    """Raises RequestRefused."""
+    network = _choose(request, settings)
+    level, places = NetworkLevel(network.level), places_of((*data.fetches, *data.uploads))
+    if not places or level is NetworkLevel.HOST:
+        return Access(network)
+    if request.only_stages:  # nothing of a user's runs there
+        return Access(network, stores=places)
+    if level is NetworkLevel.EGRESS:
+        return _outward(network, places, settings)
+    if settings.claim:
+        return Access(network, cut_off=True)
+    if request.spec.batch.network is not NetworkLevel.AUTO:
+        message = f"at network level {level} pods reach no data store, and without a claim nothing else brings data"
+        cure = f"{_CURE}, or write network: egress, or leave network out"
+        raise RequestRefused([refusal("batch.network", message, cure)])
+    return _loosened(request, settings, places, level)
+
+
+def _choose(request: LaunchRequest, settings: KubernetesSettings) -> Network:
+    facts = request.facts
+    provable = provable_levels(facts.network_levels, settings)
+    return choose_network(request.spec, provable, request.minimum_network, lacking_levels(facts))
+
+
+def _loosened(
+    request: LaunchRequest, settings: KubernetesSettings, places: tuple[Place, ...], tightest: NetworkLevel
+) -> Access:
+    """The tightest level at which the pods reach their stores."""
+    spec = request.spec
+    known = len(_known(places, settings)) == len(places) and NetworkLevel.EGRESS in request.facts.network_levels
+    level = NetworkLevel.EGRESS if known else NetworkLevel.HOST
+    try:
+        network = _choose(replace(request, spec=replace(spec, batch=replace(spec.batch, network=level))), settings)
+    except RequestRefused as refused:
+        message = f"without a claim each pod asks the data stores itself, and {refused.findings[0].message}"
+        raise RequestRefused([refusal("batch.network", message, _CURE)]) from None
+    why = f"batch.network: {level}, not {tightest}: without a claim each pod asks the data stores itself; {_CURE}"
+    stores = places if known else ()
+    return Access(replace(network, requested=NetworkLevel.AUTO.value), stores=stores, warnings=(why,))
+
+
+def _outward(network: Network, places: tuple[Place, ...], settings: KubernetesSettings) -> Access:
+    """Beside what the manifest names; never more than is known."""
+    known = _known(places, settings)
+    names = sorted({one.host or "a store" for one in places if one not in known})
+    cure = "write its addresses into batch.egress, or store_networks into [backend.kubernetes]"
+    warnings = [f"batch.egress: policies know addresses alone, and {name} is known by name; {cure}" for name in names]
+    return Access(network, stores=known, warnings=tuple(warnings))
+
+
+def _known(places: tuple[Place, ...], settings: KubernetesSettings) -> tuple[Place, ...]:
+    return tuple(one for one in places if settings.store_networks or is_address(one.host))

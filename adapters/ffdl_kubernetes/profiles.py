@@ -1,0 +1,33 @@
+"""Where jobs could run on a cluster, by what the configuration says of it (entry point ``kubernetes`` of
+``ffdl_batch.histories``). Asks no cluster: how large nodes are is known to it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ffdl_batch.domain.job.past_job import LICENCES, QUEUES, SHARES, Place
+from ffdl_kubernetes.settings import KubernetesSettings, read_settings
+
+_LACKS = frozenset({SHARES, LICENCES, QUEUES})
+_PLAIN = "kubernetes"
+
+
+class KubernetesPlaces:
+    """Reads the settings."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+
+    def places(self) -> Sequence[Place]:
+        """The cluster, and each profile of it. Types of GPUs are those that the configuration names; where it names
+        none, any may be there."""
+        settings = self._settings
+        types = frozenset({*settings.gpu_types, *settings.gpu_resources}) or None
+        names = [_PLAIN, *(f"{_PLAIN}/{name}" for name in sorted(settings.profiles))]
+        return [Place(name, "kubernetes", None, types, None, _LACKS) for name in names]
+
+
+def create(settings: Mapping[str, object]) -> KubernetesPlaces:
+    """For the entry point. Raises InvalidRequest for settings that cannot be used."""
+    return KubernetesPlaces(read_settings(settings))

@@ -1,0 +1,1 @@
+"""Creates tenants: namespace, roles, quotas."""

@@ -1,0 +1,207 @@
+"""Makes a tenant's objects, and says what differs of those that are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.ports.tenancy import Done, NotOurs, NotPermitted, Tenant, TenantStep
+from ffdl_kubernetes.client import ClusterClient, Refused
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL
+from ffdl_kubernetes.quantities import amount
+from ffdl_kubernetes.settings import KubernetesSettings
+from ffdl_kubernetes.tenancy.tenant_objects import ROLE, SECURITY, node_binding, permission_objects, tenant_objects
+
+Plain = Mapping[str, Any]
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_PART, _NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", r"[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?"
+_LABEL_KEY = re.compile(rf"({_PART}(\.{_PART})*/)?{_NAME}", re.ASCII)
+_LABEL_VALUE = re.compile(rf"({_NAME})?", re.ASCII)
+"""kubernetes.io, "Labels and Selectors"."""
+_ACCOUNT = re.compile(r"([a-z0-9-]+/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_WHOLE = ("spec", "rules", "subjects", "roleRef", "automountServiceAccountToken")
+"""What is compared of an object beside its labels."""
+
+
+def objects_of(tenant: Tenant, settings: KubernetesSettings) -> list[Plain]:
+    """All that makes the tenant. Raises InvalidRequest."""
+    _check(tenant)
+    return list(tenant_objects(tenant, settings.gpu_resource))
+
+
+def permissions_of(tenant: Tenant) -> list[Plain]:
+    """Role and RoleBinding. Raises InvalidRequest."""
+    _check(tenant)
+    return list(permission_objects(tenant))
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """What :meth:`ffdl_batch.ports.tenancy.KeepsTenants.create_tenant` may do to existing objects."""
+
+    adopt: bool = False
+    update: bool = False
+    remove: bool = False
+
+
+def create_tenant(tenant: Tenant, settings: KubernetesSettings, manner: Manner = Manner()) -> Sequence[TenantStep]:
+    """See :class:`ffdl_batch.ports.tenancy.KeepsTenants`."""
+    objects = objects_of(tenant, settings)
+    client = ClusterClient(replace(settings, namespace=tenant.namespace))
+    of_namespace = replace(manner, update=manner.update or manner.adopt)
+    try:
+        made = [_make(client, one, manner if at else of_namespace) for at, one in enumerate(objects)]
+        if tenant.nodes and (subjects := _those_there(client, objects)):
+            made.append(_make(client, node_binding(tenant.namespace, subjects), manner))
+        return made
+    finally:
+        client.close()
+
+
+def _those_there(client: ClusterClient, objects: Sequence[Plain]) -> Sequence[Plain]:
+    """Who has the Role already, where nobody was named."""
+    if any(one["kind"] == "RoleBinding" for one in objects):
+        return ()
+    try:
+        return (client.get("RoleBinding", ROLE) or {}).get("subjects") or ()
+    except Refused as refused:
+        raise _explain(refused, f"RoleBinding {ROLE}") from refused
+
+
+def _make(client: ClusterClient, wanted: Plain, manner: Manner) -> TenantStep:
+    kind, name = str(wanted["kind"]), str(wanted["metadata"]["name"])
+    about = f"{kind} {name}"
+    try:
+        found = client.get(kind, name)
+        if found is None:
+            found, is_new = client.create(wanted)
+            if is_new:
+                return TenantStep(about, Done.MADE)
+        if found["metadata"].get("deletionTimestamp"):
+            raise SchedulerUnreachable(f"{about} is being deleted; try again when it is gone")
+        if (found["metadata"].get("labels") or {}).get(MANAGER_LABEL) != MANAGER and not manner.adopt:
+            raise NotOurs(
+                f"{about} is there, and not ours: it has no label {MANAGER_LABEL}={MANAGER}. Nothing was changed; "
+                "--adopt makes it ours"
+            )
+        if not manner.remove:
+            wanted = added(found, wanted)
+        differing = "; ".join(differences(found, wanted))
+        if not differing:
+            return TenantStep(about, Done.SAME)
+        if not manner.update:
+            return TenantStep(about, Done.DIFFERS, differing)
+        client.replace(_updated(found, wanted))
+    except Refused as refused:
+        raise _explain(refused, about) from refused
+    return TenantStep(about, Done.CHANGED, differing)
+
+
+def added(found: Plain, wanted: Plain) -> Plain:
+    """Return `wanted` with the rules, subjects and limits of a quota that only `found` has."""
+    both = dict(wanted)
+    for part in ("rules", "subjects"):
+        if part in wanted:
+            there = found.get(part) or []
+            both[part] = [*there, *(one for one in wanted[part] if one not in there)]
+    if "hard" in (wanted.get("spec") or {}):
+        limits = {**((found.get("spec") or {}).get("hard") or {}), **wanted["spec"]["hard"]}
+        both["spec"] = {**wanted["spec"], "hard": limits}
+    return both
+
+
+def differences(found: Plain, wanted: Plain) -> Iterator[str]:
+    """What of `wanted` the cluster has otherwise, in words. Amounts are compared as amounts (1024Mi is 1Gi)."""
+    labels = found["metadata"].get("labels") or {}
+    for label, value in (wanted["metadata"].get("labels") or {}).items():
+        if labels.get(label) != value:
+            yield f"label {label} is {_shown(labels.get(label))}, wanted {value}"
+    for part in _WHOLE:
+        if part in wanted and not _same(wanted[part], found.get(part), exact=part != "spec"):
+            if part == "spec" and "hard" in wanted[part]:
+                yield from _of_quota(wanted[part]["hard"], (found.get(part) or {}).get("hard") or {})
+            elif isinstance(wanted[part], list) and isinstance(found.get(part), list):
+                yield from _of_list(part, wanted[part], found[part])
+            else:
+                yield f"{part} is {_shown(found.get(part))}, wanted {_shown(wanted[part])}"
+
+
+def _of_quota(wanted: Plain, found: Plain) -> Iterator[str]:
+    for name in sorted({*wanted, *found}):
+        if not _same(wanted.get(name), found.get(name), exact=True):
+            yield f"{name} is {found.get(name, 'not limited')}, wanted {wanted.get(name, 'not limited')}"
+
+
+def _of_list(part: str, wanted: Sequence[Any], found: Sequence[Any]) -> Iterator[str]:
+    lacks, more = [one for one in wanted if one not in found], [one for one in found if one not in wanted]
+    if lacks:
+        yield f"{part} lacks {', '.join(map(_shown, lacks))}"
+    if more:
+        yield f"{part} has beside what is wanted {', '.join(map(_shown, more))}"
+    if not lacks and not more:
+        yield f"{part} is in another order, or has something twice"
+
+
+def _same(wanted: Any, found: Any, *, exact: bool) -> bool:
+    """Whether `found` says what `wanted` does. A spec may have more, by the server's defaults; amounts may not."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(found, Mapping):
+            return not wanted and found is None
+        if exact and set(wanted) != set(found):
+            return False
+        return all(_same(value, found.get(key), exact=exact or key == "hard") for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(wanted) == len(found)
+            and all(_same(*pair, exact=exact) for pair in zip(wanted, found, strict=True))
+        )
+    return bool(wanted == found) or (amount(wanted) is not None and amount(wanted) == amount(found))
+
+
+def _updated(found: Plain, wanted: Plain) -> Plain:
+    """`found` with all that is wanted; the rest of it stays, and its version is demanded."""
+    labels = {**(found["metadata"].get("labels") or {}), **(wanted["metadata"].get("labels") or {})}
+    parts = {part: wanted[part] for part in _WHOLE if part in wanted}
+    return {**found, **parts, "metadata": {**found["metadata"], "labels": labels}}
+
+
+def _explain(refused: Refused, about: str) -> Exception:
+    said = f"{about}: the API server refused it ({refused.status} {refused.reason}): {refused}"
+    if refused.status == 401:
+        return NotPermitted(said)
+    if refused.status == 403:
+        return NotPermitted(f"{said}; a tenant is made by somebody who may do that, or from --print")
+    if refused.status == 409:
+        return SchedulerUnreachable(f"{said}; somebody else changes it: try again")
+    return InvalidRequest(said)
+
+
+def _check(tenant: Tenant) -> None:
+    name = tenant.namespace
+    if not _LABEL.fullmatch(name):
+        raise InvalidRequest(
+            f"{name!r} is no name of a namespace: up to 63 lower-case letters, digits and hyphens within"
+        )
+    if name.startswith("kube-"):
+        raise InvalidRequest(f"{name}: names with kube- are the cluster's own")
+    if tenant.service_account and not _ACCOUNT.fullmatch(tenant.service_account):
+        raise InvalidRequest(f"{tenant.service_account!r} is no service account; write namespace/name")
+    for key, value in tenant.labels.items():
+        if key in SECURITY or key == MANAGER_LABEL:
+            raise InvalidRequest(f"{key} is set by this command itself; leave it out")
+        if not (_LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)):
+            raise InvalidRequest(
+                f"{key}={value} is no label: names are like example.com/team or team, values up to 63 letters, digits, "
+                "hyphens, dots and underscores within"
+            )
+    for resource, text in tenant.resources.items():
+        if amount(text) is None:
+            raise InvalidRequest(f"{resource}={text}: {text!r} is no amount; write a number, or one with Mi, Gi, ...")
+
+
+def _shown(value: Any) -> str:
+    return "not there" if value is None else str(value)

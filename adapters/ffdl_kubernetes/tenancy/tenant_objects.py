@@ -1,0 +1,147 @@
+"""A tenant: a namespace, what may be used in it, and who may use it.
+
+The policy denies everything in both directions, names (DNS) included: what a job may reach, its own policy says
+(:mod:`ffdl_kubernetes.objects.network_policy`), so that names resolve for the jobs alone that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ffdl_batch.ports.tenancy import Tenant
+from ffdl_kubernetes.objects.names import MANAGER, MANAGER_LABEL, Plain
+
+ROLE = "ffdl-batch-daemon"
+"""The name of the Role, and of what else there is one of in a namespace."""
+ACCOUNT = "ffdl-batch-learner"
+"""The service account of pods: it may do nothing, and no pod gets a token of it."""
+NODE_ROLE = "ffdl-batch-nodes"
+"""The ClusterRole of tenants that may see what nodes have free."""
+DENY_ALL = "ffdl-batch-deny-all"
+Permissions = tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+PERMISSIONS: Permissions = (
+    ("batch", ("jobs",), ("create", "get", "list", "watch", "patch", "delete")),
+    ("", ("pods",), ("list", "watch", "patch")),
+    ("", ("pods/log",), ("get",)),
+    ("", ("configmaps", "services"), ("create", "get")),
+    ("", ("secrets",), ("create",)),
+    ("networking.k8s.io", ("networkpolicies",), ("create", "get")),
+    ("", ("events",), ("list", "watch")),
+    ("", ("resourcequotas", "limitranges"), ("list",)),
+    ("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
+)
+"""All that a daemon asks of a namespace: API group, resources, verbs. What Jobs own is deleted by the cluster."""
+DEBUGGING: Permissions = (("", ("pods/exec",), ("create", "get")),)
+"""What commands in learners need beside it, where a tenant is to have that: a WebSocket is asked for by `get`, and
+since 1.35 `create` is demanded of it as well (kubernetes/kubernetes#134577)."""
+NODES: Permissions = (
+    ("", ("nodes", "pods"), ("list",)),
+    ("kueue.x-k8s.io", ("localqueues", "clusterqueues"), ("get",)),
+    ("kueue.x-k8s.io", ("resourceflavors",), ("list",)),
+)
+"""What `ffdl why` looks at in the whole cluster, where a tenant is to have that: who holds what of the nodes."""
+SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def tenant_objects(tenant: Tenant, gpu_resource: str = "nvidia.com/gpu") -> list[Plain]:
+    """In the order in which they are to be created; each may be there already."""
+    where = _where(tenant)
+    namespace: Plain = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER, **tenant.labels, **SECURITY}},
+    }
+    cpu = {"cpu": "1"} if "limits.cpu" in tenant.resources else {}  # which refuses containers without a limit
+    limits: Plain = {
+        "type": "Container",
+        "defaultRequest": {"cpu": "100m", "memory": "128Mi"},
+        "default": {**cpu, "memory": "1Gi"},
+    }
+    limit_range: Plain = {"apiVersion": "v1", "kind": "LimitRange", "metadata": where, "spec": {"limits": [limits]}}
+    deny: Plain = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {**where, "name": DENY_ALL},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]},
+    }
+    account: Plain = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {**where, "name": ACCOUNT},
+        "automountServiceAccountToken": False,
+    }
+    return [namespace, *_quota(tenant, gpu_resource), limit_range, deny, account, *permission_objects(tenant)]
+
+
+def permission_objects(tenant: Tenant) -> list[Plain]:
+    """The Role of daemons, and who has it; what they may see of the whole cluster is a role of its own."""
+    found, subjects = [role(_where(tenant), debugging=tenant.debugging)], _subjects(tenant)
+    if subjects:
+        found.append(_binding("Role", _where(tenant), ROLE, subjects))
+    if tenant.nodes:
+        where: Plain = {"name": NODE_ROLE, "labels": {MANAGER_LABEL: MANAGER}}
+        found.append({"apiVersion": f"{_RBAC}/v1", "kind": "ClusterRole", "metadata": where, "rules": _rules(NODES)})
+        if subjects:
+            found.append(node_binding(tenant.namespace, subjects))
+    return found
+
+
+def node_binding(namespace: str, subjects: Sequence[Mapping[str, object]]) -> Plain:
+    """Who of a tenant may see the nodes."""
+    where: Plain = {"name": f"{NODE_ROLE}-{namespace}", "labels": {MANAGER_LABEL: MANAGER}}
+    return _binding("ClusterRole", where, NODE_ROLE, subjects)
+
+
+def _binding(kind: str, metadata: Plain, name: str, subjects: Sequence[Mapping[str, object]]) -> Plain:
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": _RBAC, "kind": kind, "name": name},
+        "subjects": list(subjects),
+    }
+
+
+def _rules(permissions: Permissions) -> list[Plain]:
+    return [
+        {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+        for group, resources, verbs in permissions
+    ]
+
+
+def role(metadata: Mapping[str, object], *, debugging: bool = False) -> Plain:
+    """:data:`PERMISSIONS` as an object, with :data:`DEBUGGING` where that is wanted."""
+    rules = _rules((*PERMISSIONS, *(DEBUGGING if debugging else ())))
+    return {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": dict(metadata), "rules": rules}
+
+
+def _where(tenant: Tenant) -> Plain:
+    return {"name": ROLE, "namespace": tenant.namespace, "labels": {MANAGER_LABEL: MANAGER}}
+
+
+def _quota(tenant: Tenant, gpu_resource: str) -> list[Plain]:
+    amounts = {
+        f"requests.{gpu_resource}": tenant.gpus,
+        "requests.cpu": None if tenant.cpus is None else f"{tenant.cpus:g}",
+        "requests.memory": tenant.memory_bytes,
+        "requests.storage": tenant.storage_bytes,
+        "count/jobs.batch": tenant.jobs,
+        **{
+            name if name.startswith(("limits.", "requests.", "count/")) else f"requests.{name}": amount
+            for name, amount in tenant.resources.items()
+        },
+    }
+    hard = {name: str(amount) for name, amount in amounts.items() if amount is not None}
+    if not hard:
+        return []
+    return [{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": _where(tenant), "spec": {"hard": hard}}]
+
+
+def _subjects(tenant: Tenant) -> list[Plain]:
+    found: list[Plain] = [{"apiGroup": _RBAC, "kind": "User", "name": name} for name in tenant.users]
+    found += [{"apiGroup": _RBAC, "kind": "Group", "name": name} for name in tenant.groups]
+    if tenant.service_account:
+        namespace, _, name = tenant.service_account.rpartition("/")
+        found.append({"kind": "ServiceAccount", "namespace": namespace or tenant.namespace, "name": name})
+    return found

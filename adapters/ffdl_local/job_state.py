@@ -1,0 +1,129 @@
+"""What a local job's files and processes say about it. Reads only."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.outcome.controller_events import MAX_SIGNAL, Outcome, is_time
+from ffdl_batch.domain.outcome.observation import EndCause, Observation, Phase
+from ffdl_local.processes import has_living_learners
+from ffdl_local.records import EXIT, LOCK, STARTED, STATE, is_held, lives, local_directory, process_stat, read_record
+
+_OUTCOMES = {
+    Outcome.COMPLETED.value: EndCause.SUCCESS,
+    Outcome.HALTED.value: EndCause.SUCCESS,
+    Outcome.TIMED_OUT.value: EndCause.TIMEOUT,
+    Outcome.CANCELLED.value: EndCause.CANCELLED,
+}
+
+
+def observe_attempt(attempt: AttemptDir, host: str) -> Observation | None:
+    """The job as it is now; None where this machine cannot know (never submitted, or another host's).
+
+    Raises OSError where the files cannot be read.
+    """
+    directory = local_directory(attempt.path)
+    started = read_record(directory / STARTED)
+    if started is None and not Path(attempt.claim).is_dir():
+        return None
+    started = started or {"host": host}  # the record is damaged, or the job removed it
+    ended = read_record(directory / EXIT)
+    if ended:
+        return _ended(attempt, ended, host)
+    if started.get("host") != host:
+        return None
+    if is_held(directory / LOCK) or lives(started, "pid", "start_ticks"):
+        return _living(attempt, started, host)
+    ended = read_record(directory / EXIT)
+    if ended:  # the job ended between the two checks
+        return _ended(attempt, ended, host)
+    return _vanished(attempt, directory, host)
+
+
+def _living(attempt: AttemptDir, started: dict[str, Any], host: str) -> Observation:
+    state = read_record(local_directory(attempt.path) / STATE) or {}
+    # A supervisor whose disk is full could not say yet that the head runs; the head's claim says it, too.
+    running = state.get("phase") == "running" or Path(attempt.claim).is_dir()
+    pid = state.get("head") if running else started.get("pid")
+    stat = process_stat(pid) if isinstance(pid, int) and pid > 0 else None
+    stopped = stat is not None and stat[0] in "Tt"
+    if not running:
+        return Observation(
+            Phase.PENDING, "PENDING", reason=str(state.get("reason", "")), submitted_at=_number(state, "submitted_at")
+        )
+    return Observation(
+        phase=Phase.SUSPENDED if stopped else Phase.RUNNING,
+        native_state="SUSPENDED" if stopped else "RUNNING",
+        nodes=host,
+        submitted_at=_number(state, "submitted_at"),
+        started_at=_number(state, "at"),
+    )
+
+
+def _ended(attempt: AttemptDir, record: dict[str, Any], host: str) -> Observation:
+    status = record.get("status")
+    final = read_record(Path(attempt.final)) or {}
+    outcome = _OUTCOMES.get(str(final.get("outcome")))
+    if status == 0:
+        cause = EndCause.SUCCESS
+    elif record.get("cancelled") or status is None:
+        cause = EndCause.CANCELLED
+    elif outcome in (EndCause.TIMEOUT, EndCause.CANCELLED):
+        cause = outcome
+    else:
+        cause = EndCause.FAILURE
+    return Observation(
+        phase=Phase.ENDED,
+        native_state=cause.value.upper(),
+        end=cause,
+        exit_code=status if isinstance(status, int) and 0 <= status <= 255 else None,
+        exit_signal=-status if isinstance(status, int) and -MAX_SIGNAL <= status < 0 else None,
+        nodes=host if status is not None else "",
+        submitted_at=_number(record, "submitted_at"),
+        started_at=_number(record, "started_at"),
+        ended_at=_number(record, "at"),
+    )
+
+
+def _vanished(attempt: AttemptDir, directory: Path, host: str) -> Observation:
+    """Supervisor and head are gone and nobody wrote an exit record: reboot, or KILL. The head's last word counts."""
+    final = read_record(Path(attempt.final))
+    cause = _OUTCOMES.get(str(final.get("outcome")), EndCause.FAILURE) if final else EndCause.NODE_FAIL
+    state = read_record(directory / STATE) or {}
+    return Observation(
+        phase=Phase.ENDED,
+        native_state=cause.value.upper(),
+        end=cause,
+        reason="" if final else "its processes are gone: the machine was restarted, or they were killed",
+        nodes=host,
+        submitted_at=_number(state, "submitted_at"),
+        started_at=_number(state, "at") if state.get("phase") == "running" else None,
+        ended_at=min((at for at in (_number(final or {}, "at"), _last_life(attempt)) if at is not None), default=None),
+    )
+
+
+def _last_life(attempt: AttemptDir) -> float | None:
+    """When something of the attempt lived last: now, where a learner does that outlived its controllers, else when one
+    of them wrote an event, a heartbeat, a line of a log, or what a learner's shell notes when its command ends."""
+    now = time.time()
+    if has_living_learners(attempt):
+        return now
+    found = [*Path(attempt.events).glob("*"), *Path(attempt.logs).glob("*/*"), *Path(attempt.state).glob("*")]
+    times = [min(stat.st_mtime, now) for path in found if (stat := _stat(path)) is not None]
+    return max(times, default=None)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except FileNotFoundError:  # gone meanwhile
+        return None
+
+
+def _number(record: dict[str, Any], key: str) -> float | None:
+    value = record.get(key)
+    return float(value) if is_time(value) else None

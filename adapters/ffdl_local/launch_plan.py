@@ -1,0 +1,300 @@
+"""One attempt on this machine, planned. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from ffdl_batch.domain.job.learner_layout import PS_COUNT, Gang, lay_on_one, members_of, parts_of
+from ffdl_batch.domain.job.secret_references import secret_variables
+from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, NetworkLevel
+from ffdl_batch.domain.launch.launch_file import LaunchFile, NodeCache, Succession, encode, needed_format
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, NotYet, PlannedFile
+from ffdl_batch.runtimes.apptainer import GpuLibraries
+from ffdl_batch.runtimes.learner_start import (
+    RequestRefused,
+    Runtime,
+    Subject,
+    choose_network,
+    compose_start,
+    refusal,
+    refuse_unsupported,
+    release,
+)
+from ffdl_batch.runtimes.metric_collection import plan_metrics
+from ffdl_local.records import JOB_FILE
+from ffdl_local.settings import LocalSettings
+
+BACKEND = "local"
+KILL_WAIT_S = 30
+# The head keeps to kill_wait_s; the supervisor's KILL is for a head that does not.
+SUPERVISOR_MARGIN_S = 10
+_START = (
+    "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); from ffdl_local.supervisor import main; sys.exit(main())"
+)
+_CONTAINER_PATHS = ("/job/", "/mnt/data", "/mnt/results")
+_NAMES = (PS_COUNT, "LEARNER_NAME_PREFIX", "DOWNWARD_API_POD_NAME")
+"""What programs make the learners' names of; FfDL's parameter servers do."""
+_WITHOUT_MEANING = (
+    "partition", "account", "qos", "constraint", "reservation", "priority", "preemptible", "requeue", "signal",
+    "comment", "nodelist", "exclude",
+)  # fmt: skip
+_REFUSED = ("dependency", "begin", "hold")
+
+
+def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
+    """Return the launch plan. `queue` is the queue directory of the machine. `packages` has the directories of this
+    package and of ffdl_batch, joined by a colon.
+
+    Raises InvalidRequest (NotYet where this release cannot do it).
+    """
+    try:
+        return _plan(request, settings, queue, packages)
+    except RequestRefused as error:
+        kind = NotYet if error.not_yet else InvalidRequest
+        raise kind(str(error), error.findings) from error
+
+
+def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
+    spec, facts = request.spec, request.facts
+    _refuse(spec)
+    refuse_unsupported(spec)
+    if not facts.python or not facts.nodes:
+        raise InvalidRequest("this machine was not asked what it is yet; nothing can be planned")
+    machine = facts.nodes[0]
+    controller = (facts.python, *facts.controller)
+    gang, gpu_warnings = _seat(spec, sum(machine.gpus.values()), settings.require_gpus)
+    gpus = gang.gpus
+    contained = settings.runtime == "apptainer"
+    if contained and not request.image:
+        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
+        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    by = "apptainer --net --network none" if contained else "user and network namespace (ffdl-controller isolate)"
+    provable = {level: "none" if level is NetworkLevel.HOST else by for level in facts.network_levels}
+    network = choose_network(spec, provable, request.minimum_network)
+    runtime = Runtime(
+        image=request.image if contained else "",
+        program=settings.apptainer,
+        gpus=GpuLibraries.NVIDIA if gpus and contained else GpuLibraries.NONE,
+        controller=controller,
+        network=NetworkLevel(network.level),
+        staging=facts.staging,
+        cache=NodeCache(request.cache_dir, request.cache_bytes) if request.cache_dir else None,
+        images=request.images_dir,
+        mounting=request.mounting,
+    )
+    start = compose_start(
+        Subject(
+            request.job_id, spec, gang, request.job_dir, request.attempt_dir, request.results_store,
+            request.budget.failures, request.attempt,
+        ),
+        runtime,
+    )  # fmt: skip
+    learners, meeting = len(gang.members), start.rendezvous
+    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
+    launch = LaunchFile(
+        job_id=request.job_id,
+        attempt=request.attempt,
+        trains_from=request.trains_from,
+        token=request.token,
+        job_dir=request.job_dir.path,
+        attempt_dir=request.attempt_dir.path,
+        doorbell=request.doorbell,
+        learner=start.learner,
+        learners=learners,
+        nodes=1,
+        learners_per_node=learners,
+        seats=gang.table,
+        names=meeting.names,
+        ports=meeting.ports,
+        command=meeting.command,
+        commands=meeting.commands,
+        restart=meeting.restart,
+        restarts_max=meeting.restarts_max,
+        model_archive=request.job_dir.model_archive,
+        copies=start.data.copies,
+        fetches=start.data.fetches,
+        uploads=start.data.uploads,
+        staging=start.staging,
+        cache=start.cache,
+        mounts=start.mounts,
+        stores=start.data.stores,
+        umask=spec.umask,
+        gid=spec.gid,
+        limits=Limits(
+            grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
+            lead_s=request.lead_s, lead_from=request.lead_from, hang_s=float(spec.batch.hang_s),
+        ),
+        logs=request.logs,
+        network=network,
+        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
+        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
+        scratch_base=settings.scratch_base,
+        make_dirs=start.make_dirs,
+        needs_dirs=start.data.needs_dirs,
+        echo_output=bool(spec.batch.output),
+        checkpoints=start.checkpoints,
+        carry=request.carry,
+        confirmed=request.confirmed,
+        secrets=secret_variables(spec),
+        collectors=metering.collectors,
+        metrics=metering.metrics,
+        succession=_succession(request, gpus),
+        written_by=f"{BACKEND} {release()}",
+    )  # fmt: skip
+    launch = replace(launch, format=needed_format(launch))
+    job = {
+        "token": request.token,
+        "attempt_dir": request.attempt_dir.path,
+        "argv": [*controller, "head", "--launch", request.attempt_dir.launch],
+        "log": _output(request),
+        "umask": spec.umask,
+        "queue": queue,
+        "max_jobs": max_jobs(settings, machine),
+        "gpus": gpus,
+        "machine_gpus": sum(machine.gpus.values()),
+        "kill_wait_s": KILL_WAIT_S + SUPERVISOR_MARGIN_S,
+    }
+    job_file = f"{request.attempt_dir.path}/{JOB_FILE}"
+    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    return LaunchPlan(
+        backend=BACKEND,
+        token=request.token,
+        attempt_dir=request.attempt_dir,
+        launch=launch,
+        files=(
+            PlannedFile(JOB_FILE, json.dumps(job, indent=1, sort_keys=True) + "\n"),
+            PlannedFile("launch.json", encode(launch)),
+            PlannedFile("environment.json", user),
+        ),
+        submit_argv=(facts.python, "-I", "-S", "-c", _START, packages, job_file),
+        environment=_shown(start.learner.env, request.user_env, start.learner.protected),
+        network=network,
+        warnings=(
+            *start.data.warnings,
+            *gpu_warnings,
+            *_warn_of_size(spec, machine),
+            *_hints(spec, contained),
+            *metering.warnings,
+        ),
+    )
+
+
+def max_jobs(settings: LocalSettings, machine: NodeShape) -> int:
+    """How many jobs run at the same time."""
+    return settings.max_jobs or max(1, machine.cpus)
+
+
+def _succession(request: LaunchRequest, gpus: int) -> Succession:
+    """Nothing is to be submitted here: the supervisor that sees this attempt end becomes the next one's."""
+    return Succession(
+        template=request.job_dir.template.path,
+        budget=request.budget,
+        spent=request.spent,
+        gpus=float(gpus),
+        lead_s=request.lead_s,
+    )
+
+
+def _refuse(spec: JobSpec) -> None:
+    """What would change when or whether the job runs is refused, not ignored."""
+    asked = [name for name in _REFUSED if getattr(spec.batch, name)]
+    if asked:
+        message = "jobs of the local backend start as soon as the machine has room"
+        raise RequestRefused([refusal(f"batch.{name}", message, "leave it out, or use Slurm") for name in asked])
+    if spec.batch.slurm_args:
+        raise RequestRefused([refusal("batch.slurm", "this is the local backend", "leave it out, or use Slurm")])
+
+
+def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, ...]]:
+    """All learners on this machine. Without GPUs here the job runs on the CPU, unless the site has them `required`."""
+    gang = lay_on_one(members_of(spec))
+    asking = [part for part in parts_of(spec) if part.gpus > 0]
+    if not asking:
+        return gang, ()
+    if there == 0 and not required:
+        notes = (
+            f"{part.path('gpus')}: {part.gpus:g} asked for, but this machine has none; the job runs on the CPU"
+            for part in asking
+        )
+        without = [replace(one, load=replace(one.load, gpus=0)) for one in gang.members]
+        return lay_on_one(without), tuple(dict.fromkeys(notes))
+    shares = [part for part in asking if part.gpus != int(part.gpus)]
+    if shares:
+        message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
+        raise RequestRefused([refusal(shares[0].path("gpus"), message, "ask for whole GPUs", "C104")], not_yet=True)
+    if gang.gpus > there:
+        message = f"{counted(gang.gpus, 'GPU')} in all, but this machine has {there}"
+        raise RequestRefused([refusal(asking[0].path("gpus"), message, "ask for fewer GPUs or learners", "C104")])
+    return gang, ()
+
+
+def _warn_of_size(spec: JobSpec, machine: NodeShape) -> Iterator[str]:
+    """CPUs and memory that were asked for by somebody and are not here: nothing enforces them, so the job runs."""
+    parts = parts_of(spec)
+    cpus = sum(part.cpus * part.learners for part in parts)
+    memory = sum(part.memory_bytes * part.learners for part in parts)
+    own = {key for part in parts for key in part.own}
+    if cpus > machine.cpus and ("cpus" in own or spec.sources.get("cpus") != SITE_DEFAULT):
+        yield f"cpus: {cpus:g} asked for, but this machine has {machine.cpus}; the job runs on those"
+    if memory > machine.memory_bytes and ("memory" in own or spec.sources.get("memory") != SITE_DEFAULT):
+        there = format_size(machine.memory_bytes)
+        yield f"memory: {format_size(memory)} asked for, but this machine has {there}; the job runs with that"
+
+
+def _output(request: LaunchRequest) -> str:
+    """Where the head's and the learners' output goes; sbatch's patterns that mean something here are filled in."""
+    asked = request.spec.batch.output
+    if not asked:
+        return request.attempt_dir.batch_log
+    element = request.spec.element
+    index = str(element.index) if element is not None else ""
+    patterns = {"%%": "%", "%j": request.token, "%A": request.token, "%x": request.token, "%a": index}
+    text, rest = "", asked
+    while rest:
+        step = 2 if rest[:2] in patterns else 1
+        text += patterns.get(rest[:2], rest[:1])
+        rest = rest[step:]
+    return os.path.join(request.spec.base_dir or "/", text)  # noqa: PTH118 - pure, nothing is touched
+
+
+def _hints(spec: JobSpec, contained: bool) -> tuple[str, ...]:
+    asked = {f"batch.{name}": getattr(spec.batch, name) for name in _WITHOUT_MEANING}
+    asked |= {
+        "batch.gres": spec.resources.gres,
+        "storage": spec.resources.storage_bytes,
+    }
+    ignored = [f"{path}: means nothing on this machine" for path, given in asked.items() if given]
+    if spec.batch.notify.mail_user or spec.batch.notify.events:
+        ignored.append("batch.notify: no scheduler sends mail here; incidents are told where the configuration names a "
+                       "mail relay")  # fmt: skip
+    literal = [path for path in _CONTAINER_PATHS if path in spec.framework.command]
+    if literal and not contained:
+        ignored.append(
+            f"framework.command: {literal[0]} exists inside containers only; use $DATA_DIR, $RESULT_DIR or "
+            "$JOB_STATE_DIR, or set runtime to apptainer in [backend.local]"
+        )
+    named = [] if contained or spec.resources.learners == 1 else [text for text in _NAMES if text in _said(spec)]
+    if named:
+        ignored.append(
+            f"framework.command: {named[0]} tells of names of learners, which resolve in containers only: here all "
+            "learners are at $MASTER_ADDR; set runtime to apptainer in [backend.local]"
+        )
+    return tuple(ignored)
+
+
+def _said(spec: JobSpec) -> str:
+    """All that learners are told to run, and the variables beside it."""
+    env = (f"{name}={value}" for name, value in spec.batch.env.items())
+    return " ".join((spec.framework.command, *(role.command for role in spec.batch.roles.values()), *env))
+
+
+def _shown(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:
+    """The learner's environment: the user's variables win, but for the protected ones."""
+    kept = {name: value for name, value in contract.items() if name in protected or name not in user}
+    return {**user, **kept}

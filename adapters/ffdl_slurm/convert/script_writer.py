@@ -1,0 +1,196 @@
+"""A manifest as a batch script of its own, and what two scripts ask of Slurm otherwise."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
+from ffdl_batch.domain.quantity import format_time_limit, parse_slurm_memory, parse_time_limit
+from ffdl_batch.ports.conversion import CannotConvert, Origin
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.runtimes.slurm_steps import TAKES
+from ffdl_slurm.convert.directives import Directives, read_words
+from ffdl_slurm.convert.option_dispositions import Options
+from ffdl_slurm.convert.output_variables import NO_IMAGE, NODES, OF_CPUS, OF_GPUS, OF_MEMORY, OPTION_OF, starts_steps
+from ffdl_slurm.convert.task_layout import Layout, read_layout
+from ffdl_slurm.sbatch_script import SbatchOption, render_option
+
+_MIB = 1024**2
+_FROM_SHELL = re.compile(r"\$\{env:(\w+)\}", re.ASCII)
+_DEFAULTS = {"nodes": "1", "ntasks": "1", "cpus-per-task": "1"}
+"""What sbatch takes for options that are not given, where the job has one task."""
+_MASTER = 'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+
+
+def write_script(spec: JobSpec, *, contained: bool) -> str:
+    """The script. Raises CannotConvert for what it cannot say."""
+    try:
+        lines = [render_option(option) for option in asked_for(spec)]
+    except InvalidRequest as error:
+        raise CannotConvert(str(error)) from None
+    contained = contained and not starts_steps(spec) and spec.framework.version != NO_IMAGE
+    return "\n".join(["#!/bin/bash", *lines, "", *exports_of(spec), *_commands(spec, contained), ""])
+
+
+def exports_of(spec: JobSpec) -> list[str]:
+    """Lines for the variables that no option sets."""
+    return [
+        f"export {name}={shlex.quote(text)}"
+        for name, text in spec.batch.env.items()
+        if name not in OPTION_OF and name != NODES
+    ]
+
+
+def compare(before: Directives, after: Directives, name: str) -> tuple[str, ...]:
+    """The options that count in one of them alone, or with another value. `name` is the first script's, after which
+    sbatch names a job that has no other name."""
+    old = {name: one.value for name, one in before.given.items()}
+    new = {name: one.value for name, one in after.given.items()}
+    lines = []
+    defaults = {**_DEFAULTS, "job-name": name}
+    for option in [*old, *(option for option in new if option not in old)]:
+        default = defaults.get(option)
+        if _plain(option, old.get(option, default)) == _plain(option, new.get(option, default)):
+            continue
+        lines += [f"- {_shown(option, side[option])}" for side in (old,) if option in side]
+        lines += [f"+ {_shown(option, side[option])}" for side in (new,) if option in side]
+    return tuple(lines)
+
+
+def _plain(name: str, value: str | None) -> object:
+    """Of two ways to write the same, the same."""
+    if value is None:
+        return None
+    try:
+        if name in ("time", "time-min"):
+            return parse_time_limit(value)
+        if name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+            return parse_slurm_memory(value)
+    except ValueError:
+        return value
+    return value
+
+
+def _shown(name: str, value: str) -> str:
+    return f"--{name}={value}" if value else f"--{name}"
+
+
+def asked_for(spec: JobSpec) -> list[SbatchOption]:
+    """What sbatch is asked for. Raises CannotConvert for secrets that are kept elsewhere."""
+    batch = spec.batch
+    pairs: dict[str, str] = {
+        "job-name": spec.name,
+        **_resources(spec),
+        "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
+        "partition": batch.partition,
+        "account": batch.account,
+        "qos": batch.qos,
+        "constraint": batch.constraint,
+        "reservation": batch.reservation,
+        "nodelist": batch.nodelist,
+        "exclude": batch.exclude,
+        "priority": batch.priority,
+        "array": batch.array,
+        "dependency": batch.dependency,
+        "begin": batch.begin,
+        "signal": batch.signal,
+        "comment": batch.comment,
+        "mail-user": batch.notify.mail_user,
+        "mail-type": ",".join(batch.notify.events),
+        "output": batch.output,
+        "export": _exported(batch.secrets),
+    }
+    flags = {"hold": batch.hold, "requeue": batch.requeue is True, "no-requeue": batch.requeue is False}
+    options = [SbatchOption(name, value) for name, value in pairs.items() if value]
+    options += [SbatchOption(name) for name, on in flags.items() if on]
+    for arg in batch.slurm_args:
+        name, equals, value = arg.removeprefix("--").partition("=")
+        options.append(SbatchOption(name, value if equals else None))
+    return options
+
+
+def _exported(secrets: Mapping[str, str]) -> str:
+    """Secrets that are the submitting shell's variables; sbatch has no others."""
+    names = []
+    for name, text in secrets.items():
+        match = _FROM_SHELL.fullmatch(text)
+        if match is None:
+            raise CannotConvert(f"batch.secrets.{name}: Slurm keeps no secrets", f"write ${{env:{name}}}")
+        names.append(name)
+    return ",".join(["ALL", *names]) if names else ""
+
+
+def _resources(spec: JobSpec) -> dict[str, str]:
+    """By the options that the manifest's variables of Slurm name, where these ask for what the manifest does; else in
+    the plainest words."""
+    asked, batch = spec.resources, spec.batch
+    found: dict[str, str] = {}
+    if batch.placement is Placement.NODE:
+        found["nodes"] = str(asked.learners)
+    elif asked.learners > 1:
+        found["ntasks"] = str(asked.learners)
+    said = {option: batch.env[variable] for variable, option in OPTION_OF.items() if variable in batch.env}
+    if "ntasks-per-gpu" in said or said.get("ntasks") == _spread(said, asked.learners):
+        said.pop("ntasks", None)
+    said = {name: f"{text}M" if name in OF_MEMORY else text for name, text in said.items()}
+    plain = {} if said.keys() & OF_GPUS else {"gres": f"gpu:{asked.gpus:g}"}
+    meant = _layout({**found, **said, **plain}, batch.slurm_args)
+    memory_mib = -(-asked.memory_bytes // _MIB) if spec.sources.get("memory") != SITE_DEFAULT else None
+    by_gpus = said.keys() & OF_GPUS and meant.gpus == asked.gpus
+    by_cpus = said.keys() & OF_CPUS and meant.cpus == asked.cpus
+    by_memory = said.keys() & OF_MEMORY and meant.memory_mib == memory_mib
+    left_out = (frozenset() if by_gpus else OF_GPUS) | (frozenset() if by_cpus else OF_CPUS)
+    left_out |= frozenset() if by_memory else OF_MEMORY
+    found |= {name: text for name, text in said.items() if name not in left_out}
+    if not by_cpus:
+        each = _cpus_per_task(spec, said)
+        found |= {"cpus-per-task": str(each)} if each > 1 else {}
+    gres = {name: f"{count}" for name, count in asked.gres.items()}
+    if not by_gpus and asked.gpus:
+        gres = {":".join(filter(None, ("gpu", asked.gpu_type))): f"{asked.gpus:g}", **gres}
+    if gres:
+        found["gres"] = ",".join(f"{name}:{count}" for name, count in gres.items())
+    if memory_mib is not None and not by_memory:
+        found["mem"] = f"{memory_mib}M"
+    return found
+
+
+def _layout(options: Mapping[str, str], others: Sequence[str]) -> Layout:
+    """What these options ask for on each node."""
+    words = [*(f"--{name}={value}" for name, value in options.items()), *others]
+    return read_layout(Options({one.option.name: one for one in read_words(words, Origin.COMMAND)}))
+
+
+def _spread(said: Mapping[str, str], nodes: int) -> str:
+    """All tasks, where each node has so many as was said; "" where nothing was."""
+    each = said.get("ntasks-per-node", "")
+    return str(int(each) * nodes) if each.isdigit() else ""
+
+
+def _cpus_per_task(spec: JobSpec, said: Mapping[str, str]) -> int:
+    tasks = int(said.get("ntasks-per-node", 0)) or int(said.get("ntasks-per-gpu", 0)) * int(spec.resources.gpus)
+    if not tasks and said.get("ntasks", "").isdigit():
+        tasks = -(-int(said["ntasks"]) // max(1, spec.resources.learners))
+    return int(-(-spec.resources.cpus // max(1, tasks)))
+
+
+def _commands(spec: JobSpec, contained: bool) -> list[str]:
+    """The command of the first learner alone where the others only wait, or where it starts its tasks itself; else that
+    of each learner, in one step."""
+    command, count = spec.framework.command.rstrip(), spec.resources.learners
+    busy = [one for one in spec.batch.roles.values() if not one.service and not one.command.startswith(f"{TAKES} ")]
+    if len(busy) > 1 or (busy and busy[0].learners > 1):
+        raise CannotConvert("its roles are several programs, and a step of srun is one", "write a script for each")
+    container = _container(spec) if contained else ""
+    wrapped = f"{container}bash -c {shlex.quote(command)}" if container else command
+    if count == 1 or busy or NODES in spec.batch.env:
+        return [wrapped]
+    step = f"srun --nodes={count} --ntasks={count} --ntasks-per-node=1 {container}bash -c {shlex.quote(command)}"
+    return [_MASTER, step]
+
+
+def _container(spec: JobSpec) -> str:
+    gpus = "--nv " if spec.resources.gpus else ""
+    return f"apptainer exec {gpus}{shlex.quote(spec.framework.version)} "

@@ -1,0 +1,42 @@
+"""Options that plugins of a site (spank(7)) add to sbatch, as scripts in the world use them. A table.
+
+sbatch takes them where the plugin is installed and refuses them elsewhere; here they are always taken, and told. Names
+and kinds of arguments are those that the plugins document: Pyxis, Shifter, uenv, the container engine of CSCS, BeeOND.
+"""
+
+from __future__ import annotations
+
+from ffdl_batch.ports.conversion import Fate
+from ffdl_slurm.convert.option_table import SbatchName, Takes
+
+IMAGE = "container-image"
+_PYXIS = "Pyxis is not asked: learners run in the manifest's image, and see no directory of the node"
+MOUNTS = "learners see no directory of the node: name what they read and write under data_stores"
+_SHIFTER = "Shifter is not asked: name the image by --image, as docker://REPOSITORY/NAME:TAG"
+_VIEW = "the plugin is not asked: the image has to have this environment, or choose one that has the software: --image"
+_NAMED = {
+    "container-mounts": MOUNTS, "container-workdir": _PYXIS, "container-name": _PYXIS, "container-save": _PYXIS,
+    "container-env": _PYXIS, "image": _SHIFTER, "module": _SHIFTER, "volume": MOUNTS, "environment": _VIEW,
+    "uenv": _VIEW, "view": _VIEW, "beeond": "no file system is made for the job: --tmp asks for room on the node",
+}  # fmt: skip
+_FLAGS = (
+    "container-mount-home", "no-container-mount-home", "container-remap-root", "no-container-remap-root",
+    "container-writable", "container-readonly", "container-entrypoint", "no-container-entrypoint",
+    "no-container-entrypoint-log",
+)  # fmt: skip
+
+
+def _row(name: str, takes: Takes, reason: str) -> SbatchName:
+    return SbatchName(name, "", takes, (), "", Fate.DROPPED, reason)
+
+
+PLUGINS = {
+    IMAGE: SbatchName(
+        IMAGE, "", Takes.NEEDED, (), "framework.version", Fate.APPROXIMATED,
+        "each learner runs in it, pulled by Apptainer in place of enroot",
+    ),
+    **{name: _row(name, Takes.NEEDED, reason) for name, reason in _NAMED.items()},
+    **{name: _row(name, Takes.NONE, _PYXIS) for name in _FLAGS},
+}  # fmt: skip
+FORMER = {"workdir": "chdir", "share": "oversubscribe", "mem_bind": "mem-bind"}
+"""What sbatch had long ago, and what it is called now."""

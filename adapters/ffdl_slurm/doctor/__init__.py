@@ -1,0 +1,1 @@
+"""Checks a cluster and its nodes for what jobs need."""

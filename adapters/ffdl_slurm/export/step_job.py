@@ -1,0 +1,65 @@
+"""A batch script for a job whose command starts its own steps, as scripts for sbatch do that run whole.
+
+It needs Slurm's srun and scontrol, which no image has, so that it runs as sbatch runs it: once, on the first node.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.ports.conversion import Fate
+from ffdl_batch.ports.export import Leaving, Word
+from ffdl_slurm.convert.output_variables import starts_steps
+from ffdl_slurm.convert.script_writer import asked_for, exports_of
+from ffdl_slurm.export.sbatch_options import array_of
+from ffdl_slurm.sbatch_script import SbatchOption
+from ffdl_slurm.settings import SlurmSettings
+
+_ON_NODES = "its srun is Slurm's, which no image has: it runs on the nodes, with their software or what its srun names"
+_UNBOUND = "no directory is bound and nothing is moved: it finds what the nodes have"
+__all__ = ["WORDS", "options_of", "run_lines", "starts_steps"]
+WORDS: Mapping[str, Word] = {
+    "learners": Word(Fate.MAPPED, "--nodes"),
+    "cpus": Word(Fate.MAPPED, "--cpus-per-task"),
+    "gpus": Word(Fate.MAPPED, "--gres, or what it was asked for by"),
+    "framework.name": Word(Fate.DROPPED, "", _ON_NODES),
+    "framework.version": Word(Fate.DROPPED, "", _ON_NODES),
+    "framework.image_location": Word(Fate.DROPPED, "", _ON_NODES),
+    "framework.command": Word(Fate.MAPPED, "the script's command, once, on the first node"),
+    "data_stores": Word(Fate.DROPPED, "", _UNBOUND),
+    "batch.env": Word(Fate.MAPPED, "export, and the options that say so"),
+    "batch.roles": Word(Fate.MAPPED, "srun of its command"),
+    "batch.placement": Word(Fate.MAPPED, "--nodes"),
+    "batch.checkpoint": Word(Fate.DROPPED, "", "nobody asks it for one: batch.signal does"),
+    "batch.slurm_environment": Word(Fate.MAPPED, "Slurm's own"),
+}
+"""What becomes of keys otherwise than in the script of a job whose learners run in images."""
+_RUN = """\
+exec 3>&1 > >(trap '' HUP INT USR1 USR2 TERM; exec tee -a "$JOB"/logs/learner-1/training-log.txt) 2>&1
+tee=$! again=1 status=255
+for signal in HUP INT QUIT USR1 USR2 TERM CONT; do trap "again=1; kill -s $signal "'"$!" 2>/dev/null' "$signal"; done
+{command} 3>&- &
+pid=$!
+while [ -n "$again" ] && [ "$status" -gt 128 ]; do again=; wait "$pid"; status=$?; done
+exec >&3 2>&3
+for turn in {1..50}; do kill -0 "$tee" 2>/dev/null || break; sleep 0.1; done  # what still runs may hold the log open
+exit "$status\""""
+
+
+def options_of(spec: JobSpec, settings: SlurmSettings) -> list[SbatchOption]:
+    """What the manifest says, by the words that say the same to the script; else the site's."""
+    plain = replace(spec, batch=replace(spec.batch, secrets={}, array=array_of(spec)))
+    found = asked_for(plain)
+    sites = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+    given = {option.name for option in found}
+    return [*found, *(SbatchOption(name, value) for name, value in sites.items() if value and name not in given)]
+
+
+def run_lines(leaving: Leaving) -> list[str]:
+    """Behind the job's own variables: the command in its directory, with its output where those of learners is, and
+    with the signals that the batch script gets."""
+    command = f"bash -c {shlex.quote(leaving.spec.framework.command.rstrip())}"
+    return ['cd -- "$MODEL" || exit 1', *exports_of(leaving.spec), *_RUN.replace("{command}", command, 1).split("\n")]

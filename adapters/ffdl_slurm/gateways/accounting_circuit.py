@@ -1,0 +1,99 @@
+"""The accounting, left alone for a while after it did not answer.
+
+A slurmdbd that hangs must not hold up each job that is looked for; and that it is away says nothing about slurmctld. An
+id that sacct does not take for one says nothing about slurmdbd, which it does not ask then.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ffdl_batch.domain.circuit_breaker import Circuit, Permit, growing_pause
+from ffdl_batch.ports.capabilities import AccountingOutage
+from ffdl_batch.ports.scheduler import AccountingUnreachable, SchedulerUnreachable
+from ffdl_slurm.gateways.command_runner import CommandResult
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
+WANTED_S = 120.0
+"""An accounting that nobody has wanted to ask for so long is nobody's outage: what was open has been settled."""
+_REFUSED_ID = "bad job/step specified"
+"""Of 20.11 to 26.05 (`slurm_addto_step_list` and `slurm_addto_id_list` in src/common/slurm_protocol_defs.c)."""
+
+
+class IdRefused(Exception):
+    """sacct takes one of the ids for none; it has looked for none of them."""
+
+
+def check_ids(result: CommandResult) -> None:
+    """Raise IdRefused where sacct ended over an id."""
+    if result.returncode > 0 and _REFUSED_ID in result.stderr.lower():
+        raise IdRefused(result.said)
+
+
+class Accounting:
+    """Whether sacct is run. Safe in every thread. Tells the log of an outage: when it begins, when its cause changes,
+    now and then while it lasts, and when it is over."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now` tells the time of a monotonic clock, in seconds."""
+        self._now = now
+        self._lock = threading.Lock()
+        self._circuit = Circuit()
+        self._wanted_at = 0.0
+
+    def outage(self) -> AccountingOutage | None:
+        """None where it answered when it was asked last, or nobody wants to ask it any more."""
+        with self._lock:
+            circuit, now = self._circuit, self._now()
+            if circuit.since is None or now - self._wanted_at > WANTED_S:
+                return None
+            return AccountingOutage(now - circuit.since, circuit.cause, max(0.0, circuit.again_at - now))
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """For one question. SchedulerUnreachable from inside comes out as AccountingUnreachable, which is also raised
+        where it is left alone."""
+        with self._lock:
+            self._wanted_at = self._now()
+            self._circuit, permit = self._circuit.ask(self._wanted_at)
+            if permit is None:
+                raise self._unreachable()
+        try:
+            yield
+        except SchedulerUnreachable as error:
+            raise self._failed(permit, str(error)) from error
+        except BaseException:
+            with self._lock:
+                self._circuit = self._circuit.returned(permit)
+            raise
+        with self._lock:
+            before = self._circuit
+            after = self._circuit = before.succeeded(permit)
+            now = self._now()
+        if after.is_news(before) and before.since is not None:
+            log.warning("the accounting answers again, after %.0f s", now - before.since)
+
+    def _failed(self, permit: Permit, cause: str) -> AccountingUnreachable:
+        spread = secrets.randbelow(1000) / 1000
+        with self._lock:
+            before = self._circuit
+            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, LONGEST_PAUSE_S, spread)
+            now = self._now()
+            after = self._circuit = before.failed(permit, cause, now, now + pause)
+            error = self._unreachable()
+        if after.is_news(before):
+            what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
+            log.warning("the accounting %s, and is asked less and less often: %s", what, cause)
+        return error
+
+    def _unreachable(self) -> AccountingUnreachable:
+        """The lock is held."""
+        again_in_s = max(0.0, self._circuit.again_at - self._now())
+        return AccountingUnreachable(f"the accounting does not answer: {self._circuit.cause}", again_in_s)

@@ -1,0 +1,152 @@
+"""The one function of this adapter that runs processes: argv lists, no shell, a time-out, a clean environment."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.host.permissions import PRIVATE_UMASK
+from ffdl_batch.ports.scheduler import SchedulerMissing, SchedulerUnreachable
+from ffdl_slurm.gateways.submission_files import Hold
+from ffdl_slurm.output_text import shorten
+
+KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS"})
+_SIGNALS = 64
+"""A shell around a command ends with 128 and the number of the signal that ended the command."""
+OPTION_VARIABLES = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SRUN_", "SALLOC_")
+_DROPPED = (*OPTION_VARIABLES, "LC_")
+# The batch script needs no more of the submitter's environment than this; the learner's comes from a file.
+FOR_JOBS = frozenset({"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "LD_LIBRARY_PATH"}) | KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What one command said. `returncode` is negative for the signal that ended it."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it, as far as its end tells: nobody knows how far it got."""
+        return self.returncode < 0 or 128 < self.returncode <= 128 + _SIGNALS
+
+    @property
+    def text(self) -> str:
+        """All that came back and matters: the complaints, else what was printed."""
+        return self.stderr.strip() or self.stdout
+
+    @property
+    def said(self) -> str:
+        """One line of it for messages, shortened."""
+        return shorten(self.text) or "nothing"
+
+
+class CommandTimeout(Exception):
+    """The command did not end in time and was killed."""
+
+
+Runner = Callable[[Sequence[str], float], CommandResult]
+
+
+def query_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """For commands that ask: no option variables of Slurm but those that name the cluster; times in epoch seconds."""
+    kept = {k: v for k, v in environ.items() if k in KEPT or not k.startswith(_DROPPED)}
+    # slurm_make_time_str hands SLURM_TIME_FORMAT to strftime; parsers take the standard form as well. SLURM_BITSTR_LEN
+    # 0: the indexes of an array's waiting tasks are printed in full, not cut at 64 bytes (squeue(1), sacct(1)).
+    return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+
+
+def submit_environment(environ: Mapping[str, str], umask: int = PRIVATE_UMASK) -> dict[str, str]:
+    """For sbatch, whose environment becomes the batch script's (--export=ALL): nothing of the daemon leaks.
+
+    sbatch sends the umask in SLURM_UMASK, and its own one only if the variable is not set (``_set_umask_env``
+    in src/sbatch/sbatch.c).
+    """
+    kept = {k: v for k, v in environ.items() if k in FOR_JOBS}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept, "LC_ALL": "C", "SLURM_UMASK": umask_text(umask)}
+
+
+def umask_text(umask: int) -> str:
+    """Return SLURM_UMASK's form of a umask, as sbatch writes it: ``0022``."""
+    return f"0{umask:03o}"
+
+
+def run_command(
+    argv: Sequence[str],
+    timeout_s: float,
+    environ: Mapping[str, str] | None = None,
+    files: tuple[int, int] | None = None,
+    hold: Hold | None = None,
+) -> CommandResult:
+    """Run one command to its end.
+
+    `files` are descriptors for standard output and error in place of pipes (then both texts come back empty). `hold` is
+    the lock that the command takes over.
+    Raises CommandTimeout (the whole process group was killed), SchedulerMissing where there is no such command,
+    SchedulerUnreachable where this machine cannot start a process.
+    """
+    env = query_environment(os.environ) if environ is None else environ
+    out, err = files or (subprocess.PIPE, subprocess.PIPE)
+    try:
+        process = subprocess.Popen(
+            list(argv), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=dict(env), cwd="/",
+            pass_fds=(hold.descriptor,) if hold else (), start_new_session=True,
+        )  # fmt: skip
+    except (FileNotFoundError, PermissionError) as error:
+        raise SchedulerMissing(
+            f"{argv[0]} cannot be run: {error.strerror}; install Slurm's client commands or put them on PATH"
+        ) from error
+    except OSError as error:
+        raise SchedulerUnreachable(f"{argv[0]} could not be started: {error}") from error
+    if hold:
+        hold.give_away()
+    with process:
+        try:
+            if files is not None:
+                _await_end(process, timeout_s)
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill_group(process)
+            raise CommandTimeout(f"{argv[0]} did not answer within {timeout_s:g} s") from None
+        except BaseException:
+            _kill_group(process)
+            raise
+    return CommandResult(tuple(argv), process.returncode, _text(stdout), _text(stderr))
+
+
+def _await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """Sleep until the process ends; TimeoutExpired when it takes longer.
+
+    Popen.wait with a time-out looks again and again after growing pauses; a pidfd wakes at once (Linux 5.3). Where
+    there is none, the caller's wait does as before.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(1000 * timeout_s):
+            raise subprocess.TimeoutExpired(process.args, timeout_s)
+    finally:
+        os.close(descriptor)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def _text(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")

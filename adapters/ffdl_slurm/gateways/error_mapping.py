@@ -1,0 +1,221 @@
+"""From what Slurm said to which error it is. Pure: texts in, exceptions out.
+
+The question is always the same: may the request still be accepted? Only a failure to connect proves that nothing was
+sent. A job is refused only where Slurm itself refuses it, for a reason that is known to be about the request
+(:mod:`ffdl_slurm.gateways.error_messages`): what is not understood may be the login node's own trouble, and is tried
+again.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ffdl_batch.ports.scheduler import (
+    ArraysRefused,
+    InvalidRequest,
+    NoResources,
+    NotNow,
+    NotTaken,
+    NotUnderstood,
+    RefusedBySite,
+    SchedulerError,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+)
+from ffdl_slurm.gateways import error_messages
+from ffdl_slurm.gateways.command_runner import CommandResult
+from ffdl_slurm.observing.parsers import parse_submission
+from ffdl_slurm.output_text import LONG, begin, clean, shorten
+
+
+def read_submission(result: CommandResult, where: str = "") -> str:
+    """The job id of an sbatch that ended. Raises what its end means."""
+    job = parse_submission(result.stdout)
+    if job is not None and result.returncode == 0:
+        return job
+    host = f" on {where}" if where else ""
+    if result.returncode == 0 or result.was_killed or job is not None:
+        raise SubmissionUncertain(
+            f"sbatch{host} ended with {result.returncode} and said {result.said!r}; "
+            "the job may or may not be there, it is looked for before anything is submitted again"
+        )
+    raise _explain_end(result, f"sbatch{host}")
+
+
+def _explain_end(result: CommandResult, who: str) -> SchedulerError:
+    """The error that the end of an sbatch means that accepted nothing and was not killed."""
+    text = result.stderr or result.stdout
+    if error_messages.SUBMISSION.search(text):
+        return explain_refusal(text, who)
+    said, low = shorten(text, LONG), " ".join(text.lower().split())
+    is_asked = not _has(low, error_messages.NOT_ASKED)
+    if not said or (is_asked and _has(low, error_messages.REPLY_LOST, error_messages.MAYBE_SENT)):
+        return SubmissionUncertain(
+            f"{who} ended with {result.returncode} and said {said or 'nothing'!r}; the job is looked for first"
+        )
+    if is_asked and _has(low, error_messages.NOT_SENT, error_messages.NO_CREDENTIAL):
+        return SchedulerUnreachable(f"{who} could not ask Slurm ({said}); nothing was submitted, and it is tried again")
+    if _complains_of_options(result.returncode, text):
+        return InvalidRequest(f"{who} refuses the job: {said}; correct the request and submit again")
+    is_local = is_asked and (result.returncode in error_messages.NOT_RUN_CODES or _has(low, error_messages.LOCAL))
+    not_now = f"{who} failed with {result.returncode} ({said}); nothing was submitted, and it is tried again"
+    return NotTaken(not_now) if is_local else NotUnderstood(not_now, said)
+
+
+def _complains_of_options(code: int, text: str) -> bool:
+    """Whether sbatch itself, and not a shell or a program around it, does not take the script or its options."""
+    if code == error_messages.USAGE_CODE:
+        return error_messages.USAGE.match(text.strip().rpartition("\n")[2]) is not None
+    return code == 1 and error_messages.SCRIPT.search(text) is not None
+
+
+def explain_refusal(text: str, who: str) -> SchedulerError:
+    """The error that a failed submission's message means, which Slurm gave."""
+    said = shorten(text, LONG) or "nothing"
+    all_of_it, low = text.lower(), " ".join(error_messages.SUBMISSION.sub("", text).lower().split())
+    is_lost = not low or (_has(low, error_messages.MAYBE_SENT) and not _has(low, error_messages.NO_CODE))
+    is_sent = not _has(low, error_messages.NOT_SENT) and not _has(all_of_it, error_messages.NO_CREDENTIAL)
+    if _has(all_of_it, error_messages.REPLY_LOST) or (is_lost and is_sent):
+        return SubmissionUncertain(f"{who} lost the controller's reply ({said}); the job is looked for first")
+    if not is_sent:
+        return SchedulerUnreachable(f"{who} could not reach Slurm's controller ({said}); nothing was submitted")
+    return _explain_answer(text, low, said)
+
+
+def _explain_answer(text: str, low: str, said: str) -> SchedulerError:
+    """Return the error that the controller's answer `low` means. `text` is the whole output."""
+    not_now = f"Slurm does not take the job now ({said}); it is tried again"
+    limits = _read_limits(text)
+    if error_messages.POLICY in low and limits is _Limits.OF_SUBMISSION:
+        return TooMany(not_now)
+    if limits is not _Limits.OF_REQUEST and _has(low, error_messages.DECLINED_FOR_NOW):
+        return (TooMany if _has(low, error_messages.TOO_MANY) else SchedulerUnreachable)(not_now)
+    if _has(low, error_messages.NO_CODE):
+        return _explain_no_code(text) or NotUnderstood(not_now, said)
+    if limits is _Limits.OF_REQUEST or _has(low, error_messages.REFUSED):
+        if _has(low, error_messages.NO_RESOURCES):
+            return NoResources(f"Slurm refuses the job: {said}; ask for less, or for other nodes, and submit again")
+        kind_of_no = ArraysRefused if error_messages.NO_SUCH_ARRAY in low else InvalidRequest
+        return kind_of_no(f"Slurm refuses the job: {said}; correct the request and submit again")
+    return NotTaken(not_now) if _has(low, error_messages.PASSING) else NotUnderstood(not_now, said)
+
+
+def _explain_no_code(text: str) -> RefusedBySite | None:
+    """Return the error for SLURM_ERROR with a message of the site; None without a message, because the cause is
+    unknown."""
+    words = [clean(line) for line in error_messages.SITE_WORDS.findall(text)]
+    if not words:
+        return None
+    message = begin(" ".join(words), LONG)
+    return RefusedBySite(f"the site refuses the job: {message}; change the request as the site asks and submit again")
+
+
+class _Limits(Enum):
+    """The kind of limits that a refusal names."""
+
+    NONE = "none"
+    OF_SUBMISSION = "of submission"
+    OF_REQUEST = "of the request"
+
+
+def _has(text: str, *tables: tuple[str, ...]) -> bool:
+    return any(phrase in text for phrases in tables for phrase in phrases)
+
+
+def _read_limits(text: str) -> _Limits:
+    """Return which limits the text names: a limit of the owner's jobs, or a limit that the request can never meet."""
+    named = error_messages.LIMIT.findall(text)
+    if not named:
+        return _Limits.NONE
+    return _Limits.OF_SUBMISSION if any("submit" in name.lower() for name in named) else _Limits.OF_REQUEST
+
+
+def check_trial(result: CommandResult) -> None:
+    """The end of ``sbatch --test-only``, which sends no job: a lost reply leaves nothing to look for, and nobody tries
+    it again. Raises InvalidRequest, TooMany, SchedulerUnreachable."""
+    if result.returncode == 0:
+        return
+    why = SchedulerUnreachable("") if result.was_killed else _explain_end(result, "sbatch --test-only")
+    if isinstance(why, InvalidRequest):
+        raise why
+    said = shorten(result.text, LONG) or "nothing"
+    if isinstance(why, TooMany):
+        raise TooMany(f"Slurm would not take the job now ({said}); nothing was submitted")
+    if isinstance(why, NotTaken):
+        raise NotTaken(f"sbatch --test-only failed with {result.returncode} ({said}); nothing was submitted, try again")
+    raise SchedulerUnreachable(f"sbatch --test-only was not answered ({result.said}); nothing was submitted, try again")
+
+
+def is_gone(result: CommandResult) -> bool:
+    """Whether the command says that there is no such job any more."""
+    return result.returncode > 0 and _has(result.text.lower(), error_messages.GONE)
+
+
+def is_misunderstood(result: CommandResult) -> bool:
+    """Whether the command does not know one of its options, as an older release does not."""
+    return result.returncode > 0 and "unrecognized option" in result.stderr.lower()
+
+
+def check_request(result: CommandResult, what: str) -> None:
+    """A request's end: a job that is gone is no error. Raises SchedulerUnreachable, NotNow where it did not reach a
+    job's nodes, else InvalidRequest."""
+    if result.returncode < 0:
+        raise SchedulerUnreachable(f"{what} was not answered ({result.argv[0]} was killed); it is tried again")
+    if result.returncode in error_messages.SAID_NOTHING and not result.text.strip():
+        return
+    if result.returncode != 0:
+        check_refused_request(result.text, what)
+
+
+def check_refused_request(text: str, what: str) -> None:
+    """What Slurm said to a signal or a cancellation that it did not carry out; see :func:`check_request`."""
+    low, said = text.lower(), shorten(text) or "nothing"
+    _check_steps(text, what)
+    if _has(low, error_messages.GONE):
+        return
+    if _has(low, error_messages.UNANSWERED):
+        raise SchedulerUnreachable(f"{what} was not answered ({said}); it is tried again")
+    raise InvalidRequest(f"{what} was refused: {said}")
+
+
+def _check_steps(text: str, what: str) -> None:
+    """scancel has the list of jobs before it signals their steps, and asks the nodes itself: one that does not answer
+    is no outage of the scheduler. Raises NotNow where that is all that went wrong."""
+    verdicts = [line.lower() for line in error_messages.VERDICT.findall(text)]
+    unanswered = [
+        line for line in verdicts if _has(line, error_messages.UNANSWERED) and not _has(line, error_messages.GONE)
+    ]
+    if unanswered and all(error_messages.OF_A_STEP in line and "slurm controller" not in line for line in unanswered):
+        raise NotNow(f"{what} did not reach all nodes ({shorten(text)}); it is repeated")
+
+
+def check_requests(result: CommandResult, what: str) -> None:
+    """As :func:`check_request`, of a request about several jobs: those that are gone hide no other answer."""
+    if result.returncode > 0:
+        _check_steps(result.text, what)
+        if _has(result.text.lower(), error_messages.UNANSWERED):
+            raise SchedulerUnreachable(f"{what} was not answered ({result.said}); it is tried again")
+    check_request(result, what)
+
+
+def check_answer(result: CommandResult) -> None:
+    """A query's end. Raises SchedulerUnreachable: whatever failed, it is no statement about any job.
+
+    What stands on standard error beside a good end is left alone: sites with an outdated line in slurm.conf see
+    a complaint with every command.
+    """
+    if result.returncode != 0:
+        raise SchedulerUnreachable(f"{result.argv[0]} gave no answer ({result.returncode}: {result.said})")
+
+
+def check_accounts(result: CommandResult) -> None:
+    """sacct's end. Its exit code is an errno cut to eight bits (src/sacct/sacct.c), so it may be 0 in vain."""
+    if _has(result.stderr.lower(), error_messages.ACCOUNTS_DOWN):
+        raise SchedulerUnreachable(f"the accounting gave no answer ({result.said})")
+    check_answer(result)
+
+
+def keeps_no_accounts(result: CommandResult) -> bool:
+    """Whether sacct says that this cluster has no accounting storage."""
+    return _has((result.stderr + result.stdout).lower(), error_messages.NO_ACCOUNTS)

@@ -1,0 +1,1 @@
+"""Reads jobs, nodes and accounting from what Slurm's commands print."""

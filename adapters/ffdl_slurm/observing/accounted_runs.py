@@ -1,0 +1,129 @@
+"""What sacct says of the starts of jobs: how long, and with what. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_batch.ports.accounting import AccountedRun
+from ffdl_slurm.commands import RUN_FIELDS, SEPARATOR
+from ffdl_slurm.observing.parsers import Garbled, JobRow, may_be_row, parse_row, read_lines
+from ffdl_slurm.output_text import begin
+
+_BEGINS = re.compile(r"\s*\d+(?:_(?:\d+|\[[^\]|]*\]?))?(?:\+\d+)?\s*\|", re.ASCII)
+"""A job's id before a separator: what begins otherwise goes on with a name that has line breaks."""
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)", re.ASCII)
+_DIGITS_MOST = 15
+_UNITS = {"": 1.0, "K": 1024.0, "M": 1024.0**2, "G": 1024.0**3, "T": 1024.0**4, "P": 1024.0**5}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One start of a job or task. `tres` is what was allocated, by Slurm's names (empty = it never was). `unread`: why
+    the row cannot be read, of which then nothing but the id, and the name where it is not "", is known."""
+
+    native: NativeId
+    name: str
+    elapsed_s: float
+    tres: Mapping[str, float]
+    is_over: bool
+    unread: str = ""
+
+    @property
+    def gpus(self) -> float | None:
+        """All GPUs; None where none are named. With types each is named once for itself and once for all."""
+        if "gres/gpu" in self.tres:
+            return self.tres["gres/gpu"]
+        typed = [count for name, count in self.tres.items() if name.startswith("gres/gpu:")]
+        return sum(typed) if typed else None
+
+
+def parse_runs(text: str) -> list[RunRecord]:
+    """The answer to :func:`ffdl_slurm.commands.sacct_runs_argv`; what never started is left out, but for its record
+    without time. A row that is odd is a record that says why. Raises Garbled for what is no answer, or has no row that
+    can be read."""
+    rows = list(_rows(read_lines(text, len(RUN_FIELDS), "sacct", ("JobID", "State"))))
+    read = [(row, _record(row)) for row in rows]
+    found = [record for _, record in read if record is not None]
+    if rows and all(record is not None and record.unread for _, record in read):
+        raise Garbled(f"of sacct's rows none can be read; the first: {found[0].unread}")
+    return found
+
+
+def _rows(lines: Sequence[str]) -> Iterator[str]:
+    """The text of each row: the name of somebody's job, which comes last, may have line breaks. Raises Garbled."""
+    row = ""
+    for line in lines:
+        if _BEGINS.match(line):
+            if row:
+                yield row
+            row = line
+        elif row:
+            row = f"{row}\n{line}"
+        elif may_be_row(line):
+            raise Garbled(f"sacct printed {begin(line)!r} among its rows")
+    if row:
+        yield row
+
+
+def _record(row: str) -> RunRecord | None:
+    """None for tasks that nobody started yet. Raises Garbled where nobody can tell whose it is."""
+    fields = row.split(SEPARATOR, len(RUN_FIELDS) - 1)
+    number, *_ = fields
+    named = fields[-1] if len(fields) == len(RUN_FIELDS) else ""
+    record = parse_row(JobRow(number, named, fields[1]))
+    if record.native is None:
+        return None
+    if len(fields) < len(RUN_FIELDS):
+        return _unread(record.native, "", f"sacct printed {begin(row)!r} among its rows")
+    _, _, elapsed, tres, _ = fields
+    if not elapsed.strip().isdecimal() or len(elapsed) > _DIGITS_MOST:
+        return _unread(record.native, record.name, f"sacct printed {begin(elapsed)!r} for the seconds of job {number}")
+    amounts = parse_tres(tres)
+    for part in tres.strip().split(","):
+        name = part.rpartition("=")[0]
+        if name.partition(":")[0] == "gres/gpu" and name not in amounts:
+            return _unread(record.native, record.name, f"sacct printed {begin(part)!r} for the GPUs of job {number}")
+    return RunRecord(record.native, record.name, float(elapsed), amounts, record.observation.phase is Phase.ENDED)
+
+
+def _unread(native: NativeId, name: str, why: str) -> RunRecord:
+    return RunRecord(native, name, 0.0, {}, is_over=False, unread=why)
+
+
+def parse_tres(text: str) -> dict[str, float]:
+    """Name and count of ``billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2,mem=16G``; what has no number is left out."""
+    found: dict[str, float] = {}
+    for part in text.strip().split(","):
+        name, _, amount = part.rpartition("=")
+        if name and (match := _AMOUNT.fullmatch(amount)) is not None:
+            found[name] = float(match[1]) * _UNITS[match[2]]
+    return found
+
+
+def runs_of(
+    records: Sequence[RunRecord], attempts: Mapping[NativeId, Token], token_of: Callable[[str, str | None], str]
+) -> dict[NativeId, list[AccountedRun]]:
+    """The starts of each attempt. What has its id by another name is another's: a controller that crashed may have
+    given an id twice. Where no record names a GPU the accounting does not count them (AccountingStorageTRES). Of an
+    attempt with a row that cannot be read the accounting tells too little: it has that alone."""
+    counts_gpus = any(record.gpus is not None for record in records)
+    found: dict[NativeId, list[AccountedRun]] = {}
+    unread: dict[NativeId, str] = {}
+    for record in records:
+        native = record.native
+        if native in attempts and record.unread and not record.name:
+            unread.setdefault(native, record.unread)
+        if native not in attempts or token_of(record.name, native.task) != attempts[native]:
+            continue
+        if record.unread:
+            unread.setdefault(native, record.unread)
+        runs = found.setdefault(native, [])
+        if record.tres or record.elapsed_s:
+            gpus = (record.gpus or 0.0) if counts_gpus else None
+            runs.append(AccountedRun(record.elapsed_s, gpus, record.tres.get("cpu"), record.is_over))
+    told = {native: [AccountedRun(0.0, None, None, is_over=False, unread=why)] for native, why in unread.items()}
+    return {**found, **told}

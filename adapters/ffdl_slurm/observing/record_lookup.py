@@ -1,0 +1,99 @@
+"""Which record of a listing is about which job or task, and which attempt a task is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.domain.job.array import parse_chunk_name
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.outcome.observation import NativeId, Phase
+from ffdl_slurm.native_array import read_table
+from ffdl_slurm.observing.parsers import JobRecord
+
+_KEPT = 256
+"""Tables in memory; each has some thousand lines at most."""
+
+
+def pick(records: Sequence[JobRecord], ids: Collection[NativeId], *, whole: bool = True) -> dict[NativeId, JobRecord]:
+    """The records about `ids`. Not `whole`: there are others, which could not be read.
+
+    A record of one task goes before one of a range. The tasks of an array that were cancelled while they waited may be
+    left as one record under the array's own id, without their numbers (seen on 26.05): it is about all tasks that no
+    other record names.
+    """
+    singles = {record.native: record for record in records}
+    found = {native: singles[native] for native in ids if native in singles}
+    if len(found) == len(ids):
+        return found
+    tasks: dict[str, list[str]] = {}
+    for native in ids:
+        if native.task is not None and native not in found:
+            tasks.setdefault(native.job, []).append(native.task)
+    for record in records:
+        if record.native is None:
+            found.update((native, record) for native in record.native_ids(tasks.get(record.job, ())))
+    for record in records if whole else ():
+        if record.tasks is None and record.observation.phase is Phase.ENDED:
+            for task in tasks.get(record.job, ()):
+                found.setdefault(NativeId(record.job, task), record)
+    return found
+
+
+class Listing:
+    """Records by the names of their jobs, for looking up many of them."""
+
+    def __init__(self, records: Sequence[JobRecord]) -> None:
+        self._jobs: dict[str, set[NativeId]] = {}
+        self._tasks: dict[tuple[str, str], set[NativeId]] = {}
+        self._ranges: dict[str, list[JobRecord]] = {}
+        for record in records:
+            if record.native is None:
+                self._ranges.setdefault(record.name, []).append(record)
+            elif record.native.task is None:
+                self._jobs.setdefault(record.name, set()).add(record.native)
+            else:
+                self._tasks.setdefault((record.name, record.native.task), set()).add(record.native)
+
+    def jobs_named(self, name: str) -> set[NativeId]:
+        """The jobs of this name that are no tasks."""
+        return set(self._jobs.get(name, ()))
+
+    def tasks_named(self, name: str, task: str) -> set[NativeId]:
+        """The tasks of this number of the arrays of this name; an array that ended while it waited has all of its."""
+        among = {native for record in self._ranges.get(name, ()) for native in record.native_ids([task])}
+        whole = {NativeId(native.job, task) for native in self._jobs.get(name, ())}
+        return among | whole | self._tasks.get((name, task), set())
+
+
+class TaskTables:
+    """The attempts that the tasks of native arrays are. A table never changes once it was sent, so it is read once.
+    Several threads may ask."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._lock = threading.Lock()
+        self._known: dict[str, Mapping[str, Token]] = {}
+
+    def token_of(self, name: str, task: str | None) -> str:
+        """The token of the attempt that is task `task` of the array called `name`; `name` itself where it is none of
+        an array, or the array has no table any more."""
+        if task is None:
+            return name
+        with self._lock:
+            table = self._known.get(name)
+        if table is None:
+            named = parse_chunk_name(name)
+            if named is None:
+                return name
+            try:
+                table = read_table(Path(self._root.array(named[0]).chunk(named[1]).tasks).read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError):
+                return name
+            with self._lock:
+                if len(self._known) >= _KEPT:
+                    self._known.clear()
+                self._known[name] = table
+        return table.get(task, name)

@@ -1,0 +1,1 @@
+"""Explains why a job of Slurm is pending."""

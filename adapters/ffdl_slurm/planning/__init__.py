@@ -1,0 +1,1 @@
+"""Plans an attempt: batch script, options, devices, network."""

@@ -1,0 +1,103 @@
+"""How the controller gets onto the compute nodes: the installed package where they see it, else a zipapp.
+
+The user's tree of job directories is visible on the nodes by definition; whatever lies on the same file system is
+visible too, and so is what lies on a network file system. Everything else is delivered as one zipapp in the tree.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch import domain
+from ffdl_batch.ports.scheduler import NotNow
+from ffdl_batch.runtimes.learner_start import controller_arguments, staging_arguments
+
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "wekafs", "panfs", "pvfs2", "9p"}
+)
+# A program, not an import: adapters and controller meet through files and argv only.
+_BUILD = (
+    "import sys, pathlib; sys.path.insert(0, sys.argv[1]); from ffdl_batch.controller.zipapp import place_zipapp; "
+    "print(place_zipapp(pathlib.Path(sys.argv[2])).name)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The interpreter on the nodes, and its arguments that start the controller. `staging` starts the staging program
+    (empty = the nodes see no installation)."""
+
+    python: str
+    controller: tuple[str, ...]
+    staging: tuple[str, ...] = ()
+
+
+def deliver_controller(root: str, python: str, staging_python: str = "") -> Delivery:
+    """Make the controller startable on the nodes. `python` "" = decide; may write into `root`. `staging_python` is the
+    interpreter of an installation there ("" = this one, where nodes see it).
+
+    Raises NotNow where the tree cannot be written now (a full disk): that is no job's fault.
+    """
+    package = Path(domain.__file__).resolve().parents[1]
+    is_seen = _is_installation_seen(root)
+    found = staging_interpreter(root, staging_python)
+    staging = staging_arguments(found) if found else ()
+    if python in ("", sys.executable) and is_seen:
+        return Delivery(sys.executable, controller_arguments(str(package.parent)), staging)
+    try:
+        archive = _write_archive(Path(root) / "controller")
+    except OSError as error:
+        raise NotNow(
+            f"the controller cannot be written below {root}: {error}; free space there, it is tried again"
+        ) from error
+    return Delivery(python or "python3", controller_arguments(str(archive)), staging)
+
+
+def staging_interpreter(root: str, staging_python: str) -> str:
+    """What starts the staging program on the nodes, "" = nothing: they see no installation."""
+    return staging_python or (sys.executable if _is_installation_seen(root) else "")
+
+
+def _is_installation_seen(root: str) -> bool:
+    package = Path(domain.__file__).resolve().parents[1]
+    return all(_is_shared(path, root) for path in (package, Path(sys.executable)))
+
+
+def _is_shared(path: Path, root: str) -> bool:
+    try:
+        real, tree = path.resolve(), Path(root).resolve()
+        # The same first directory too: a small cluster's head node may export /home from the disk that holds /usr.
+        if real.stat().st_dev == tree.stat().st_dev and real.parts[:2] == tree.parts[:2]:
+            return True
+    except OSError:
+        return False
+    kind = file_system(str(path.resolve()), Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"))
+    return kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.")
+
+
+def file_system(path: str, mountinfo: str) -> str:
+    """The type of the file system that holds `path`, by the text of /proc/self/mountinfo (proc(5)); "" = unknown."""
+    best, kind = "", ""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split()
+        if len(fields) < 5 or not after:
+            continue
+        point = fields[4].replace("\\040", " ")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, after.split()[0]
+    return kind
+
+
+def _write_archive(directory: Path) -> Path:
+    """The zipapp of this release, named by its content: a running job's file is never replaced."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    argv = [sys.executable, "-E", "-P", "-c", _BUILD, str(Path(domain.__file__).resolve().parents[2]), str(directory)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if ended.returncode != 0:
+        raise OSError(" ".join(ended.stderr.split())[-200:])
+    return directory / ended.stdout.strip()

@@ -1,0 +1,73 @@
+"""Which nodes are left by what a request says of them: batch.nodelist, batch.exclude, batch.constraint. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.ports.scheduler import BackendFacts, NodeShape
+from ffdl_slurm.hostlist import expand
+from ffdl_slurm.observing.parsers import count_nodes
+
+_PLAIN = re.compile(r"[\w.:=-]+([&|][\w.:=-]+)*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that are alike: `count` of them may be in the allocation, and `named` of these have to be."""
+
+    shape: NodeShape
+    count: int
+    named: int = 0
+
+
+def narrow(batch: BatchOptions, nodes: Sequence[NodeShape]) -> list[Group]:
+    """What is left of `nodes`. What is not surely understood rules nothing out; Slurm has its own word about it."""
+    named = expand(batch.nodelist) if batch.nodelist else None
+    excluded = (expand(batch.exclude) if batch.exclude else None) or frozenset()
+    left = []
+    for shape in nodes:
+        if not may_have(batch.constraint, shape.features):
+            continue
+        names = expand(shape.name)
+        if names is None:
+            left.append(Group(shape, count_nodes(shape.name)))
+        elif names - excluded:
+            left.append(Group(shape, len(names - excluded), len((names - excluded) & (named or frozenset()))))
+    return left
+
+
+def count_named(batch: BatchOptions) -> int:
+    """How many nodes the request names: the allocation has them all, and others beside them (sbatch(1), --nodelist)."""
+    return len((expand(batch.nodelist) if batch.nodelist else None) or ())
+
+
+def said_of_nodes(batch: BatchOptions) -> list[str]:
+    """The fields by which the request rules nodes out."""
+    return [f"batch.{key}" for key in ("nodelist", "exclude", "constraint") if getattr(batch, key)]
+
+
+def may_have(constraint: str, features: Sequence[str]) -> bool:
+    """Whether nodes with these features may satisfy the constraint. They may where nothing is known of them, and where
+    it is more than names joined by & and |: then it is not judged. Of both together Slurm reads from left to right; a
+    reader may think that & binds closer, and either reading is enough here."""
+    if not constraint or not features or not _PLAIN.fullmatch(constraint):
+        return True
+    closer = any(all(name in features for name in part.split("&")) for part in constraint.split("|"))
+    first, *rest = re.split(r"([&|])", constraint)
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return closer or reduce(lambda so_far, pair: _join(so_far, pair[0], pair[1] in features), pairs, first in features)
+
+
+def _join(left: bool, sign: str, right: bool) -> bool:
+    return left and right if sign == "&" else left or right
+
+
+def names_in(facts: BackendFacts, partition: str) -> frozenset[str]:
+    """The names of a partition's nodes ("" = the default one's); none where Slurm's list of one cannot be read."""
+    chosen = partition or next((one.name for one in facts.partitions if one.is_default), "")
+    named = [expand(shape.name) for shape in facts.nodes if chosen in shape.partitions]
+    return frozenset().union(*(names or () for names in named)) if all(named) else frozenset()

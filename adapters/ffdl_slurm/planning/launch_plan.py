@@ -1,0 +1,259 @@
+"""One attempt, planned: the batch script, the launch file and the environment. Pure: no clock, no file, no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from ffdl_batch.attempt.layout import BATCH_LOG, ArrayDir
+from ffdl_batch.domain.job.array import UNNUMBERED, chunk_name
+from ffdl_batch.domain.job.secret_references import secret_variables
+from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, NodeCache, Succession, encode, needed_format
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
+from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.runtimes.learner_start import (
+    RequestRefused,
+    Runtime,
+    Start,
+    Subject,
+    choose_network,
+    compose_start,
+    refusal,
+    refuse_unsupported,
+    release,
+)
+from ffdl_batch.runtimes.metric_collection import plan_metrics
+from ffdl_batch.runtimes.slurm_environment import HOST_VALUES
+from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
+from ffdl_slurm.gateways.command_runner import FOR_JOBS
+from ffdl_slurm.planning.devices import gpu_libraries, plan_devices, unknown_files
+from ffdl_slurm.planning.job_network import mark_of, offer
+from ffdl_slurm.planning.request_check import NodeRequest, fit_request, nodes_of
+from ffdl_slurm.planning.sbatch_options import batch_options, continues_in_place, effective_lead_s
+from ffdl_slurm.sbatch_script import NATIVE_ID, render_array_script, render_script
+from ffdl_slurm.settings import SlurmSettings
+
+BACKEND = "slurm"
+_HOST = HostVariables(
+    native_id="SLURM_JOB_ID",
+    restart_count="SLURM_RESTART_COUNT",
+    node_rank="SLURM_NODEID",
+    node_list="SLURM_JOB_NODELIST",
+    gpus="CUDA_VISIBLE_DEVICES",
+    allocation="SLURM_JOB_ID",
+)
+_ELEMENTS_HOST = replace(_HOST, native_id=NATIVE_ID)
+"""A task of an array is listed by another id than the one in SLURM_JOB_ID (sbatch(1)); its script says which."""
+_OUT_OF_MEMORY = (": Out Of Memory",)
+"""srun's words for the exit of a task in a step in which the kernel killed a process (src/srun/launch.c,
+`_task_finish`, up to 22.05 src/plugins/launch/slurm; the same in 20.11 and 25.05)."""
+
+
+def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
+    """What will be sent, exactly. Raises InvalidRequest (NotYet where this release cannot do it)."""
+    try:
+        return _plan(request, settings)
+    except RequestRefused as error:
+        kind = NotYet if error.not_yet else InvalidRequest
+        raise kind(str(error), error.findings) from error
+
+
+def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
+    spec, facts = request.spec, request.facts
+    refuse_unsupported(spec)
+    if not request.image:
+        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
+        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    if not facts.python:
+        raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach Slurm once")
+    partition = spec.batch.partition or settings.partition
+    node = fit_request(spec, partition, facts)
+    offered = offer(spec, node.gang, nodes_of(partition, facts), facts.network_levels, settings)
+    network = choose_network(spec, offered.provable, request.minimum_network, offered.lacking)
+    level = NetworkLevel(network.level)
+    if level in OVERLAYS:
+        network = replace(network, directory=settings.network_dir)
+    mark = mark_of(level, node.gang, spec.batch.egress, settings)
+    devices = plan_devices(node, settings)
+    runtime = Runtime(
+        request.image,
+        settings.apptainer,
+        gpu_libraries(node, settings),
+        devices=bool(devices.options or devices.gres_files),
+        network=level,
+        staging=facts.staging,
+        cache=NodeCache(request.cache_dir, request.cache_bytes) if request.cache_dir else None,
+        images=request.images_dir,
+        mounting=request.mounting,
+        host_values=HOST_VALUES,
+    )
+    start = compose_start(
+        Subject(
+            request.job_id, spec, node.gang, request.job_dir, request.attempt_dir, request.results_store,
+            request.budget.failures, request.attempt,
+        ),
+        runtime,
+    )  # fmt: skip
+    controller, meeting = (facts.python, *facts.controller), start.rendezvous
+    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
+    launch = LaunchFile(
+        job_id=request.job_id,
+        attempt=request.attempt,
+        trains_from=request.trains_from,
+        token=request.token,
+        job_dir=request.job_dir.path,
+        attempt_dir=request.attempt_dir.path,
+        doorbell=request.doorbell,
+        learner=start.learner,
+        learners=len(node.gang.members),
+        nodes=node.gang.nodes,
+        seats=node.gang.table,
+        names=meeting.names,
+        ports=meeting.ports,
+        command=meeting.command,
+        commands=meeting.commands,
+        restart=meeting.restart,
+        restarts_max=meeting.restarts_max,
+        step=_step(settings, node, controller),
+        out_of_memory=_OUT_OF_MEMORY,
+        model_archive=request.job_dir.model_archive,
+        copies=start.data.copies,
+        fetches=start.data.fetches,
+        uploads=start.data.uploads,
+        staging=start.staging,
+        cache=start.cache,
+        mounts=start.mounts,
+        stores=start.data.stores,
+        umask=spec.umask,
+        gid=spec.gid,
+        limits=_limits(request, settings),
+        logs=request.logs,
+        network=network,
+        host=_HOST if spec.element is None else _ELEMENTS_HOST,
+        devices=devices,
+        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
+        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
+        scratch_base=settings.scratch_base,
+        health=f"{settings.network_dir}/health",
+        make_dirs=start.make_dirs,
+        needs_dirs=start.data.needs_dirs,
+        echo_output=bool(spec.batch.output),
+        checkpoints=start.checkpoints,
+        carry=request.carry,
+        confirmed=request.confirmed,
+        secrets=secret_variables(spec),
+        collectors=metering.collectors,
+        metrics=metering.metrics,
+        succession=_succession(request, settings, node),
+        written_by=f"{BACKEND} {release()}",
+    )
+    launch = replace(launch, format=needed_format(launch))
+    command = (*controller, "head", "--launch", request.attempt_dir.launch)
+    named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
+    script = render_script(batch_options(request, settings, node, mark), command, named)
+    doubts = (*unknown_files(node, settings), *_hints(request), *metering.warnings)
+    plan = _assemble(request, launch, start, script, (*node.warnings, *offered.warnings, *facts.warnings, *doubts))
+    if spec.element is None or request.array_dir is None:
+        return plan
+    array_script = _array_script(request, request.array_dir, settings, node, mark)
+    return replace(plan, array_script=array_script, array_index=spec.element.index)
+
+
+def _array_script(
+    request: LaunchRequest, directory: ArrayDir, settings: SlurmSettings, node: NodeRequest, mark: str
+) -> str:
+    """The script of a native array in which this attempt is a task like others."""
+    assert request.spec.element is not None
+    chunk = directory.chunk(UNNUMBERED)
+    whole = replace(request, token=chunk_name(request.spec.element.array, UNNUMBERED), attempt_dir=chunk)
+    options = batch_options(whole, settings, node, mark, as_array=True)
+    command = (request.facts.python, *request.facts.controller, "head", "--launch")
+    return render_array_script(options, command, chunk.tasks, "" if request.spec.batch.output else BATCH_LOG)
+
+
+def _assemble(
+    request: LaunchRequest, launch: LaunchFile, start: Start, script: str, warnings: tuple[str, ...]
+) -> LaunchPlan:
+    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
+    contract = start.learner.env
+    return LaunchPlan(
+        backend=BACKEND,
+        token=request.token,
+        attempt_dir=request.attempt_dir,
+        launch=launch,
+        files=(
+            PlannedFile("script.sh", script, 0o700),
+            PlannedFile("launch.json", encode(launch)),
+            PlannedFile("environment.json", user),
+        ),
+        submit_argv=tuple(sbatch_argv(request.attempt_dir.script)),
+        script=script,
+        environment={**request.user_env, **_without(contract, request.user_env, start.learner.protected)},
+        network=launch.network,
+        warnings=(*start.data.warnings, *warnings),
+    )
+
+
+def _step(settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...]) -> tuple[str, ...]:
+    """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
+    --cpus-per-task, and a step that names no GRES may get none or all, by release."""
+    count = str(node.gang.nodes)
+    argv = (
+        "srun", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL", "--input=none", f"--nodes={count}",
+        f"--ntasks={count}", "--ntasks-per-node=1", f"--cpus-per-task={node.load.cpus}",
+        *((f"--gres={node.gres}",) if node.gres else ()), *settings.srun_args,
+        *controller, "node", "--launch",
+    )  # fmt: skip
+    return (*(literal(word) for word in argv), "{launch}")
+
+
+def _limits(request: LaunchRequest, settings: SlurmSettings) -> Limits:
+    return Limits(
+        grace_s=request.spec.batch.checkpoint.grace_s,
+        kill_wait_s=settings.kill_wait_s,
+        lead_s=effective_lead_s(request),
+        lead_from=request.lead_from,
+        fence_s=settings.fence_s,
+        hang_s=float(request.spec.batch.hang_s),
+    )
+
+
+def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> Succession:
+    """How the head goes on alone. sbatch runs on a compute node then, with as little of the job's environment as the
+    daemon gives it on the login node."""
+    lead_s = effective_lead_s(request)
+    return Succession(
+        template=request.job_dir.template.path,
+        submit=tuple(successor_argv(warned=lead_s is not None)),
+        requeue=tuple(requeue_argv()) if continues_in_place(request.spec.batch, settings) else (),
+        keep_env=tuple(sorted(FOR_JOBS)),
+        timeout_s=settings.command_timeout_s,
+        budget=request.budget,
+        spent=request.spent,
+        gpus=float(node.allocated_gpus),
+        lead_s=lead_s,
+        deadline_variables=("SLURM_JOB_END_TIME",),
+        limit_s=request.spec.batch.time_s,
+        limit_now=tuple(limit_argv()),
+    )
+
+
+def _hints(request: LaunchRequest) -> tuple[str, ...]:
+    """What was asked for and has no effect here, said aloud."""
+    batch = request.spec.batch
+    found = []
+    if batch.signal and batch.checkpoint.lead_s is not None:
+        found.append("batch.checkpoint.lead_s: batch.signal is used instead, Slurm sends one signal before the end")
+    if batch.preemptible is not None:
+        found.append("batch.preemptible: in Slurm this follows from partition and QOS; it changes nothing here")
+    if request.spec.resources.storage_bytes is not None:
+        found.append("storage: Slurm reserves no space for a job; the shared file system's quota is what counts")
+    return tuple(found)
+
+
+def _without(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:
+    """The contract's variables that the user's do not replace."""
+    return {name: value for name, value in contract.items() if name in protected or name not in user}

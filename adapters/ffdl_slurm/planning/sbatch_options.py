@@ -1,0 +1,221 @@
+"""From `batch:` to sbatch options. Pure; what cannot be said to sbatch is refused by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.launch.launch_file import TEMPLATE
+from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute
+from ffdl_batch.ports.scheduler import LaunchRequest
+from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
+from ffdl_slurm.native_array import fill_index
+from ffdl_slurm.planning.request_check import NodeRequest
+from ffdl_slurm.sbatch_script import SbatchOption, escape_pattern, sbatch_time
+from ffdl_slurm.settings import SlurmSettings
+
+# fmt: off
+ALLOWED_ARGS = frozenset(
+    {
+        "acctg-freq", "batch", "bb", "bbf", "cluster-constraint", "contiguous", "core-spec",
+        "cores-per-socket", "cpu-freq", "deadline", "delay-boot", "distribution", "exclusive", "extra",
+        "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "kill-on-invalid-dep", "licenses",
+        "mcs-label", "mem-bind", "mincpus", "network", "nice", "no-kill", "ntasks-per-core", "oversubscribe",
+        "power", "prefer", "profile", "reboot", "sockets-per-node", "spread-job", "switches", "thread-spec",
+        "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes", "wait-all-nodes", "wckey",
+    }
+)
+# fmt: on
+"""Long options of sbatch(1) that `batch.slurm.args` may name. Left out: what this package sets itself, what starts
+other programs or other jobs, and what changes identity."""
+_COUNT, _TIME = r"0*[1-9]\d{0,8}", r"-1|infinite|unlimited|(?:\d{1,9}-)?\d{1,9}(?::\d{1,9}){0,2}"
+_RANGE = r"(?:\*|\d{1,9}(?:-\d{1,9})?)"
+_VALUES = {
+    name: re.compile(pattern, re.IGNORECASE | re.ASCII)
+    for name, pattern in {
+        **dict.fromkeys(
+            ("cores-per-socket", "mincpus", "ntasks-per-core", "sockets-per-node", "thread-spec", "threads-per-core"),
+            _COUNT,
+        ),
+        "acctg-freq": r"\d{1,9}|(?:(?:task|energy|network|filesystem)=\d{1,9}(?:,(?=.)|$))+",
+        "core-spec": r"\d{1,9}",
+        "delay-boot": _TIME,
+        "extra-node-info": rf"{_RANGE}(?::{_RANGE}){{0,2}}",
+        "nice": r"[+-]?\d{1,9}",
+        "switches": rf"{_COUNT}(?:@(?:{_TIME}))?",
+        "time-min": _TIME,
+        "tmp": r"\d{1,12}(?:[kmgt]b?)?",
+        "wait-all-nodes": r"[01]",
+    }.items()
+}
+"""Patterns of the values that sbatch accepts for the :data:`ALLOWED_ARGS` that are numbers or times (parse_int and
+str_to_mbytes of src/common/proc_args.c, time_str2secs of parse_time.c)."""
+_HIGHEST_PRIORITY = 0xFFFFFFFD
+_TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
+_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@(\d{1,5}))?", re.ASCII)
+_LONGEST_LEAD_S = 65535
+
+
+def batch_options(
+    request: LaunchRequest, settings: SlurmSettings, node: NodeRequest, mark: str = "", *, as_array: bool = False
+) -> list[SbatchOption]:
+    """All options of the script, in a fixed order. Raises RequestRefused and InvalidRequest.
+
+    A template's job follows one that has waited for its dependencies, its time and its release: it waits for none of
+    them again. `mark` is what the nodes' prolog reads; the user's own comment follows it. `as_array`: of the script
+    of a native array, in which sbatch fills in each task's number.
+    """
+    batch = request.spec.batch
+    first = not is_template(request)
+    pairs = {
+        "job-name": request.token,
+        "chdir": request.attempt_dir.path,
+        "output": _output(request, as_array),
+        "open-mode": "append",
+        "nodes": str(node.gang.nodes),
+        "ntasks": str(node.gang.nodes),
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(node.load.cpus),
+        "mem": f"{node.load.memory_mib}M",
+        "gres": node.gres,
+        "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
+        "partition": batch.partition or settings.partition,
+        "account": batch.account or settings.account,
+        "qos": batch.qos or settings.qos,
+        "constraint": batch.constraint,
+        "reservation": batch.reservation,
+        "nodelist": batch.nodelist,
+        "exclude": batch.exclude,
+        "dependency": _dependency(batch.dependency) if first else "",
+        "begin": _time(batch.begin, "batch.begin", "begin") if first and batch.begin else "",
+        "priority": _priority(batch.priority),
+        "signal": _signal(request),
+        "mail-user": batch.notify.mail_user,
+        "mail-type": ",".join(batch.notify.events),
+        "comment": " ".join(filter(None, (mark, batch.comment))),
+        # The user's limits on the login node say nothing about a compute node.
+        "propagate": "NONE",
+        # What is exported is the short list that sbatch itself is started with. NONE would make slurmd run a
+        # login shell (sbatch(1), --get-user-env); NIL exists only since 22.05.
+        "export": "ALL",
+    }
+    flags = [name for name, on in (("hold", batch.hold and first), *_requeue(batch, settings)) if on]
+    options = [SbatchOption(name, value) for name, value in pairs.items() if value]
+    return [*options, *(SbatchOption(name) for name in flags), *_extra(batch.slurm_args)]
+
+
+def is_template(request: LaunchRequest) -> bool:
+    """Whether the request is for the attempt that stands for every later one."""
+    return request.token.endswith(f"-{TEMPLATE}")
+
+
+def continues_in_place(batch: BatchOptions, settings: SlurmSettings) -> bool:
+    """Whether the job is requeued at its time limit: the site says so, and the owner does not say otherwise."""
+    return settings.continue_in_place and batch.requeue is not False
+
+
+def _requeue(batch: BatchOptions, settings: SlurmSettings) -> tuple[tuple[str, bool], ...]:
+    """A job that shall be requeued has to be requeueable, whatever JobRequeue of slurm.conf says of the others."""
+    wanted = batch.requeue is True or continues_in_place(batch, settings)
+    return (("requeue", wanted), ("no-requeue", batch.requeue is False))
+
+
+def _output(request: LaunchRequest, as_array: bool) -> str:
+    asked, element = request.spec.batch.output, request.spec.element
+    if element is not None and not as_array:
+        asked = fill_index(asked, element.index)
+    if not asked:
+        return escape_pattern(request.attempt_dir.batch_log, "the job's directory")
+    if os.path.isabs(asked):  # noqa: PTH117 - pure
+        return asked
+    # Relative to where the manifest lies, as sbatch takes it relative to where it was called.
+    base = escape_pattern(request.spec.base_dir or "/", "the manifest's directory")
+    return os.path.join(base, asked)  # noqa: PTH118 - pure
+
+
+def _dependency(text: str) -> str:
+    """Conditions on jobs of Slurm. Those on trainings were waited for before; what is left of them is unknown."""
+    unknown = _TRAINING_ID.search(text)
+    if unknown:
+        message = f"there is no training {unknown[0]} to depend on"
+        raise RequestRefused([refusal("batch.dependency", message, "name a training of yours, or a job of Slurm")])
+    return text
+
+
+def _time(text: str, path: str, option: str) -> str:
+    """A time that the submission has made absolute."""
+    if read_absolute(text) is None:
+        message = f"{text[:60]!r} is not a time that sbatch --{option} accepts"
+        raise RequestRefused([refusal(path, message, f"write {EXAMPLES}")])
+    return sbatch_time(text)
+
+
+def _priority(text: str) -> str:
+    is_number = text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _HIGHEST_PRIORITY
+    if text and text.upper() != "TOP" and not is_number:
+        message = f"{text!r} is no priority of Slurm; give a number or TOP"
+        raise RequestRefused([refusal("batch.priority", message)])
+    return text
+
+
+def _signal(request: LaunchRequest) -> str:
+    """The user's --signal as sbatch means it; else the warning, as a signal that harms nobody who does not know it."""
+    batch = request.spec.batch
+    if batch.signal:
+        match = _SIGNAL.fullmatch(batch.signal)
+        if not match or int(match[1] or 0) > _LONGEST_LEAD_S:
+            message = f"{batch.signal!r} is not [R|B:]signal[@seconds]; write for example USR1@120"
+            raise RequestRefused([refusal("batch.signal", message)])
+        return batch.signal
+    lead_s = effective_lead_s(request)
+    return f"URG@{lead_s}" if lead_s is not None else ""
+
+
+def effective_lead_s(request: LaunchRequest) -> int | None:
+    """Seconds before the time limit at which the learners are warned; None = nobody warns them.
+
+    sbatch knows one signal a job, and the user's own wins. sig_time is a 16-bit number of seconds (sbatch(1)).
+    """
+    if request.spec.batch.signal or request.lead_s is None:
+        return None
+    return min(request.lead_s, _LONGEST_LEAD_S)
+
+
+def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:
+    found: list[SbatchOption] = []
+    for arg in args:
+        if not arg.startswith("--"):
+            if arg.startswith("-") or not found or found[-1].value is not None:
+                raise _refuse_arg(arg, "give long options, as --switches=1")
+            found[-1] = SbatchOption(found[-1].name, arg)
+            continue
+        name, equals, value = arg[2:].partition("=")
+        if not equals and " " in name:
+            name, _, value = name.partition(" ")
+            equals = "="
+        if name not in ALLOWED_ARGS:
+            raise _refuse_arg(f"--{name}", f"allowed are {', '.join(sorted(ALLOWED_ARGS))}")
+        found.append(SbatchOption(name, value.strip() if equals else None))
+    for option in found:
+        _check_value(option)
+    deadline = "deadline"
+    return [
+        SbatchOption(deadline, _time(one.value or "", "batch.slurm.args", deadline)) if one.name == deadline else one
+        for one in found
+    ]
+
+
+def _check_value(option: SbatchOption) -> None:
+    """Refuse a value that sbatch cannot read as a number or a time. --nice needs no value (sbatch(1))."""
+    pattern, value = _VALUES.get(option.name), option.value or ""
+    if pattern is None or pattern.fullmatch(value) or (option.name == "nice" and option.value is None):
+        return
+    message = f"--{option.name}: {value[:60]!r} is not a number or a time that sbatch accepts"
+    raise RequestRefused([refusal("batch.slurm.args", message, f"see --{option.name} in sbatch(1)")])
+
+
+def _refuse_arg(arg: str, cure: str) -> RequestRefused:
+    return RequestRefused([refusal("batch.slurm.args", f"{arg[:60]!r} is not an option that can be passed on", cure)])

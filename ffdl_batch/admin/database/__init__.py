@@ -1,0 +1,1 @@
+"""`ffdl-admin db`."""

@@ -1,0 +1,209 @@
+"""Backup and restore of a PostgreSQL database by PostgreSQL's own client programs: our tables, in one transaction.
+
+pg_dump reads one state of the database, whatever daemons do meanwhile. No password stands in an argument.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy import URL, func, inspect, make_url, select
+
+from ffdl_batch.admin.database.access import Place, count_jobs, held, opened, refuse_others
+from ffdl_batch.admin.database.backup_paths import place_of_copy
+from ffdl_batch.admin.database.check import Report, check
+from ffdl_batch.admin.database.unknown_jobs import leave_strangers_out
+from ffdl_batch.admin.exit_handling import Stop
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.schema import METADATA
+from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_of
+from ffdl_batch.store.sqlite_backup import stamp, sweep_left, unused
+
+TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
+_SAID_CHARACTERS = 500
+_SERVER_SAID = "ERROR:"
+_PR_SET_PDEATHSIG = 1
+"""prctl(2)"""
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE)
+_TABLE_LINE = re.compile(r"^\d+; \d+ \d+ TABLE (\S+) (\S+) ", re.MULTILINE)
+
+
+class Refused(Stop):
+    """One of PostgreSQL's programs failed."""
+
+
+def back_up(place: Place, target: Path) -> tuple[Report, Path]:
+    """Dump the database to `target` in pg_dump's custom format; what was found in the database, and where the dump is
+    (one with faults replaces no other)."""
+    with opened(place) as database:
+        report = check(database)
+        copy = place_of_copy(target, report)
+        _dump(place, database, copy)
+    return report, copy
+
+
+def restore(place: Place, source: Path, *, force: bool) -> tuple[Report, list[Path]]:
+    """Put a dump in the place of our tables; what was found there then, and where the tables of before are, if there
+    were any. One transaction: it is the old database or the new one."""
+    schema, standing = _examine(source)
+    with held(place), opened(place) as database:
+        refuse_unknown(standing, database)
+        replaced = _keep(place, database, schema, force=force)
+        _load(place, source, schema)
+        with database.writing() as connection:  # whoever is killed before is told to restore again
+            leave_strangers_out(place, connection)
+        return check(database), [replaced] if replaced is not None else []
+
+
+def _dump(place: Place, database: Database, target: Path) -> None:
+    with database.reading() as connection:
+        schema = connection.execute(select(func.current_schema())).scalar_one()
+        there = set(inspect(connection).get_table_names())
+    tables = [f'--table="{schema}"."{name}"' for name in TABLES if name in there]
+    # A form of name that sweep_left knows, and in the daemon's own directories the janitor.
+    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    options = ("--format=custom", "--no-owner", "--no-privileges", *tables)
+    try:
+        sweep_left(target)
+        try:
+            os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            _run_to_file(place, ["pg_dump", *options, f"--file={hidden}", f"--dbname={_address(place)}"])
+            descriptor = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            hidden.rename(target)
+        finally:
+            hidden.unlink(missing_ok=True)
+    except OSError as error:
+        why = f"{error.strerror or error}; {target.parent} must be writable and have space (and quota)"
+        raise Stop(ExitCode.TRY_AGAIN, f"no copy could be written to {target}: {why}") from error
+
+
+def _examine(source: Path) -> tuple[str, Standing]:
+    """The schema (in PostgreSQL's sense) of a dump's tables, and how far they are. Raises Stop where it is none."""
+    try:
+        listing = _run(None, ["pg_restore", "--list", str(source)])
+    except Refused as refused:
+        raise Stop(ExitCode.NO_INPUT, f"{source} is no dump in pg_dump's custom format: {refused}") from refused
+    schemas = {name: schema for schema, name in _TABLE_LINE.findall(listing)}
+    if not {"jobs", "alembic_version"} <= schemas.keys():
+        raise Stop(ExitCode.NO_INPUT, f"{source} holds no tables of ffdl_batch")
+    rows = _run(None, ["pg_restore", "--data-only", "--table=alembic_version", "--file=-", str(source)])
+    found = re.search(r"^COPY .*\n(\S+)\n", rows, re.MULTILINE)
+    if found is None or found[1] == "\\.":
+        raise Stop(ExitCode.NO_INPUT, f"{source} does not say which schema revision it has")
+    return schemas["jobs"], Standing(found[1])
+
+
+def _keep(place: Place, database: Database, schema: str, *, force: bool) -> Path | None:
+    """Dump what is there, where there is something; nobody may work with it."""
+    with database.reading() as connection:
+        here = connection.execute(select(func.current_schema())).scalar_one()
+        if here != schema:
+            message = f"the dump's tables are in the schema {schema}, this connection works in {here}"
+            raise Stop(ExitCode.USAGE, f"{message}; set the search_path in the URL: ?options=-csearch_path%3D{schema}")
+        if standing_of(connection).revision is None:
+            return None
+        refuse_others(connection, database)
+        jobs = count_jobs(connection)
+    if not force:
+        message = f"{database.place} holds {counted(jobs, 'job')}. --force puts the dump in place of what is there now"
+        raise Stop(ExitCode.USAGE, f"{message}, and keeps a dump of that in {place.state_dir}")
+    replaced = unused(place.state_dir / f"ffdl.postgresql.replaced-{stamp(time.time())}")
+    _dump(place, database, replaced)
+    return replaced
+
+
+def _load(place: Place, source: Path, schema: str) -> None:
+    drop = "DROP TABLE IF EXISTS " + ", ".join(f'"{schema}"."{name}"' for name in TABLES)
+    # The janitor knows this form of name for something that was being written when somebody was killed.
+    script = place.state_dir / f".restore.{secrets.token_hex(4)}"
+    try:
+        os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        # A whole script first: a pipe that breaks off would be taken for its end.
+        _run_to_file(None, ["pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(source)])
+        options = ("--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1")
+        _run(place, ["psql", *options, f"--dbname={_address(place)}", "--command", drop, "--file", str(script)])
+    except OSError as error:
+        raise Stop(ExitCode.TRY_AGAIN, f"{script} cannot be written: {error.strerror or error}") from error
+    finally:
+        script.unlink(missing_ok=True)
+
+
+def _address(place: Place) -> str:
+    """The database for PostgreSQL's programs, without a password."""
+    url = make_url(place.url)
+    bare = URL.create("postgresql", url.username, None, url.host, url.port, url.database, url.query)
+    return bare.render_as_string()
+
+
+def _run_to_file(place: Place | None, argv: Sequence[str]) -> None:
+    """As :func:`_run`, for what writes a file: raises OSError where the file system refused it. PostgreSQL's programs
+    end alike whatever it was."""
+    try:
+        _run(place, argv)
+    except Refused as refused:
+        said = str(refused)
+        code = next((one for one in _DISK_ERRORS if os.strerror(one) in said), None)
+        if code is None or _SERVER_SAID in said:
+            raise
+        raise OSError(code, os.strerror(code)) from refused
+
+
+def _tied_to(parent: int) -> Callable[[], None]:
+    """What a child of `parent` does before it becomes another program: see to it that it is killed with `parent`.
+
+    A psql that outlives this process would wait for its locks, and restore when no daemon is kept out any more. The
+    server undoes a transaction whose client goes away before it said COMMIT.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = (ctypes.c_int, ctypes.c_ulong)
+
+    def tie() -> None:
+        if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+        if os.getppid() != parent:  # it was killed before that
+            os._exit(1)
+
+    return tie
+
+
+def _run(place: Place | None, argv: Sequence[str]) -> str:
+    """Run one of PostgreSQL's programs; what it printed. Raises Refused where it says no, Stop where there is none."""
+    env = {**os.environ, "LC_ALL": "C"}
+    password = make_url(place.url).password if place is not None else None
+    if password is not None:
+        env["PGPASSWORD"] = str(password)
+    if shutil.which(argv[0]) is None:
+        raise Stop(
+            ExitCode.UNAVAILABLE,
+            f"{argv[0]} is not on the PATH: install PostgreSQL's client programs (Debian: postgresql-client), of the "
+            "server's version or newer; or have the server's administrator do it",
+        )
+    done = subprocess.run(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=_tied_to(os.getpid()),  # no thread of ours runs
+    )
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split())[-_SAID_CHARACTERS:] or "it said nothing"
+        raise Refused(ExitCode.FAILED, f"{argv[0]} ended with exit code {done.returncode}, nothing was changed: {said}")
+    return done.stdout

@@ -1,0 +1,184 @@
+"""One writer's event file: append, fsync, ring the doorbell; never lose an event to a disk or a file server.
+
+An event that cannot be written stays in memory and is tried again with the next one, with :meth:`Journal.flush`, and in
+:meth:`Journal.close`. Once learners run, a thread writes: a file system that hangs holds back the events, in their
+order, and not whoever tells of them. Before the first learner runs the journal puts a small ballast file beside its
+own, and gives it up when the disk is full: the last words of a job whose learner filled the disk fit into the space
+that it held.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Callable, List
+
+from ffdl_batch.attempt.file_writer import NO_SPACE, open_own, restore_directory, touch, write_text
+from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_text, read_head
+from ffdl_batch.domain.file_format import NewerFormat
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar, decode_events, encode_event
+from ffdl_batch.host.worker_thread import Hand
+
+BALLAST_BYTES = 64 * 1024
+PATIENCE_S = 120.0
+"""How long :meth:`Journal.close` tries, unless it is told otherwise."""
+HANDOVER_S = 1.0
+"""How long whoever tells of an event waits for it to be written."""
+AGAIN_S = 0.5
+
+
+class Journal:
+    """Appends events of `source`; the sequence number continues after the last whole line of an earlier run.
+
+    `events` are those of earlier runs and of this one, written or not.
+    """
+
+    def __init__(self, path: str, source: str, bell: str = "", patience_s: float = PATIENCE_S) -> None:
+        self.path, self.source, self.bell, self.patience_s = path, source, bell, patience_s
+        self._pending: List[str] = []
+        self._adding = threading.Lock()
+        self._hand = Hand("journal")
+        self._complained = False
+        self.earlier = self._recover()
+        self.events = list(self.earlier)
+        self._seq = self.earlier[-1].seq if self.earlier else 0
+
+    def _recover(self) -> List[Event]:
+        """Return the complete events of earlier runs, and cut off a torn last line."""
+        try:
+            content = read_head(self.path, MAX_EVENT_BYTES)
+        except NO_FILE:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content) < MAX_EVENT_BYTES:
+            descriptor = open_own(self.path, os.O_WRONLY)
+            try:
+                os.ftruncate(descriptor, len(whole))
+            finally:
+                os.close(descriptor)
+        return decode_events(whole.decode("utf-8", "replace"))
+
+    def load_ballast(self) -> None:
+        """Hold some space back for the last events."""
+        try:
+            with os.fdopen(open_own(self.path + ".ballast", os.O_WRONLY | os.O_TRUNC), "wb") as file:
+                file.write(b"\0" * BALLAST_BYTES)
+        except OSError as error:
+            self._complain(error)
+
+    def begin(self) -> None:
+        """From here on a thread writes. After the learners were started, for they are forked."""
+        self._hand.begin()
+
+    def append(self, kind: EventKind, **fields: Scalar) -> None:
+        """Write one event within HANDOVER_S, or keep it until it can be written. Never raises OSError."""
+        with self._adding:
+            self._seq += 1
+            event = Event(self._seq, time.time(), self.source, kind, fields)
+            self.events.append(event)
+            self._pending.append(encode_event(event))
+        self._hand.ask(self._try_to_write, False, HANDOVER_S)
+
+    def flush(self) -> bool:
+        """Try to write what is waiting, without waiting for it; True when nothing waits any more."""
+        if self._pending and not self._hand.is_behind:
+            self._hand.ask(self._try_to_write, False, 0.0)
+        return not self._pending
+
+    def close(self) -> bool:
+        """Write what is waiting, for up to `patience_s` seconds; what cannot be written goes to standard error."""
+        end = time.monotonic() + self.patience_s
+        while not self._hand.ask(self._finish, False, max(0.0, end - time.monotonic())):
+            if time.monotonic() >= end:
+                sys.stderr.write("ffdl-controller: these events could not be written:\n" + "".join(self._pending))
+                return False
+            time.sleep(AGAIN_S)
+        return True
+
+    # ------------------------------------------------------------------------- by whoever may wait for the file system
+
+    def _finish(self) -> bool:
+        if not self._try_to_write() or not self._try(self._restore):
+            return False
+        self.drop_ballast()
+        return True
+
+    def _try_to_write(self) -> bool:
+        return self._try(self._write)
+
+    def _try(self, write: Callable[[], None]) -> bool:
+        for _ in range(2):
+            try:
+                write()
+                return True
+            except OSError as error:
+                self._complain(error)
+                if error.errno not in NO_SPACE or not self.drop_ballast():
+                    return False
+        return False
+
+    def _write(self) -> None:
+        with self._adding:
+            lines = list(self._pending)
+        if not lines:
+            return
+        restore_directory(os.path.dirname(self.path))
+        descriptor = open_own(self.path, os.O_RDWR | os.O_APPEND)
+        try:
+            self._append(descriptor, "".join(lines).encode("utf-8"))
+        finally:
+            os.close(descriptor)
+        with self._adding:
+            del self._pending[: len(lines)]
+        self._complained = False
+        self.ring()
+
+    def _restore(self) -> None:
+        """Write the whole file again if events of this run are missing from it. A learner or a user that damages the
+        file must not make readers conclude that the controller died."""
+        try:
+            found = {event.seq: event for event in decode_events(find_text(self.path, MAX_EVENT_BYTES))}
+        except NewerFormat:  # this run read the file before its first write
+            found = {}
+        if any(found.get(event.seq) != event for event in self.events[len(self.earlier) :]):
+            write_text(self.path, "".join(map(encode_event, self.events)))
+            self.ring()
+
+    def _append(self, descriptor: int, data: bytes) -> None:
+        """All of it, durably. What an earlier try left of a line is ended first: readers pass over it, and over events
+        that they have read already."""
+        before = os.fstat(descriptor).st_size
+        if before and os.pread(descriptor, 1, before - 1) != b"\n":
+            data = b"\n" + data
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(descriptor, data[written:])
+            os.fsync(descriptor)
+        except OSError:
+            if os.fstat(descriptor).st_size == before + written:  # nobody wrote behind us: the space is free again
+                os.ftruncate(descriptor, before)
+            raise
+
+    def ring(self) -> None:
+        """Tell the watcher that there is news; a doorbell that cannot be rung only makes it learn later."""
+        if self.bell:
+            try:
+                touch(self.bell)
+            except OSError as error:
+                self._complain(error)
+
+    def drop_ballast(self) -> bool:
+        """Give up the space held back; False where that was done before."""
+        try:
+            os.unlink(self.path + ".ballast")
+        except OSError:  # there is none (any more): nothing is gained by dropping it
+            return False
+        return True
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            sys.stderr.write(f"ffdl-controller: {self.path}: {error}; will be tried again\n")

@@ -1,0 +1,213 @@
+"""``ffdl cache``: what the cache of this node holds of yours, and how much others hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.commands.config import settings_or_stop
+from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.render.formatting import format_time, print_json, print_line, print_table
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.number_text import counted, size_text
+
+if TYPE_CHECKING:
+    from ffdl_batch.staging.cache.capacity import Seen
+    from ffdl_batch.staging.cache.user_cache import Shelf
+
+_NAMES = {"help_option_names": ["-h", "--help"]}
+_SHORT = 12
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The configured cache, and your part of it (None = you have none there yet)."""
+
+    directory: str
+    limit_bytes: int
+    shelf: Shelf | None
+
+
+@click.group(context_settings=_NAMES, invoke_without_command=True)
+@_json
+@click.pass_context
+def cache(context: click.Context, as_json: bool) -> None:
+    """The cache of data sets on this machine: your entries, and how much all users hold.
+
+    A cache in a node's own directory is another one on each node: give the command there, as `srun -w NODE ffdl cache`.
+    """
+    if context.invoked_subcommand is None:
+        _show(_place(), as_json)
+
+
+@cache.command("list", context_settings=_NAMES)
+@_json
+def list_entries(as_json: bool) -> None:
+    """The same as `ffdl cache`."""
+    _show(_place(), as_json)
+
+
+@cache.command(context_settings=_NAMES)
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option("--all", "all_of_them", is_flag=True, help="All of your entries.")
+def rm(keys: Sequence[str], all_of_them: bool) -> None:
+    """Remove entries of yours. A key may be given by its first characters. What a job uses stays (exit code 75)."""
+    from ffdl_batch.staging.cache.capacity import discard, publish_usage
+    from ffdl_batch.staging.cache.locks import locked
+
+    if bool(keys) is all_of_them:
+        raise Stop(ExitCode.USAGE, "name entries by their keys, or give --all")
+    place = _place()
+    stays = []
+    for seen in _chosen(place, keys):
+        assert place.shelf is not None
+        if discard(place.shelf, seen.key):
+            click.echo(f"{seen.key[:_SHORT]} removed")
+        else:
+            stays.append(seen.key[:_SHORT])
+    if place.shelf is not None:
+        with locked(place.shelf.mutex):
+            publish_usage(place.shelf)
+    if stays:
+        raise Stop(ExitCode.TRY_AGAIN, f"in use, and not removed: {', '.join(stays)}")
+
+
+@cache.command(context_settings=_NAMES)
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+def verify(keys: Sequence[str]) -> int:
+    """Read your entries, or those named, against their digests. What is damaged is removed, and the exit code 1."""
+    from ffdl_batch.staging.cache.capacity import discard
+    from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry
+
+    place, damaged = _place(), 0
+    for seen in _chosen(place, keys):
+        assert place.shelf is not None
+        directory = place.shelf.entry(seen.key)
+        try:
+            read_entry(directory)
+            check(directory, wholly=True, go_on=lambda _size: None)
+        except Damaged as why:
+            damaged += 1
+            end = "it is removed" if discard(place.shelf, seen.key) else "it is in use, and not removed"
+            click.echo(f"{seen.key[:_SHORT]} damaged: {why}; {end}")
+        else:
+            note_checked(directory)
+            click.echo(f"{seen.key[:_SHORT]} ok")
+    return ExitCode.FAILED if damaged else ExitCode.OK
+
+
+def _place() -> Place:
+    from ffdl_batch.staging.cache.user_cache import Unusable, existing_shelf
+
+    settings = settings_or_stop()
+    directory, host = settings.cache_dir, os.uname().nodename
+    if not directory:
+        raise Stop(ExitCode.UNAVAILABLE, "no cache is configured; cache_dir of the configuration names its directory")
+    if not os.path.isdir(directory):  # noqa: PTH112
+        raise Stop(
+            ExitCode.UNAVAILABLE,
+            f"there is no directory {directory} on {host}; the cache may be that of the compute nodes: give the "
+            "command there, as srun -w NODE ffdl cache",
+        )
+    try:
+        return Place(directory, settings.cache_bytes, existing_shelf(directory, os.geteuid()))
+    except Unusable as error:
+        raise Stop(ExitCode.NOT_ALLOWED, str(error)) from None
+
+
+def _entries(place: Place) -> list[Seen]:
+    from ffdl_batch.staging.cache.capacity import entries
+
+    return sorted(entries(place.shelf), key=lambda seen: -seen.used_at) if place.shelf else []
+
+
+def _chosen(place: Place, keys: Sequence[str]) -> list[Seen]:
+    """Those named, or all where none is. Raises Stop."""
+    found = _entries(place)
+    if not keys:
+        return found
+    chosen = []
+    for key in keys:
+        fitting = [seen for seen in found if seen.key.startswith(key)]
+        if len(fitting) != 1:
+            what = f"{len(fitting)} entries begin" if fitting else "no entry of yours begins"
+            raise Stop(ExitCode.NO_INPUT, f"{what} with {key}")
+        chosen += fitting
+    return chosen
+
+
+def _show(place: Place, as_json: bool) -> None:
+    from ffdl_batch.staging.cache.capacity import most_of
+    from ffdl_batch.staging.cache.user_cache import usages
+
+    found, host = _entries(place), os.uname().nodename
+    told, uid = dict(usages(place.directory)), os.geteuid()
+    held = {user: usage.bytes for user, usage in told.items()}
+    mine = sum(seen.room for seen in found)
+    held[uid] = max(mine, held.get(uid, 0))
+    limit = most_of(place.directory, place.limit_bytes, sum(held.values()))
+    users = sum(1 for user, size in held.items() if size or user == uid or told[user].wanted)
+    share = limit // users
+    wanted = {user: usage.wanted for user, usage in told.items() if usage.wanted}
+    own_wish = wanted.pop(uid, 0)
+    if as_json:
+        print_json(
+            {
+                "host": host,
+                "directory": place.directory,
+                "limit_bytes": limit,
+                "held_bytes": sum(held.values()),
+                "users": users,
+                "share_bytes": share,
+                "own_bytes": mine,
+                "own_wanted_bytes": own_wish,
+                "others_wanted_bytes": sum(wanted.values()),
+                "entries": [_plain(seen) for seen in found],
+            }
+        )
+        return
+    print_table(
+        ("KEY", "SIZE", "FILES", "LAST USED", "IN USE", "SOURCE"),
+        [
+            (
+                seen.key[:_SHORT],
+                size_text(seen.entry.bytes) if seen.entry else "-",
+                str(seen.entry.files) if seen.entry else "-",
+                format_time(seen.used_at or None),
+                "no" if seen.free else "yes",
+                seen.entry.source if seen.entry else "damaged; filled anew when a job asks for it",
+            )
+            for seen in found
+        ],
+    )
+    print_line("Cache", f"{place.directory} on {host}")
+    print_line("Yours", f"{size_text(mine)}; an equal share is {size_text(share)}")
+    print_line("All", f"{size_text(sum(held.values()))} of {size_text(limit)}, {counted(users, 'user')}")
+    if own_wish:
+        print_line("Wanted", f"{size_text(own_wish)} for a job of yours, which went on without the cache")
+    if wanted:
+        print_line(
+            "Wanted", f"{size_text(sum(wanted.values()))} by others; who holds more than an equal share gives it"
+        )
+    if limit < (place.limit_bytes or 0):
+        complain(f"warning: cache_bytes is {size_text(place.limit_bytes)}, but the file system has no room for that")
+
+
+def _plain(seen: Seen) -> dict[str, object]:
+    entry = seen.entry
+    return {
+        "key": seen.key,
+        "source": entry.source if entry else "",
+        "files": entry.files if entry else 0,
+        "bytes": entry.bytes if entry else 0,
+        "filled_at": entry.filled_at if entry else 0,
+        "filled_by": entry.filled_by if entry else "",
+        "used_at": seen.used_at,
+        "in_use": not seen.free,
+        "damaged": entry is None,
+    }

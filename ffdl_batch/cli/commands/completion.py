@@ -1,0 +1,28 @@
+"""``ffdl completion``."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion of ffdl and ffdl-submit for a shell.
+
+    \b
+    bash:  ffdl completion bash > ~/.local/share/bash-completion/completions/ffdl
+    zsh:   ffdl completion zsh > a file named _ffdl in a directory of $fpath
+    fish:  ffdl completion fish > ~/.config/fish/completions/ffdl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from ffdl_batch.cli.commands.submit import submit
+    from ffdl_batch.cli.main import ffdl
+
+    maker = get_completion_class(shell)
+    assert maker is not None
+    for command, program in ((ffdl, "ffdl"), (submit, "ffdl-submit")):
+        variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
+        made = maker(command, {}, program, variable)
+        click.echo(made.source_template % made.source_vars())

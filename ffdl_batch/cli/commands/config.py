@@ -1,0 +1,126 @@
+"""``ffdl config``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.render.formatting import print_json, print_table
+from ffdl_batch.domain.codec import CodecError, to_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.users import user_name
+
+if TYPE_CHECKING:
+    from ffdl_batch.config import Settings
+
+
+WIDEST = 48
+"""Columns of a value: one that is longer moves the others' origins nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting: its value, the same for people, and where it came from."""
+
+    key: str
+    value: object
+    text: str
+    origin: str
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def config(as_json: bool) -> None:
+    """The configuration of this shell, and where each value came from. A daemon that runs with another one is named."""
+    settings = settings_or_stop()
+    rows = sorted((*_of_core(settings), *_of_backends(settings)), key=lambda row: row.key)
+    if as_json:
+        print_json({"settings": {row.key: {"value": row.value, "origin": row.origin} for row in rows}})
+    else:
+        print_table(("KEY", "VALUE", "ORIGIN"), [(row.key, row.text, row.origin) for row in rows], widest=WIDEST)
+    _say_layers(os.environ)
+    _warn_of_daemon()
+
+
+def _say_layers(environ: Mapping[str, str]) -> None:
+    """Print over which files the one of $FFDL_CONFIG is laid."""
+    from ffdl_batch.config.load import lasting_files
+
+    named = environ.get("FFDL_CONFIG")
+    below = [str(path) for path in lasting_files(environ) if named and not path.samefile(named)]
+    if below:
+        complain(
+            f"note: FFDL_CONFIG ({named}) replaces no other file: keys that it does not set have their values from "
+            f"{', '.join(below)}"
+        )
+
+
+def _of_core(settings: Settings) -> Iterator[Row]:
+    for key, text, origin in settings.explain():
+        if key.startswith("backend."):
+            continue
+        if key == "backend":
+            name, why = settings.effective_backend(os.environ)
+            yield Row(key, name, f"{name} ({why})" if why else name, origin)
+        else:
+            yield Row(key, _plain(getattr(settings, key), text), text, origin)
+
+
+def _of_backends(settings: Settings) -> Iterator[Row]:
+    """Every backend's table with its defaults, as the backend reads it; raises :class:`Stop` for a wrong one."""
+    from ffdl_batch.config.settings import shown
+    from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
+    from ffdl_batch.ports.capabilities import ExplainsSettings
+    from ffdl_batch.ports.scheduler import InvalidRequest
+
+    uid = os.getuid()
+    context = AdapterContext(root=settings.jobs_dir, user=user_name(uid), uid=uid)
+    for name in sorted({*adapter_names(), *settings.backends}):
+        try:
+            adapter = create_adapter(name, settings.backend_settings(name), context, settings.backend_origins(name))
+        except InvalidRequest as error:
+            raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from None
+        table = adapter.explain() if isinstance(adapter, ExplainsSettings) else settings.backend_settings(name)
+        for key, value in table.items():
+            place = f"backend.{name}.{key}"
+            yield Row(place, _plain(value, shown(value)), shown(value), settings.origins.get(place, "default"))
+
+
+def _plain(value: object, text: str) -> object:
+    """The value as JSON has it; its text where JSON has nothing like it (a date of TOML)."""
+    try:
+        plain: object = to_plain(value)
+    except CodecError:
+        return text
+    return plain
+
+
+def _warn_of_daemon() -> None:
+    from ffdl_batch.client.connection.daemon_process import find_holder
+    from ffdl_batch.client.connection.daemon_settings import own_settings
+
+    own = own_settings(os.environ)
+    found = find_holder(own.state_dir)
+    if found is not None and (sentence := own.differ_from(found[0])) is not None:
+        complain(f"warning: {sentence}")
+
+
+def settings_or_stop() -> Settings:
+    """The configuration; ends the command with 78 where it cannot be used."""
+    from ffdl_batch.config import ConfigError, load_settings
+
+    try:
+        return load_settings()
+    except (ConfigError, OSError) as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {error}") from None
+
+
+def unusable_table(settings: Settings, name: str, error: Exception) -> Stop:
+    """The end of a command where ``[backend.<name>]`` cannot be used; `error` says why."""
+    files = ", ".join(settings.backend_origins(name))
+    return Stop(ExitCode.BAD_MANIFEST, f"the configuration cannot be used: {files}{': ' if files else ''}{error}")

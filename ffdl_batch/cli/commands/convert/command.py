@@ -1,0 +1,259 @@
+"""``ffdl convert``: job scripts of other systems, as manifests; and manifests, as their scripts. Needs no daemon."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.commands.convert.history import FORMATS
+from ffdl_batch.cli.exit_handling import Stop
+from ffdl_batch.cli.options.output_file import check_written, writing
+from ffdl_batch.cli.render.formatting import read_moment
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.output import data_output
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.job.spec import JobSpec
+    from ffdl_batch.ports.conversion import Conversion, ReadsScripts, Source
+
+_MOST = 4 << 20
+"""Bytes of a script; sbatch's own limit (max_script_size of slurm.conf) is 4 MiB by default."""
+_DEFAULT_IMAGE = "custom"
+
+
+def _check_to(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The callback of --to."""
+    if value is not None:
+        from ffdl_batch.ports.converters import writer_names
+
+        if value not in (known := writer_names()):
+            message = f"{value[:60]!r} is nothing that can be written: {', '.join(known) or 'no writer is installed'}"
+            raise click.BadParameter(message, context, parameter)
+    return value
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("file", metavar="FILE", required=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
+@click.option("-o", "--output", default="-", metavar="FILE", callback=check_written, help="Write here; - is stdout.")
+@click.option(
+    "--model-dir", metavar="DIR", help="Directory of the model; the script is copied there where it is needed."
+)
+@click.option("--options", default="", metavar="TEXT", help="What sbatch was given, as '-N2 -t 30'.")
+@click.option("--image", default=_DEFAULT_IMAGE, metavar="IMAGE", help="Image to run in where the script names none.")
+@click.option(
+    "--report", type=click.Choice(["text", "json", "none"]), default="text", help="What became of each line, and why."
+)
+@click.option("--check", is_flag=True, help="Make a script of the manifest again, and show what it asks otherwise.")
+@click.option("--strict", is_flag=True, help="Exit with 1 where something was dropped.")
+@click.option("--to", metavar="FORMAT", callback=_check_to, help="Of a manifest: slurm, kubernetes, or sbatch.")
+@click.option("--history", is_flag=True, help="In place of FILE: past jobs, and where they would run.")
+@click.option("--user", default="", metavar="NAME", help="--history: jobs of NAME; without it, your own.")
+@click.option("--account", default="", metavar="NAME", help="--history: jobs of all users of an account.")
+@click.option("--since", metavar="TIME", default="30d", callback=read_moment, help="--history: from this day on; 30d.")
+@click.option(
+    "--backend", "backends", multiple=True, metavar="NAME", help="--history: where they could run; repeatable."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="--history: how it is told.")
+def convert(  # noqa: PLR0913, PLR0917  (click's signature)
+    file: str | None,
+    arguments: tuple[str, ...],
+    output: str,
+    model_dir: str | None,
+    options: str,
+    image: str,
+    report: str,
+    check: bool,
+    strict: bool,
+    to: str | None,
+    history: bool,
+    user: str,
+    account: str,
+    since: float,
+    backends: tuple[str, ...],
+    form: str,
+) -> int:
+    """Make a manifest of the sbatch script FILE, which is run with the ARGUMENTs.
+
+    Every directive and line is told as mapped, approximated or dropped, with the reason. SBATCH_* variables count as
+    they do for sbatch; ARGUMENTs that begin with - stand behind --. A script that is not understood runs whole, as it
+    is. With --to, FILE is a manifest, and a script or objects are made of it that need nothing of ffdl_batch. With
+    --history there is no FILE: past jobs are told, where they would run, with what loss, and what they would cost.
+
+    \b
+    Example:
+      ffdl convert train.sbatch -o manifest.yml && ffdl-submit manifest.yml .
+      ffdl convert manifest.yml --to slurm -o alone.sbatch
+      ffdl convert --history --account vision --since 2026-10-01
+    """
+    if history:
+        if file is not None:
+            raise click.UsageError("--history takes no FILE")
+        from ffdl_batch.cli.commands.convert.history import tell_history
+
+        return tell_history(
+            user=user, account=account, since=since, backends=backends, form=form, output=output
+        )  # fmt: skip
+    if file is None:
+        raise click.UsageError("name the FILE to convert, or ask for --history")
+    text = _read(file)
+    if to is not None:
+        from ffdl_batch.cli.commands.convert.export import leave_to
+
+        spec = _spec_of(text, file, Path.cwd() if file == "-" else Path(file).absolute().parent)
+        written = leave_to(to, spec, file, report, err=output == "-")
+        _write(output, _leave(to, spec, file) if written is None else written)
+        return ExitCode.OK
+    from ffdl_batch.ports.conversion import Source
+
+    source = Source(text, _name(file), _split(options), arguments, dict(os.environ), image)
+    reader, conversion = _convert(source, file)
+    manifest = _manifest_text(conversion, file)
+    spec = _spec_of(manifest, output if output != "-" else "<manifest>")
+    if model_dir is not None and conversion.wrapped:
+        _bring(source, Path(model_dir))
+    _write(output, manifest)
+    _tell(conversion, file, report, err=output == "-")
+    if check:
+        _tell_differences(reader, source, spec, file, contained=conversion.contained, err=output == "-")
+    return ExitCode.FAILED if strict and _drops(conversion) else ExitCode.OK
+
+
+def _read(file: str) -> str:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(_MOST + 1)
+        else:
+            with Path(file).open("rb") as opened:
+                data = opened.read(_MOST + 1)
+    except OSError as error:
+        raise Stop(ExitCode.NO_INPUT, f"{file}: {error.strerror}") from None
+    if len(data) > _MOST:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: it has more than {_MOST >> 20} MiB, so it is no job script")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}:{line}: it is not UTF-8; write it so: iconv -t UTF-8") from None
+
+
+def _name(file: str) -> str:
+    return "job.sh" if file == "-" else Path(file).name
+
+
+def _split(options: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(options))
+    except ValueError as error:
+        raise click.BadParameter(f"{options!r}: {error}", param_hint="--options") from None
+
+
+def _convert(source: Source, file: str) -> tuple[ReadsScripts, Conversion]:
+    """By the converter that knows such texts. What is wrong with one is told with its line."""
+    from ffdl_batch.ports.conversion import CannotConvert, ReadsScripts
+    from ffdl_batch.ports.converters import converter_names, create_converter, writer_names
+
+    for name in converter_names():
+        converter = create_converter(name)
+        if isinstance(converter, ReadsScripts) and converter.recognises(source.text):
+            try:
+                return converter, converter.convert(source)
+            except CannotConvert as error:
+                raise Stop(ExitCode.BAD_MANIFEST, f"{_place(file, error.line)}: {error}") from None
+    known = ", ".join(converter_names()) or "none is installed"
+    message = f"{file}:1: it is none of the scripts that are known here ({known}); sbatch's begin with #!"
+    if writers := writer_names():
+        message += f"; of a manifest, say what to make: --to {'|'.join(writers)}"
+    raise Stop(ExitCode.BAD_MANIFEST, message)
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else file
+
+
+def _manifest_text(conversion: Conversion, file: str) -> str:
+    from ffdl_batch.manifest.document.writer import write_manifest
+
+    how = f"It runs whole: {conversion.wrapped}" if conversion.wrapped else "Its body was understood."
+    return write_manifest(conversion.manifest, [f"Made of {file} by ffdl convert. {how}"])
+
+
+def _spec_of(text: str, name: str, base: Path | None = None) -> JobSpec:
+    """The checked manifest. What is wrong with it is told; of one that was just made that is a defect."""
+    from ffdl_batch.domain.findings import Severity
+    from ffdl_batch.manifest import ManifestSource, parse_manifest
+
+    parsed = parse_manifest(ManifestSource(text, name, str(base or Path.cwd())))
+    if parsed.spec is None:
+        errors = [str(finding) for finding in parsed.findings if finding.severity is Severity.ERROR]
+        raise Stop(ExitCode.BAD_MANIFEST, "\n".join(errors))
+    return parsed.spec
+
+
+def _bring(source: Source, directory: Path) -> None:
+    """The script, byte for byte, in the model's directory. One of another content stays, and is told."""
+    place = directory / source.name
+    data = source.text.encode()
+    try:
+        if place.exists():
+            if place.read_bytes() != data:
+                raise Stop(ExitCode.FAILED, f"{place} is another file; nothing was written: give another --model-dir")
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Stop(ExitCode.FAILED, f"{place}: {error.strerror}") from None
+    _write(str(place), source.text)
+
+
+def _write(output: str, text: str) -> None:
+    if output == "-":
+        click.echo(text, nl=False, file=data_output())
+        return
+    with writing(output) as name:
+        Path(name).write_text(text, encoding="utf-8")
+
+
+def _leave(to: str, spec: JobSpec, file: str) -> str:
+    from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
+    from ffdl_batch.ports.converters import create_converter
+
+    try:
+        converter = create_converter(to)
+        if not isinstance(converter, WritesScripts):
+            raise Stop(ExitCode.USAGE, f"{to} is not written")
+        return converter.write(spec)
+    except CannotConvert as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
+
+
+def _tell(conversion: Conversion, file: str, report: str, *, err: bool) -> None:
+    from ffdl_batch.cli.commands.convert.conversion_report import as_json, as_text
+
+    if report != "none":
+        click.echo(as_json(conversion, file) if report == "json" else as_text(conversion, file), err=err)
+
+
+def _tell_differences(
+    reader: ReadsScripts, source: Source, spec: JobSpec, file: str, *, contained: bool, err: bool
+) -> None:
+    from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
+
+    if not isinstance(reader, WritesScripts):
+        raise Stop(ExitCode.USAGE, "--check: nothing writes such scripts again")
+    try:
+        lines: Sequence[str] = reader.differences(source, reader.write(spec, contained=contained))
+    except CannotConvert as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
+    click.echo("\n".join(lines) if lines else "round trip: the script made of the manifest asks the same", err=err)
+
+
+def _drops(conversion: Conversion) -> bool:
+    from ffdl_batch.ports.conversion import Fate
+
+    return any(one.fate is Fate.DROPPED for one in conversion.judged)

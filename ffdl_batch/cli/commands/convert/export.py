@@ -1,0 +1,55 @@
+"""``ffdl convert --to``: a manifest's job for a scheduler alone, without this software."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import Stop
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.config import Settings
+    from ffdl_batch.domain.job.spec import Framework, JobSpec
+
+
+def leave_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> str | None:
+    """The text, for whose keys `report` says what became of them; None where nobody writes jobs for `to`."""
+    from ffdl_batch.cli.commands.config import settings_or_stop, unusable_table
+    from ffdl_batch.cli.commands.convert.conversion_report import as_json, as_text
+    from ffdl_batch.ports.conversion import CannotConvert, Conversion
+    from ffdl_batch.ports.converters import create_converter
+    from ffdl_batch.ports.export import Leaving, WritesJobs
+    from ffdl_batch.ports.scheduler import InvalidRequest
+
+    try:
+        converter = create_converter(to)
+        if not isinstance(converter, WritesJobs):
+            return None
+        settings = settings_or_stop()
+        image, why = _image(settings, spec.framework, pulled=converter.pulls_images)
+        try:
+            left = converter.leave(Leaving(spec, file, image, settings.backend_settings(to)))
+        except InvalidRequest as error:
+            raise unusable_table(settings, to, error) from None
+        if why and image in left.text:
+            click.echo(f"ffdl: warning: {why}; the text names {image}, which you replace", err=True)
+    except CannotConvert as error:
+        raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
+    told = Conversion({}, left.judged)
+    if report != "none":
+        click.echo(as_json(told, file) if report == "json" else as_text(told, file), err=err)
+    return left.text
+
+
+def _image(settings: Settings, framework: Framework, *, pulled: bool) -> tuple[str, str]:
+    """What the site's configuration has for the framework, and ""; where it has nothing, a name that is to be replaced,
+    and why."""
+    from ffdl_batch.config.images import UnknownImage, resolve_image, resolve_oci_image
+
+    try:
+        return resolve_oci_image(settings, framework) if pulled else resolve_image(settings, framework), ""
+    except UnknownImage as error:
+        name = f"{framework.name}:{framework.version}" if pulled else f"{framework.name}-{framework.version}.sif"
+        return name, str(error)

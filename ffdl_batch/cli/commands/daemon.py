@@ -1,0 +1,191 @@
+"""``ffdl daemon``: look at this user's daemon, stop it, start it anew."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.render.formatting import format_time, print_json, print_line
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.resource_exhaustion import FILES, of_daemon
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.connection.daemon_settings import OwnSettings
+    from ffdl_batch.domain.daemon_health import BackendHealth, Health
+
+_NAMES = {"help_option_names": ["-h", "--help"]}
+_PATIENCE_S = 10.0
+"""A daemon that is well answers at once; whoever asks for its status has reason to doubt that."""
+
+_FEW_FILES = 256
+"""Below that a daemon may be left without any: its own files, its connections, and the pipes of what it starts."""
+
+
+@click.group(context_settings=_NAMES)
+def daemon() -> None:
+    """Your daemon: it starts when a command needs it, and ends when no job is live. Jobs run on without it."""
+
+
+@daemon.command(context_settings=_NAMES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(as_json: bool) -> int:
+    """Whether a daemon runs, since when, and whether its settings are those of this shell.
+
+    Exit code 1: none runs; 75: one runs and does not answer.
+    """
+    from ffdl_batch.client.connection.daemon_process import find_holder
+    from ffdl_batch.client.connection.daemon_settings import describe_daemon, own_settings
+    from ffdl_batch.config.daemon_location import LOG_NAME, Holder
+
+    own = own_settings(os.environ)
+    found = find_holder(own.state_dir)
+    if found is not None and found[1] is Holder.ELSEWHERE:
+        raise Stop(
+            ExitCode.UNAVAILABLE, f"your daemon is {describe_daemon(found[0])}; ssh {found[0].host} ffdl daemon status"
+        )
+    health = _health()
+    if health is None and found is not None:
+        raise Stop(
+            ExitCode.TRY_AGAIN,
+            f"your daemon is {describe_daemon(found[0])}, and does not answer; try again, or end it with: ffdl daemon "
+            f"stop (jobs that run go on); its log is {own.state_dir / LOG_NAME}",
+        )
+    differs = own.differ_from(found[0]) if health and found and health.pid == found[0].pid else None
+    if as_json:
+        print_json({"running": health is not None, "daemon": health, "differs": differs or ""})
+    elif health is None:
+        click.echo("no daemon runs; the next command that needs one starts it")
+    else:
+        is_proven = found is not None and health.pid == found[0].pid
+        _print(health, own, found[0].socket if found else "", differs or "")
+        print_line("Open files", _describe_descriptors(health.pid) if is_proven else "")
+    return ExitCode.OK if health else ExitCode.FAILED
+
+
+def _health() -> Health | None:
+    """What the daemon says of itself; None where none answers."""
+    from ffdl_batch.client import DaemonUnreachable
+
+    try:
+        with open_client(quiet=True, start=False) as client:
+            return client.health(_PATIENCE_S)
+    except DaemonUnreachable as error:
+        if error.problem.exit_code != ExitCode.TRY_AGAIN:
+            raise
+        return None
+
+
+def _print(health: Health, own: OwnSettings, socket: str, differs: str) -> None:
+    from ffdl_batch.config.daemon_location import LOG_NAME
+
+    print_line("Daemon", f"process {health.pid} on {health.host}, since {format_time(health.started_at)}")
+    print_line("Version", health.version)
+    print_line("Socket", socket)
+    print_line("State directory", str(own.state_dir))
+    print_line("Log", str(own.state_dir / LOG_NAME))
+    print_line("Live jobs", "not known" if health.live_jobs is None else str(health.live_jobs))
+    print_line("Database", _describe_database(health))
+    for backend in health.backends:
+        print_line("Backend", _describe(backend))
+    print_line("Settings", differs or "those of this shell")
+
+
+def _describe_descriptors(pid: int) -> str:
+    """How many files the daemon may have open (prlimit(2)), and what helps where that is little; "" where that is not
+    known, as of a daemon that has just ended."""
+    try:
+        most = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    except (ProcessLookupError, PermissionError):
+        return ""
+    if most == resource.RLIM_INFINITY:
+        return "no limit"
+    return f"{most} at most" + ("" if most >= _FEW_FILES else f", which is little; {of_daemon(FILES)}")
+
+
+def _describe_database(health: Health) -> str:
+    from ffdl_batch.cli.render.outages import describe_trouble
+
+    trouble = health.database_trouble
+    return health.database if trouble is None else f"{health.database}; {describe_trouble(trouble, time.time())}"
+
+
+def _describe(backend: BackendHealth) -> str:
+    from ffdl_batch.cli.render.outages import describe_outage
+
+    again = (
+        f"; asked again at {format_time(backend.asked_again_at).partition('T')[2]}" if backend.asked_again_at else ""
+    )
+    outage = describe_outage(backend, time.time())
+    trouble = outage + again if outage else backend.detail
+    return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), trouble) if part)
+
+
+_FORCED = click.option(
+    "--force", is_flag=True, help="End it also where the only copy of its database goes with it (exit code 75 without)."
+)
+
+
+@daemon.command(context_settings=_NAMES)
+@_FORCED
+def stop(force: bool) -> None:
+    """End the daemon. Jobs that run go on, and are read when the next command starts a daemon."""
+    click.echo(_stop(force=force) or "no daemon ran")
+
+
+@daemon.command(context_settings=_NAMES)
+@_FORCED
+def restart(force: bool) -> None:
+    """End the daemon and start one with the settings of this shell. Jobs that run go on meanwhile.
+
+    Where the disk has no room for a daemon to start, the one that runs is left alone (exit code 75; not with --force).
+    """
+    if ended := _stop(force=force, starts_another=True):
+        click.echo(ended)
+    with open_client() as client:
+        health = client.health()
+    click.echo(f"started process {health.pid} on {health.host}")
+
+
+@daemon.command(context_settings=_NAMES)
+def metrics() -> None:
+    """The daemon's figures in Prometheus' text format: jobs, times, recoveries, how long schedulers take.
+
+    Exit code 1: none runs.
+    """
+    from ffdl_batch.client import DaemonUnreachable
+
+    try:
+        with open_client(quiet=True, start=False) as client:
+            click.echo(client.figures(), nl=False)
+    except DaemonUnreachable as error:
+        if error.problem.exit_code == ExitCode.TRY_AGAIN:
+            raise
+        raise Stop(ExitCode.FAILED, "no daemon runs; the next command that needs one starts it") from None
+
+
+@daemon.command(context_settings=_NAMES)
+def relay() -> None:
+    """Join standard input and output with the daemon's socket; it is started where none runs.
+
+    What `ffdl --host` starts on a login node, over SSH. Nobody else needs it.
+    """
+    from ffdl_batch.client.connection.daemon_start import Dialling
+    from ffdl_batch.client.connection.relay_server import serve
+
+    serve(Dialling(told=lambda text: complain(f"warning: {text}"), host="").dial())
+
+
+def _stop(*, force: bool, starts_another: bool = False) -> str:
+    """What was ended; "" where nothing ran."""
+    from ffdl_batch.client.connection.daemon_process import stop_daemon
+    from ffdl_batch.client.connection.daemon_settings import describe_daemon, own_settings
+
+    own = own_settings(os.environ)
+    ended = stop_daemon(own.state_dir, force=force, next_writes_in=own.written_at_start if starts_another else ())
+    return f"stopped {describe_daemon(ended)}" if ended else ""

@@ -1,0 +1,182 @@
+"""``ffdl data``: bring files to a store and back, and see what is there."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import Detached, Stop, complain
+from ffdl_batch.cli.options.store_selection import Chosen, StoreWishes, as_source, choose_store, store_options
+from ffdl_batch.cli.render.formatting import format_time, print_json
+from ffdl_batch.cli.render.progress import Meter, say_done
+from ffdl_batch.domain.data.staging_protocol import Direction, Done, Entry, Line, StoreKind
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.number_text import counted, size_text
+from ffdl_batch.domain.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.stores.transfers import Move
+
+_NAMES = {"help_option_names": ["-h", "--help"]}
+_PARALLEL = click.option(
+    "-j", "--parallel", type=click.IntRange(1, 64), default=8, show_default=True, help="Requests at once."
+)
+_QUIET = click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def read_directory(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The callback of options that name a directory to put files into."""
+    if value is not None and os.path.lexists(value) and not Path(value).is_dir():
+        raise click.BadParameter(f"{value} is no directory; name one, or a name that is free", ctx, param)
+    return value
+
+
+@click.group(context_settings=_NAMES)
+def data() -> None:
+    """Bring files to a store and back, and see what is there. No daemon is needed.
+
+    \b
+    A store is s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, swift://CONTAINER/PREFIX,
+    https://HOST/FILE, file:///PATH, sftp://[USER@]HOST/PATH, or another protocol
+    of fsspec. Credentials come from the store's usual environment variables
+    (AWS_ACCESS_KEY_ID and so on) or from your secrets (--secret), sftp's from
+    your keys.
+
+    With --manifest it is the data store of a manifest, with the credentials that the manifest names, and URL, if there
+    is one, a path below its container. What a job will read is stored by: ffdl data put DIRECTORY --manifest FILE
+
+    A transfer that ended early goes on where it was when the same command is given again.
+    """
+
+
+@data.command(context_settings=_NAMES)
+@click.argument("local", metavar="LOCAL")
+@click.argument("target", metavar="[URL]", required=False)
+@store_options
+@_PARALLEL
+@_QUIET
+@_JSON
+def put(*, local: str, target: str | None, wishes: StoreWishes, parallel: int, quiet: bool, as_json: bool) -> None:
+    """Store a directory's content, or a file, below URL.
+
+    What the store has already, by checksum, does not move. Nothing is deleted there. Links are left out.
+    """
+    from ffdl_batch.client.stores.transfers import Move
+
+    directory, only = _source(Path(local))
+    chosen = choose_store(target, wishes)
+    _make_target(chosen)
+    asked = Move(Direction.OUT, chosen.access, chosen.prefix, directory, only, parallel=parallel)
+    report_done(_moved(asked, quiet=quiet), "stored", quiet=quiet, as_json=as_json)
+
+
+@data.command(context_settings=_NAMES)
+@click.argument("source", metavar="[URL]", required=False)
+@click.option(
+    "--out", metavar="DIR", default=".", show_default=True, callback=read_directory, help="Where the files go."
+)
+@click.option("--force", is_flag=True, help="Replace files in DIR that are not what the store has.")
+@store_options
+@_PARALLEL
+@_QUIET
+@_JSON
+def get(  # noqa: PLR0913  (one parameter per option)
+    *, source: str | None, out: str, force: bool, wishes: StoreWishes, parallel: int, quiet: bool, as_json: bool
+) -> None:
+    """Bring what is below URL, or one object, into a directory.
+
+    Files are held against the store's checksums, else against size and time. Where DIR has a file of the same name that
+    is neither what the store has nor what an earlier call brought, nothing is brought without --force.
+    """
+    from ffdl_batch.client.stores.transfers import Move
+
+    chosen = as_source(choose_store(source, wishes))
+    directory = Path(out).absolute()
+    asked = Move(Direction.IN, chosen.access, chosen.prefix, directory, (), force, parallel)
+    report_done(_moved(asked, quiet=quiet), "brought", quiet=quiet, as_json=as_json)
+
+
+@data.command("ls", context_settings=_NAMES)
+@click.argument("source", metavar="[URL]", required=False)
+@store_options
+@_JSON
+def list_(*, source: str | None, wishes: StoreWishes, as_json: bool) -> None:
+    """What is below URL: size in bytes, time and name of each object."""
+    from ffdl_batch.client.stores.transfers import list_store
+
+    chosen = as_source(choose_store(source, wishes))
+    found = [0, 0]
+
+    def told(line: Line) -> None:
+        if not isinstance(line, Entry):
+            return
+        found[0], found[1] = found[0] + 1, found[1] + max(line.size, 0)
+        if as_json:
+            print_json({"entry": line})
+        else:
+            size = str(line.size) if line.size >= 0 else "?"
+            when = format_time(line.mtime) if line.mtime else "-"
+            click.echo(f"{size:>14}  {when:<19}  {printable(line.name, one_line=True)}")
+
+    list_store(chosen.access, chosen.prefix, told)
+    if not as_json:
+        complain(f"{counted(found[0], 'file')}, {size_text(found[1])}")
+
+
+def _source(local: Path) -> tuple[Path, tuple[str, ...]]:
+    """The directory, and the pattern that is one file of it."""
+    path = local.absolute()
+    if path.is_dir():
+        return path, ()
+    if path.is_symlink():
+        raise Stop(ExitCode.NO_INPUT, f"{local} is a link, and links are not followed; name the file itself")
+    if not path.is_file():
+        why = "is neither a file nor a directory" if path.exists() else "is not there"
+        raise Stop(ExitCode.NO_INPUT, f"{local} {why}")
+    return path.parent, (glob.escape(path.name),)
+
+
+def _make_target(chosen: Chosen) -> None:
+    address = chosen.access.address
+    if address.kind is StoreKind.HTTP:
+        raise click.UsageError("nothing can be stored on a web server by this; name a store that takes files")
+    if address.kind is not StoreKind.FILE:
+        return
+    try:
+        Path(address.container).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Stop(ExitCode.FAILED, f"{address.container} cannot be made: {error.strerror}") from None
+
+
+def _moved(asked: Move, *, quiet: bool) -> Done:
+    from ffdl_batch.client.stores.transfers import move
+
+    with resumable(), Meter(quiet=quiet) as meter:
+        return move(asked, meter.tell, meter.each_s, os.environ)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Ctrl-C inside says that what has moved stays, and as what."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Detached(
+            "interrupted; the same command goes on where this one ended (until then a file that came in part is called "
+            ".ffdl-*.part)"
+        ) from None
+
+
+def report_done(done: Done, verb: str, *, quiet: bool, as_json: bool, kind: str = "") -> None:
+    """What was done, in a line or as JSON; `kind` says of what, where that is one of several."""
+    if as_json:
+        print_json({"kind": kind, "done": done} if kind else {"done": done})
+    elif not quiet:
+        click.echo(say_done(done, verb))

@@ -1,0 +1,194 @@
+"""The trial run of a drill: one job of the manifest under another name, cancelled on every way out."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.options.submission import Manner, build_submissions
+from ffdl_batch.domain.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.client.submissions.submission_builder import Wanted
+    from ffdl_batch.domain.job.spec import JobSpec
+    from ffdl_batch.domain.job.submission import Submission
+
+PREFIX = "drill-"
+CANCEL_S = 20
+"""How long the daemon may take to hear that the trial run is to be cancelled; it does the rest by itself."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal that ends the command; like Ctrl-C, it passes through everything that deals with failures."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
+class Signals:
+    """Turns signals that end a command into :class:`Signalled`; those that are ignored (nohup) stay ignored.
+
+    One that comes while they are held waits until they are let go. A second Ctrl-C does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._held, self._came = True, 0
+
+    @contextmanager
+    def caught(self) -> Iterator[Signals]:
+        """Held at first; as before afterwards."""
+        before = {n: signal.signal(n, self._catch) for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def hold(self) -> None:
+        """What comes from now on waits."""
+        self._held = True
+
+    def let_go(self) -> None:
+        """Raise what came meanwhile, and at once what comes from now on."""
+        self._held = False
+        if self._came:
+            raise Signalled(self._came)
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        is_urgent = not self._held or (self._came and number == signal.SIGINT)
+        self._held, self._came = True, self._came or number
+        if is_urgent:
+            raise Signalled(number)
+
+
+def trial_submission(files: Sequence[str], wanted: Wanted) -> Submission:
+    """What is submitted: the same manifest under another name; of an array its first element alone.
+
+    What is wrong with the manifest is the daemon's to say. Raises :class:`Stop` where all jobs share one checkpoint
+    directory: a trial run would write into it.
+    """
+    from ffdl_batch.domain.job.submission import Expected
+    from ffdl_batch.manifest import ManifestSource, parse_manifest
+
+    (submission,) = build_submissions(files[:1], "", wanted)
+    source = ManifestSource(submission.manifest, submission.manifest_name, submission.base_dir)
+    spec = parse_manifest(source, options=submission.options).spec
+    if spec is not None and spec.batch.checkpoint.shared:
+        raise Stop(
+            ExitCode.BAD_MANIFEST,
+            f"{submission.manifest_name}: batch.checkpoint.shared: the trial run would write into the checkpoints of "
+            "your other jobs (leave it out for the trial, or drill a job that runs: ffdl drill EVENT ID)",
+        )
+    name = wanted.options.get("job-name") or (spec.name if spec is not None else "run")
+    options = {**submission.options, "job-name": f"{PREFIX}{name}"}
+    first = _first_element(spec, submission) if spec is not None else None
+    if first is None:
+        return replace(submission, options=options, expected=Expected.JOB)
+    return replace(submission, options={**options, "array": str(first)}, expected=Expected.ARRAY)
+
+
+def _first_element(spec: JobSpec, submission: Submission) -> int | None:
+    """The index that the trial run gets; None where it is no array."""
+    from ffdl_batch.domain.job.array import read_indexes
+
+    text = spec.batch.array or ("" if spec.batch.sweep else submission.environment_options.get("array", ""))
+    if not text:
+        return 0 if spec.batch.sweep else None
+    with suppress(ValueError):  # of the environment's; the daemon says what is wrong with it
+        return read_indexes(text).values[0]
+    return None
+
+
+@contextmanager
+def trial_run(client: Client, submission: Submission, files: Sequence[str], manner: Manner) -> Iterator[str]:
+    """Submit the trial run, give its id, and cancel it on every way out; raises :class:`Stop` for a signal."""
+    digest = client.upload(_model(files), manner.tell)
+    try:
+        with Signals().caught() as signals:
+            trial_id = _submit(client, replace(submission, archive=digest), manner)
+            try:
+                signals.let_go()
+                yield trial_id
+            finally:
+                signals.hold()
+                _cancel(client, trial_id, manner)
+    except Signalled as end:
+        raise Stop(128 + end.number, str(end)) from None
+
+
+def _submit(client: Client, submission: Submission, manner: Manner) -> str:
+    """The id of the one job that it comes to."""
+    from ffdl_batch.client import RequestRefused
+
+    try:
+        (result,) = client.send([submission])
+    except Signalled:
+        name = shlex.quote(submission.options["job-name"])
+        complain(f"the trial run may have been submitted: ffdl list -n {name} shows it, ffdl cancel ends it")
+        raise
+    for warning in result.warnings:
+        manner.warn(warning)
+    if result.problem:
+        raise RequestRefused(result.problem)
+    trial_id = result.elements[0] if result.elements else result.id
+    if not manner.quiet:
+        index = submission.options.get("array")
+        alone = f"; it is element {index} of the array, the others are left out" if result.elements else ""
+        complain(f"trial run {trial_id} is submitted{alone}")
+    return trial_id
+
+
+def _cancel(client: Client, trial_id: str, manner: Manner) -> None:
+    """Ask for its end, and say so. What the drill found out, or why it failed, must not be lost over a failure."""
+    from ffdl_batch.client import ClientError
+    from ffdl_batch.client.api import is_ended
+
+    try:
+        with _at_most(CANCEL_S):
+            job = client.cancel(trial_id)
+    except (ClientError, Signalled, TimeoutError) as error:
+        complain(f"trial run {trial_id} could not be cancelled: {error}; again: ffdl cancel {trial_id}")
+        return
+    if not manner.quiet and (job.state == "CANCELLED" or not is_ended(job)):
+        complain(f"trial run {trial_id} is {'cancelled' if is_ended(job) else 'being cancelled'}")
+
+
+@contextmanager
+def _at_most(span_s: int) -> Iterator[None]:
+    """End what takes longer with Signalled, which no part of a client takes for a failure that it can mend."""
+
+    def ring(number: int, _frame: FrameType | None) -> None:
+        raise Signalled(number)
+
+    before: Callable[[int, FrameType | None], object] | int | None = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.alarm(span_s)
+        yield
+    except Signalled as end:
+        if end.number != signal.SIGALRM:
+            raise
+        raise TimeoutError(f"no answer in {span_s} s") from None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _model(files: Sequence[str]) -> Path:
+    if len(files) > 1:
+        return Path(files[1])
+    beside = (Path.cwd() if files[0] == "-" else Path(files[0]).parent) / "model"
+    if not beside.is_dir():
+        raise click.UsageError(f"there is no {beside}: name the model: ffdl drill EVENT {files[0]} MODEL")
+    return beside

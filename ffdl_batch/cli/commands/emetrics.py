@@ -1,0 +1,61 @@
+"""``ffdl emetrics``: records of metrics as FfDL's command line has them."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import detachable
+from ffdl_batch.cli.options.attempt_selection import read_attempt
+from ffdl_batch.cli.options.line_selection import Page, page_options
+from ffdl_batch.cli.render.formatting import print_json
+from ffdl_batch.domain.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine
+    from ffdl_batch.domain.job.views import AttemptChoice
+    from ffdl_batch.domain.metrics.records import Measure
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_id", metavar="ID")
+@page_options("record")
+@click.option("--attempt", metavar="N|all", callback=read_attempt, help="Only this attempt; all of them by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one record per line, in FfDL's form.")
+def emetrics(*, job_id: str, page: Page, attempt: AttemptChoice, as_json: bool) -> None:
+    """One learner's metrics by record: number, time in milliseconds, group, axes, values.
+
+    Each attempt counts from 1. `ffdl metrics` has a table and curves of the same.
+    """
+
+    with open_client() as client, detachable([job_id], f"ffdl emetrics -f {job_id}"):
+        lines: Iterable[MetricLine] = client.metrics(job_id, follow=page.follow, learner=page.learner, attempt=attempt)
+        if page.since is not None:
+            since_ms = page.since * 1000
+            lines = (line for line in lines if line.record.time_ms >= since_ms)
+        elif page.tail is not None:
+            lines = deque(lines, maxlen=page.tail)
+        for line in page.cut(lines, lambda line: line.record.rindex):
+            _print(line, as_json=as_json)
+            if page.follow:
+                sys.stdout.flush()
+
+
+def _print(line: MetricLine, *, as_json: bool) -> None:
+    from ffdl_batch.domain.metrics.records import plain_record
+
+    record = line.record
+    if as_json:
+        print_json({"attempt": line.attempt, "learner": line.learner, "record": plain_record(record)})
+        return
+    places, values = _pairs(record.etimes), _pairs(record.values)
+    click.echo(printable(f"{record.rindex} {record.time_ms} {record.group} [{places}] {values}", one_line=True))
+
+
+def _pairs(measures: Mapping[str, Measure]) -> str:
+    return " ".join(f"{name}={measure.value}" for name, measure in measures.items())

@@ -1,0 +1,127 @@
+"""``ffdl list``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.render.formatting import format_time, print_json, print_table, read_moment
+from ffdl_batch.cli.render.outages import SEEN, tell_outages, tell_trouble
+from ffdl_batch.domain.number_text import counted
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.job.views import JobView
+
+_COLUMNS = ("ID", "NAME", "FRAMEWORK", "STATE", "SUBMITTED", "ENDED", "NODES(REASON)")
+_NAME_WIDTH = 28
+
+
+@click.command("list", context_settings={"help_option_names": ["--help"]})
+@click.option("-t", "--state", "states", multiple=True, metavar="STATES", help="Only these states, as PENDING,QUEUED.")
+@click.option("-n", "--name", default="", help="Only jobs of this name.")
+@click.option(
+    "-S",
+    "--since",
+    metavar="MOMENT",
+    callback=read_moment,
+    help="Only jobs submitted since: 2h, 2027-01-20, yesterday.",
+)
+@click.option("--array", default="", metavar="ID", help="Only the jobs of this array, by their index.")
+@click.option("-l", "--limit", type=click.IntRange(1, 9999), default=100, show_default=True, help="At most so many.")
+@click.option("-a", "--all-users", is_flag=True, help="Everybody's jobs; for administrators.")
+@click.option("-h", "--noheader", is_flag=True, help="No header line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_jobs(  # noqa: PLR0913  (one parameter per option)
+    *,
+    states: Sequence[str],
+    name: str,
+    since: float | None,
+    array: str,
+    limit: int,
+    all_users: bool,
+    noheader: bool,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first. Times are local."""
+    from ffdl_batch.client.api import JobFilter
+    from ffdl_batch.client.api_calls.arrays import MAX_LISTED
+
+    is_default = click.get_current_context().get_parameter_source("limit") is ParameterSource.DEFAULT
+    if array and is_default:
+        limit = MAX_LISTED
+    which = JobFilter(read_states(states), name, since, min(limit + 1, MAX_LISTED), all_users, array)
+    with open_client() as client:
+        found = client.list(which)
+        if array and not found:
+            client.arrays.get(array)  # says that there is no such array
+        outages, trouble = client.outages, client.database_trouble
+    jobs = found[:limit]
+    if len(found) > limit and is_default:  # one more was asked for, to know
+        complain(f"there are more than {counted(limit, 'job')}; -l shows more of them, -t and -S choose among them")
+    tell_outages(outages, SEEN, {job.backend for job in jobs if job.ended_at is None})
+    tell_trouble(trouble)
+    if as_json:
+        print_json({"jobs": jobs, "outages": outages, "database_trouble": trouble})
+        return
+    columns = (*_COLUMNS[:1], "USER", *_COLUMNS[1:]) if all_users else _COLUMNS
+    print_table(columns, [_row(job, with_user=all_users) for job in jobs], header=not noheader)
+
+
+def read_states(texts: Sequence[str]) -> tuple[str, ...]:
+    """State names of ``-t A,b -t c``; 'all' means no restriction, as in squeue."""
+    from ffdl_batch.domain.job_state import JobState
+
+    names = [word.strip().upper() for text in texts for word in text.split(",") if word.strip()]
+    if "ALL" in names:
+        return ()
+    known = [state.value for state in JobState]
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"{name} is no state; states are {', '.join(known)}", param_hint="--state")
+    return tuple(dict.fromkeys(names))
+
+
+def _row(job: JobView, *, with_user: bool) -> list[str]:
+    framework = f"{job.framework}:{job.framework_version}" if job.framework_version else job.framework
+    row = [
+        job.id,
+        _short_name(job),
+        framework if len(framework) <= _NAME_WIDTH else framework[: _NAME_WIDTH - 1] + "+",
+        job.state,
+        format_time(job.submitted_at),
+        format_time(job.ended_at),
+        place_or_reason(job),
+    ]
+    return [row[0], job.user, *row[1:]] if with_user else row
+
+
+def _short_name(job: JobView) -> str:
+    """The name cut to its column; the index of an array's element stays."""
+    kept = f"[{job.array_index}]" if job.array else ""
+    return job.name if len(job.name) <= _NAME_WIDTH else f"{job.name[: _NAME_WIDTH - 1 - len(kept)]}+{kept}"
+
+
+def place_or_reason(job: JobView) -> str:
+    """As squeue's last column: nodes, or in brackets why there are none, how it failed, or what a halt left."""
+    if job.ended_at is None and (waits := _waits_for(job)):
+        return f"({'; '.join(waits)})"
+    if job.error_code not in ("", "000"):
+        return f"({job.error_code} {job.message})" if job.message else f"({job.error_code})"
+    if job.state == "HALTED" and job.message:
+        return f"({job.message})"
+    return job.nodes
+
+
+def _waits_for(job: JobView) -> list[str]:
+    """What is to come before a job goes on: its owner's wish, the scheduler's answer, or the reason that was given."""
+    waits = [f"{job.wish} requested"] if job.wish not in ("", "none") else []
+    if job.uncertain_since is not None:
+        waits.append(job.pending_reason or "waiting for the scheduler's answer")
+    elif job.pending_reason and not waits:
+        waits.append(job.pending_reason)
+    return waits

@@ -1,0 +1,328 @@
+"""``ffdl metrics``: what jobs said of themselves, and what they used, as a table, curves, or a file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import complain, detachable
+from ffdl_batch.cli.options.attempt_selection import read_attempt
+from ffdl_batch.cli.options.output_file import check_picture, check_written, writing
+from ffdl_batch.cli.render.formatting import print_json
+from ffdl_batch.cli.render.metric_tables import (
+    by_chart,
+    labels_of,
+    print_curves,
+    print_lines,
+    print_series,
+    wanted,
+    wanted_use,
+    wanted_values,
+)
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.output import echo_styled
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine, UsageLine
+    from ffdl_batch.domain.job.views import AttemptChoice
+    from ffdl_batch.domain.metrics.series import Curves, Series
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_REDRAW_S = 1.0
+_CLEAR = "\x1b[H\x1b[J"
+_FILE = click.Path(allow_dash=True)
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is looked at, of which jobs, and how."""
+
+    ids: tuple[str, ...]
+    usage: bool
+    attempt: AttemptChoice
+    learner: int | None
+    only: tuple[str, ...]
+    axis: str
+    follow: bool = False
+    plot: bool = False
+    labels: dict[str, bool] = field(default_factory=dict)
+    """Of all values that came by, also of those that are not wanted; whether they are numbers."""
+    heard: set[str] = field(default_factory=set)
+    """Jobs of which something came that is wanted."""
+
+
+@click.command(context_settings=_HELP)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended. Ctrl-C leaves them alone.")
+@click.option("--usage", is_flag=True, help="Processors, memory, storage, network and GPUs instead of metrics.")
+@click.option("--only", metavar="PATTERN", multiple=True, help="Only these, as train/loss, '*loss' or val/*.")
+@click.option("--axis", metavar="NAME", default="", help="Horizontal axis: a name in etimes, or time.")
+@click.option("--attempt", metavar="N|all", callback=read_attempt, help="Only this attempt; all of them by default.")
+@click.option("--learner", type=click.IntRange(1), help="Only this learner (from 1).")
+@click.option("--plot", is_flag=True, help="Draw curves in the terminal.")
+@click.option("--png", type=_FILE, callback=check_picture, help="Draw them into this file; needs ffdl-batch[plots].")
+@click.option("--html", type=_FILE, callback=check_written, help="Draw them into this file, which needs nothing else.")
+@click.option("--csv", type=_FILE, callback=check_written, help="Write all values there; - is the output.")
+@click.option("--parquet", type=_FILE, callback=check_written, help="Likewise; needs ffdl-batch[parquet].")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one record per line, in FfDL's form.")
+def metrics(  # noqa: PLR0913  (one parameter per option)
+    *,
+    job_ids: tuple[str, ...],
+    follow: bool,
+    usage: bool,
+    only: tuple[str, ...],
+    axis: str,
+    attempt: AttemptChoice,
+    learner: int | None,
+    plot: bool,
+    png: str | None,
+    html: str | None,
+    csv: str | None,
+    parquet: str | None,
+    as_json: bool,
+) -> int:
+    """What jobs measure, by `evaluation_metrics` of their manifests: a table with the course of each value.
+
+    Values of several jobs are drawn over each other. Each file option writes its file; without --plot no table comes
+    then. If there are no values, no file is written or replaced, and the exit code is 1.
+    """
+
+    files = [name for name in (png, html, csv, parquet) if name is not None]
+    if follow and files:
+        raise click.UsageError("--follow goes with no file; leave it out, or use --json")
+    if as_json and (plot or files):
+        raise click.UsageError("--json prints records; leave out what draws or writes files")
+    if usage and only and (as_json or csv or parquet):
+        raise click.UsageError("--only chooses curves of --usage; its samples (--csv, --parquet, --json) are whole")
+    asked = _Asked(tuple(dict.fromkeys(job_ids)), usage, attempt, learner, only, axis, follow, plot)
+    with detachable(job_ids, f"ffdl metrics -f {' '.join(job_ids)}"):
+        if as_json:
+            _print_records(asked)
+        elif follow:
+            _follow(asked)
+        else:
+            _write_tables(asked, csv, parquet)
+            if png or html or plot or not files:
+                _draw(asked, png, html, with_table=not (plot or files))
+        return _tell_missing(asked, is_document=as_json or follow, needs_values=bool(files))
+
+
+# ------------------------------------------------------------------------------------------------------ what comes in
+
+
+def _lines(asked: _Asked, client: Client, job_id: str) -> Iterator[MetricLine | UsageLine]:
+    return _samples(asked, client, job_id) if asked.usage else _records(asked, client, job_id)
+
+
+def _records(asked: _Asked, client: Client, job_id: str) -> Iterator[MetricLine]:
+    for line in client.metrics(job_id, follow=asked.follow, learner=asked.learner, attempt=asked.attempt):
+        if asked.only:
+            asked.labels.update(labels_of(line))
+        if (found := wanted_values(line, asked.only)) is not None:
+            asked.heard.add(job_id)
+            yield found
+
+
+def _samples(asked: _Asked, client: Client, job_id: str) -> Iterator[UsageLine]:
+    for line in client.usage(job_id, follow=asked.follow, attempt=asked.attempt):
+        if (found := wanted_use(line, asked.learner)) is not None:
+            if not asked.only:
+                asked.heard.add(job_id)
+            yield found
+
+
+def _all(asked: _Asked) -> Iterator[tuple[str, MetricLine | UsageLine | None]]:
+    """Of all jobs; while they are followed side by side, and None now and then."""
+    if not asked.follow:
+        with open_client() as client:
+            for job_id in asked.ids:
+                yield from ((job_id, line) for line in _lines(asked, client, job_id))
+        return
+    from ffdl_batch.cli.parallel_streams import Together
+
+    with closing(Together({job_id: partial(_stream, asked, job_id) for job_id in asked.ids})) as together:
+        yield from together.lines(_REDRAW_S)
+
+
+def _stream(asked: _Asked, job_id: str) -> Iterator[MetricLine | UsageLine]:
+    with open_client(quiet=True) as client:
+        yield from _lines(asked, client, job_id)
+
+
+def _add(curves: Curves, job_id: str, line: MetricLine | UsageLine) -> None:
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine
+
+    if isinstance(line, MetricLine):
+        curves.add_record(job_id, line.learner, line.record)
+    else:
+        curves.add_sample(job_id, line.node, line.sample)
+
+
+def _collect(asked: _Asked) -> list[Series]:
+    from ffdl_batch.domain.metrics.series import Curves
+
+    curves = Curves(asked.axis)
+    for job_id, line in _all(asked):
+        if line is not None:
+            _add(curves, job_id, line)
+    return _chosen(asked, curves)
+
+
+def _chosen(asked: _Asked, curves: Curves) -> list[Series]:
+    """What is to be shown of it."""
+    found = wanted(curves, asked.only)
+    asked.heard.clear()
+    asked.heard.update(one.name.job for one in found)
+    asked.labels.update((one.name.label, True) for one in curves)
+    for label in [label for label, is_number in asked.labels.items() if not is_number]:
+        del asked.labels[label]  # what has no curve
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ what comes out
+
+
+def _print_records(asked: _Asked) -> None:
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine
+    from ffdl_batch.domain.metrics.records import plain_record
+
+    for job_id, line in _all(asked):
+        if isinstance(line, MetricLine):
+            whose = {"job": job_id, "learner": line.learner, "attempt": line.attempt}
+            print_json({"metrics": {**whose, "record": plain_record(line.record)}})
+        elif line is not None:
+            print_json({"usage": {"job": job_id, "node": line.node, "attempt": line.attempt, "sample": line.sample}})
+        if asked.follow:
+            sys.stdout.flush()
+
+
+def _write_tables(asked: _Asked, csv: str | None, parquet: str | None) -> None:
+    from ffdl_batch.cli.render import metric_export as files
+
+    columns = files.USAGE_COLUMNS if asked.usage else files.METRIC_COLUMNS
+    for name, write in ((csv, files.write_csv), (parquet, files.write_parquet)):
+        if name is None:
+            continue
+        rows = _rows(asked)
+        first = next(rows, None)
+        if first is not None:
+            with writing(name) as path:
+                write(columns, chain((first,), rows), path)
+
+
+def _rows(asked: _Asked) -> Iterator[tuple[object, ...]]:
+    from ffdl_batch.cli.render.metric_export import metric_rows, usage_rows
+
+    with open_client() as client:
+        for job_id in asked.ids:
+            if asked.usage:
+                yield from usage_rows(job_id, _samples(asked, client, job_id))
+            else:
+                yield from metric_rows(job_id, _records(asked, client, job_id), asked.axis)
+
+
+def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool) -> None:
+    series = _collect(asked)
+    title = " ".join(asked.ids)
+    if series and html is not None:
+        from ffdl_batch.cli.render.chart_files import html as page
+
+        with writing(html) as path:
+            Path(path).write_text(page(by_chart(series), title), encoding="utf-8")
+    if series and png is not None:
+        from ffdl_batch.cli.render.chart_files import write_png
+
+        with writing(png) as path:
+            write_png(by_chart(series), title, Path(path))
+    if series and asked.axis and all(one.name.axis != asked.axis for one in series):
+        found = ", ".join(dict.fromkeys(one.name.axis for one in series))
+        complain(f"nothing has a place on an axis {asked.axis}; what follows is by {found}")
+    if series and asked.plot:
+        print_curves(series, *_size())
+    elif series and with_table:
+        print_series(series, with_learner=asked.learner is not None)
+
+
+def _tell_missing(asked: _Asked, *, is_document: bool, needs_values: bool) -> int:
+    """Report the jobs without values and return the exit status: a failure if there are none at all and some were asked
+    for by name or for a file. Records that are printed as they come show by themselves that there are none."""
+    missing = [job_id for job_id in asked.ids if job_id not in asked.heard]
+    if not missing:
+        return ExitCode.OK
+    if asked.heard:
+        what = "nothing of that name was measured" if asked.only else "nothing was measured"
+        for job_id in missing:
+            complain(f"{job_id} is left out: {what}" + ("" if asked.only or asked.usage else "; ffdl show may say why"))
+        return ExitCode.OK
+    if asked.only:
+        named = [repr(label) if " " in label else label for label in asked.labels]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        there = f"there is {', '.join(named[:_MOST_NAMED])}{more}" if named else "nothing was measured at all"
+        complain(f"nothing was measured that is called {' or '.join(asked.only)}; {there}")
+        return ExitCode.FAILED
+    if not is_document:
+        complain(_nothing(asked) + ("; no file was written" if needs_values else ""))
+    return ExitCode.FAILED if needs_values else ExitCode.OK
+
+
+def _nothing(asked: _Asked) -> str:
+    if asked.usage:
+        whose = "" if asked.learner is None else f" of learner {asked.learner}"
+        return f"nothing was sampled{whose} yet; jobs of older releases have no samples"
+    return (
+        "no metrics were collected: evaluation_metrics in the manifest names no collector, or what it looks for was "
+        "not found so far; where a collector cannot work, ffdl show warns"
+    )
+
+
+def _follow(asked: _Asked) -> None:
+    """On a terminal what is there, drawn anew; else each record as it comes."""
+    from ffdl_batch.domain.metrics.series import Curves
+
+    if not sys.stdout.isatty():
+        shown = print_lines(_named(asked), asked.only)
+        if asked.usage and asked.only:
+            asked.heard.update(shown.jobs)
+            asked.labels.update(dict.fromkeys(shown.labels, True))
+        return
+    curves, drawn_at, is_new = Curves(asked.axis), 0.0, True
+    for job_id, line in _all(asked):
+        if line is not None:
+            _add(curves, job_id, line)
+            is_new = True
+        if is_new and time.monotonic() - drawn_at >= _REDRAW_S:
+            is_new, drawn_at = False, time.monotonic()
+            _redraw(_chosen(asked, curves), asked)
+    _redraw(_chosen(asked, curves), asked)
+
+
+def _named(asked: _Asked) -> Iterable[tuple[str, MetricLine | UsageLine]]:
+    return ((job_id, line) for job_id, line in _all(asked) if line is not None)
+
+
+def _redraw(series: Sequence[Series], asked: _Asked) -> None:
+    echo_styled(_CLEAR, nl=False)
+    if not series:
+        click.echo("nothing was measured yet")
+    elif asked.plot:
+        print_curves(series, *_size())
+    else:
+        print_series(series, with_learner=asked.learner is not None)
+
+
+def _size() -> tuple[int, int]:
+    found = shutil.get_terminal_size((80, 24))
+    return found.columns, found.lines

@@ -1,0 +1,320 @@
+"""``ffdl report faults``."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.options.output_file import check_written, writing
+from ffdl_batch.cli.render.formatting import print_json, read_moment
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.output import data_output
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.commands.report.reported_incidents import Told
+    from ffdl_batch.domain.incidents.report import FaultsReport
+    from ffdl_batch.domain.incidents.view import IncidentRow
+    from ffdl_batch.notify.mail import Relay
+
+FORMATS = ("text", "json", "csv", "markdown", "html")
+USERS_ONLY, OURS = 1, 2
+"""Exit codes for monitoring, beside 0: nothing new."""
+_USERS = frozenset({"user", "data"})
+_DAY_S = 86400.0
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Mailing:
+    """Whom the report is sent to, by whom, through what."""
+
+    recipients: tuple[str, ...]
+    sender: str
+    relay: Relay
+
+
+def _check_mail(context: click.Context, parameter: click.Parameter, value: Sequence[str]) -> tuple[str, ...]:
+    """The callback of options that hold addresses."""
+    from ffdl_batch.notify.mail import read_address
+
+    try:
+        return tuple(read_address(one.strip()) for text in value for one in text.split(","))
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def _check_sender(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else _check_mail(context, parameter, (value,))[0]
+
+
+@click.command(
+    context_settings=_HELP,
+    epilog="Example: ffdl report faults --since 24h --quiet --state-file /var/lib/ffdl/faults.state "
+    "--mail ops@example.org --smtp mail.example.org",
+)
+@click.option("-S", "--since", metavar="MOMENT", callback=read_moment,
+              help="From then on: 24h (which is the default), 7d, 2026-11-01, yesterday.")  # fmt: skip
+@click.option("--until", metavar="MOMENT", callback=read_moment, help="Up to then; up to now by default.")
+@click.option("-a", "--all-users", "--all", "all_users", is_flag=True,
+              help="Jobs of all users; for administrators. A personal daemon has your own jobs only.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True,
+              help="html is a page that stands alone; csv and json have the new incidents in full.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("-o", "--output", metavar="FILE", callback=check_written, help="Write it there.")
+@click.option("-q", "--quiet", is_flag=True, help="Say, write and send nothing where nothing is new.")
+@click.option("--state-file", metavar="FILE", callback=check_written,
+              help="What was told is kept there and not told again; written once it was delivered.")  # fmt: skip
+@click.option("--mail", metavar="ADDRESS", multiple=True, callback=_check_mail, help="Send it there; may be repeated.")
+@click.option("--smtp", metavar="HOST[:PORT]", default="localhost", show_default=True,
+              help="The mail relay; STARTTLS is used where it offers that, port 465 is TLS.")  # fmt: skip
+@click.option("--from", "sender", metavar="ADDRESS", callback=_check_sender,
+              help="Who sends it; the user's name at this host by default.")  # fmt: skip
+@click.option("--smtp-login", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="User and password for the relay, a line each; the file's mode has to be 0600.")  # fmt: skip
+@click.option("--smtp-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+              help="Certificates that prove the relay's; the system's by default.")  # fmt: skip
+def faults(  # noqa: PLR0913  (one parameter per option)
+    *,
+    since: float | None,
+    until: float | None,
+    all_users: bool,
+    form: str,
+    as_json: bool,
+    output: str | None,
+    quiet: bool,
+    state_file: str | None,
+    mail: tuple[str, ...],
+    smtp: str,
+    sender: str | None,
+    smtp_login: str | None,
+    smtp_ca: str | None,
+) -> int:
+    """What failed: each abnormal end of an attempt as one incident with its cause and the lines that say so; how that
+    compares with the period before; the nodes, users and causes with the most; GPU-hours lost since the last
+    checkpoints.
+
+    Exit codes: 0 nothing new, 1 new incidents of users' code and data only, 2 others among them, 75 not known, because
+    the daemon or the mail relay cannot be asked. An error of the command line is 2, too, with a message and no report.
+    """
+    if as_json and form not in ("text", "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other")
+    mailing = _mailing(mail, sender, smtp, smtp_login, smtp_ca) if mail else None
+    now = time.time()
+    begin = now - _DAY_S if since is None else since
+    if begin >= now:
+        raise click.UsageError("the period is empty: --since has to lie before now")
+    if until is not None and until <= begin:
+        raise click.UsageError("the period is empty: --until has to lie after --since")
+    with ExitStack() as stack:
+        if state_file is not None:
+            from ffdl_batch.cli.commands.report.reported_incidents import locked
+
+            stack.enter_context(locked(state_file))
+        asked = _Asked(begin, until, state_file, all_users=all_users)
+        return _told_apart(asked, _Form("json" if as_json else form, output, mailing, quiet=quiet))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    since: float
+    until: float | None
+    state_file: str | None
+    all_users: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    name: str
+    output: str | None
+    mailing: Mailing | None
+    quiet: bool
+
+
+def _told_apart(asked: _Asked, form: _Form) -> int:
+    """An error never ends as an incident does: monitoring could not tell them apart."""
+    from ffdl_batch.client import ClientError
+
+    try:
+        return _tell(asked, form)
+    except ClientError as error:
+        if error.problem.exit_code not in (USERS_ONLY, OURS):
+            raise
+        raise Stop(ExitCode.TRY_AGAIN, str(error)) from error
+    except Stop as error:
+        if error.code not in (USERS_ONLY, OURS):
+            raise
+        raise Stop(ExitCode.TRY_AGAIN, str(error)) from error
+
+
+def _tell(asked: _Asked, form: _Form) -> int:
+    from ffdl_batch.cli.commands.report.reported_incidents import new_rows, read_told, told_by, write_told
+
+    told = read_told(asked.state_file) if asked.state_file is not None else None
+    after = None if told is None or told.is_empty else told.rows_after
+    with open_client(quiet=form.quiet) as client:
+        found = client.reports.faults(asked.since, asked.until, rows_after=after, all_users=asked.all_users)
+    if asked.all_users and found.own_only and not form.quiet:
+        complain("warning: the report covers your own jobs only: a personal daemon has no jobs of other users")
+    new = new_rows(found, told)
+    if new or not form.quiet:
+        _deliver(found, new, form)
+        _mail(found, told, asked.state_file, form)
+    if asked.state_file is not None:
+        write_told(asked.state_file, told_by(found, told))
+    return status_of(new)
+
+
+def status_of(new: Sequence[IncidentRow]) -> int:
+    """The exit code for monitoring."""
+    if not new:
+        return ExitCode.OK
+    return USERS_ONLY if all(row.origin in _USERS for row in new) else OURS
+
+
+def _deliver(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> None:
+    """To its file, and where neither that nor mail is asked for to standard output."""
+    if form.output is not None or form.mailing is None:
+        with _opened(form.output or "-") as file:
+            _write(report, new, form.name, file)
+            file.flush()
+
+
+def _mail(report: FaultsReport, told: Told | None, state_file: str | None, form: _Form) -> None:
+    """To each what is new to that one: some may have taken a mail that others did not. Raises Stop, and remembers who
+    took it."""
+    from ffdl_batch.cli.commands.report.reported_incidents import new_rows, told_in_part, told_to, write_told
+
+    if form.mailing is None:
+        return
+    groups: dict[tuple[IncidentRow, ...], list[str]] = {}
+    for one in form.mailing.recipients:
+        groups.setdefault(new_rows(report, told_to(told, one)), []).append(one)
+    taken: list[str] = []
+    unsent: Unsent | None = None
+    for rows, recipients in groups.items():
+        if not rows and form.quiet:
+            continue
+        try:
+            _send(report, rows, form, recipients)
+            taken += recipients
+        except Unsent as error:
+            taken, unsent = [*taken, *error.taken], error
+    if unsent is not None and taken and state_file is not None:
+        write_told(state_file, told_in_part(report, told, taken))
+    if unsent is not None:
+        raise unsent
+
+
+@contextmanager
+def _opened(output: str) -> Iterator[IO[str]]:
+    """Standard output, or the file, which appears whole."""
+    with writing(output) as path:
+        if path == "-":
+            yield data_output()
+        else:
+            with open(path, "w", encoding="utf-8", newline="") as file:  # noqa: PTH123
+                yield file
+
+
+def _write(report: FaultsReport, new: Sequence[IncidentRow], form: str, file: IO[str]) -> None:
+    if form == "json":
+        from dataclasses import replace
+
+        print_json({"faults": replace(report, rows=tuple(new))}, file)
+        return
+    from ffdl_batch.cli.commands.report.faults_document import CSV_COLUMNS, csv_rows, faults_document
+
+    if form == "csv":
+        from ffdl_batch.cli.render.document_text import write_csv
+
+        write_csv(file, CSV_COLUMNS, csv_rows(new))
+        return
+    from ffdl_batch.cli.render.report_files import write_document
+
+    write_document(faults_document(report, new), form, file)
+
+
+def _mailing(
+    recipients: tuple[str, ...], sender: str | None, smtp: str, login_file: str | None, ca_file: str | None
+) -> Mailing:
+    from ffdl_batch.notify.mail import Login, Relay, read_login, read_relay
+
+    try:
+        host, port = read_relay(smtp)
+        login: Login | None = read_login(Path(login_file)) if login_file is not None else None
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise Stop(ExitCode.NO_INPUT, f"{login_file} cannot be read: {error.strerror}") from error
+    return Mailing(recipients, sender or _own_address(), Relay(host, port, login, ca_file or ""))
+
+
+def _own_address() -> str:
+    """Cron may have told neither a home nor a name: the kernel's word counts."""
+    import os
+    import socket
+
+    from ffdl_batch.host.users import user_name
+
+    return f"{user_name(os.getuid())}@{socket.getfqdn()}"
+
+
+class Unsent(Stop):
+    """The mail was not taken for all; `taken` have it."""
+
+    def __init__(self, code: int, message: str, taken: Sequence[str]) -> None:
+        super().__init__(code, message)
+        self.taken = tuple(taken)
+
+
+def _send(report: FaultsReport, new: Sequence[IncidentRow], form: _Form, recipients: Sequence[str]) -> None:
+    """The report in its form as the mail's text, or beside a text where it is none. Raises Unsent."""
+    from email.message import EmailMessage
+    from email.utils import format_datetime, localtime, make_msgid
+
+    from ffdl_batch.notify.mail import MailNotSent, send
+
+    mailing = form.mailing
+    assert mailing is not None
+    message = EmailMessage()
+    message["Subject"] = subject_of(new)
+    message["From"], message["To"] = mailing.sender, ", ".join(recipients)
+    message["Date"] = format_datetime(localtime())
+    message["Message-ID"] = make_msgid(domain=mailing.sender.partition("@")[2])
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(_text(report, new, form.name if form.name in ("text", "markdown") else "text"))
+    if form.name not in ("text", "markdown"):
+        subtype = {"html": "html", "csv": "csv", "json": "plain"}[form.name]
+        message.add_attachment(_text(report, new, form.name), subtype=subtype, filename=f"faults.{form.name}")
+    try:
+        send(mailing.relay, message, mailing.sender, recipients)
+    except MailNotSent as error:
+        code = ExitCode.TRY_AGAIN if error.may_pass else ExitCode.UNAVAILABLE
+        again = "nothing is taken for told: the next report tells it again"
+        if error.taken:
+            again = f"{', '.join(error.taken)} took it; the next report tells it again to who did not"
+        code = ExitCode.NOT_ALLOWED if error.not_allowed else code
+        raise Unsent(code, f"the report was not sent: {error}; {again}", error.taken) from error
+
+
+def _text(report: FaultsReport, new: Sequence[IncidentRow], form: str) -> str:
+    file = io.StringIO()
+    _write(report, new, form, file)
+    return file.getvalue()
+
+
+def subject_of(new: Sequence[IncidentRow]) -> str:
+    """What a person reads first."""
+    others = sum(row.origin not in _USERS for row in new)
+    if not new:
+        return "[ffdl] faults: nothing new"
+    return f"[ffdl] faults: {len(new)} new" + (f", {others} not of users" if others else ", all of users")

@@ -1,0 +1,170 @@
+"""``ffdl-submit``: sbatch for manifests.
+
+Speaks like sbatch: the same option letters, ``Submitted batch job ...`` on standard output, everything else on
+standard error. Nothing of the manifest is checked here; the daemon says what is wrong with it, with its lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from ffdl_batch import __version__
+from ffdl_batch.cli.arrays import is_array
+from ffdl_batch.cli.connection import host_option, no_program_there, open_client
+from ffdl_batch.cli.exit_handling import complain, detachable, run
+from ffdl_batch.cli.options.environment_variables import is_flag_set
+from ffdl_batch.cli.options.submission import (
+    Manner,
+    SbatchLike,
+    build_submissions,
+    collect_options,
+    shared_options,
+    split_files,
+)
+from ffdl_batch.cli.render.outages import KEPT, tell_outages
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.number_text import counted
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.domain.job.submission import Submission, SubmissionResult
+    from ffdl_batch.domain.job.views import JobView
+
+
+@click.command(cls=SbatchLike, context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options()
+@host_option
+@click.option("--parsable", is_flag=True, help="Print the bare id.")
+@click.option("-W", "--wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
+@click.option("--dry-run", "--dryrun", is_flag=True, help="Print what would be sent, and send nothing.")
+@click.option("--test-only", is_flag=True, help="Ask the scheduler when the job would start, and submit nothing.")
+@click.version_option(__version__, "-V", "--version", message="ffdl-submit %(version)s")
+def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -> int:
+    """Submit manifests that share one model (a directory or a zip archive, the last argument).
+
+    A manifest with batch.array or batch.sweep, or one that is given --array, is an array: one job for each element.
+
+    Options win over the manifest, and the manifest over FFDL_* and SBATCH_* variables.
+    """
+
+    manner = _manner(given)
+    wanted = collect_options(given, os.environ, manner)
+    manifests, model = split_files(files)
+    submissions = build_submissions(manifests, "", wanted)
+    try:
+        with open_client(quiet=manner.quiet) as client:
+            if dry_run or test_only:
+                from ffdl_batch.cli.render.plan import print_plans
+
+                return print_plans(client, submissions, model, trial=test_only, manner=manner)
+            return _submit_all(client, submissions, manifests, model, manner)
+    except no_program_there() as error:
+        if test_only:
+            raise
+        from ffdl_batch.cli.host_without_ffdl.submission import submit_there
+
+        return submit_there(error, submissions, model, manner, dry_run=dry_run)
+
+
+def _submit_all(
+    client: Client, submissions: Sequence[Submission], manifests: Sequence[str], model: str, manner: Manner
+) -> int:
+    results = _submit(client, submissions, model, manner)
+    code = _report(results, manifests, manner)
+    if not manner.quiet:
+        tell_outages(client.outages, KEPT, {result.backend for result in results if result.id})
+    ids = [result.id for result in results if result.id]
+    return max(code, _wait(client, ids, manner)) if manner.wait and ids else code
+
+
+def _manner(given: Mapping[str, Any]) -> Manner:
+    debug = os.environ.get("SBATCH_DEBUG", "")
+    return Manner(
+        as_json=given["as_json"],
+        parsable=given["parsable"],
+        quiet=given["quiet"],
+        verbose=given["verbose"] or (int(debug) if debug.isdigit() else 0),
+        wait=given["wait"] or is_flag_set(os.environ.get("SBATCH_WAIT")),
+    )
+
+
+def _submit(
+    client: Client, submissions: Sequence[Submission], model: str, manner: Manner
+) -> Sequence[SubmissionResult]:
+    from dataclasses import replace
+
+    digest = client.upload(Path(model), manner.tell)
+    manner.tell(f"sending {len(submissions)} submissions")
+    return client.send([replace(submission, archive=digest) for submission in submissions])
+
+
+def _report(results: Sequence[SubmissionResult], manifests: Sequence[str], manner: Manner) -> int:
+    """Ids to standard output, everything else to standard error; the first refusal's exit code."""
+    from ffdl_batch.cli.render.formatting import print_json
+    from ffdl_batch.client.errors import describe
+
+    code = 0
+    for result, manifest in zip(results, manifests, strict=True):
+        if manner.as_json:
+            print_json({"manifest": manifest, "result": result})
+        elif result.id and not manner.quiet:
+            click.echo(result.id if manner.parsable else f"Submitted batch job {result.id}")
+            _tell_elements(result, manner)
+        for warning in result.warnings:
+            manner.warn(warning)
+        if result.network and not result.problem:
+            manner.tell(f"{result.id}: network isolation {result.network}")
+        if result.problem:
+            complain(describe(result.problem))
+            code = code or result.problem.exit_code or ExitCode.FAILED
+    refused = sum(1 for result in results if result.problem)
+    if refused and len(results) > 1:
+        complain(f"{refused} of {len(results)} manifests were refused; the others are submitted")
+    return code
+
+
+def _tell_elements(result: SubmissionResult, manner: Manner) -> None:
+    """What an array is made of: how many jobs for everybody, each of them for -v."""
+    if result.elements:
+        complain(
+            f"{result.id} is an array of {counted(len(result.elements), 'job')}; "
+            f"ffdl list --array {result.id} shows them"
+        )
+    for job_id in result.elements:
+        manner.tell(job_id)
+
+
+def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
+    """The largest of the jobs' exit codes, as sbatch --wait for an array; a job is waited for over all its attempts."""
+    from ffdl_batch.cli.render.formatting import print_json
+    from ffdl_batch.cli.render.job_end import report_end
+    from ffdl_batch.client.api import job_exit_code
+
+    code = 0
+    with detachable(ids, f"ffdl wait {' '.join(ids[:3])}{' ...' if len(ids) > 3 else ''}"):
+        for job_id in ids:
+            for job in _ended(client, job_id):
+                ended_with = job_exit_code(job)
+                code = max(code, ended_with)
+                if manner.as_json:
+                    print_json({"job": job})
+                report_end(job, ended_with)
+    return code
+
+
+def _ended(client: Client, job_id: str) -> Sequence[JobView]:
+    """The job, or the jobs of the array, once they have ended."""
+    if not is_array(job_id):
+        return [client.wait(job_id)]
+    client.arrays.wait(job_id)
+    return client.arrays.elements(job_id)
+
+
+def main() -> NoReturn:
+    """The console script ``ffdl-submit``."""
+    run(submit, "ffdl-submit")

@@ -1,0 +1,195 @@
+"""``ffdl top`` and ``ffdl stack``: what running learners do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.render.formatting import print_json, print_table, read_span
+from ffdl_batch.cli.render.screen_layout import Block, rows_that_fit
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.launch.attach_protocol import LOOK, STACK, TABLE, TOP
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.quantity import format_size
+from ffdl_batch.output import echo_styled
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import ClientError
+    from ffdl_batch.client.attach import Helper, Wish
+    from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+_COLUMNS = ("PID", "IN IT", "CPU %", "MEMORY", "GPU MEMORY", "THREADS", "STATE", "COMMAND")
+_HEAD = 2
+"""Lines above a learner's processes, but for those of its GPUs."""
+_CLEAR = "\x1b[H\x1b[2J"
+_learner = click.option("--learner", type=click.IntRange(1), help="Only this one, from 1.  [default: all that run]")
+Fields = Mapping[str, Any]
+_LEAST_S, _EVERY_S = 0.1, 2.0
+"""The shortest and the default time between two tables."""
+
+
+def _read_every(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """Return a span that leaves the nodes time for something else; None if it was not given."""
+    every_s = read_span(context, parameter, value)
+    if every_s is not None and every_s < _LEAST_S:
+        raise click.BadParameter(f"{every_s:g} is not in the range x>={_LEAST_S:g} (seconds).", context, parameter)
+    return every_s
+
+
+@click.command(context_settings=_HELP)
+@click.argument("job_id", metavar="ID")
+@_learner
+@click.option("--once", is_flag=True, help="Print one table and exit; the default if standard output is no terminal.")
+@click.option("--every", metavar="SPAN", callback=_read_every,
+              help="Time between two tables, also without a terminal.  [default: 2s]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per table.")
+def top(job_id: str, learner: int | None, once: bool, every: float | None, as_json: bool) -> int:
+    """The processes of running learners: CPU, memory, and GPUs where the learner has nvidia-smi.
+
+    It is read on the nodes while this command runs, and not otherwise; Ctrl-C ends it. CPU is in percent of one core.
+    A terminal shows as many processes as it has lines for, those that use most; --once shows all.
+    """
+    from ffdl_batch.client.attach import Wish
+
+    once = once or (every is None and not sys.stdout.isatty())
+    plans = plans_of(job_id, learner)
+    with ExitStack() as stack:
+        helpers = _open(stack, plans)
+        ready = [helper for helper in helpers if _begins(helper, Wish(do=TOP), alone=len(helpers) == 1)]
+        while ready:
+            tables = [table for helper in list(ready) if (table := _look(helper, ready)) is not None]
+            learners = sorted((one for table in tables for one in _named(table)), key=lambda one: int(one["learner"]))
+            if as_json:
+                print_json({"learners": learners})
+            elif not once and sys.stdout.isatty():
+                echo_styled(_CLEAR, nl=False)
+                _print_screen(learners)
+            else:
+                _print(learners, [len(one["processes"]) for one in learners])
+            if once:
+                break
+            sys.stdout.flush()
+            time.sleep(_EVERY_S if every is None else every)
+    return 0 if ready else int(ExitCode.FAILED)
+
+
+@click.command(context_settings=_HELP)
+@click.argument("job_id", metavar="ID")
+@_learner
+def stack(job_id: str, learner: int | None) -> int:
+    """Where the Python processes of running learners are, function by function, as py-spy says.
+
+    py-spy is looked for on the node, beside the interpreter that the controller runs with, then on PATH. Without it, or
+    where the node forbids it, the threads are told, and in which function of the kernel each waits; the exit code is 1
+    then. The learner stands still for the moment in which it is read.
+    """
+    from ffdl_batch.client import ClientError
+    from ffdl_batch.client.attach import Wish, run
+
+    code = 0
+    plans = plans_of(job_id, learner)
+    with ExitStack() as opened:
+        for helper in _open(opened, plans):
+            try:
+                code = max(code, run(helper, Wish(do=STACK)))
+            except ClientError as error:
+                code = max(code, _tell(error, alone=len(plans) == 1))
+    return code
+
+
+def plans_of(job_id: str, learner: int | None) -> Sequence[AttachPlan]:
+    """How to get to one learner, or all; the connection to the daemon is not kept."""
+    with open_client() as client:
+        return client.attach_plans(job_id, learner)
+
+
+def _open(stack: ExitStack, plans: Sequence[AttachPlan]) -> list[Helper]:
+    """A helper for each node; all start at the same time."""
+    from ffdl_batch.client.attach import Helper
+
+    return [stack.enter_context(Helper(plan)) for plan in plans]
+
+
+def _begins(helper: Helper, wish: Wish, *, alone: bool) -> bool:
+    from ffdl_batch.client import ClientError
+
+    try:
+        helper.begin(wish)
+    except ClientError as error:
+        _tell(error, alone=alone)
+        return False
+    return True
+
+
+def _tell(error: ClientError, *, alone: bool) -> int:
+    """One node of several cannot be looked at: the others are shown all the same."""
+    if alone:
+        raise error
+    complain(str(error))
+    return error.problem.exit_code
+
+
+def _look(helper: Helper, ready: list[Helper]) -> Fields | None:
+    """A node's table; a node whose learners have ended is left out from then on."""
+    from ffdl_batch.client import ClientError
+
+    helper.send(LOOK)
+    try:
+        while True:
+            for kind, payload in helper.take():
+                if kind == TABLE:
+                    return dict(json.loads(payload))
+    except ClientError as error:
+        _tell(error, alone=len(ready) == 1)
+        ready.remove(helper)
+        return None
+
+
+def _named(table: Fields) -> list[dict[str, Any]]:
+    return [{"host": table["host"], **one} for one in table["learners"]]
+
+
+def _print_screen(learners: Sequence[Fields]) -> None:
+    """As many rows as the terminal has lines for; the cursor stands below them."""
+    blocks = [Block(_HEAD + len(one["gpus"]), len(one["processes"])) for one in learners]
+    shown = rows_that_fit(blocks, shutil.get_terminal_size().lines - 1)
+    _print(learners, shown)
+    processes = sum(block.rows for block in blocks) - sum(shown)
+    if processes:
+        others = len(learners) - len(shown)
+        whose = f", {others} of {counted(len(learners), 'learner')}" if others else ""
+        click.echo(f"not shown{whose}: {counted(processes, 'process', 'processes')}; --learner N or --once shows them")
+
+
+def _print(learners: Sequence[Fields], shown: Sequence[int]) -> None:
+    """The first of each learner's processes, which are those that use most; `shown` has how many of each."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for one, count in zip(learners, shown, strict=False):
+        click.echo(f"learner {one['learner']} on {one['host']}:")
+        for gpu in one["gpus"]:
+            click.echo(f"  GPU {gpu['index']}, {gpu['name']}: {_gpu(gpu)}")
+        rows = [_row(process) for process in one["processes"][:count]]
+        kept = [at for at, name in enumerate(_COLUMNS) if name != "GPU MEMORY" or any(row[at] for row in rows)]
+        print_table([_COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows], width=width)
+
+
+def _row(one: Fields) -> list[str]:
+    gpu = one["gpu_memory_bytes"]
+    figures = [f"{one['cpu_percent']:.1f}", format_size(one["memory_bytes"]), format_size(gpu) if gpu else ""]
+    return [str(one["pid"]), str(one["pid_inside"]), *figures, str(one["threads"]), one["state"], one["command"]]
+
+
+def _gpu(gpu: Fields) -> str:
+    busy = "N/A" if gpu["busy_percent"] is None else f"{gpu['busy_percent']} %"
+    used, total = ("N/A" if gpu[key] is None else format_size(gpu[key]) for key in ("used_bytes", "total_bytes"))
+    return f"{busy} busy, {used} of {total}"

@@ -1,0 +1,105 @@
+"""``ffdl validate``: the daemon's own check, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.render.formatting import print_json
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.findings import Finding, Severity
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.submissions.manifest_source import Origin
+    from ffdl_batch.manifest import Defaults
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--strict", is_flag=True, help="Unknown keys are errors.")
+@click.option("-Q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per file.")
+def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> int:
+    """Check manifests and say what is wrong, where, and what would be right. Exit code 78 if any is in error,
+    else 66 if any cannot be read.
+
+    A warning names each reference that a submission refuses without --allow-file or --allow-references. This command
+    does not check resources, images and data against a site. To check them, run `ffdl plan FILE MODEL`.
+    """
+    from ffdl_batch.client.core_dumps import leave_no_dump
+    from ffdl_batch.client.submissions.manifest_source import read_source
+
+    leave_no_dump()  # a manifest may have credentials in it
+    defaults = site_defaults()
+    code, any_valid = 0, False
+    for file in files:
+        try:
+            data, origin = read_source(file)
+        except OSError as error:
+            _report_unreadable(file, str(error.strerror), as_json=as_json)
+            code = code or ExitCode.NO_INPUT
+            continue
+        findings = _check(data, file, origin, defaults, strict=strict)
+        valid = not any(finding.severity is Severity.ERROR for finding in findings)
+        if not valid:
+            code = ExitCode.BAD_MANIFEST
+        if as_json:
+            print_json({"file": file, "valid": valid, "findings": findings})
+        else:
+            _print(file, findings, valid=valid, quiet=quiet)
+        any_valid = any_valid or valid
+    if any_valid and not (as_json or quiet):
+        click.echo("resources, images and data were not checked against a site; for that: ffdl plan FILE MODEL")
+    return code
+
+
+def _report_unreadable(file: str, reason: str, *, as_json: bool) -> None:
+    """A file that cannot be read has its document too: a program that gave n names gets n answers."""
+    if as_json:
+        print_json({"file": file, "valid": False, "findings": [Finding(Severity.ERROR, reason, file=file)]})
+    else:
+        complain(f"{file}: {reason}")
+
+
+def _check(data: bytes, file: str, origin: Origin, defaults: Defaults, *, strict: bool) -> tuple[Finding, ...]:
+    """Return the findings: an error for what every submission refuses, and a warning for each reference that it refuses
+    unless an option allows it."""
+    from ffdl_batch.client.submissions.manifest_references import refused_references
+    from ffdl_batch.client.submissions.manifest_source import ManifestText
+    from ffdl_batch.manifest import ManifestSource, parse_manifest
+    from ffdl_batch.manifest.contract import NO_JOB
+
+    name = "<stdin>" if file == "-" else file
+    parsed = parse_manifest(ManifestSource(data, name, origin.base_dir), defaults=defaults, strict=strict)
+    findings = tuple(replace(one, severity=Severity.ERROR) if NO_JOB in one.message else one for one in parsed.findings)
+    if parsed.spec is None:
+        return findings
+    refused = refused_references(ManifestText(data.decode("utf-8-sig"), name, origin))
+    return (*findings, *(replace(finding, severity=Severity.WARNING) for finding in refused))
+
+
+def site_defaults() -> Defaults:
+    """What the daemon of this user would take for what a manifest leaves out."""
+    from ffdl_batch.cli.commands.config import settings_or_stop
+    from ffdl_batch.config.images import known_frameworks
+    from ffdl_batch.domain.quantity import parse_size
+    from ffdl_batch.manifest import Defaults
+
+    settings = settings_or_stop()
+    return Defaults(
+        memory_bytes=parse_size(settings.default_memory),
+        cpus=settings.default_cpus,
+        known_frameworks=known_frameworks(settings),
+    )
+
+
+def _print(file: str, findings: Sequence[Finding], *, valid: bool, quiet: bool) -> None:
+    for finding in findings:
+        if not quiet or finding.severity is Severity.ERROR:
+            click.echo(str(finding), err=True)
+    if valid and not quiet:
+        click.echo(f"{file}: ok")

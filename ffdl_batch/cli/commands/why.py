@@ -1,0 +1,62 @@
+"""``ffdl why``: why a job waits, and what would start sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.arrays import is_array
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.render.formatting import print_json
+from ffdl_batch.cli.render.outages import tell_trouble
+from ffdl_batch.cli.render.pending_reason import print_why
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+
+_WAITS = frozenset({"PENDING", "DEPLOYING", "QUEUED"})
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--alternatives/--no-alternatives", default=True, show_default=True,
+              help="Ask the scheduler what would start sooner; nothing is submitted.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+def why(job_ids: Sequence[str], alternatives: bool, as_json: bool) -> int:
+    """Why a job waits, on what evidence, what you can do, when it may start, and what would start sooner.
+
+    Of a job that does not wait it says what it does. For example: ffdl why training-0a1b2c3d4
+    """
+    from ffdl_batch.client import UnknownJob
+
+    code = 0
+    with open_client() as client:
+        for number, given in enumerate(job_ids):
+            try:
+                job_id = _first_waiting(client, given) if is_array(given) else given
+                view = client.why(job_id, alternatives=alternatives)
+            except UnknownJob as error:
+                complain(str(error))
+                code = error.problem.exit_code
+                continue
+            if as_json:
+                print_json({"why": view})
+                continue
+            if number:
+                click.echo()
+            print_why(view)
+        tell_trouble(client.database_trouble)
+    return code
+
+
+def _first_waiting(client: Client, array: str) -> str:
+    """The element of an array that is explained: the first one that waits, else the first one."""
+    elements = client.arrays.elements(array)
+    waiting = [job for job in elements if job.state in _WAITS]
+    if waiting:
+        complain(f"{array}: {len(waiting)} of {len(elements)} elements wait; this is about the first of them")
+    chosen = (waiting or elements)[:1]
+    return chosen[0].id if chosen else array

@@ -1,0 +1,151 @@
+"""How commands end: exit codes, messages on standard error, Ctrl-C and closed pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+import click
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.resource_exhaustion import explain_lack
+from ffdl_batch.output import OutputLost, drop_output, watch_output
+
+_CLOSED_PIPE = 128 + signal.SIGPIPE
+"""What a shell reports for a program that SIGPIPE ended; `ffdl logs | head` looks like any other filter."""
+
+
+class Stop(Exception):
+    """Ends the command with a code of our own; the message goes to standard error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = int(code)
+
+
+class Detached(Exception):
+    """Ctrl-C while following or waiting; the message says that the job goes on."""
+
+
+def complain(text: str) -> None:
+    """One message for a person, on standard error."""
+    context = click.get_current_context(silent=True)
+    program = context.find_root().info_name if context else "ffdl"
+    _say(program or "ffdl", text)
+
+
+@contextmanager
+def detachable(job_ids: Sequence[str], again: str) -> Iterator[None]:
+    """Ctrl-C inside leaves the jobs alone and says so; `again` is the command that picks up where this ended."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        whom = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs"
+        verb = "goes" if len(job_ids) == 1 else "go"
+        raise Detached(f"detached; {whom} {verb} on. Again: {again}. To end: ffdl cancel {job_ids[0]}") from None
+
+
+def run(command: click.Command, program: str) -> NoReturn:
+    """Run a command as the whole process; every way out goes through here."""
+    watch_output()
+    code = _guard(lambda: _invoke(command, program), program)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # all is said: no traceback of the interpreter's end
+    sys.exit(code)
+
+
+def _invoke(command: click.Command, program: str) -> object:
+    """What click's own `main` does, without its ideas about exit codes."""
+    asked = os.environ.get(f"_{program.replace('-', '_').upper()}_COMPLETE")
+    if asked:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(command, {}, program, f"_{program.replace('-', '_').upper()}_COMPLETE", asked)
+    try:
+        # click must not strip escape sequences from text in a pipe, because the streams show them as escapes
+        with command.make_context(program, sys.argv[1:], color=True) as context:
+            return command.invoke(context)
+    except Exception as error:
+        lack = explain_lack(error)
+        if lack and not _debugs():
+            raise Stop(ExitCode.TRY_AGAIN, lack) from error
+        raise
+
+
+def _guard(body: Callable[[], object], program: str) -> int:
+    try:
+        code = body()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else ExitCode.OK
+    except (BrokenPipeError, OutputLost) as error:
+        return _end_without_output(error, program)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except Detached as detached:
+        click.echo(f"\n{program}: {detached}", err=True)
+        return ExitCode.INTERRUPTED
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(f"\n{program}: interrupted", err=True)
+        return ExitCode.INTERRUPTED
+    except Stop as stop:
+        _say(program, str(stop))
+        return stop.code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  (the last line of defence: no traceback reaches a user)
+        return _explain(error, program)
+
+
+def _end_without_output(error: BrokenPipeError | OutputLost, program: str) -> int:
+    drop_output()
+    if isinstance(error, BrokenPipeError):
+        return _CLOSED_PIPE
+    _say(program, str(error))
+    return ExitCode.FAILED
+
+
+def _say(program: str, text: str) -> None:
+    for line in text.rstrip().split("\n") if text else ():
+        click.echo(f"{program}: {line}", err=True, color=True)
+
+
+def _explain(error: Exception, program: str) -> int:
+    if _debugs() or isinstance(error, MemoryError):  # the latter while the end was told; our caller says it with less
+        raise error
+    problem = getattr(error, "problem", None)
+    if problem is not None:  # a ClientError, without importing the client for commands that never use it
+        _say(program, str(error))
+        return int(problem.exit_code)
+    if (found := _no_text(error)) is not None:
+        _say(program, f"{found!r} is not UTF-8, and stands in what was given: an argument, a name or a file")
+        return ExitCode.USAGE
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    _say(program, f"unexpected error: {message}")
+    _say(program, f"this is a defect; FFDL_DEBUG=1 shows where it happened; the daemon's log is {_daemon_log()}")
+    return ExitCode.FAILED
+
+
+def _debugs() -> bool:
+    return os.environ.get("FFDL_DEBUG") == "1"
+
+
+def _daemon_log() -> str:
+    from ffdl_batch.client.connection.daemon_location import locate_state_dir
+    from ffdl_batch.client.errors import ClientError
+
+    try:
+        return str(locate_state_dir(os.environ) / "daemon.log")
+    except ClientError:
+        return "daemon.log in its state directory"
+
+
+def _no_text(error: Exception) -> bytes | None:
+    """The bytes in question where some were given that are no text: no daemon takes what Python has for them."""
+    if not isinstance(error, UnicodeEncodeError) or error.encoding != "utf-8":
+        return None
+    found = error.object[error.start : error.end]
+    return os.fsencode(found) if all("\udc80" <= one <= "\udcff" for one in found) else None

@@ -1,0 +1,1 @@
+"""Commands for a host on which no ffdl_batch is installed."""

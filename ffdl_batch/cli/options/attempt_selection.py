@@ -1,0 +1,95 @@
+"""Of which attempt a log is: the option that chooses, what names a line, and what is said of it on standard error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from ffdl_batch.cli.exit_handling import complain
+
+if TYPE_CHECKING:
+    from ffdl_batch.domain.job.log_text import LogText
+    from ffdl_batch.domain.job.views import AttemptChoice, JobView, LogLine
+
+    Lines = TypeVar("Lines", LogLine, LogText)
+
+_NUMBER = re.compile("[1-9][0-9]{0,8}", re.ASCII)
+
+
+def read_attempt(ctx: click.Context, param: click.Parameter, value: str | None) -> AttemptChoice:
+    """The callback of options that choose an attempt."""
+    if value is None:
+        return None
+    if value.lower() == "all":
+        return "all"
+    if not _NUMBER.fullmatch(value):
+        raise click.BadParameter(f"{value[:60]!r} is neither the number of an attempt nor 'all'", ctx, param)
+    return int(value)
+
+
+attempt_option = click.option(
+    "--attempt",
+    metavar="N|all",
+    callback=read_attempt,
+    help="Of this attempt, with -f and those after it; all: of every one in order. By default the newest with output.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LineNames:
+    """What a line is named by."""
+
+    learner: bool
+    attempt: bool
+
+    def of(self, line: LogLine | LogText) -> str:
+        """What stands in front of the line."""
+        if self.attempt:
+            return f"[{line.attempt}.{line.learner}] " if self.learner else f"[attempt {line.attempt}] "
+        return f"[{line.learner}] " if self.learner else ""
+
+
+@dataclass(slots=True)
+class AttemptTeller:
+    """Says which attempt the output is of, where there are others, and when the next one begins.
+
+    `job` is as it was before, `asked` what the user chose. `shown` is the attempt of the latest line: None before the
+    first one, and with a daemon that does not say it.
+    """
+
+    job: JobView
+    asked: AttemptChoice
+    shown: int | None = None
+
+    def listen(self, lines: Iterable[Lines]) -> Iterator[Lines]:
+        """The lines, as they are."""
+        for line in lines:
+            if line.attempt and line.attempt != self.shown:
+                self._tell(line.attempt)
+                self.shown = line.attempt
+            yield line
+
+    def _tell(self, attempt: int) -> None:
+        if self.asked == "all":  # each line says it
+            return
+        if self.shown is not None:
+            complain(f"attempt {attempt} has begun")
+        elif self.asked is None:
+            self._hint(attempt)
+
+    def _hint(self, attempt: int) -> None:
+        has_earlier = any(other.logs for other in self.job.attempts if other.number < attempt)
+        silent = range(attempt + 1, self.job.attempt + 1)
+        if not silent and not has_earlier:
+            return
+        said = [f"this is the output of attempt {attempt}"]
+        if silent:
+            many = len(silent) > 1
+            said.append(f"attempts {silent[0]} to {silent[-1]} have none" if many else f"attempt {silent[0]} has none")
+        if has_earlier:
+            said.append("for earlier ones: --attempt N, or --attempt all")
+        complain("; ".join(said))

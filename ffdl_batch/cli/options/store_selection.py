@@ -1,0 +1,150 @@
+"""Which store a command means: by URL, or one of a manifest's data stores."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.connection import find_keys
+from ffdl_batch.cli.options.submission import allowed_references, reference_options
+from ffdl_batch.domain.data.staging_protocol import StoreKind
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.options.manifest_store import StoreOf
+    from ffdl_batch.client.stores.credentials import Access
+    from ffdl_batch.client.stores.user_secrets import Keys
+    from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A store with what it is reached by, and a prefix in it."""
+
+    access: Access
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreWishes:
+    """What the options say."""
+
+    endpoint: str
+    region: str
+    secrets: Sequence[str]
+    options: Sequence[str]
+    of: StoreOf | None = None
+
+
+_STORE_OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
+    click.option("--endpoint", metavar="URL", default="", help="Endpoint of the store, for s3://, gs:// and swift://."),
+    click.option("--region", metavar="NAME", default="", help="Region of the store."),
+    click.option(
+        "--secret",
+        "secrets",
+        metavar="FIELD=NAME",
+        multiple=True,
+        help="Use the secret NAME as credential FIELD of the store (user_name, password, token ...).",
+    ),
+    click.option("--manifest", metavar="FILE", help="Use the data store of this manifest instead of a URL."),
+    click.option("--store", metavar="ID", default="", help="Data store of the manifest, if it has several."),
+    click.option("--results", is_flag=True, help="Use the container of results instead of that of data."),
+    click.option(
+        "--option", "options", metavar="NAME=VALUE", multiple=True, help="Set an option of the store, such as ca_file."
+    ),
+)
+
+
+def store_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that select a store and its connection. The command gets them as `wishes`."""
+
+    @functools.wraps(command)
+    def wrapped(  # noqa: PLR0913  (one parameter per option)
+        *,
+        endpoint: str,
+        region: str,
+        secrets: Sequence[str],
+        options: Sequence[str],
+        manifest: str | None,
+        store: str,
+        results: bool,
+        allow_files: Sequence[str],
+        allow_references: bool,
+        **rest: object,
+    ) -> None:
+        of = None
+        if manifest:
+            allowed = allowed_references({"allow_files": allow_files, "allow_references": allow_references})
+            of = _store_of(manifest, store, results, allowed)
+        elif store or results or allow_files or allow_references:
+            raise click.UsageError("--store, --results, --allow-file and --allow-references need --manifest")
+        if of is not None and (endpoint or region or secrets or options):
+            raise click.UsageError("the manifest says where its store is, and names its secrets")
+        command(wishes=StoreWishes(endpoint, region, secrets, options, of), **rest)
+
+    made: Callable[..., None] = wrapped
+    for option in reversed((*_STORE_OPTIONS, *reference_options())):
+        made = option(made)
+    return made
+
+
+def _store_of(manifest: str, store: str, results: bool, allowed: AllowedReferences) -> StoreOf:
+    from ffdl_batch.cli.options.manifest_store import StoreOf
+
+    return StoreOf(manifest, allowed, store, results)
+
+
+def choose_store(url: str | None, wishes: StoreWishes) -> Chosen:
+    """The store that a URL names, or a manifest, in which `url` is a path below the container. Raises click.UsageError,
+    and what cannot be read as ClientError."""
+    keys = find_keys()
+    if wishes.of is not None:
+        from ffdl_batch.cli.options.manifest_store import place_of_manifest
+
+        return Chosen(*place_of_manifest(wishes.of, url or "", keys))
+    if url is None:
+        raise click.UsageError("name a store: by URL, or a manifest's with --manifest")
+    return Chosen(*_by_url(url, wishes, keys))
+
+
+def _by_url(url: str, wishes: StoreWishes, keys: Keys) -> tuple[Access, str]:
+    from ffdl_batch.client.stores.credentials import access, with_environment
+    from ffdl_batch.domain.data.store_urls import StoreUrlError, Wishes, read_store_url
+
+    options, secrets = _pairs("--option NAME=VALUE", wishes.options), _pairs("--secret FIELD=NAME", wishes.secrets)
+    try:
+        found = read_store_url(url, Wishes(wishes.endpoint, wishes.region, options, secrets))
+    except StoreUrlError as error:
+        raise click.UsageError(str(error)) from None
+    address = with_environment(found.address, os.environ)
+    if address.kind is StoreKind.SWIFT and not address.endpoint:
+        raise click.UsageError("swift:// says not where the store is: give --endpoint URL, or set OS_AUTH_URL")
+    made = access(address, found.user, secrets, os.environ, keys)
+    return made, found.prefix
+
+
+def as_source(chosen: Chosen) -> Chosen:
+    """Of a directory of this machine, which may be a file: that is a prefix of the directory around it."""
+    address = chosen.access.address
+    path = Path(address.container, chosen.prefix)
+    if address.kind is not StoreKind.FILE or not path.is_file():
+        return chosen
+    return Chosen(replace(chosen.access, address=replace(address, container=str(path.parent))), path.name)
+
+
+def _pairs(form: str, texts: Sequence[str]) -> Mapping[str, str]:
+    """Of an option that is written in this form."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise click.UsageError(f"{form.partition(' ')[0]} {name[:60]!r}: write {form}")
+        if name in found:
+            raise click.UsageError(f"{form.partition(' ')[0]} {name[:60]} is given twice")
+        found[name] = value
+    return found

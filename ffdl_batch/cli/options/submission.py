@@ -1,0 +1,184 @@
+"""What a submission and a plan have in common: the options, the files, and the request made of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ffdl_batch.cli.connection import given_host
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.options.environment_variables import FromEnvironment, absolute_output, read_environment
+from ffdl_batch.cli.options.job_options import JOB_OPTIONS
+from ffdl_batch.cli.options.refused_sbatch_options import explain_refusal
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+    from ffdl_batch.client.submissions.submission_builder import Wanted
+    from ffdl_batch.domain.job.submission import Submission
+
+AnyFunction = Callable[..., object]
+_SEVERITY = re.compile(r"(^|: )(warning|note): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How the command behaves, apart from the job."""
+
+    as_json: bool = False
+    parsable: bool = False
+    quiet: bool = False
+    verbose: int = 0
+    wait: bool = False
+
+    def tell(self, text: str) -> None:
+        """For -v."""
+        if self.verbose and not self.quiet:
+            complain(text)
+
+    def warn(self, text: str) -> None:
+        """For everybody but -Q. A finding says its own severity after its place; other texts get the word."""
+        if not self.quiet:
+            complain(text if _SEVERITY.search(text) else f"warning: {text}")
+
+
+class SbatchLike(click.Command):
+    """Refuses sbatch's other options by name, with what to use instead."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an option that click does not know may be one of sbatch's."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            sentence = explain_refusal(error.option_name)
+            if sentence is None:
+                raise
+            raise click.UsageError(sentence, ctx) from None
+        except click.BadOptionUsage as error:
+            if error.option_name in ("--requeue", "requeue"):
+                raise click.UsageError(
+                    "--requeue takes no value here: whether a requeue is expedited is the administrators' to set", ctx
+                ) from None
+            raise
+
+
+def job_options(function: AnyFunction) -> AnyFunction:
+    """Declare every option of :data:`JOB_OPTIONS`."""
+    for option in reversed(JOB_OPTIONS):
+        names = [f"-{option.short}"] if option.short else []
+        attributes: dict[str, Any] = {"help": option.help}
+        attributes |= {"metavar": option.metavar} if option.metavar else {"is_flag": True}
+        function = click.option(*names, f"--{option.name}", option.parameter, **attributes)(function)
+    return function
+
+
+def reference_options() -> tuple[Callable[[AnyFunction], AnyFunction], ...]:
+    """Return the options for :func:`allowed_references`."""
+    return (
+        click.option(
+            "--allow-file",
+            "allow_files",
+            metavar="PATH",
+            multiple=True,
+            type=click.Path(exists=True),
+            help="Allow the manifest to name this file, or the files in this directory. Repeatable.",
+        ),
+        click.option(
+            "--allow-references",
+            is_flag=True,
+            help="Accept references to variables, files and secrets in a manifest that belongs to another user.",
+        ),
+    )
+
+
+def allowed_references(given: Mapping[str, Any]) -> AllowedReferences:
+    """Return the references that the options of :func:`reference_options` allow."""
+    from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+
+    return AllowedReferences(tuple(given["allow_files"]), bool(given["allow_references"]))
+
+
+def shared_options(*, metavar: str = "MANIFEST... MODEL") -> Callable[[AnyFunction], AnyFunction]:
+    """What every command that submits or plans takes, after its files."""
+    decorators: tuple[Callable[[AnyFunction], AnyFunction], ...] = (
+        # Whether a file can be read is found out by reading it: click would call it wrong usage.
+        click.argument("files", nargs=-1, type=click.Path(path_type=str, readable=False), metavar=metavar),
+        job_options,
+        click.option("--export", metavar="NAMES", help="Variables for the learners: NONE, ALL, NAME, NAME=value, ..."),
+        click.option("--backend", metavar="NAME", envvar="FFDL_BACKEND", help="Backend: slurm, local, kubernetes."),
+        click.option("--strict", is_flag=True, envvar="FFDL_STRICT", help="Unknown keys of the manifest are errors."),
+        *reference_options(),
+        click.option("-Q", "--quiet", is_flag=True, help="Print errors only."),
+        click.option("-v", "--verbose", count=True, help="Say what is being done."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    )
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def split_files(files: Sequence[str]) -> tuple[Sequence[str], str]:
+    """The manifests and the model."""
+    if len(files) < 2:
+        what = "the model's directory or zip archive is missing" if files else "a manifest and a model are needed"
+        raise click.UsageError(f"{what}: ffdl-submit [OPTIONS] MANIFEST... MODEL")
+    if list(files).count("-") > 1 or files[-1] == "-":
+        raise click.UsageError("standard input (-) can be one manifest, and not the model")
+    return files[:-1], files[-1]
+
+
+def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner: Manner) -> Wanted:
+    """Options of the command line and of the environment, and the variables that --export selects."""
+    from ffdl_batch.client.connection.daemon_start import Dialling
+    from ffdl_batch.client.submissions.exported_variables import ExportError, select_variables
+    from ffdl_batch.client.submissions.submission_builder import Wanted
+
+    options: dict[str, str] = {}
+    for option in JOB_OPTIONS:
+        value = given.get(option.parameter)
+        if value is not None and value is not False:
+            options[option.name] = "" if value is True else str(value)
+    if "requeue" in options and "no-requeue" in options:
+        raise click.UsageError("--requeue and --no-requeue exclude each other")
+    if "output" in options:
+        options["output"] = absolute_output(options["output"])
+    found: FromEnvironment = read_environment(environ)
+    for warning in found.warnings:
+        manner.warn(warning)
+    export = given.get("export") or environ.get("FFDL_EXPORT") or environ.get("SBATCH_EXPORT") or "NONE"
+    try:
+        exported = select_variables(export, environ)
+    except ExportError as error:
+        raise click.UsageError(f"--export={export}: {error}") from None
+    for name in exported.unset:
+        manner.warn(f"--export: {name} is not set and is left out")
+    if given.get("export"):  # the names alone: where a value comes from is recorded, and values may be secret
+        options["export"] = ",".join(sorted(exported.values))
+    return Wanted(
+        options,
+        found.options,
+        exported.values,
+        given.get("backend") or "",
+        bool(given.get("strict")),
+        allowed=allowed_references(given),
+        cluster=Dialling(host=given_host()).cluster(),
+    )
+
+
+def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:
+    """Read every manifest; nothing is sent unless all of them can be read. No core dump has what they refer to."""
+    from ffdl_batch.client.core_dumps import leave_no_dump
+    from ffdl_batch.client.submissions.manifest_source import read_manifest
+    from ffdl_batch.client.submissions.submission_builder import build_submission
+
+    leave_no_dump()
+    # As paths: Python callers may pass a text of several lines, and a file name must not be taken for a text.
+    return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

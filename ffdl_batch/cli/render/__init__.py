@@ -1,0 +1,1 @@
+"""Tables, text, plots and HTML that commands print."""

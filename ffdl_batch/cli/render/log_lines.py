@@ -1,0 +1,139 @@
+"""Lines of logs on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.render.formatting import format_time
+from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.domain.terminal_text import escape_delete, printable
+from ffdl_batch.output import echo_styled
+
+if TYPE_CHECKING:
+    from ffdl_batch.cli.options.attempt_selection import LineNames
+    from ffdl_batch.domain.job.log_text import LogText
+
+encode_json = json.JSONEncoder(ensure_ascii=True).encode
+_quoted = json.encoder.encode_basestring_ascii
+_COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
+"""Matches SGR sequences of ECMA-48 8.3.117; the colons are those of ISO 8613-6."""
+_AGAIN = "\r\x1b[K"
+"""The terminal's line is written anew."""
+
+
+class LinePrinter:
+    """Prints lines as they arrive. A terminal gets no control characters; a pipe gets the lines unchanged.
+
+    The pieces of a line are printed on one line. With `separate`, ``--`` is printed where lines of a learner were left
+    out. With `colours`, a terminal gets the colours of the lines.
+    """
+
+    def __init__(
+        self, names: LineNames, *, timestamps: bool, as_json: bool, separate: bool = False, colours: bool = False
+    ) -> None:
+        self._names, self._timestamps, self._as_json, self._separate = names, timestamps, as_json, separate
+        self._colours = colours
+        self._terminal = is_terminal()
+        self._open: tuple[int, int, int] | None = None
+        """The line that the last piece is of, where it goes on."""
+        self._shown: dict[tuple[int, int], int] = {}
+
+    def print(self, texts: Iterable[LogText]) -> None:
+        """All of them."""
+        for text in texts:
+            if self._as_json:
+                click.echo(json_lines(text), nl=False)
+            else:
+                self._print(text)
+        if self._open is not None:
+            click.echo()
+
+    def _print(self, text: LogText) -> None:
+        whose = (text.attempt, text.learner, text.index)
+        goes_on = self._open == whose
+        if self._open is not None and not goes_on:
+            click.echo()
+        if self._separate and not goes_on and self._shown and self._is_apart(text):
+            click.echo("--")
+        self._shown[text.attempt, text.learner] = text.index + text.count - 1
+        self._open = whose if text.partial else None
+        when = f"{format_time(text.at)} " if self._timestamps else ""
+        head, shown = f"{when}{self._names.of(text)}", text.text
+        if self._terminal:
+            is_bar = goes_on and "\r" in shown
+            shown = "\n".join(terminal_line(line, colours=self._colours) for line in shown.split("\n"))
+            first = "" if goes_on and not is_bar else (_AGAIN if is_bar else "") + head
+        else:
+            first = "" if goes_on else head
+        if head and "\n" in shown:
+            shown = shown.replace("\n", f"\n{head}")
+        echo_styled(first + shown, nl=not text.partial)
+
+    def _is_apart(self, text: LogText) -> bool:
+        before = self._shown.get((text.attempt, text.learner))
+        return before is None or text.index > before + 1
+
+
+def json_lines(text: LogText) -> str:
+    """Lines of a log as `--json` has them: what each :class:`LogLine` is, with `schema` beside it.
+
+    Millions of lines may come: what all lines of a text share is encoded once, and of each line its text alone.
+    """
+    head = f'{{"schema": {SCHEMA}, "line": {{"learner": {text.learner}, "index": '
+    shared = f', "at": {encode_json(text.at)}, "attempt": {text.attempt}, "offset": '
+    tail = f', "partial": {encode_json(text.partial)}}}}}\n'
+    return escape_delete(
+        "".join(
+            [
+                f'{head}{index}, "line": {_quoted(line)}{shared}{offset}, "end": {end}{tail}'
+                for index, (line, offset, end) in enumerate(text.spans(), text.index)
+            ]
+        )
+    )
+
+
+def tell_lost(lines: Iterable[LogText]) -> Iterator[LogText]:
+    """The lines; where the first ones of a learner are not there any more, standard error says so."""
+    seen = set()
+    for line in lines:
+        whose = (line.attempt, line.learner)
+        if whose not in seen:
+            seen.add(whose)
+            if line.index > 1:
+                what = "the first line" if line.index == 2 else f"the first {line.index - 1} lines"
+                gone = f"{what} of learner {line.learner} {'is' if line.index == 2 else 'are'} gone"
+                complain(f"{gone}: its log was too long, or the job itself shortened it")
+        yield line
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def terminal_line(text: str, *, colours: bool = False) -> str:
+    """Return a log line for a terminal. Colours (SGR sequences) are removed, or kept if `colours`. Every other control
+    character is shown as an escape.
+
+    A carriage return means that the following text overwrote the line (a progress bar), so the last state is shown.
+    """
+    last = text.rstrip("\r").rpartition("\r")[2]
+    if "\x1b" not in last:
+        return printable(last)
+    parts = _COLOUR.split(last)
+    if not colours:
+        return "".join(printable(part) for part in parts[::2])
+    return "".join(part if odd % 2 else printable(part) for odd, part in enumerate(parts)) + "\x1b[0m"
+
+
+def raw_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that keeps colours."""
+    text = "Keep colours on a terminal. Other control characters are always escaped."
+    return click.option("--raw", is_flag=True, help=text)(command)

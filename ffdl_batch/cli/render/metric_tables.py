@@ -1,0 +1,179 @@
+"""Tables and curves of what was measured, as they are printed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.render.formatting import format_time, is_colourful, print_table
+from ffdl_batch.cli.render.number_text import short
+from ffdl_batch.domain.metrics.records import FLOAT, INT
+from ffdl_batch.domain.metrics.series import Curves, Series, sparkline
+from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.output import echo_styled
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine, UsageLine
+    from ffdl_batch.domain.metrics.records import MetricRecord
+
+_SPARK = 24
+_LEAST_HEIGHT, _MOST_HEIGHT = 8, 18
+
+
+def wanted(curves: Curves, only: Sequence[str]) -> list[Series]:
+    """Those that a pattern fits, in order."""
+    return [series for series in curves if _fits(series.name.label, series.name.value, only)]
+
+
+def wanted_values(line: MetricLine, only: Sequence[str]) -> MetricLine | None:
+    """The record with those values alone that a pattern fits; None where it has none."""
+    if not only:
+        return line
+    record = line.record
+    group = _group(record)
+    values = {name: one for name, one in record.values.items() if _fits(f"{group}/{name}", name, only)}
+    return replace(line, record=replace(record, values=values)) if values else None
+
+
+def labels_of(line: MetricLine) -> dict[str, bool]:
+    """What the values of the record are called, and whether each is a number."""
+    group = _group(line.record)
+    return {f"{group}/{name}": one.type in (INT, FLOAT) for name, one in line.record.values.items()}
+
+
+def wanted_use(line: UsageLine, learner: int | None) -> UsageLine | None:
+    """The sample with the use of one learner alone, where one is named; None where it has nothing of that."""
+    if learner is None:
+        return line
+    sample = line.sample
+    learners = {number: use for number, use in sample.learners.items() if int(number) == learner}
+    gpus = tuple(gpu for gpu in sample.gpus if gpu.learner_id == learner)
+    if not learners and not gpus:
+        return None
+    of_it = replace(sample, node=None, learners=learners, gpus=gpus, received_bytes=None, sent_bytes=None)
+    return replace(line, sample=of_it)
+
+
+def _group(record: MetricRecord) -> str:
+    return f"{record.subid}/{record.group}" if record.subid else record.group
+
+
+def _fits(label: str, value: str, only: Sequence[str]) -> bool:
+    return not only or any(fnmatchcase(label, pattern) or fnmatchcase(value, pattern) for pattern in only)
+
+
+def print_series(series: Sequence[Series], *, with_learner: bool = False) -> None:
+    """One line each; columns that say the same everywhere are left out, but for the learner's `with_learner`."""
+    several_jobs = len({one.name.job for one in series}) > 1
+    with_learner = with_learner or len({one.name.learner for one in series}) > 1
+    columns = ["METRIC", "POINTS", "AT", "LAST", "LEAST", "MOST", "COURSE"]
+    rows = []
+    for one in sorted(series, key=lambda one: (one.name.label, one.name.job, one.name.learner)):
+        unit = one.name.unit
+        row = [
+            one.name.label,
+            str(one.count),
+            f"{one.name.axis} {short(one.last_x)}",
+            short(one.last, unit),
+            short(one.least, unit) if one.points else "-",
+            short(one.most, unit) if one.points else "-",
+            sparkline([y for _, y in one.points], _SPARK),
+        ]
+        rows.append(row)
+        if with_learner:
+            row.insert(1, _learner(one) or "all")
+        if several_jobs:
+            row.insert(0, one.name.job)
+    if with_learner:
+        columns.insert(1, "LEARNER")
+    if several_jobs:
+        columns.insert(0, "ID")
+    print_table(columns, rows)
+
+
+def _learner(series: Series) -> str:
+    return str(series.name.learner) if series.name.learner else ""
+
+
+def by_chart(series: Sequence[Series]) -> dict[str, list[tuple[str, Series]]]:
+    """Curves of one name and axis together, each with what tells it from the others."""
+    several_jobs = len({one.name.job for one in series}) > 1
+    several_learners = len({one.name.learner for one in series}) > 1
+    charts: dict[str, list[tuple[str, Series]]] = {}
+    for one in series:
+        if not one.points:
+            continue
+        unit = f" [{one.name.unit}]" if one.name.unit else ""
+        learner = f"learner {one.name.learner}" if several_learners and one.name.learner else ""
+        words = [one.name.job if several_jobs else "", learner]
+        label = " ".join(word for word in words if word) or one.name.label
+        charts.setdefault(f"{one.name.label}{unit} by {one.name.axis}", []).append((label, one))
+    return charts
+
+
+def print_curves(series: Sequence[Series], width: int, height: int) -> None:
+    """A chart for each name, as high as there is room for all, and no less than can be read. Where there are not enough
+    colours, each curve consists of a mark of its own."""
+    from ffdl_batch.cli.render.terminal_plot import COLOURS, draw
+
+    charts = by_chart(series)
+    high = min(_MOST_HEIGHT, max(_LEAST_HEIGHT, height // max(1, len(charts)) - 3))
+    for title, curves in charts.items():
+        marked = len(curves) > (len(COLOURS) if is_colourful() else 1)
+        click.echo(title)
+        for line in draw([one for _, one in curves], width, high):
+            echo_styled("".join(_painted(text, curve, marked) for text, curve in line).rstrip())
+        for index, (label, one) in enumerate(curves):
+            mark = _painted("━━" if is_colourful() and not marked else "--", index, marked)
+            course = f"{short(one.last, one.name.unit)} (least {short(one.least)}, most {short(one.most)})"
+            echo_styled(f"  {mark} {printable(label, one_line=True)}: {course}")
+        click.echo()
+
+
+def _painted(text: str, curve: int, marked: bool) -> str:
+    from ffdl_batch.cli.render.terminal_plot import COLOURS, MARKS
+
+    if curve < 0:
+        return text
+    shown = MARKS[curve % len(MARKS)] * len(text) if marked else text
+    return click.style(shown, fg=COLOURS[curve % len(COLOURS)]) if is_colourful() else shown
+
+
+@dataclass
+class Shown:
+    """Of samples that were printed: whose they were, and what all that came by were called."""
+
+    jobs: set[str] = field(default_factory=set)
+    labels: dict[str, None] = field(default_factory=dict)
+
+
+def print_lines(lines: Iterable[tuple[str, MetricLine | UsageLine]], only: Sequence[str]) -> Shown:
+    """One line for each record or sample, as it comes; of samples what a pattern fits."""
+    from ffdl_batch.client.api_calls.metric_streams import MetricLine
+
+    curves, shown = Curves(), Shown()
+    for job_id, line in lines:
+        if isinstance(line, MetricLine):
+            record = line.record
+            group = _group(record)
+            places = " ".join(f"{name}={measure.value}" for name, measure in record.etimes.items())
+            found = [(name, one.value) for name, one in record.values.items()]
+            where = f"{format_time(record.time_ms / 1000)} {job_id} [{line.learner}] {group} {places}"
+        else:
+            before = {one.name: one.count for one in curves}
+            curves.add_sample(job_id, line.node, line.sample)
+            shown.labels.update(dict.fromkeys(one.name.label for one in curves))
+            new = [one for one in wanted(curves, only) if one.count > before.get(one.name, 0)]
+            found = [(f"{one.name.value}[{one.name.learner or 'all'}]", short(one.last, one.name.unit)) for one in new]
+            where = f"{format_time(line.sample.at)} {job_id} {line.sample.host}"
+            shown.jobs.update([job_id] if new else [])
+        if found:
+            values = " ".join(f"{name}={value}" for name, value in found)
+            click.echo(printable(f"{where} {values}", one_line=True))
+            sys.stdout.flush()
+    return shown

@@ -1,0 +1,143 @@
+"""Plans as text: what would be sent, to the letter."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.options.submission import Manner
+from ffdl_batch.cli.render.formatting import print_json
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.domain.terminal_text import printable
+from ffdl_batch.output import data_output
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.domain.job.submission import Submission
+    from ffdl_batch.domain.job.views import PlanView
+    from ffdl_batch.domain.pending.explanation import Outlook
+
+
+LAUNCH = "launch.json"
+_NAME = re.compile(r"\w+")
+
+
+def print_plans(  # noqa: PLR0913  (the request, and how to print its answer)
+    client: Client,
+    submissions: Sequence[Submission],
+    model: str,
+    *,
+    trial: bool,
+    manner: Manner,
+    in_full: bool = False,
+    why: bool = False,
+) -> int:
+    """One plan per manifest. A trial alone prints the scheduler's sentence, on standard error as sbatch does."""
+    for submission in _with_model(submissions, model):
+        view = client.plan_submission(submission, trial=trial)
+        for warning in view.warnings:
+            manner.warn(warning)
+        if view.trial:
+            complain(view.trial)
+        outlook = client.outlook(submission) if why else None
+        if manner.as_json:
+            more = {} if outlook is None else {"outlook": outlook}
+            print_json({"manifest": submission.manifest_name, "plan": view, **more})
+        elif in_full or not trial:
+            print_plan(view, submission.manifest_name)
+        if outlook is not None and not manner.as_json:
+            _print_outlook(outlook)
+    return 0
+
+
+def print_outlooks(client: Client, submissions: Sequence[Submission], model: str, *, manner: Manner) -> int:
+    """What awaits each manifest, without its plan."""
+    from ffdl_batch.cli.render.pending_reason import print_outlook
+
+    for submission in _with_model(submissions, model):
+        outlook = client.outlook(submission)
+        if manner.as_json:
+            print_json({"manifest": submission.manifest_name, "outlook": outlook})
+            continue
+        if len(submissions) > 1:
+            _section(f"what awaits {submission.manifest_name}")
+        print_outlook(outlook, mark="")
+    return 0
+
+
+def _with_model(submissions: Sequence[Submission], model: str) -> Sequence[Submission]:
+    """As they would be sent: each names its model's archive."""
+    from dataclasses import replace
+
+    from ffdl_batch.client.submissions.model_archive import open_model
+
+    with open_model(Path(model)) as archive:
+        return [replace(one, archive=archive.digest) for one in submissions]
+
+
+def _print_outlook(outlook: Outlook) -> None:
+    from ffdl_batch.cli.render.pending_reason import print_outlook
+
+    _section("what awaits it")
+    print_outlook(outlook)
+
+
+def print_plan(view: PlanView, manifest: str) -> None:
+    """The plan in sections, each under a line that a reader can search for; of a backend with an API its objects, as
+    YAML that other programs read."""
+    _section(f"plan of {manifest} for backend {view.backend}")
+    if view.objects:
+        _print_objects(view)
+        return
+    click.echo(f"network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
+    if view.submit_argv:
+        _section("submit command")
+        click.echo(shlex.join(view.submit_argv))
+    if view.script:
+        _section("batch script")
+        click.echo(view.script, nl=not view.script.endswith("\n"))
+    if view.learner_argv:
+        _section("learner command (placeholders are filled on the node)")
+        click.echo(shlex.join(_unescape(word) for word in view.learner_argv))
+    _section("environment")
+    templates = _templates(view)
+    for name, value in sorted(view.environment.items()):
+        shown = _unescape(value) if templates.get(name) == value else value
+        click.echo(f"{name}={shlex.quote(shown)}")
+    for file in view.files:
+        if file.text != view.script:
+            _section(f"file {file.name} (mode {file.mode:04o})")
+            click.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _print_objects(view: PlanView) -> None:
+    click.echo(f"# network isolation: {view.network or 'none proved'} (asked for: {view.network_requested})")
+    click.echo("# Sent in this order. Values of secrets, and the model, are put in when it is sent.")
+    for document in view.objects:
+        click.echo("---")
+        click.echo(document, nl=False, file=data_output())
+
+
+def _unescape(text: str) -> str:
+    """As it will run: doubled braces single, placeholders (only the node knows their values) as they stand."""
+    return fill(text, {name: f"{{{name}}}" for name in _NAME.findall(text)})
+
+
+def _templates(view: PlanView) -> Mapping[str, str]:
+    """The launch file's variables: templates, while what the user gave on top is literal."""
+    for file in view.files:
+        if file.name == LAUNCH:
+            found = json.loads(file.text).get("learner", {}).get("env", {})
+            return {str(name): str(text) for name, text in found.items()}
+    return {}
+
+
+def _section(title: str) -> None:
+    click.echo(f"### {printable(title, one_line=True)}")

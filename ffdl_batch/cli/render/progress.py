@@ -1,0 +1,122 @@
+"""How far a transfer is: a bar where a person watches, a line now and then where none does."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+
+from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.domain.data.staging_protocol import Done, Line, Note, Progress, Retry
+from ffdl_batch.domain.number_text import counted, size_text
+from ffdl_batch.output import echo_styled
+
+BAR_EACH_S, LINE_EACH_S = 0.25, 10.0
+_BAR = 24
+_FIGURE = re.compile(r"\b[0-9]{4,}\b")
+"""What differs between failures for one cause: how many bytes came, or an address."""
+
+
+class Meter:
+    """Hears a transfer's lines; `quiet` says nothing. Use as a context manager: the bar is wiped away at the end."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._bar = sys.stderr.isatty() and not quiet
+        self._drawn = False
+        self._again: dict[str, int] = {}
+
+    @property
+    def each_s(self) -> float:
+        """How often progress is worth telling."""
+        return BAR_EACH_S if self._bar else LINE_EACH_S
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wipe()
+        self._say_again()
+
+    def tell(self, line: Line) -> None:
+        """Show one line."""
+        if self._quiet:
+            return
+        if isinstance(line, Progress):
+            self._show(line)
+        elif isinstance(line, Note):
+            self._say(line.why)
+        elif isinstance(line, Retry):
+            self._retry(line)
+
+    def _retry(self, line: Retry) -> None:
+        """Once for each cause; how often it came back is said with the progress. All parts of a file that moves at once
+        fail when the store does."""
+        cause = _FIGURE.sub("…", line.cause)
+        if cause in self._again:
+            self._again[cause] += 1
+            return
+        if cause:
+            self._again[cause] = 0
+        self._say(f"{line.why}; again in {line.in_s:.0f} s" if line.in_s >= 1 else line.why)
+
+    def _say_again(self) -> None:
+        for cause, times in self._again.items():
+            if times:
+                self._say(f"{cause}: {counted(times, 'more time')}")
+                self._again[cause] = 0
+
+    def _show(self, line: Progress) -> None:
+        if self._bar:
+            width = shutil.get_terminal_size().columns
+            echo_styled(f"\r{draw_bar(line)[: width - 1]:<{max(0, width - 1)}}", nl=False, err=True)
+            self._drawn = True
+        elif line.files < line.files_total or line.bytes < line.bytes_total:
+            complain(rate_line(line))
+            self._say_again()
+
+    def _say(self, text: str) -> None:
+        self._wipe()
+        complain(text)
+
+    def _wipe(self) -> None:
+        if self._drawn:
+            echo_styled("\r\x1b[K", nl=False, err=True)
+            self._drawn = False
+
+
+def draw_bar(line: Progress) -> str:
+    """``[######......]  52% 1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
+    share = _share(line)
+    filled = round(_BAR * share)
+    return f"[{'#' * filled}{'.' * (_BAR - filled)}] {int(100 * share):3d}% {rate_line(line)}"
+
+
+def rate_line(line: Progress) -> str:
+    """``1.2 GiB of 2.3 GiB, 12 of 30 files, 110 MiB/s, 10 s left``."""
+    size = f"{size_text(line.bytes)} of {size_text(line.bytes_total)}"
+    text = f"{size}, {line.files} of {counted(line.files_total, 'file')}, {size_text(line.rate)}/s"
+    return text if line.left_s is None else f"{text}, {say_span(line.left_s)} left"
+
+
+def say_done(done: Done, verb: str) -> str:
+    """``30 files (2.3 GiB moved, 12 files were there) stored in 21 s``."""
+    moved = f"{size_text(done.bytes)} moved" + (
+        f", {done.kept} {'was' if done.kept == 1 else 'were'} there" if done.kept else ""
+    )
+    skipped = f", {done.skipped} left out" if done.skipped else ""
+    return f"{counted(done.files, 'file')} {verb} in {say_span(done.seconds)} ({moved}{skipped})"
+
+
+def say_span(seconds: float) -> str:
+    """``9.5 s``, ``70 s``, ``12 min``, ``3 h 20 min``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _share(line: Progress) -> float:
+    if line.bytes_total > 0:
+        return min(1.0, max(0.0, line.bytes / line.bytes_total))
+    return min(1.0, line.files / line.files_total) if line.files_total else 0.0

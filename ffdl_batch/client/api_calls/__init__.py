@@ -1,0 +1,1 @@
+"""Calls of the daemon's HTTP API."""

@@ -1,0 +1,150 @@
+"""What a job left: the client's calls that find it, and files of it that come through the daemon."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+from urllib.parse import quote
+
+from ffdl_batch.attempt.directory_tree import Directories
+from ffdl_batch.attempt.file_writer import open_own
+from ffdl_batch.client.api_calls.job_paths import segment
+from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.job.views import LeftView, Problem
+from ffdl_batch.host.file_attributes import inner_target, set_permissions, shown, write_sparse
+from ffdl_batch.staging.faults import Skip
+from ffdl_batch.staging.object_names import parts_of
+
+
+class Left:
+    """What can be asked about what a job left; :attr:`ffdl_batch.Client.left` is one."""
+
+    def __init__(self, wire: Callable[[], Wire]) -> None:
+        self._open = wire
+
+    def find(self, job_id: str, kind: str = "results", attempt: int | None = None) -> LeftView:
+        """Where its results, model, logs or checkpoint (`kind`) lie; raises UnknownJob, RequestRefused."""
+        wire = self._open()
+        try:
+            plain = wire.ask(Request("GET", _path(job_id, kind, attempt), job_id=job_id)).get("left")
+            return from_plain(LeftView, plain)
+        except CodecError as error:
+            problem = Problem("S106", f"the daemon's answer cannot be read: {error}", 1)
+            raise RequestRefused(problem) from error
+        finally:
+            wire.close()
+
+    def bring(
+        self,
+        left: LeftView,
+        into: Path,
+        told: Callable[[int], None] = lambda _: None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> int:
+        """Receive the directory's files from the daemon. Return their number. `told` gets the bytes received so far,
+        and `note` gets a sentence about each link that leads out of the directory: it is left out.
+
+        Raises DaemonUnreachable where it broke off, and OSError. Nothing is written outside of `into`.
+        """
+        wire = self._open()
+        path = _path(left.job_id, left.kind, left.attempt or None, "/files")
+        try:
+            pieces = _Pieces(wire.pieces(Request("GET", path, job_id=left.job_id, timeout_s=STREAM_SILENCE_S)), told)
+            return _unpack(pieces, into, (left.directory, *left.roots), note)
+        except (ConnectionError, tarfile.TarError) as error:
+            raise DaemonUnreachable(f"the files of {left.job_id} broke off: {error}", "try again") from error
+        finally:
+            wire.close()
+
+
+def _path(job_id: str, kind: str, attempt: int | None, rest: str = "") -> str:
+    asked = f"?attempt={attempt}" if attempt is not None else ""
+    return f"/api/v1/jobs/{segment(job_id)}/left/{quote(kind, safe='')}{rest}{asked}"
+
+
+def _unpack(pieces: _Pieces, into: Path, roots: tuple[str, ...], note: Callable[[str], None]) -> int:
+    count, modes = 0, list[tuple[tuple[str, ...], int]]()
+    with (
+        tarfile.open(fileobj=cast(BinaryIO, pieces), mode="r|") as archive,
+        Directories(str(into), 0o777, unlock=True) as tree,
+    ):
+        for entry in archive:
+            try:
+                parts = parts_of(entry.name)
+            except Skip:
+                continue
+            content = archive.extractfile(entry) if entry.isreg() else None
+            if content is not None:
+                _write(content, entry, parts[-1], tree.enter(parts[:-1]))
+                count += 1
+            elif entry.isdir():
+                tree.enter(parts)
+                modes.append((parts, entry.mode))
+            elif entry.issym():
+                target = inner_target(entry.linkname, parts[:-1], roots)
+                if target is None:
+                    note(
+                        f"{shown(entry.name)} is left out: it is a link that leads out of the directory, "
+                        f"to {shown(entry.linkname)}"
+                    )
+                else:
+                    _link(target, parts[-1], tree.enter(parts[:-1]))
+        for parts, mode in reversed(modes):
+            set_permissions(tree.enter(parts), mode)
+    if not pieces.is_whole:
+        raise ConnectionError("the end is missing")
+    return count
+
+
+def _link(target: str, name: str, directory: int) -> None:
+    with suppress(OSError):  # it is no link
+        os.readlink(name, dir_fd=directory)
+        os.unlink(name, dir_fd=directory)
+    os.symlink(target, name, dir_fd=directory)
+
+
+def _write(content: IO[bytes], entry: tarfile.TarInfo, name: str, directory: int) -> None:
+    with os.fdopen(open_own(name, os.O_WRONLY | os.O_TRUNC, 0o666, dir_fd=directory), "wb") as writer:
+        at = 0
+        while data := content.read(1 << 20):
+            write_sparse(writer.fileno(), data, at)
+            at += len(data)
+        os.ftruncate(writer.fileno(), at)
+        set_permissions(writer.fileno(), entry.mode)
+        os.utime(writer.fileno(), (entry.mtime, entry.mtime))
+
+
+class _Pieces:
+    """A stream of pieces as a file that is read from front to back."""
+
+    def __init__(self, pieces: Iterator[bytes], told: Callable[[int], None]) -> None:
+        self._pieces, self._told = pieces, told
+        self._rest = b""
+        self._last = b""
+        self._size = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the stream ended with the two blocks of zeros that end a tar; reads what is left of it."""
+        while self.read(1 << 20):
+            pass
+        return len(self._last) == 2 * tarfile.BLOCKSIZE and not any(self._last)
+
+    def read(self, size: int = -1) -> bytes:
+        """So many bytes, fewer at the end alone."""
+        parts, missing = [self._rest], size - len(self._rest)
+        while missing > 0 and (piece := next(self._pieces, b"")):
+            self._size += len(piece)
+            self._told(self._size)
+            parts.append(piece)
+            missing -= len(piece)
+        data = b"".join(parts)
+        taken, self._rest = data[:size], data[size:]
+        self._last = (self._last + taken)[-2 * tarfile.BLOCKSIZE :]
+        return taken

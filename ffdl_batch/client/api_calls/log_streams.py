@@ -1,0 +1,164 @@
+"""Events and log lines as iterators that survive a restart of the daemon."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode
+
+from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, WaitTimedOut
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.domain.job.views import AttemptChoice, EventView, Problem
+
+LONG_POLL_S = 30
+_RESUMES = 5
+"""Broken streams in a row without one new line, before giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grep:
+    """Only lines in which `pattern` is found: a regular expression of Python's, or a text where it is `fixed`.
+
+    `invert`: those in which it is not. `before` and `after`: so many neighbours of the same learner, too.
+    """
+
+    pattern: str
+    ignore_case: bool = False
+    invert: bool = False
+    fixed: bool = False
+    before: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines. `since` is seconds since the epoch, `tail` the number of last lines of each learner and attempt.
+
+    `read` is what was read already: up to where, by (attempt, learner).
+    """
+
+    job_id: str
+    follow: bool = False
+    learner: int | None = None
+    since: float | None = None
+    tail: int | None = None
+    attempt: AttemptChoice = None
+    grep: Grep | None = None
+    read: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+    def path(self) -> str:
+        """The request's path."""
+        asked: list[tuple[str, str]] = []
+        if self.follow:
+            asked.append(("follow", "true"))
+        if self.learner is not None:
+            asked.append(("learner", str(self.learner)))
+        if self.since is not None:
+            asked.append(("since", f"{self.since:.6f}"))
+        if self.tail is not None:
+            asked.append(("tail", str(self.tail)))
+        if self.attempt is not None:
+            asked.append(("attempt", str(self.attempt)))
+        if self.grep is not None:
+            asked.append(("grep", self.grep.pattern))
+            asked += [(name, "true") for name in ("ignore_case", "invert", "fixed") if getattr(self.grep, name)]
+            asked += [(name, str(getattr(self.grep, name))) for name in ("before", "after") if getattr(self.grep, name)]
+        asked += [("read", f"{attempt}.{learner}:{end}") for (attempt, learner), end in sorted(self.read.items())]
+        return f"/api/v1/jobs/{self.job_id}/logs" + (f"?{urlencode(asked)}" if asked else "")
+
+    def again(self, attempt: int, ends: Mapping[tuple[int, int], int]) -> LogQuery:
+        """What to ask for when the stream broke off in that attempt (0 = unknown), having come so far.
+
+        Not its `tail`: lines that came meanwhile may lie before that. Not the newest attempt: it may be another by now.
+        With `grep` from the beginning: neighbours of a line that was seen may still be missing.
+        """
+        chosen = self.attempt if self.attempt == "all" else attempt or self.attempt
+        read = {whose: end for whose, end in ends.items() if whose[0] == attempt and end} if self.grep is None else {}
+        return replace(self, tail=None, attempt=chosen, read=read)
+
+
+def iterate_texts(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = time.sleep) -> Iterator[LogText]:
+    """The lines in the daemon's order, each once; raises :class:`ClientError`.
+
+    A stream that breaks off is asked for again from where it was; what was seen is left out by its place.
+    """
+    latest: dict[tuple[int, int], LogText] = {}
+    failures = attempt = 0
+    while True:
+        asked = query.again(attempt, {whose: text.end for whose, text in latest.items()}) if latest else query
+        request = Request("GET", asked.path(), job_id=query.job_id, timeout_s=STREAM_SILENCE_S, accept=TEXTS)
+        try:
+            for raw in wire.stream(request):
+                found = _decode(raw)
+                whose = (found.attempt, found.learner)
+                text = found.after(latest[whose].place()) if whose in latest else found
+                if text is not None and text.attempt >= attempt:
+                    attempt, latest[whose] = text.attempt, text
+                    failures = 0
+                    yield text
+        except ConnectionError as error:
+            failures += 1
+            if failures > _RESUMES:
+                raise DaemonUnreachable(f"the log of {query.job_id} broke off again and again: {error}") from error
+            sleep(min(0.1 * 2**failures, 2.0))
+            continue
+        return
+
+
+def iterate_events(
+    wire: Wire, job_id: str, *, follow: bool, after: int = 0, timeout_s: float | None = None
+) -> Iterator[EventView]:
+    """Changes of state after number `after`, in order; with `follow` until the job has ended.
+
+    Raises :class:`WaitTimedOut` where `timeout_s` seconds are over, nothing is new and the job goes on.
+    """
+    terminal = False
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left = LONG_POLL_S if deadline is None else max(0.0, min(LONG_POLL_S, deadline - time.monotonic()))
+        # One more look, without waiting, after the end: its last event may have come after the answer was put together.
+        wait_s = math.ceil(left) if follow and not terminal else 0
+        path = f"/api/v1/jobs/{job_id}/events?after={after}&wait_s={wait_s}"
+        reply = wire.ask(Request("GET", path, job_id=job_id, held_s=wait_s))
+        events = [_event(plain) for plain in reply.get("events", ())]
+        for event in events:
+            after = max(after, event.seq)
+            yield event
+        terminal = bool(reply.get("terminal"))
+        if not follow or (terminal and (not events or wait_s == 0)):
+            return
+        if not (events or terminal) and deadline is not None and time.monotonic() >= deadline:
+            message = f"nothing happened to {job_id} in time; it goes on"
+            raise WaitTimedOut(Problem("000", message, int(ExitCode.TIMEOUT)))
+
+
+def _decode(raw: bytes) -> LogText:
+    """Lines in bulk, or one as earlier releases send it."""
+    try:
+        plain = json.loads(raw)
+        if isinstance(plain, dict) and "problem" in plain:  # an error after the stream had begun
+            raise RequestRefused(from_plain(Problem, plain["problem"]))
+        text = plain["line"] if "line" in plain else plain["text"]
+        number, index, at, ends = plain["learner"], plain["index"], plain.get("at"), plain.get("ends", ())
+        more = (plain.get("attempt", 0), plain.get("offset", 0), plain.get("end", 0), plain.get("partial", False))
+        if not isinstance(text, str) or not all(isinstance(each, int) for each in (number, index, *more, *ends)):
+            raise ValueError("its fields are of other kinds")
+        found = LogText(number, index, text, at, *more, tuple(ends))
+        if ends and len(found.ends) != found.count:
+            raise ValueError("its lines end elsewhere")
+        return found
+    except (ValueError, CodecError, KeyError, TypeError, AttributeError) as error:
+        raise RequestRefused(Problem("S106", f"the daemon sent a log line that is none: {error}", 1)) from error
+
+
+def _event(plain: object) -> EventView:
+    try:
+        return from_plain(EventView, plain)
+    except CodecError as error:
+        raise RequestRefused(Problem("S106", f"the daemon sent an event that is none: {error}", 1)) from error

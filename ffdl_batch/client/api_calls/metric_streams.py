@@ -1,0 +1,116 @@
+"""Metrics and usage as iterators that survive a restart of the daemon."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, Wire
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.job.views import AttemptChoice, Problem
+from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, read_record
+from ffdl_batch.domain.metrics.usage import UsageSample, read_sample
+
+_RESUMES = 5
+"""Broken streams in a row without one new line, before giving up."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLine:
+    """One record of one learner in one attempt."""
+
+    learner: int
+    attempt: int
+    record: MetricRecord
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """One sample of one node (from 0) in one attempt."""
+
+    node: int
+    attempt: int
+    sample: UsageSample
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredQuery:
+    """Which lines; `what` is metrics or usage. `attempt` None = all."""
+
+    what: str
+    job_id: str
+    follow: bool = False
+    learner: int | None = None
+    attempt: AttemptChoice = None
+
+    def path(self) -> str:
+        """The request's path."""
+        asked: dict[str, str] = {"follow": "true"} if self.follow else {}
+        if self.learner is not None:
+            asked["learner"] = str(self.learner)
+        if self.attempt is not None:
+            asked["attempt"] = str(self.attempt)
+        return f"/api/v1/jobs/{self.job_id}/{self.what}" + (f"?{urlencode(asked)}" if asked else "")
+
+
+def iterate_metrics(
+    wire: Wire, query: MeasuredQuery, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[MetricLine]:
+    """The records, those of a learner in their order, each once; raises :class:`ClientError`."""
+    for body in _iterate(wire, query, "learner", sleep):
+        try:
+            yield MetricLine(int(body["learner"]), int(body["attempt"]), read_record(body["record"]))
+        except (RecordError, KeyError, TypeError, ValueError):  # of a newer release, or a user's hand in the file
+            continue
+
+
+def iterate_usage(wire: Wire, query: MeasuredQuery, sleep: Callable[[float], None] = time.sleep) -> Iterator[UsageLine]:
+    """The samples, those of a node in their order, each once; raises :class:`ClientError`."""
+    for body in _iterate(wire, query, "node", sleep):
+        try:
+            yield UsageLine(int(body["node"]), int(body["attempt"]), read_sample(body["sample"]))
+        except (CodecError, KeyError, TypeError, ValueError):
+            continue
+
+
+def _iterate(wire: Wire, query: MeasuredQuery, whose: str, sleep: Callable[[float], None]) -> Iterator[dict[str, Any]]:
+    """A stream that breaks off is asked for again; of each file what was seen is passed over."""
+    seen: dict[tuple[object, object], int] = {}
+    failures = 0
+    while True:
+        again: dict[tuple[object, object], int] = {}
+        request = Request("GET", query.path(), job_id=query.job_id, timeout_s=STREAM_SILENCE_S)
+        try:
+            for raw in wire.stream(request):
+                body = _read(raw)
+                file = (body.get("attempt"), body.get(whose))
+                again[file] = again.get(file, 0) + 1
+                if again[file] > seen.get(file, 0):
+                    seen[file] = again[file]
+                    failures = 0
+                    yield body
+        except ConnectionError as error:
+            failures += 1
+            if failures > _RESUMES:
+                message = f"what was measured of {query.job_id} broke off again and again: {error}"
+                raise DaemonUnreachable(message) from error
+            sleep(min(0.1 * 2**failures, 2.0))
+            continue
+        return
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+        if isinstance(body, dict) and "problem" in body:  # an error after the stream had begun
+            raise RequestRefused(from_plain(Problem, body["problem"]))
+    except (ValueError, CodecError) as error:
+        raise RequestRefused(Problem("S106", f"the daemon sent a line that is none: {error}", 1)) from error
+    if not isinstance(body, dict):
+        raise RequestRefused(Problem("S106", "the daemon sent a line that is no JSON object", 1))
+    return body

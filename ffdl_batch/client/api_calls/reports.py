@@ -1,0 +1,106 @@
+"""The client's calls for reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+from ffdl_batch.client.connection.http_client import Request, Wire
+from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.incidents.node_score import NodesReport
+from ffdl_batch.domain.incidents.report import FaultsReport
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.domain.metrics.usage_report import Agreement, JobUse, UsageReport
+
+LONG_S = 600.0
+"""A report reads all jobs of its period, and samples beside them."""
+_V = TypeVar("_V")
+
+
+class Reports:
+    """What can be reported of many jobs at once; :attr:`ffdl_batch.Client.reports` is one. Periods are from `since` to
+    before `until`, in seconds since the epoch; `all_users` is for administrators."""
+
+    def __init__(self, wire: Callable[[], Wire]) -> None:
+        self._open = wire
+
+    def usage(self, since: float, until: float, *, all_users: bool = False) -> UsageReport:
+        """Who used what."""
+        return self._ask(UsageReport, "usage", "/api/v1/reports/usage", _query(since, until, all_users))
+
+    def agreement(self, since: float, until: float, *, tolerance_s: float = 30.0, all_users: bool = False) -> Agreement:
+        """Our reckoning beside the schedulers' accounting. Raises RequestRefused where that does not answer."""
+        asked = _query(since, until, all_users) | {"tolerance_s": f"{tolerance_s:.6f}"}
+        return self._ask(Agreement, "agreement", "/api/v1/reports/usage/agreement", asked)
+
+    def job_uses(self, since: float, until: float, *, all_users: bool = False) -> Iterator[JobUse]:
+        """What each job used, by submission. Raises DaemonUnreachable where it breaks off: what came is not all."""
+        path = f"/api/v1/reports/usage/jobs?{urlencode(_query(since, until, all_users))}"
+        wire, count = self._open(), 0
+        try:
+            for line in wire.stream(Request("GET", path, timeout_s=LONG_S)):
+                plain = _line(line)
+                if "end" in plain:
+                    if plain["end"] == count:
+                        return
+                    break
+                count += 1
+                yield _read(JobUse, plain.get("use"))
+            raise DaemonUnreachable("the report broke off", "try again")
+        except ConnectionError as error:
+            raise DaemonUnreachable(f"the report broke off: {error}", "try again") from error
+        finally:
+            wire.close()
+
+    def faults(
+        self, since: float, until: float | None = None, *, rows_after: float | None = None, all_users: bool = False
+    ) -> FaultsReport:
+        """What failed after `since`, up to now by default; incidents in full begin with those noticed after
+        `rows_after`."""
+        asked = {"since": f"{since:.6f}"} | ({"all_users": "true"} if all_users else {})
+        asked |= {"until": f"{until:.6f}"} if until is not None else {}
+        asked |= {"rows_after": f"{rows_after:.6f}"} if rows_after is not None else {}
+        return self._ask(FaultsReport, "faults", "/api/v1/reports/faults", asked)
+
+    def nodes(self) -> NodesReport:
+        """Which nodes failed jobs, all users' where the caller is an administrator, and which ones jobs keep off."""
+        return self._ask(NodesReport, "nodes", "/api/v1/reports/nodes", {})
+
+    def _ask(self, kind: type[_V], key: str, path: str, asked: dict[str, str]) -> _V:
+        wire = self._open()
+        try:
+            reply = wire.ask(Request("GET", f"{path}?{urlencode(asked)}", timeout_s=LONG_S))
+        finally:
+            wire.close()
+        return _read(kind, reply.get(key))
+
+
+def _query(since: float, until: float, all_users: bool) -> dict[str, str]:
+    asked = {"since": f"{since:.6f}", "until": f"{until:.6f}"}
+    return asked | {"all_users": "true"} if all_users else asked
+
+
+def _line(raw: bytes) -> dict[str, Any]:
+    try:
+        plain = json.loads(raw)
+        if isinstance(plain, dict) and "problem" in plain:  # an error after the stream had begun
+            raise RequestRefused(from_plain(Problem, plain["problem"]))
+    except (ValueError, CodecError) as error:
+        raise _odd(error) from error
+    if not isinstance(plain, dict):
+        raise _odd("a line is no JSON object")
+    return plain
+
+
+def _read(kind: type[_V], plain: object) -> _V:
+    try:
+        return from_plain(kind, plain)
+    except CodecError as error:
+        raise _odd(error) from error
+
+
+def _odd(what: object) -> RequestRefused:
+    return RequestRefused(Problem("S106", f"the daemon's answer cannot be read: {what}", 1))

@@ -1,0 +1,319 @@
+"""Finds this user's daemon, or starts it.
+
+Any number of clients may do this at once, on any number of login nodes: each may start a daemon, and the daemon's
+own lock decides which one stays. So starting one that is not needed is harmless, and nothing here takes a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ffdl_batch.client.connection.daemon_location import SocketPlace, locate_socket
+from ffdl_batch.client.connection.daemon_settings import own_settings
+from ffdl_batch.client.connection.http_client import Channel, DirectChannel
+from ffdl_batch.client.core_dumps import dump_limits, restore_dumps
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.config.daemon_location import (
+    LOCK_NAME,
+    LOG_NAME,
+    DaemonLock,
+    Holder,
+    LockUnreadable,
+    Machine,
+    judge_holder,
+    make_own_directory,
+    read_lock,
+    this_machine,
+)
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.peer_credentials import read_credentials
+from ffdl_batch.host.resource_exhaustion import explain_lack, find_lack
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.connection.remote_host import HostPlace
+    from ffdl_batch.config import Settings
+
+DAEMON_ARGV = (sys.executable, "-E", "-P", "-m", "ffdl_batch.daemon.main", "--personal")
+START_S = 60.0
+"""How long a daemon may take until it answers, on a machine that does much else; one that ends is not waited for."""
+_CONNECT_S = 10.0
+_GRACE_S = 2.0
+_OWN_WORDS = "ffdl-submitd: "
+"""How a daemon begins the sentence with which it ends; the interpreter may add to that."""
+_FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.02, 0.25
+_KEPT = (
+    "PATH", "LD_LIBRARY_PATH", "PGPASSFILE", "PGSERVICEFILE",
+    "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A daemon that this process started; what it says stands in the log from `log_from` on, in bytes."""
+
+    process: subprocess.Popen[bytes]
+    log_from: int
+
+
+def _warn_program(text: str) -> None:
+    """For programs that use the client; the commands put their own in its place."""
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialling:
+    """How to get a connection. `socket_path` and `state_dir` override what the environment says.
+
+    `host` is a login node whose daemon it is to be, over SSH: None = as the environment and the configuration say, "" =
+    none. `told` hears, in one line, that the daemon runs with other settings than the caller's. `dumps`: the shell's
+    limits of core dumps, which are a daemon's and its jobs' even where this process has given up its own by then.
+    """
+
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    socket_path: Path | None = None
+    state_dir: Path | None = None
+    start: bool = True
+    daemon_argv: tuple[str, ...] = DAEMON_ARGV
+    patience_s: float = START_S
+    machine: Callable[[], Machine] = this_machine
+    told: Callable[[str], None] = _warn_program
+    dumps: tuple[int, int] = field(default_factory=dump_limits)
+    host: str | None = None
+
+    def dial(self) -> Channel:
+        """A connection to a daemon; raises :class:`DaemonUnreachable`, also for a configuration that is wrong."""
+        own = own_settings(self.environ, self.state_dir)
+        if (elsewhere := self.elsewhere(own.settings)) is not None:
+            return self._reach(elsewhere)
+        place = SocketPlace(self.socket_path, named=True) if self.socket_path else locate_socket(own.environ)
+        connected: Channel | None = connect(place)
+        if connected is None:
+            if not self.start:
+                raise DaemonUnreachable(f"no daemon answers at {place.path}", "start it with: ffdl-submitd --personal")
+            _refuse_foreign(place)
+            connected = self._find_or_start(place, own.state_dir)
+        if (warning := own.differ_from_daemon(place)) is not None:
+            self.told(warning)
+        return connected
+
+    def cluster(self) -> Mapping[str, str] | None:
+        """What :class:`~ffdl_batch.domain.job.submission.Submission` has of the cluster; None for a host, which has an
+        environment of its own. Raises as :func:`own_settings`."""
+        from ffdl_batch.config.fingerprint import named_slurm
+
+        is_here = self.elsewhere(own_settings(self.environ, self.state_dir).settings) is None
+        return named_slurm(self.environ) if is_here else None
+
+    def elsewhere(self, settings: Settings) -> HostPlace | None:
+        """The host that was named; a socket or a state directory that was named is this machine's."""
+        from ffdl_batch.client.connection.remote_host import choose_place
+
+        is_here = self.host is None and (self.socket_path is not None or self.state_dir is not None)
+        return None if is_here else choose_place(self.host, self.environ, settings)
+
+    def _reach(self, place: HostPlace) -> Channel:
+        from ffdl_batch.client.connection.host_relay import connector_of, dial_relay
+
+        return dial_relay(place, connector_of(place.host, self.environ), self.told)
+
+    def _find_or_start(self, place: SocketPlace, state_dir: Path) -> Channel:
+        lock = _read_or_refuse(state_dir)
+        holder = judge_holder(lock, self.machine()) if lock else Holder.DEAD
+        if lock and holder is Holder.ELSEWHERE:
+            return self._reach_over_ssh(lock)
+        return self._await_socket(place, state_dir, None if holder is Holder.ALIVE_HERE else self._spawn(state_dir))
+
+    def _reach_over_ssh(self, lock: DaemonLock) -> Channel:
+        from ffdl_batch.client.connection.login_node_relay import dial_host
+
+        return dial_host(lock, self.environ)
+
+    def _spawn(self, state_dir: Path) -> _Started:
+        try:
+            make_own_directory(state_dir)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            log = os.open(state_dir / LOG_NAME, flags, 0o600)
+            log_from = os.fstat(log).st_size
+        except OSError as error:
+            raise DaemonUnreachable(f"the state directory {state_dir} cannot be used: {error.strerror}") from error
+        except LockUnreadable as error:
+            raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
+        try:
+            process = subprocess.Popen(
+                (*self.daemon_argv, *_directory_option()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=self._daemon_environment(state_dir),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise DaemonUnreachable(f"{self.daemon_argv[0]} cannot be started: {error.strerror}") from error
+        finally:
+            os.close(log)
+        restore_dumps(process.pid, self.dumps)
+        # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays. Where no thread can
+        # be had, a zombie may, and the daemon answers all the same.
+        with contextlib.suppress(RuntimeError, MemoryError):
+            threading.Thread(target=process.wait, daemon=True).start()
+        return _Started(process, log_from)
+
+    def _daemon_environment(self, state_dir: Path) -> dict[str, str]:
+        kept = daemon_environment(self.environ, state_dir)
+        return kept | {"FFDL_SOCKET": str(self.socket_path)} if self.socket_path else kept
+
+    def _live_holder(self, state_dir: Path) -> DaemonLock | None:
+        lock = _read_or_refuse(state_dir)
+        return lock if lock and judge_holder(lock, self.machine()) is Holder.ALIVE_HERE else None
+
+    def _await_socket(self, place: SocketPlace, state_dir: Path, started: _Started | None) -> Channel:
+        """Poll both the place where we look and the one that the lock names (another login session's)."""
+        deadline = time.monotonic() + self.patience_s
+        pause = _FIRST_SLEEP_S
+        hopeless: float | None = None
+        while True:
+            alive = self._live_holder(state_dir)
+            for candidate in _candidates(place, alive):
+                connected = connect(candidate)
+                if connected is not None:
+                    return connected
+            if started is None and alive is None:  # the holder was stopping when we came
+                started = self._spawn(state_dir)
+            if started is not None and started.process.poll() is not None and alive is None and hopeless is None:
+                hopeless = time.monotonic() + _GRACE_S  # it gave way to another that has not written its lock yet?
+            if time.monotonic() > min(deadline, hopeless or deadline):
+                raise _why_silent(place, state_dir, started, self.patience_s)
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_SLEEP_S)
+
+
+def connect(place: SocketPlace) -> DirectChannel | None:
+    """A connection to the socket; None when nobody listens. Raises :class:`DaemonUnreachable` for a foreign one."""
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise DaemonUnreachable(f"no socket can be made: {error.strerror}", explain_lack(error)) from error
+    connection.settimeout(_CONNECT_S)
+    try:
+        connection.connect(os.fspath(place.path))
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+        connection.close()
+        return None
+    except OSError as error:
+        connection.close()
+        code = ExitCode.NOT_ALLOWED if isinstance(error, PermissionError) else ExitCode.TRY_AGAIN
+        raise DaemonUnreachable(f"{place.path}: {error.strerror or error}", "", code) from error
+    peer = read_credentials(connection).uid
+    if not place.named and peer != os.getuid():
+        connection.close()
+        raise DaemonUnreachable(
+            f"the process behind {place.path} is of user {peer}, not yours; it is given nothing",
+            "remove the socket, or name the right one with FFDL_SOCKET",
+            ExitCode.NOT_ALLOWED,
+        )
+    return DirectChannel(connection)
+
+
+def daemon_environment(environ: Mapping[str, str], state_dir: Path) -> dict[str, str]:
+    """What a daemon that we start inherits: enough to find the user's files, Slurm and the cluster of Kubernetes, and
+    nothing of this shell.
+
+    LD_LIBRARY_PATH and Python's own variables stay because an interpreter from an environment module may need
+    them to start at all; PGPASSFILE and PGSERVICEFILE name files that PostgreSQL's library reads. KUBECONFIG names the
+    cluster, as for kubectl; in a pod the other two of Kubernetes do. What is the default of this one command stays
+    behind, else it would be everybody's.
+    """
+    from ffdl_batch.config.fingerprint import KUBECONFIG, for_daemon, named_clusters, named_slurm
+    from ffdl_batch.config.load import home_directory
+
+    kept = {k: v for k, v in for_daemon(environ).items() if k in _KEPT or k.startswith(("FFDL_", "XDG_"))}
+    kept.setdefault("PATH", os.defpath)
+    if clusters := named_clusters(environ):
+        kept[KUBECONFIG] = clusters
+    kept |= {name: value for name, value in named_slurm(environ).items() if value}
+    return kept | {"HOME": str(home_directory(environ)), "FFDL_STATE_DIR": str(state_dir)}
+
+
+def _directory_option() -> tuple[str, ...]:
+    """The daemon stands in the root directory, so that it keeps no file system busy, and still reads our ffdl.toml."""
+    from ffdl_batch.config.load import directory_file
+
+    found = directory_file()
+    return ("--directory", str(found.parent)) if found else ()
+
+
+def _refuse_foreign(place: SocketPlace) -> None:
+    """A socket that the user named in somebody else's directory is a site's: no personal daemon answers for it."""
+    directory = place.path.parent
+    if place.named and directory.exists() and directory.stat().st_uid != os.getuid():
+        raise DaemonUnreachable(
+            f"no daemon answers at {place.path}, and it is not yours to start", "tell the site's administrators"
+        )
+
+
+def _read_or_refuse(state_dir: Path) -> DaemonLock | None:
+    try:
+        return read_lock(state_dir)
+    except LockUnreadable as error:
+        raise DaemonUnreachable(str(error), error.cure, error.exit_code) from error
+
+
+def _candidates(place: SocketPlace, alive: DaemonLock | None) -> list[SocketPlace]:
+    """Where to knock: what a live holder says, then where we look ourselves."""
+    return [SocketPlace(Path(alive.socket), named=False), place] if alive and alive.socket else [place]
+
+
+def _why_silent(place: SocketPlace, state_dir: Path, started: _Started | None, patience_s: float) -> DaemonUnreachable:
+    log = state_dir / LOG_NAME
+    if started is None:
+        return DaemonUnreachable(
+            f"your daemon holds {state_dir / LOCK_NAME} but does not answer at {place.path} after {patience_s:g} s",
+            f"try again, or end it with: ffdl daemon stop (jobs that run go on); its log is {log}",
+        )
+    ended = started.process.poll()
+    what = (
+        f"ended with code {ended}" if ended is not None else f"does not answer at {place.path} after {patience_s:g} s"
+    )
+    last = _last_words(log, started.log_from) or _lack_of_room(state_dir)
+    said = f"; its last words: {last}" if last else "; it said nothing"
+    now = "" if ended is None else "no daemon runs now; the next command starts one, as does ffdl-submitd; "
+    return DaemonUnreachable(f"a daemon was started and {what}{said}", f"{now}read {log}", _code_of(ended))
+
+
+def _code_of(ended: int | None) -> ExitCode:
+    """What a command ends with whose daemon did not start: with the daemon's, where another try cannot help."""
+    lasting = (ExitCode.UNAVAILABLE, ExitCode.NOT_ALLOWED, ExitCode.BAD_MANIFEST)
+    return next((code for code in lasting if code == ended), ExitCode.TRY_AGAIN)
+
+
+def _lack_of_room(state_dir: Path) -> str:
+    """What a daemon would have said that found no room even for that."""
+    try:
+        free = os.statvfs(state_dir).f_bavail
+    except OSError:
+        return ""
+    return "" if free else f"no space is left in {state_dir}: free some, or raise the quota"
+
+
+def _last_words(path: Path, start: int) -> str:
+    """Of what stands in the file from byte `start` on: the daemon's own sentence, else what it was lacking, where that
+    is known, else the last line."""
+    try:
+        text = path.read_bytes()[start:][-4096:].decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in reversed(text.split("\n")) if line.strip()]
+    own = next((line for line in lines if line.startswith(_OWN_WORDS)), "")
+    return own or find_lack(text) or (lines[0] if lines else "")

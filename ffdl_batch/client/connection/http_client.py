@@ -1,0 +1,320 @@
+"""HTTP over a socket that is already connected, and the JSON of the contract.
+
+One keep-alive connection; a request whose connection dies before the answer is sent again on a new one. That is
+safe for every request of this contract: submissions carry a key, the others are idempotent.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import IO, Any, Protocol, cast
+
+from ffdl_batch import __version__
+from ffdl_batch.client.errors import ClientError, DaemonUnreachable, NotAllowed, OtherSchema, RequestRefused, UnknownJob
+from ffdl_batch.domain.codec import CodecError, from_plain
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import SCHEMA, Problem
+from ffdl_batch.host.peer_credentials import read_credentials
+
+REQUEST_TIMEOUT_S = 120.0
+"""For an ordinary request: a plan may ask a slow scheduler what its nodes are."""
+FIRST_WORD_S = 10.0
+"""After so long without an answer it is said that one is waited for."""
+_POLL_MARGIN_S = 30.0
+"""How long the answer to a request may take that the daemon holds back, after it may hold it no longer."""
+STREAM_SILENCE_S = 90.0
+"""The daemon sends a blank line now and then; a stream that is silent for longer has lost its peer."""
+_BLOCK = 1 << 20
+_TRIES = 3
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+"""Seconds before the first and the later repetitions of a request that waits for a job."""
+
+
+class Channel(Protocol):
+    """A connection to a daemon: a socket, and whatever must end with it."""
+
+    @property
+    def connection(self) -> socket.socket:
+        """The connected socket."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection and what carries it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DirectChannel:
+    """A connection to the daemon's own socket."""
+
+    connection: socket.socket
+
+    def close(self) -> None:
+        """See :class:`Channel`. Also under a reply that is still held, as by a command that was interrupted."""
+        number = self.connection.detach()
+        if number != -1:
+            os.close(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404. For
+    `held_s` the daemon may hold its answer back until there is news; None = it answers at once. `accept` are kinds of
+    answers besides the usual ones."""
+
+    method: str
+    path: str
+    body: bytes | IO[bytes] | None = None
+    body_size: int = 0
+    content_type: str = "application/json"
+    job_id: str = ""
+    timeout_s: float = REQUEST_TIMEOUT_S
+    held_s: float | None = None
+    accept: str = ""
+
+    @property
+    def longest_s(self) -> float:
+        """How long it is waited for an answer."""
+        return self.timeout_s if self.held_s is None else self.held_s + _POLL_MARGIN_S
+
+
+def json_request(method: str, path: str, plain: object) -> Request:
+    """A request with a JSON body."""
+    body = json.dumps(plain, separators=(",", ":")).encode("ascii")
+    return Request(method, path, body, len(body))
+
+
+def connection_over(connected: socket.socket) -> HTTPConnection:
+    """An HTTP connection that never dials itself: a new connection is the caller's affair."""
+    http = HTTPConnection("ffdl", blocksize=_BLOCK)
+    http.auto_open = False
+    http.sock = connected
+    return http
+
+
+class Wire:
+    """Sends requests over a channel that `connect` gives; not safe for several threads at once.
+
+    `outages` is what the last reply that spoke of backends said of those that do not answer, `database_trouble` what it
+    said of a database that takes nothing. `told` hears, in one line, that the daemon is slow to answer.
+    """
+
+    def __init__(self, connect: Callable[[], Channel], told: Callable[[str], None] = lambda _: None) -> None:
+        self.outages: Sequence[Any] = ()
+        self.database_trouble: Mapping[str, Any] | None = None
+        self._connect, self._told = connect, told
+        self._channel: Channel | None = None
+        self._http: HTTPConnection | None = None
+
+    def __del__(self) -> None:
+        """A client that is dropped takes its connection along; nobody has to remember `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        channel, self._channel, self._http = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+    def ask(self, request: Request) -> Mapping[str, Any]:
+        """The JSON reply; raises :class:`ClientError` for a refusal."""
+        response = self._send(request)
+        body = self._read_whole(response)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise refusal(response.status, body, request)
+        reply = _decode_reply(body, request)
+        if "outages" in reply:
+            self.outages, self.database_trouble = reply["outages"], reply.get("database_trouble")
+        return reply
+
+    def ask_until(self, request: Request, deadline: float | None) -> Mapping[str, Any]:
+        """As :meth:`ask`; keeps asking while the daemon does not answer, up to `deadline`, by the monotonic clock (None
+        = for ever). Raises :class:`ClientError` at the deadline, and if another try cannot help."""
+        pause_s, is_reported = _PAUSE_S, False
+        while True:
+            left_s = math.inf if deadline is None else deadline - time.monotonic()
+            try:
+                return self.ask(request)
+            except (DaemonUnreachable, RequestRefused) as error:
+                if error.problem.exit_code != ExitCode.TRY_AGAIN or left_s <= 0:
+                    raise
+                if not is_reported:
+                    self._told(f"{error}; trying again until the daemon answers")
+                is_reported = True
+            time.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def ask_status(self, request: Request) -> int:
+        """The status alone (HEAD); a 404 is an answer."""
+        response = self._send(request)
+        body = self._read_whole(response)
+        if response.status >= HTTPStatus.BAD_REQUEST and response.status != HTTPStatus.NOT_FOUND:
+            raise refusal(response.status, body, request)
+        return response.status
+
+    def stream(self, request: Request) -> Iterator[bytes]:
+        """The lines of an NDJSON reply without blank ones; raises ConnectionError where it breaks off."""
+        return self._streamed(request, _lines)
+
+    def pieces(self, request: Request) -> Iterator[bytes]:
+        """The bytes of a reply as they come; raises ConnectionError where it breaks off."""
+        return self._streamed(request, lambda response: iter(lambda: response.read1(_BLOCK), b""))
+
+    def _streamed(self, request: Request, read: Callable[[HTTPResponse], Iterator[bytes]]) -> Iterator[bytes]:
+        response = self._send(request)
+        if response.status >= HTTPStatus.BAD_REQUEST:
+            raise refusal(response.status, self._read_whole(response), request)
+        whole = False
+        try:
+            yield from read(response)
+            whole = True
+        except (OSError, HTTPException) as error:
+            raise ConnectionError(f"the stream broke off: {error}") from error
+        finally:
+            if not whole:  # what is left of the reply would be read as the next one
+                self.close()
+
+    def _send(self, request: Request) -> HTTPResponse:
+        for attempt in range(1, _TRIES + 1):
+            http = self._open()
+            try:
+                return self._send_once(http, request)
+            except (OSError, HTTPException) as error:
+                self.close()
+                # The daemon may have stopped since the last request, or be stopping now: dial again, which starts one.
+                if attempt == _TRIES or isinstance(error, TimeoutError):
+                    why = str(error) or type(error).__name__
+                    raise DaemonUnreachable(
+                        f"the daemon did not answer {request.method} {request.path}: {why}",
+                        "try again; ffdl daemon status tells whether it hangs, and ffdl daemon stop ends it",
+                    ) from error
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _open(self) -> HTTPConnection:
+        if self._http is None:
+            self._channel = self._connect()
+            self._http = connection_over(self._channel.connection)
+        return self._http
+
+    def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:
+        accepted = ", ".join(kind for kind in (request.accept, "application/json", "application/x-ndjson") if kind)
+        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": accepted}
+        if request.body is not None:
+            headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
+            if not isinstance(request.body, bytes):
+                request.body.seek(0)
+        elif request.method in ("POST", "PUT"):
+            headers["Content-Length"] = "0"
+        cast(socket.socket, http.sock).settimeout(request.longest_s)
+        try:
+            http.request(request.method, request.path, cast(Any, request.body), headers)
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon may refuse an upload before it has read all of it: its answer is then waiting.
+            if isinstance(request.body, bytes) or request.body is None:
+                raise
+        self._await_answer(cast(socket.socket, http.sock), request)
+        return http.getresponse()
+
+    def _await_answer(self, connected: socket.socket, request: Request) -> None:
+        """Return when it comes, or when it was said that it has not come for long."""
+        patience_s, longest_s = (request.held_s or 0.0) + FIRST_WORD_S, request.longest_s
+        if patience_s >= longest_s or _is_readable(connected, patience_s):
+            return
+        waits = f"has not answered for {patience_s:g} s (it may be waiting for its scheduler)"
+        self._told(f"{_name_daemon(connected)} {waits}; waiting up to {longest_s:g} s")
+        connected.settimeout(longest_s - patience_s)
+
+    def _read_whole(self, response: HTTPResponse) -> bytes:
+        try:
+            body = response.read()
+        except (OSError, HTTPException) as error:
+            self.close()
+            raise DaemonUnreachable(f"the daemon's answer broke off: {error}", "try again") from error
+        if response.will_close:
+            self.close()
+        return body
+
+
+def _is_readable(connected: socket.socket, patience_s: float) -> bool:
+    """Whether there is something to read, be it the end, within `patience_s`; select(2) would not take every number."""
+    poll = select.poll()
+    poll.register(connected, select.POLLIN)
+    return bool(poll.poll(patience_s * 1000))
+
+
+def _name_daemon(connected: socket.socket) -> str:
+    """Name the process that listens. At the other end of a relay, that is this process."""
+    pid = read_credentials(connected).pid
+    return f"the daemon (process {pid})" if pid not in (0, os.getpid()) else "the daemon"
+
+
+def _lines(response: HTTPResponse) -> Iterator[bytes]:
+    rest = b""
+    while part := response.read1(_BLOCK):
+        *lines, rest = (rest + part).split(b"\n")
+        yield from (line for line in lines if line.strip())
+    if rest.strip():
+        yield rest
+
+
+def _decode_reply(body: bytes, request: Request) -> Mapping[str, Any]:
+    try:
+        reply = json.loads(body) if body else {"schema": SCHEMA}
+    except ValueError as error:
+        raise _unreadable(request, str(error)) from error
+    if not isinstance(reply, dict):
+        raise _unreadable(request, "it is not a mapping")
+    if reply.get("schema", SCHEMA) != SCHEMA:
+        raise OtherSchema(
+            Problem(
+                "S106",
+                f"the daemon answers in schema {reply['schema']}, this client reads schema {SCHEMA}",
+                int(ExitCode.UNAVAILABLE),
+                "use the release that the daemon was started from, or let the daemon stop and submit again",
+            )
+        )
+    return reply
+
+
+def _unreadable(request: Request, why: str) -> ClientError:
+    return RequestRefused(
+        Problem("S106", f"the daemon's answer to {request.method} {request.path} cannot be read: {why}", 1)
+    )
+
+
+def refusal(status: int, body: bytes, request: Request) -> ClientError:
+    """The exception that belongs to an error reply; a reply without a Problem gets one that says so."""
+    try:
+        reply = json.loads(body)
+        problem = from_plain(Problem, reply["problem"])
+    except (ValueError, KeyError, TypeError, CodecError):
+        problem = _problem_of_status(status, body, request)
+    if status == HTTPStatus.FORBIDDEN:
+        return NotAllowed(problem)
+    if status == HTTPStatus.NOT_FOUND and request.job_id:
+        return UnknownJob(problem)
+    return RequestRefused(problem)
+
+
+def _problem_of_status(status: int, body: bytes, request: Request) -> Problem:
+    codes: dict[int, ExitCode] = {
+        HTTPStatus.FORBIDDEN: ExitCode.NOT_ALLOWED,
+        HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TRY_AGAIN,
+        HTTPStatus.NOT_FOUND: ExitCode.FAILED,
+    }
+    said = body[:200].decode("utf-8", "replace").strip()
+    message = f"the daemon answered {request.method} {request.path} with status {status}" + (
+        f": {said}" if said else ""
+    )
+    if status == HTTPStatus.NOT_FOUND and request.job_id:
+        message = f"there is no job {request.job_id}"
+    return Problem("S106", message, int(codes.get(status, ExitCode.FAILED)))

@@ -1,0 +1,1 @@
+"""Data stores and secrets of the user."""

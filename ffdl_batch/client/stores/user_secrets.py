@@ -1,0 +1,79 @@
+"""The person's own secrets, as files that only the person can read: here, or on the host that commands go to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ffdl_batch.attempt.layout import Root
+from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.config.daemon_location import PlaceRefused, check_own_directory
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.ssh.channels import lost_errors
+from ffdl_batch.ssh.errors import SshFailed
+
+if TYPE_CHECKING:
+    from ffdl_batch.client.connection.remote_host import HostPlace
+    from ffdl_batch.ssh.connection import Connector
+
+
+class Keys:
+    """Those of this machine, below `jobs_dir`."""
+
+    def __init__(self, jobs_dir: Path) -> None:
+        self._jobs_dir = jobs_dir
+
+    def own(self, name: str) -> bytes:
+        """Return a secret by its name. Raises OSError, and DaemonUnreachable for a directory that other users can write
+        to."""
+        try:
+            check_own_directory(self._jobs_dir, "jobs_dir")
+        except PlaceRefused as refused:
+            raise DaemonUnreachable(str(refused), refused.cure, refused.exit_code) from refused
+        return self.file(Path(Root(str(self._jobs_dir)).secrets, name))
+
+    def file(self, path: Path) -> bytes:
+        """A file of secrets. Raises OSError."""
+        return path.read_bytes()
+
+
+class KeysThere(Keys):
+    """Those of the host; nothing is asked before one is needed. Raises DaemonUnreachable, too."""
+
+    def __init__(self, place: HostPlace, connector: Connector) -> None:
+        self._place, self._connector = place, connector
+        self._known: Path | None = None
+
+    def own(self, name: str) -> bytes:
+        """See :class:`Keys`."""
+        if self._known is None:
+            self._known = self._ask_jobs_dir()
+        return self.file(Path(Root(str(self._known)).secrets, name))
+
+    def file(self, path: Path) -> bytes:
+        """See :class:`Keys`; over SFTP, which no shell's banner gets into."""
+        try:
+            files = self._connector.transport().open_sftp_client()
+        except SshFailed as error:
+            raise DaemonUnreachable(error.message, error.cure, error.exit_code) from error
+        except lost_errors() as error:
+            raise OSError(f"{self._place.host} takes no SFTP: {error}") from error
+        with files, files.open(str(path), "rb") as reader:
+            data: bytes = reader.read()
+        return data
+
+    def _ask_jobs_dir(self) -> Path:
+        from ffdl_batch.client.connection.remote_command import ask_there
+
+        said = ask_there(self._place, self._connector, ("config", "--json"))
+        for line in reversed(said.splitlines()):
+            try:
+                return Path(json.loads(line)["settings"]["jobs_dir"]["value"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        raise DaemonUnreachable(
+            f"ffdl on {self._place.host} does not say where its secrets are",
+            "install the same release on both",
+            ExitCode.UNAVAILABLE,
+        )

@@ -1,0 +1,1 @@
+"""What a submission consists of: manifest, model, variables."""

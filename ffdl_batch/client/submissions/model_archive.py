@@ -1,0 +1,207 @@
+"""A model directory or zip archive, ready to be uploaded, and its digest.
+
+A directory becomes a zip whose bytes depend on the tree alone: names sorted, times fixed, owners left out, execute
+bits kept, nothing compressed (the way is a local socket, and zlib's output differs between versions). So an unchanged
+model has the same digest every time and is uploaded once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ffdl_batch.attempt.model_archive import MAX_DEPTH, ArchiveError, ModelArchive
+from ffdl_batch.client.errors import InputUnusable
+from ffdl_batch.domain.exit_codes import ExitCode
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can hold."""
+_BLOCK = 1 << 20
+_IN_MEMORY = 8 << 20
+_UNIX = 3
+_ZIP64_FROM = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """An open zip: `file` is at no particular position, `digest` is its SHA-256 in hex, `size` in bytes."""
+
+    file: IO[bytes]
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One member: `source` is the real file behind `name` (None for an empty directory)."""
+
+    name: str
+    source: Path | None
+    shown: Path
+
+
+@contextmanager
+def open_model(path: Path) -> Iterator[Archive]:
+    """The archive of the model at `path`; raises :class:`InputUnusable` (exit 66 or 78)."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise InputUnusable(
+            f"model {path}: {_reason(error)}", cure="the last argument is the model's directory or zip archive"
+        ) from error
+    if stat.S_ISDIR(mode):
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY, prefix="ffdl-model-") as packed:
+            pack_directory(path, packed)
+            yield _describe(packed)
+    elif stat.S_ISREG(mode):
+        with _open_zip(path) as file:
+            yield _describe(file)
+    else:
+        raise InputUnusable(f"model {path} is neither a directory nor a zip archive")
+
+
+def pack_directory(root: Path, target: IO[bytes]) -> None:
+    """Write the zip of the tree below `root`; raises :class:`InputUnusable`.
+
+    Symbolic links are followed where they stay inside the tree and refused where they leave it: what a link
+    to /etc or to another user's home means on the node is anybody's guess.
+    """
+    real_root = root.resolve()
+    entries = sorted(_walk(real_root, real_root, root, ""), key=lambda entry: entry.name)
+    if not any(entry.source is not None for entry in entries):
+        raise InputUnusable(
+            f"model {root} holds no file", cure="name the directory with the code", exit_code=ExitCode.BAD_MANIFEST
+        )
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as packed:
+            for entry in entries:
+                _add(packed, entry)
+    except OSError as error:
+        raise InputUnusable(
+            f"model {root} cannot be packed: {_reason(error)}", cure="is there space in the temporary directory?"
+        ) from error
+
+
+def _walk(directory: Path, root: Path, shown: Path, prefix: str, open_dirs: tuple[Path, ...] = ()) -> Iterator[_Entry]:
+    """Entries below `directory`. `shown` is the path to name in messages, `open_dirs` those that we are inside of."""
+    if directory in open_dirs or len(open_dirs) >= MAX_DEPTH:
+        raise InputUnusable(f"model: {shown} leads back to itself or is nested too deep", exit_code=78)
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208  (names, not paths)
+    except OSError as error:
+        raise InputUnusable(f"model: {shown}: {_reason(error)}") from error
+    if not names and prefix:
+        yield _Entry(prefix, None, shown)
+    for name in names:
+        _check_name(name, shown)
+        path = _resolve(directory / name, root, shown / name)
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            yield from _walk(path, root, shown / name, f"{prefix}{name}/", (*open_dirs, directory))
+        elif stat.S_ISREG(mode):
+            yield _Entry(prefix + name, path, shown / name)
+        else:
+            raise InputUnusable(
+                f"model: {shown / name} is a {_kind(mode)}; only files and directories can be sent", exit_code=78
+            )
+
+
+def _resolve(path: Path, root: Path, shown: Path) -> Path:
+    if not path.is_symlink():
+        return path
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise InputUnusable(f"model: the symbolic link {shown} leads nowhere", cure="remove it") from error
+    if not real.is_relative_to(root):
+        raise InputUnusable(
+            f"model: the symbolic link {shown} leaves the model's directory (to {real})",
+            cure="copy the file, or name it as a data store",
+            exit_code=ExitCode.BAD_MANIFEST,
+        )
+    return real
+
+
+def _check_name(name: str, shown: Path) -> None:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputUnusable(
+            f"model: a name in {str(shown)!r} is not UTF-8: {name!r}", cure="rename the file", exit_code=78
+        ) from error
+
+
+def _add(packed: zipfile.ZipFile, entry: _Entry) -> None:
+    info = zipfile.ZipInfo(entry.name, _EPOCH)
+    info.create_system = _UNIX
+    if entry.source is None:
+        info.external_attr = ((stat.S_IFDIR | 0o755) << 16) | 0x10  # 0x10: a directory in MS-DOS's attributes
+        packed.writestr(info, b"")
+        return
+    with _open_regular(entry) as source:
+        found = os.fstat(source.fileno())
+        mode = 0o755 if found.st_mode & 0o111 else 0o644
+        info.external_attr = (stat.S_IFREG | mode) << 16
+        info.file_size = found.st_size
+        with packed.open(info, "w", force_zip64=found.st_size >= _ZIP64_FROM) as member:
+            while block := source.read(_BLOCK):
+                member.write(block)
+
+
+def _open_regular(entry: _Entry) -> IO[bytes]:
+    """Open without following a link or waiting for a pipe that has taken the file's place since we looked."""
+    source = entry.source
+    assert source is not None
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise InputUnusable(f"model: {entry.shown}: {_reason(error)}", cure="make it readable") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InputUnusable(f"model: {entry.shown} changed while it was packed", cure="submit again")
+    return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def _open_zip(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputUnusable(f"model {path}: {_reason(error)}", cure="make it readable") from error
+    with file:
+        try:
+            ModelArchive(file, f"model {path}").check_content()
+        except ArchiveError as error:
+            raise InputUnusable(error.message, cure=error.cure, exit_code=ExitCode.BAD_MANIFEST) from error
+        except OSError as error:
+            raise InputUnusable(f"model {path}: {_reason(error)}", cure="make it readable") from error
+        yield file
+
+
+def _describe(file: IO[bytes]) -> Archive:
+    digest = hashlib.sha256()
+    size = 0
+    file.seek(0)
+    while block := file.read(_BLOCK):
+        digest.update(block)
+        size += len(block)
+    return Archive(file, digest.hexdigest(), size)
+
+
+def _kind(mode: int) -> str:
+    kinds = ((stat.S_ISSOCK, "socket"), (stat.S_ISFIFO, "named pipe"), (stat.S_ISBLK, "block device"))
+    return next((name for test, name in kinds if test(mode)), "character device")
+
+
+def _reason(error: OSError) -> str:
+    return (
+        "there is no such file or directory" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
+    )

@@ -1,0 +1,135 @@
+"""The file of records and the position file beside it.
+
+Each batch first goes into the position file, with how long the file of records was before and where its makers go on
+after; then it is appended. So a process that was killed anywhere between leaves what its successor needs to complete
+the append: no record is lost, none comes twice, and what readers have seen never changes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.attempt.reader import read_object
+from ffdl_batch.collectors.source import State
+from ffdl_batch.domain.metrics.records import MetricRecord, encode_record
+
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+TAIL_BYTES = 1 << 20
+MOST_POSITION_BYTES = 256 * 1024**2
+"""Maximum size of a position file, which has the records of one poll."""
+FORMAT = 1
+
+
+class Taken(Exception):
+    """Another collector is at work on this file."""
+
+
+class Ledger:
+    """Made by :func:`open_ledger`. `state` is what the last batch was committed with."""
+
+    def __init__(self, descriptor: int, position: Path) -> None:
+        self._descriptor = descriptor
+        self._position = position
+        self._batch = b""
+        self._before = 0
+        self.rindex = 0
+        self.state: dict[str, Any] = {}
+
+    def commit(self, records: Sequence[MetricRecord], state: State) -> None:
+        """Append the records, numbered, and keep the state. Raises OSError: :meth:`complete` then does the rest."""
+        if not records and state == self.state:
+            return
+        lines = [encode_record(replace(record, rindex=self.rindex + i)) for i, record in enumerate(records, 1)]
+        self._before = os.fstat(self._descriptor).st_size
+        self._batch = "".join(lines).encode("ascii")
+        self.rindex += len(lines)
+        self.state = dict(state)
+        self.complete()
+
+    def complete(self) -> None:
+        """Write what the last commit could not. Raises OSError."""
+        self._write_position()
+        self._append_rest()
+
+    def size(self) -> int:
+        """Bytes of the file of records."""
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def recover(self) -> bool:
+        """Take over from the position file; whether the file of records had all that it says."""
+        try:
+            body = read_object(str(self._position), MOST_POSITION_BYTES)
+            self._before, self.rindex, self.state = int(body["before"]), int(body["rindex"]), dict(body["state"])
+            self._batch = str(body["batch"]).encode("ascii")
+        except FileNotFoundError:
+            pass
+        whole = os.fstat(self._descriptor).st_size >= self._before
+        if not whole:
+            self._before = self._cut_torn_line()
+        self._append_rest()
+        return whole
+
+    def _append_rest(self) -> None:
+        """What of the batch is not in the file yet."""
+        rest = self._batch[max(0, os.fstat(self._descriptor).st_size - self._before) :]
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+        os.fsync(self._descriptor)
+
+    def _cut_torn_line(self) -> int:
+        size = os.fstat(self._descriptor).st_size
+        tail = os.pread(self._descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        torn = len(tail) - (tail.rfind(b"\n") + 1)
+        os.ftruncate(self._descriptor, size - torn)
+        return size - torn
+
+    def _write_position(self) -> None:
+        body = {"format": FORMAT, "before": self._before, "rindex": self.rindex, "state": self.state}
+        text = json.dumps({**body, "batch": self._batch.decode("ascii")}) + "\n"
+        temporary = self._position.with_name(f"{self._position.name}.tmp")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._position)
+
+
+def open_ledger(out: str) -> tuple[Ledger, bool]:
+    """The ledger of the records in `out`, which is made where it is not there, and whether it was found whole.
+
+    Raises :class:`Taken`, ValueError where the position file is none, and OSError.
+    """
+    Path(out).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(out, _APPEND, 0o666)  # it is stored beside the log
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", out)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            os.close(descriptor)
+            raise Taken(out) from None
+    ledger = Ledger(descriptor, Path(f"{out}.position"))
+    try:
+        return ledger, ledger.recover()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        ledger.close()
+        if isinstance(error, OSError):
+            raise
+        raise ValueError(f"{out}.position is no position file: {error!r}") from None

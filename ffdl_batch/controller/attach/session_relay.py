@@ -1,0 +1,210 @@
+"""Moves bytes between a session in a learner and the command that asked for it, until one of them ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from typing import List, Optional
+
+from ffdl_batch.controller.attach.client_stream import Peer, PeerGone
+from ffdl_batch.controller.attach.session import Session
+from ffdl_batch.controller.learner.agents import Agent, lives
+from ffdl_batch.domain.launch.attach_protocol import (
+    ERRORS,
+    INPUT,
+    INPUT_END,
+    OUTPUT,
+    PIECE_BYTES,
+    SIGNAL,
+    TAKEN,
+    WINDOW,
+    FrameError,
+)
+
+TURN_MS = 1000
+LOOK_S = 1.0
+"""How often it is looked whether the learner lives."""
+REST_S = 5.0
+"""How long the session's shell may take to end what it started, and what was printed to come through."""
+END_OF_TEXT = b"\x04"
+SIGNALS = frozenset({"INT", "TERM", "HUP", "QUIT", "USR1", "USR2", "KILL"})
+
+
+class Running:
+    """One session, from its start to its end."""
+
+    def __init__(self, session: Session, peer: Peer, agent: Agent) -> None:
+        self._session, self._peer, self._agent = session, peer, agent
+        self._look_at = time.monotonic() + LOOK_S
+        self._waiting = b""
+        self._input_ends = False
+        self._said = b""
+        self._ended_at: Optional[float] = None
+        self._open = {session.input: OUTPUT} if session.output is None else {session.output: OUTPUT}
+        if session.errors is not None:
+            self._open[session.errors] = ERRORS
+        self._input: Optional[int] = session.input
+
+    def run(self) -> Optional[int]:
+        """The command's status; None where it did not say one, for the learner has ended. Raises PeerGone when nobody
+        waits for it any more; it has been ended then."""
+        try:
+            while not self._is_done():
+                if not self._learner_lives():
+                    self._end()
+                    return None
+                self._turn()
+                self._peer.check()
+        except (PeerGone, FrameError) as error:
+            self._end()
+            raise PeerGone from error
+        finally:
+            self._session.let_go()
+        word = self._said.strip().decode("ascii", "replace")
+        return int(word) if word.isdigit() else None
+
+    def _learner_lives(self) -> bool:
+        """By its agent, which ends with it; looked at once in a while."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return True
+        self._look_at = now + LOOK_S
+        return lives(self._agent)
+
+    def _is_done(self) -> bool:
+        if self._ended_at is None:
+            return False
+        if not self._open:
+            return True
+        if time.monotonic() - self._ended_at < REST_S:
+            return False
+        self._session.kill()  # somebody still holds the output open
+        return True
+
+    def _turn(self) -> None:
+        if self._peer.has_frames:
+            self._hear()
+        poll = select.poll()
+        poll.register(self._peer.source, select.POLLIN)
+        if self._ended_at is None:
+            poll.register(self._session.status, select.POLLIN)
+        wanted = dict.fromkeys(self._open, select.POLLIN)
+        if self._input is not None and self._waiting:
+            wanted[self._input] = wanted.get(self._input, 0) | select.POLLOUT
+        for descriptor, events in wanted.items():
+            poll.register(descriptor, events)
+        for descriptor, events in poll.poll(TURN_MS if self._ended_at is None else 100):
+            if descriptor == self._peer.source:
+                self._hear()
+            elif descriptor == self._session.status:
+                self._hear_status()
+            else:
+                if events & select.POLLOUT:
+                    self._give()
+                if events & ~select.POLLOUT and descriptor in self._open:
+                    self._pass_on(descriptor)
+
+    def _hear(self) -> None:
+        for kind, payload in self._peer.frames():
+            if kind == INPUT:
+                self._waiting += payload
+            elif kind == INPUT_END and self._session.has_terminal:
+                self._waiting += END_OF_TEXT
+            elif kind == INPUT_END:
+                self._input_ends = True
+            elif kind == SIGNAL and self._ended_at is None:
+                name = payload.decode("ascii", "replace")
+                if name in SIGNALS:
+                    self._session.signal(name)
+            elif kind == WINDOW and self._session.has_terminal:
+                rows, columns = json.loads(payload)
+                self._session.resize(int(rows), int(columns))
+        self._give()
+
+    def _give(self) -> None:
+        """Input, as far as it is taken. Whoever does not read any more gets none."""
+        if self._input is None:
+            return
+        try:
+            while self._waiting:
+                count = os.write(self._input, self._waiting)
+                self._waiting = self._waiting[count:]
+                self._peer.say(TAKEN, str(count).encode("ascii"))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._waiting, self._input_ends = b"", True
+        if self._input_ends and not self._session.has_terminal:
+            os.close(self._input)
+            self._input = None
+
+    def _hear_status(self) -> None:
+        try:
+            data = os.read(self._session.status, 100)
+        except BlockingIOError:
+            return
+        self._said += data
+        if not data or self._said.endswith(b"\n"):
+            self._ended_at = time.monotonic()
+
+    def _pass_on(self, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, PIECE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # a terminal whose other end is closed says EIO (tty_ioctl(4))
+            data = b""
+        if data:
+            self._peer.say(self._open[descriptor], data)
+        else:
+            del self._open[descriptor]
+
+    def _end(self) -> None:
+        """Nobody waits for the command any more."""
+        self._session.let_go()
+        poll, end = select.poll(), time.monotonic() + REST_S
+        poll.register(self._session.status, select.POLLIN)
+        while self._ended_at is None and time.monotonic() < end:
+            if poll.poll(TURN_MS):
+                self._hear_status()
+            for descriptor in list(self._open):
+                _drain(descriptor)
+        self._session.kill()
+
+
+def _drain(descriptor: int) -> None:
+    """Nobody must wait until what he writes is read."""
+    try:
+        while os.read(descriptor, 1 << 16):
+            continue
+    except OSError:
+        return
+
+
+def collect(session: Session, limit_s: float) -> "tuple[Optional[int], bytes]":
+    """The status and output of a session that gets no input, within `limit_s` seconds."""
+    os.close(session.input)
+    said: List[bytes] = []
+    open_, status, end = {session.output, session.errors, session.status}, b"", time.monotonic() + limit_s
+    while open_ and time.monotonic() < end:
+        poll = select.poll()
+        for descriptor in open_:
+            poll.register(descriptor or 0, select.POLLIN)
+        for descriptor, _ in poll.poll(TURN_MS):
+            try:
+                data = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                continue
+            if not data:
+                open_.discard(descriptor)
+            elif descriptor == session.status:
+                status += data
+            elif descriptor == session.output:
+                said.append(data)
+    session.let_go()
+    for one in (session.output, session.errors, session.status):
+        os.close(one or 0)
+    word = status.strip().decode("ascii", "replace")
+    return (int(word) if word.isdigit() else None), b"".join(said)

@@ -1,0 +1,116 @@
+"""What the learners did when they were asked for a checkpoint: the reports of all nodes made one. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Sequence
+
+from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME, WARNED
+from ffdl_batch.controller.rendezvous.other_nodes import ended_of_itself, last_endings, learner_status
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.continuation import Checkpoint
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`reason`: why the learners were asked ("" = they were not). `asked_at` is when, by the clock of the node that
+    asked first. `fresh`: a file of the checkpoint directory changed after that. `signalled`: somebody in a learner
+    caught the checkpoint signal. `reacted`: some learner ended by itself after it was asked. Services do not count:
+    they may answer, and need not."""
+
+    reason: str = ""
+    asked_at: Optional[float] = None
+    fresh: bool = False
+    signalled: bool = False
+    reacted: bool = False
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+def endings_of_run(events: Sequence[Event]) -> Dict[int, Event]:
+    """The ending of each learner that counts for this run, by learner.
+
+    A learner that ended before its node controller started last counts if it ended of itself, unasked: it is done or
+    has failed. One that was asked or ended then starts again in this run, and one whose node was not fit for it.
+    """
+    starts = _last_positions(events, EventKind.STARTED)
+    positions = {id(event): at for at, event in enumerate(events)}
+    found = {}
+    for learner, event in last_endings(list(events)).items():
+        earlier = positions[id(event)] < starts.get(event.source, -1)
+        if not earlier or ended_of_itself(event):
+            found[learner] = event
+    return found
+
+
+def answer(launch: LaunchFile, events: Sequence[Event]) -> Answer:
+    """The answer of this run, from the events of all node controllers in order."""
+    endings = {n: e for n, e in endings_of_run(events).items() if not launch.seat_of(n).service}
+    requests = since_start(events, EventKind.ASKED)
+    reports = since_start(events, EventKind.CHECKPOINT)
+    reasons = {str(e.fields.get("asked")) for e in endings.values() if e.fields.get("asked")}
+    reasons |= {str(e.fields.get("reason")) for e in requests}
+    by_themselves = [e for e in endings.values() if not e.fields.get("ended_by")]
+    all_by_themselves = len(by_themselves) == len(launch.trainees)
+    # Each node looked when its own learners had ended: what another node completed later, only that one has seen.
+    fresh = any(e.fields.get("confirmed") is True for e in reports)
+    took = [float(v) for e in reports for v in (e.fields.get("took_s"),) if isinstance(v, (int, float))]
+    saved = [e for e in reports if isinstance(e.fields.get("saved_at"), (int, float))]
+    newest = max(saved, key=lambda e: float(e.fields["saved_at"] or 0.0)) if saved else None
+    missing = _missing(launch, endings, reports) if fresh else ()
+    asked = bool(reasons) or any(e.fields.get("asked") for e in reports)
+    return Answer(
+        reason=_strongest(reasons),
+        asked_at=min((e.at for e in requests), default=None),
+        fresh=fresh,
+        signalled=any(e.fields.get("signalled") for e in endings.values()),
+        reacted=any(e.fields.get("asked") for e in by_themselves),
+        checkpoint=Checkpoint(
+            asked=asked,
+            confirmed=fresh and not missing,
+            answered=asked and all_by_themselves,
+            took_s=max(took) if took else None,
+            saved_at=float(newest.fields["saved_at"] or 0.0) if newest else None,
+            newest=str(newest.fields.get("newest") or "") if newest else "",
+            missing=", ".join(map(str, missing)) if len(missing) < len(_savers(launch)) else "",
+        ),
+    )
+
+
+def _savers(launch: LaunchFile) -> Sequence[int]:
+    """Return the learners whose answers confirm a checkpoint of the job."""
+    return launch.trainees[:1] if launch.checkpoint_saved_by == "first" else launch.trainees
+
+
+def _missing(launch: LaunchFile, endings: Dict[int, Event], reports: Sequence[Event]) -> List[int]:
+    """Return those of them that did not end by themselves, or left no new file in a directory of their own: in one that
+    all share, nobody can tell whose file it is."""
+    wrote = {report.source for report in reports if report.fields.get("confirmed") is True}
+    own = launch.apart and not (launch.pod is not None and launch.pod.claimed(launch.checkpoints))
+    answered = {n for n, event in endings.items() if not event.fields.get("ended_by")}
+    if own:
+        answered = {n for n in answered if node_source(launch.seat_of(n).node) in wrote}
+    return [number for number in _savers(launch) if number not in answered]
+
+
+def _strongest(reasons: "set[str]") -> str:
+    """The owner's halt wins over the end of the allocation, which wins over a TERM from somewhere."""
+    for reason in (HALT, WARNED, TIME, TERM):
+        if reason in reasons:
+            return reason
+    return ""
+
+
+def since_start(events: Sequence[Event], kind: EventKind) -> List[Event]:
+    """Events of this kind that each source wrote after its controller started last."""
+    starts = _last_positions(events, EventKind.STARTED)
+    return [e for at, e in enumerate(events) if e.kind is kind and at > starts.get(e.source, -1)]
+
+
+def _last_positions(events: Sequence[Event], kind: EventKind) -> Dict[str, int]:
+    return {event.source: at for at, event in enumerate(events) if event.kind is kind}
+
+
+def failing(endings: Dict[int, Event]) -> List[Event]:
+    """Endings of learners that failed of themselves."""
+    return [e for e in endings.values() if learner_status(e) != 0 and not e.fields.get("ended_by")]

@@ -1,0 +1,112 @@
+"""What this node uses of its cache (:class:`ffdl_batch.domain.data.staging_protocol.Cached`), and its image, which
+comes from there.
+
+Entries are removed by whoever needs the room, never while somebody holds their lock. The staging program holds it while
+it runs, this process from then until its end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Callable, Dict, Optional
+
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.data.staging_process import Program, StagingFailed, run_image
+from ffdl_batch.controller.data.transfer_progress import into_log
+from ffdl_batch.controller.learner.orphans import mark
+from ffdl_batch.domain.data.image_task import SIF, ImageTask
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached, FaultClass, Line
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+
+TURNS = 3
+"""Calls of the program for an entry that is gone again when it is to be held."""
+
+
+class Entries:
+    """The entries that this process keeps from being removed."""
+
+    def __init__(self) -> None:
+        self._held: Dict[str, int] = {}
+
+    def hold(self, found: Cached) -> bool:
+        """Whether the entry is there, and stays there from now on."""
+        if found.lock in self._held:
+            return True
+        try:
+            descriptor = os.open(found.lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            is_named = os.path.samestat(os.fstat(descriptor), os.lstat(found.lock))
+        except OSError:
+            is_named = False
+        if not is_named or not os.path.isdir(found.tree):
+            os.close(descriptor)
+            return False
+        self._held[found.lock] = descriptor
+        return True
+
+
+class Listener:
+    """Tells lines on, and holds what is found in the cache, of the transfers that `wants`."""
+
+    def __init__(self, entries: Entries, tell: Callable[[Line], None], wants: Callable[[Cached], bool]) -> None:
+        self._entries, self._tell, self._wants = entries, tell, wants
+        self.found: Optional[Cached] = None
+        self.lost = False
+
+    def __call__(self, line: Line) -> None:
+        if isinstance(line, Cached) and self._wants(line):
+            self.found = line
+            self.lost = self.lost or not self._entries.hold(line)
+        self._tell(line)
+
+
+def cache_of(launch: LaunchFile) -> Optional[Cache]:
+    """For tasks of the staging program that bring data."""
+    found = launch.cache
+    return Cache(found.directory, found.limit_bytes) if found is not None and found.directory else None
+
+
+def has_links(launch: LaunchFile) -> bool:
+    """Whether directories of the job may be links into the cache of the node that ran it last."""
+    return cache_of(launch) is not None and any(fetch.link for fetch in launch.fetches)
+
+
+def unlink_links(launch: LaunchFile) -> None:
+    """Take those links away. Raises OSError."""
+    for fetch in launch.fetches:
+        if fetch.link and os.path.islink(fetch.local):
+            os.unlink(fetch.local)
+
+
+def find_image(launch: LaunchFile, node_rank: int, go_on: Callable[[], None], entries: Entries) -> str:
+    """What the learners' image is on this node: a file of the cache, or as it was named.
+
+    Raises StagingFailed where a registry has no such image, or does not take the credentials that it was given;
+    OSError, and what `go_on` raises.
+    """
+    wanted = launch.cache
+    if wanted is None or not wanted.image:
+        return ""
+    cache = Cache(wanted.directory or wanted.images, wanted.limit_bytes)
+    attempt, learner = AttemptDir(launch.attempt_dir), next(iter(launch.learners_on(node_rank)), 1)
+    tell = into_log(attempt.training_log(learner), attempt.marks(learner), "the image")
+    secrets = attempt.secrets if wanted.credentials else ""
+    task = ImageTask(wanted.image, cache, wanted.program, secrets, wanted.credentials)
+    program = Program(launch.staging, mark(launch.token, node_rank))
+    for _ in range(TURNS):
+        listener = Listener(entries, tell, lambda _found: True)
+        try:
+            run_image(program, task, attempt.staging(f"image-{node_rank}"), go_on, listener)
+        except StagingFailed as failed:
+            if failed.kind in (FaultClass.MISSING, FaultClass.CREDENTIALS):
+                raise
+            break
+        if listener.found is None:
+            break
+        if not listener.lost:
+            return os.path.join(listener.found.tree, SIF)
+    return wanted.image

@@ -1,0 +1,149 @@
+"""Puts results, logs and the model archive where they belong. Idempotent; nodes may do it at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import Callable, List, Optional, Sequence
+
+from ffdl_batch.attempt.directory_tree import Directories, roots_of
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.file_writer import touch
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.data.job_directories import make_shared
+from ffdl_batch.controller.data.metric_files import show_metrics
+from ffdl_batch.controller.data.model_unpacking import copy_archive
+from ffdl_batch.controller.data.transfers import STORING, send_logs, send_results, tell_not_kept
+from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.host.permissions import umask_set
+
+COPIED = ".log-copy-complete"
+"""FfDL's mark in a stored log directory."""
+
+
+def _on() -> None:
+    """Nothing stands in the way of going on."""
+
+
+def _ignore(_: str) -> None:
+    """For a caller that has no use for notes."""
+
+
+def store_results(
+    launch: LaunchFile,
+    go_on: Callable[[], None] = _on,
+    *,
+    node_rank: Optional[int] = None,
+    sends: bool = True,
+    late: bool = False,
+    journal: Optional[Journal] = None,
+) -> None:
+    """$RESULT_DIR into the results store, and the model archive beside it. Raises OSError, StagingFailed, and what
+    `go_on` raises.
+
+    `node_rank`: of the node whose controller does it (None = the attempt is over). `sends`: also into a store that is
+    no directory. `late`: a newer attempt may have stored before us; what was written later than ours stays.
+    Links, pipes, sockets and devices that are not kept as they are become events in the `journal`.
+    """
+    note = tell_not_kept(launch, node_rank or 0, journal) if journal is not None else _ignore
+    stores, attempt = launch.stores, AttemptDir(launch.attempt_dir)
+    works: List[Callable[[], None]] = []
+
+    def copied(what: str) -> None:
+        sys.stderr.write(f"ffdl-controller: {STORING}: {what}\n")
+        note(what)
+
+    def copy_results() -> None:
+        make_shared(stores.results, launch)
+        copy_tree(
+            attempt.results,
+            stores.results,
+            link=True,
+            keep_newer=late,
+            own=launch.job_dir,
+            roots=roots_of(launch, attempt.results),
+            note=copied,
+            go_on=go_on,
+        )
+
+    if stores.results and not _same(stores.results, attempt.results):
+        works.append(copy_results)
+    if stores.model and launch.model_archive and not os.path.exists(stores.model):
+        works.append(partial(copy_archive, launch.model_archive, stores.model))
+    if sends:
+        works.append(partial(send_results, launch, node_rank, go_on, note, late=late))
+    with umask_set(launch.umask):
+        do_each(works)
+
+
+def store_logs(
+    launch: LaunchFile,
+    learner_ids: Sequence[int],
+    go_on: Callable[[], None] = _on,
+    *,
+    node_rank: Optional[int] = None,
+    late: bool = False,
+) -> None:
+    """The logs of these learners into ``learner-<n>/`` of the logs store. Raises OSError, StagingFailed, and what
+    `go_on` raises.
+
+    Those of earlier attempts go below it, into ``attempt-<k>/``. `late`: a newer attempt's logs have the first place,
+    and these go below it too.
+    """
+    for number in learner_ids:
+        for earlier in range(1, launch.attempt):
+            show_metrics(launch, number, JobDir(launch.job_dir).attempt(earlier))
+        show_metrics(launch, number)
+    works: List[Callable[[], None]] = []
+    if launch.stores.logs and not _same(launch.stores.logs, AttemptDir(launch.attempt_dir).logs):
+        works += [partial(_copy_logs, launch, number, go_on, late) for number in learner_ids]
+    with umask_set(launch.umask):
+        do_each([*works, partial(send_logs, launch, node_rank, learner_ids, go_on, late=late)])
+
+
+def _copy_logs(launch: LaunchFile, number: int, go_on: Callable[[], None], late: bool) -> None:
+    """Of one learner, into the directory that is the store."""
+    make_shared(launch.stores.logs, launch)
+    attempt = AttemptDir(launch.attempt_dir)
+    place = (f"learner-{number}",)  # results are stored there, too, and may have a link of that name
+    bring = partial(copy_tree, link=True, own=launch.job_dir, go_on=go_on)
+    for earlier in range(1, launch.attempt + (1 if late else 0)):
+        source = JobDir(launch.job_dir).attempt(earlier).learner_logs(number)
+        if os.path.isdir(source):
+            bring(source, launch.stores.logs, (*place, f"attempt-{earlier}"))
+    if not late:
+        bring(attempt.learner_logs(number), launch.stores.logs, place)
+    with Directories(launch.stores.logs, 0o777) as tree:
+        try:
+            touch(COPIED, 0o666, dir_fd=tree.enter(place))
+        except OSError as error:
+            error.filename = tree.path(*place, COPIED)
+            raise
+
+
+def do_each(works: Sequence[Callable[[], None]]) -> None:
+    """All of them, also where one fails: a store that refuses something keeps nothing from the others. Raises the first
+    OSError or PhaseFailed in the end, and at once what else one of them raises."""
+    first: Optional[Exception] = None
+    for work in works:
+        try:
+            work()
+        except (OSError, PhaseFailed) as error:
+            if first is not None:
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def clear_stores(launch: LaunchFile, is_dead: Callable[[str, int], bool]) -> None:
+    """Remove from the stores what was being stored by whoever was killed over it. Raises OSError."""
+    for place in {launch.stores.results, launch.stores.logs} - {""}:
+        remove_half_copied(place, is_dead)
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

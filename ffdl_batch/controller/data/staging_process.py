@@ -1,0 +1,188 @@
+"""Runs the staging program (:mod:`ffdl_batch.domain.data.staging_protocol`): writes its task, reads its lines, and ends
+it when there is no purpose in it any more."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from dataclasses import dataclass
+from typing import Callable, Dict, Optional, Tuple, Union
+
+from ffdl_batch.attempt.file_writer import open_own, write_text
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.attempt.reader import DamagedFile, open_regular
+from ffdl_batch.controller.learner.orphans import MARK
+from ffdl_batch.controller.own_program import starter_argv
+from ffdl_batch.domain.data.image_task import ImageTask, encode_image_task
+from ffdl_batch.domain.data.staging_protocol import (
+    EXIT_STATUS,
+    Direction,
+    Done,
+    Failed,
+    FaultClass,
+    Line,
+    StageTask,
+    encode_task,
+    fault_code,
+    read_line,
+)
+
+TICK_S = 0.2
+END_S = 2.0
+"""How long the program has after TERM; it needs none of it, unless the kernel holds on to it."""
+ENDED_OUTSIDE = (128 + signal.SIGTERM, 128 + signal.SIGINT, -signal.SIGTERM, -signal.SIGINT)
+STARTS = 5
+SAID_BYTES = 2000
+TASK, ERRORS = "task.json", "errors"
+
+
+class StagingFailed(PhaseFailed):
+    """What was to be moved was not, by the class of its fault."""
+
+    def __init__(self, code: str, message: str, kind: FaultClass) -> None:
+        super().__init__(code, message, kind.value)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program on this node: its argv, and the mark by which the next run of a controller finds it."""
+
+    argv: Tuple[str, ...]
+    mark: str = ""
+    umask: int = -1
+    """Of the program; -1 = that of this process."""
+
+
+def run_staging(
+    program: Program,
+    task: StageTask,
+    go_on: Callable[[], None],
+    tell: Callable[[Line], None],
+    *,
+    check: bool = False,
+) -> Done:
+    """Do the task, or check it; its last word. `go_on` is called again and again, and may raise to end it: what has
+    moved stays, and the next run goes on from there. Raises StagingFailed, OSError, and what `go_on` raises.
+
+    A scheduler signals all processes of a job at once. So a program that was ended from outside is started again where
+    `go_on` lets it.
+    """
+    call = _Call(encode_task(task), task.state_dir, task.direction, ("--check",) if check else ())
+    return _run_call(program, call, go_on, tell)
+
+
+def run_image(
+    program: Program, task: ImageTask, directory: str, go_on: Callable[[], None], tell: Callable[[Line], None]
+) -> None:
+    """Have an image in the cache; `directory` is the task's own. As :func:`run_staging` else."""
+    _run_call(program, _Call(encode_image_task(task), directory, Direction.IN, ("--image",)), go_on, tell)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One task: its file's text, its directory, and options of the program."""
+
+    text: str
+    directory: str
+    direction: Direction
+    options: Tuple[str, ...] = ()
+
+
+def _run_call(program: Program, call: _Call, go_on: Callable[[], None], tell: Callable[[Line], None]) -> Done:
+    os.makedirs(call.directory, mode=0o700, exist_ok=True)
+    path = os.path.join(call.directory, TASK)
+    write_text(path, call.text)
+    argv = [*starter_argv(), *program.argv, path, *call.options]
+    start = 0
+    while True:
+        start += 1
+        status, last = _run(argv, program, call.directory, go_on, tell)
+        if status == 0 and isinstance(last, Done):
+            return last
+        if last is not None or status not in ENDED_OUTSIDE or start == STARTS:
+            raise _failure(status, last, call)
+        go_on()
+
+
+def _run(
+    argv: "list[str]", program: Program, directory: str, go_on: Callable[[], None], tell: Callable[[Line], None]
+) -> "Tuple[int, Optional[Union[Done, Failed]]]":
+    """Its status and its last word."""
+    env: Dict[str, str] = {**os.environ, MARK: program.mark}
+    with os.fdopen(open_own(os.path.join(directory, ERRORS), os.O_WRONLY | os.O_TRUNC), "wb") as errors:
+        process = subprocess.Popen(
+            argv,
+            env=env,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+            umask=program.umask,
+        )
+    assert process.stdout is not None
+    try:
+        last = _listen(process.stdout.fileno(), go_on, tell)
+        return process.wait(), last
+    finally:
+        process.stdout.close()
+        _end(process)
+
+
+def _listen(
+    descriptor: int, go_on: Callable[[], None], tell: Callable[[Line], None]
+) -> "Optional[Union[Done, Failed]]":
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    rest = b""
+    last: Optional[Union[Done, Failed]] = None
+    while True:
+        found = poll.poll(TICK_S * 1000)
+        go_on()
+        if not found:
+            continue
+        data = os.read(descriptor, 65536)
+        if not data:
+            return last
+        *lines, rest = (rest + data).split(b"\n")
+        for text in lines:
+            line = read_line(text.decode("utf-8", "replace"))
+            if isinstance(line, (Done, Failed)):
+                last = line
+            if line is not None:
+                tell(line)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _failure(status: int, last: "Optional[Union[Done, Failed]]", call: _Call) -> StagingFailed:
+    if isinstance(last, Failed):
+        return StagingFailed(last.code, last.message, last.class_)
+    kind = next((kind for kind, number in EXIT_STATUS.items() if number == status), FaultClass.INTERNAL)
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    said = _said(call.directory)
+    code = fault_code(kind, call.direction) if status >= 0 else "S303" if call.direction is Direction.OUT else "S302"
+    return StagingFailed(code, f"the staging program {how}" + (f": {said}" if said else ""), kind)
+
+
+def _said(directory: str) -> str:
+    """The last line of what the program said on standard error, of an interpreter that is not there for one."""
+    try:
+        with open_regular(os.path.join(directory, ERRORS)) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
+            lines = file.read(SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
+    except (OSError, DamagedFile):
+        return ""
+    return lines[-1].strip() if lines else ""

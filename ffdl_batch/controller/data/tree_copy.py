@@ -1,0 +1,313 @@
+"""Copies directory trees so that several nodes may do it at once and a second pass is harmless.
+
+Learners may still write on both sides, from other nodes: what they swap for a link meanwhile leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import Callable, List, Optional, Sequence
+
+from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, is_file, remove_name, status_of, walk
+from ffdl_batch.attempt.file_writer import NEW
+from ffdl_batch.attempt.reader import NO_FILE, kind_of, open_regular
+from ffdl_batch.host.file_attributes import (
+    ONE_FILE,
+    Inheritance,
+    copy_content,
+    inner_target,
+    set_group,
+    set_mode,
+    shown,
+)
+from ffdl_batch.host.permissions import creation_mode, is_default_mode, read_umask
+
+_SUFFIX = ".ffdl-tmp"
+_HALF_COPIED = re.compile(r"\.(.+)-([0-9]+)" + re.escape(_SUFFIX))
+"""What a file is called until it is whole, by who copies it: host and process id."""
+_NO_ATTRIBUTES = (errno.EPERM, errno.ENOTSUP, errno.ENODATA, errno.EINVAL, errno.EACCES)
+
+
+def _on() -> None:
+    """Nothing stands in the way of going on."""
+
+
+def _ignore(_: str) -> None:
+    """For a caller that needs no notes."""
+
+
+def copy_tree(  # noqa: PLR0913 - one argument for each property of a copy
+    source: str,
+    target: str,
+    below: Parts = (),
+    *,
+    link: bool = False,
+    keep_newer: bool = False,
+    own: str = "",
+    roots: Sequence[str] = (),
+    note: Callable[[str], None] = _ignore,
+    go_on: Callable[[], None] = _on,
+) -> int:
+    """Bring every file of `source` into `target`, or the directory `below` it; the number of files. Raises OSError.
+
+    Each file appears whole, by rename. `link`: hard links where both lie in one file system (for files that
+    nobody writes any more). Symbolic links are copied as links, those that lead into `source` by a path in `roots` as
+    relative ones. Modes, holes and empty directories are kept. A file with the mode and group of all new files gets
+    those of a new file in `target`, by this process's umask and by a setgid bit or default ACL there. Sockets, pipes
+    and devices are left out. `note` gets a sentence about these, and about each link that leads elsewhere. A file
+    of the same size and time is taken to be there already. What vanishes meanwhile, or becomes something else, is left
+    out: other nodes' learners may still be at work. A link below `target` where a directory is to be is replaced, not
+    followed: it came from an earlier pass, or a learner put it there. `source` and `target` themselves may be links.
+    `own`: a source below this directory may be no link, as learners can put one there. `keep_newer`: a file in `target`
+    that was written later stays. `go_on` is called
+    before each file and each CHUNK_BYTES of it, and may raise to end the copying; what is there then is whole.
+    If files or directories cannot be read, all others are copied, and then the first error is raised.
+    """
+    count, failed, originals = 0, _Failed(), dict[Parts, os.stat_result]()
+    temporary = f".{os.uname().nodename}-{os.getpid()}{_SUFFIX}"
+    with Directories(target, 0o777, unlock=True) as there, Directories(source, below=own) as here:
+        manner = _Manner(link, read_umask(), (os.getegid(), os.fstat(here.enter(())).st_gid))
+
+        def finish(parts: Parts) -> None:
+            if parts in originals:
+                manner.keep(there.enter((*below, *parts)), originals.pop(parts))
+
+        for parts, descriptor, entries in walk(here, unread=failed.add, after=finish):
+            place = (*below, *parts)
+            inside = there.enter(place)
+            pair = _Pair(
+                descriptor, inside, Inheritance.of(inside), (source, *parts), (target, *place), temporary, manner,
+                parts, roots, note, go_on,
+            )  # fmt: skip
+            if parts:
+                originals[parts] = os.fstat(descriptor)
+            for entry in entries:
+                go_on()
+                try:
+                    count += _bring(entry, pair, keep_newer)
+                except Gone:
+                    continue
+                except OSError as error:
+                    failed.add(entry.name, error)
+    failed.raise_first()
+    return count
+
+
+class _Failed:
+    """What could not be copied."""
+
+    def __init__(self) -> None:
+        self._first: Optional[OSError] = None
+        self._others = 0
+
+    def add(self, _: str, error: OSError) -> None:
+        """Remember the error. Raises it if the next file would have the same one."""
+        if error.errno not in ONE_FILE:
+            raise error
+        self._others += self._first is not None
+        self._first = self._first or error
+
+    def raise_first(self) -> None:
+        """Raises the first error, which names the number of the others."""
+        if self._first is not None and self._others:
+            first = self._first
+            why = f"{first.strerror} (and {self._others} more could not be copied; all others were)"
+            raise OSError(first.errno, why, first.filename) from first
+        if self._first is not None:
+            raise self._first
+
+
+def remove_half_copied(root: str, is_dead: Callable[[str, int], bool]) -> None:
+    """Remove from `root` and below what copiers left half-made of which `is_dead`, by host and process id, is true.
+
+    What may not be read is passed over. Raises OSError.
+    """
+    try:
+        tree = Directories(root)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    with tree:
+        for _, descriptor, entries in walk(tree, unread=_pass_over_forbidden):
+            for entry in entries:
+                match = _HALF_COPIED.fullmatch(entry.name)
+                if match is not None and is_dead(match[1], int(match[2])):
+                    remove_name(entry.name, descriptor)
+
+
+def _pass_over_forbidden(_: str, error: OSError) -> None:
+    if not isinstance(error, PermissionError):
+        raise error
+
+
+@dataclass(frozen=True)
+class _Manner:
+    """How files are copied. `link`: by hard links if possible. `groups` are those that files in the source have if no
+    learner has chosen another one."""
+
+    link: bool
+    umask: int
+    groups: Sequence[int]
+
+    def has_own_group(self, found: os.stat_result) -> bool:
+        """Return whether a learner has chosen the group."""
+        return found.st_gid not in self.groups
+
+    def keep(self, descriptor: int, original: os.stat_result) -> None:
+        """Give a new file or directory the mode and group that were chosen for its original. Raises OSError."""
+        if self.has_own_group(original):
+            set_group(descriptor, original.st_gid)
+        set_mode(descriptor, original.st_mode, self.umask)
+
+    def creation_mode(self, original: os.stat_result) -> int:
+        """Return the mode with which a copy is created: umask or default ACL decide unless a learner has."""
+        mode = original.st_mode & 0o777
+        return creation_mode(mode) if is_default_mode(mode, self.umask) else mode
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A directory in source and target: its descriptors, and the parts of the paths, which are joined only for
+    messages.
+
+    `temporary` is the name of a file until it is complete.
+    """
+
+    source: int
+    target: int
+    given: Inheritance
+    source_path: Parts
+    target_path: Parts
+    temporary: str
+    manner: _Manner
+    parts: Parts
+    roots: Sequence[str]
+    note: Callable[[str], None]
+    go_on: Callable[[], None]
+
+    def say(self, name: str, what: str) -> None:
+        """Note something about an entry of the directory."""
+        self.note(f"{shown('/'.join((*self.parts, name)))} {what}")
+
+
+def _bring(entry: "os.DirEntry[str]", pair: _Pair, keep_newer: bool) -> bool:
+    """Whether it is something to be brought. Raises OSError, Gone."""
+    name = entry.name
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError as error:
+        raise Gone(name) from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        pair.say(name, f"is {kind_of(found.st_mode)}, and is left out")
+        return False
+    try:
+        before = status_of(name, pair.target)
+        is_there = before is not None and (
+            (keep_newer and before.st_mtime_ns > found.st_mtime_ns) or _same(found, before)
+        )
+        if not is_there:
+            _place(name, stat.S_ISLNK(found.st_mode), pair)
+    except OSError as error:
+        if error.errno is None or os.path.isabs(os.fsdecode(error.filename or "")):
+            raise
+        raise OSError(error.errno, error.strerror, os.path.join(*pair.target_path, name)) from error
+    return True
+
+
+def _place(name: str, is_link: bool, pair: _Pair) -> None:
+    temporary, target = pair.temporary, pair.target
+    remove_name(temporary, target)  # of an earlier process with this number, or so named by a learner
+    try:
+        if is_link:
+            os.symlink(_target_of(name, pair), temporary, dir_fd=target)
+        elif not (pair.manner.link and _hard_link(name, pair)):
+            _copy_file(name, pair)
+        os.replace(temporary, name, src_dir_fd=target, dst_dir_fd=target)
+    finally:
+        remove_name(temporary, target)  # also where rename(2) of two names of one file did nothing
+
+
+def _target_of(name: str, pair: _Pair) -> str:
+    """Return where the link is to lead from its new place."""
+    target = _read_link(name, pair.source)
+    inner = inner_target(target, pair.parts, pair.roots)
+    if inner is None:
+        pair.say(name, f"is a link that leads out of the directory, to {shown(target)}; it may lead nowhere")
+    return inner or target
+
+
+def _read_link(name: str, directory: int) -> str:
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):  # EINVAL: it is no link
+            raise Gone(name) from error
+        raise
+
+
+def _hard_link(name: str, pair: _Pair) -> bool:
+    """Return whether the file has a name in the target now, and the group of a new file there."""
+    if pair.given.by_acl:  # a link would not inherit it
+        return False
+    try:
+        os.link(name, pair.temporary, src_dir_fd=pair.source, dst_dir_fd=pair.target, follow_symlinks=False)
+    except OSError:  # another file system, too many links, or one that has none: copied instead
+        return False
+    found = status_of(pair.temporary, pair.target)
+    if found is None or not is_file(found):  # a link or a pipe has come in its place
+        raise Gone(name)
+    if found.st_gid == pair.given.gid or pair.manner.has_own_group(found):
+        return True
+    try:
+        os.chown(pair.temporary, -1, pair.given.gid, dir_fd=pair.target, follow_symlinks=False)
+    except PermissionError:  # the user is not a member: only the directory can give the group, to a new file
+        remove_name(pair.temporary, pair.target)
+        return False
+    return True
+
+
+def _copy_file(name: str, pair: _Pair) -> None:
+    try:
+        reader = open_regular(name, dir_fd=pair.source)
+    except NO_FILE as error:
+        raise Gone(name) from error
+    except OSError as error:
+        error.filename = os.path.join(*pair.source_path, name)
+        raise
+    with reader:
+        mode = pair.manner.creation_mode(os.fstat(reader.fileno()))
+        with os.fdopen(os.open(pair.temporary, NEW, mode, dir_fd=pair.target), "wb", buffering=0) as writer:
+            copy_content(reader.fileno(), writer.fileno(), pair.go_on)
+            _copy_status(reader.fileno(), writer.fileno(), pair.manner)
+
+
+def _copy_status(source: int, target: int, manner: _Manner) -> None:
+    """Extended attributes, group, mode and times, as far as the target's file system has them."""
+    found = os.fstat(source)
+    for attribute in _attributes(source):
+        try:
+            os.setxattr(target, attribute, os.getxattr(source, attribute))
+        except OSError as error:
+            if error.errno not in _NO_ATTRIBUTES:
+                raise
+    manner.keep(target, found)
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _attributes(file: int) -> List[str]:
+    try:
+        return os.listxattr(file)
+    except OSError as error:
+        if error.errno not in _NO_ATTRIBUTES:
+            raise
+        return []
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        return True
+    both_files = stat.S_ISREG(one.st_mode) and stat.S_ISREG(other.st_mode)
+    return both_files and one.st_size == other.st_size and one.st_mtime_ns == other.st_mtime_ns

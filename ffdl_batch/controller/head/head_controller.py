@@ -1,0 +1,373 @@
+"""The head controller, the batch script's process: claims the attempt, starts the nodes', has the last word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from typing import Callable, List, Optional, Tuple, TypeVar
+
+from ffdl_batch.attempt.control_cell import CANCEL, HALT
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.file_writer import create_empty, remove, restore_directory, write_cell, write_text
+from ffdl_batch.attempt.filesystem_retry import patiently
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.log_tail import tail
+from ffdl_batch.attempt.phase_files import PhaseFiles
+from ffdl_batch.attempt.reader import find_object
+from ffdl_batch.controller.checkpointing.answer import endings_of_run
+from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
+from ffdl_batch.controller.head.claim import Claim, claim_attempt
+from ffdl_batch.controller.head.conclusion import Conclusion, StepEnd, conclude, exit_status, may_run_again
+from ffdl_batch.controller.head.continuation import Arrangement, Chain
+from ffdl_batch.controller.head.earlier_attempts import (
+    await_earlier,
+    earlier_attempts,
+    has_ended,
+    pay_debts,
+    tell_newer,
+)
+from ffdl_batch.controller.head.owing import left_to_others
+from ffdl_batch.controller.head.secret_removal import forget_attempt, forget_template
+from ffdl_batch.controller.head.step import Step, count_events
+from ffdl_batch.controller.head.time_limit import TimeLimit, deadline, limit_now_s
+from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark, unreported_ends
+from ffdl_batch.controller.learner.pod_exchange import hears_no_more, spared
+from ffdl_batch.controller.learner.restarts import restarts_left
+from ffdl_batch.controller.rendezvous.other_nodes import ended_of_itself, read_events
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.file_format import NewerFormat
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.network_level import explain_unreachable
+from ffdl_batch.domain.outcome.continuation import Interruption, halted_before, what_begins
+from ffdl_batch.domain.outcome.controller_events import (
+    HEAD,
+    Event,
+    EventKind,
+    FinalRecord,
+    GoesOn,
+    Outcome,
+    Phase,
+    decode_final,
+    merge,
+    node_source,
+)
+from ffdl_batch.host.processes import identity, read_process, send
+from ffdl_batch.host.signals import FORWARDED, hold_signals, next_signal
+
+T = TypeVar("T")
+EXIT_CLAIMED_BY_ANOTHER = 73
+"""The attempt is another head's; nothing was written and nothing started (sysexits.h EX_CANTCREAT)."""
+TICK_S = 0.5
+REQUEUED_WAIT_S = 120.0
+"""How long a head that had its job requeued waits for the scheduler to end it."""
+
+
+def run_head(launch: LaunchFile, launch_path: str) -> int:
+    """Execute the attempt if it is ours; see :mod:`ffdl_batch.controller.head.conclusion` for the exit code."""
+    hold_signals(only_family=launch.pod is not None)
+    attempt = AttemptDir(launch.attempt_dir)
+    native_id = os.environ.get(launch.host.native_id, "") or f"{os.uname().nodename}-{os.getpid()}"
+    fence_s = launch.limits.fence_s
+    claim = patiently(lambda: claim_attempt(attempt, native_id), attempt.path, fence_s, awaits_space=True)
+    if not claim.run:
+        who = f"{claim.owner.get('native_id')} (pid {claim.owner.get('pid')} on {claim.owner.get('host')})"
+        why = f"is executed by {who}" if claim.owner else f"has a damaged claim ({attempt.claim})"
+        sys.stderr.write(f"ffdl-controller: attempt {launch.token} {why}; nothing is started here\n")
+        return EXIT_CLAIMED_BY_ANOTHER
+    earlier = patiently(lambda: read_final(attempt), attempt.path, fence_s)
+    if earlier is not None and not may_run_again(earlier):
+        return exit_status(earlier)
+    return Head(launch, launch_path, native_id, claim, earlier).run()
+
+
+def read_final(attempt: AttemptDir) -> Optional[FinalRecord]:
+    """Return the final record of an earlier run; None if it is missing or damaged. Raises OSError, also NewerFormat."""
+    body = find_object(attempt.final, below=attempt.path)
+    try:
+        return decode_final(body) if body else None
+    except ValueError:
+        return None
+
+
+class EndedEarly(Exception):
+    """The attempt ends before its learners have started: how."""
+
+    def __init__(self, conclusion: Conclusion) -> None:
+        super().__init__(conclusion.message)
+        self.conclusion = conclusion
+
+
+class Head:
+    """One run of the head. `earlier` is the final record of the run before, where there is one."""
+
+    def __init__(
+        self, launch: LaunchFile, launch_path: str, native_id: str, claim: Claim, earlier: Optional[FinalRecord] = None
+    ) -> None:
+        self.launch, self.launch_path, self.native_id, self.claim = launch, launch_path, native_id, claim
+        self.attempt = AttemptDir(launch.attempt_dir)
+        self.restart = _restart_count(launch, claim)
+        self.chain = Chain(launch, native_id, earlier, claim.run)
+        self.terminated = False
+        self.node_pid = 0
+        self._step_end = StepEnd()
+        self._started_at = time.time()
+        self._limit = TimeLimit(launch)
+
+    def run(self) -> int:
+        """From the claim to the final record."""
+        journal = self._patiently(self._open_journal, awaits_space=True)
+        journal.append(EventKind.CLAIMED, native_id=self.native_id, host=os.uname().nodename, restart=self.restart)
+        journal.append(EventKind.STARTED, **identity(os.getpid()))
+        journal.load_ballast()
+        try:
+            if not self.chain.is_continued:
+                self._execute(journal)
+            conclusion = self._conclude(self.terminated)
+        except EndedEarly as early:
+            conclusion = early.conclusion
+        except NewerFormat:  # a last word without having understood the others would be a wrong one
+            journal.close()
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the record must say so
+            conclusion = self._own_failure(journal, error)
+        self._limit.note()
+        arranged = self.chain.arrange(conclusion, self._gpu_seconds(), self._length_s())
+        if arranged.goes_on is not GoesOn.NO:
+            journal.append(
+                EventKind.CONTINUED, attempt=arranged.attempt, by=arranged.goes_on.value, message=arranged.message
+            )
+        final = left_to_others(self.launch, self._record(conclusion, arranged), self._events)
+        forget_template(self.launch, final)
+        self._write_final(final, journal)
+        journal.append(EventKind.FINAL, outcome=final.outcome.value)
+        if arranged.goes_on is GoesOn.REQUEUE:
+            final = self._requeue(final, journal)
+        forget_attempt(self.launch, final)
+        journal.close()
+        return exit_status(final)
+
+    def _open_journal(self) -> Journal:
+        restore_directory(self.attempt.events)
+        os.makedirs(self.launch.doorbell, exist_ok=True)
+        bell = os.path.join(self.launch.doorbell, self.launch.job_id)
+        return Journal(self.attempt.event_file(HEAD), HEAD, bell, self.launch.limits.fence_s)
+
+    def _patiently(
+        self, work: Callable[[], T], pause: Optional[Callable[[float], None]] = None, *, awaits_space: bool = False
+    ) -> T:
+        """What `work` gives once the file system lets it. Raises OSError, and what `pause` raises in between."""
+        patience_s = self.launch.limits.fence_s
+        return patiently(work, self.attempt.path, patience_s, pause or self._rest, awaits_space=awaits_space)
+
+    def _rest(self, wait_s: float) -> None:
+        """Wait; a request to end is noted."""
+        if next_signal(wait_s) in (signal.SIGTERM, signal.SIGINT):
+            self.terminated = True
+
+    def _requeue(self, final: FinalRecord, journal: Journal) -> FinalRecord:
+        """Have the scheduler start this attempt anew, and wait for it to end us; the record where it will not."""
+        failed = self.chain.requeue()
+        if failed:
+            final = replace(final, goes_on=GoesOn.PLATFORM, message=f"{final.message}; {failed}")
+            journal.append(EventKind.CONTINUED, attempt=self.launch.attempt + 1, by=final.goes_on.value, message=failed)
+            self._write_final(final, journal)
+            return final
+        end = time.monotonic() + REQUEUED_WAIT_S
+        while time.monotonic() < end and next_signal(TICK_S) not in (signal.SIGTERM, signal.SIGINT):
+            continue
+        return final
+
+    def _own_failure(self, journal: Journal, error: Exception) -> Conclusion:
+        code, message = "S101", f"the head controller failed on {os.uname().nodename}: {type(error).__name__}: {error}"
+        if isinstance(error, DirectoryRefused):
+            code, message = error.code, str(error)
+        sys.stderr.write(f"ffdl-controller: {message}\n")
+        journal.append(EventKind.FAULT, code=code, message=message)
+        try:
+            told = self._conclude(self.terminated)
+        except OSError:  # what nobody can read explains nothing
+            told = Conclusion(Outcome.FAILED, False)
+        if told.outcome is Outcome.COMPLETED:
+            return told
+        return Conclusion(Outcome.FAILED, False, error_code=code, message=message, checkpoint=told.checkpoint)
+
+    def _conclude(self, terminated: bool) -> Conclusion:
+        # A drill plays the time limit at any moment, so how far the real one is says nothing.
+        limit = None if self.chain.plays_timeout else deadline(self.launch, os.environ, self._started_at)
+        events = self._patiently(self._events)
+        terminated = terminated or self.chain.wish == CANCEL
+        step = replace(self._step_end, unheard=hears_no_more(self.launch))
+        told = conclude(self.launch, events, terminated, limit, step)
+        if told.interruption != Interruption.PREEMPTION.value or limit is None:
+            return told
+        # The warning came early. Somebody may have shortened the limit since the job began.
+        now_s = limit_now_s(self.launch, self.native_id)
+        return told if now_s is None else conclude(self.launch, events, terminated, self._started_at + now_s, step)
+
+    # -------------------------------------------------------------------------------------- preparation
+
+    def _execute(self, journal: Journal) -> None:
+        adopted = 0 if self.launch.step else living_controller(self._patiently(lambda: self._node_events(0)))
+        if not adopted:
+            told = self._conclude(terminated=False)
+            interrupted = told.interruption not in ("", Interruption.HALT.value)
+            if told.stored and told.outcome is not Outcome.CANCELLED and not interrupted:
+                return
+            self._patiently(self._prepare, self._pause, awaits_space=True)
+            self._patiently(lambda: self._await_earlier(journal), self._pause)
+        self._follow(adopted)
+        if not self.launch.step:
+            end_learners(self._patiently(lambda: self._node_events(0)), mark(self.launch.token, 0), spared(self.launch))
+        if self._patiently(self._only_storing_is_left):
+            self._follow(0)
+
+    def _only_storing_is_left(self) -> bool:
+        """Whether a node controller died although every learner had ended of itself: new ones store, and start none."""
+        done = endings_of_run(self._events())
+        ended = {n for n, e in done.items() if ended_of_itself(e)}
+        died = False
+        for rank in range(self.launch.nodes):
+            events = self._node_events(rank)
+            died = died or not has_ended(events)
+            found = unreported_ends(events, PhaseFiles(self.attempt.state), self.launch.learners_on(rank))
+            ended |= {n for n, status in found.items() if status == 0 or not restarts_left(self.launch, events)}
+        return died and not self.terminated and ended >= set(self.launch.trainees)
+
+    def _prepare(self) -> None:
+        """Everything that node controllers and readers on other nodes expect to be there."""
+        make_places(self.launch)
+        for rank in range(self.launch.nodes):
+            create_empty(self.attempt.event_file(node_source(rank)))
+        write_text(self.attempt.stop, "")
+        names = ["halt"] + [f"{p.value}.exit" for p in (Phase.LEARNER, Phase.STORE_RESULTS, Phase.STORE_LOGS)]
+        for name in names:  # of an earlier run, whose learners were ended from outside
+            path = os.path.join(self.attempt.state, name)
+            remove(path)
+
+    def _await_earlier(self, journal: Journal) -> None:
+        """Until nothing of older attempts and runs can write any more; what they owe is stored first."""
+
+        def tell(why: str) -> None:
+            if why:
+                sys.stderr.write(f"ffdl-controller: {why}\n")
+            journal.append(EventKind.WAITING, message=why)
+
+        older = earlier_attempts(self.launch)
+        tell_newer(older, self.launch.attempt)
+        await_earlier([*older, *([self.launch] if self.claim.run > 1 else [])], self.attempt, self._pause, tell)
+        pay_debts(older, self._pause)
+
+    def _pause(self, wait_s: float) -> None:
+        """Wait before the learners have started; raises EndedEarly when they are not to start any more."""
+        number = next_signal(wait_s)
+        self._limit.look()
+        wish = self.chain.wish
+        if number in (signal.SIGTERM, signal.SIGINT) or wish == CANCEL:
+            self.terminated = True
+            message = f"ended from outside before {what_begins(self.launch.attempt)} started"
+            raise EndedEarly(Conclusion(Outcome.CANCELLED, False, message=message))
+        if wish == HALT:
+            message, why = halted_before(self.launch.attempt), Interruption.HALT.value
+            raise EndedEarly(Conclusion(Outcome.HALTED, False, message=message, interruption=why))
+
+    # ------------------------------------------------------------------------------------- the one step
+
+    def _follow(self, adopted: int) -> None:
+        """Start the step, or follow a node controller that outlived an earlier head; until it has ended."""
+        step = None
+        if adopted:
+            self.node_pid = adopted
+        else:
+            before = self._patiently(lambda: count_events(self.launch))
+            step = Step(self.launch, self.launch_path, self.claim.run, before)
+            self.node_pid = 0 if self.launch.step else step.process.pid
+        while step.runs() if step else _alive(adopted):
+            number = next_signal(TICK_S if step else 0.1)
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self.terminated = True
+            # A step's processes get the scheduler's signals from the scheduler itself.
+            if self.node_pid and number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
+                send(self.node_pid, number)
+                if step:
+                    step.hurry(number)
+            # One for the batch script alone (sbatch's --signal=B:...) is meant for the training; srun passes it on.
+            elif number in FORWARDED:
+                send(step.process.pid if step else adopted, number)
+            self._limit.look()
+        if step:
+            self._step_end = StepEnd(self._step_end.out_of_memory or step.out_of_memory(), step.last_words())
+
+    # --------------------------------------------------------------------------------------- last words
+
+    def _node_events(self, rank: int) -> List[Event]:
+        return read_events(self.attempt, node_source(rank))
+
+    def _events(self) -> List[Event]:
+        return merge(self._node_events(rank) for rank in range(self.launch.nodes))
+
+    def _gpu_seconds(self) -> float:
+        """GPU time of this run: the GPUs are held from its first moment to its last, as schedulers charge them."""
+        succession = self.launch.succession
+        return succession.gpus * self._limit.used_s if succession else 0.0
+
+    def _length_s(self) -> Optional[float]:
+        end = deadline(self.launch, os.environ, self._started_at)
+        return None if end is None else end - self._started_at
+
+    def _record(self, conclusion: Conclusion, arranged: Arrangement) -> FinalRecord:
+        lines: Tuple[str, ...] = ()
+        hint = ""
+        if conclusion.learner_id:
+            try:
+                lines = tail(self.attempt.training_log(conclusion.learner_id))
+            except OSError as error:
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+        if conclusion.error_code == "C201":
+            hint = explain_unreachable(self.launch.network.level, lines)
+        return FinalRecord(
+            native_id=self.native_id,
+            outcome=conclusion.outcome,
+            at=time.time(),
+            stored=conclusion.stored,
+            exit_code=conclusion.exit_code,
+            exit_signal=conclusion.exit_signal,
+            error_code=arranged.error_code or conclusion.error_code,
+            message="; ".join(filter(None, (arranged.message or conclusion.message, hint))),
+            log_tail=lines,
+            restart=self.restart,
+            interruption=arranged.interruption,
+            played=arranged.played,
+            checkpoint=conclusion.checkpoint,
+            goes_on=arranged.goes_on,
+            spent=arranged.spent,
+            gpu_seconds=self._gpu_seconds(),
+        )
+
+    def _write_final(self, final: FinalRecord, journal: Journal) -> None:
+        """The record, durably; where the disk stays full or away, to standard error."""
+        end = time.monotonic() + self.launch.limits.fence_s
+        while True:
+            try:
+                write_cell(self.attempt.final, to_plain(final))
+                return
+            except OSError as error:
+                if not journal.drop_ballast():
+                    if time.monotonic() > end:
+                        sys.stderr.write(f"ffdl-controller: {self.attempt.final}: {error}: {to_plain(final)}\n")
+                        journal.patience_s = 0.0  # it would be refused as well, and the allocation be held for longer
+                        return
+                    self._rest(TICK_S)
+
+
+def _restart_count(launch: LaunchFile, claim: Claim) -> int:
+    """The scheduler's count where it has one, else how often this attempt was claimed before."""
+    text = os.environ.get(launch.host.restart_count, "") if launch.host.restart_count else ""
+    return int(text) if text.isdigit() else claim.run - 1
+
+
+def _alive(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.state not in "ZX"

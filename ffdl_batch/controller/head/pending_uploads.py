@@ -1,0 +1,148 @@
+"""Stores owed: results and logs that an attempt could not store before it was killed.
+
+Run by the next attempt's head and by the platform, each in a process of its own, after the attempt has ended.
+Idempotent; two at once do no harm. What a newer attempt stored is not replaced. Where the attempt ran on this machine
+its scratch directory goes, too, which a killed controller could not remove.
+
+An attempt whose head was killed when nothing but storing was left to do has no last word. Who pays for it then has it,
+where the platform says so: how the learners ended is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from typing import List, Optional
+
+from ffdl_batch.attempt.file_writer import touch, write_cell
+from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.attempt.log_tail import tail
+from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles
+from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of
+from ffdl_batch.controller.data.result_storage import clear_stores, do_each, store_logs, store_results
+from ffdl_batch.controller.head.conclusion import Conclusion, conclude, may_run_again
+from ffdl_batch.controller.head.head_controller import read_final
+from ffdl_batch.controller.head.owing import learners_owed
+from ffdl_batch.controller.head.secret_removal import remove
+from ffdl_batch.controller.learner.orphans import end_learners, unreported_ends
+from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.controller_events import (
+    HEAD,
+    Event,
+    EventKind,
+    FinalRecord,
+    Outcome,
+    Scalar,
+    merge,
+    node_source,
+)
+from ffdl_batch.host.processes import lives_here, read_process
+
+EXIT_PLATFORM = 74
+EXIT_STILL_RUNNING = 75
+"""A node controller of the attempt lives on this machine: there may be more to store later (sysexits.h EX_TEMPFAIL)."""
+WHEN_STORED, ANYWAY = "when-stored", "anyway"
+
+
+def pay(launch: LaunchFile, last_word: str = "") -> int:
+    """Store what is owed and write ``paid.json``; 0 also where nothing is owed. EXIT_PLATFORM where it cannot be.
+
+    `last_word`: whether to write the final record, too, where the head left none ("", WHEN_STORED, ANYWAY).
+    """
+    attempt = AttemptDir(launch.attempt_dir)
+    if launch.cut_off:
+        sys.stderr.write(f"ffdl-controller: {launch.token}: no store is reached from here\n")
+        return EXIT_PLATFORM
+    if os.path.lexists(attempt.paid):
+        remove(attempt)
+        return 0
+    files = [read_events(attempt, node_source(rank)) for rank in range(launch.nodes)]
+    for events in files:
+        started = [event for event in events if event.kind is EventKind.STARTED]
+        if started and lives_here(started[-1].fields):
+            sys.stderr.write(f"ffdl-controller: a controller of {launch.token} still runs; nothing is stored yet\n")
+            return EXIT_STILL_RUNNING
+    for rank, events in enumerate(files):
+        end_learners(events)  # who outlived its controller must not write while this is stored
+        if any(one.kind is EventKind.STARTED and one.fields.get("host") == os.uname().nodename for one in events):
+            remove_scratch(scratch_of(launch, rank))
+    told = merge(files)
+    told += _ends_nobody_saw(launch, told)
+    owed = learners_owed(told)
+    late = os.path.exists(JobDir(launch.job_dir).attempt(launch.attempt + 1).launch)
+    try:
+        if owed:
+            logged = [number for number in owed if os.path.isdir(attempt.learner_logs(number))]
+            results = [partial(store_results, launch, late=late)] if os.path.isdir(attempt.results) else []
+            do_each([*results, partial(store_logs, launch, logged, late=late)])
+            clear_stores(launch, _Dead(files).has)
+        if last_word:
+            _have_last_word(launch, [*told, *(_event(EventKind.STORED, learner_id=number) for number in owed)])
+        write_cell(attempt.paid, {"at": time.time(), "host": os.uname().nodename, "learners": owed})
+        remove(attempt)
+    except (OSError, PhaseFailed) as error:
+        message = f"results and logs cannot be stored: {error}"
+        sys.stderr.write(f"ffdl-controller: {launch.token}: {message}\n")
+        if last_word == ANYWAY:
+            _have_last_word(launch, [*told, _event(EventKind.FAULT, code="S303", message=message)])
+        return EXIT_PLATFORM
+    finally:
+        if last_word:
+            touch(os.path.join(launch.doorbell, launch.job_id))
+    return 0
+
+
+class _Dead:
+    """Processes that store nothing any more: the attempt's node controllers, and those that are gone from this host."""
+
+    def __init__(self, files: List[List[Event]]) -> None:
+        started = [event.fields for events in files for event in events if event.kind is EventKind.STARTED]
+        self._controllers = {(fields.get("host"), fields.get("pid")) for fields in started}
+
+    def has(self, host: str, pid: int) -> bool:
+        """Whether this process is one of them."""
+        return (host, pid) in self._controllers or (host == os.uname().nodename and read_process(pid) is None)
+
+
+def _ends_nobody_saw(launch: LaunchFile, events: List[Event]) -> List[Event]:
+    phases = PhaseFiles(AttemptDir(launch.attempt_dir).state)
+    found = unreported_ends(events, phases, range(1, launch.learners + 1))
+    return [_event(EventKind.LEARNER_ENDED, learner_id=n, exit_code=status) for n, status in found.items()]
+
+
+def _event(kind: EventKind, **fields: Scalar) -> Event:
+    """What a node controller would have said now, had it lived."""
+    return Event(1, time.time(), "pay", kind, fields)
+
+
+def _have_last_word(launch: LaunchFile, events: List[Event]) -> None:
+    """Write the final record in the place of the latest run's head, if the learners' ends tell how the attempt ended
+    and that head did not. Raises OSError."""
+    attempt = AttemptDir(launch.attempt_dir)
+    claims = [event for event in read_events(attempt, HEAD) if event.kind is EventKind.CLAIMED]
+    said = read_final(attempt)
+    told = conclude(launch, events, terminated=False)
+    is_known = told.outcome is Outcome.COMPLETED or told.learner_id or told.error_code == "S303"
+    if claims and is_known and (said is None or may_run_again(said)):
+        write_cell(attempt.final, to_plain(_record(attempt, told, claims[-1])))
+
+
+def _record(attempt: AttemptDir, told: Conclusion, claim: Event) -> FinalRecord:
+    restart: Optional[Scalar] = claim.fields.get("restart")
+    return FinalRecord(
+        native_id=str(claim.fields.get("native_id", "")),
+        outcome=told.outcome,
+        at=time.time(),
+        stored=told.stored,
+        exit_code=told.exit_code,
+        exit_signal=told.exit_signal,
+        error_code=told.error_code,
+        message=told.message,
+        log_tail=tail(attempt.training_log(told.learner_id)) if told.learner_id else (),
+        restart=restart if isinstance(restart, int) else 0,
+        checkpoint=told.checkpoint,
+    )

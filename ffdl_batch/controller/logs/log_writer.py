@@ -1,0 +1,117 @@
+"""Reads what a learner prints and writes its log: one process per learner, which outlives a killed controller.
+
+Standard input is the learner's output; it ends with the last process that has it open. Whatever happens to the log, the
+output is read on: a full disk, or a learner that prints without end, stops no training. What is not in the log is told
+there. There are as many of these processes as learners, so it loads little: no dataclasses, and nothing that has any.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import List, NamedTuple
+
+from ffdl_batch.controller.logs.rate_limit import Bound, note
+from ffdl_batch.controller.logs.rotated_log import Limits, LogFiles
+from ffdl_batch.host.signals import HANDLED
+
+READ_BYTES = 256 * 1024
+LOOK_S = 0.5
+"""How long after it was written to the file is looked at."""
+REST_READS = 64
+"""How much is read of what is there when nobody waits for more."""
+SHUT_PAUSE_S = 0.001
+"""Between two reads of what is left out: who prints without end has to wait for a moment now and then."""
+
+
+class _Limits(NamedTuple):
+    file_bytes: int
+    files: int
+    bytes_per_s: int
+
+
+class Writer:
+    """`control` is a descriptor on which a byte comes when nobody waits for the output's end any more (-1 = none)."""
+
+    def __init__(self, attempt_dir: str, learner_id: int, limits: Limits, control: int = -1) -> None:
+        self._place = (attempt_dir, learner_id, limits)
+        self._files: List[LogFiles] = []
+        self._bound = Bound(limits.bytes_per_s, limits.file_bytes, time.monotonic())
+        self._control = control
+        self._looked_at = 0.0
+        self._dirty = self._hurries = False
+        self._lost_lines = self._lost_bytes = 0
+        self._why = ""
+
+    def run(self, source: int) -> None:
+        """Until the output ends."""
+        poll = select.poll()
+        poll.register(source, select.POLLIN)
+        if self._control >= 0:
+            poll.register(self._control, select.POLLIN)
+        left = REST_READS
+        while left:
+            ready = [descriptor for descriptor, _ in poll.poll(self._wait_ms())]
+            if self._control in ready:
+                self._hurries = bool(os.read(self._control, 1))
+                poll.unregister(self._control)  # at its end the controller is gone, and the output may go on
+                continue
+            if source in ready:
+                data = os.read(source, READ_BYTES)
+                if not data:
+                    break
+                self._take(data)
+            elif self._hurries:
+                break
+            left -= self._hurries
+            self._look()
+        for piece in self._bound.finish():
+            self._write(piece)
+
+    def _wait_ms(self) -> int:
+        if self._hurries:
+            return 0
+        return int(LOOK_S * 1000) if self._dirty else -1
+
+    def _take(self, data: bytes) -> None:
+        for piece in self._bound.feed(data, time.monotonic()):
+            self._write(piece)
+        if self._bound.is_shut:
+            time.sleep(SHUT_PAUSE_S)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if not self._files:
+                self._files.append(LogFiles(*self._place))
+            told = b"\n" + note(self._lost_lines, self._lost_bytes, self._why) if self._lost_bytes else b""
+            self._files[0].write(told + data)
+            self._dirty, self._lost_lines, self._lost_bytes = True, 0, 0
+        except OSError as error:
+            if not self._lost_bytes:
+                sys.stderr.write(f"ffdl-controller: a learner's log cannot be written: {error}; its output is lost\n")
+            self._why = error.strerror or type(error).__name__
+            self._lost_lines += data.count(b"\n")
+            self._lost_bytes += len(data)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if not self._dirty or now - self._looked_at < LOOK_S:
+            return
+        self._looked_at, self._dirty = now, False
+        try:
+            self._files[0].look()
+        except OSError:  # told when more is written
+            self._dirty = True
+
+
+def main(arguments: List[str]) -> int:
+    """ATTEMPT_DIR LEARNER FILE_BYTES FILES BYTES_PER_S CONTROL."""
+    for number in HANDLED - {signal.SIGCHLD}:
+        signal.signal(number, signal.SIG_IGN)
+    attempt_dir = arguments[0]
+    learner_id, file_bytes, files, bytes_per_s, control = map(int, arguments[1:6])
+    Writer(attempt_dir, learner_id, _Limits(file_bytes, files, bytes_per_s), control).run(sys.stdin.fileno())
+    return 0

@@ -1,0 +1,214 @@
+"""The files of one learner's log: ``training-log.txt``, and the older ones ``.1``, ``.2``, ... up to so many.
+
+Positions count bytes of the whole output, over all files. Beside the log, where learners do not write, are its *marks*
+(lines "<epoch> <bytes> <lines>": what had been printed when more came), and a cell with the files that there are: the
+inode of each, and the position and number of lines at which it begins. One process writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import Any, Dict, List, Protocol, Tuple
+
+from ffdl_batch.attempt.directory_tree import Directories, remove_name, status_of
+from ffdl_batch.attempt.file_writer import open_own, write_cell, write_text
+from ffdl_batch.attempt.log_paths import TRAINING_LOG, learner_logs, log_files, marks
+from ffdl_batch.attempt.reader import find_object, find_text
+
+MARK_S, MARK_BYTES = 0.05, 1024**2
+"""A mark is written when the last one is so old or so far back."""
+MARKS_BYTES = 4 * 1024**2
+"""Each time that the marks have grown by so much, they become half as frequent."""
+MARKS_MOST = 32 * MARKS_BYTES
+"""Maximum size of a file of marks."""
+OVERLONG = 1.25
+"""A file is so much larger than it should be where a line does not end."""
+_READ = 1024**2
+_POSITION = re.compile(r"\d{1,18}", re.ASCII)
+_MARK = re.compile(rb"(\d{1,11}\.\d{1,9}) (\d{1,18}) (\d{1,18})")
+
+
+class Limits(Protocol):
+    """What a log may take: a :class:`~ffdl_batch.domain.launch.limits.LogLimits`, or what says the same."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Of each file."""
+
+    @property
+    def files(self) -> int:
+        """How many are kept."""
+
+    @property
+    def bytes_per_s(self) -> int:
+        """After the first file's."""
+
+
+class LogFiles:
+    """What is printed goes to the end of the newest file. Raises OSError wherever the file system refuses."""
+
+    def __init__(self, attempt_dir: str, learner_id: int, limits: Limits) -> None:
+        self._limits = limits
+        self._cell, self._marks_path = log_files(attempt_dir, learner_id), marks(attempt_dir, learner_id)
+        with Directories(attempt_dir, 0o777) as tree:
+            parts = os.path.relpath(learner_logs(attempt_dir, learner_id), attempt_dir).split(os.sep)
+            self._directory = os.dup(tree.enter(tuple(parts)))
+        self._entries = _entries(find_object(self._cell))
+        self._log = -1
+        self._inode = self._size = 0
+        self._last, self.position, self.lines = _last_mark(self._marks_path)
+        self._marked_at = self.position if self._entries else -MARK_BYTES
+        self._marks = open_own(self._marks_path, os.O_WRONLY | os.O_APPEND)
+        self._open()
+
+    def write(self, data: bytes) -> None:
+        """Append it. After an error the caller cannot know how much of it is there."""
+        data = self._turn_over(data)
+        if data:
+            self._append(data)
+
+    def look(self) -> None:
+        """See that the file is where it should be: a learner may have removed it. On NFS this writes out, too."""
+        found = status_of(TRAINING_LOG, self._directory)
+        if found is None or found.st_ino != self._inode:
+            self._open()
+        elif found.st_size < self._size:  # somebody emptied it
+            self._size = found.st_size
+            lines = _count_lines(self._log, 0, self._size)
+            self._add_entry(self._inode, self.position - self._size, self.lines - lines)
+
+    def _open(self) -> None:
+        """The newest file, and where in the whole of the output it ends."""
+        before = self._log
+        self._log = open_own(TRAINING_LOG, os.O_RDWR | os.O_APPEND, 0o666, dir_fd=self._directory)
+        if before >= 0:  # open until now: the new file has another inode
+            os.close(before)
+        found = os.fstat(self._log)
+        self._inode, self._size = found.st_ino, found.st_size
+        own = [entry for entry in self._entries if entry["inode"] == self._inode]
+        if own:
+            base, lines = own[-1]["base"], own[-1]["lines"]
+            if not base <= self.position <= base + self._size:
+                self.position, self.lines = base, lines
+            self.lines += _count_lines(self._log, self.position - base, self._size)
+            self.position = base + self._size
+            return
+        if not self._entries:  # the first one, or an earlier release's
+            self.position = self.lines = 0
+        self._add_entry(self._inode, self.position, self.lines)
+        self.lines += _count_lines(self._log, 0, self._size)
+        self.position += self._size
+
+    def _add_entry(self, inode: int, base: int, lines: int) -> None:
+        known = [entry for entry in self._entries if entry["base"] < base and entry["inode"] != inode]
+        self._entries = [*known, {"inode": inode, "base": base, "lines": lines}][-self._limits.files :]
+        write_cell(self._cell, {"files": self._entries})
+
+    def _turn_over(self, data: bytes) -> bytes:
+        """Begin the next file where the newest is full, at the end of a line if there is one soon; what is left."""
+        full = self._limits.file_bytes
+        while self._size + len(data) > full:
+            end = data.find(b"\n", max(0, full - self._size - 1)) + 1
+            if not end:
+                room = int(full * OVERLONG) - self._size
+                if len(data) <= room:
+                    break
+                end = max(0, room)
+            self._append(data[:end])
+            data = data[end:]
+            self._rotate()
+        return data
+
+    def _rotate(self) -> None:
+        new = TRAINING_LOG + ".new"
+        remove_name(new, self._directory)
+        log = open_own(new, os.O_RDWR | os.O_APPEND | os.O_EXCL, 0o666, dir_fd=self._directory)
+        try:
+            inode = os.fstat(log).st_ino
+            # Before it has its name: readers know every file that they find.
+            self._add_entry(inode, self.position, self.lines)
+            names = [TRAINING_LOG, *(f"{TRAINING_LOG}.{number}" for number in range(1, self._limits.files))]
+            for older, newer in reversed(list(zip(names[1:], names))):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(newer, older, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            os.replace(new, TRAINING_LOG, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+        except BaseException:
+            os.close(log)
+            raise
+        os.close(self._log)
+        self._log, self._inode, self._size = log, inode, 0
+        self._drop_marks()
+
+    def _append(self, data: bytes) -> None:
+        self._mark()
+        rest = memoryview(data)
+        while rest:
+            written = os.write(self._log, rest)
+            self.lines += bytes(rest[:written]).count(b"\n")
+            self.position += written
+            self._size += written
+            rest = rest[written:]
+
+    def _mark(self) -> None:
+        now = max(self._last, time.time())
+        size = os.fstat(self._marks).st_size
+        pause_s = MARK_S * 2 ** min(size // MARKS_BYTES, 20)
+        if now - self._last >= pause_s or self.position - self._marked_at >= MARK_BYTES:
+            os.write(self._marks, f"{now:.3f} {self.position} {self.lines}\n".encode("ascii"))
+            self._last, self._marked_at = now, self.position
+
+    def _drop_marks(self) -> None:
+        """Forget when what is gone was printed."""
+        marks = find_text(self._marks_path, MARKS_MOST).splitlines(keepends=True)
+        first = 0
+        while first + 1 < len(marks) and _position(marks[first + 1]) <= self._entries[0]["base"]:
+            first += 1
+        if not first:
+            return
+        write_text(self._marks_path, "".join(marks[first:]))
+        os.close(self._marks)
+        self._marks = open_own(self._marks_path, os.O_WRONLY | os.O_APPEND)
+
+
+def _entries(cell: Dict[str, Any]) -> List[Dict[str, int]]:
+    """The files that a cell names; none of a damaged one."""
+    names, found = ("inode", "base", "lines"), cell.get("files")
+    entries = [entry for entry in (found if isinstance(found, list) else []) if isinstance(entry, dict)]
+    return [entry for entry in entries if all(isinstance(entry.get(name), int) for name in names)]
+
+
+def _last_mark(path: str) -> Tuple[float, int, int]:
+    """Return time, position and lines of the last mark. Cut off a torn one."""
+    with os.fdopen(open_own(path, os.O_RDWR), "r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - 4096)
+        file.seek(start)
+        text = file.read(4096)
+        end = text.rfind(b"\n") + 1
+        if start + end < size:
+            file.truncate(start + end)
+    for line in reversed(text[:end].splitlines()):
+        found = _MARK.fullmatch(line)
+        if found is not None:
+            return float(found[1]), int(found[2]), int(found[3])
+    return 0.0, 0, 0
+
+
+def _position(mark: str) -> int:
+    words = mark.split()
+    return int(words[1]) if len(words) > 1 and _POSITION.fullmatch(words[1]) else 0
+
+
+def _count_lines(file: int, start: int, end: int) -> int:
+    """Newlines between two offsets of a file."""
+    count = 0
+    while start < end:
+        block = os.pread(file, min(_READ, end - start), start)
+        if not block:
+            break
+        count += block.count(b"\n")
+        start += len(block)
+    return count

@@ -1,1 +1,0 @@
-"""What a controller finds on its node: files, processes, clocks, standard error, and its own code."""

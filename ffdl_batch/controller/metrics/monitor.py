@@ -1,0 +1,139 @@
+"""A node controller's thread for all that is measured: it starts and watches collectors, takes samples, and sees which
+learner hangs.
+
+Nobody waits for it but :meth:`Meter.finish`, for a bounded time: a file system that hangs costs metrics, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from functools import partial
+from typing import Callable, List, Mapping, Set
+
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.metrics.collector_process import Collector, all_over, make_spec
+from ffdl_batch.controller.metrics.gpu_usage import Gpus
+from ffdl_batch.controller.metrics.hang_detection import Health
+from ffdl_batch.controller.metrics.usage_sampler import Sampler, pause_after
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.controller_events import EventKind
+
+TICK_S, HURRY_TICK_S = 1.0, 0.1
+END_S = 10.0
+"""How long the collectors may take for what they have not read when the learners have ended."""
+LEAST_END_S = 3.0
+"""The least that they get of whoever waits for them at all: with less they could as well be killed at once."""
+
+Roots = Callable[[], Mapping[int, int]]
+"""The main processes of the learners that live now, by their ids."""
+
+
+class Meter:
+    """Of one run of a node controller; `learner_ids` are those at work, `look` is called again and again. Call
+    :meth:`begin` once they are started."""
+
+    def __init__(
+        self,
+        launch: LaunchFile,
+        node_rank: int,
+        learner_ids: List[int],
+        journal: Journal,
+        look: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` says how long a learner is silent: one that stands still while the job is suspended."""
+        self._attempt, self._journal = AttemptDir(launch.attempt_dir), journal
+        specs = [spec for number in learner_ids for spec in (make_spec(launch, number),) if spec is not None]
+        self._collectors = [Collector(launch, spec, self._tell) for spec in specs]
+        self._look, self._clock = look, clock
+        self._node_rank, self._in_pod = node_rank, launch.pod is not None
+        self._health = Health(launch, learner_ids, journal)
+        self._roots: Roots = dict
+        self._ended: Set[int] = set()
+        self._finishing = self._given_up = False
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._complained = ""
+
+    def begin(self, roots: Roots, gpus: Mapping[int, str]) -> None:
+        """Start the thread, after the learners were started, for they are forked."""
+        self._roots = roots
+        self._sampler = Sampler(self._attempt.usage(self._node_rank), Gpus(gpus), shares_group=not self._in_pod)
+        self._thread.start()
+
+    @property
+    def pids(self) -> Set[int]:
+        """Of the collectors."""
+        return {collector.pid for collector in self._collectors} - {0}
+
+    def learner_ended(self, learner_id: int) -> None:
+        """It is not started again: its collector ends when it has read all."""
+        self._ended.add(learner_id)
+        self._woken.set()
+
+    def finish_soon(self) -> None:
+        """All learners have ended."""
+        self._finishing = True
+        self._woken.set()
+
+    def finish(self, patience_s: float = END_S) -> None:
+        """Wait until all is collected, no longer than `patience_s` (or LEAST_END_S); what is not by then is not any
+        more. 0: the run is given up, and others may be at work on the files."""
+        waits_s = max(patience_s, LEAST_END_S) if patience_s else 0.0
+        if self._thread.ident is not None:
+            self.finish_soon()
+            self._thread.join(waits_s)
+        late = [collector for collector in self._collectors if not collector.is_over]
+        self._given_up = True
+        for collector in late:
+            collector.kill()
+            if self._thread.ident is not None and waits_s:
+                message = f"metrics may be incomplete: not all was read {waits_s:g} s after the learner had ended"
+                self._tell(collector.spec.learner_id, message)
+
+    def _tell(self, learner_id: int, message: str) -> None:
+        self._journal.append(EventKind.METRICS, learner_id=learner_id, message=message)
+
+    # ------------------------------------------------------------------------------------------------- in the thread
+
+    def _run(self) -> None:
+        begun = now = time.monotonic()
+        next_sample = 0.0
+        self._try(self._prepare)
+        while not self._given_up:
+            finishing, now = self._finishing, time.monotonic()
+            for collector in self._collectors:
+                if finishing or collector.spec.learner_id in self._ended:
+                    self._try(collector.stop)
+                self._try(partial(collector.look, now))
+            if now >= next_sample:
+                next_sample = now + pause_after(now - begun)
+                self._try(self._sample)
+                self._try(self._look)
+            if finishing and all_over(self._collectors):
+                break
+            self._woken.wait(HURRY_TICK_S if finishing else TICK_S)
+            self._woken.clear()
+        if not self._given_up:
+            self._try(self._sample)
+
+    def _sample(self) -> None:
+        roots = self._roots()
+        self._health.look(self._clock(), roots, self._sampler.take(roots))
+
+    def _prepare(self) -> None:
+        os.makedirs(self._attempt.metrics, mode=0o700, exist_ok=True)
+        for collector in self._collectors:
+            collector.prepare()
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except OSError as error:
+            if str(error) != self._complained:
+                self._complained = str(error)
+                sys.stderr.write(f"ffdl-controller: {error}; what is measured may be incomplete\n")

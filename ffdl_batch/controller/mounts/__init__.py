@@ -1,0 +1,1 @@
+"""Mounts data stores on a node by rclone."""

@@ -1,0 +1,215 @@
+"""Holds one mount: one process per mounted store, with a session of its own, which outlives nobody who needs it.
+
+It is told on standard input, one JSON object on the first line, what to mount (credentials come that way, too; the
+program reads its configuration from memory, no file has it). Another byte says that nobody needs the mount any more: it
+is taken away and the program ended. Without one the controller was killed, and learners that it left have their data
+until they end, or are ended by the next run. On standard output it says one JSON object a line: that the store is
+mounted, why it is not, or that the program ended.
+
+Signals of the scheduler do not reach it, but for KILL: a learner that is asked for a checkpoint needs its data still.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from ffdl_batch.controller.learner.orphans import HOLDER_MARK, marked_sessions
+from ffdl_batch.controller.mounts import rclone_command
+from ffdl_batch.controller.mounts.mount_table import own_mounts, unmount
+from ffdl_batch.controller.mounts.rclone_prerequisites import made_ready, obscured
+from ffdl_batch.controller.mounts.rclone_remotes import remote_of
+from ffdl_batch.domain.codec import from_plain
+from ffdl_batch.domain.data.mounts import MountOwner, Mounts
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.host.core_dumps import leave_no_dumps
+from ffdl_batch.host.processes import read_process
+from ffdl_batch.host.signals import HANDLED, release_signals
+
+READY_S = 60.0
+"""Until the program has mounted the store, and until the store has listed its first directory."""
+LOOK_S, TICK_S, LEFT_S, END_S = 0.02, 0.1, 0.5, 5.0
+SAID_BYTES = 2000
+END = b"."
+"""The byte."""
+ERRORS, CACHE = "errors", "cache"
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: List[str]) -> int:
+    """The one argument is a directory on this node, closed to others, for what the program needs."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGCHLD})
+    leave_no_dumps()
+    wanted = json.loads(_first_line())
+    holder = _Holder(arguments[0], wanted)
+    try:
+        why = holder.begin()
+        _say({"why": why} if why else {"mounted": True})
+        if not why:
+            _say({"ended": holder.watch()})
+    except (OSError, ValueError) as error:
+        _say({"why": str(error)})
+    finally:
+        holder.end()
+    return 0
+
+
+def _first_line() -> bytes:
+    """Of standard input, and nothing behind it: whether more comes is asked of the descriptor."""
+    found = b""
+    while not found.endswith(b"\n"):
+        data = os.read(0, 1)
+        if not data:
+            break
+        found += data
+    return found
+
+
+def _say(what: Dict[str, Any]) -> None:
+    try:
+        sys.stdout.write(json.dumps(what) + "\n")
+        sys.stdout.flush()
+    except OSError:  # nobody listens any more
+        pass
+
+
+class _Holder:
+    def __init__(self, directory: str, wanted: Dict[str, Any]) -> None:
+        self._directory = directory
+        self._transfer = from_plain(Transfer, wanted["transfer"])
+        self._mounts = from_plain(Mounts, wanted["mounts"])
+        self._secrets: Dict[str, str] = wanted["secrets"]
+        own = read_process(os.getpid())
+        self._source = MountOwner(wanted["job"], os.getpid(), own.start_ticks if own else 0).source()
+        self._hidden = [value for value in self._secrets.values() if value]
+        self._environ = rclone_command.environment(os.environ, directory)
+        self._program: Optional["subprocess.Popen[bytes]"] = None
+
+    def begin(self) -> str:
+        """Why the store is not mounted, "" = it is. Raises OSError, NotMountable."""
+        remote = remote_of(self._transfer.store, self._secrets)
+        self._hidden += remote.hidden
+        text = rclone_command.config_text(made_ready(remote, self._directory, self._environ), self._obscured)
+        cache = self._path(CACHE) if self._mounts.cache_bytes else ""
+        config = os.memfd_create("rclone")
+        try:
+            os.write(config, text.encode())
+            argv = rclone_command.mount_argv(
+                self._transfer, self._mounts, self._source, f"/proc/self/fd/{config}", cache
+            )
+            with open(self._path(ERRORS), "wb") as errors:
+                self._program = subprocess.Popen(
+                    argv,
+                    cwd=self._directory,
+                    env=self._environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=errors,
+                    stderr=errors,
+                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has one thread
+                    pass_fds=(config,),
+                )
+            end = time.monotonic() + READY_S
+            while not self._is_mounted():
+                if self._program.poll() is not None:
+                    return self._ended()
+                if time.monotonic() > end or _nobody_waits(LOOK_S):
+                    return f"{rclone_command.PROGRAM} has mounted nothing in {READY_S:.0f} s{self._said()}"
+        finally:
+            os.close(config)
+        return self._look()
+
+    def watch(self) -> str:
+        """Why the mount is gone, "" = nobody needs it any more."""
+        assert self._program is not None
+        while not _nobody_waits(TICK_S):
+            if self._program.poll() is not None:
+                return self._ended()
+        learners = os.environ.get(HOLDER_MARK, "")
+        while not os.read(0, 1) and learners and marked_sessions(learners) and self._program.poll() is None:
+            time.sleep(LEFT_S)
+        return ""
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for one in own_mounts():
+            if one.owner.source() == self._source:
+                said = unmount(one.point)
+                if said:
+                    sys.stderr.write(f"ffdl-controller: {said}\n")
+        if self._program is None:
+            return
+        self._program.terminate()
+        try:
+            self._program.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._program.kill()
+            self._program.wait()
+
+    def _obscured(self, text: str) -> str:
+        found = obscured(text, self._environ)
+        self._hidden.append(found)
+        return found
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _is_mounted(self) -> bool:
+        return any(one.owner.source() == self._source for one in own_mounts())
+
+    def _look(self) -> str:
+        """Whether the store lists the directory; another process looks, because it may have to wait for ever."""
+        code = "import os, sys; os.scandir(sys.argv[1]).close(); next(iter(os.scandir(sys.argv[1])), None)"
+        look = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code, self._transfer.local],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        end = time.monotonic() + READY_S
+        while look.poll() is None:
+            if time.monotonic() > end or _nobody_waits(LOOK_S):
+                look.kill()
+                return f"the mounted store does not list {self._transfer.local}{self._said()}"
+        assert look.stderr is not None
+        said = look.stderr.read().decode("utf-8", "replace").strip().splitlines()
+        look.stderr.close()
+        return "" if look.returncode == 0 else f"the mounted store cannot be read: {(said or ['?'])[-1]}{self._said()}"
+
+    def _ended(self) -> str:
+        assert self._program is not None
+        status = self._program.wait()
+        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        return f"{rclone_command.PROGRAM} {how}{self._said()}"
+
+    def _said(self) -> str:
+        """The last line of what the program said, after a colon."""
+        try:
+            with open(self._path(ERRORS), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
+                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            return ""
+        text = lines[-1].strip() if lines else ""
+        for value in self._hidden:
+            text = text.replace(value, "***")
+        return f": {text}" if text else ""
+
+
+def _end_with_parent() -> None:
+    """In the program before it begins: it ends when this process is killed (prctl(2))."""
+    release_signals()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _nobody_waits(wait_s: float) -> bool:
+    """Whether the controller is gone, or through; it writes nothing any more."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))

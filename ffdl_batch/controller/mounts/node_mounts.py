@@ -1,0 +1,240 @@
+"""The stores that this node mounts for its learners, by a process each (:mod:`.mount_holder`)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from typing import Callable, Collection, Dict, List, Optional, Set
+
+from ffdl_batch.attempt.file_writer import make_private, read_text
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.reader import DamagedFile, read_object
+from ffdl_batch.controller.learner.orphans import HOLDER_MARK, mark
+from ffdl_batch.controller.mounts.mount_process import END
+from ffdl_batch.controller.mounts.mount_table import FUSERMOUNT, clear_dead
+from ffdl_batch.controller.mounts.rclone_command import PROGRAM
+from ffdl_batch.controller.own_program import module_argv
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.data.mounts import Mounts
+from ffdl_batch.domain.data.staging_protocol import Transfer
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.processes import all_processes, descendants
+
+DATA_CODE = "S302"
+DEVICE = "/dev/fuse"
+GONE_S = 15.0
+_TICK_S = 0.2
+_MEMORY = ("tmpfs", "ramfs")
+CACHE_SHARE = 4
+"""What was read is kept in this part of the free room at most."""
+
+
+def lacking() -> str:
+    """Why this node mounts nothing, "" = it can."""
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return f"{DEVICE} is not there, or closed to this user"
+    for programs in (FUSERMOUNT, (PROGRAM,)):
+        if not any(shutil.which(program) for program in programs):
+            return f"{programs[0]} is not installed"
+    return ""
+
+
+class Mounting:
+    """What one node controller has mounted."""
+
+    def __init__(self, launch: LaunchFile, node_rank: int, scratch: str) -> None:
+        self._launch, self._node_rank, self._scratch = launch, node_rank, scratch
+        self._held: Dict[int, _Held] = {}
+
+    def mount(self, number: int, go_on: Callable[[], None]) -> str:
+        """Mount the fetch with this number, unless it is; why it is not, "" = it is. What `go_on` raises ends it."""
+        mounts, fetch = self._launch.mounts, self._launch.fetches[number]
+        assert mounts is not None
+        if number in self._held:
+            return self._held[number].trouble()
+        directory = os.path.join(self._scratch, f"mount-{number}")
+        try:
+            make_private(directory)
+            held = _Held(self._start(fetch, mounts, directory))
+        except OSError as error:
+            return str(error)
+        try:
+            why = held.await_word(go_on)
+        except BaseException:
+            held.finish()
+            raise
+        if why:
+            held.finish()
+        else:
+            self._held[number] = held
+        return why
+
+    def _start(self, fetch: Transfer, mounts: Mounts, directory: str) -> "subprocess.Popen[bytes]":
+        launch = self._launch
+        secrets = _read_secrets(launch) if fetch.store.credentials else {}
+        room = _cache_room(directory, mounts.cache_bytes)
+        wanted = {
+            "transfer": to_plain(fetch),
+            "mounts": {**_plain(mounts), "cache_bytes": room},
+            "secrets": {name: secrets[name] for name in fetch.store.credentials.values() if name in secrets},
+            "job": os.environ.get(launch.host.allocation or launch.host.native_id, "0") or "0",
+        }
+        process = subprocess.Popen(
+            [*module_argv("ffdl_batch.controller.mounts.mount_process"), directory],
+            env={**os.environ, HOLDER_MARK: mark(launch.token, self._node_rank)},
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(wanted).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its end is noticed by whoever waits for its word
+        return process
+
+    @property
+    def pids(self) -> Set[int]:
+        """Processes that are ours."""
+        table = all_processes()
+        return {pid for held in self._held.values() for pid in descendants(held.pid, table)}
+
+    def trouble(self, wait_s: float = 0.0) -> str:
+        """Why a store is not mounted any more, "" = all are. That word is waited for."""
+        end = time.monotonic() + (wait_s if self._held else 0.0)
+        while True:
+            said = next((said for said in (held.trouble() for held in self._held.values()) if said), "")
+            if said or time.monotonic() >= end:
+                return said
+            time.sleep(0.02)
+
+    def finish(self) -> None:
+        """Unmount everything. What cannot be is told."""
+        for held in self._held.values():
+            held.finish()
+        holders = {held.pid for held in self._held.values()}
+        self._held.clear()
+        if holders:
+            clear_left(holders)
+
+
+def clear_left(holders: Collection[int] = ()) -> None:
+    """What killed controllers of this user left mounted on this node; with `holders` only what these left, who were
+    killed themselves."""
+    try:
+        for said in clear_dead(holders):
+            sys.stderr.write(f"ffdl-controller: {said}\n")
+    except OSError as error:
+        sys.stderr.write(f"ffdl-controller: the table of mounts cannot be read: {error}\n")
+
+
+def _read_secrets(launch: LaunchFile) -> Dict[str, object]:
+    """Return the attempt's secrets. Raises OSError if the file is missing or damaged."""
+    attempt = AttemptDir(launch.attempt_dir)
+    try:
+        return read_object(attempt.secrets, below=attempt.path)
+    except DamagedFile as error:
+        raise OSError(errno.EINVAL, error.why, error.path) from None
+
+
+def _plain(mounts: Mounts) -> Dict[str, object]:
+    found = to_plain(mounts)
+    assert isinstance(found, dict)
+    return found
+
+
+def _cache_room(directory: str, wanted: int) -> int:
+    """How much of what was read is kept: nothing where the directory is in memory."""
+    try:
+        found = os.statvfs(directory)
+        kind = _file_system(directory)
+    except OSError:
+        return 0
+    return 0 if kind in _MEMORY else min(wanted, found.f_bavail * found.f_frsize // CACHE_SHARE)
+
+
+def _file_system(path: str) -> str:
+    """The type of the file system that a directory is in, by its device's number."""
+    device = os.stat(path).st_dev
+    sign = f"{os.major(device)}:{os.minor(device)}"
+    for line in read_text("/proc/self/mountinfo").splitlines():
+        place, _, rest = line.partition(" - ")
+        if place.split(" ")[2:3] == [sign]:
+            return rest.split(" ")[0]
+    return ""
+
+
+class _Held:
+    """One holder, as its controller sees it."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        self._process, self._output = process, process.stdout.fileno()
+        self._rest, self._trouble = b"", ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def await_word(self, go_on: Callable[[], None]) -> str:
+        """Why it is not mounted, "" = it is. Raises what `go_on` raises."""
+        while True:
+            for word in self._listen(_TICK_S):
+                return str(word.get("why", ""))
+            if self._process.poll() is not None:
+                return f"the program that holds a mount ended with status {self._process.returncode}"
+            go_on()
+
+    def trouble(self) -> str:
+        """Why it is not mounted any more, "" = it is."""
+        if not self._trouble:
+            for word in self._listen(0.0):
+                self._trouble = str(word.get("ended", ""))
+            if not self._trouble and self._process.poll() is not None:
+                self._trouble = "the program that holds the mount was killed"
+        return self._trouble
+
+    def finish(self) -> None:
+        """Have it unmounted, and wait for that."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(END)
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        end = time.monotonic() + GONE_S
+        while self._process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _listen(self, wait_s: float) -> "List[Dict[str, object]]":
+        poll = select.poll()
+        poll.register(self._output, select.POLLIN)
+        if not poll.poll(wait_s * 1000):
+            return []
+        data = os.read(self._output, 65536)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data:
+            time.sleep(min(wait_s, 0.02))  # it is ending
+        return [word for word in map(_word, lines) if word is not None]
+
+
+def _word(line: bytes) -> "Optional[Dict[str, object]]":
+    try:
+        found = parse_json(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,163 @@
+"""What root's program of the site found on this node while the attempt was there, and where something failed what lasts
+there since earlier: copied into events, for the daemon.
+
+Nothing here looks for anything itself, and nothing is read while nothing new was written down: one stat a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Callable, List, Optional, Set
+
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.domain.outcome.controller_events import EventKind
+
+EARLIER_S = 60.0
+"""What was found so long before the attempt came to the node may still be why it ends."""
+PAUSE_S = 60.0
+FINDINGS_MOST = 60
+"""So many findings of one run are told, the first ones; and so many more of the time about its end."""
+LINE_MOST = 1024
+BYTES_MOST = 1 << 20
+WAIT_MOST_S = 20.0
+LASTING_MOST = 20
+"""So many findings that last are told, the first ones: those that make a node unfit come first."""
+LOOKS_MISSED = 4.0
+FORGOTTEN_S = 600.0
+"""What lasts is believed where the program has looked so lately, or LOOKS_MISSED times its interval ago at most."""
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_INCIDENTS = ("incidents.1", "incidents")
+_LOOKED = "looked"
+_LASTING = "lasting"
+
+
+class Health:
+    """Of one run of a node controller. `directory` is where that program writes ("" = the site has none)."""
+
+    def __init__(self, directory: str, journal: Journal) -> None:
+        self._directory, self._journal = directory, journal
+        self._since = time.time() - EARLIER_S
+        self._told: Set[str] = set()
+        self._seen = (0, 0, 0)
+        self._next_look = 0.0
+        self._at_work = threading.Lock()
+
+    def look_again(self) -> None:
+        """As `look`, once a minute at most."""
+        if time.monotonic() >= self._next_look:
+            self.look()
+
+    def look(self, ended_at: Optional[float] = None, failed: bool = False) -> None:
+        """Tell of findings that are new. Something ended at `ended_at` (None = nothing did): what was found about that
+        time is told, however much was told before; where it `failed`, also what lasts since earlier."""
+        if not self._directory:
+            return
+        with self._at_work:
+            self._next_look = time.monotonic() + PAUSE_S
+            try:
+                found = self._found(ended_at) + (self._lasting(ended_at) if failed else [])
+            except OSError as error:
+                sys.stderr.write(f"ffdl-controller: findings about this node cannot be read: {error}\n")
+                self._directory = ""
+                return
+            if found:
+                self._journal.append(EventKind.HEALTH, lines="\n".join(found))
+
+    def await_look(self, ended_at: float, failed: bool, rest: Callable[[], bool]) -> None:
+        """Something ended at `ended_at`: where it `failed`, what the program finds when it looks next may say why.
+        Waits for that, a few seconds in all, while `rest`, which waits a moment, says so; then tells of it."""
+        waits_s = min(WAIT_MOST_S, self._interval_s() + 1.0)
+        deadline = time.monotonic() + waits_s
+        while waits_s > 1.0 and self._looked_at() <= ended_at and time.monotonic() < deadline and rest():
+            pass
+        self.look(ended_at, failed)
+
+    def _found(self, ended_at: Optional[float]) -> List[str]:
+        """Findings that are new. Raises OSError."""
+        try:
+            stat = os.stat(os.path.join(self._directory, "incidents"))
+        except FileNotFoundError:  # nothing has been found since the boot
+            return []
+        seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if seen == self._seen and (ended_at is None or len(self._told) < FINDINGS_MOST):
+            return []
+        found = self._new(ended_at)
+        self._seen = seen
+        return found
+
+    def _lasting(self, ended_at: Optional[float]) -> List[str]:
+        """What lasts here now and began well before the end: what began about then is told as a finding of that time.
+        Nothing of an earlier boot, and nothing where the program has not looked for long. Raises OSError."""
+        if time.time() - self._looked_at() > max(FORGOTTEN_S, LOOKS_MISSED * self._interval_s()):
+            return []
+        lines = _lines(os.path.join(self._directory, _LASTING))
+        boot_id = _read(BOOT_ID) if lines else ""
+        before = (ended_at or time.time()) - EARLIER_S
+        new = [line for line in lines if _field(line, "boot_id") == boot_id and _at(line) < before]
+        new = [line for line in new if line not in self._told]
+        self._told.update(new[:LASTING_MOST])
+        return new[:LASTING_MOST]
+
+    def _new(self, ended_at: Optional[float]) -> List[str]:
+        found: List[str] = []
+        for name in _INCIDENTS:
+            for line in _lines(os.path.join(self._directory, name)):
+                at = _at(line)
+                if line not in self._told and at >= self._since and self._has_room(at, ended_at):
+                    self._told.add(line)
+                    found.append(line)
+        return found
+
+    def _has_room(self, at: float, ended_at: Optional[float]) -> bool:
+        if len(self._told) < FINDINGS_MOST:
+            return True
+        is_near = ended_at is not None and abs(at - ended_at) <= EARLIER_S
+        return is_near and len(self._told) < 2 * FINDINGS_MOST
+
+    def _interval_s(self) -> float:
+        """How often the program looks, by its own word; 0.0 = it does not."""
+        try:
+            with open(os.path.join(self._directory, _LOOKED), encoding="ascii") as file:
+                return float(file.read(32)) if self._directory else 0.0
+        except (OSError, ValueError):
+            return 0.0
+
+    def _looked_at(self) -> float:
+        """When it last looked at all that it looks at each time."""
+        try:
+            return os.stat(os.path.join(self._directory, _LOOKED)).st_mtime
+        except OSError:
+            return 0.0
+
+
+def _lines(path: str) -> List[str]:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(BYTES_MOST).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.split("\n")[:-1] if len(line) <= LINE_MOST]
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _at(line: str) -> float:
+    """When it was found to have happened; 0.0 where the line is none."""
+    at = _field(line, "at")
+    return float(at) if isinstance(at, (int, float)) else 0.0
+
+
+def _field(line: str, name: str) -> object:
+    """None where the line is no finding, or has no such field."""
+    try:
+        body = json.loads(line)
+    except ValueError:
+        return None
+    return body.get(name) if isinstance(body, dict) else None

@@ -1,0 +1,182 @@
+"""What is asked of the learners of one node: by signals, by the owner's wishes, by the head; to save, or to end."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from typing import Callable, Dict, Optional
+
+from ffdl_batch.attempt.control_cell import CANCEL
+from ffdl_batch.attempt.event_journal import Journal
+from ffdl_batch.attempt.phase_files import Fenced, PhaseFiles
+from ffdl_batch.controller.checkpointing.inventory import PATIENCE_S, CheckpointRecord
+from ffdl_batch.controller.checkpointing.requests import (
+    FROM_OUTSIDE,
+    HALT,
+    LIMITS,
+    OUTSIDE_SHARE,
+    TERM,
+    TIME,
+    WARNED,
+    Request,
+    ask_others,
+    join,
+    new_request,
+)
+from ffdl_batch.controller.learner.learner import FENCE, Learner
+from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.host.signals import FORWARDED, next_signal
+from ffdl_batch.host.worker_thread import Hand
+
+ASK_AGAIN_S = 1.0
+FILES_S = 1.0
+"""How long the shared file system may take for a file that others look at; it is written all the same."""
+HURRY_S = 1.0
+"""How long an inventory may take after a TERM from outside."""
+
+
+class Asking:
+    """Asks those of `learners` that live, who may become fewer and more. Times are of the watch's clock."""
+
+    def __init__(
+        self,
+        learners: Dict[int, Learner],
+        watch: Watch,
+        record: CheckpointRecord,
+        journal: Journal,
+        files: Hand,
+        drop_restarts: Callable[[str], None],
+    ) -> None:
+        """`drop_restarts`: called with the reason when nobody may be started any more; it may be called again."""
+        self.learners = learners
+        self.request: Optional[Request] = None
+        """Save and end: until when."""
+        self.ending = ""
+        """Why all are being ended, "" while they are not."""
+        self.terminated_at: Optional[float] = None
+        """When TERM came from outside."""
+        self._launch, self._watch, self._clock = watch.launch, watch, watch.clock
+        self._record, self._journal, self._files = record, journal, files
+        self._phases, self._drop_restarts = PhaseFiles(watch.attempt.state), drop_restarts
+        self._ask_again_at = 0.0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is asked of anybody."""
+        return self.request is None and not self.ending
+
+    def take_signals(self, wait_s: float) -> None:
+        """Obey the signals that came; the first is waited for."""
+        number = next_signal(wait_s)
+        while number is not None:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self._terminated()
+            elif number == signal.SIGURG:
+                self._warned()
+            elif number in FORWARDED:
+                self._watch.read_now()  # who has begun, too
+                for learner in self.learners.values():
+                    learner.pass_on(number)
+            number = next_signal(0.0)
+
+    def _terminated(self) -> None:
+        """TERM from outside. The owner's cancel ends the learners at once; anything else is a request."""
+        if self.terminated_at is None:
+            self.terminated_at = self._clock.now()
+        wish = self._watch.read_now().wish
+        if wish == CANCEL:
+            self.end_all(TERM, self._launch.limits.kill_wait_s * OUTSIDE_SHARE)
+            return
+        if wish == HALT:
+            self._ask(HALT)
+        self._ask(TERM)
+
+    def _warned(self) -> None:
+        """The platform's signal: a halt where the owner wishes one, else the scheduler's warning."""
+        wish = self._watch.read_now().wish
+        if wish == CANCEL:
+            self.end_all(TERM)
+        else:
+            self._ask(HALT if wish == HALT else WARNED)
+
+    def obey_cells(self) -> None:
+        """Do what owner and head wrote. Raises Fenced after the learners' end where the attempt is another's."""
+        fenced = self._watch.fenced
+        if fenced:
+            for learner in self.learners.values():
+                learner.kill(FENCE)
+            while any(learner.poll() is None for learner in self.learners.values()):
+                time.sleep(0.02)
+            raise Fenced(fenced)
+        wish = self._watch.control.wish
+        if wish == CANCEL:
+            self.end_all(TERM)
+        elif wish == HALT:
+            self._ask(HALT)
+        what, reason = self._watch.stop.get("what"), str(self._watch.stop.get("reason", "stop"))
+        if what == "halt":
+            self._ask(reason if reason in LIMITS else HALT)
+        elif what == "stop":
+            self.end_all(reason if reason in (TIME, HALT) else "stop")
+
+    def press(self) -> None:
+        """Ask again, or end those whose time is over."""
+        if self.request is None:
+            return
+        now = self._clock.now()
+        if now >= self.request.term_at:
+            self._end_at(self.request.reason, self.request.kill_at)
+        elif now >= self._ask_again_at:
+            self._deliver()
+
+    def end_all(self, reason: str, wait_s: Optional[float] = None) -> None:
+        """TERM to all now, and KILL after `wait_s`, or the time that the launch file gives."""
+        self._end_at(reason, self._clock.now() + (self._launch.limits.kill_wait_s if wait_s is None else wait_s))
+
+    def _ask(self, reason: str) -> None:
+        """Ask the learners to checkpoint and end. Asked again, the shorter times count."""
+        now, before = self._clock.now(), self.request
+        new = new_request(reason, self._launch.limits, now)
+        if self.ending and before is None:  # they are being ended already; a TERM from outside leaves less time
+            if reason == TERM:
+                self._end_at(self.ending, new.kill_at)
+            return
+        self.request = join(before, new)
+        if self.request == before:
+            return
+        if before is None:
+            self._record.asked(now, HURRY_S if reason == TERM else PATIENCE_S)
+        self._deliver()
+        self._drop_restarts(self.request.reason)
+        if before is None:
+            try:
+                self._files.ask(self._phases.request_halt, None, FILES_S)
+            except OSError as error:  # the signal went out
+                sys.stderr.write(f"ffdl-controller: {error}\n")
+            if reason in FROM_OUTSIDE:
+                self._files.ask(lambda: ask_others(self._launch), None, FILES_S)
+        if before is None or before.reason != self.request.reason:
+            self._journal.append(EventKind.ASKED, reason=self.request.reason)
+
+    def _deliver(self) -> None:
+        """The checkpoint signal to whoever catches it and has not had it; after a TERM from outside TERM to the others.
+        Again and again: a program that is still starting up catches nothing yet."""
+        request = self.request
+        if request is None:
+            return
+        number = signal.Signals["SIG" + self._launch.checkpoint_signal.upper()]
+        for learner in self.learners.values():
+            if learner.kill_at is not None:
+                continue
+            signalled = learner.request_checkpoint(number, request.reason)
+            if self.terminated_at is not None and not signalled:
+                learner.request_by_term(request.reason, request.kill_at)
+        self._ask_again_at = self._clock.now() + ASK_AGAIN_S
+
+    def _end_at(self, reason: str, kill_at: float) -> None:
+        self.ending = self.ending or reason
+        for learner in self.learners.values():
+            learner.terminate(reason, kill_at)
+        self._drop_restarts(reason)

@@ -1,0 +1,107 @@
+"""What a pod's controllers expect to find: the job's tree, of what the pod was given as files, and the seat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass
+from typing import List
+
+from ffdl_batch.attempt.file_writer import read_text, rewrite_text, write_text
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.controller.data.job_directories import make_places
+from ffdl_batch.controller.learner.pod_exchange import SEAT, Seat
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.pod_protocol import BELL, HOSTS, MODEL_DIR, OUTPUT, PRIVATE_DIR, SHIM, WISHES_DIR
+
+LAUNCH = "launch.json"
+NODE_HOSTS = "/etc/hosts"
+_PART = re.compile(r"model\.zip\.\d{3,}", re.ASCII)
+_BLOCK = 1024**2
+
+
+@dataclass(frozen=True)
+class Given:
+    """Directories of the pod with what it was given, and with the platform's wishes. `plan` has the launch file."""
+
+    plan: str
+    model: str = MODEL_DIR
+    private: str = PRIVATE_DIR
+    wishes: str = WISHES_DIR
+
+
+def lay_out(launch: LaunchFile, given: Given, index: int) -> None:
+    """The job's tree, for node `index`. Raises OSError."""
+    attempt = AttemptDir(launch.attempt_dir)
+    for directory in (launch.job_dir, attempt.path, attempt.events, attempt.logs):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    pays = launch.pod is not None and launch.pod.pays
+    for path in (attempt.secrets,) if pays else (attempt.environment, attempt.secrets):
+        source = os.path.join(given.private, os.path.basename(path))
+        if os.path.exists(source):
+            write_text(path, read_text(source))
+    if pays:  # the tree is that of an attempt that is over
+        return
+    write_text(attempt.launch, read_text(os.path.join(given.plan, LAUNCH)))
+    _join_model(launch, given.model)
+    make_places(launch)
+    for number in launch.learners_on(index)[:1]:
+        _link(f"learner-{number}", os.path.join(attempt.logs, f"pod-{index}"))
+        os.makedirs(attempt.learner_logs(number), exist_ok=True)
+
+
+def make_pod(directory: str, plan: str) -> Seat:
+    """The pod's own directory, as far as it is not there. Raises OSError."""
+    for name in ("doorbell", "scratch", SEAT):
+        os.makedirs(os.path.join(directory, name), mode=0o700, exist_ok=True)
+    seat = Seat(directory)
+    for pipe in (OUTPUT, BELL):
+        if not os.path.lexists(seat.file(pipe)):
+            os.mkfifo(seat.file(pipe), 0o600)
+    hosts = os.path.join(directory, HOSTS)
+    if not os.path.exists(hosts):  # before the learner's container is made, which gets this very file
+        rewrite_text(hosts, read_text(NODE_HOSTS))
+    shim = os.path.join(plan, SHIM)
+    if not os.path.exists(seat.file(SHIM)):
+        write_text(seat.file(SHIM), read_text(shim))
+    return seat
+
+
+def _join_model(launch: LaunchFile, directory: str) -> None:
+    archive = launch.model_archive
+    parts = _parts(directory)
+    if not archive.startswith(launch.job_dir + os.sep) or not parts:
+        return
+    whole = sum(os.stat(part).st_size for part in parts)
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(archive).st_size == whole:
+            return
+    temporary = f"{archive}.{os.urandom(4).hex()}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            for part in parts:
+                with open(part, "rb") as source:
+                    shutil.copyfileobj(source, file, _BLOCK)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, archive)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _parts(directory: str) -> List[str]:
+    try:
+        names = [name for name in os.listdir(directory) if _PART.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    paths = [os.path.join(directory, name) for name in sorted(names, key=lambda name: int(name.rpartition(".")[2]))]
+    return [path for path in paths if stat.S_ISREG(os.stat(path).st_mode)]
+
+
+def _link(target: str, path: str) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.symlink(target, path)

@@ -1,0 +1,171 @@
+"""How the learners of an attempt find each other: ranks, names, addresses, ports, and the files that say so. Pure.
+
+Placeholders that are filled from here, per learner:
+
+``{local_rank}`` ``{local_world_size}`` ``{machine_rank}`` ``{machines}``
+    as frameworks count. Where a seat has GPUs each learner is a machine of its own (0, 1, rank, learners): it sees only
+    its own devices, and a program takes the one with the number LOCAL_RANK. Else as the learners lie.
+``{local_index}``
+    its number among the learners of its node, for what must differ on a node.
+``{role}`` ``{role_index}``
+    of its seat; "" and the rank where the job has no roles.
+``{name}`` ``{address}`` ``{port}``
+    its own; names count from 0, as FfDL's.
+``{master_addr}`` ``{master_port}``
+    the address of learner 1, as this one sees it, and the job's first port.
+``{tf_config}``
+    the text of TF_CONFIG; "" where there is one learner.
+``{hosts_file}``
+    on the node, what /etc/hosts of the learners is to say.
+``{command}``
+    the learner's command as it is.
+``{netns}``
+    on the node, the job's own network; see :mod:`ffdl_batch.controller.network.job_network`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Dict, List, Sequence, Tuple
+
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Seat
+from ffdl_batch.domain.launch.network_level import OVERLAYS
+
+LOOPBACK = "127.0.0.1"
+FIRST_PORT = 29500
+"""Where the job has no ports of its own."""
+LEVEL_HOST, LEVEL_NONE = "host", "none"
+TASK_TYPE = "worker"
+"""TF_CONFIG's type of a learner without a role."""
+EVALUATOR = "evaluator"
+"""TensorFlow: "evaluator is not part of the training cluster" (tf.estimator.train_and_evaluate)."""
+MPI_WORKER = "worker"
+"""The role in which learners wait for the ranks that a launcher starts in them."""
+_LOCALHOST = f"{LOOPBACK} localhost\n::1 localhost ip6-localhost ip6-loopback\n"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One learner as the others know it."""
+
+    learner_id: int
+    seat: Seat
+    name: str
+    address: str
+    port: int
+
+
+def meet(launch: LaunchFile, node_addresses: Sequence[str]) -> Tuple[Peer, ...]:
+    """All learners in the order of their ids; `node_addresses` has the address of each node."""
+    placed: Dict[int, int] = {}
+    peers = []
+    for learner_id in range(1, launch.learners + 1):
+        seat = launch.seat_of(learner_id)
+        local_index = placed[seat.node] = placed.get(seat.node, -1) + 1
+        peers.append(
+            Peer(
+                learner_id,
+                seat,
+                f"{launch.names}-{learner_id - 1}",
+                address_of(launch, learner_id, node_addresses),
+                _port(launch, local_index),
+            )
+        )
+    return tuple(peers)
+
+
+def address_of(launch: LaunchFile, learner_id: int, node_addresses: Sequence[str]) -> str:
+    """The address at which the others reach the learner: its node's, or the one that it has in the job's network, where
+    those of a node follow its first."""
+    node = launch.seat_of(learner_id).node
+    if launch.pod is not None or launch.network.level not in OVERLAYS:
+        return node_addresses[node]
+    return f"{node_addresses[node].rpartition('.')[0]}.{launch.learners_on(node).index(learner_id) + 1}"
+
+
+def seen_by(launch: LaunchFile, peers: Sequence[Peer], learner_id: int) -> Tuple[Peer, ...]:
+    """The learners as this one sees them: without a network it has loopback alone, and reaches nobody but itself."""
+    if launch.network.level != LEVEL_NONE:
+        return tuple(peers)
+    return tuple(replace(peer, address=LOOPBACK) if peer.learner_id == learner_id else peer for peer in peers)
+
+
+def _port(launch: LaunchFile, local_index: int) -> int:
+    """One of its own for each learner of a node: a server that listens on all addresses has the node's, or the job's on
+    the node, to itself."""
+    return master_port(launch) + 1 + local_index
+
+
+def master_port(launch: LaunchFile) -> int:
+    """The job's first port."""
+    return launch.ports or FIRST_PORT
+
+
+def place_values(launch: LaunchFile, learner_id: int) -> Dict[str, str]:
+    """The placeholders that follow from the learner's seat alone."""
+    seat = launch.seat_of(learner_id)
+    beside = launch.learners_on(seat.node)
+    local_index, rank = beside.index(learner_id), learner_id - 1
+    has_gpus = any(one.gpus for one in launch.seats)
+    places = (0, 1, rank, launch.learners) if has_gpus else (local_index, len(beside), seat.node, launch.nodes)
+    values = dict(zip(("local_rank", "local_world_size", "machine_rank", "machines"), map(str, places)))
+    values.update(
+        local_index=str(local_index),
+        role=seat.role,
+        role_index=str(seat.index),
+        master_port=str(master_port(launch)),
+        port=str(_port(launch, local_index)),
+    )
+    command = launch.commands.get(seat.role) or launch.command
+    if command:
+        values["command"] = command
+    return values
+
+
+def company_values(peers: Sequence[Peer], learner_id: int) -> Dict[str, str]:
+    """The placeholders that need to know all nodes."""
+    own = peers[learner_id - 1]
+    return {
+        "name": own.name,
+        "address": own.address,
+        "master_addr": peers[0].address,
+        "tf_config": tf_config(peers, learner_id),
+    }
+
+
+def tf_config(peers: Sequence[Peer], learner_id: int) -> str:
+    """The text of TF_CONFIG for this learner; "" where there is no other."""
+    if len(peers) == 1:
+        return ""
+    cluster: Dict[str, List[str]] = {}
+    for peer in sorted(peers, key=lambda one: one.seat.index):
+        cluster.setdefault(_task_type(peer), []).append(f"{peer.address}:{peer.port}")
+    cluster.pop(EVALUATOR, None)
+    own = peers[learner_id - 1]
+    task = {"type": _task_type(own), "index": own.seat.index}
+    return json.dumps({"cluster": cluster, "task": task}, sort_keys=True)
+
+
+def _task_type(peer: Peer) -> str:
+    return peer.seat.role or TASK_TYPE
+
+
+def hosts_text(launch: LaunchFile, peers: Sequence[Peer], learner_id: int, node_hosts: str) -> str:
+    """What /etc/hosts of a learner says. `node_hosts` is the node's own, for those that are on its network.
+
+    The learner itself comes first: an address that learners share has the name of the first line for whoever asks for
+    the host's own name by it, as torchrun does to tell one host from the other (Python's socket.getfqdn()).
+    """
+    own_first = sorted(peers, key=lambda peer: peer is not peers[learner_id - 1])
+    lines = [f"{peer.address} {peer.name} {peer.name}.{launch.names}\n" for peer in own_first]
+    own = node_hosts if launch.pod is not None or launch.network.level == LEVEL_HOST else ""
+    return _LOCALHOST + "".join(lines) + own
+
+
+def hostfile_text(launch: LaunchFile, peers: Sequence[Peer], gpus: int, sign: str = " slots=") -> str:
+    """The MPI host file: the learners that train or wait for ranks. `gpus` are those of each learner where no table
+    says it. `sign` stands between name and count: Open MPI's, or ":" as Hydra has it."""
+    chosen = [peer for peer in peers if not peer.seat.service or peer.seat.role == MPI_WORKER]
+    slots = [peer.seat.gpus if launch.seats else gpus for peer in chosen]
+    return "".join(f"{peer.name}{sign}{max(1, count)}\n" for peer, count in zip(chosen, slots))

@@ -1,0 +1,149 @@
+"""The nodes of an attempt wait for each other: no learner starts before every node has loaded and said its address."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+
+from ffdl_batch.attempt.phase_files import Ended, PhaseFailed
+from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Phase
+from ffdl_batch.host.processes import boot_id
+
+SILENCE_MARGIN_S = 5.0
+BEGIN_S = 300.0
+"""One job step starts the controllers of all nodes; one that has said nothing for so long never began."""
+DISCARD_PORT = 9
+NO_ADDRESS, LOST = "S101", "S106"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a node controller has said in this run: where it began ("" = it has not), its address ("" = it is not
+    ready), and whether it has ended."""
+
+    host: str = ""
+    boot_id: str = ""
+    address: str = ""
+    has_ended: bool = False
+
+
+def standing(events: Sequence[Event], run: int) -> Standing:
+    """The last word of one node controller about run number `run`; words of earlier runs say nothing."""
+    found, has_met = Standing(), False
+    for event in events:
+        fields = event.fields
+        if event.kind is EventKind.STARTED:
+            own, has_met = fields.get("run") == run, False
+            found = Standing(_text(fields, "host"), _text(fields, "boot_id")) if own else Standing()
+        elif event.kind is EventKind.READY and fields.get("run") == run:
+            found = Standing(found.host, found.boot_id, _text(fields, "address"))
+        elif event.kind is EventKind.PHASE and fields.get("phase") == Phase.LEARNER.value:
+            has_met = True  # all were ready then; one that had nothing to start may have ended since
+        elif event.kind is EventKind.ENDED and found.host and not has_met:
+            found = Standing(found.host, found.boot_id, found.address, has_ended=True)
+    return found
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    return str(fields.get(name) or "")
+
+
+@dataclass(frozen=True)
+class Word:
+    """What can be seen of another node controller: its events, and when its heart beat last (0 = never)."""
+
+    events: List[Event]
+    beat_at: float = 0.0
+
+
+class Gathering:
+    """One node's wait for the others. `read` gives another node's word, `rest` waits a moment and raises what ends the
+    waiting; `now` is this node's clock."""
+
+    def __init__(
+        self,
+        launch: LaunchFile,
+        node_rank: int,
+        run: int,
+        read: Callable[[int], Word],
+        rest: Callable[[], None],
+        now: Callable[[], float],
+    ) -> None:
+        self.launch, self.node_rank, self.run = launch, node_rank, run
+        self._read, self._rest, self._now = read, rest, now
+
+    def await_neighbour(self) -> Standing:
+        """The first other node, once it has begun."""
+        return self._await(1 if self.node_rank == 0 else 0, lambda found: bool(found.host))
+
+    def await_addresses(self, own: str) -> Tuple[str, ...]:
+        """The address of each node, once all are ready. One file at a time is looked at: many nodes ask one server."""
+        ranks = range(self.launch.nodes)
+        return tuple(own if rank == self.node_rank else self._await(rank, _is_ready).address for rank in ranks)
+
+    def _await(self, rank: int, is_enough: Callable[[Standing], bool]) -> Standing:
+        """Raises Ended, PhaseFailed, and what `read` and `rest` raise."""
+        limits = self.launch.limits
+        patience_s = limits.fence_s + limits.heartbeat_s + SILENCE_MARGIN_S
+        if self.launch.pod is not None:  # pods begin one by one, and the platform hears of those that are lost
+            patience_s = math.inf
+        heard, heard_at = (-1, 0.0), self._now()
+        while True:
+            word = self._read(rank)
+            found = standing(word.events, self.run)
+            if found.has_ended:
+                raise Ended("stop", f"node {rank} ({found.host}) ended before all nodes were ready")
+            if is_enough(found):
+                return found
+            sign = (len(word.events), word.beat_at)
+            if sign != heard:
+                heard, heard_at = sign, self._now()
+            elif not found.host and self._now() - heard_at > max(patience_s, BEGIN_S):
+                late = f"has not begun {max(patience_s, BEGIN_S):.0f} s after this one; the batch log may say why"
+                raise PhaseFailed(LOST, f"the controller of node {rank} {late}")
+            elif found.host and self._now() - heard_at > patience_s:
+                silent = f"was not heard of for {patience_s:.0f} s before the learners started"
+                raise PhaseFailed(LOST, f"the controller of node {rank} ({found.host}) {silent}")
+            self._rest()
+
+
+def _is_ready(found: Standing) -> bool:
+    return bool(found.address)
+
+
+def own_address(neighbour: Standing) -> str:
+    """The IPv4 address at which other nodes reach this one: the one that the kernel would send from to `neighbour`,
+    else what this host's name stands for. No packet is sent. Raises PhaseFailed that says what was tried."""
+    host = os.uname().nodename
+    ways: Dict[str, Callable[[], str]] = {
+        f"the way to {neighbour.host}": lambda: _sender_towards(neighbour.host),
+        f"the name {host}": lambda: socket.gethostbyname(host),
+    }
+    tried = []
+    for what, find in ways.items():
+        try:
+            address = find()
+        except (OSError, UnicodeError) as error:
+            tried.append(f"{what}: {error}")
+            continue
+        if not address.startswith("127."):
+            return address
+        tried.append(f"{what}: {address}")
+    if neighbour.host == host and neighbour.boot_id == boot_id():  # several nodes on one machine
+        return LOOPBACK
+    raise PhaseFailed(
+        NO_ADDRESS,
+        f"node {host} has no address at which other nodes reach it ({'; '.join(tried)}); nodes have to resolve each "
+        "other's host names",
+    )
+
+
+def _sender_towards(host: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, DISCARD_PORT))
+        return str(probe.getsockname()[0])

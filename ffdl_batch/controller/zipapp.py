@@ -1,0 +1,104 @@
+"""The controller as one file: a zipapp (PEP 441) that any ``python3 >= 3.9`` runs, also with ``-I -S``.
+
+It holds the controller, `attempt`, `host` and exactly the domain modules that these import, each also as
+bytecode of the interpreter that builds it: one of the same version starts a controller in half the time, and any other
+ignores it (zipimport takes no bytecode with another magic number). The same sources and interpreter give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import marshal
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Dict
+
+DOMAIN = (
+    "data/__init__",
+    "job/__init__",
+    "launch/__init__",
+    "metrics/__init__",
+    "outcome/__init__",
+    "codec",
+    "data/image_task",
+    "data/mounts",
+    "data/staging_protocol",
+    "file_format",
+    "job/environment_variables",
+    "launch/attach_protocol",
+    "launch/devices",
+    "launch/launch_file",
+    "launch/learner_text",
+    "launch/limits",
+    "launch/network_level",
+    "launch/placeholders",
+    "launch/pod_protocol",
+    "metrics/records",
+    "metrics/usage",
+    "number_text",
+    "outcome/continuation",
+    "outcome/controller_events",
+    "untrusted_json",
+)
+_MAIN = "import sys\n\nfrom ffdl_batch.controller.__main__ import main\n\nsys.exit(main())\n"
+_PACKAGE = '"""The controller\'s part of ffdl_batch."""\n'
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+
+
+def place_zipapp(directory: Path) -> Path:
+    """The zipapp of this release in `directory`, written unless it is there. Its name says what is in it: a file that a
+    running job uses is never replaced. Raises OSError."""
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    for name, text in sorted(_contents().items()):
+        digest.update(f"{name}\0{text}\0".encode())
+    target = directory / f"controller-{digest.hexdigest()[:16]}.pyz"
+    if not target.exists():
+        # A directory for each build: several threads and hosts may come here at once.
+        with tempfile.TemporaryDirectory(prefix=".building-", dir=directory) as work:
+            built = Path(work) / "controller.pyz"
+            build_zipapp(built)
+            os.replace(built, target)
+    return target
+
+
+def build_zipapp(target: Path) -> None:
+    """Write the zipapp to `target` by rename, mode 0755. Raises OSError."""
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, text in sorted(_contents().items()):
+                _add(archive, name, text.encode())
+                if name != "__main__.py":
+                    _add(archive, f"{name}c", _bytecode(name, text))
+    os.chmod(temporary, 0o755)  # noqa: S103 - a program; nothing in it is secret
+    os.replace(temporary, target)
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    info = zipfile.ZipInfo(name, _LONG_AGO)
+    info.external_attr = 0o100644 << 16
+    archive.writestr(info, content)
+
+
+def _bytecode(name: str, text: str) -> bytes:
+    """The module's content as a file of bytecode that is not compared with the source (PEP 552): both are in here."""
+    code = compile(text, name, "exec", dont_inherit=True, optimize=0)
+    head = importlib.util.MAGIC_NUMBER + (0b01).to_bytes(4, "little") + importlib.util.source_hash(text.encode())
+    return head + marshal.dumps(code)
+
+
+def _contents() -> Dict[str, str]:
+    package = Path(__file__).parent.parent
+    contents = {"__main__.py": _MAIN, "ffdl_batch/__init__.py": _PACKAGE, "ffdl_batch/domain/__init__.py": _PACKAGE}
+    for folder in ("controller", "attempt", "host"):
+        for path in sorted((package / folder).rglob("*.py")):
+            if path.name != "zipapp.py":
+                contents[f"ffdl_batch/{path.relative_to(package).as_posix()}"] = path.read_text(encoding="utf-8")
+    for module in DOMAIN:
+        contents[f"ffdl_batch/domain/{module}.py"] = (package / "domain" / f"{module}.py").read_text(encoding="utf-8")
+    return contents

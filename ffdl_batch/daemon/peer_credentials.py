@@ -1,0 +1,191 @@
+"""Who is at the other end: the kernel's word about the accepted socket, and nothing that a request can say.
+
+The protocol class reads SO_PEERCRED (socket(7), unix(7)) when the connection is made and lays it into the ASGI scope
+of each request, where no header, path or body can reach. The gate in front of the application lets in the daemon's own
+user and root; in a scope without the kernel's word nobody is let in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ffdl_batch.daemon.connection_limits import Crowd
+from ffdl_batch.daemon.replies import problem_reply, raw_problem_reply
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.job.views import Problem
+from ffdl_batch.host.peer_credentials import read_credentials
+from ffdl_batch.services.platform import Caller
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Maximum size of the request line with all headers. Trailers and chunk extensions count as well."""
+HEAD_S = 60.0
+"""Maximum time to receive the head of a request, from connecting or from the first byte after a reply."""
+_PEER = "ffdl.peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process that connected, as it was then. `abort` drops the connection at once."""
+
+    pid: int
+    uid: int
+    abort: Callable[[], None]
+
+
+def with_peer(scope: Scope, peer: Peer) -> None:
+    """Lay the peer into a request's scope."""
+    scope["extensions"] = {_PEER: peer}
+
+
+def peer_of(scope: Scope) -> Peer | None:
+    """The peer that :func:`with_peer` laid in."""
+    found = scope.get("extensions", {}).get(_PEER)
+    return found if isinstance(found, Peer) else None
+
+
+def is_admitted(uid: int, own_uid: int) -> bool:
+    """Personal mode: the daemon's own user, and root as root."""
+    return uid in (own_uid, 0)
+
+
+class PeerProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 protocol that knows its peer, limits request heads, and survives a half-closed connection.
+
+    uvicorn's httptools protocol limits neither the size of a head nor its time (`h11_max_incomplete_event_size` is
+    for h11, and `timeout_keep_alive` ends with the first byte of a request).
+    """
+
+    peer: Peer
+    crowd: ClassVar[Crowd] = Crowd()
+    _unparsed = 0
+    """Bytes since the parser last completed a head, a piece of a body or a request."""
+    _in_body = False
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        pid, uid, _ = read_credentials(transport.get_extra_info("socket"))
+        self.peer = Peer(pid, uid, transport.abort)
+        of_user = sum(one.peer.uid == uid for one in self.connections if isinstance(one, PeerProtocol))
+        refusal = self.crowd.refusal(len(self.connections), of_user, uid)
+        super().connection_made(transport)
+        if refusal:
+            transport.pause_reading()
+            self.crowd.turn_away(transport, refusal)
+        else:
+            self._limit_head_time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unlimit_head_time()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._in_body and (self.cycle is None or self.cycle.response_complete):
+            self._limit_head_time()
+        while data:
+            room = MAX_HEAD_BYTES - self._unparsed
+            piece, data = data[:room], data[room:]
+            self._unparsed += len(piece)
+            super().data_received(piece)
+            if self.transport.is_closing():
+                return
+            if self._unparsed >= MAX_HEAD_BYTES:
+                self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES // 1024} KiB")
+                return
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        with_peer(cast(Scope, self.scope), self.peer)
+
+    def on_headers_complete(self) -> None:
+        self._unparsed, self._in_body = 0, True
+        self._unlimit_head_time()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed, self._in_body = 0, False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer a request that the parser refuses, in the common form of errors."""
+        del msg  # all errors of the parser get the same message
+        self._refuse(400, "the request is not valid HTTP/1.1")
+
+    def _limit_head_time(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_S, self._on_late_head)
+
+    def _unlimit_head_time(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _on_late_head(self) -> None:
+        if self._unparsed:
+            self._refuse(408, f"the head of the request was not complete after {HEAD_S:g} s")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str) -> None:
+        self.transport.write(raw_problem_reply(Problem("C101", message, ExitCode.USAGE), status))
+        self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio.Protocol says bool | None, uvicorn None
+        """Keep a connection whose peer has only finished sending (a relay passes a half-close on) until it is answered.
+
+        A peer that closed altogether shows as POLLHUP on a Unix stream socket.
+        """
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if not answering or self._is_hung_up():
+            return False
+        self.cycle.keep_alive = False
+        return True
+
+    def _is_hung_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), 0)
+        return any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
+class PeerGate:
+    """Refuses everybody who is not to be here, before any route is looked at. `admitted` is called for the others."""
+
+    def __init__(self, app: ASGIApp, own_uid: int, admitted: Callable[[], None]) -> None:
+        self._app, self._own_uid, self._admitted = app, own_uid, admitted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer = peer_of(scope)
+        if peer is None or not is_admitted(peer.uid, self._own_uid):
+            await self._refuse(peer, scope, receive, send)
+            return
+        self._admitted()
+        # Starlette copies the scope for mounted applications but keeps "state": the caller is put there once.
+        scope.setdefault("state", {})["caller"] = Caller(peer.uid, is_admin=peer.uid == 0)
+        await self._app(scope, receive, send)
+
+    async def _refuse(self, peer: Peer | None, scope: Scope, receive: Receive, send: Send) -> None:
+        who = f"user {peer.uid}" if peer else "a caller whom the kernel does not name"
+        log.warning("refused %s (process %s)", who, peer.pid if peer else "unknown")
+        problem = Problem(
+            "C101",
+            f"this is the daemon of user {self._own_uid}; {who} may not use it",
+            ExitCode.NOT_ALLOWED,
+            "use your own daemon: unset FFDL_SOCKET",
+        )
+        await problem_reply(problem, 403)(scope, receive, send)

@@ -1,0 +1,218 @@
+"""What the routes need beside the platform: limits on what runs at once, the wish to be told of changes, the loops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, ParamSpec, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Receive
+
+from ffdl_batch.daemon.change_notification import Changes
+from ffdl_batch.services.job_files.tree_probe import FRESH_S
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.refusals import try_again
+from ffdl_batch.services.reports.prometheus_metrics import Counted, Figures
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+QUICK, SLOW, UPLOADS = 24, 8, 8
+"""Threads for reads and writes of the store; for what may ask a scheduler; for uploads, as slow as their senders."""
+MAX_STREAMS = 256
+"""Maximum number of replies that are sent while they are read from files. Each may have a thread."""
+CATCH_UP_S = 3.0
+"""How long after the daemon's start questions about jobs are held back at most, so that a scheduler that hangs holds up
+nobody for longer: then they are answered with what is known."""
+
+
+LOOK_S = 3.0
+"""How often it is asked whether the file system still answers, while a request waits for it."""
+SOON_S = 1.5
+"""How long what only adds to an answer is waited for."""
+
+
+@dataclass(slots=True)
+class Limits:
+    """Each kind of work has threads of its own, so that none starves another."""
+
+    quick: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(QUICK))
+    slow: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(SLOW))
+    uploads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(UPLOADS))
+
+
+@dataclass(slots=True)
+class Context:
+    """The daemon as its routes see it. `poke` wakes the loops. `requests` counts those that were let in.
+
+    `is_caught_up` says whether the watcher has seen what happened while no daemon ran; then `changes` are bumped.
+    """
+
+    platform: Platform
+    started_at: float
+    log_name: str = "the daemon's log"
+    changes: Changes = field(default_factory=Changes)
+    poke: Callable[[], None] = lambda: None
+    is_caught_up: Callable[[], bool] = lambda: True
+    catch_up_until: float = field(default_factory=lambda: time.monotonic() + CATCH_UP_S)
+    limits: Limits = field(default_factory=Limits)
+    requests: int = 0
+    streams: int = 0
+    figures: Figures = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.figures = Figures(self.platform, lambda: Counted(self.started_at, self.requests, self.streams))
+
+    @contextmanager
+    def open_stream(self) -> Iterator[Callable[[], None]]:
+        """Count one more stream until the yielded function is called or the block raises.
+
+        Raises Refused if MAX_STREAMS are counted. Call this only in the event loop.
+        """
+        if self.streams >= MAX_STREAMS:
+            raise try_again("S210", f"{MAX_STREAMS} streams are open", cure="end some of their readers")
+        self.streams += 1
+        try:
+            yield self._end_stream
+        except BaseException:
+            self._end_stream()
+            raise
+
+    def _end_stream(self) -> None:
+        self.streams -= 1
+
+    def note_request(self) -> None:
+        """One more request was let in."""
+        self.requests += 1
+
+    async def catch_up(self) -> None:
+        """Return when the watcher has caught up, when the daemon stops, or at `catch_up_until`."""
+        while True:
+            version = self.changes.version
+            left = self.catch_up_until - time.monotonic()
+            if self.is_caught_up() or self.changes.closed or left <= 0:
+                return
+            await self.changes.wait(version, left)
+
+
+async def in_thread(limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a blocking call in one of the threads that `limiter` counts."""
+    return await to_thread.run_sync(partial(call, *args, **kwargs), limiter=limiter)
+
+
+class Gate:
+    """Passed once, or shut once, whichever comes first: a request that was given up changes nothing later."""
+
+    def __init__(self) -> None:
+        self._deciding = threading.Lock()
+        self._decided = ""
+
+    def go_through(self) -> bool:
+        """Whether the work may be committed."""
+        return self._decide("passed")
+
+    def shut(self) -> bool:
+        """Whether the request may be given up."""
+        return self._decide("shut")
+
+    def _decide(self, wanted: str) -> bool:
+        with self._deciding:
+            self._decided = self._decided or wanted
+            return self._decided == wanted
+
+
+async def check_files(here: Context, fresh_s: float = FRESH_S) -> None:
+    """Raise OSError within seconds where the file system of the job directories does not answer; `fresh_s` is that of
+    :meth:`ffdl_batch.services.job_files.tree_probe.Tree.check`."""
+    await in_thread(here.limits.quick, here.platform.tree.check, fresh_s=fresh_s)
+
+
+async def with_files(
+    here: Context, limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """As :func:`in_thread`, for what reads job directories: raises OSError within seconds where their file system does
+    not answer, also where it ceases to. The call goes on in its thread then."""
+    return await with_files_through(Gate(), here, limiter, call, *args, **kwargs)
+
+
+async def with_files_through(
+    gate: Gate, here: Context, limiter: CapacityLimiter, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """As :func:`with_files`; the call is given up only as long as it has not gone through the gate."""
+    await check_files(here)
+    work = asyncio.ensure_future(in_thread(limiter, call, *args, **kwargs))
+    while not (await asyncio.wait({work}, timeout=LOOK_S))[0]:
+        try:
+            await check_files(here)
+        except OSError:
+            if gate.shut():
+                work.add_done_callback(_forget)
+                raise
+    return work.result()
+
+
+async def if_soon(work: Awaitable[T]) -> T | None:
+    """What comes of it within SOON_S; None where it takes longer, and goes on for nobody, or a file system fails."""
+    task = asyncio.ensure_future(work)
+    if not (await asyncio.wait({task}, timeout=SOON_S))[0]:
+        task.add_done_callback(_forget)
+        return None
+    try:
+        return task.result()
+    except OSError:
+        return None
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client of a request has disconnected, or sends a body that is too large."""
+    with suppress(HTTPException):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+def _forget(work: asyncio.Future[T]) -> None:
+    """What came of a call that nobody waits for any more."""
+    if not work.cancelled() and (error := work.exception()) is not None:
+        log.warning("a request that was given up ended: %s", error)
+
+
+def context_of(app: FastAPI) -> Context:
+    """The context that the application was made with."""
+    found = app.state.context
+    assert isinstance(found, Context)
+    return found
+
+
+def _context(request: Request) -> Context:
+    return context_of(request.app)
+
+
+async def _caught_up(request: Request) -> Context:
+    here = context_of(request.app)
+    await here.catch_up()
+    return here
+
+
+def _caller(request: Request) -> Caller:
+    """Whom the gate let in. Set from the kernel's word alone (see :mod:`ffdl_batch.daemon.peer_credentials`)."""
+    found = request.scope["state"]["caller"]
+    assert isinstance(found, Caller)
+    return found
+
+
+Here = Annotated[Context, Depends(_context)]
+CaughtUp = Annotated[Context, Depends(_caught_up)]
+"""The context, for routes that answer by what has become of jobs: not before the watcher has caught up."""
+Asking = Annotated[Caller, Depends(_caller)]

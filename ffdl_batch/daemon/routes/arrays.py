@@ -1,0 +1,70 @@
+"""Routes about arrays of jobs as a whole; their elements are jobs (:mod:`ffdl_batch.daemon.routes.jobs`)."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from ffdl_batch.daemon.replies import ArrayReply, PlainReply
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, in_thread
+from ffdl_batch.daemon.routes.jobs import LONGEST_WAIT_S, WaitSeconds, answers, until_news
+from ffdl_batch.domain.job.views import ArrayView
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.services.job_control.arrays import get_array, stop_array
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.queries.jobs import database_trouble
+
+log = logging.getLogger(__name__)
+
+router = APIRouter()
+
+
+@router.get("/arrays/{array_id}", response_model=ArrayReply, responses=answers(404), operation_id="array")
+async def read_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """An array in numbers: how many of its elements are in which state. `/jobs?array=` lists them."""
+    return PlainReply(_reply(here, await in_thread(here.limits.quick, get_array, here.platform, caller, array_id)))
+
+
+@router.get("/arrays/{array_id}/wait", response_model=ArrayReply, responses=answers(404), operation_id="wait_array")
+async def wait_for_array(
+    array_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    request: Request,
+    wait_s: WaitSeconds = LONGEST_WAIT_S,
+) -> PlainReply:
+    """The array as soon as all of its elements have ended, else as it is after `wait_s` (or when the daemon stops)."""
+
+    async def look() -> ArrayReply:
+        return _reply(here, await in_thread(here.limits.quick, get_array, here.platform, caller, array_id))
+
+    return PlainReply(await until_news(here, request, look, lambda reply: reply.array.ended, wait_s))
+
+
+@router.post(
+    "/arrays/{array_id}/cancel", response_model=ArrayReply, responses=answers(404), operation_id="cancel_array"
+)
+async def cancel_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Wish the end of every element. Idempotent; elements that have ended stay as they are, but for halted ones."""
+    array = await in_thread(here.limits.slow, stop_array, here.platform, caller, array_id, Wish.CANCEL)
+    return _changed(here, caller, "cancel", array)
+
+
+@router.post("/arrays/{array_id}/halt", response_model=ArrayReply, responses=answers(404), operation_id="halt_array")
+async def halt_array(array_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Wish a checkpoint and then the end as HALTED of every element. Idempotent; those that have ended stay so."""
+    array = await in_thread(here.limits.slow, stop_array, here.platform, caller, array_id, Wish.HALT)
+    return _changed(here, caller, "halt", array)
+
+
+def _changed(here: Context, caller: Caller, verb: str, array: ArrayView) -> PlainReply:
+    log.info("user %d: %s of %s, %s", caller.uid, verb, array.id, dict(array.states))
+    here.changes.bump()
+    here.poke()
+    return PlainReply(_reply(here, array))
+
+
+def _reply(here: Context, array: ArrayView) -> ArrayReply:
+    return ArrayReply(array, here.platform.adapters.outages(), database_trouble(here.platform))

@@ -1,0 +1,34 @@
+"""The route by which a job's owner learns how to get to its running learners."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ffdl_batch.daemon.replies import AttachReply, PlainReply
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, with_files
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.parameters import Number
+from ffdl_batch.services.queries.attach_plan import plan_attach
+
+log = logging.getLogger(__name__)
+router = APIRouter()
+
+
+@router.get(
+    "/jobs/{job_id}/attach", response_model=AttachReply, responses=answers(404, 409, 422), operation_id="attach"
+)
+async def read_attach(
+    job_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner; default: all running learners, with a plan for each node.")
+    ] = None,
+) -> PlainReply:
+    """How the owner starts the helper beside running learners; nothing is started. Of a job in PROCESSING alone."""
+    plans = await with_files(here, here.limits.slow, plan_attach, here.platform, caller, job_id, learner)
+    log.info("user %d: a way to learner %s of %s", caller.uid, learner or "1 and all others", job_id)
+    return PlainReply(AttachReply(plans))

@@ -1,0 +1,48 @@
+"""Routes about what a job left: where it lies, and the files themselves for who cannot see them there."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.concurrency import iterate_in_threadpool
+from starlette.responses import StreamingResponse
+
+from ffdl_batch.daemon.replies import LeftReply, PlainReply
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, with_files
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.logs import StreamReply
+from ffdl_batch.daemon.routes.parameters import Number
+from ffdl_batch.services.queries.job_output import LeftKind, find_left, send_left
+
+router = APIRouter()
+Attempt = Annotated[Number | None, Query(description="Attempt; default: the last one that ran.")]
+
+
+@router.get("/jobs/{job_id}/left/{kind}", response_model=LeftReply, responses=answers(404, 409), operation_id="left")
+async def find(job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None) -> PlainReply:
+    """Where results, the submitted model, logs or checkpoints of a job lie. No credential is in the reply."""
+    return PlainReply(
+        LeftReply(await with_files(here, here.limits.quick, find_left, here.platform, caller, job_id, kind, attempt))
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/left/{kind}/files",
+    response_class=StreamingResponse,
+    operation_id="left_files",
+    responses={
+        200: {
+            "description": "The files as a tar; one that does not end with two blocks of zeros was broken off.",
+            "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        **answers(404, 409),
+    },
+)
+async def give(
+    job_id: str, kind: LeftKind, here: CaughtUp, caller: Asking, attempt: Attempt = None
+) -> StreamingResponse:
+    """The files of a directory. Those in a store are not read by the daemon."""
+    with here.open_stream() as end:
+        files = await with_files(here, here.limits.slow, send_left, here.platform, caller, job_id, kind, attempt)
+    return StreamReply(iterate_in_threadpool(files), "application/x-tar", end)

@@ -1,0 +1,265 @@
+"""Routes about jobs and the daemon itself. Waiting costs no thread: only each look at the store does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+
+from ffdl_batch.daemon.error_replies import blame_options
+from ffdl_batch.daemon.replies import (
+    DrillRequest,
+    ErrorReply,
+    EventsReply,
+    JobReply,
+    JobsReply,
+    PlainReply,
+    PlanReply,
+    PlanRequest,
+    SubmitReply,
+    SubmitRequest,
+)
+from ffdl_batch.daemon.request_context import (
+    Asking,
+    CaughtUp,
+    Context,
+    Gate,
+    Here,
+    check_files,
+    if_soon,
+    in_thread,
+    until_gone,
+    with_files,
+    with_files_through,
+)
+from ffdl_batch.daemon.routes.parameters import Count, Time, Word
+from ffdl_batch.domain.daemon_health import Health
+from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.views import JobView, Resume
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.job_control.cancel import cancel_job
+from ffdl_batch.services.job_control.drill import drill as play
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_control.resume import resume_job
+from ffdl_batch.services.platform import Caller
+from ffdl_batch.services.queries.jobs import database_trouble, get_events, get_job, health, list_jobs
+from ffdl_batch.services.queries.learners import learners_of
+from ffdl_batch.services.queries.transfer_progress import MOVES, with_moving
+from ffdl_batch.services.submission.dry_run import plan_submission
+from ffdl_batch.services.submission.submit import submit
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LONGEST_WAIT_S = 30.0
+SHARED_LOOK_S = 1.0
+"""What another daemon on the same database changes is seen after this by those who wait: nobody bumps `changes`."""
+_SETTLE_S = 0.02
+"""Pause between being woken and looking: a burst of changes is looked at once."""
+
+Answers = dict[int | str, dict[str, Any]]
+
+
+def answers(*statuses: int) -> Answers:
+    """The error replies of a route, for OpenAPI; `default` keeps FastAPI from adding one of its own."""
+    described: Answers = {"default": {"model": ErrorReply, "description": "Any other refusal or failure."}}
+    for status in sorted({*ALWAYS, *statuses}):
+        described[status] = {"model": ErrorReply, "description": ERRORS[status]}
+    return described
+
+
+ALWAYS = (400, 403, 500, 503)
+ERRORS = {
+    400: "The request does not fit this interface.",
+    403: "The caller may not do this.",
+    404: "There is no such job, or it is another user's.",
+    409: "The job is in a state in which this is not possible.",
+    413: "The request is too large.",
+    422: "The manifest, the options or the archive are wrong.",
+    500: "The daemon failed; its log holds the traceback.",
+    503: "Nothing was changed; the same request may succeed later (exit code 75).",
+}
+
+router = APIRouter()
+WaitSeconds = Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for news, at most.")]
+
+
+@router.get("/health", response_model=Health, responses=answers(), operation_id="health")
+async def read_health(here: Here) -> PlainReply:
+    """The daemon itself: version, process, live jobs, and whether each backend answers."""
+    return PlainReply(await in_thread(here.limits.quick, health, here.platform, here.started_at))
+
+
+@router.post("/jobs", response_model=SubmitReply, responses=answers(413, 422), operation_id="submit")
+async def submit_jobs(body: SubmitRequest, here: Here, caller: Asking) -> PlainReply:
+    """Submit jobs. Those with an id in the reply are durable; a `key` that was accepted before gives its id again."""
+    gate, limiter = Gate(), _limit(here, body.submissions)
+    results = await with_files_through(
+        gate, here, limiter, submit, here.platform, caller, body.submissions, gate.go_through
+    )
+    accepted = [result.id for result in results if result.id]
+    log.info(
+        "user %d: %d accepted %s, %d refused", caller.uid, len(accepted), accepted[:3], len(results) - len(accepted)
+    )
+    if accepted:
+        here.changes.bump()
+        here.poke()
+    blamed = (replace(result, problem=result.problem and blame_options(result.problem)) for result in results)
+    return PlainReply(SubmitReply(tuple(blamed), here.platform.adapters.outages()))
+
+
+def _limit(here: Context, submissions: Sequence[Submission]) -> CapacityLimiter:
+    """A site that has not said yet what it is may take its time: others must not wait behind those who wait for it."""
+    adapters = here.platform.adapters
+    known = all(adapters.knows_site(one.backend or adapters.default_name()) for one in submissions)
+    return here.limits.quick if known else here.limits.slow
+
+
+@router.post("/plan", response_model=PlanReply, responses=answers(413, 422), operation_id="plan")
+async def plan_job(body: PlanRequest, here: Here, caller: Asking) -> PlainReply:
+    """What would be sent, exactly; nothing is sent. With `trial`, the scheduler's opinion (sbatch --test-only)."""
+    plan = await with_files(
+        here, here.limits.slow, plan_submission, here.platform, caller, body.submission, trial=body.trial
+    )
+    return PlainReply(PlanReply(plan))
+
+
+@router.get("/jobs", response_model=JobsReply, responses=answers(), operation_id="list")
+async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
+    here: CaughtUp,
+    caller: Asking,
+    state: Annotated[list[JobState] | None, Query(description="Only jobs in one of these states.")] = None,
+    name: Annotated[Word | None, Query(description="Only jobs of this name.")] = None,
+    since: Annotated[Time | None, Query(description="Only jobs submitted at or after this time.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+    all_users: bool = False,
+    array: Annotated[Word | None, Query(description="Only elements of this array, by their index.")] = None,
+) -> PlainReply:
+    """Jobs, newest first."""
+    found = await in_thread(
+        here.limits.quick, list_jobs, here.platform, caller,
+        states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
+    )  # fmt: skip
+    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), database_trouble(here.platform)))
+
+
+@router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
+async def read_job(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """One job. Where it has several learners, with what their controllers wrote of each, if that can be read; and with
+    what moves to or from its stores."""
+    job = await in_thread(here.limits.quick, get_job, here.platform, caller, job_id)
+    if job.learners > 1:
+        found = await if_soon(with_files(here, here.limits.quick, learners_of, here.platform, job))
+        job = replace(job, learner_list=found or ())
+    return PlainReply(_one(here, await as_it_moves(here, job)))
+
+
+async def as_it_moves(here: Context, job: JobView) -> JobView:
+    """`job` with what moves to or from its stores, if that can be read soon."""
+    if job.state not in MOVES:
+        return job
+    return await if_soon(with_files(here, here.limits.quick, with_moving, here.platform, job)) or job
+
+
+@router.get("/jobs/{job_id}/events", response_model=EventsReply, responses=answers(404), operation_id="events")
+async def read_events(
+    job_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    request: Request,
+    after: Annotated[Count, Query(description="Only events with a number above this one.")] = 0,
+    wait_s: WaitSeconds = 0.0,
+) -> PlainReply:
+    """Changes of state behind `after`; with `wait_s`, the reply comes when there is one, or the job has ended."""
+
+    async def look() -> EventsReply:
+        events, terminal = await in_thread(here.limits.quick, get_events, here.platform, caller, job_id, after)
+        return EventsReply(tuple(events), terminal)
+
+    return PlainReply(await until_news(here, request, look, lambda reply: bool(reply.events) or reply.terminal, wait_s))
+
+
+@router.get("/jobs/{job_id}/wait", response_model=JobReply, responses=answers(404), operation_id="wait")
+async def wait_for_job(
+    job_id: str, here: CaughtUp, caller: Asking, request: Request, wait_s: WaitSeconds = LONGEST_WAIT_S
+) -> PlainReply:
+    """The job as soon as it has ended, else as it is after `wait_s` (or when the daemon stops)."""
+
+    async def look() -> JobReply:
+        return _one(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+
+    return PlainReply(
+        await until_news(here, request, look, lambda reply: JobState(reply.job.state).is_terminal, wait_s)
+    )
+
+
+@router.post("/jobs/{job_id}/cancel", response_model=JobReply, responses=answers(404), operation_id="cancel")
+async def cancel(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Wish the end of a job; a halted one is CANCELLED at once. Idempotent; one that has ended otherwise stays so."""
+    job = await in_thread(here.limits.quick, cancel_job, here.platform, caller, job_id)
+    return _changed(here, caller, "cancel", job)
+
+
+@router.post("/jobs/{job_id}/halt", response_model=JobReply, responses=answers(404), operation_id="halt")
+async def halt(job_id: str, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Wish a checkpoint and then the end of a job as HALTED. Idempotent; a job that has ended stays as it is."""
+    job = await in_thread(here.limits.quick, halt_job, here.platform, caller, job_id)
+    return _changed(here, caller, "halt", job)
+
+
+@router.post("/jobs/{job_id}/resume", response_model=JobReply, responses=answers(404, 409, 422), operation_id="resume")
+async def resume(job_id: str, body: Resume, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Go on with a job that is HALTED or FAILED: its next attempt, from its checkpoints."""
+    await check_files(here)
+    job = await in_thread(here.limits.slow, resume_job, here.platform, caller, job_id, body)
+    return _changed(here, caller, "resume", job)
+
+
+@router.post("/jobs/{job_id}/drill", response_model=JobReply, responses=answers(404, 409, 422), operation_id="drill")
+async def drill(job_id: str, body: DrillRequest, here: CaughtUp, caller: Asking) -> PlainReply:
+    """Play an event on the running attempt: the controllers, the scheduler and the daemon take it as real."""
+    await check_files(here)
+    job = await in_thread(here.limits.slow, play, here.platform, caller, job_id, body.event)
+    return _changed(here, caller, f"drill {body.event}", job)
+
+
+def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainReply:
+    """The reply to a wish; who waits for news looks at once, and so do the loops."""
+    log.info("user %d: %s of %s in state %s", caller.uid, verb, job.id, job.state)
+    here.changes.bump()
+    here.poke()
+    return PlainReply(_one(here, job))
+
+
+def _one(here: Context, job: JobView) -> JobReply:
+    return JobReply(job, here.platform.adapters.outages(), database_trouble(here.platform))
+
+
+async def until_news(
+    here: Context, request: Request, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], wait_s: float
+) -> T:
+    """Return the result of `look` when it has changed, or its last result when `wait_s` seconds pass, the client
+    disconnects or the daemon stops."""
+    deadline = time.monotonic() + wait_s
+    gone = asyncio.ensure_future(until_gone(request.receive))
+    try:
+        while True:
+            version = here.changes.version
+            seen = await look()
+            left = deadline - time.monotonic()
+            if is_news(seen) or left <= 0 or here.changes.closed or gone.done():
+                return seen
+            pause_s = min(left, SHARED_LOOK_S) if here.platform.store.is_shared else left
+            news = asyncio.ensure_future(here.changes.wait(version, pause_s))
+            await asyncio.wait({news, gone}, return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
+            await asyncio.sleep(_SETTLE_S)
+    finally:
+        gone.cancel()

@@ -1,0 +1,310 @@
+"""The log stream: lines of JSON for as long as the reader stays. Each stream has a thread of its own.
+
+`read_texts` blocks while nothing is new, so streams share no threads with anything else: fifty followers that wait
+hold up nobody. A slow reader holds up only its own thread, by a bounded buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ffdl_batch.daemon.error_replies import problem_of
+from ffdl_batch.daemon.peer_credentials import peer_of
+from ffdl_batch.daemon.replies import ErrorReply, PlainReply, encode_line, encode_text
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.parameters import AttemptChoice, Count, Number, Time, Word
+from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.services.job_files.tree_probe import FRESH_S
+from ffdl_batch.services.logs.line_search import MAX_CONTEXT, MAX_PATTERN, Grep
+from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
+from ffdl_batch.services.refusals import Refused, wrong_usage
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 5.0
+"""A blank line after so long without a line: readers see that the daemon lives, the daemon that readers do."""
+_BUFFER_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 16
+LINES = "application/x-ndjson"
+_PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
+
+router = APIRouter()
+
+
+class StreamReply(StreamingResponse):
+    """A stream that calls `end` when it was sent or its reader has disconnected, also before its first piece."""
+
+    def __init__(self, content: AsyncIterator[bytes], media_type: str, end: Callable[[], None]) -> None:
+        super().__init__(content, media_type=media_type)
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+    async def listen_for_disconnect(self, receive: Receive) -> None:
+        await until_gone(receive)
+
+
+class LogPump:
+    """Runs a blocking iterator of lines in a thread and hands over what has come since the last look."""
+
+    def __init__(self, lines: Iterator[bytes | None], place: str, stopped: threading.Event) -> None:
+        """Prepare to send the lines as they are read below the directory `place`. `stopped` is set when the reader has
+        disconnected. `lines` checks it while no lines arrive."""
+        self._lines, self._place, self._stopped = lines, place, stopped
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._room = threading.Condition()
+        self._buffer: deque[bytes] = deque()
+        self._size = 0
+        self.ended = False
+        self.failed = False
+
+    def start(self, at_end: Callable[[], None] = lambda: None) -> None:
+        """Start reading. `at_end` is called in the event loop when the thread has ended."""
+        self._at_end = at_end
+        # A daemon thread: one that waits in a dead file server must not keep the process from ending.
+        threading.Thread(target=self._run, name="logs", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop the thread as soon as its iterator checks `stopped` or yields a line."""
+        with self._room:
+            self._stopped.set()
+            self._room.notify()
+
+    async def take(self, timeout_s: float) -> bytes:
+        """Everything that has come; empty after `timeout_s` without news, and when the lines have ended."""
+        if not self._buffer and not self.ended:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._news.wait()
+            except TimeoutError:
+                return b""
+        self._news.clear()
+        with self._room:
+            taken = b"".join(self._buffer)
+            self._buffer.clear()
+            self._size = 0
+            self._room.notify()
+        return taken
+
+    def notify(self) -> None:
+        """End a :meth:`take` that waits. Call in the event loop."""
+        self._news.set()
+
+    def _run(self) -> None:
+        try:
+            for line in self._lines:
+                if line is not None:
+                    self._put(line)
+                if self._stopped.is_set():
+                    break
+        except Exception as error:  # the thread's outermost frame
+            said = _trouble(error, self._place)
+            if said:
+                self._put(said)
+            else:  # the reader sees the stream break off
+                self.failed = True
+                if not self._stopped.is_set():
+                    log.exception("a log stream failed")
+        finally:
+            if isinstance(self._lines, Generator):
+                self._lines.close()
+            self.ended = True
+            self._tell(self._at_end)
+
+    def _put(self, line: bytes) -> None:
+        with self._room:
+            self._room.wait_for(lambda: self._stopped.is_set() or self._size < _BUFFER_BYTES)
+            was_empty = not self._buffer
+            self._buffer.append(line)
+            self._size += len(line)
+        if was_empty:
+            self._tell()
+
+    def _tell(self, *also: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
+            for call in (self._news.set, *also):
+                self._loop.call_soon_threadsafe(call)
+
+
+@router.get(
+    "/jobs/{job_id}/logs",
+    response_class=StreamingResponse,
+    operation_id="logs",
+    responses={
+        200: {
+            "description": "One JSON object (`LogLine`) a line; a blank line now and then while nothing is new. "
+            "A stream that ends without its last chunk was broken off by the daemon: ask again. "
+            f"With `Accept: {TEXTS}`, lines that lie side by side and have one time come as one object (`LogText`).",
+            "content": {LINES: {"schema": {"type": "string"}}, TEXTS: {"schema": {"type": "string"}}},
+        },
+        **answers(404, 422),
+    },
+)
+async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
+    job_id: str,
+    request: Request,
+    here: CaughtUp,
+    caller: Asking,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner's lines; default: the merged lines of all learners.")
+    ] = None,
+    follow: Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")] = False,
+    since: Annotated[Time | None, Query(description="Only lines written at or after this time.")] = None,
+    tail: Annotated[
+        Count | None,
+        Query(description="Number of last lines of each learner and attempt to send before new lines."),
+    ] = None,
+    attempt: Annotated[
+        AttemptChoice,
+        Query(
+            description="Only this attempt's lines, or `all`: every attempt's, in order. By default those of the "
+            "newest attempt of which there is a log. With `follow`, the attempts after it come, too."
+        ),
+    ] = None,
+    grep: Annotated[
+        Word | None,
+        Query(
+            max_length=MAX_PATTERN,
+            description="Only lines in which this regular expression of Python's is found; `tail` counts these.",
+        ),
+    ] = None,
+    ignore_case: Annotated[bool, Query(description="With `grep`: case does not matter.")] = False,
+    invert: Annotated[bool, Query(description="With `grep`: the lines in which it is not found.")] = False,
+    fixed: Annotated[bool, Query(description="With `grep`: it is a text, no expression.")] = False,
+    before: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: so many lines before each, too.")] = 0,
+    after: Annotated[int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: so many lines after each, too.")] = 0,
+    read: Annotated[
+        list[str] | None,
+        Query(
+            description="`ATTEMPT.LEARNER:END`, once for each learner of one attempt: what lies before that `end` was "
+            "read, and all of the attempts before."
+        ),
+    ] = None,
+) -> StreamingResponse:
+    """Learners' logs."""
+    search = None if grep is None else Grep(grep, ignore_case, invert, fixed, before, after)
+    query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
+    is_bulk = TEXTS in request.headers.get("accept", "")
+    encode = encode_text if is_bulk else _encode_lines
+
+    def read_encoded(stopped: threading.Event) -> Iterator[bytes | None]:
+        return _encoded(read_texts(here.platform, caller, job_id, query, stopped.is_set), encode)
+
+    return await stream_reply(here, request, read_encoded, TEXTS if is_bulk else LINES)
+
+
+async def stream_reply(
+    here: Context, request: Request, read: Callable[[threading.Event], Iterator[bytes | None]], media_type: str
+) -> StreamReply:
+    """Send the result of `read`. Its thread counts as a stream until the thread ends, even if its reader has
+    disconnected.
+
+    Raises Refused and OSError.
+    """
+    with here.open_stream() as end:
+        await check_files(here)
+        stopped = threading.Event()
+        lines = await in_thread(here.limits.quick, read, stopped)
+        pump = LogPump(lines, here.platform.root.path, stopped)
+        pump.start(end)
+    return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
+
+
+def _encoded(texts: Iterator[LogText | None], encode: Callable[[LogText], bytes]) -> Iterator[bytes | None]:
+    """What comes before a pause as one piece: each wakes the loop, and is sent for itself."""
+    held = b""
+    try:
+        for text in texts:
+            held += b"" if text is None else encode(text)
+            if text is None or len(held) >= _PIECE_BYTES:
+                yield held or None
+                held = b""
+    except Exception:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _encode_lines(text: LogText) -> bytes:
+    return b"".join(map(encode_line, text.lines()))
+
+
+def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:
+    """Raises Refused."""
+    found = [_PLACE.fullmatch(place) for place in places]
+    if not all(found):
+        raise wrong_usage("read must be ATTEMPT.LEARNER:END")
+    return {(int(match[1]), int(match[2])): int(match[3]) for match in found if match is not None}
+
+
+async def stream_lines(pump: LogPump, here: Context, request: Request) -> AsyncIterator[bytes]:
+    """Yield the output of the pump until it ends or the daemon stops. Yield blank lines while there is no output."""
+    stopping = asyncio.ensure_future(_tell_of_stop(here, pump))
+    is_empty = True
+    try:
+        while not here.changes.closed:
+            lines = await pump.take(KEEP_ALIVE_S)
+            is_empty = is_empty and not lines
+            if lines or not pump.ended:
+                silence = b"" if lines else await _silence(here)
+                yield lines or silence or b"\n"
+                if silence:
+                    return
+            elif not pump.failed:
+                if is_empty and (silence := await _silence(here, fresh_s=0.0)):  # no log, or no file system?
+                    yield silence
+                return
+            else:
+                break
+        _break_off(request)
+    finally:
+        stopping.cancel()
+
+
+async def _silence(here: Context, fresh_s: float = FRESH_S) -> bytes:
+    """Why nothing comes, as a line, where the file system does not answer; else nothing."""
+    try:
+        await check_files(here, fresh_s)
+    except OSError as error:
+        return _trouble(error, here.platform.root.path)
+    return b""
+
+
+def _trouble(error: Exception, place: str) -> bytes:
+    """The problem that a refusal of the file system below `place` is, as a line; nothing for what is none."""
+    problem = error.problem if isinstance(error, Refused) else problem_of(error, place)
+    return b"" if problem is None else bytes(PlainReply(ErrorReply(problem)).body) + b"\n"
+
+
+async def _tell_of_stop(here: Context, pump: LogPump) -> None:
+    """Wake the stream when the daemon stops; until then it sleeps through other changes."""
+    while not here.changes.closed:
+        await here.changes.wait(here.changes.version, 3600.0)
+    pump.notify()
+
+
+def _break_off(request: Request) -> None:
+    """Close without the last chunk, so that the reader knows that there is more and asks the next daemon."""
+    peer = peer_of(request.scope)
+    if peer is not None:
+        peer.abort()

@@ -1,0 +1,72 @@
+"""The streams of what was measured: metrics, and use of processors, memory and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.logs import LINES, StreamReply, stream_reply
+from ffdl_batch.daemon.routes.parameters import AttemptChoice, Number
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics, read_usage
+
+router = APIRouter()
+_Read = Callable[[Platform, Caller, str, MeasuredQuery, Callable[[], bool]], Iterator[bytes | None]]
+Follow = Annotated[bool, Query(description="Go on until the job has ended, over all attempts.")]
+Attempt = Annotated[AttemptChoice, Query(description="Only this attempt's; all attempts', in order, by default.")]
+
+
+def _answers(kind: str) -> dict[int | str, dict[str, object]]:
+    said = f"One JSON object a line: {kind}. A blank line now and then while nothing is new."
+    return {
+        200: {"description": said, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}},
+        **answers(404, 422),
+    }
+
+
+@router.get(
+    "/jobs/{job_id}/metrics",
+    response_class=StreamingResponse,
+    operation_id="metrics",
+    responses=_answers("`learner`, `attempt`, and `record` in FfDL's form"),
+)
+async def stream_metrics(  # noqa: PLR0913, PLR0917 - one parameter per field of the query string
+    job_id: str,
+    request: Request,
+    here: CaughtUp,
+    caller: Asking,
+    learner: Annotated[
+        Number | None, Query(description="Only this learner's records; default: those of all learners.")
+    ] = None,
+    follow: Follow = False,
+    attempt: Attempt = None,
+) -> StreamingResponse:
+    """What learners said of themselves."""
+    return await _stream(read_metrics, here, request, caller, job_id, MeasuredQuery(learner, follow, attempt))
+
+
+@router.get(
+    "/jobs/{job_id}/usage",
+    response_class=StreamingResponse,
+    operation_id="usage",
+    responses=_answers("`node`, `attempt`, and `sample`"),
+)
+async def stream_usage(
+    job_id: str, request: Request, here: CaughtUp, caller: Asking, follow: Follow = False, attempt: Attempt = None
+) -> StreamingResponse:
+    """What learners used, node by node."""
+    return await _stream(read_usage, here, request, caller, job_id, MeasuredQuery(None, follow, attempt))
+
+
+async def _stream(
+    read: _Read, here: Context, request: Request, caller: Caller, job_id: str, query: MeasuredQuery
+) -> StreamReply:
+    return await stream_reply(
+        here, request, lambda stopped: read(here.platform, caller, job_id, query, stopped.is_set), LINES
+    )

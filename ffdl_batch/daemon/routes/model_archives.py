@@ -1,0 +1,78 @@
+"""Routes about model archives: asked for by content, sent once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated
+
+from anyio import from_thread
+from fastapi import APIRouter, Path, Response
+from starlette.requests import ClientDisconnect, Request
+
+from ffdl_batch.daemon.error_replies import BodyLimit, problem_of
+from ffdl_batch.daemon.replies import ArchiveReply, PlainReply
+from ffdl_batch.daemon.request_context import Here, check_files, in_thread, with_files
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.services.data.model_archives import has_archive, receive_archive
+from ffdl_batch.services.refusals import try_again
+
+router = APIRouter(prefix="/archives")
+BODY_LIMIT = BodyLimit(2 * 1000**3, "C102", "the model archive", "put large files into a data store")
+Digest = Annotated[str, Path(description="SHA-256 of the archive, hexadecimal, lower case.", pattern=r"^[0-9a-f]{64}$")]
+_ZIP = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.head(
+    "/{digest}",
+    operation_id="has_archive",
+    response_class=Response,
+    responses={
+        200: {"description": "It is here, and stays for a day at least."},
+        404: {"description": "It is not here, or cannot be found now; the answer to sending it says why."},
+        **{status: {"description": answer["description"]} for status, answer in answers().items()},
+    },
+)
+async def ask_for_archive(digest: Digest, here: Here) -> Response:
+    """Whether an archive is here. Where the file system cannot tell, it is not: sending it is answered with the reason,
+    which this cannot carry."""
+    try:
+        found = await with_files(here, here.limits.quick, has_archive, here.platform, digest)
+    except OSError as error:
+        if problem_of(error, here.platform.root.path) is None:
+            raise
+        found = False
+    return Response(status_code=200 if found else 404)
+
+
+@router.put(
+    "/{digest}",
+    response_model=ArchiveReply,
+    responses=answers(413, 422),
+    operation_id="put_archive",
+    openapi_extra=_ZIP,
+)
+async def keep_archive(digest: Digest, request: Request, here: Here) -> PlainReply:
+    """Send an archive, a zip file. It is checked, and durable when the reply comes."""
+    await check_files(here)
+    body = request.stream()
+    try:
+        new = await in_thread(here.limits.uploads, receive_archive, here.platform, digest, _chunks(body))
+    except ClientDisconnect as error:
+        raise try_again("C102", "the model archive broke off on its way", cure="submit again") from error
+    return PlainReply(ArchiveReply(new))
+
+
+def _chunks(body: AsyncIterator[bytes]) -> Iterator[bytes]:
+    """The body's pieces for a thread: each is fetched when it is wanted, so a slow disk slows the sender."""
+
+    async def next_piece() -> bytes | None:
+        return await anext(body, None)
+
+    while (piece := from_thread.run(next_piece)) is not None:
+        if piece:
+            yield piece

@@ -1,0 +1,37 @@
+"""The routes by which owners learn why their jobs wait, and what awaits those that are not submitted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ffdl_batch.daemon.replies import OutlookReply, OutlookRequest, PlainReply, WhyReply
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, Here, in_thread, with_files
+from ffdl_batch.daemon.routes.jobs import answers, as_it_moves
+from ffdl_batch.services.pending.explanation import explain_job, look_ahead
+from ffdl_batch.services.queries.jobs import get_job
+
+router = APIRouter()
+
+
+@router.get("/jobs/{job_id}/why", response_model=WhyReply, responses=answers(404), operation_id="why")
+async def read_why(
+    job_id: str,
+    here: CaughtUp,
+    caller: Asking,
+    alternatives: Annotated[bool, Query(description="Also ask the scheduler what would start sooner.")] = True,
+) -> PlainReply:
+    """Why a job waits, on what evidence, when it may start, and what would start sooner. Nothing is submitted."""
+    job = await as_it_moves(here, await in_thread(here.limits.quick, get_job, here.platform, caller, job_id))
+    view = await in_thread(
+        here.limits.slow, explain_job, here.platform, caller, job_id, alternatives=alternatives, moving=job.moving
+    )
+    return PlainReply(WhyReply(view))
+
+
+@router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook")
+async def read_outlook(body: OutlookRequest, here: Here, caller: Asking) -> PlainReply:
+    """What awaits a submission: free GPUs, when it would start, and what would start sooner. Nothing is submitted."""
+    outlook = await with_files(here, here.limits.slow, look_ahead, here.platform, caller, body.submission)
+    return PlainReply(OutlookReply(outlook))

@@ -1,0 +1,96 @@
+"""Reports: what was used. They read all jobs of a period and may take a while; no scheduler is asked but for the
+agreement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Annotated
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Query
+from starlette.concurrency import iterate_in_threadpool
+from starlette.responses import StreamingResponse
+
+from ffdl_batch.daemon.replies import AgreementReply, PlainReply, UsageReply
+from ffdl_batch.daemon.request_context import Asking, CaughtUp, in_thread, with_files
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.daemon.routes.logs import LINES, StreamReply
+from ffdl_batch.daemon.routes.parameters import Seconds, Time
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.metrics.usage_report import JobUse
+from ffdl_batch.services.reports.accounting_comparison import find_agreement
+from ffdl_batch.services.reports.usage import Period, job_uses, report_usage
+
+router = APIRouter()
+AT_ONCE = CapacityLimiter(2)
+"""Reports that are being made: each keeps a processor busy."""
+_LINES = 200
+Since = Annotated[Time, Query(description="Start of the period.")]
+Until = Annotated[Time, Query(description="End of the period, exclusive.")]
+AllUsers = Annotated[bool, Query(description="Everybody's jobs; for administrators.")]
+
+
+@router.get("/reports/usage", response_model=UsageReply, responses=answers(422), operation_id="report_usage")
+async def read_usage(
+    here: CaughtUp, caller: Asking, since: Since, until: Until, all_users: AllUsers = False
+) -> PlainReply:
+    """Sums, distributions, efficiency and waste of a period."""
+    period = Period(since, until, all_users)
+    return PlainReply(UsageReply(await with_files(here, AT_ONCE, report_usage, here.platform, caller, period)))
+
+
+@router.get(
+    "/reports/usage/jobs",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "One JSON object a line: what one job used.",
+            "content": {LINES: {"schema": {"type": "string"}}},
+        },
+        **answers(422),
+    },
+    operation_id="report_usage_jobs",
+)
+async def stream_job_uses(
+    here: CaughtUp, caller: Asking, since: Since, until: Until, all_users: AllUsers = False
+) -> StreamingResponse:
+    """The jobs of a period one by one, in the order of their submission; the last line says how many there were."""
+    with here.open_stream() as end:
+        rows = await in_thread(AT_ONCE, job_uses, here.platform, caller, Period(since, until, all_users))
+    return StreamReply(iterate_in_threadpool(_lines(rows)), LINES, end)
+
+
+def _lines(rows: Iterator[JobUse]) -> Iterator[bytes]:
+    """In portions, for each costs a change of threads."""
+    count, portion = 0, bytearray()
+    for count, row in enumerate(rows, 1):
+        portion += _encode({"use": to_plain(row)})
+        if count % _LINES == 0:
+            yield bytes(portion)
+            portion.clear()
+    yield bytes(portion) + _encode({"end": count})
+
+
+def _encode(plain: object) -> bytes:
+    return json.dumps(plain, ensure_ascii=True, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+@router.get(
+    "/reports/usage/agreement", response_model=AgreementReply, responses=answers(422), operation_id="usage_agreement"
+)
+async def read_agreement(
+    here: CaughtUp,
+    caller: Asking,
+    since: Since,
+    until: Until,
+    tolerance_s: Annotated[
+        Seconds, Query(description="Largest difference that is tolerated for each run, in seconds.")
+    ] = 30.0,
+    all_users: AllUsers = False,
+) -> PlainReply:
+    """Each job of the period by our reckoning and by the accounting of its scheduler."""
+    period = Period(since, until, all_users)
+    return PlainReply(
+        AgreementReply(await in_thread(AT_ONCE, find_agreement, here.platform, caller, period, tolerance_s))
+    )

@@ -1,0 +1,45 @@
+"""Routes about the user's named secrets. A value is in the request that sets it, in no reply and no line of the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from ffdl_batch.daemon.replies import PlainReply, SecretReply, SecretRequest, SecretsReply
+from ffdl_batch.daemon.request_context import Asking, Here, with_files
+from ffdl_batch.daemon.routes.jobs import answers
+from ffdl_batch.services.secrets.user_secrets import list_secrets, remove_secret, set_secret
+
+log = logging.getLogger(__name__)
+
+router = APIRouter()
+Name = Annotated[str, Path(description="Letters, digits, '.', '_' and '-', at most 64.")]
+
+
+@router.get("/secrets", response_model=SecretsReply, responses=answers(), operation_id="list_secrets")
+async def read_secrets(here: Here) -> PlainReply:
+    """The secrets by name: when each was set, and how many jobs that live, or owe a store, refer to it."""
+    return PlainReply(SecretsReply(tuple(await with_files(here, here.limits.quick, list_secrets, here.platform))))
+
+
+@router.put("/secrets/{name}", response_model=SecretReply, responses=answers(413), operation_id="set_secret")
+async def put_secret(name: Name, body: SecretRequest, here: Here, caller: Asking) -> PlainReply:
+    """Set a secret, anew where it is there. It is durable when the reply comes."""
+    found = await with_files(here, here.limits.quick, set_secret, here.platform, name, body.value)
+    log.info("user %d: set the secret %s", caller.uid, found.name)
+    return PlainReply(SecretReply(found))
+
+
+@router.delete("/secrets/{name}", response_model=SecretReply, responses=answers(404, 409), operation_id="remove_secret")
+async def delete_secret(
+    name: Name,
+    here: Here,
+    caller: Asking,
+    force: Annotated[bool, Query(description="Also where jobs need it.")] = False,
+) -> PlainReply:
+    """Remove a secret; the reply is what it was."""
+    found = await with_files(here, here.limits.quick, remove_secret, here.platform, name, force=force)
+    log.info("user %d: removed the secret %s", caller.uid, found.name)
+    return PlainReply(SecretReply(found))

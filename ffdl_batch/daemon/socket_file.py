@@ -1,0 +1,74 @@
+"""The daemon's socket file: made, checked, made again when somebody removed it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from ffdl_batch.config.daemon_location import PlaceRefused, SocketPlace, check_directory, socket_place
+
+BACKLOG = 512
+
+
+class Listener:
+    """A listening Unix socket and its file. Call only with the daemon's lock held: a file that is found is stale."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.path = Path()
+        self._identity: tuple[int, ...] | None = None
+
+    def open(self) -> socket.socket:
+        """Bind where the rules say and listen; raises :class:`PlaceRefused`."""
+        place = socket_place(self._environ)
+        _make_directory(place)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            place.path.unlink(missing_ok=True)
+            listening.bind(os.fspath(place.path))  # mode 0700 by the daemon's umask
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+        except OSError as error:
+            listening.close()
+            raise PlaceRefused(
+                f"the socket {place.path} cannot be made: {error.strerror or error}", "set FFDL_SOCKET to another path"
+            ) from error
+        self.path = place.path
+        self._identity = _identity(place.path)
+        return listening
+
+    def is_in_place(self) -> bool:
+        """Whether clients find this socket at its path (logging out removes the runtime directory)."""
+        return self._identity is not None and _identity(self.path) == self._identity
+
+    def remove(self) -> None:
+        """Remove the file, unless it is another's by now."""
+        if self.is_in_place():
+            with contextlib.suppress(FileNotFoundError):
+                self.path.unlink()
+        self._identity = None
+
+
+def _make_directory(place: SocketPlace) -> None:
+    directory = place.path.parent
+    try:
+        directory.mkdir(mode=0o700, parents=place.named, exist_ok=True)
+    except OSError as error:
+        raise PlaceRefused(
+            f"the socket's directory {directory} cannot be made: {error.strerror}", "set FFDL_SOCKET to another path"
+        ) from error
+    if not place.named:
+        check_directory(directory, closed=False)
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Tells one file from a later one of the same name, which may get the same inode; chmod changes nothing here."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, stat.S_IFMT(found.st_mode)

@@ -1,0 +1,53 @@
+"""What the daemon says about itself, its database and its backends; see :mod:`ffdl_batch.domain.job.views`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job.views import SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class BackendHealth:
+    """The state of one backend as the daemon last saw it.
+
+    If `unreachable_since` is None, the backend answers, and `detail` has the reason if it refuses all submissions (""
+    if it accepts them). Otherwise `detail` has the result of the last request, and `asked_again_at` the time of the
+    next one. `accounts_for` is the backend whose accounting this is ("" for a scheduler). `maybe_before`: the backend
+    has not answered this daemon yet, so the outage may be older.
+    """
+
+    name: str
+    unreachable_since: float | None = None
+    detail: str = ""
+    version: str = ""
+    asked_again_at: float | None = None
+    accounts_for: str = ""
+    maybe_before: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTrouble:
+    """The daemon cannot write into its database, or not even read it: since when, and in `detail` which one it is, why,
+    and what helps. States of jobs are those that were written before. `holds_last_copy`: the database is in no file
+    that outlives the daemon, which must not be ended."""
+
+    since: float
+    detail: str
+    holds_last_copy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The daemon itself. `live_jobs` None = the database cannot be asked."""
+
+    version: str
+    host: str
+    pid: int
+    uid: int
+    started_at: float
+    database: str
+    live_jobs: int | None
+    backends: tuple[BackendHealth, ...] = ()
+    schema: int = SCHEMA
+    database_trouble: DatabaseTrouble | None = None

@@ -1,0 +1,1 @@
+"""Data stores, mounts, and the task of the staging program. Pure."""

@@ -1,0 +1,155 @@
+"""Stores as people name them on a command line: one URL for store, container and prefix. Pure."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_options import WITH_ENDPOINT, WITH_REGION, half_of_pair, why_bad, why_unknown
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
+_WEB = re.compile(r"https?://[^/?#\s]+", re.IGNORECASE)
+_BUCKETS = {"s3": StoreKind.S3, "gs": StoreKind.GCS, "gcs": StoreKind.GCS, "swift": StoreKind.SWIFT}
+_OF_HOSTS = frozenset({"sftp", "ssh", "ftp", "smb", "hdfs", "arrow_hdfs", "webhdfs"})
+"""Protocols of fsspec whose addresses name a host, not a container."""
+_WITH_HOME = ("sftp", "ssh")
+_HOME = "~/"
+
+
+class StoreUrlError(ValueError):
+    """A text that names no store; the message shows nothing of a password in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A store without credentials, a prefix in it, and the user whom the URL names ("" = nobody)."""
+
+    address: StoreAddress
+    prefix: str
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a command line says beside the URL. `secrets`: field of the credentials → the secret's name."""
+
+    endpoint: str = ""
+    region: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_store_url(url: str, wishes: Wishes) -> StorePlace:
+    """Raises StoreUrlError."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise StoreUrlError(
+            f"{_shown(url)} is no URL of a store; write for example s3://BUCKET/PREFIX, sftp://HOST/PATH or file:///PATH"
+        )
+    scheme, place, rest = found[1].lower(), found[2], found[3] or ""
+    user, place = _user(place)
+    if scheme in ("http", "https"):
+        made = _web(scheme, place, rest)
+    elif scheme == "file":
+        made = _file(place, rest)
+    elif scheme in _BUCKETS:
+        made = _in_bucket(_BUCKETS[scheme], scheme, place, rest)
+    else:
+        made = _by_fsspec(scheme, place, rest)
+    if user and made.address.kind is not StoreKind.FSSPEC:
+        raise StoreUrlError(f"a {scheme} URL names no user; name a secret, or set the environment's variables")
+    return replace(made, address=_wished(made.address, wishes), user=user)
+
+
+def say_store_url(address: StoreAddress, prefix: str) -> str:
+    """The URL of a prefix of a store, which :func:`read_store_url` reads; without credentials, and where the address
+    names no host, without the endpoint."""
+    if address.kind is StoreKind.HTTP:
+        return f"{address.endpoint.rstrip('/')}/{urllib.parse.quote(prefix)}"
+    path = f"{address.container.rstrip('/')}/{prefix}" if address.container else prefix
+    path = path.rstrip("/") or path
+    if address.kind is StoreKind.FILE:
+        return f"file://{urllib.parse.quote(path)}"
+    if address.kind is not StoreKind.FSSPEC:
+        scheme = next(word for word, kind in _BUCKETS.items() if kind is address.kind)
+        return f"{scheme}://{path}"
+    protocol = address.options.get("protocol", "")
+    if protocol in _WITH_HOME and not path.startswith("/"):
+        path = f"{_HOME}{path}"
+    return f"{protocol}://{address.endpoint}/{path.lstrip('/')}" if address.endpoint else f"{protocol}://{path}"
+
+
+def _shown(url: str) -> str:
+    return repr(re.sub(r"://[^/@]*@", "://***@", url)[:80])
+
+
+def _user(place: str) -> tuple[str, str]:
+    user, at, host = place.rpartition("@")
+    if ":" in user:
+        raise StoreUrlError("the URL holds a password, which others could read; name a secret instead (--secret)")
+    return (user, host) if at else ("", place)
+
+
+def _web(scheme: str, place: str, rest: str) -> StorePlace:
+    if not place or "?" in rest or "#" in rest:
+        raise StoreUrlError("the URL of a file on a web server is https://HOST/PATH, without a query")
+    return StorePlace(StoreAddress(StoreKind.HTTP, f"{scheme}://{place}"), urllib.parse.unquote(rest).strip("/"))
+
+
+def _file(place: str, rest: str) -> StorePlace:
+    if place not in ("", "localhost") or not rest.strip("/"):
+        raise StoreUrlError("the URL of a directory is file:///PATH, with three slashes")
+    return StorePlace(StoreAddress(StoreKind.FILE, container=f"/{urllib.parse.unquote(rest).strip('/')}"), "")
+
+
+def _in_bucket(kind: StoreKind, scheme: str, place: str, rest: str) -> StorePlace:
+    if not place:
+        raise StoreUrlError(f"the URL names no bucket; write {scheme}://BUCKET/PREFIX")
+    return StorePlace(StoreAddress(kind, container=place), rest.strip("/"))
+
+
+def _by_fsspec(scheme: str, place: str, rest: str) -> StorePlace:
+    options = {"protocol": scheme}
+    if not place:
+        raise StoreUrlError(f"the URL names no {'host' if scheme in _OF_HOSTS else 'container'}")
+    if scheme not in _OF_HOSTS:
+        return StorePlace(StoreAddress(StoreKind.FSSPEC, container=place, options=options), rest.strip("/"))
+    is_home = scheme in _WITH_HOME and f"{rest}/".startswith(_HOME)
+    container, prefix = ("", rest.removeprefix("~")) if is_home else ("/", rest)
+    address = StoreAddress(StoreKind.FSSPEC, place, container=container, options=options)
+    return StorePlace(address, prefix.strip("/"))
+
+
+def _wished(address: StoreAddress, wishes: Wishes) -> StoreAddress:
+    if "@" in wishes.endpoint:
+        raise StoreUrlError("--endpoint holds a user's name or password; name a secret instead (--secret)")
+    if wishes.endpoint and address.kind in WITH_REGION and not _WEB.match(wishes.endpoint):
+        raise StoreUrlError(f"--endpoint {wishes.endpoint[:60]!r} is no address of a store; write https://HOST[:PORT]")
+    if wishes.endpoint and (address.endpoint or address.kind not in WITH_ENDPOINT):
+        raise StoreUrlError("the URL says where the store is; --endpoint is for buckets and containers")
+    if wishes.region and address.kind not in WITH_REGION:
+        raise StoreUrlError("--region is for s3://, gs:// and swift:// alone")
+    _check_fields(address, wishes)
+    return replace(
+        address,
+        endpoint=address.endpoint or wishes.endpoint,
+        region=wishes.region,
+        options={**address.options, **wishes.options},
+    )
+
+
+def _check_fields(address: StoreAddress, wishes: Wishes) -> None:
+    """Raises StoreUrlError where an option or a credential would be read by nobody, or by nobody as it is."""
+    for option, names, is_secret in (("--option", wishes.options, False), ("--secret", wishes.secrets, True)):
+        if why := why_unknown(address, names, secret=is_secret):
+            raise StoreUrlError(f"{option}: {why}")
+    for name, value in wishes.options.items():
+        message, cure = why_bad(name, value)
+        if message:
+            raise StoreUrlError(f"--option {name}: {message}; {cure}")
+    one, other = half_of_pair(address.kind, wishes.secrets)
+    if one:
+        raise StoreUrlError(f"--secret names a {one} and no {other}; name both, or none")

@@ -1,0 +1,93 @@
+"""Incidents that end nothing: learners that hang, and learners that keep the others waiting. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ffdl_batch.domain.incidents.incident import Evidence, Incident
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind
+
+HANG, STRAGGLER = "user.hang", "user.straggler"
+SLOW = 1.5
+"""A learner is a straggler that takes so many times the median of the others for a step."""
+ALARMS = frozenset({EventKind.HANG, EventKind.PACE})
+
+
+class _Pace(NamedTuple):
+    step_s: float
+    host: str
+
+
+def alarms(job_id: str, attempt: int, events: Sequence[Event]) -> list[Incident]:
+    """Those of an attempt's events, in their order. The same events, and some more, begin with the same incidents.
+
+    A learner is called a straggler once. Learners that are silent at the same time are one incident, of the one that
+    was told first. `lost_gpu_s` is 0: whether work is lost is told by the end.
+    """
+    found: list[Incident] = []
+    hangs, still_until = 0, -math.inf
+    paces: dict[int, _Pace] = {}
+    slow: set[int] = set()
+    for event in events:
+        learner = event.fields.get("learner_id")
+        if event.kind not in ALARMS or not isinstance(learner, int):
+            continue
+        if event.kind is EventKind.HANG:
+            is_another = event.at - _number(event, "silent_s") >= still_until
+            still_until = max(still_until, event.at)
+            if is_another:
+                hangs += 1
+                found.append(_hang(job_id, attempt, event, learner, hangs))
+            continue
+        step_s = _number(event, "step_s")
+        if step_s <= 0 or not event.fields.get("steady", True):
+            paces.pop(learner, None)
+            continue
+        paces[learner] = _Pace(step_s, str(event.fields.get("host") or ""))
+        for one in sorted(paces.keys() - slow):
+            if (usual := _usual(paces, one)) and paces[one].step_s > SLOW * usual:
+                slow.add(one)
+                found.append(_straggler(job_id, attempt, event.at, one, paces[one], usual))
+    return found
+
+
+def _number(event: Event, field: str) -> float:
+    """0 where it is none: what a file of the user's has may be anything."""
+    value = event.fields.get(field)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+
+
+def _usual(paces: dict[int, _Pace], learner: int) -> float:
+    """The median of the others; 0 while nothing is known of any."""
+    others = sorted(pace.step_s for other, pace in paces.items() if other != learner)
+    return others[(len(others) - 1) // 2] if others else 0.0
+
+
+def _hang(job_id: str, attempt: int, event: Event, learner: int, number: int) -> Incident:
+    host, silent_s = str(event.fields.get("host") or ""), _number(event, "silent_s")
+    how = "and computes nothing" if event.fields.get("idle") else "though it computes, after steady signs before"
+    message = f"learner {learner} on {host} gave no sign of life for {silent_s:.0f} s, {how}"
+    source = f"learner-{learner}"
+    stack = [line for line in str(event.fields.get("stack") or "").splitlines() if line.strip()]
+    evidence = [Evidence("controller", message, event.at), *(Evidence(source, line, event.at) for line in stack)]
+    if event.fields.get("file"):
+        evidence.insert(1, Evidence("controller", f"all stacks: {event.fields['file']} in its $LOG_DIR", event.at))
+    return Incident(
+        job_id, attempt, f"hang-{number}", HANG, event.at,
+        message=message, nodes=(host,) if host else (), learner=learner, evidence=tuple(evidence),
+    )  # fmt: skip
+
+
+def _straggler(job_id: str, attempt: int, at: float, learner: int, pace: _Pace, usual: float) -> Incident:
+    step_s, host = pace
+    message = (
+        f"learner {learner} on {host} takes {step_s:.3g} s a step, {step_s / usual:.1f} times as long as the others "
+        f"({usual:.3g} s)"
+    )
+    return Incident(
+        job_id, attempt, f"straggler-{learner}", STRAGGLER, at,
+        message=message, nodes=(host,) if host else (), learner=learner,
+        evidence=(Evidence("controller", message, at),),
+    )  # fmt: skip

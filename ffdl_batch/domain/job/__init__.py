@@ -1,0 +1,1 @@
+"""A job as it was submitted: specification, learners, stores, variables, ids and views. Pure."""

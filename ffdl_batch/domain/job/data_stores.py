@@ -1,0 +1,200 @@
+"""From a data store of the manifest to how the staging program reaches it. Pure.
+
+FfDL's object stores are S3, but for `swift_datastore`, and for `softlayer_objectstore` and `bluemix_objectstore` where
+their address is one that gives Swift's tokens. An `fsspec_datastore` is a directory `path` of a store that fsspec
+speaks to by the `protocol`; what else its connection holds are options of that library.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.store_options import CREDENTIALS, FILES, OPTIONS, half_of_pair, why_bad
+from ffdl_batch.domain.job.spec import DataStore, StoreType
+from ffdl_batch.domain.launch.egress_destination import is_host
+
+REMOTE = frozenset(
+    {StoreType.MOUNT_COS, StoreType.S3_DATASTORE, StoreType.SWIFT_DATASTORE, StoreType.SOFTLAYER_OBJECTSTORE}
+    | {StoreType.BLUEMIX_OBJECTSTORE, StoreType.GCS_DATASTORE, StoreType.HTTP_DATASTORE, StoreType.INMEM_DATASTORE}
+    | {StoreType.FSSPEC_DATASTORE}
+)
+"""Types that are spoken to; the others are directories."""
+_BY_ADDRESS = frozenset({StoreType.SOFTLAYER_OBJECTSTORE, StoreType.BLUEMIX_OBJECTSTORE})
+_NO_OPTIONS = frozenset({"type", "name", "mode", "host", "path"})
+_WITH_HOST = frozenset({"sftp", "ssh"})
+_PROTOCOL = re.compile(r"[a-z][a-z0-9+.-]*")
+_BETTER: Mapping[str, StoreType] = {
+    **dict.fromkeys(("file", "local", "dir"), StoreType.DIRECTORY),
+    **dict.fromkeys(("s3", "s3a"), StoreType.S3_DATASTORE),
+    **dict.fromkeys(("gs", "gcs"), StoreType.GCS_DATASTORE),
+    **dict.fromkeys(("http", "https"), StoreType.HTTP_DATASTORE),
+}
+"""Protocols of fsspec that have a type of their own."""
+_REFERENCE = re.compile(r"\$\{(secret|env|file):([^{}\s]+)\}")
+_SWIFT_PATH = re.compile(r"/(auth|v1|v1\.0|v2\.0|v3)(/|$)")
+
+
+def stores_with_input(stores: Sequence[DataStore], *, remote: bool) -> tuple[int, ...]:
+    """The places of those that data come from, in the order in which a launch file has them: what is spoken to, or
+    directories."""
+    return tuple(
+        index
+        for index, store in enumerate(stores)
+        if store.training_data and (store.effective_type in REMOTE) is remote
+    )
+
+
+class StoreRefused(ValueError):
+    """A data store that cannot be used: the field of the manifest, why, and what to write."""
+
+    def __init__(self, path: str, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.path, self.message, self.cure = path, message, cure
+
+
+def kind_of(store: DataStore) -> StoreKind:
+    """How a remote store is spoken to. Raises StoreRefused, with paths from the store on."""
+    kind = store.effective_type
+    if kind is StoreType.INMEM_DATASTORE:
+        raise StoreRefused("type", "inmem_datastore was made for FfDL's own tests; it keeps nothing", "write mount_cos")
+    if kind is StoreType.GCS_DATASTORE:
+        return StoreKind.GCS
+    if kind is StoreType.HTTP_DATASTORE:
+        return StoreKind.HTTP
+    if kind is StoreType.FSSPEC_DATASTORE:
+        return StoreKind.FSSPEC
+    is_swift = kind is StoreType.SWIFT_DATASTORE or (kind in _BY_ADDRESS and _gives_tokens(store.connection))
+    return StoreKind.SWIFT if is_swift else StoreKind.S3
+
+
+def _gives_tokens(connection: Mapping[str, str]) -> bool:
+    """Whether a store that may be Swift's or S3's is Swift's."""
+    keys = ("domain_name", "project_id")
+    path = urllib.parse.urlsplit(connection.get("auth_url", "")).path
+    return any(connection.get(key) for key in keys) or bool(_SWIFT_PATH.search(path))
+
+
+def address_of(store: DataStore) -> StoreAddress:
+    """The store, without a container. Raises StoreRefused, with paths from the store on."""
+    kind, connection = kind_of(store), store.connection
+    if kind is StoreKind.FSSPEC:
+        return _by_fsspec(connection)
+    return StoreAddress(
+        kind,
+        endpoint=_endpoint(kind, connection.get("auth_url", "").strip()),
+        region=connection.get("region", ""),
+        options={key: _option(key, connection[key]) for key in OPTIONS[kind] if connection.get(key)},
+        credentials=_credentials(kind, connection),
+    )
+
+
+def _by_fsspec(connection: Mapping[str, str]) -> StoreAddress:
+    protocol, host, kind = connection.get("protocol", "").strip(), connection.get("host", "").strip(), StoreKind.FSSPEC
+    at = "connection.protocol"
+    if not protocol:
+        raise StoreRefused(at, "the protocol of the store is not set", "write protocol: sftp, or another of fsspec's")
+    if not _PROTOCOL.fullmatch(protocol):
+        raise StoreRefused(at, f"{protocol[:60]!r} is no protocol", "write its name alone, as in protocol: sftp")
+    if protocol in _BETTER:
+        better = _BETTER[protocol]
+        raise StoreRefused(at, f"{protocol} has a type of store of its own", f"write type: {better}")
+    if not host and protocol in _WITH_HOST:
+        raise StoreRefused("connection.host", "the store's host is not set", "write host: HOST[:PORT]")
+    if host and not _is_authority(host):
+        raise StoreRefused("connection.host", f"{host[:60]!r} is no host", "write host: HOST[:PORT]")
+    if ".." in connection.get("path", "").split("/"):
+        raise StoreRefused("connection.path", "the path leads upwards", "write the directory in the store without ..")
+    others = {key: value for key, value in connection.items() if value and key not in _NO_OPTIONS}
+    options = {key: value for key, value in others.items() if not _REFERENCE.fullmatch(value)}
+    credentials = {**_credentials(kind, connection), **{key: secret_of(others[key]) for key in others.keys() - options}}
+    return StoreAddress(
+        kind,
+        host,
+        container=connection.get("path", "").strip(),
+        options={key: _option(key, value) for key, value in options.items()},
+        credentials=credentials,
+    )
+
+
+def place_in(store: DataStore, container: str) -> tuple[StoreAddress, str]:
+    """The store with what the manifest calls a container, and the prefix in it: what follows the bucket's name, and
+    of a web server and below the path of fsspec's all of it. Raises StoreRefused, with paths from the store on."""
+    address = address_of(store)
+    parts = [part for part in container.split("/") if part not in ("", ".")]
+    if ".." in parts or not parts:
+        raise StoreRefused("", f"{container!r} is no container of a store", "write the name of a bucket")
+    if address.kind in (StoreKind.HTTP, StoreKind.FSSPEC):
+        return address, "/".join(parts)
+    found = StoreAddress(
+        address.kind, address.endpoint, address.region, parts[0], address.options, address.credentials
+    )  # fmt: skip
+    return found, "/".join(parts[1:])
+
+
+def place_of_results(stores: Sequence[DataStore], job_id: str) -> tuple[StoreAddress, str] | None:
+    """The store that is spoken to into which a job's results go, and the prefix of that job's in it; None where they go
+    to none."""
+    for store in stores:
+        if store.training_results and store.effective_type in REMOTE:
+            try:
+                address, above = place_in(store, store.training_results)
+            except StoreRefused:  # the job is refused with it
+                return None
+            return address, f"{above}/{job_id}" if above else job_id
+    return None
+
+
+def _endpoint(kind: StoreKind, url: str) -> str:
+    path = "connection.auth_url"
+    if _REFERENCE.fullmatch(url):
+        raise StoreRefused(path, "the address holds a name or a password", "write user_name and password instead")
+    if not url and kind in (StoreKind.S3, StoreKind.GCS):
+        return ""
+    if not url:
+        raise StoreRefused(path, "the address of the store is not set", "write auth_url: https://...")
+    split = urllib.parse.urlsplit(url)
+    is_address = split.scheme in ("http", "https") and _is_authority(split.netloc)
+    if not is_address or split.query or split.fragment or not url.isprintable():
+        raise StoreRefused(path, f"{url[:60]!r} is no address of a store", "write auth_url: https://HOST[:PORT]")
+    return url
+
+
+def _is_authority(text: str) -> bool:
+    """Whether it is ``HOST[:PORT]``. Some private resolvers know names with underscores."""
+    try:
+        split = urllib.parse.urlsplit(f"//{text}")
+        host, port = split.hostname or "", split.port
+    except ValueError:  # no such port, or a bracket alone
+        return False
+    return split.netloc == text and "@" not in text and port != 0 and is_host(host.replace("_", "-0"))
+
+
+def _option(key: str, value: str) -> str:
+    path, value = f"connection.{key}", value.strip()
+    message, cure = why_bad(key, value)
+    if not message and key in FILES and not value.startswith("/"):
+        message, cure = f"{value[:60]!r} is not absolute", "write the file's absolute path on the nodes"
+    if message:
+        raise StoreRefused(path, message, cure)
+    return value
+
+
+def _credentials(kind: StoreKind, connection: Mapping[str, str]) -> dict[str, str]:
+    found = {key: connection[key] for key in CREDENTIALS[kind] if connection.get(key)}
+    for key, value in found.items():
+        if not _REFERENCE.fullmatch(value):
+            raise StoreRefused(f"connection.{key}", f"{key} is no reference to a secret", "write ${secret:NAME}")
+    key, other = half_of_pair(kind, found)
+    if key:
+        raise StoreRefused(f"connection.{key}", f"there is a {key} and no {other}", f"write {other}, too, or none")
+    return {key: secret_of(value) for key, value in found.items()}
+
+
+def secret_of(reference: str) -> str:
+    """The name under which the attempt's file of secrets has the value of a reference."""
+    found = _REFERENCE.fullmatch(reference)
+    assert found is not None
+    return found[2] if found[1] == "secret" else f"{found[1]}:{found[2]}"

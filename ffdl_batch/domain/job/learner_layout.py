@@ -1,0 +1,306 @@
+"""How the learners of a job are laid over nodes: one homogeneous allocation, all of it or nothing. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ffdl_batch.domain.job.spec import JobSpec, Placement, Resources, Role
+from ffdl_batch.domain.launch.launch_file import Seat
+
+PARAMETER_SERVER, WORKER, LAUNCHER = "ps", "worker", "launcher"
+MPI_FRAMEWORKS = frozenset({"horovod", "pytorchmpi"})
+"""FfDL starts these with mpirun in learner 1, and has the others wait for ever (``learner-configmap.yml``)."""
+PS_COUNT = "PS_HOSTS_COUNT"
+_PS_COUNT_TEXT = re.compile(rf"\b{PS_COUNT}=[\"']?(\d+)")
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What learners need of a node together: whole CPUs, memory in MiB, whole GPUs, shares of one GPU. `equipped`:
+    how many of them take the job's further generic resources."""
+
+    cpus: int = 0
+    memory_mib: int = 0
+    gpus: int = 0
+    shares: int = 0
+    equipped: int = 0
+
+    @property
+    def devices(self) -> int:
+        """The GPUs that are seen: a share is a share of one."""
+        return self.gpus or min(self.shares, 1)
+
+    def plus(self, other: Load) -> Load:
+        """Both."""
+        return Load(
+            self.cpus + other.cpus,
+            self.memory_mib + other.memory_mib,
+            self.gpus + other.gpus,
+            self.shares + other.shares,
+            self.equipped + other.equipped,
+        )
+
+    def times(self, count: int) -> Load:
+        """So many of it."""
+        return Load(
+            self.cpus * count, self.memory_mib * count, self.gpus * count, self.shares * count, self.equipped * count
+        )
+
+    def or_more(self, other: Load) -> Load:
+        """The least that holds either."""
+        return Load(
+            max(self.cpus, other.cpus),
+            max(self.memory_mib, other.memory_mib),
+            max(self.gpus, other.gpus),
+            max(self.shares, other.shares),
+            max(self.equipped, other.equipped),
+        )
+
+    def fits(self, room: Load) -> bool:
+        """Whether there is room for it."""
+        return (
+            self.cpus <= room.cpus
+            and self.memory_mib <= room.memory_mib
+            and self.gpus <= room.gpus
+            and self.shares <= room.shares
+            and self.equipped <= room.equipped
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Learners that are alike: all of the job, or those of one role. Amounts are those of each, as they were asked
+    for. `own` are the keys that the role itself says; the others are the job's."""
+
+    learners: int
+    cpus: float
+    gpus: float
+    memory_bytes: int
+    role: str = ""
+    service: bool = False
+    own: frozenset[str] = frozenset()
+
+    @property
+    def load(self) -> Load:
+        """In whole numbers, rounded up."""
+        return Load(max(1, math.ceil(self.cpus)), -(-self.memory_bytes // _MIB), math.ceil(self.gpus))
+
+    def path(self, key: str) -> str:
+        """Where the manifest says `key` of these learners."""
+        return f"batch.roles.{self.role}.{key}" if key in self.own else key
+
+    def per_learner(self, key: str) -> str:
+        """Whose amount of `key` it is, for messages."""
+        return f"per learner of role {self.role}" if key in self.own else "per learner"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One learner that is to be seated. `index` is its number within its role, from 0."""
+
+    load: Load
+    role: str = ""
+    index: int = 0
+    service: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Members and the node of each, in the order of learner ids. `load` is what each node is asked for."""
+
+    members: tuple[Member, ...]
+    nodes_of: tuple[int, ...]
+    nodes: int
+    load: Load
+
+    @property
+    def table(self) -> tuple[Seat, ...]:
+        """For the launch file; none where each learner has a node of its own and no role."""
+        seats = tuple(
+            Seat(node, one.role, one.index, one.service, one.load.devices)
+            for one, node in zip(self.members, self.nodes_of, strict=True)
+        )
+        plain = tuple(Seat(number, index=number, gpus=self.load.devices) for number in range(len(seats)))
+        return () if seats == plain else seats
+
+    @property
+    def gpus(self) -> int:
+        """Of all learners together."""
+        return sum(one.load.gpus for one in self.members)
+
+    @property
+    def allocated_gpus(self) -> int:
+        """Of all nodes together: each is asked for what the fullest one needs."""
+        return self.nodes * self.load.gpus
+
+
+def parts_of(spec: JobSpec) -> tuple[Part, ...]:
+    """The learners, in the order of their ids: the manifest's roles; else FfDL's, as its manifests imply them."""
+    wanted = spec.resources
+    if spec.batch.roles:
+        return tuple(_of_role(name, role, wanted) for name, role in spec.batch.roles.items())
+    whole = Part(wanted.learners, wanted.cpus, wanted.gpus, wanted.memory_bytes)
+    if starts_mpi(spec) and wanted.learners > 1:
+        return (
+            replace(whole, learners=1, role=LAUNCHER),
+            replace(whole, learners=wanted.learners - 1, role=WORKER, service=True),
+        )
+    servers = count_parameter_servers(_said_of_servers(spec), wanted.learners)
+    if servers:
+        return (
+            replace(whole, learners=servers, role=PARAMETER_SERVER, service=True),
+            replace(whole, learners=wanted.learners - servers, role=WORKER),
+        )
+    return (whole,)
+
+
+def _of_role(name: str, role: Role, wanted: Resources) -> Part:
+    amounts = {"cpus": role.cpus, "gpus": role.gpus, "memory": role.memory_bytes}
+    return Part(
+        learners=role.learners,
+        cpus=wanted.cpus if role.cpus is None else role.cpus,
+        gpus=wanted.gpus if role.gpus is None else role.gpus,
+        memory_bytes=wanted.memory_bytes if role.memory_bytes is None else role.memory_bytes,
+        role=name,
+        service=role.service,
+        own=frozenset(key for key, amount in amounts.items() if amount is not None),
+    )
+
+
+def starts_mpi(spec: JobSpec) -> bool:
+    """Whether the platform starts mpirun, as FfDL does. Who names roles starts it himself."""
+    return spec.framework.name in MPI_FRAMEWORKS and not spec.batch.roles
+
+
+def _said_of_servers(spec: JobSpec) -> str:
+    """Where the number of parameter servers is said: in the command, else among the variables."""
+    asked = spec.batch.env.get(PS_COUNT)
+    return spec.framework.command if asked is None else f"{spec.framework.command} {PS_COUNT}={asked}"
+
+
+def count_parameter_servers(command: str, learners: int) -> int:
+    """How many of the first learners are parameter servers, as FfDL's examples have it: PS_HOSTS_COUNT in the command.
+    At least one learner trains."""
+    match = _PS_COUNT_TEXT.search(command)
+    return min(int(match[1]), learners - 1) if match else 0
+
+
+def members_of(spec: JobSpec, load_of: Callable[[Part], Load] = lambda part: part.load) -> tuple[Member, ...]:
+    """The learners one by one, in the order of their ids. `load_of` says what each of a part needs of its node."""
+    return tuple(
+        Member(load, part.role, index, part.service)
+        for part, load in ((part, load_of(part)) for part in parts_of(spec))
+        for index in range(part.learners)
+    )
+
+
+def count_gpus(spec: JobSpec) -> float:
+    """Of all learners together, as asked for."""
+    return sum(part.gpus * part.learners for part in parts_of(spec))
+
+
+def lay_out(
+    members: Sequence[Member], placement: Placement, count_holding: Callable[[Load], int], named: int = 0
+) -> Gang | None:
+    """The gang, or None where the nodes cannot hold it. `count_holding` says how many nodes could each take a load.
+
+    `named` is how many nodes are in the allocation whatever is laid on them: it has no fewer, and where these are
+    enough it is not spread over more.
+    """
+    learners, blocks = len(members), _blocks(members)
+    least = max(1, min(named, learners))
+    tried: Iterable[int] = {
+        Placement.NODE: range(learners, learners + 1),
+        Placement.PACK: range(least, learners + 1),
+        Placement.SPREAD: (*((least,) if named else ()), *range(learners, least - 1, -1)),
+    }[placement]
+    for nodes in tried:
+        load = _load_on(nodes, blocks)
+        if count_holding(load) >= nodes:
+            return Gang(tuple(members), deal(members, nodes), nodes, load)
+    return None
+
+
+def lay_on_one(members: Sequence[Member]) -> Gang:
+    """All of them on one node, whatever it has."""
+    nodes_of = (0,) * len(members)
+    return Gang(tuple(members), nodes_of, 1, fullest(members, nodes_of))
+
+
+def takes_for_one(spec: JobSpec, gang: Gang) -> bool:
+    """Whether mpirun would start processes of learners with GPUs in another learner, which cannot see them: to MPI all
+    that share a node are one machine, since their addresses are the node's own."""
+    return starts_mpi(spec) and gang.nodes < len(gang.members) and gang.load.gpus > 0
+
+
+def deal(members: Sequence[Member], nodes: int) -> tuple[int, ...]:
+    """The node of each: every role in even blocks, so that neighbours by number share a node; what is left over goes
+    to the nodes that have least, by GPUs, CPUs, memory, and then the first ones."""
+    taken = [Load()] * nodes
+    seats: list[int] = []
+    for load, learners in _blocks(members):
+        each, rest = divmod(learners, nodes)
+        poorest = set(sorted(range(nodes), key=lambda node: (_order(taken[node]), node))[:rest])
+        for node in range(nodes):
+            count = each + (node in poorest)
+            taken[node] = taken[node].plus(load.times(count))
+            seats += [node] * count
+    return tuple(seats)
+
+
+def _blocks(members: Sequence[Member]) -> list[tuple[Load, int]]:
+    """What each learner of a role needs, and how many it has, role by role."""
+    blocks: dict[str, tuple[Load, int]] = {}
+    for member in members:
+        load, learners = blocks.get(member.role, (member.load, 0))
+        blocks[member.role] = (load, learners + 1)
+    return list(blocks.values())
+
+
+def _load_on(nodes: int, blocks: Sequence[tuple[Load, int]]) -> Load:
+    """What the fullest node has when these are dealt to so many nodes. It counts nodes that have the same, which are
+    few kinds, where :func:`deal` has them one by one: many numbers of nodes are tried."""
+    kinds = {Load(): nodes}
+    for load, learners in blocks:
+        each, rest = divmod(learners, nodes)
+        dealt: dict[Load, int] = {}
+        for taken in sorted(kinds, key=_order):
+            luckier = min(rest, kinds[taken])
+            rest -= luckier
+            for count, number in ((each + 1, luckier), (each, kinds[taken] - luckier)):
+                if number:
+                    kind = taken.plus(load.times(count))
+                    dealt[kind] = dealt.get(kind, 0) + number
+        kinds = dealt
+    return _most(kinds)
+
+
+def fullest(members: Sequence[Member], nodes_of: Sequence[int]) -> Load:
+    """What a node must have to be any of them."""
+    loads: dict[int, Load] = {}
+    for member, node in zip(members, nodes_of, strict=True):
+        loads[node] = loads.get(node, Load()).plus(member.load)
+    return _most(loads.values())
+
+
+def largest(members: Iterable[Member]) -> Load:
+    """What a node must have to hold any one of them."""
+    return _most(member.load for member in members)
+
+
+def _most(loads: Iterable[Load]) -> Load:
+    """The least that holds any of them."""
+    most = Load()
+    for load in loads:
+        most = most.or_more(load)
+    return most
+
+
+def _order(load: Load) -> tuple[int, ...]:
+    """How full a node is. Only loads that are the same are equal, or :func:`_load_on` would deal others than
+    :func:`deal` does."""
+    return load.gpus + load.shares, load.cpus, load.memory_mib, load.gpus, load.equipped

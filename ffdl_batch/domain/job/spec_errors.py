@@ -1,0 +1,125 @@
+"""What no backend can make a job of, told from the job alone. Pure.
+
+It is refused where manifests are read, and by every plan.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job.environment_variables import why_too_long, why_too_many
+from ffdl_batch.domain.job.learner_layout import Part, parts_of
+from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel
+from ffdl_batch.domain.launch.egress_destination import DESTINATIONS_MOST, why_no_destination
+
+INTO_A_FILE = "put the value into a file of the model, or into a data store"
+MOST_LEARNERS = 4096
+"""Of one job: all their addresses have to go into TF_CONFIG, and Linux takes no variable of more than 128 KiB
+(execve(2), MAX_ARG_STRLEN)."""
+SHARING = ("shard", "mps")
+"""The generic resources that shares of a GPU are counted in (gres.conf(5))."""
+_ROLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}", re.ASCII)
+_BOTH = "shares of a GPU and whole GPUs, or two kinds of shares: Slurm gives a job one of them"
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """What is wrong with a job: the place in the manifest, what, and what would be right."""
+
+    place: tuple[str | int, ...]
+    message: str
+    cure: str
+
+    @property
+    def path(self) -> str:
+        """The place as text."""
+        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.place)[1:]
+
+
+def find_mistakes(spec: JobSpec) -> Iterator[Mistake]:
+    """All of them, by topic."""
+    yield from _of_learners(spec)
+    yield from _of_gpus(spec)
+    yield from _of_destinations(spec)
+    yield from _of_variables(spec)
+
+
+def _of_learners(spec: JobSpec) -> Iterator[Mistake]:
+    roles = spec.batch.roles
+    total = sum(role.learners for role in roles.values()) if roles else spec.resources.learners
+    if total > MOST_LEARNERS:
+        place = ("batch", "roles") if roles else ("learners",)
+        cure = "use fewer learners with more processes each, or a job array"
+        yield Mistake(place, f"{total} learners, but a job has at most {MOST_LEARNERS}", cure)
+    if not roles:
+        return
+    for name in roles:
+        if not _ROLE_NAME.fullmatch(name):
+            cure = "begin it with a letter; letters, digits, - and _ may follow, 32 in all"
+            yield Mistake(("batch", "roles", name), f"{name[:60]!r} cannot be the name of a role", cure)
+    if total != spec.resources.learners:
+        message = f"{spec.resources.learners} learners, but the roles have {total} together"
+        yield Mistake(("learners",), message, f"leave it out, or write learners: {total}")
+    if all(role.service for role in roles.values()):
+        message = "every role is a service: no learner would train, and the job never be done"
+        yield Mistake(("batch", "roles"), message, "write service: false in the role whose end is the job's")
+
+
+def _of_gpus(spec: JobSpec) -> Iterator[Mistake]:
+    parts = parts_of(spec)
+    wrong = [part for part in parts if part.gpus < 0 or (is_share(part) and part.gpus > 1)]
+    for place, gpus in dict.fromkeys((_place(part), part.gpus) for part in wrong):
+        message = f"{gpus:g} GPUs: write a whole number, or shares of a GPU below 1"
+        yield Mistake(place, message, f"write {int(gpus)}, to which FfDL cut it" if gpus > 1 else "write 0 for none")
+    if wrong:
+        return
+    shares = [part for part in parts if is_share(part)]
+    whole = [part for part in parts if part.gpus and not is_share(part)]
+    if shares and whole:
+        yield Mistake(_place(shares[0]), _BOTH, "write shares for all, or whole GPUs")
+    named = [name for name, count in spec.resources.gres.items() if count and name.partition(":")[0] in SHARING]
+    if len(named) > 1 or (named and (shares or whole)):
+        yield Mistake(("batch", "gres", named[-1]), f"{', '.join(named)}: {_BOTH}", "leave gpus out, and name one")
+
+
+def is_share(part: Part) -> bool:
+    """Whether its learners asked for a part of a GPU."""
+    return part.gpus != int(part.gpus)
+
+
+def _place(part: Part) -> tuple[str, ...]:
+    return ("batch", "roles", part.role, "gpus") if "gpus" in part.own else ("gpus",)
+
+
+def _of_destinations(spec: JobSpec) -> Iterator[Mistake]:
+    place, level, asked = ("batch", "network", "allow"), spec.batch.network, spec.batch.egress
+    if asked and level is not NetworkLevel.EGRESS:
+        message = f"destinations mean something at level egress only, not at {level}"
+        yield Mistake(place, message, "write level: egress, or delete allow")
+    if level is NetworkLevel.EGRESS and not asked:
+        cure = "write {level: egress, allow: ['host:port']}"
+        yield Mistake(("batch", "network", "level"), "level egress needs destinations", cure)
+    for number, one in enumerate(asked):
+        message, cure = why_no_destination(one.host, one.port)
+        if message:
+            yield Mistake((*place, number), message, cure)
+    different = list(dict.fromkeys(asked))
+    if len(different) > DESTINATIONS_MOST:
+        message = f"{len(different)} destinations; level egress takes 1 to {DESTINATIONS_MOST}"
+        cure = "name the few hosts and ports that the training needs"
+        yield Mistake((*place, asked.index(different[DESTINATIONS_MOST])), message, cure)
+
+
+def _of_variables(spec: JobSpec) -> Iterator[Mistake]:
+    own = spec.batch.env
+    for name, value in own.items():
+        if why := why_too_long(name, value):
+            yield Mistake(("batch", "env", name), why, INTO_A_FILE)
+    swept = (why_too_long(name, value) for values in spec.batch.sweep for name, value in values.items())
+    for why in dict.fromkeys(filter(None, swept)):
+        yield Mistake(("batch", "sweep"), why, INTO_A_FILE)
+    most = max(spec.batch.sweep, key=lambda values: sum(map(len, values.values())), default={})
+    if why := why_too_many({**own, **most}):
+        yield Mistake(("batch", "env"), why, INTO_A_FILE)

@@ -1,0 +1,1 @@
+"""Metrics, usage and rates: records, series, reports. Pure."""

@@ -1,0 +1,1 @@
+"""How an attempt ended: events, facts, verdict, continuation. Pure."""

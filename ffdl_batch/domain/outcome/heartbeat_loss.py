@@ -1,0 +1,132 @@
+"""When an attempt is given up of whose controllers nothing is heard, although its scheduler says that it runs.
+
+Processes that are frozen, a driver that hangs, a node that lost its file system: the allocation would be held until its
+time limit. Pure. Two clocks are asked: how long a node was silent says the shared file system's; that it was so at two
+looks in a row says the monotonic one of whoever looks. So a clock that is set, or a host that slept, gives nobody up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ffdl_batch.domain.outcome.observation import Phase
+
+TOLD_SHARE = 0.5
+"""Of the time after which an attempt is given up, when its owner is told of it."""
+FEWEST_BEATS = 6
+"""So many heartbeats have to be missing, whatever is configured."""
+LOOKS = 3
+"""So often a silence is looked at before it has lasted long enough."""
+LONGEST_LOOK_S = 300.0
+TOLD = "nothing was heard of the controllers"
+"""How every sentence about a silence begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """When the controller of one node was heard of last, by the file system's clock."""
+
+    node: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The mark of an attempt that was given up: which `run` of it, the silent nodes, since when nothing was heard of
+    them, and when the mark was made; by the file system's clock."""
+
+    run: int
+    nodes: tuple[str, ...] = ()
+    since: float = 0.0
+    at: float = 0.0
+
+
+class Step(StrEnum):
+    """What follows for an attempt."""
+
+    HEARD = ""
+    """It was heard of, or whether it could be is not known now."""
+    TELL = "tell"
+    """Its owner is told."""
+    HOLD = "hold"
+    """Its owner is told; it is not given up while so many others are silent, too."""
+    GIVE_UP = "give_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What follows, for the silence of which nodes since when; and when they are given up at the earliest."""
+
+    step: Step
+    nodes: tuple[str, ...] = ()
+    since: float = 0.0
+    at: float = 0.0
+
+    @property
+    def sentence(self) -> str:
+        """For the owner."""
+        said = f"{TOLD} on {', '.join(self.nodes)} since {moment(self.since)}"
+        if self.step is Step.HOLD:
+            return f"{said}, nor of most others: that looks like the file system, so the attempt is not given up"
+        if self.step is Step.GIVE_UP:
+            return f"{said}: the attempt is given up, and the scheduler asked to end it"
+        return f"{said}; the attempt is given up at {moment(self.at)}"
+
+
+def look_every_s(silent_s: float) -> float:
+    """Seconds between two looks."""
+    return min(LONGEST_LOOK_S, silent_s / LOOKS)
+
+
+def patience_s(configured_s: float, heartbeat_s: float) -> float:
+    """After which silence an attempt is given up whose controllers beat every `heartbeat_s`."""
+    return max(configured_s, FEWEST_BEATS * heartbeat_s)
+
+
+def quiet(beats: Collection[Beat], now: float, silent_s: float) -> tuple[Beat, ...]:
+    """Those of whom nothing was heard for long enough to say so; sorted."""
+    return tuple(
+        sorted((b for b in beats if now - b.at >= silent_s * TOLD_SHARE), key=lambda beat: (beat.node, beat.at))
+    )
+
+
+def decide(
+    silent: Sequence[Beat], phase: Phase, now: float, silent_s: float, unchanged_s: float | None, *, is_crowd: bool
+) -> Finding:
+    """What follows for an attempt. `silent` are its :func:`quiet` nodes, `phase` the scheduler's word of now.
+
+    `unchanged_s`: how long ago the one who looks saw the same silence first (None = at this look); `is_crowd`: whether
+    too many others are silent (:func:`is_crowd`).
+    """
+    if not silent or phase is not Phase.RUNNING:
+        return Finding(Step.HEARD)
+    every_s = look_every_s(silent_s)
+    over = [beat for beat in silent if now - beat.at >= silent_s]
+    named = over or silent
+    nodes, since = tuple(sorted({beat.node for beat in named})), max(beat.at for beat in named)
+    if is_crowd:
+        return Finding(Step.HOLD, nodes, since)
+    if over and unchanged_s is not None and unchanged_s >= every_s:
+        return Finding(Step.GIVE_UP, nodes, since, now)
+    left_s = max(0.0, every_s - (unchanged_s or 0.0))
+    return Finding(Step.TELL, nodes, since, max(min(beat.at for beat in silent) + silent_s, now + left_s))
+
+
+def is_crowd(silent: Collection[Collection[Beat]], running: int) -> bool:
+    """Whether so many of the `running` attempts of a backend are silent at once that their file system is, not their
+    nodes: most of them, and several, on several nodes. `silent` has the silent nodes of each attempt."""
+    nodes = {beat.node for beats in silent for beat in beats}
+    return len(silent) > 1 and 2 * len(silent) > running and len(nodes) > 1
+
+
+def why_given_up(mark: GivenUp) -> str:
+    """How the attempt ended, in a sentence's words."""
+    return f"{TOLD} on {', '.join(mark.nodes)} since {moment(mark.since)}, and the attempt was given up"
+
+
+def moment(at: float) -> str:
+    """A time as the commands print it: local, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))

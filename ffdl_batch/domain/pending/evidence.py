@@ -1,0 +1,151 @@
+"""What an explanation rests on, in sentences with figures. Pure; times are this machine's local time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.pending.explanation import (
+    Ahead,
+    Alternative,
+    Blocker,
+    BlockerKind,
+    Explanation,
+    Foretold,
+    Room,
+    WaitHistory,
+)
+from ffdl_batch.domain.pending.reason_text import span_text
+
+_DAY_S, FAR_S = 86400.0, 366 * 86400.0
+
+
+def evidence_of(
+    known: Explanation | None, trial: Foretold | None, history: WaitHistory | None, now: float
+) -> tuple[str, ...]:
+    """One sentence for each thing that is known."""
+    said = list(_sentences(known, now)) if known is not None else []
+    if trial is not None:
+        said.append(trial_text(trial, now))
+    if history is not None:
+        said.append(history_text(history))
+    return tuple(said)
+
+
+def _sentences(known: Explanation, now: float) -> Iterator[str]:
+    for room in known.rooms:
+        yield room_text(room)
+    for one in known.ahead:
+        yield ahead_text(one, now, is_queued=known.reason is not None)
+    for blocker in known.blockers:
+        yield _blocker_text(blocker, now)
+    if known.position is not None:
+        yield f"it is number {known.position} in its queue"
+    if known.factors:
+        parts = ", ".join(f"{factor.name} {factor.value:g}" for factor in known.factors)
+        yield f"its priority of {known.priority or 0:g} is made of: {parts}"
+    for name, figure in known.figures.items():
+        yield f"{name}: {figure}"
+    if known.expected_start is not None:
+        yield f"by the scheduler's own plan it starts {moment_text(known.expected_start, now)}"
+    yield from known.lacks
+
+
+def room_text(room: Room) -> str:
+    """What is free in a partition, and for what that would do."""
+    kind = f" of type {room.gpu_type}" if room.gpu_type else ""
+    where = f" in {room.partition}" if room.partition else ""
+    free = f"{room.gpus_free} of {counted(room.gpus, 'GPU')}{kind}{where} {_are(room.gpus_free)} free"
+    if not room.gpus:
+        free = f"no open node{where} has GPUs{kind}" if room.gpus_each else f"{counted(room.nodes, 'open node')}{where}"
+    each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else "its share each"
+    have = f"{room.fitting} of {counted(room.nodes, 'node')} {'has' if room.fitting == 1 else 'have'} room for {each}"
+    wants = f"it wants {counted(room.wanted, 'node')}"
+    if room.learners_fitting is not None:
+        have = f"there is room for {room.learners_fitting} of {counted(room.wanted, 'learner')}"
+        have += f" with {each}" if room.gpus_each else ""
+        wants = f"on {room.fitting} of {counted(room.nodes, 'open node')}"
+    away = ""
+    if room.away:
+        names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
+        away = f"; not to be had: {names}{f' and {room.away_more} more' if room.away_more else ''}"
+    if not room.nodes and not room.gpus_each:
+        return f"no node{where} is open to what it asks for{away}"
+    return f"{free}; {have}{' ' if room.learners_fitting is not None else ', and '}{wants}{away}"
+
+
+def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
+    """Who is before it, and when the first of those that run has to end."""
+    own = f", {ahead.own} of them yours" if ahead.own else ""
+    gpus = f", for {counted(ahead.gpus, 'GPU')}" if ahead.gpus else ""
+    one = ahead.jobs == 1
+    what = ("is before it" if one else "are before it") if is_queued else ("waits for room" if one else "wait for room")
+    runs = f"{ahead.running} {'runs' if ahead.running == 1 else 'run'}"
+    text = f"in {ahead.partition} {counted(ahead.jobs, ahead.counts)} {what}{own}{gpus}, and {runs}"
+    if ahead.next_end is not None and now < ahead.next_end < now + FAR_S:
+        text += f"; the first of these reaches its time limit {moment_text(ahead.next_end, now)}"
+    return text
+
+
+def _blocker_text(blocker: Blocker, now: float) -> str:
+    if blocker.kind is BlockerKind.DEPENDENCY:
+        return f"it depends on {blocker.name}"
+    if blocker.kind is BlockerKind.LICENSE:
+        return f"it asks for the licenses {blocker.name}"
+    begins = f" begins {moment_text(blocker.begins, now)}" if blocker.begins is not None else ""
+    ends = f" and ends {moment_text(blocker.ends, now)}" if blocker.ends is not None else ""
+    return f"the reservation {blocker.name}, {blocker.detail},{begins}{ends}".rstrip(",")
+
+
+def history_text(history: WaitHistory) -> str:
+    """Quantiles of own jobs."""
+    median, most, longest = map(span_text, (history.median_s, history.ninth_decile_s, history.longest_s))
+    jobs = f"your last {history.jobs} jobs with {history.shape}"
+    return f"{jobs} waited {median} (median), nine of ten of them at most {most}, and the longest {longest}"
+
+
+def trial_text(trial: Foretold, now: float) -> str:
+    """What a trial of the request as it is came to."""
+    if trial.counted:
+        return _counted_text(trial, now)
+    if trial.at is None:
+        return f"asked about it anew, the scheduler says: {trial.said}"
+    start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
+    return f"submitted now, behind what waits, {start}{_preempts(trial.preempts)}"
+
+
+def _counted_text(trial: Foretold, now: float) -> str:
+    if trial.at is None:
+        return trial.said
+    if trial.at <= now + 1:
+        return f"by what is free it could start now: {trial.said}"
+    return f"by the time limits of what runs it could start {moment_text(trial.at, now)}: {trial.said}"
+
+
+def alternative_text(one: Alternative, now: float) -> str:
+    """How to ask for it, and what is gained."""
+    gain = f", {span_text(one.sooner_s)} sooner" if one.sooner_s is not None else ""
+    when = moment_text(one.at, now) if one.at is not None else "at an unknown time"
+    return f"{one.change} ({one.options}): starts {when}{gain}{_preempts(one.preempts)}"
+
+
+def _preempts(jobs: int) -> str:
+    """The scheduler does not report whose jobs these are: some may be the caller's."""
+    return f", and would preempt {counted(jobs, 'running job')}" if jobs else ""
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def moment_text(at: float, now: float) -> str:
+    """``now``, ``at 12:34 (in 5 min)``, ``on 2027-01-20 at 12:34``, or that nobody can say."""
+    if at - now > FAR_S:
+        return "when jobs without a time limit have ended, which nobody can say"
+    if at <= now + 1:
+        return "now"
+    clock = time.strftime("%H:%M", time.localtime(at))
+    if at - now < _DAY_S:
+        return f"at {clock} (in {span_text(at - now)})"
+    return f"on {time.strftime('%Y-%m-%d', time.localtime(at))} at {clock}"

@@ -1,0 +1,1 @@
+"""Values of sbatch options. Pure."""

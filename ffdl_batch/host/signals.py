@@ -1,0 +1,54 @@
+"""Signals as controllers take them: none is missed, and none interrupts anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Optional
+
+FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
+"""Signals that mean nothing to controllers: a user asked for them, and they go on to the learners."""
+HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGCHLD}
+"""Signals that controllers take one at a time from :func:`next_signal`; none interrupts anything else."""
+
+
+_senders = {"only_family": False}
+"""The argument of :func:`hold_signals` in this process."""
+
+
+def hold_signals(*, only_family: bool = False) -> None:
+    """Block the handled signals for this thread and those it starts later; they wait for :func:`next_signal`.
+
+    `only_family`: those of processes of this pod that are no controllers are dropped. A learner has the controller's
+    user and sees its processes; signals from outside the pod, as kubelet's, have no sender here (sigaction(2), si_pid;
+    pid_namespaces(7)).
+    """
+    _senders["only_family"] = only_family
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+
+
+def release_signals() -> None:
+    """For a child between fork and exec: block and ignore nothing, whatever this process or its parent did."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def next_signal(timeout_s: float) -> Optional[int]:
+    """The next waiting signal, or None after `timeout_s` seconds."""
+    info = signal.sigtimedwait(HANDLED, max(0.0, timeout_s))
+    if info is None or (_senders["only_family"] and _is_of_learner(info)):
+        return None
+    return info.si_signo
+
+
+def _is_of_learner(info: signal.struct_siginfo) -> bool:
+    """Return whether another process of the pod than a controller sent it (`si_code` <= 0: by kill, not the kernel)."""
+    from ffdl_batch.host.processes import NAME, name_of  # too much for log writers to load
+
+    if info.si_code > 0 or info.si_pid in (0, os.getpid(), os.getppid()) or name_of(info.si_pid) == NAME:
+        return False
+    name = signal.Signals(info.si_signo).name
+    sys.stderr.write(f"ffdl-controller: {name} from process {info.si_pid} of the learner is ignored\n")
+    return True

@@ -1,0 +1,1 @@
+"""Checks of a manifest that concern several keys."""

@@ -1,0 +1,58 @@
+"""Values that somebody forgot to fill in, and variables where none are replaced.
+
+Manifests are handed on as templates: ``container: <your-bucket>``, ``user_name: $AWS_ACCESS_KEY_ID``. FfDL takes them
+as they are written, and the job fails much later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ffdl_batch.domain.job.secret_references import REFERENCE
+from ffdl_batch.manifest.credentials import is_credential_key
+from ffdl_batch.manifest.document.tree import Mapping, Node, Place, Scalar, Sequence, find
+from ffdl_batch.manifest.finding_log import FindingLog
+
+_PLACEHOLDER = re.compile(r"<[^<>]+>|\{\{[^{}]*\}\}")
+_VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*|\{[A-Z_][A-Z0-9_]*\})")
+_FIELDS: tuple[Place, ...] = (("name",), ("gpu_type",), ("framework", "name"), ("framework", "version"))
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether the whole value stands for another one."""
+    return _PLACEHOLDER.fullmatch(value.strip()) is not None
+
+
+def note_placeholders(root: Mapping, log: FindingLog) -> None:
+    """Warn about each value that is no value yet. Commands, metrics and free text may hold such words."""
+    for place, scalar in _fields(root):
+        if is_placeholder(scalar.text):
+            log.warning(place, "this looks like a placeholder that nobody has filled in", "write the real value")
+        elif _names_variable(str(place[-1]), scalar.text):
+            message = "this is taken as it is written: variables are replaced in commands only"
+            log.warning(place, message, "write the real value")
+
+
+def _names_variable(key: str, value: str) -> bool:
+    if is_credential_key(key):  # a dollar inside a password is a dollar
+        return _VARIABLE.fullmatch(value) is not None
+    return _VARIABLE.search(REFERENCE.sub("", value)) is not None
+
+
+def _fields(root: Mapping) -> Iterator[tuple[Place, Scalar]]:
+    for place in _FIELDS:
+        node = find(root, place)
+        if isinstance(node, Scalar):
+            yield place, node
+    stores = root.get("data_stores")
+    for i, store in enumerate(stores.items if isinstance(stores, Sequence) else []):
+        for block in ("training_data", "training_results", "connection"):
+            yield from _inside(find(store, (block,)), ("data_stores", i, block))
+
+
+def _inside(block: Node | None, place: Place) -> Iterator[tuple[Place, Scalar]]:
+    if isinstance(block, Mapping):
+        for key, entry in block.entries.items():
+            if isinstance(entry.value, Scalar):
+                yield (*place, key), entry.value

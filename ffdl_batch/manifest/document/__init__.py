@@ -1,0 +1,1 @@
+"""The YAML document of a manifest: text, tree, positions, writing."""

@@ -1,0 +1,259 @@
+"""`batch:`, our extension of the manifest, as pydantic models; with FfDL's part it makes :class:`ManifestBlock`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from ffdl_batch.domain.data.mounts import Mounting
+from ffdl_batch.domain.job.environment_variables import why_refused
+from ffdl_batch.domain.job.spec import NetworkLevel, Placement, Restart, SavedBy, Staging
+from ffdl_batch.manifest.models.ffdl import Block, CommandText, FfdlBlock, nothing_is_empty, nothing_is_no_item
+from ffdl_batch.manifest.models.sbatch_values import (
+    read_array,
+    read_begin,
+    read_dependency,
+    read_gres,
+    read_gres_count,
+    read_gres_name,
+    read_mail_events,
+    read_signal,
+    read_signal_name,
+    read_slurm_args,
+)
+from ffdl_batch.manifest.models.scalars import (
+    ENV_NAME,
+    Count,
+    CountFromZero,
+    Cpus,
+    Flag,
+    GpuHours,
+    Gpus,
+    Label,
+    Size,
+    Text,
+    TimeLimit,
+    one_of,
+    read_label,
+    refusal,
+    shown,
+    word_schema,
+)
+from ffdl_batch.manifest.models.sweep import SCHEMA as SWEEP_SCHEMA
+
+LEVELS = tuple(str(level) for level in NetworkLevel)
+SAVED_BY = tuple(str(saver) for saver in SavedBy)
+PLACEMENTS = tuple(str(placement) for placement in Placement)
+RESTARTS = tuple(str(restart) for restart in Restart)
+MOUNTINGS = tuple(mounting.value for mounting in Mounting)
+STAGINGS = tuple(str(staging) for staging in Staging)
+_ENV_NAME_SCHEMA = {"pattern": f"^{ENV_NAME.pattern}$"}
+_DESTINATION = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(?P<port>\d{1,5})", re.ASCII)
+
+
+def read_destination(value: object) -> str:
+    """``host:port`` of an egress rule."""
+    text = read_label(value)
+    match = _DESTINATION.fullmatch(text)
+    if match is None or not 1 <= int(match["port"]) <= 65535:
+        raise refusal(f"{shown(text)} is not a destination", "write host:port, as data.example.org:443")
+    return text
+
+
+def _env_names(env: dict[str, str]) -> dict[str, str]:
+    for name in env:
+        if not ENV_NAME.fullmatch(name):
+            raise refusal(f"{shown(name)} cannot be the name of a variable", "use letters, digits and _")
+        refused = why_refused(name)
+        if refused:
+            what, _, cure = refused.partition("; ")
+            raise refusal(what, cure)
+    return env
+
+
+def _level_alone(value: object) -> object:
+    return {"level": value} if value is None or isinstance(value, str) else value
+
+
+def _or_level(schema: dict[str, Any]) -> None:
+    """`network: job` beside `network: {level: job}`."""
+    alternatives = schema.setdefault("anyOf", [])
+    if "$ref" in schema:
+        alternatives.append({"$ref": schema.pop("$ref")})
+    alternatives.append({"enum": [*LEVELS, None]})
+
+
+def _webhook(text: str) -> str:
+    if text and not re.fullmatch(r"https?://[^\s/]+.*", text):
+        raise refusal(f"{shown(text)} is not a web address", "begin it with https://")
+    return text
+
+
+Env = Annotated[
+    dict[str, Text],
+    BeforeValidator(nothing_is_empty),
+    AfterValidator(_env_names),
+    Field(json_schema_extra={"propertyNames": _ENV_NAME_SCHEMA}),
+]
+Words = Annotated[dict[str, Label], BeforeValidator(nothing_is_empty)]
+_TEXT = ["string", "number", "null"]
+SignalName = Annotated[str, BeforeValidator(read_signal_name), WithJsonSchema({"type": _TEXT})]
+Gres = Annotated[
+    dict[Annotated[str, BeforeValidator(read_gres_name)], Annotated[int, BeforeValidator(read_gres_count)]],
+    BeforeValidator(read_gres),
+    WithJsonSchema({"anyOf": [{"type": ["string", "null"]}, {"type": "object"}]}),
+]
+MailEvents = Annotated[
+    tuple[str, ...],
+    BeforeValidator(read_mail_events),
+    WithJsonSchema({"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "string"}}]}),
+]
+SlurmArgs = Annotated[
+    tuple[str, ...],
+    BeforeValidator(read_slurm_args),
+    WithJsonSchema({"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "string", "pattern": "^--"}}]}),
+]
+Destinations = Annotated[
+    list[Annotated[str, BeforeValidator(read_destination), WithJsonSchema({"type": "string", "pattern": ":[0-9]+$"})]],
+    BeforeValidator(nothing_is_no_item),
+]
+
+
+class NetworkBlock(Block):
+    """What a learner may reach."""
+
+    level: Annotated[str, BeforeValidator(one_of(LEVELS, "auto")), word_schema(*LEVELS)] = Field(
+        "auto", description="none, job, egress, host; auto is the tightest that works and can be proved."
+    )
+    allow: Destinations = Field([], description="Destinations of level egress, as host:port.")
+
+
+class CheckpointBlock(Block):
+    """How a learner is asked to write a checkpoint."""
+
+    signal: SignalName = Field("", description="Signal that the training handles; USR2.")
+    grace_s: CountFromZero = Field(None, description="Seconds that it gets for that; 60.")
+    lead_s: CountFromZero = Field(None, description="Seconds before the time limit at which it is asked.")
+    shared: Flag = Field(None, description="FfDL's one checkpoint directory for all jobs of the results bucket.")
+    saved_by: Annotated[str, BeforeValidator(one_of(SAVED_BY, "all")), word_schema(*SAVED_BY)] = Field(
+        "all", description="all: each learner saves its part; first: the first learner saves for all."
+    )
+
+
+class RetryBlock(Block):
+    """How many further attempts follow each kind of end."""
+
+    timeouts: CountFromZero = Field(None, description="After the time limit.")
+    preemptions: CountFromZero = Field(None, description="After preemption.")
+    node_failures: CountFromZero = Field(None, description="After the failure of a node.")
+    failures: CountFromZero = Field(None, description="After a learner's own failure.")
+    gpu_hours: GpuHours = Field(None, description="GPU-hours of the whole chain, at most; no cap.")
+
+
+class HealthBlock(Block):
+    """When a learner counts as hung."""
+
+    hang_s: CountFromZero = Field(
+        None, description="Seconds without a sign of life, after which its stacks are taken and told; 1800, 0 = never."
+    )
+
+
+class RoleBlock(Block):
+    """One role of a distributed job."""
+
+    learners: Count = Field(None, description="Learners of this role; 1.")
+    cpus: Cpus = Field(None, description="CPUs of each; the job's.")
+    gpus: Gpus = Field(None, description="GPUs of each; the job's.")
+    memory: Size = Field(None, description="Memory of each; the job's.")
+    command: CommandText = Field("", description="Command of this role; framework.command.")
+    service: Flag = Field(
+        None, description="It waits for ever, and is ended when the others are done; true for ps, else false."
+    )
+
+
+class NotifyBlock(Block):
+    """Who is told."""
+
+    mail: Label = Field("", description="Mail address or user.")
+    events: MailEvents = Field((), description="sbatch's --mail-type words.")
+    webhook: Annotated[Label, AfterValidator(_webhook)] = Field("", description="Address that gets a POST.")
+
+
+class SlurmBlock(Block):
+    """What only Slurm knows."""
+
+    args: SlurmArgs = Field((), description="Further sbatch options, long form, from an allow list.")
+
+
+class BatchBlock(Block):
+    """Scheduling and running: our extension; FfDL ignores it."""
+
+    time: TimeLimit = Field(None, description="Time limit: minutes, [days-]hours:minutes:seconds, or 2h30m.")
+    profile: Label = Field("", description="Profile of the site's configuration.")
+    partition: Label = Field("", description="Slurm partition(s).")
+    account: Label = Field("", description="Account that is charged.")
+    qos: Label = Field("", description="Quality of service.")
+    constraint: Label = Field("", description="Node features, as sbatch takes them.")
+    reservation: Label = Field("", description="Reservation.")
+    priority: Label = Field("", description="Priority, as the backend names or numbers it.")
+    preemptible: Flag = Field(None, description="May be preempted.")
+    placement: Annotated[str, BeforeValidator(one_of(PLACEMENTS, "node")), word_schema(*PLACEMENTS)] = Field(
+        "node", description="node: one learner per node; pack: few nodes; spread: many."
+    )
+    network: Annotated[NetworkBlock, BeforeValidator(_level_alone), Field(json_schema_extra=_or_level)] = Field(
+        NetworkBlock.model_validate({}), description="A level, or a mapping with level and allow."
+    )
+    env: Env = Field({}, description="Variables of the learner's environment.")
+    secrets: Env = Field(
+        {}, description="Variables of the learner whose values are secret: ${secret:NAME}, ${env:NAME} or ${file:PATH}."
+    )
+    checkpoint: CheckpointBlock | None = Field(None, description="How checkpoints are asked for.")
+    retry: RetryBlock | None = Field(None, description="Further attempts.")
+    health: HealthBlock | None = Field(None, description="When a learner counts as hung.")
+    restart: Annotated[str, BeforeValidator(one_of(RESTARTS, "job")), word_schema(*RESTARTS)] = Field(
+        "job", description="What a failed learner ends: job, the attempt; learner, itself, and it is started again."
+    )
+    staging: Annotated[str, BeforeValidator(one_of(STAGINGS, "inline")), word_schema(*STAGINGS)] = Field(
+        "inline", description="When data come from stores: inline; ahead, before GPUs are asked for."
+    )
+    mount: Annotated[str, BeforeValidator(one_of(MOUNTINGS, "")), word_schema(*MOUNTINGS)] = Field(
+        "", description="Whether nodes mount what FfDL mounts, instead of bringing it: auto, always, never."
+    )
+    roles: Annotated[dict[str, RoleBlock], BeforeValidator(nothing_is_empty)] = Field({}, description="Roles by name.")
+    array: Annotated[str, BeforeValidator(read_array), WithJsonSchema({"type": _TEXT})] = Field(
+        "", description="Job array, as 0-9%2: one job per index; beside a sweep, which of its elements."
+    )
+    sweep: Annotated[object, WithJsonSchema(SWEEP_SCHEMA)] = Field(
+        None, description="Variables of each element of an array: a grid of lists, or a list of mappings."
+    )
+    elastic: Words = Field({}, description="Bounds of an elastic job.")
+    notify: NotifyBlock | None = Field(None, description="Who is told of what.")
+    slurm: SlurmBlock | None = Field(None, description="What only Slurm knows.")
+    slurm_environment: Flag = Field(
+        None, description="Learners find SLURM_* variables, srun and scontrol, on every backend; false."
+    )
+    kubernetes: Words = Field({}, description="What only Kubernetes knows.")
+    nodelist: Label = Field("", description="Nodes to use.")
+    exclude: Label = Field("", description="Nodes to avoid.")
+    dependency: Annotated[str, BeforeValidator(read_dependency), WithJsonSchema({"type": _TEXT})] = Field(
+        "", description="As sbatch --dependency; training ids stand for jobs."
+    )
+    begin: Annotated[str, BeforeValidator(read_begin), WithJsonSchema({"type": _TEXT})] = Field(
+        "", description="Earliest start, as sbatch --begin, or with an offset from UTC."
+    )
+    hold: Flag = Field(None, description="Submit held.")
+    requeue: Flag = Field(None, description="May be requeued.")
+    signal: Annotated[str, BeforeValidator(read_signal), WithJsonSchema({"type": _TEXT})] = Field(
+        "", description="As sbatch --signal: [R:]name[@seconds]."
+    )
+    comment: Label = Field("", description="Comment in the scheduler's records.")
+    output: Label = Field("", description="File that gets the output too, as sbatch --output.")
+    gres: Gres = Field({}, description="Further generic resources of each learner, as name:count or a mapping.")
+
+
+class ManifestBlock(FfdlBlock):
+    """A training job: FfDL's manifest and, under `batch`, how it is scheduled and run."""
+
+    batch: BatchBlock | None = Field(None, description="Scheduling and running: our extension; FfDL ignores it.")

@@ -1,0 +1,1 @@
+"""Sends notices by mail and by webhook."""

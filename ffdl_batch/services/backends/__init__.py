@@ -1,0 +1,1 @@
+"""The adapters of the daemon, and what it knows of their sites."""

@@ -1,0 +1,287 @@
+"""The backends in use: their adapters, what they said about their sites, and whether they answer.
+
+Whoever asks a scheduler something does it inside :meth:`Adapters.asking`, which is the circuit breaker: a scheduler
+that did not answer is left alone for a while by everybody, and then asked by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ffdl_batch.config import Settings
+from ffdl_batch.domain.circuit_breaker import Circuit, Permit, growing_pause
+from ffdl_batch.domain.daemon_health import BackendHealth
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.plugins import AdapterContext, create_adapter
+from ffdl_batch.ports.capabilities import KeepsAccounts
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.ports.scheduler import (
+    BackendFacts,
+    InvalidRequest,
+    NotNow,
+    NotTaken,
+    NotUnderstood,
+    Scheduler,
+    SchedulerMissing,
+    SchedulerUnreachable,
+    SubmissionUncertain,
+    TooMany,
+)
+from ffdl_batch.services.backends.latency import Latencies
+from ffdl_batch.services.backends.site_facts import ANEW_PATIENCE_S, SiteFacts
+from ffdl_batch.services.backends.submit_limits import AFTER_NO_ANSWER_S, Rooms
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Between two questions to a scheduler that does not answer."""
+LOOK_PAUSE_S = 4.0
+"""The longest between two looks for one that is not there, which cost nobody anything: who mends it sees it soon."""
+
+
+class NotAsked(NotNow):
+    """The scheduler did not answer a moment ago, so it was left alone."""
+
+
+class StillMissing(NotAsked, SchedulerMissing):
+    """There was no such scheduler a moment ago, so it was not looked for. In the words of that moment."""
+
+
+class Adapters:
+    """One per platform. Safe in every thread. `rooms` says whether there is room for one more job. Tells the log of an
+    outage: when it begins, when it has another cause, now and then while it lasts, and when it is over."""
+
+    def __init__(self, settings: Settings, context: AdapterContext, clock: Clock) -> None:
+        self._settings, self._context, self._clock = settings, context, clock
+        self.rooms = Rooms(clock)
+        self.latencies = Latencies()
+        self._lock = threading.Lock()
+        self._made: dict[str, Scheduler] = {}
+        self._sites: dict[str, SiteFacts] = {}
+        self._circuits: dict[str, Circuit] = {}
+        self._versions: dict[str, str] = {}
+        self._answered_at: dict[str, float] = {}
+
+    def default_name(self) -> str:
+        """The configured backend, else slurm where sbatch is on the PATH, else local."""
+        return self._settings.effective_backend(os.environ)[0]
+
+    def get(self, name: str) -> Scheduler:
+        """The adapter, for what asks nobody; raises InvalidRequest for an unknown name or unusable settings."""
+        with self._lock:
+            if name not in self._made:
+                given, origins = self._settings.backend_settings(name), self._settings.backend_origins(name)
+                self._made[name] = create_adapter(name, given, self._context, origins)
+            return self._made[name]
+
+    def use(self, name: str, scheduler: Scheduler) -> None:
+        """Put `scheduler` in the place of the adapter `name` (a fault-making one in tests, a wrapped one)."""
+        with self._lock:
+            self._made[name] = scheduler
+
+    # ------------------------------------------------------------------------------------------- asking
+
+    @contextmanager
+    def asking(self, name: str) -> Iterator[Scheduler]:
+        """The adapter, for one question or request. What the block raises tells whether the scheduler answered.
+
+        Raises NotAsked where it is left alone now, and what :meth:`get` raises.
+        """
+        scheduler = self.get(name)
+        permit = self._enter(name)
+        try:
+            with self._timed(name):
+                yield scheduler
+        except (TooMany, InvalidRequest):
+            self._answered(name, permit)
+            raise
+        except NotTaken as error:  # which opens no circuit; but whoever asked whether all is well again had no answer
+            if permit.is_probe and not isinstance(error, NotUnderstood):
+                self._failed(name, permit, str(error))
+            else:
+                self._returned(name, permit)
+            raise
+        except NotNow:
+            self._returned(name, permit)
+            raise
+        except (SchedulerUnreachable, SubmissionUncertain) as error:
+            self._failed(name, permit, str(error), is_missing=isinstance(error, SchedulerMissing))
+            raise
+        except BaseException:
+            self._returned(name, permit)
+            raise
+        self._answered(name, permit)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begun, answered = self._clock.monotonic(), False
+        try:
+            yield
+            answered = True
+        except (TooMany, InvalidRequest):
+            answered = True
+            raise
+        finally:
+            self.latencies.observe(name, self._clock.monotonic() - begun, answered=answered)
+
+    def may_ask(self, name: str) -> bool:
+        """Whether one who asked now would be let through."""
+        with self._lock:
+            return self._circuit(name).may_ask(self._clock.monotonic())
+
+    def is_out(self, name: str) -> bool:
+        """Whether the scheduler did not answer when it was asked last."""
+        with self._lock:
+            return self._circuit(name).is_open
+
+    def lacks(self, name: str) -> str:
+        """What somebody has to mend before it can be asked, "" where only time is needed."""
+        with self._lock:
+            circuit = self._circuit(name)
+        return circuit.cause if circuit.is_open and circuit.is_missing else ""
+
+    def wait_s(self, name: str) -> float:
+        """Seconds until the scheduler may be asked again."""
+        with self._lock:
+            return max(0.0, self._circuit(name).again_at - self._clock.monotonic())
+
+    def pause_s(self, job: Job, error: SchedulerUnreachable) -> float:
+        """Return the seconds until the job is tried again that `error` has delayed."""
+        if isinstance(error, NotNow):
+            return growing_pause(1, AFTER_NO_ANSWER_S, LONGEST_PAUSE_S, _random())
+        with self._lock:
+            answered_at = self._answered_at.get(job.backend, -math.inf)
+        return self.rooms.unanswered(job, answered_at)
+
+    def answered(self, name: str) -> None:
+        """The scheduler answered outside of :meth:`asking`."""
+        with self._lock:
+            circuit = self._circuit(name)
+        self._answered(name, Permit(circuit.changes))
+
+    def failed(self, name: str, detail: str) -> None:
+        """The scheduler did not answer outside of :meth:`asking`."""
+        with self._lock:
+            circuit = self._circuit(name)
+            if not circuit.may_ask(self._clock.monotonic()):
+                return  # that is known
+        self._failed(name, Permit(circuit.changes), detail)
+
+    def health(self) -> tuple[BackendHealth, ...]:
+        """Every backend that was asked so far, and accountings that do not answer."""
+        with self._lock:
+            now, monotonic, made = self._clock.now(), self._clock.monotonic(), dict(self._made)
+            seen = [
+                BackendHealth(
+                    name,
+                    circuit.since,
+                    circuit.cause or self._refuses_all(name),
+                    self._versions.get(name, ""),
+                    now + max(0.0, circuit.again_at - monotonic) if circuit.is_open else None,
+                    maybe_before=circuit.is_open and name not in self._answered_at,
+                )
+                for name, circuit in sorted(self._circuits.items())
+            ]
+        return (*seen, *(one for name in sorted(made) if (one := _health_of_accounts(name, made[name], now))))
+
+    def _refuses_all(self, name: str) -> str:
+        cause = self.rooms.refuses_all(name)
+        return f"refuses all submissions, so they wait: {cause}" if cause else ""
+
+    def outages(self) -> tuple[BackendHealth, ...]:
+        """Those that do not answer."""
+        return tuple(one for one in self.health() if one.unreachable_since is not None)
+
+    def _circuit(self, name: str) -> Circuit:
+        return self._circuits.get(name, _CLOSED)
+
+    def _enter(self, name: str) -> Permit:
+        with self._lock:
+            circuit, permit = self._circuit(name).ask(self._clock.monotonic())
+            self._circuits[name] = circuit
+        if permit is None and circuit.is_missing:
+            raise StillMissing(circuit.cause)
+        if permit is None:
+            raise NotAsked(f"{name} does not answer and is left alone for a moment: {circuit.cause}")
+        return permit
+
+    def _answered(self, name: str, permit: Permit) -> None:
+        with self._lock:
+            self._answered_at[name] = self._clock.monotonic()
+            before = self._circuit(name)
+            after = self._circuits[name] = before.succeeded(permit)
+            now = self._clock.now()
+        if after.is_news(before) and before.since is not None:
+            self.rooms.answers(name)
+            log.info("backend %s answers again, after %.0f s", name, now - before.since)
+
+    def _returned(self, name: str, permit: Permit) -> None:
+        with self._lock:
+            self._circuits[name] = self._circuit(name).returned(permit)
+
+    def _failed(self, name: str, permit: Permit, cause: str, *, is_missing: bool = False) -> None:
+        with self._lock:
+            before, now = self._circuit(name), self._clock.now()
+            longest_s = LOOK_PAUSE_S if is_missing else LONGEST_PAUSE_S
+            pause = growing_pause(before.failures + 1, FIRST_PAUSE_S, longest_s, _random())
+            again_at = self._clock.monotonic() + pause
+            after = self._circuits[name] = before.failed(permit, cause, now, again_at, is_missing=is_missing)
+        if after.is_news(before):
+            what = "does not answer" if before.since is None else f"has not answered for {now - before.since:.0f} s"
+            log.warning("backend %s %s, and is asked less and less often: %s", name, what, cause)
+
+    # -------------------------------------------------------------------------------------------- sites
+
+    def knows_site(self, name: str) -> bool:
+        """Whether :meth:`facts` answers without waiting for long."""
+        with self._lock:
+            site = self._sites.get(name)
+        return site is not None and site.is_known
+
+    def facts(self, name: str) -> BackendFacts:
+        """What the site is: see :class:`SiteFacts`. Raises SchedulerUnreachable only where it has never answered."""
+        return self._site(name).get(may_ask=self.may_ask(name))
+
+    def refresh(self, name: str) -> BackendFacts:
+        """Ask the site anew, as when a request named something that is not known."""
+        site = self._site(name)
+        site.age()
+        return site.get(may_ask=self.may_ask(name), patience_s=ANEW_PATIENCE_S)
+
+    def _site(self, name: str) -> SiteFacts:
+        with self._lock:
+            if name not in self._sites:
+                file = Path(self._settings.state_dir) / f"site-{name}.json"
+                settings = self._settings.backend_settings(name)
+                self._sites[name] = SiteFacts(name, lambda: self._probe(name), self._clock, file, dict(settings))
+            return self._sites[name]
+
+    def _probe(self, name: str) -> BackendFacts:
+        with self.asking(name) as scheduler:
+            facts = scheduler.probe()
+        with self._lock:
+            self._versions[name] = facts.version
+        return facts
+
+
+_CLOSED = Circuit()
+
+
+def _health_of_accounts(name: str, scheduler: Scheduler, now: float) -> BackendHealth | None:
+    """None where the accounting of the backend answers, or is asked nothing."""
+    outage = scheduler.accounting_outage() if isinstance(scheduler, KeepsAccounts) else None
+    if outage is None:
+        return None
+    since, again_at = now - outage.for_s, now + outage.again_in_s
+    return BackendHealth(f"{name}'s accounting", since, outage.detail, "", again_at, accounts_for=name)
+
+
+def _random() -> float:
+    return secrets.randbelow(1_000_000) / 1_000_000

@@ -1,0 +1,87 @@
+"""Keeps jobs off nodes that failed often lately, where the site wants that. Our jobs only; no node is drained.
+
+What is left out is decided when a job is deployed, and holds for that attempt: nothing is written that would have to be
+taken back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ffdl_batch.config import Settings
+from ffdl_batch.domain.incidents.incident import Origin
+from ffdl_batch.domain.incidents.node_score import LOOK_BACK_S, NodeScore, left_out, lemons, score_nodes
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.ports.capabilities import AvoidsNodes, KnowsNodes
+from ffdl_batch.ports.clock import Clock
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.backends.adapters import Adapters
+from ffdl_batch.store import Store
+
+FRESH_S = 60.0
+"""How long a score is good: each is a walk over the incidents of months."""
+KEPT_OFF = "kept off "
+"""How the sentence begins that a job is told."""
+
+
+class Lemons:
+    """Of one platform; asked by the threads that deploy."""
+
+    def __init__(self, settings: Settings, store: Store, adapters: Adapters, clock: Clock) -> None:
+        self._settings, self._store, self._adapters, self._clock = settings, store, adapters, clock
+        self._lock = threading.Lock()
+        self._known: tuple[float, list[NodeScore]] | None = None
+
+    def scores(self) -> list[NodeScore]:
+        """Of all nodes that ever failed a job, as of now; with until when jobs keep off those that they do."""
+        now = self._store.now()
+        noticed = self._store.incidents_noticed(now - LOOK_BACK_S, origin=Origin.NODE)
+        scores = score_nodes((one.incident for one in noticed), now)
+        bad = {one.node: one.last + self._settings.nodes.hours * 3600.0 for one in self._bad(scores, now)}
+        return [replace(one, excluded_until=bad.get(one.node)) for one in scores]
+
+    def for_job(self, backend: str, spec: JobSpec) -> list[NodeScore]:
+        """The nodes that a job is to keep off now; none that it names itself."""
+        rules = self._settings.nodes
+        if not rules.exclude_lemons or spec.batch.nodelist:
+            return []
+        try:
+            adapter = self._adapters.get(backend)
+        except InvalidRequest:
+            return []
+        if not isinstance(adapter, AvoidsNodes) or not isinstance(adapter, KnowsNodes):
+            return []
+        found = self._fresh()
+        if not found:
+            return []
+        names = adapter.nodes_of(self._adapters.facts(backend), spec.batch.partition)
+        return left_out(found, names, rules)
+
+    def _fresh(self) -> list[NodeScore]:
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._known is None or now - self._known[0] > FRESH_S:
+                self._known = (now, [one for one in self.scores() if one.excluded_until is not None])
+            return self._known[1]
+
+    def _bad(self, scores: list[NodeScore], now: float) -> list[NodeScore]:
+        return lemons(scores, self._settings.nodes, now)
+
+
+def without(spec: JobSpec, nodes: Sequence[NodeScore]) -> JobSpec:
+    """The spec of a job that keeps off `nodes`, beside those that it excludes anyway."""
+    if not nodes:
+        return spec
+    named = [part for part in spec.batch.exclude.split(",") if part]
+    fresh = [one.node for one in nodes if one.node not in named]
+    return replace(spec, batch=replace(spec.batch, exclude=",".join([*named, *fresh])))
+
+
+def told(nodes: Sequence[NodeScore]) -> tuple[str, ...]:
+    """What the owner is told of it."""
+    return tuple(
+        f"{KEPT_OFF}{one.node}, which failed {counted(one.jobs, 'job')} lately (score {one.score:.1f})" for one in nodes
+    )

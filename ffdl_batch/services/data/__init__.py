@@ -1,0 +1,1 @@
+"""Data stores, model archives, and uploads that are pending."""

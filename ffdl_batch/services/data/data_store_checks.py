@@ -1,0 +1,182 @@
+"""Asks a job's stores at its submission: whether they are there, know the keys, and have what is to be read.
+
+The staging program is asked (``--check``: one page of a listing), in a process for each store and direction, for
+LIMIT_S at most in all. What is surely wrong is refused; a store that this host does not reach may be reached by the
+nodes, so that is a warning. The nodes ask again before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ffdl_batch.domain.data.staging_protocol import (
+    Direction,
+    Failed,
+    FaultClass,
+    StageTask,
+    Transfer,
+    encode_task,
+    read_line,
+)
+from ffdl_batch.domain.findings import Finding
+from ffdl_batch.domain.job.data_stores import REMOTE, stores_with_input
+from ffdl_batch.domain.job.spec import DataStore
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.services.data.data_store_findings import SURE, Answer, Told, findings_of
+
+LIMIT_S = 6.0
+CONNECTION_S = "4"
+"""After which a connection on which nothing comes is given up."""
+KNOWN_S = 30.0
+"""How long an answer is good for further submissions with the same stores and keys."""
+MOST_KNOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """One transfer of the job, and the place of its store in the manifest."""
+
+    store: int
+    direction: Direction
+    transfer: Transfer
+
+
+class StoreChecks:
+    """The checks of one daemon. Calls may come from several threads at once."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._known: dict[str, tuple[float, Answer]] = {}
+        self._lock = threading.Lock()
+
+    def findings(
+        self, launch: LaunchFile, stores: Sequence[DataStore], secrets: Mapping[str, str], *, later: bool
+    ) -> Iterator[Finding]:
+        """What is wrong with the stores of a planned attempt, which are those of the manifest. `secrets` are the values
+        at hand; a store whose are not all there is not asked. `later`: the job waits for another, which may make what
+        is missing."""
+        asked = [
+            one for one in _questions(launch, stores) if set(one.transfer.store.credentials.values()) <= {*secrets}
+        ]
+        answers = self._answers(asked, secrets)
+        wrong = [
+            Told(one.store, one.direction, one.transfer.store, answer)
+            for one, answer in zip(asked, answers, strict=True)
+            if answer.kind is not None
+        ]
+        here = launch.staging[:1] == (sys.executable,)
+        yield from findings_of(wrong, later=later, runs_here=here)
+
+    def _answers(self, asked: Sequence[_Question], secrets: Mapping[str, str]) -> list[Answer]:
+        keys = [_key(one, secrets) for one in asked]
+        now = time.monotonic()
+        with self._lock:
+            self._known = {key: found for key, found in self._known.items() if now - found[0] < KNOWN_S}
+            found = {key: self._known[key][1] for key in keys if key in self._known}
+        new = {key: one for key, one in zip(keys, asked, strict=True) if key not in found}
+        if new:
+            answers = dict(zip(new, _ask(list(new.values()), secrets, self._limit_s), strict=True))
+            with self._lock:
+                for key, answer in answers.items():
+                    if answer.kind in (None, *SURE) and len(self._known) < MOST_KNOWN:
+                        self._known[key] = (time.monotonic(), answer)
+            found |= answers
+        return [found[key] for key in keys]
+
+
+def _questions(launch: LaunchFile, stores: Sequence[DataStore]) -> list[_Question]:
+    """What the launch file brings and sends, such that it is asked quickly."""
+    fetches = (one for one in launch.fetches if not one.optional)
+    found = [
+        _Question(index, Direction.IN, transfer)
+        for index, transfer in zip(stores_with_input(stores, remote=True), fetches, strict=False)
+    ]
+    targets = (index for index, one in enumerate(stores) if one.training_results and one.effective_type in REMOTE)
+    found += [_Question(index, Direction.OUT, one) for index, one in zip(targets, launch.uploads[:1], strict=False)]
+    return [replace(one, transfer=_quick(one.transfer)) for one in found]
+
+
+def _quick(transfer: Transfer) -> Transfer:
+    store = transfer.store
+    return replace(transfer, store=replace(store, options={**store.options, "timeout_s": CONNECTION_S}))
+
+
+def _key(question: _Question, secrets: Mapping[str, str]) -> str:
+    """The same for the same question; the job's own directory and prefix do not count."""
+    direction, one = question.direction, question.transfer
+    same = replace(one, local="/", prefix=one.prefix if direction is Direction.IN else "")
+    values = sorted((name, secrets[name]) for name in one.store.credentials.values())
+    text = f"{encode_task(StageTask(direction, (same,), '/'))}\0{values}"
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _ask(asked: Sequence[_Question], secrets: Mapping[str, str], limit_s: float) -> list[Answer]:
+    """All at once."""
+    end = time.monotonic() + limit_s
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="ffdl-check-") as place:
+            try:
+                for number, one in enumerate(asked):
+                    started.append(_start(Path(place, str(number)), one, secrets))
+                answers = [_answer(process, end) for process in started]
+                return [answer or _silent(one, limit_s) for answer, one in zip(answers, asked, strict=True)]
+            finally:
+                for process in started:
+                    if process.poll() is None:
+                        process.kill()
+                        process.communicate()
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return [Answer(FaultClass.INTERNAL, f"{error.strerror or error}{where}") for _ in asked]
+
+
+def _start(place: Path, question: _Question, secrets: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """The values go through memory: a daemon that is killed leaves none of them anywhere."""
+    transfer = question.transfer
+    needed = {name: secrets[name] for name in transfer.store.credentials.values()}
+    values = os.memfd_create("secrets")
+    try:
+        with os.fdopen(os.dup(values), "w", encoding="utf-8") as file:
+            json.dump(needed, file)
+        task = StageTask(question.direction, (transfer,), str(place), f"/dev/fd/{values}", tries=1)
+        path = place.with_suffix(".json")
+        path.write_text(encode_task(task), encoding="utf-8")
+        argv = [sys.executable, "-I", "-m", "ffdl_batch.staging", str(path), "--check"]
+        return subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=place.parent,
+            start_new_session=True, pass_fds=(values,),
+        )  # fmt: skip
+    finally:
+        os.close(values)
+
+
+def _silent(question: _Question, limit_s: float) -> Answer:
+    store = question.transfer.store
+    named = f"{store.options.get('protocol', store.kind.value)} store {store.endpoint}".strip()
+    return Answer(FaultClass.NETWORK, f"{named}: it did not answer within {limit_s:g} s")
+
+
+def _answer(process: subprocess.Popen[bytes], end: float) -> Answer | None:
+    """None where there is none in time."""
+    try:
+        said, _ = process.communicate(timeout=max(0.0, end - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None
+    lines = [read_line(line) for line in said.decode("utf-8", "replace").splitlines()]
+    failed = next((line for line in lines if isinstance(line, Failed)), None)
+    if failed is not None:
+        return Answer(failed.class_, failed.cause or failed.message)
+    return Answer() if process.returncode == 0 else Answer(FaultClass.INTERNAL, f"exit status {process.returncode}")

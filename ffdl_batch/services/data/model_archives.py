@@ -1,0 +1,87 @@
+"""Model archives: received once per content, checked before they are kept.
+
+An archive is a zip file named by its SHA-256. A user uploads it, and compute nodes unpack it. This module refuses
+archives that are damaged, or that could write outside the model's directory or fill the disk, and names the entry.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from ffdl_batch.attempt.model_archive import ArchiveError, ModelArchive
+from ffdl_batch.attempt.reader import open_regular
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.refusals import Refused, bad_request, try_again
+from ffdl_batch.services.whole_files import sync_directory
+
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def has_archive(platform: Platform, digest: str) -> bool:
+    """Whether the archive with this SHA-256 (hex) is here; asking keeps it from being swept for a day."""
+    if _DIGEST.fullmatch(digest) is None:
+        return False
+    try:
+        os.utime(platform.root.model(digest))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def receive_archive(platform: Platform, digest: str, chunks: Iterable[bytes]) -> bool:
+    """Keep an archive; True when it is new. Durable when this returns; nothing is left behind when it raises."""
+    if not _DIGEST.fullmatch(digest):
+        raise bad_request("C102", f"{digest[:80]!r} is not a SHA-256 in hexadecimal digits")
+    if has_archive(platform, digest):
+        return False
+    target = Path(platform.root.model(digest))
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=".receiving-", dir=platform.root.models)
+    except OSError as error:
+        raise _no_room(error, platform) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            _copy(chunks, file.fileno(), digest)
+            os.fsync(file.fileno())
+        check_archive(Path(name))
+        Path(name).rename(target)
+        sync_directory(target.parent)
+    except OSError as error:
+        raise _no_room(error, platform) from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return True
+
+
+def _copy(chunks: Iterable[bytes], descriptor: int, digest: str) -> None:
+    found = hashlib.sha256()
+    for chunk in chunks:
+        found.update(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    if found.hexdigest() != digest:
+        raise bad_request("C102", "the model archive was damaged on its way (its SHA-256 differs)", cure="submit again")
+
+
+def check_archive(path: Path) -> None:
+    """Raise :class:`Refused` (C102) for an archive that a node could not unpack, or should not."""
+    try:
+        with open_regular(str(path)) as file:
+            ModelArchive(file, "the model archive").check_content()
+    except ArchiveError as error:
+        raise bad_request("C102", error.message, cure=error.cure) from error
+
+
+def _no_room(error: OSError, platform: Platform) -> Refused:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return try_again(
+            "S210", f"no space is left in {platform.root.path} for the model archive", cure="free space, or raise quota"
+        )
+    return try_again("S210", f"the model archive could not be kept in {platform.root.models}: {error.strerror}")

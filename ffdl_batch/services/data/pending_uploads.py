@@ -1,0 +1,318 @@
+"""Stores owed: results and logs that an attempt could not store before it was killed, stored afterwards.
+
+The next attempt's head pays for those before it. What is left when a job has ended, or when nothing but storing is left
+to do for it, is paid here, by a process of its own that runs the controllers' code, so that neither a slow store nor a
+broken one keeps the daemon from its work. One at a time, also where several daemons share a database; never while a
+controller of the attempt may still be storing itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from ffdl_batch.attempt.file_writer import open_own
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
+from ffdl_batch.controller.own_program import own_argv
+from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, PaymentApart, is_apart
+from ffdl_batch.services.data.controller_fence import fenced_s
+from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.outcome.upload_pending_reason import Told
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.store import Attempt
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 3600.0
+LONGEST_INTERRUPTED_S = 600.0
+"""The pause before what a backend could not even begin, or somebody interrupted, is begun anew."""
+PATIENT_TRIES = 3
+"""Failed tries after which a debt keeps neither a job from ending (it fails, S303) nor the daemon, which tries it again
+in its next life."""
+MOST_APART = 32
+"""Payments at once that a backend makes where the files are."""
+END_S = 5.0
+LOCK, COMPLAINT = ".paying", ".paying.log"
+LEASE = "debts"
+
+
+class Payment(Protocol):
+    """A process that pays."""
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        ...
+
+    def end(self) -> None:
+        """Ask it to end, and wait for that a moment; what it has stored stays."""
+        ...
+
+
+class LastWord(StrEnum):
+    """Whether the payment has the last word on the attempt, in the place of a head that was killed."""
+
+    HEADS = ""
+    WHEN_STORED = "when-stored"
+    ANYWAY = "anyway"
+    """Also where it cannot be stored."""
+
+
+Start = Callable[[AttemptDir, LastWord], Payment | None]
+"""Starts paying for an attempt; None where somebody on this host is at it already. Raises OSError."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    """`why` the latest one failed, or could not begin."""
+
+    failed: int = 0
+    interrupted: int = 0
+    not_before: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    debt: Attempt
+    payment: Payment
+
+
+class DebtPayer:
+    """One per daemon. What it remembers of failures is lost at a restart without harm."""
+
+    def __init__(self, platform: Platform, start: Start | None = None) -> None:
+        self._platform = platform
+        self._start = start or start_payment
+        self._running: list[_Running] = []
+        self._tries: dict[tuple[JobId, int], _Tries] = {}
+        self._turn = Turn(platform, LEASE)
+        self._others_turn = False
+        self._due_in_s = LONGEST_PAUSE_S
+        self._told = Told(platform)
+
+    @property
+    def due_in_s(self) -> float:
+        """How soon after the last step a debt can be paid that had to be left alone then."""
+        return self._due_in_s
+
+    @property
+    def is_paying(self) -> bool:
+        """Whether a debt is being paid now."""
+        return bool(self._running)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was owed at the last step, and it was another daemon's turn to pay it."""
+        return self._others_turn
+
+    def is_busy(self) -> bool:
+        """Whether a debt is being paid, or will be soon: the daemon should stay."""
+        if self.is_paying:
+            return True
+        owed = self._platform.store.owed_attempts()
+        tries = (self._tries.get((debt.job_id, debt.number), _Tries()) for debt in owed)
+        return any(one.failed < PATIENT_TRIES for one in tries)
+
+    def step(self) -> int:
+        """Look after the payment under way, or begin the next; returns how many debts are gone.
+
+        A payment goes on through a moment without the database. It ends when another daemon's turn has come.
+        """
+        gone = self._step()
+        if not self._others_turn:
+            self._tell()
+        return gone
+
+    def _step(self) -> int:
+        self._due_in_s = LONGEST_PAUSE_S
+        if self._running and not self._look():
+            self._go_on()
+            if not self._number_running(apart=True):
+                return 0
+        owed = self._platform.store.owed_attempts()
+        if not owed:
+            self._turn.end()
+        self._others_turn = bool(owed) and not self._turn.take()
+        if not owed or self._others_turn:
+            return 0
+        paid = {(debt.job_id, debt.number): at for debt in owed if (at := self._paid_at(debt)) is not None}
+        gone = sum(self._platform.store.note_paid(*key, at) for key, at in paid.items())
+        left = [debt for debt in owed if (debt.job_id, debt.number) not in paid]
+        self._forget_others(left)
+        self._begin_some(left)
+        return gone
+
+    def close(self) -> None:
+        """End the payment under way and give the lease back; the next daemon goes on with it. Raises StoreError."""
+        self._end_payment()
+        self._turn.end()
+
+    def _look(self) -> bool:
+        """After the payments under way; whether one of them is over."""
+        ended = [(one, status) for one in self._running if (status := one.payment.poll()) is not None]
+        self._running = [one for one in self._running if all(one is not other for other, _ in ended)]
+        for one, status in ended:
+            self._finished(one.debt, status, one.payment.why if isinstance(one.payment, PaymentApart) else "")
+        return bool(ended)
+
+    def _tell(self) -> None:
+        """Say on jobs what the storing apart of what they left waits for, or why it failed."""
+        reasons = {key: f"{tries.why}; it is tried again" for key, tries in self._tries.items() if tries.why}
+        apart = ((one.debt, one.payment) for one in self._running if isinstance(one.payment, PaymentApart))
+        self._told.tell(reasons | {(debt.job_id, debt.number): payment.why for debt, payment in apart})
+
+    def _number_running(self, *, apart: bool) -> int:
+        return sum(isinstance(one.payment, PaymentApart) is apart for one in self._running)
+
+    def _is_running(self, debt: Attempt) -> bool:
+        return any((one.debt.job_id, one.debt.number) == (debt.job_id, debt.number) for one in self._running)
+
+    def _go_on(self) -> None:
+        """Keep the lease while a payment is under way, or drop the payment."""
+        if not self._turn.take():
+            log.warning("another daemon pays what is owed by now; the payment here is ended")
+            self._end_payment()
+
+    def _end_payment(self) -> None:
+        for one in self._running:
+            one.payment.end()
+        self._running = []
+
+    def _begin_some(self, owed: list[Attempt]) -> None:
+        """Begin with the oldest debt that is due; of those that are paid here one at a time."""
+        jobs = {job.id: job for job in self._platform.store.get_many([debt.job_id for debt in owed])}
+        over = [debt for debt in owed if debt.job_id in jobs and _is_over(jobs[debt.job_id], debt)]
+        now = self._platform.clock.monotonic()
+        file_time = self._platform.file_time(self._platform.root.path) if over else 0.0
+        for debt in over:
+            attempt = self._directory(debt)
+            if now < self._tried(debt).not_before or self._is_running(debt):
+                continue
+            try:
+                if wait_s := fenced_s(self._platform, debt, attempt, file_time):
+                    self._due_in_s = min(self._due_in_s, wait_s)
+                    continue
+                apart = is_apart(attempt)
+                if self._number_running(apart=apart) >= (MOST_APART if apart else 1):
+                    continue
+                payment = self._begin(debt, attempt, self._last_word(jobs[debt.job_id], debt), apart=apart)
+            except OSError as error:
+                log.error("job %s: storing what attempt %d owes cannot begin: %s", debt.job_id, debt.number, error)
+                self._put_off(debt, str(error), interrupted=isinstance(error, NotBegun))
+                continue
+            if payment is not None:
+                self._tried(debt).why = ""
+                log.info("job %s: storing what attempt %d owes", debt.job_id, debt.number)
+                self._running.append(_Running(debt, payment))
+                continue
+            self._put_off(debt)
+
+    def _begin(self, debt: Attempt, attempt: AttemptDir, last_word: LastWord, *, apart: bool) -> Payment | None:
+        """Raises OSError."""
+        if not apart:
+            return self._start(attempt, last_word)
+        payment = PaymentApart(self._platform, debt, attempt, last_word is LastWord.ANYWAY)
+        payment.begin()
+        return payment
+
+    def _last_word(self, job: Job, debt: Attempt) -> LastWord:
+        if job.state.is_terminal:
+            return LastWord.HEADS
+        return LastWord.ANYWAY if self._tried(debt).failed >= PATIENT_TRIES - 1 else LastWord.WHEN_STORED
+
+    def _finished(self, debt: Attempt, status: int, why: str) -> None:
+        if self._paid_at(debt) is not None:
+            return
+        log.warning(
+            "job %s: what attempt %d owes could not be stored (exit code %d); it is tried again%s",
+            debt.job_id, debt.number, status, f": {why}" if why else _complaint(self._directory(debt)),
+        )  # fmt: skip
+        self._put_off(debt, why, interrupted=status == INTERRUPTED)
+
+    def _put_off(self, debt: Attempt, why: str = "", *, interrupted: bool = False) -> None:
+        """`interrupted`: it says nothing about the store, and is no reason to give it up."""
+        tries = self._tried(debt)
+        longest = LONGEST_INTERRUPTED_S if interrupted else LONGEST_PAUSE_S
+        pause = min(longest, FIRST_PAUSE_S * 2.0 ** min(tries.failed + tries.interrupted, 16))
+        tries.failed += not interrupted
+        tries.interrupted += interrupted
+        tries.why, tries.not_before = why, self._platform.clock.monotonic() + pause
+
+    def _tried(self, debt: Attempt) -> _Tries:
+        return self._tries.setdefault((debt.job_id, debt.number), _Tries())
+
+    def _forget_others(self, owed: list[Attempt]) -> None:
+        left = {(debt.job_id, debt.number) for debt in owed}
+        self._tries = {key: tries for key, tries in self._tries.items() if key in left}
+
+    def _paid_at(self, debt: Attempt) -> float | None:
+        """When it was paid, by the file system's clock; None = it is not."""
+        try:
+            return Path(self._directory(debt).paid).lstat().st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _directory(self, debt: Attempt) -> AttemptDir:
+        return self._platform.root.job(debt.job_id).attempt(debt.number)
+
+
+def _is_over(job: Job, debt: Attempt) -> bool:
+    """Whether nobody else is to pay: the job has ended, or its attempt has, and storing is all that is left."""
+    return job.state.is_terminal or (job.state is JobState.STORING and job.attempt == debt.number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A paying process; it holds the attempt's lock while it lives."""
+
+    process: subprocess.Popen[bytes]
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def end(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_payment(attempt: AttemptDir, last_word: LastWord = LastWord.HEADS) -> Payment | None:
+    """Start ``controller pay`` with this interpreter. The lock lives as long as the process, whoever started it."""
+    directory = Path(attempt.path)
+    argv = [*own_argv(), "pay", "--launch", attempt.launch]
+    if last_word:
+        argv += ["--last-word", last_word.value]
+    lock = open_own(str(directory / LOCK), os.O_RDWR)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        with os.fdopen(open_own(str(directory / COMPLAINT), os.O_WRONLY | os.O_TRUNC), "wb") as complaint:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=complaint, stderr=complaint, pass_fds=(lock,), cwd=directory,
+                start_new_session=True,
+            )  # fmt: skip
+    finally:
+        os.close(lock)
+    return _Process(process)
+
+
+def _complaint(attempt: AttemptDir) -> str:
+    """The end of what the process said, for the log."""
+    text = find_text(str(Path(attempt.path, COMPLAINT)), MAX_CELL_BYTES)[-500:].strip()
+    return f": {text}" if text else ""

@@ -1,0 +1,1 @@
+"""Hands attempts to schedulers."""

@@ -1,0 +1,1 @@
+"""Records incidents, applies fault policies, sends notices."""

@@ -1,0 +1,239 @@
+"""Notes the incident of an attempt that ended abnormally, in the change that ends it: both are written, or neither.
+
+Files are read of attempts alone that have ended so, and the end of each log alone. Nobody is asked anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.attempt.log_tail import readable
+from ffdl_batch.domain.incidents.classification import Ended, LearnerEnd, PolicyHit, Printed, classify
+from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.incidents.node_health import HealthLine
+from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.learner_layout import count_gpus
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, is_time
+from ffdl_batch.domain.outcome.error_codes import NOT_STORED
+from ffdl_batch.domain.outcome.facts import Known, latest_run
+from ffdl_batch.domain.outcome.observation import EndCause, Observation
+from ffdl_batch.domain.outcome.verdict import Move, Verdict
+from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.services.logs.log_reader import LogReader
+from ffdl_batch.services.outcome.job_change import Past, gpus_of
+from ffdl_batch.services.outcome.upload_pending_reason import OWED
+
+__all__ = ["Ends", "FindPolicy", "read_tail", "refusal"]
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES = 64 * 1024
+TAIL_LINES = 400
+LEARNERS_READ = 8
+"""Of so many learners that failed the logs are read, the first ones: later ones failed because of these."""
+HOSTS = 64
+"""Nodes that an incident names at most."""
+HEALTH = "health"
+"""The kind of event by which a node controller tells what root's program found on its node: `lines`, a JSON value each
+with `at`, `kind`, `device` and `text`; what lasts since `at` `lasts`, and `drains` where the node is unfit with it."""
+_DIED = "S106"
+_CODES = {
+    Interruption.TIMEOUT: "C203",
+    Interruption.PREEMPTION: "S111",
+    Interruption.NODE_FAILURE: "S110",
+}
+
+FindPolicy = Callable[[Job, Sequence[LearnerEnd]], PolicyHit | None]
+"""What the site's policies say about the ends of the logs; asked for abnormal ends alone."""
+
+
+class Ends:
+    """One per watcher's judge. `find` asks the site's policies."""
+
+    def __init__(self, root: Root, find: FindPolicy | None = None) -> None:
+        self._root, self._find = root, find
+
+    def noted(self, job: Job, known: Known, verdict: Verdict, past: Past, change: Change) -> Change:
+        """`change`, which `verdict` led to, with the incident that this end is; as it is, where it is none: success,
+        its owner's wish, a drill, an attempt that was to bring data alone. Raises OSError."""
+        if not _is_abnormal(job, known, verdict, change):
+            return change
+        attempt = self._root.job(job.id).attempt(job.attempt)
+        ended = _describe(job, attempt, known, verdict, past, change)
+        hit = self._find(job, ended.learners) if self._find is not None else None
+        return replace(change, incidents=(*change.incidents, classify(ended, hit)))
+
+
+def refusal(job: Job, code: str, message: str, at: float) -> Incident:
+    """The incident of a job that was accepted, and ends because it cannot be submitted."""
+    return classify(Ended(job.id, job.attempt, f"refused-{job.revision}", at, code, message, refused=True))
+
+
+def _is_abnormal(job: Job, known: Known, verdict: Verdict, change: Change) -> bool:
+    if verdict.move is Move.NONE or verdict.played:
+        return False
+    if verdict.move is Move.OWED:
+        final = known.final
+        return bool(change.attempt_end) and not (final is not None and final.stores_later)
+    if verdict.interruption is Interruption.STAGED:
+        return False
+    state = verdict.steps[-1][0] if verdict.steps else job.state
+    if verdict.error_code in NOT_STORED:
+        return True
+    if verdict.interruption is Interruption.HALT or state in (JobState.COMPLETED, JobState.HALTED):
+        return False
+    if verdict.move is Move.ENDED and state is JobState.CANCELLED:
+        return known.wish is not Wish.CANCEL and not _is_owners(job, known.observation)
+    return True
+
+
+def _is_owners(job: Job, seen: Observation | None) -> bool:
+    """Whether the scheduler says that its owner cancelled it there (Slurm's ``CANCELLED by UID``)."""
+    words = seen.native_state.split() if seen is not None else []
+    return words[-2:] == ["by", str(job.uid)]
+
+
+def _describe(job: Job, attempt: AttemptDir, known: Known, verdict: Verdict, past: Past, change: Change) -> Ended:
+    final, given_up = known.evidence.final, known.evidence.given_up
+    events = latest_run(known.evidence.events)
+    is_owed, was_owed = verdict.move is Move.OWED, job.pending_reason == OWED
+    why = verdict.interruption or (_why_owed(known.observation) if is_owed else None)
+    code = verdict.error_code
+    if code == "000" and why is not None and not is_owed:
+        code = final.error_code if final is not None and final.error_code != "000" else _CODES.get(why, "000")
+    code = _DIED if is_owed and why is None else code
+    at = change.steps[-1][1] if change.steps else known.when(known.last_sign)
+    at = change.attempt_end.at or at if is_owed and change.attempt_end is not None else at
+    hosts = _hosts(events)
+    named = tuple(dict.fromkeys(hosts.values())) or _one_node(job, known.observation)
+    return Ended(
+        job.id,
+        job.attempt,
+        f"{'stored' if was_owed else 'end'}-{known.requeues}",
+        at,
+        code,
+        change.message,
+        _fault_class(events, code),
+        why,
+        known.observation,
+        requeued=verdict.move is Move.REQUEUED,
+        cancelled=bool(verdict.steps) and verdict.steps[-1][0] is JobState.CANCELLED,
+        nodes=named[:HOSTS],
+        failed_nodes=past.failed_nodes,
+        silent=given_up is not None and verdict.lost_node,
+        learners=_with_logs(attempt, job.attempt, _failures(events, hosts, known)),
+        health=_health(events, hosts),
+        lost_gpu_s=0.0 if is_owed or was_owed else _lost(job, attempt, events, past, at),
+        has_gpus=count_gpus(job.effective_spec) > 0,
+    )
+
+
+def _why_owed(seen: Observation | None) -> Interruption | None:
+    """What ended the controllers of a training that was over."""
+    ends = {
+        EndCause.PREEMPTED: Interruption.PREEMPTION,
+        EndCause.TIMEOUT: Interruption.TIMEOUT,
+        EndCause.NODE_FAIL: Interruption.NODE_FAILURE,
+    }
+    return ends.get(seen.end) if seen is not None and seen.end is not None else None
+
+
+def _one_node(job: Job, seen: Observation | None) -> tuple[str, ...]:
+    """The scheduler's word, where that names one node."""
+    nodes = (seen.nodes if seen is not None else "") or job.nodes
+    return (nodes,) if nodes and "," not in nodes and "[" not in nodes else ()
+
+
+def _hosts(events: Iterable[Event]) -> dict[str, str]:
+    """The node that each node controller runs on, by the name under which it writes."""
+    started = (one for one in events if one.kind is EventKind.STARTED and one.source.startswith("node-"))
+    hosts = {one.source: one.node for one in started}
+    return {source: host for source, host in hosts.items() if host}
+
+
+def _fault_class(events: Iterable[Event], code: str) -> str:
+    faults = (one for one in events if one.kind is EventKind.FAULT and one.fields.get("code") == code)
+    return next((str(one.fields["class"]) for one in faults if one.fields.get("class")), "")
+
+
+def _failures(events: Sequence[Event], hosts: Mapping[str, str], known: Known) -> list[LearnerEnd]:
+    """The learners that failed of themselves, in the order in which they did. Whose controller was killed, of that one
+    the status alone is known."""
+    ended = [one for one in events if one.kind is EventKind.LEARNER_ENDED and not one.fields.get("restarted")]
+    own = [_learner_end(one, hosts.get(one.source, "")) for one in ended if not one.fields.get("ended_by")]
+    found = known.evidence.found_at or 0.0
+    own += [LearnerEnd(number, found, status) for number, status in known.evidence.found.items()]
+    failed = [end for end in own if end.exit_code or end.exit_signal or end.out_of_memory]
+    return sorted(failed, key=lambda end: (end.at, end.learner))
+
+
+def _learner_end(event: Event, node: str) -> LearnerEnd:
+    fields = event.fields
+    return LearnerEnd(
+        _whole(fields.get("learner_id")) or 0,
+        event.at,
+        _whole(fields.get("exit_code")),
+        _whole(fields.get("signal")),
+        bool(fields.get("out_of_memory")),
+        node,
+    )
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _with_logs(attempt: AttemptDir, number: int, ends: Sequence[LearnerEnd]) -> tuple[LearnerEnd, ...]:
+    read = [replace(end, log=read_tail(attempt, number, end.learner)) for end in ends[:LEARNERS_READ]]
+    return (*read, *ends[LEARNERS_READ:])
+
+
+def read_tail(attempt: AttemptDir, number: int, learner: int) -> tuple[Printed, ...]:
+    """The end of a learner's log, as a terminal would show it in the end. A log that cannot be read says so: an end is
+    none the less one."""
+    try:
+        reader = LogReader(attempt, number, learner)
+        end = reader.end()
+        reader.go_to(reader.line_start(max(0, end - TAIL_BYTES)) if end > TAIL_BYTES else 0, numbered=False)
+        lines = [Printed(readable(line.line), line.at) for line in reader.lines(ended=True)]
+    except OSError as error:
+        log.warning("the log of learner %d in %s cannot be read: %s", learner, attempt.path, error)
+        return (Printed(f"its log cannot be read: {error}"),)
+    return tuple(lines[-TAIL_LINES:])
+
+
+def _health(events: Iterable[Event], hosts: Mapping[str, str]) -> tuple[HealthLine, ...]:
+    found: list[HealthLine] = []
+    for event in events:
+        if event.kind.value != HEALTH:
+            continue
+        node = hosts.get(event.source, event.source)
+        found += [line for text in str(event.fields.get("lines", "")).splitlines() if (line := _finding(text, node))]
+    return tuple(found)
+
+
+def _finding(text: str, node: str) -> HealthLine | None:
+    try:
+        body: Any = parse_json(text)
+    except ValueError:
+        return None
+    if not isinstance(body, dict) or not is_time(at := body.get("at")):
+        return None
+    kind, said, device = (str(body.get(name, "")) for name in ("kind", "text", "device"))
+    return HealthLine(node, float(at), kind, said, device, body.get("lasts") is True, body.get("drains") is True)
+
+
+def _lost(job: Job, attempt: AttemptDir, events: Iterable[Event], past: Past, at: float) -> float:
+    """GPU-seconds since the last checkpoint, or since learners ran. Raises OSError."""
+    began = min((one.at for one in events if one.kind is EventKind.LEARNER_STARTED), default=None)
+    if began is None:
+        return 0.0
+    saved = past.checkpoint.saved_at
+    since = began if saved is None else max(began, saved)
+    return max(0.0, at - since) * gpus_of(job, attempt)

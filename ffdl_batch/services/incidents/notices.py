@@ -1,0 +1,230 @@
+"""Tells people of incidents when they happen: by mail, and by webhooks.
+
+Each incident is a notice for each address, kept in a table until it was taken: whoever is told may be told twice, where
+the daemon was killed in between, and is never told nothing. One daemon at a time sends. What could not be sent within a
+day is given up, and stands in the daemon's log.
+"""
+
+from __future__ import annotations
+
+import email.policy
+import json
+import logging
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ffdl_batch.config.notices import is_web_address
+from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.incidents.fault_policy import POLICY
+from ffdl_batch.domain.incidents.incident import Incident
+from ffdl_batch.domain.incidents.notice import Channel, Notice
+from ffdl_batch.domain.incidents.view import IncidentRow
+from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.notify.mail import MailNotSent, Relay, read_login, read_relay, send
+from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
+from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.reports.incident_report import incident_rows
+from ffdl_batch.store import Noticed
+
+log = logging.getLogger(__name__)
+
+LEASE = "notices"
+GIVEN_UP_S = 86_400.0
+"""How old an incident may be of which somebody is told, and how long a notice is tried."""
+OVERLAP_S = 60.0
+"""Rows that another daemon wrote may become visible so much later than they are dated."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
+AT_ONCE = 50
+"""Notices in one step: a site whose file server died has hundreds."""
+NEVER_S = 3600.0
+HEADER_CHARS = 250
+"""A subject is one line: programs that sort mail do not all read folded ones. RFC 5322 allows 998."""
+SLOW_S = 5.0
+"""Who did not take a notice, and took so long for that, is not tried again in the same step."""
+STAYS_S = 60.0
+"""A daemon without jobs stays for a try that comes so soon."""
+
+
+class Notifier:
+    """One per daemon."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._turn = Turn(platform, LEASE, self._forget)
+        self._seen = 0.0
+        self._is_busy = False
+
+    def is_busy(self) -> bool:
+        """Whether somebody is to be told soon: the daemon should stay. Later tries are for its next life, too."""
+        return self._is_busy
+
+    def _forget(self) -> None:
+        self._seen = 0.0
+
+    def step(self) -> float:
+        """Note what is new, send what is due; how many seconds nothing will be to do, unless something happens. Raises
+        StoreError."""
+        if not self._turn.take():
+            return self._platform.settings.lease_s
+        store = self._platform.store
+        self._note(store.now())
+        due = store.notices.due(AT_ONCE)
+        if due:
+            self._send_all(due)
+        at = store.notices.next_due()
+        pause = NEVER_S if at is None else max(0.0, at - store.now())
+        self._is_busy = pause <= STAYS_S
+        return pause
+
+    def close(self) -> None:
+        """Give the turn back."""
+        self._turn.end()
+
+    def _note(self, now: float) -> None:
+        """Notices of the incidents that were written since the last step."""
+        store = self._platform.store
+        noticed = store.incidents_noticed(max(self._seen - OVERLAP_S, now - GIVEN_UP_S))
+        if noticed:
+            jobs = {job.id: job for job in store.get_many({one.incident.job_id for one in noticed})}
+            store.notices.add([notice for one in noticed for notice in self._wanted(one.incident, jobs)])
+        self._seen = max([now, *(one.noticed_at for one in noticed)])
+
+    def _wanted(self, incident: Incident, jobs: dict[JobId, Job]) -> Iterable[Notice]:
+        settings = self._platform.settings.notices
+        addresses: list[tuple[Channel, str]] = []
+        if incident.origin in settings.origins:
+            addresses += [(Channel.MAIL, one) for one in settings.mail]
+            addresses += [(Channel.WEBHOOK, one) for one in settings.webhooks]
+        addresses += self._policys(incident)
+        job = jobs.get(JobId(incident.job_id))
+        if job is not None:
+            addresses += self._owners(job)
+        for channel, address in dict.fromkeys(addresses):
+            key = incident.job_id, incident.attempt, incident.episode
+            yield Notice(secrets.token_hex(16), *key, channel, address)
+
+    def _policys(self, incident: Incident) -> Iterable[tuple[Channel, str]]:
+        """Of the site's policy that spoke about it, whatever its origin."""
+        said = {line.source.removeprefix(POLICY) for line in incident.evidence if line.source.startswith(POLICY)}
+        settings = self._platform.settings
+        for address in (one for policy in settings.fault_policies if policy.name in said for one in policy.notify):
+            if is_web_address(address):
+                yield Channel.WEBHOOK, address
+            elif settings.notices.smtp:
+                yield Channel.MAIL, address
+            else:
+                log.error("%s is not told of %s: notices.smtp names no mail relay", address, incident.job_id)
+
+    def _owners(self, job: Job) -> Iterable[tuple[Channel, str]]:
+        """What the job's manifest asks for. Where no relay is configured, mail is the scheduler's alone."""
+        asked = job.spec.batch.notify
+        if asked.webhook:
+            yield Channel.WEBHOOK, asked.webhook
+        if asked.mail_user and self._platform.settings.notices.smtp:
+            address = asked.mail_user if "@" in asked.mail_user else f"{asked.mail_user}@{socket.getfqdn()}"
+            yield Channel.MAIL, address
+
+    def _send_all(self, due: Sequence[Notice]) -> None:
+        rows = self._rows(due)
+        slow: dict[str, str] = {}
+        for notice in due:
+            if not self._turn.take():  # this took so long that another daemon goes on
+                return
+            row, place = rows[notice.job_id, notice.attempt, notice.episode], self._place(notice)
+            if place in slow:
+                self._failed(notice, row, slow[place], may_pass=True)
+                continue
+            began = self._platform.clock.monotonic()
+            failure = self._send(notice, row)
+            if failure and self._platform.clock.monotonic() - began >= SLOW_S:
+                slow[place] = failure
+
+    def _place(self, notice: Notice) -> str:
+        """Who has to take it: the relay, or a web server."""
+        is_mail = notice.channel is Channel.MAIL
+        return self._platform.settings.notices.smtp if is_mail else f"//{urlsplit(notice.address).netloc}"
+
+    def _rows(self, due: Sequence[Notice]) -> dict[tuple[str, int, str], IncidentRow]:
+        found = self._platform.store.incidents_of({notice.job_id for notice in due})
+        wanted = {(notice.job_id, notice.attempt, notice.episode) for notice in due}
+        noticed = [one for several in found.values() for one in several if _key(one) in wanted]
+        return dict(zip(map(_key, noticed), incident_rows(self._platform, noticed), strict=True))
+
+    def _send(self, notice: Notice, row: IncidentRow) -> str:
+        """Why it was not taken ("" = it was)."""
+        try:
+            if notice.channel is Channel.MAIL:
+                self._mail(notice, row)
+            else:
+                self._post(notice, row)
+        except (MailNotSent, WebhookRefused) as error:
+            failure, may_pass = str(error), error.may_pass
+        except (OSError, ValueError) as error:  # a file of the configuration
+            failure, may_pass = str(error), True
+        else:
+            self._platform.store.notices.settle(notice, self._platform.store.now())
+            return ""
+        self._failed(notice, row, failure, may_pass)
+        return failure
+
+    def _failed(self, notice: Notice, row: IncidentRow, failure: str, may_pass: bool) -> None:
+        store, now = self._platform.store, self._platform.store.now()
+        pause = min(FIRST_PAUSE_S * 2.0**notice.tries, LONGEST_PAUSE_S)
+        where = notice.address if notice.channel is Channel.MAIL else without_query(notice.address)
+        if may_pass and now + pause - row.noticed_at < GIVEN_UP_S:
+            log.warning("%s is told of %s later: %s", where, notice.job_id, failure)
+            store.notices.put_off(notice, now + pause, failure)
+            return
+        log.error("%s is not told that %s had an incident (%s): %s", where, notice.job_id, row.kind, failure)
+        store.notices.settle(notice, now, failure)
+
+    def _mail(self, notice: Notice, row: IncidentRow) -> None:
+        settings = self._platform.settings.notices
+        login = read_login(Path(settings.login_file)) if settings.login_file else None
+        sender = settings.sender or f"{self._platform.user}@{socket.getfqdn()}"
+        relay = Relay(*read_relay(settings.smtp), login, settings.ca_file)
+        send(relay, write_mail(notice, row, sender), sender, [notice.address])
+
+    def _post(self, notice: Notice, row: IncidentRow) -> None:
+        path = self._platform.settings.notices.webhook_key_file
+        key = Path(path).read_bytes().strip() if path else b""
+        post(notice.address, json.dumps(write_body(notice, row)).encode(), notice.id, key)
+
+
+def write_body(notice: Notice, row: IncidentRow) -> dict[str, Any]:
+    """What a webhook gets. `id` is the same when it is told again."""
+    return {"schema": SCHEMA, "id": notice.id, "incident": to_plain(row)}
+
+
+def write_mail(notice: Notice, row: IncidentRow, sender: str) -> EmailMessage:
+    """One incident in words."""
+    mail = EmailMessage(email.policy.default.clone(max_line_length=HEADER_CHARS))
+    mail["From"], mail["To"] = sender, notice.address
+    mail["Subject"] = _line(f"{row.job} ({row.name}): {row.title}")[:200]
+    mail["Message-ID"] = f"<{notice.id}@ffdl-batch>"
+    mail["Auto-Submitted"] = "auto-generated"
+    lines = [f"{row.job} ({row.name}) of {row.user}, attempt {row.attempt}: {row.title}", ""]
+    lines += [row.message] if row.message else []
+    lines += [f"What helps: {row.cure}"]
+    lines += [f"Nodes: {', '.join(row.nodes)}"] if row.nodes else []
+    lines += [f"Work to be done again: {row.lost_gpu_hours:.2f} GPU-hours"] if row.lost_gpu_hours else []
+    lines += ["", *(f"  {one.source}: {one.text}" for one in row.evidence), "", f"ffdl show {row.job}", ""]
+    mail.set_content("\n".join(_line(line) for line in lines))
+    return mail
+
+
+def _line(text: str) -> str:
+    """Text of a user's log, without what is no text: a header has no line breaks, and mail no lone surrogates."""
+    clean = text.encode("utf-8", "replace").decode("utf-8")
+    return "".join(sign if sign.isprintable() else " " for sign in clean)
+
+
+def _key(one: Noticed) -> tuple[str, int, str]:
+    return one.incident.job_id, one.incident.attempt, one.incident.episode

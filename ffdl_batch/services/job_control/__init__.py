@@ -1,0 +1,1 @@
+"""Halt, cancel, resume, drills."""

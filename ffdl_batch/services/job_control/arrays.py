@@ -1,0 +1,68 @@
+"""Arrays as a whole: what became of their elements, and wishes of all of them."""
+
+from __future__ import annotations
+
+from ffdl_batch.domain.job.array import is_array_id
+from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.views import ArrayView
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.services.job_control.stop import end_here, ends_here
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.refusals import try_again, unknown_array
+
+ATTEMPTS = 5
+"""How often rows that change under our hands are read again."""
+AT_ONCE = 1000
+"""Elements whose wish is noted in one transaction."""
+
+
+def get_array(platform: Platform, caller: Caller, array_id: str) -> ArrayView:
+    """The array in numbers; two queries, however many elements it has. Raises :class:`Refused`."""
+    found = platform.store.list_jobs(uid=None, array=array_id, limit=1) if is_array_id(array_id) else []
+    if not found or not (caller.is_admin or found[0].uid == caller.uid):
+        raise unknown_array(array_id)
+    return _view(platform, found[0], platform.store.count_elements([array_id]).get(array_id, {}))
+
+
+def stop_array(platform: Platform, caller: Caller, array_id: str, wish: Wish) -> ArrayView:
+    """Wish the halt or the end of every element, as of a single job; those that no scheduler has end at once.
+    Idempotent. Raises :class:`Refused`."""
+    get_array(platform, caller, array_id)
+    for _ in range(ATTEMPTS):
+        changes = [
+            (job, change)
+            for job in platform.store.elements_of(array_id)
+            if (change := _change(platform, job, wish)) is not None
+        ]
+        if not changes:
+            return get_array(platform, caller, array_id)
+        for start in range(0, len(changes), AT_ONCE):
+            platform.store.apply_many(changes[start : start + AT_ONCE])
+    raise try_again("S210", f"{array_id} changes too fast to note the wish for all of its jobs", cure="try again")
+
+
+def _change(platform: Platform, job: Job, wish: Wish) -> Change | None:
+    """What the wish changes of an element; None where it changes nothing."""
+    if ends_here(job, wish):
+        return end_here(job, wish, platform.clock.now())
+    if job.state.is_terminal or job.wish is wish or job.wish is Wish.CANCEL:
+        return None
+    return Change(columns={"wish": wish})
+
+
+def _view(platform: Platform, job: Job, states: dict[JobState, int]) -> ArrayView:
+    element = job.spec.element
+    assert element is not None  # it was found by its array
+    return ArrayView(
+        id=element.array,
+        name=element.name,
+        user=job.user,
+        backend=job.backend,
+        elements=sum(states.values()),
+        states={state.value: states[state] for state in JobState if state in states},
+        submitted_at=job.submitted_at,
+        ended=all(state.is_terminal for state in states),
+        limit=element.limit,
+        variables=tuple(element.values),
+        directory=platform.root.array(element.array).path,
+    )

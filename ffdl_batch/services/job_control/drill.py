@@ -1,0 +1,99 @@
+"""An interruption played on a real attempt, by the same signals as in earnest, to see what the training makes of it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import JobView
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.deployment.submission_results import why_not_now
+from ffdl_batch.services.job_control.halt import halt_job
+from ffdl_batch.services.job_files.control_cell import Drill, read_drill, write_control
+from ffdl_batch.services.outcome.ownership_check import may_ask_of
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.jobs import detailed, own_job
+from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_state, wrong_usage
+
+
+class DrillEvent(StrEnum):
+    """What can be played."""
+
+    HALT = "halt"
+    TIMEOUT = "timeout"
+    PREEMPT = "preempt"
+    NODE_FAIL = "node-fail"
+
+
+_SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NODE_FAIL: "KILL"}
+
+
+def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
+    """Play `event` on a job that trains right now; what came of it is read from the attempt's record later.
+
+    Raises :class:`Refused` for another state, for a job that is about to end anyway, and where the scheduler does not
+    take the signal; nothing was played then.
+    """
+    played = _parse(event)
+    job = own_job(platform, caller, job_id)
+    if job.state is not JobState.PROCESSING or not job.native_id:
+        cure = "wait until it is PROCESSING" if not job.state.is_terminal else "ffdl resume it first"
+        raise wrong_state(f"{job.id} is {job.state}: an event can be played on a job in PROCESSING only", cure)
+    if job.wish is not Wish.NONE:
+        if played is DrillEvent.HALT and _is_halted_by_a_drill(platform, job):
+            return detailed(platform, job)  # the request was sent again because its answer was lost
+        raise wrong_state(f"{job.id} is ending (wish {job.wish}): an event that is played now would say nothing")
+    _note(platform, job, Drill(played.value))
+    if played is DrillEvent.HALT:
+        return _halt(platform, caller, job)
+    _signal(platform, job, _SIGNALS[played])
+    return detailed(platform, job)
+
+
+def _parse(event: str) -> DrillEvent:
+    try:
+        return DrillEvent(event)
+    except ValueError:
+        known = ", ".join(DrillEvent)
+        raise wrong_usage(f"{event[:40]!r} is not an event that can be played; known are {known}") from None
+
+
+def _is_halted_by_a_drill(platform: Platform, job: Job) -> bool:
+    return job.wish is Wish.HALT and read_drill(platform.root.job(job.id).attempt(job.attempt)) is Drill.HALT
+
+
+def _note(platform: Platform, job: Job, note: Drill) -> None:
+    """The note stands before anything is played, or an end by it would count as one in earnest."""
+    try:
+        if not write_control(platform.root, job, drill=note):
+            raise FileNotFoundError(f"there is no {platform.root.job(job.id).attempt(job.attempt).path}")
+    except OSError as error:
+        raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
+
+
+def _halt(platform: Platform, caller: Caller, job: Job) -> JobView:
+    try:
+        return halt_job(platform, caller, job.id)
+    except Refused:
+        write_control(platform.root, job, drill=Drill.NONE)
+        raise
+
+
+def _signal(platform: Platform, job: Job, signal: str) -> None:
+    """The note goes again where the signal surely was not sent."""
+    try:
+        with platform.adapters.asking(job.backend) as scheduler:
+            is_own = may_ask_of(platform, scheduler, job)
+            if is_own:
+                scheduler.signal(NativeId.parse(job.native_id), signal)
+    except SchedulerUnreachable as error:
+        write_control(platform.root, job, drill=Drill.NONE)
+        raise try_again("S200", f"nothing was played: {why_not_now(error)}") from error
+    except InvalidRequest as error:
+        write_control(platform.root, job, drill=Drill.NONE)
+        raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error
+    if not is_own:
+        write_control(platform.root, job, drill=Drill.NONE)
+        raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was played")

@@ -1,0 +1,146 @@
+"""A job that was halted, or failed, goes on: the same job, in a new attempt with its checkpoints in place."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ffdl_batch.attempt.reader import DamagedFile, open_directory
+from ffdl_batch.domain.job.job import Change, Job, Overrides
+from ffdl_batch.domain.job.secret_references import MOVED
+from ffdl_batch.domain.job.views import JobView, Resume
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.launch.network_level import ONLY_HOST
+from ffdl_batch.domain.quantity import format_time_limit, parse_time_limit
+from ffdl_batch.ports.scheduler import LaunchPlan
+from ffdl_batch.services.data.data_directories import NOT_YET
+from ffdl_batch.services.data.data_store_findings import DOUBTS
+from ffdl_batch.services.data.model_archives import has_archive
+from ffdl_batch.services.deployment.attempt_planning import without_waiting
+from ffdl_batch.services.job_files.attempt_directory import exported_environment
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.jobs import detailed, own_job
+from ffdl_batch.services.refusals import Refused, bad_request, try_again, wrong_state, wrong_usage
+from ffdl_batch.services.secrets.job_secrets import CODE, missing_secrets, own_secrets
+from ffdl_batch.services.submission.validation import Candidate, check_stores, plan_or_refuse
+
+log = logging.getLogger(__name__)
+
+RESUMABLE = frozenset({JobState.HALTED, JobState.FAILED})
+ATTEMPTS = 5
+MAX_GPUS = 1_000_000
+_OVER = (MOVED, NOT_YET, ONLY_HOST, *DOUBTS)
+"""In warnings of a submission that are not true of the job any more: its credentials are moved, its stores and
+the site are asked anew."""
+
+
+def resume_job(platform: Platform, caller: Caller, job_id: str, resume: Resume) -> JobView:
+    """HALTED or FAILED → PENDING with full budgets. Raises :class:`Refused` with nothing written where the job is in
+    another state, its model archive is gone, or its next attempt cannot be planned.
+
+    What an earlier resume altered stays unless it is altered again; nodes that failed the job are allowed again. The
+    job's warnings are those that a submission would get now.
+    """
+    for _ in range(ATTEMPTS):
+        job = own_job(platform, caller, job_id)
+        _check_state(job)
+        overrides = _overrides(job, resume)
+        warnings = _check_possible(platform, job, overrides)
+        change = Change(
+            steps=((JobState.PENDING, platform.clock.now()),),
+            cause=Cause.RESUMED,
+            message=_sentence(platform, job, resume, overrides),
+            columns={"overrides": overrides, "warnings": warnings},
+        )
+        updated = platform.store.apply(job, change)
+        if updated is not None:
+            return detailed(platform, updated)
+    raise try_again("S210", f"{job_id} changes too fast to be resumed", cure="try again")
+
+
+def _check_state(job: Job) -> None:
+    if job.state in RESUMABLE:
+        return
+    if not job.state.is_terminal:
+        cure = f"ffdl wait {job.id} waits for its end" if job.wish.value != "none" else f"ffdl halt {job.id} first"
+        raise wrong_state(f"{job.id} is {job.state}: only a job that was halted, or failed, can be resumed", cure)
+    what = "has completed" if job.state is JobState.COMPLETED else "was cancelled"
+    raise wrong_state(f"{job.id} {what}: only a job that was halted, or failed, can be resumed", "submit it again")
+
+
+def _overrides(job: Job, resume: Resume) -> Overrides:
+    gpus, time_s = job.overrides.gpus, job.overrides.time_s
+    if resume.gpus is not None:
+        gpus = resume.gpus
+        if not math.isfinite(gpus) or not 0 <= gpus <= MAX_GPUS:
+            raise wrong_usage(f"--gpus: {gpus:g} is not a number of GPUs; write a number from 0 up")
+    if resume.time is not None:
+        try:
+            time_s = parse_time_limit(resume.time)
+        except ValueError as error:
+            raise wrong_usage(f"--time: {error}") from error
+    return Overrides(gpus, time_s)
+
+
+def _check_possible(platform: Platform, job: Job, overrides: Overrides) -> tuple[str, ...]:
+    """Refuse now what the deployer would find out later; the warnings of the job as it will be.
+
+    What its manifest was warned of stays, what the plan of the request before was warned of goes with that request.
+    """
+    directory = platform.root.job(job.id)
+    # The archive by content is swept when no live job names it; asking for it keeps it for a day, the live row then.
+    if not Path(directory.model_archive).exists() and not has_archive(platform, job.model_digest):
+        message = f"the model archive of {job.id} is no longer in {directory.path} nor in {platform.root.models}"
+        raise bad_request("C102", message, cure="submit the job again; it can read its checkpoints from "
+                          f"{directory.checkpoints}")  # fmt: skip
+    try:
+        os.close(open_directory(directory.checkpoints, below=directory.path))
+    except FileNotFoundError:
+        pass
+    except DamagedFile as error:
+        cure = "move it away, and put the checkpoints into a directory with that name"
+        raise wrong_state(f"{directory.checkpoints}: {error.why}, and not the job's checkpoints", cure) from None
+    own = own_secrets(platform.root, job)
+    if missing := missing_secrets(platform.root, job.spec, own):
+        raise bad_request(CODE, "; ".join(one.message for one in missing), cure=missing[0].cure or "")
+    gone = tuple(said for said in job.warnings if any(words in said for words in _OVER))
+    if overrides != replace(job.overrides, exclude=()):
+        try:
+            gone += _plan(platform, job, _candidate(platform, job, job.overrides, own)).warnings
+        except Refused:
+            log.info("job %s: what it asked for before cannot be planned any more; its warnings stay", job.id)
+    candidate = _candidate(platform, job, overrides, own)
+    plan = _plan(platform, job, candidate)
+    found = (*plan.warnings, *check_stores(platform, candidate, plan))
+    return (*(said for said in job.warnings if said not in gone and said not in found), *found)
+
+
+def _candidate(platform: Platform, job: Job, overrides: Overrides, own: Mapping[str, str]) -> Candidate:
+    """The job as its next attempt would be with `overrides`."""
+    spec = without_waiting(platform, job, overrides.apply(job.spec), job.attempt + 1)
+    return Candidate(spec, job.backend, (), (), own, "manifest.yml")
+
+
+def _plan(platform: Platform, job: Job, candidate: Candidate) -> LaunchPlan:
+    """The plan of its next attempt. Raises Refused."""
+    environ = exported_environment(platform.root, job)
+    return plan_or_refuse(platform, candidate, job.id, environ, job.attempt + 1)
+
+
+def _sentence(platform: Platform, job: Job, resume: Resume, overrides: Overrides) -> str:
+    altered = []
+    if resume.gpus is not None:
+        altered.append(f"{overrides.gpus:g} {'GPU' if overrides.gpus == 1 else 'GPUs'} per learner")
+    if resume.time is not None and overrides.time_s is not None:
+        altered.append(f"time limit {format_time_limit(overrides.time_s)}")
+    before, after = job.spec.batch, without_waiting(platform, job, job.spec, job.attempt + 1).batch
+    waited = [name for name in ("dependency", "begin", "hold") if getattr(before, name) and not getattr(after, name)]
+    return (
+        "resumed by its owner"
+        + (f" with {' and '.join(altered)}" if altered else "")
+        + (f"; its submission's batch.{' and batch.'.join(waited)} held it up, and will not again" if waited else "")
+    )

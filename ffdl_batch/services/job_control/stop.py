@@ -1,0 +1,70 @@
+"""What an owner wishes of a job that lives is noted beside its state, and told to the controllers at once. What no
+scheduler has is ended here: a job that waits for its deployment, and by a cancel also one that was halted."""
+
+from __future__ import annotations
+
+import logging
+
+from ffdl_batch.domain.job.job import Change, Job
+from ffdl_batch.domain.job.views import JobView
+from ffdl_batch.domain.job_state import Cause, JobState, Wish
+from ffdl_batch.domain.outcome.continuation import what_begins
+from ffdl_batch.domain.outcome.ending import CANCELLED_BY_OWNER
+from ffdl_batch.services.job_files.control_cell import write_control
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.jobs import detailed, own_job
+from ffdl_batch.services.refusals import try_again
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 5
+"""How often a row that changes under our hands is read again; each loss means that another step succeeded."""
+_ENDS = {Wish.HALT: (JobState.HALTED, "halted"), Wish.CANCEL: (JobState.CANCELLED, CANCELLED_BY_OWNER)}
+
+
+def request_stop(platform: Platform, caller: Caller, job_id: str, wish: Wish) -> JobView:
+    """Record the wish to halt or to cancel; a job that no scheduler has ends at once. Idempotent.
+
+    A job that has ended stays as it is, but for one that was halted: a cancel gives it up. A cancel is not softened to
+    a halt.
+    """
+    job = own_job(platform, caller, job_id)
+    for _ in range(ATTEMPTS):
+        is_end = ends_here(job, wish)
+        if job.state.is_terminal and not is_end:
+            break
+        if is_end:
+            updated = platform.store.apply(job, end_here(job, wish, platform.clock.now()))
+        else:
+            updated = platform.store.set_wish(job.id, wish)
+        if updated is not None and not ends_here(updated, wish):
+            job = updated
+            break
+        job = own_job(platform, caller, job_id)
+    else:
+        raise try_again("S210", f"{job_id} changes too fast to note the wish", cure="try again")
+    if not job.state.is_terminal:
+        _tell_controllers(platform, job)
+    return detailed(platform, job)
+
+
+def ends_here(job: Job, wish: Wish) -> bool:
+    """Whether the wish ends the job now, because no scheduler has anything of it."""
+    return job.state is JobState.PENDING or (job.state is JobState.HALTED and wish is Wish.CANCEL)
+
+
+def end_here(job: Job, wish: Wish, now: float) -> Change:
+    """How it ends the job."""
+    state, word = _ENDS[wish]
+    if job.state is JobState.HALTED:
+        return Change(steps=((state, now),), cause=Cause.CANCELLED, message=word)
+    return Change(steps=((state, now),), message=f"{word} before {what_begins(job.attempt + 1)} was deployed")
+
+
+def _tell_controllers(platform: Platform, job: Job) -> None:
+    """A courtesy that saves a second or two: the row is what counts, and the watcher writes the cell from it again."""
+    try:
+        platform.tree.check()
+        write_control(platform.root, job, wish=job.wish)
+    except OSError as error:
+        log.warning("job %s: its control cell could not be written now, and will be again: %s", job.id, error)

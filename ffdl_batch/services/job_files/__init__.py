@@ -1,0 +1,1 @@
+"""The files of jobs on the shared file system: control cells, directories, cleanup."""

@@ -1,0 +1,171 @@
+"""Writes an attempt's directory before the scheduler hears of it. Doing it twice gives the same files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, NO_FILE, DamagedFile, find_text, read_head, read_object
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.ports.scheduler import ArrayPlan, LaunchPlan
+from ffdl_batch.services.job_files.control_cell import write_control
+from ffdl_batch.services.secrets.job_secrets import place_secrets
+from ffdl_batch.services.whole_files import write_whole
+
+
+def exported_environment(root: Root, job: Job) -> dict[str, str]:
+    """Return the variables that the submission exported. Those of an array are in its directory. Raises OSError."""
+    element = job.spec.element
+    directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
+    try:
+        plain = read_object(directory.exported, MAX_TEXT_BYTES)
+    except FileNotFoundError:
+        return {}
+    except DamagedFile as error:
+        raise OSError(str(error)) from None
+    return {str(k): str(v) for k, v in plain.items()}
+
+
+def materialize(root: Root, job: Job, plan: LaunchPlan) -> None:
+    """Make the job's and the attempt's directories and every planned file; raises OSError, and SecretMissing.
+
+    Cells and directories that controllers on several nodes look at are made here, once, so that no network file
+    system has to notice their appearance.
+    """
+    job_dir, attempt = root.job(job.id), plan.attempt_dir
+    for directory in (job_dir.path, job_dir.checkpoints, *_directories(attempt)):
+        Path(directory).mkdir(mode=0o700, exist_ok=True)
+    _place_manifest(root, job)
+    _link(Path(root.model(job.model_digest)), Path(job_dir.model_archive))
+    _write_files(plan)
+    place_secrets(root, job, attempt)
+    # A wish that came after the row was read may be in the cell already: only a wish that we know of is written.
+    write_control(root, job, wish=job.wish if job.wish is not Wish.NONE else None)
+
+
+def make_chunk(root: Root, array: str) -> tuple[int, AttemptDir]:
+    """A directory for elements of `array` that are submitted together, and its number, which no other has had.
+
+    Raises OSError.
+    """
+    directory = Path(root.array(array).path)
+    numbers = [int(path.name.removeprefix("chunk-")) for path in directory.glob("chunk-[0-9]*")]
+    number = max(numbers, default=0) + 1
+    while True:
+        chunk = root.array(array).chunk(number)
+        try:
+            Path(chunk.path).mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+            continue
+        Path(chunk.submit).mkdir(mode=0o700)
+        return number, chunk
+
+
+def materialize_chunk(plan: ArrayPlan) -> None:
+    """Write the files of a native array, durably: they lead its tasks to their attempts. Raises OSError."""
+    for file in plan.files:
+        write_whole(Path(plan.chunk.directory.path) / file.name, file.text, mode=file.mode, durable=True)
+
+
+def empty_chunk(chunk: AttemptDir) -> None:
+    """The scheduler surely did not take it: nobody needs its files. The directory stays, so that its number does."""
+    for path in (Path(chunk.script), Path(chunk.tasks)):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(chunk.submit, ignore_errors=True)
+
+
+def materialize_template(root: Root, job: Job, plan: LaunchPlan | None) -> None:
+    """Write the files from which a head makes the next attempt, or make sure that there are none; raises OSError,
+    and SecretMissing."""
+    template = root.job(job.id).template
+    directory = Path(template.path)
+    if plan is None:
+        if directory.is_dir() and not directory.is_symlink():
+            shutil.rmtree(directory)
+        else:
+            directory.unlink(missing_ok=True)
+        return
+    directory.mkdir(mode=0o700, exist_ok=True)
+    _write_files(plan)
+    place_secrets(root, job, template)
+
+
+def _write_files(plan: LaunchPlan) -> None:
+    directory = Path(plan.attempt_dir.path)
+    for file in plan.files:
+        target = directory / file.name
+        if target.parent != directory:
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(target, file.text, mode=file.mode)
+
+
+def _directories(attempt: AttemptDir) -> tuple[str, ...]:
+    return (
+        attempt.path,
+        attempt.submit,
+        attempt.events,
+        attempt.state,
+        attempt.model,
+        attempt.data,
+        attempt.results,
+        attempt.logs,
+    )
+
+
+def _place_manifest(root: Root, job: Job) -> None:
+    target, element = Path(root.job(job.id).manifest), job.spec.element
+    if element is not None:
+        _link(Path(root.array(element.array).manifest), target)
+    elif not target.exists():
+        write_whole(target, job.spec.manifest_text)
+
+
+def _link(source: Path, target: Path) -> None:
+    """`target` by hard link, or by copy where the file system has none. Raises FileNotFoundError for the source."""
+    if target.exists():
+        return
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            shutil.copyfile(source, temporary)
+            temporary.rename(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def mark_begun(attempt: AttemptDir, by: str, task: str = "") -> None:
+    """From here on the scheduler may have heard of the attempt. Durable: a crash must not forget it.
+
+    `by` names who submits, differently each time: the lease's token. `task` says as which task of which native array
+    (:func:`ffdl_batch.domain.job.array.mark_of`); what earlier marks said of that stays.
+    """
+    path = Path(attempt.submit_begun)
+    try:
+        earlier = read_head(str(path), MAX_TEXT_BYTES).decode("utf-8", "replace").splitlines(keepends=True)[1:]
+    except NO_FILE:
+        earlier = []
+    write_whole(path, "".join([f"begun {by}\n", *earlier, task]), durable=True)
+
+
+def begun_at(attempt: AttemptDir) -> float | None:
+    """When the scheduler was asked last (seconds since the epoch), or None if it surely never was."""
+    try:
+        return Path(attempt.submit_begun).lstat().st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def unmark_begun(attempt: AttemptDir, by: str) -> None:
+    """The scheduler surely did not take it from `by`. The mark of another stays: a daemon that was stopped in the
+    middle of its submission may be told so long after another one has submitted the attempt."""
+    mark = Path(attempt.submit_begun)
+    if find_text(str(mark)).startswith(f"begun {by}\n"):
+        mark.unlink(missing_ok=True)

@@ -1,0 +1,152 @@
+"""The cell in which the platform tells the controllers of an attempt what it wants of them.
+
+``control.json`` is replaced as a whole, so a reader sees one wish or the next, never a mixture. Its `attempt` is the
+newest of the job: a controller of an older one that reads a larger number than its own is fenced.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.attempt.reader import DamagedFile, read_object
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.file_format import FORMAT, require_known
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job_state import Wish
+from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
+from ffdl_batch.services.whole_files import write_whole
+
+_WRITING = threading.Lock()
+"""Two threads of this daemon must not both read a cell and then each lose what the other wrote."""
+
+
+class Drill(StrEnum):
+    """An interruption that is played: whoever judges the end takes it for that one, and charges it to no budget."""
+
+    NONE = ""
+    HALT = "halt"
+    TIMEOUT = "timeout"
+    PREEMPT = "preempt"
+    NODE_FAIL = "node-fail"
+
+
+class ControlWish(StrEnum):
+    """The owner's wish in the cell's words."""
+
+    NONE = ""
+    HALT = "halt"
+    CANCEL = "cancel"
+
+
+_WORDS = {Wish.NONE: ControlWish.NONE, Wish.HALT: ControlWish.HALT, Wish.CANCEL: ControlWish.CANCEL}
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the cell says. `attempt` is the number of the job's newest attempt, `run` which run of the attempt the
+    `drill` is played on: the scheduler may start the same attempt anew. `given_up` is there once the platform has given
+    a run up because nothing was heard of it."""
+
+    attempt: int = 0
+    wish: ControlWish = ControlWish.NONE
+    drill: Drill = Drill.NONE
+    run: int = 0
+    given_up: GivenUp | None = None
+    format: int = FORMAT
+
+
+def read_control(attempt: AttemptDir) -> Control:
+    """Return the cell; a new one if it does not exist or is damaged (the platform writes it only as a whole).
+
+    Raises OSError, NewerFormat among them.
+    """
+    try:
+        cell = read_object(attempt.control, below=attempt.path)
+        require_known(cell, attempt.control)
+        return from_plain(Control, cell)
+    except (FileNotFoundError, NotADirectoryError, DamagedFile, CodecError):
+        return Control()
+
+
+def read_drill(attempt: AttemptDir) -> Drill:
+    """The event that is played on the attempt's newest run."""
+    return read_notes(attempt)[0]
+
+
+def read_given_up(attempt: AttemptDir) -> GivenUp | None:
+    """The mark that the attempt's newest run was given up. Raises OSError, NewerFormat among them."""
+    return read_notes(attempt)[1]
+
+
+def read_notes(attempt: AttemptDir) -> tuple[Drill, GivenUp | None]:
+    """Both of these, of the attempt's newest run. Raises OSError, NewerFormat among them."""
+    control = read_control(attempt)
+    if control.drill is Drill.NONE and control.given_up is None:
+        return Drill.NONE, None
+    run, mark = newest_run(attempt), control.given_up
+    return control.drill if control.run == run else Drill.NONE, mark if mark is not None and mark.run == run else None
+
+
+def newest_run(attempt: AttemptDir) -> int:
+    """How often the attempt was claimed: the number of its newest run, 0 before the first."""
+    run = 0
+    while Path(attempt.run_claim(run + 1)).is_dir():
+        run += 1
+    return run
+
+
+def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Drill | None = None) -> bool:
+    """Tell the controllers of the job's current attempt; None leaves what the cell says. Raises OSError.
+
+    False: the attempt has no directory yet. Whoever makes it, or the watcher, writes the cell then.
+    """
+    if job.attempt == 0:
+        return False
+    attempt = root.job(job.id).attempt(job.attempt)
+    with _WRITING:
+        before = read_control(attempt)
+        after = replace(
+            before,
+            attempt=max(job.attempt, before.attempt),
+            wish=before.wish if wish is None else _WORDS[wish],
+            drill=before.drill if drill is None else drill,
+            run=before.run if drill is None else newest_run(attempt) if drill else 0,
+        )
+        return _write(attempt, before, after)
+
+
+def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:
+    """Note durably that a run of the job's current attempt is given up; its controllers end when they read it. Raises
+    OSError. False: the attempt has no directory."""
+    attempt = root.job(job.id).attempt(job.attempt)
+    with _WRITING:
+        before = read_control(attempt)
+        after = replace(before, attempt=max(job.attempt, before.attempt), given_up=mark)
+        return _write(attempt, before, after, durable=True)
+
+
+def fence_earlier(root: Root, job: Job) -> int:
+    """Let the cells of all earlier attempts name the job's current one, so that controllers of theirs that still live
+    end their learners. Returns how many cells say so now; raises OSError."""
+    fenced = 0
+    with _WRITING:
+        for number in range(1, job.attempt):
+            attempt = root.job(job.id).attempt(number)
+            before = read_control(attempt)
+            fenced += _write(attempt, before, replace(before, attempt=max(job.attempt, before.attempt)))
+    return fenced
+
+
+def _write(attempt: AttemptDir, before: Control, after: Control, *, durable: bool = False) -> bool:
+    if before == after:
+        return True
+    try:
+        write_whole(Path(attempt.control), json.dumps(to_plain(after)) + "\n", durable=durable)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Reads, searches and follows learners' logs."""

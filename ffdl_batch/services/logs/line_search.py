@@ -1,0 +1,167 @@
+"""Which lines of a log are shown: those that a pattern is found in, and their neighbours."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.domain.job.log_text import LogText
+from ffdl_batch.services.logs.regex_process import HEAD, SIZE
+from ffdl_batch.services.refusals import wrong_usage
+
+MAX_PATTERN = 1000
+MAX_CONTEXT = 1000
+_PROGRAM = Path(__file__).with_name("regex_process.py")
+
+Match = Callable[[str], Sequence[int]]
+"""Which lines of a text match: their places in it, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grep:
+    """`pattern` is a regular expression of Python's, or with `fixed` a text. `before` and `after`: neighbours."""
+
+    pattern: str
+    ignore_case: bool = False
+    invert: bool = False
+    fixed: bool = False
+    before: int = 0
+    after: int = 0
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the pattern stands for itself."""
+        return self.fixed or not re.search(r"[\\.^$*+?{}\[\]|()]", self.pattern)
+
+
+def check(grep: Grep) -> None:
+    """Refuse a pattern that is none. Raises Refused."""
+    if len(grep.pattern) > MAX_PATTERN:
+        raise wrong_usage(f"the pattern has {len(grep.pattern)} characters; {MAX_PATTERN} are possible")
+    if not grep.is_text:
+        try:
+            re.compile(grep.pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise wrong_usage(f"{grep.pattern!r} is no regular expression of Python's: {error}") from error
+
+
+@contextlib.contextmanager
+def matching(grep: Grep) -> Iterator[Match]:
+    """What tells of texts whether they match."""
+    if grep.is_text:
+        yield _text_match(grep)
+        return
+    matcher = _Matcher(grep)
+    try:
+        yield matcher.match
+    finally:
+        matcher.close()
+
+
+def _text_match(grep: Grep) -> Match:
+    pattern = grep.pattern.lower() if grep.ignore_case else grep.pattern
+
+    def match(text: str) -> Sequence[int]:
+        searched = text.lower() if grep.ignore_case else text
+        if pattern not in searched:
+            return ()
+        return [place for place, line in enumerate(searched.split("\n")) if pattern in line]
+
+    return match
+
+
+class _Matcher:
+    """The process that searches."""
+
+    def __init__(self, grep: Grep) -> None:
+        argv = [sys.executable, "-I", "-S", str(_PROGRAM)]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        pattern = grep.pattern.encode("utf-8", "surrogatepass")
+        self._first = HEAD.pack(len(pattern), grep.ignore_case) + pattern
+
+    def match(self, text: str) -> Sequence[int]:
+        """Raises Refused where the search takes too long."""
+        encoded, count = text.encode("utf-8", "surrogatepass"), text.count("\n") + 1
+        asked = b"".join([self._first, SIZE.pack(len(encoded)), encoded])
+        self._first = b""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        answer = b""
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(asked)
+            self._process.stdin.flush()
+            answer = self._process.stdout.read(count)
+        if len(answer) < count:
+            why = "takes too long" if self._process.wait() == -signal.SIGPROF else "could not be searched for"
+            raise wrong_usage(f"the pattern {why}: write a simpler one, or search for a text (--fixed-strings)")
+        return [place for place, byte in enumerate(answer) if byte] if any(answer) else ()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class Search:
+    """The lines of one learner that are shown, over several calls: of those that match, the ones from position `begin`
+    on."""
+
+    def __init__(self, grep: Grep, match: Match, begin: int = 0) -> None:
+        self._grep, self._match, self._begin = grep, match, begin
+        self._held: deque[LogText] = deque(maxlen=grep.before)
+        """Lines, one each, that may turn out to be neighbours."""
+        self._after = 0
+
+    def select(self, texts: Iterable[LogText]) -> Iterator[LogText]:
+        """Those of `texts`, with what was held back of earlier ones. Raises Refused."""
+        for text in texts:
+            places = found_in(text, self._grep, self._match)
+            if places and text.offset < self._begin:
+                offsets = [line.offset for line in text.lines()]
+                places = [place for place in places if offsets[place] >= self._begin]
+            yield from self._choose(text, places)
+
+    def _choose(self, text: LogText, places: Sequence[int]) -> Iterator[LogText]:
+        """The lines at `places`, and neighbours."""
+        passed, ranges = 0, []
+        for place in places:
+            shown = min(place, passed + self._after)
+            lacking = self._grep.before - (place - shown)
+            if self._held and lacking > 0:
+                yield from list(self._held)[-lacking:]
+            self._held.clear()
+            ranges += [(passed, shown), (max(shown, place - self._grep.before), place + 1)]
+            passed, self._after = place + 1, self._grep.after
+        count = text.count
+        shown = min(count, passed + self._after)
+        self._after -= shown - passed
+        yield from text.cuts(_joined([*ranges, (passed, shown)]))
+        if self._grep.before and shown < count:
+            rest = text.last(min(count - shown, self._grep.before))
+            self._held.extend(rest.cuts((place, place + 1) for place in range(rest.count)))
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same without empty ones, those that lie side by side as one."""
+    joined: list[tuple[int, int]] = []
+    for start, stop in ranges:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
+        elif start < stop:
+            joined.append((start, stop))
+    return joined
+
+
+def found_in(text: LogText, grep: Grep, match: Match) -> Sequence[int]:
+    """The places in the text of the lines that are asked for. Raises Refused."""
+    places = match(text.text)
+    if not grep.invert:
+        return places
+    others = set(places)
+    return [place for place in range(text.count) if place not in others]

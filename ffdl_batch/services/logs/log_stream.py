@@ -1,0 +1,244 @@
+"""Learners' logs: read from the job's directory while the job runs and after it ended, attempt after attempt."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import chain
+
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.log_text import LogText
+from ffdl_batch.domain.job.views import AttemptChoice, LogLine
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.logs.line_search import Grep, Match, Search, check, matching
+from ffdl_batch.services.logs.log_reader import LogReader, has_log
+from ffdl_batch.services.logs.tail_search import Since, find_tail
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.jobs import own_job, require_learner
+from ffdl_batch.services.refusals import stop_if, wrong_usage
+
+POLL_S, LONGEST_POLL_S = 0.25, 1.0
+POLLS_PER_S = 200
+"""All followers together look for news so often at most, as far as LONGEST_POLL_S allows."""
+KEEP_ALIVE_S = 5.0
+FLUSH_S = 1.0
+"""A progress bar's states are shown so often."""
+GROWS_S = 0.2
+"""A log that has not grown for so long has all of its last line; what is in the middle of one is no line yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines: of one learner or all (None), from a time on (seconds since the epoch), the last `tail` of each.
+
+    `attempt` is a number, "all", or None: the newest one of which there is a log. With `follow` the attempts after it
+    come as well. `since` and `tail` are for each attempt that there is at the beginning; with `grep`, `tail` counts the
+    lines that match. `after` says how much of the output of each learner of one attempt was read before, by (attempt,
+    learner); of attempts before that one nothing is wanted any more.
+    """
+
+    learner: int | None = None
+    follow: bool = False
+    since: float | None = None
+    tail: int | None = None
+    attempt: AttemptChoice = None
+    grep: Grep | None = None
+    after: Mapping[tuple[int, int], int] = field(default_factory=dict)
+
+
+def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogLine | None]:
+    """As :func:`read_texts`, one record a line."""
+    texts = read_texts(platform, caller, job_id, query)
+    return (line for text in texts for line in (text.lines() if text is not None else [None]))
+
+
+def read_texts(
+    platform: Platform, caller: Caller, job_id: str, query: LogQuery, is_stopped: Callable[[], bool] = lambda: False
+) -> Iterator[LogText | None]:
+    """Lines in order; with `follow`, until the job has ended, None meaning "nothing more for now".
+
+    Attempts come one after the other, whatever the times of their lines. Raises :class:`Refused` for a learner or an
+    attempt that there is not. The iterator raises :class:`StreamStopped` while it brings nothing once `is_stopped`.
+    """
+    job = own_job(platform, caller, job_id)
+    require_learner(job, query.learner)
+    if isinstance(query.attempt, int) and not 1 <= query.attempt <= job.attempt:
+        raise wrong_usage(f"{job.id} has {_attempts(job)}; there is no attempt {query.attempt}")
+    if query.grep is not None:
+        check(query.grep)
+    stream = _Stream(platform, job, query, is_stopped)
+    return stream.follow() if query.follow else stream.read()
+
+
+def _attempts(job: Job) -> str:
+    """Which attempts there are, in words."""
+    if job.attempt == 0:
+        return f"no attempt yet (it is {job.state})"
+    return "attempt 1 alone" if job.attempt == 1 else f"attempts 1 to {job.attempt}"
+
+
+class _Stream:
+    """The lines of one query. `_job` is the job as it was seen last."""
+
+    def __init__(self, platform: Platform, job: Job, query: LogQuery, is_stopped: Callable[[], bool]) -> None:
+        self._platform, self._job, self._query, self._is_stopped = platform, job, query, is_stopped
+        self._learners = [query.learner] if query.learner else list(range(1, job.spec.resources.learners + 1))
+
+    def read(self) -> Iterator[LogText]:
+        """What is there now. The last lines of a log that grows are whole ones, and the state of a progress bar."""
+        last = self._job.attempt
+        first = self._first()
+        with self._matching() as match:
+            for number in range(first, (last if self._query.attempt == "all" else first) + 1):
+                logs = _Logs(self._open(number), self._query, match)
+                if self._query.tail is None or self._is_over(number) or not logs.is_within_line():
+                    yield from self._present(logs, number, ended=True)
+                    continue
+                size = logs.size()
+                time.sleep(GROWS_S)
+                yield from self._present(logs, number, ended=logs.size() == size)
+
+    def follow(self) -> Iterator[LogText | None]:
+        """What is there now, and what comes until the job has ended."""
+        with self._platform.looks.following(self._job.id):
+            yield from self._await_attempt()
+            number, present = self._first(), self._job.attempt
+            with self._matching() as match:
+                while number <= self._job.attempt:
+                    query = self._query if number <= present else LogQuery(grep=self._query.grep)
+                    logs = _Logs(self._open(number), query, match)
+                    yield from _and_pause(self._present(logs, number, ended=self._is_over(number)))
+                    yield from self._follow_attempt(number, logs)
+                    number += 1
+
+    def _matching(self) -> AbstractContextManager[Match | None]:
+        return nullcontext() if self._query.grep is None else matching(self._query.grep)
+
+    def _present(self, logs: _Logs, number: int, *, ended: bool) -> Iterator[LogText]:
+        """What is there already of one attempt: of each learner what the query leaves, merged in time order."""
+        newest = max((attempt for attempt, _ in self._query.after), default=0)
+        if number >= newest:
+            logs.begin(number, ended=ended)
+            yield from logs.texts(ended=ended, flush=not ended and not self._query.follow)
+
+    def _await_attempt(self) -> Iterator[None]:
+        while self._job.attempt == 0 and not self._job.state.is_terminal:
+            yield None
+            self._sleep()
+            self._look()
+
+    def _follow_attempt(self, number: int, logs: _Logs) -> Iterator[LogText | None]:
+        """New lines of one attempt until nothing more can come of it. Its last lines are read after that is known."""
+        quiet_since = flushed_at = time.monotonic()
+        while not self._is_done(number):
+            flush = time.monotonic() - flushed_at >= FLUSH_S
+            flushed_at = time.monotonic() if flush else flushed_at
+            for text in _and_pause(logs.texts(ended=self._is_over(number), flush=flush)):
+                quiet_since = time.monotonic()
+                yield text
+            if time.monotonic() - quiet_since >= KEEP_ALIVE_S:
+                quiet_since = time.monotonic()
+                yield None
+            self._sleep()
+            self._look()
+        yield from logs.texts(ended=True)
+
+    def _first(self) -> int:
+        """The attempt to begin with; 1 where there is none."""
+        wanted = self._query.attempt
+        if wanted is not None:
+            return 1 if wanted == "all" else wanted
+        newest = max(1, self._job.attempt)
+        logged = (number for number in range(newest, 0, -1) if self._has_log(number))
+        return next(logged, newest)
+
+    def _is_over(self, number: int) -> bool:
+        """Whether the attempt has ended: by the job's row, a node that was cut off may not know it yet."""
+        return self._job.state.is_terminal or self._job.state is JobState.PENDING or number < self._job.attempt
+
+    def _is_done(self, number: int) -> bool:
+        """Whether its log is whole: learners of a later attempt start only when all controllers before it are gone."""
+        later = range(number + 1, self._job.attempt + 1)
+        return self._job.state.is_terminal or any(map(self._has_log, later))
+
+    def _has_log(self, number: int) -> bool:
+        return has_log(self._directory(number), self._job.spec.resources.learners)
+
+    def _directory(self, number: int) -> AttemptDir:
+        return self._platform.root.job(self._job.id).attempt(number)
+
+    def _open(self, number: int) -> list[LogReader]:
+        directory = self._directory(number)
+        return [LogReader(directory, number, learner, self._is_stopped) for learner in self._learners]
+
+    def _sleep(self) -> None:
+        stop_if(self._is_stopped)
+        time.sleep(min(LONGEST_POLL_S, max(POLL_S, self._platform.looks.followers / POLLS_PER_S)))
+
+    def _look(self) -> None:
+        self._job = self._platform.looks.see(self._job.id, time.monotonic()) or self._job
+
+
+def _and_pause(texts: Iterator[LogText]) -> Iterator[LogText | None]:
+    """The lines, and None behind them where there are any."""
+    text = None
+    for text in texts:
+        yield text
+    if text is not None:
+        yield None
+
+
+class _Logs:
+    """The logs of one attempt's learners, from where the lines begin that are wanted."""
+
+    def __init__(self, readers: list[LogReader], query: LogQuery, match: Match | None) -> None:
+        self._readers, self._query, self._match = readers, query, match
+        self._cuts = [Since(query.since) for _ in readers]
+        self._searches: list[Search] = []
+        self._parts: list[Iterator[LogText]] = []
+
+    def is_within_line(self) -> bool:
+        """Whether one of the logs ends without a newline."""
+        return any(reader.is_within_line() for reader in self._readers)
+
+    def size(self) -> int:
+        """Of all of them, rotated parts included."""
+        return sum(reader.end() for reader in self._readers)
+
+    def begin(self, number: int, *, ended: bool) -> None:
+        """Go there. With a pattern, the last lines that match are looked for from the end of each log."""
+        query, grep = self._query, self._query.grep
+        for reader in self._readers:
+            tail = query.tail if grep is None else None
+            # lseek(2) refuses positions that are too large.
+            after = min(query.after.get((number, reader.learner), 0), reader.end())
+            reader.skip(since=query.since, tail=tail, after=after, ended=ended)
+        if grep is None or self._match is None:
+            return
+        if query.tail is None:
+            self._searches = [Search(grep, self._match) for _ in self._readers]
+            return
+        for reader, since in zip(self._readers, self._cuts, strict=True):
+            found = find_tail(reader, since, grep, self._match, query.tail, ended=ended)
+            self._searches.append(Search(grep, self._match, found.begin))
+            self._parts.append(found.texts(reader) if query.follow else found.texts_until_then(reader))
+
+    def texts(self, *, ended: bool, flush: bool = False) -> Iterator[LogText]:
+        """What has come of each learner since the last read, merged in time order."""
+        flush = flush and self._match is None  # a line is searched when it is whole
+        logs = [reader.texts(ended=ended, flush=flush) for reader in self._readers]
+        if self._parts and not self._query.follow:
+            logs = self._parts
+        elif self._parts:
+            logs, self._parts = [chain(*both) for both in zip(self._parts, logs, strict=True)], []
+        logs = [since.cut(log) for since, log in zip(self._cuts, logs, strict=True)]
+        if self._searches:
+            logs = [search.select(log) for search, log in zip(self._searches, logs, strict=True)]
+        if len(logs) == 1:
+            return logs[0]
+        return heapq.merge(*logs, key=lambda text: math.inf if text.at is None else text.at)

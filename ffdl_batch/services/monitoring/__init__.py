@@ -1,0 +1,1 @@
+"""Follows attempts and records their states."""

@@ -1,0 +1,257 @@
+"""Attempts of whose controllers nothing is heard any more are given up, where their scheduler says that they run.
+
+Schedulers look after nodes, not after what runs on them. What is frozen there, hangs in a driver or has lost its file
+system would hold its allocation until the time limit. The owner is told first. Then the attempt is marked, durably and
+before the scheduler is asked to end it: a crash between the two leaves what the next look finishes, and controllers
+that wake up read the mark and end. How the attempt ended is judged with all other ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Change, Job, JobId
+from ffdl_batch.domain.job_state import JobState, Wish
+from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.heartbeat_loss import (
+    TOLD,
+    TOLD_SHARE,
+    Beat,
+    Finding,
+    GivenUp,
+    Step,
+    decide,
+    is_crowd,
+    patience_s,
+    quiet,
+)
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.job_files.control_cell import mark_given_up, newest_run, read_given_up
+from ffdl_batch.services.leader_lease import Turn
+from ffdl_batch.services.outcome.attempt_records import beats_of, oldest_heartbeat, read_launch
+from ffdl_batch.services.outcome.ownership_check import is_own, may_ask_of
+from ffdl_batch.services.outcome.upload_pending_reason import is_told_owed
+from ffdl_batch.services.platform import Platform
+
+log = logging.getLogger(__name__)
+
+LEASE = "silence"
+_RUN = frozenset({JobState.DOWNLOADING, JobState.PROCESSING, JobState.STORING})
+
+Reached = Callable[[str], None]
+"""Called with the name of each step; tests kill the process there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A silence, and when it was seen first (monotonic)."""
+
+    attempt: int
+    beats: tuple[Beat, ...]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    """A job whose controllers are silent, or that was given up before (`mark`). `silent_s`: its patience."""
+
+    job: Job
+    silent_s: float
+    beats: tuple[Beat, ...]
+    mark: GivenUp | None
+
+
+class SilenceKeeper:
+    """One per daemon; several on one database take turns by a lease. What it remembers is lost at a restart without
+    harm: a silence is then seen at two looks more."""
+
+    def __init__(self, platform: Platform, reached: Reached = lambda _step: None) -> None:
+        self._platform, self._reached = platform, reached
+        self._turn = Turn(platform, LEASE)
+        self._seen: dict[JobId, _Seen] = {}
+        self._given_up: set[tuple[JobId, int]] = set()
+
+    def look(self) -> int:
+        """Look once; returns how many jobs changed. Raises StoreError, and OSError where the tree cannot be written:
+        what is missing in it means nothing then."""
+        store = self._platform.store
+        if not self._platform.settings.silent_s or not self._turn.take():
+            return 0
+        changed, running = 0, set[JobId]()
+        for backend in store.live_backends():
+            jobs = [job for job in store.live_deployed(backend) if job.state in _RUN and not is_told_owed(job)]
+            running |= {job.id for job in jobs}
+            changed += self._look_at(backend, jobs) if jobs else 0
+        self._seen = {key: seen for key, seen in self._seen.items() if key in running}
+        self._given_up = {key for key in self._given_up if key[0] in running}
+        return changed
+
+    def close(self) -> None:
+        """Give the lease back. Raises StoreError."""
+        self._turn.end()
+
+    def _has_nodes(self, backend: str) -> bool:
+        """Whether there are other nodes to go on with. On one's own machine somebody has stopped the processes."""
+        try:
+            return not self._platform.adapters.facts(backend).is_this_machine
+        except (InvalidRequest, SchedulerUnreachable):  # it is configured no more, or has never answered
+            return False
+
+    def _look_at(self, backend: str, jobs: list[Job]) -> int:
+        looked_at = self._platform.clock.monotonic()
+        now = self._platform.file_time(self._platform.root.path)
+        suspects, unread = self._suspects(jobs, now)
+        if suspects and not self._has_nodes(backend):
+            return 0
+        shown = self._observe(backend, suspects) if suspects else {}
+        if shown is None:
+            self._forget({job.id for job in jobs})
+            return 0
+        phases = {one.job.id: self._phase(shown, one.job) for one in suspects}
+        silent = {one.job.id: one.beats for one in suspects if not one.mark and phases[one.job.id] is Phase.RUNNING}
+        crowd, changed = is_crowd(silent.values(), len(jobs)), 0
+        for one in suspects:
+            phase = phases[one.job.id]
+            try:
+                if one.mark is not None:
+                    changed += self._finish(one.job, one.mark, phase)
+                else:
+                    changed += self._follow(one, self._find(one, phase, now, looked_at, crowd=crowd), now)
+            except OSError as error:  # of this job's files; it is looked at again
+                log.error("job %s is silent, and what follows cannot be written: %s", one.job.id, error)
+        self._forget({job.id for job in jobs if job.id not in phases})
+        return changed + sum(self._take_back(job) for job in jobs if job.id not in phases and job.id not in unread)
+
+    def _suspects(self, jobs: list[Job], now: float) -> tuple[list[_Suspect], set[JobId]]:
+        """Those that are silent or were given up, and the ids of those whose files cannot be read now."""
+        found: list[_Suspect] = []
+        unread: set[JobId] = set()
+        for job in jobs:
+            try:
+                suspect = self._suspect(job, now)
+            except OSError as error:  # NewerFormat among them: nothing is concluded
+                log.warning("job %s: whether its controllers are silent cannot be read: %s", job.id, error)
+                unread.add(job.id)
+                continue
+            if suspect is not None:
+                found.append(suspect)
+        return found, unread
+
+    def _suspect(self, job: Job, now: float) -> _Suspect | None:
+        """The job, where nothing was heard of some of its controllers for a while. Of one that is well no file is read.
+        Raises OSError."""
+        told_s = self._platform.settings.silent_s * TOLD_SHARE
+        is_told = job.pending_reason.startswith(TOLD) or (job.id, job.attempt) in self._given_up
+        if not is_told and self._platform.clock.now() - job.updated_at < told_s:
+            return None
+        attempt = self._attempt(job)
+        oldest = oldest_heartbeat(attempt)
+        if (oldest is None or now - oldest < told_s) and (job.id, job.attempt) not in self._given_up:
+            return None
+        silent_s = self._patience_s(attempt)
+        mark, beats = read_given_up(attempt), quiet(beats_of(attempt), now, silent_s)
+        if mark is None and (not beats or job.wish is Wish.CANCEL):  # a cancel is passed on until it has come true
+            return None
+        return _Suspect(job, silent_s, beats, mark)
+
+    def _patience_s(self, attempt: AttemptDir) -> float:
+        launch = read_launch(attempt)
+        return patience_s(self._platform.settings.silent_s, (launch.limits if launch else Limits()).heartbeat_s)
+
+    def _observe(self, backend: str, suspects: list[_Suspect]) -> Mapping[NativeId, Observation] | None:
+        """The scheduler's word about the suspects; None where there is none."""
+        try:
+            with self._platform.adapters.asking(backend) as adapter:
+                return adapter.observe([NativeId.parse(one.job.native_id) for one in suspects])
+        except (SchedulerUnreachable, InvalidRequest) as error:
+            log.info("backend %s does not say whether silent jobs run: %s", backend, error)
+            return None
+
+    def _find(self, one: _Suspect, phase: Phase, now: float, looked_at: float, *, crowd: bool) -> Finding:
+        """What follows, and what is remembered of this look."""
+        last, attempt = self._seen.get(one.job.id), one.job.attempt
+        is_same = last is not None and (last.attempt, last.beats) == (attempt, one.beats)
+        unchanged_s = looked_at - last.at if last is not None and is_same else None
+        finding = decide(one.beats, phase, now, one.silent_s, unchanged_s, is_crowd=crowd)
+        if finding.step in (Step.HEARD, Step.HOLD):
+            self._seen.pop(one.job.id, None)
+        elif not is_same:
+            self._seen[one.job.id] = _Seen(attempt, one.beats, looked_at)
+        return finding
+
+    def _follow(self, one: _Suspect, finding: Finding, now: float) -> int:
+        if finding.step is Step.HEARD:
+            return self._take_back(one.job)
+        if finding.step is Step.GIVE_UP:
+            return self._give_up(one, finding, now)
+        return self._tell(one.job, finding.sentence)
+
+    def _give_up(self, one: _Suspect, finding: Finding, now: float) -> int:
+        """The mark first. A daemon that was stopped over this drops it when it wakes up: another has taken its turn, or
+        the controllers are heard of again."""
+        job, attempt = one.job, self._attempt(one.job)
+        mark = GivenUp(newest_run(attempt), finding.nodes, finding.since, now)
+        self._reached("deciding")
+        current = self._platform.store.get(job.id)
+        if current is None or (current.attempt, current.native_id) != (job.attempt, job.native_id):
+            return 0
+        if quiet(beats_of(attempt), now, one.silent_s) != one.beats or not self._turn.take():
+            return 0
+        if not mark_given_up(self._platform.root, job, mark):
+            return 0
+        log.warning("job %s: %s", job.id, finding.sentence)
+        self._reached("marked")
+        self._end(job)
+        self._reached("ended")
+        return self._tell(current, finding.sentence)
+
+    def _finish(self, job: Job, mark: GivenUp, phase: Phase) -> int:
+        """What was given up at an earlier look, maybe by a daemon that died over it, and has not ended yet."""
+        self._given_up.add((job.id, job.attempt))
+        if phase in (Phase.ENDED, Phase.PENDING):  # it is over, or starts anew: the watcher's to see
+            return 0
+        if phase not in (Phase.COMPLETING, Phase.UNKNOWN):
+            self._end(job)
+        self._ring(job)
+        return self._tell(job, Finding(Step.GIVE_UP, mark.nodes, mark.since, mark.at).sentence)
+
+    def _end(self, job: Job) -> None:
+        """Ask the scheduler; who does not answer is asked again at the next look."""
+        self._given_up.add((job.id, job.attempt))
+        try:
+            with self._platform.adapters.asking(job.backend) as adapter:
+                if may_ask_of(self._platform, adapter, job):
+                    log.warning("job %s: cancelling %s, which was given up", job.id, job.native_id)
+                    adapter.cancel(NativeId.parse(job.native_id))
+        except (SchedulerUnreachable, InvalidRequest) as error:
+            log.warning("job %s: %s was given up and is not ended yet: %s", job.id, job.native_id, error)
+
+    def _ring(self, job: Job) -> None:
+        """Have the job judged: a scheduler that cannot end it says nothing new."""
+        Path(self._platform.root.doorbell, job.id).touch(mode=0o600)
+
+    def _tell(self, job: Job, sentence: str) -> int:
+        if job.pending_reason == sentence:
+            return 0
+        return int(self._platform.store.apply(job, Change(columns={"pending_reason": sentence})) is not None)
+
+    def _take_back(self, job: Job) -> int:
+        """What the owner was told, of a job that is heard again."""
+        return self._tell(job, "") if job.pending_reason.startswith(TOLD) else 0
+
+    def _forget(self, ids: set[JobId]) -> None:
+        self._seen = {key: seen for key, seen in self._seen.items() if key not in ids}
+
+    def _attempt(self, job: Job) -> AttemptDir:
+        return self._platform.root.job(job.id).attempt(job.attempt)
+
+    def _phase(self, shown: Mapping[NativeId, Observation], job: Job) -> Phase:
+        """UNKNOWN where what is listed under the job's id is not provably the job."""
+        native = NativeId.parse(job.native_id)
+        seen = shown.get(native)
+        return seen.phase if seen is not None and is_own(self._platform, job, native, seen) else Phase.UNKNOWN

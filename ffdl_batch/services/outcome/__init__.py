@@ -1,0 +1,1 @@
+"""Derives how attempts ended and what follows."""

@@ -1,0 +1,267 @@
+"""Reads what the controllers wrote about an attempt. User claims: believed for the user's own job, no further."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ffdl_batch.attempt.directory_tree import Directories, walk
+from ffdl_batch.attempt.layout import AttemptDir, Root
+from ffdl_batch.attempt.reader import (
+    MAX_EVENT_BYTES,
+    DamagedFile,
+    find_object,
+    list_names,
+    read_head,
+    read_object,
+    read_whole,
+)
+from ffdl_batch.domain.file_format import require_known
+from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.outcome.continuation import Checkpoint
+from ffdl_batch.domain.outcome.controller_events import (
+    Event,
+    EventKind,
+    FinalRecord,
+    decode_events,
+    decode_final,
+    is_time,
+    merge,
+)
+from ffdl_batch.domain.outcome.facts import LOST_NODE, Evidence, latest_run
+from ffdl_batch.domain.outcome.heartbeat_loss import Beat
+from ffdl_batch.services.job_files.control_cell import read_notes
+from ffdl_batch.services.os_errors import AWAY
+
+MAX_CHECKPOINT_FILES = 20_000
+"""A checkpoint directory with more files than this is looked at no further: the newest of these must do."""
+STILL_ALIVE_S = 150.0
+"""A node controller that cannot reach its job's directory kills its learners sooner (Limits.fence_s)."""
+STOPPED_FIRST_S = 5.0
+"""A node whose heartbeat is so much older than the newest one went before the others did."""
+
+
+def read_evidence(attempt: AttemptDir) -> Evidence:
+    """Read all events, the final record and the last heartbeat. Missing files are skipped. Damaged files are skipped
+    and named. Raises OSError, NewerFormat among them, as all functions here.
+
+    Every file is opened again at each read, because network file systems check for changes at open.
+    """
+    files, damaged, final = [], [], None
+    try:
+        paths = _entries(attempt, attempt.events, "", ".jsonl")
+    except DamagedFile as error:
+        paths, damaged = [], [str(error)]
+    for path in paths:
+        try:
+            files.append(decode_events(_head(attempt, str(path))))
+        except FileNotFoundError:
+            continue
+        except DamagedFile as error:
+            damaged.append(str(error))
+    try:
+        final = _read_final(attempt)
+    except DamagedFile as error:
+        damaged.append(str(error))
+    drill, given_up = read_notes(attempt)
+    evidence = Evidence(
+        merge(files), final, drill, last_heartbeat(attempt), given_up=given_up, damaged=tuple(damaged)
+    )  # fmt: skip
+    if evidence.final is None:
+        _check_tree(attempt)
+    return evidence
+
+
+def _check_tree(attempt: AttemptDir) -> None:
+    """Raise OSError where the directory of all jobs is gone: its file system is not mounted, say, and what is missing
+    there proves nothing."""
+    if not Path(attempt.path).is_dir():
+        tree = Path(attempt.path).parents[2]
+        os.scandir(Root(str(tree)).doorbell).close()
+
+
+def _entries(attempt: AttemptDir, directory: str, prefix: str, suffix: str) -> list[Path]:
+    """Return the sorted paths in a directory of the attempt; () if it does not exist. Raises DamagedFile, OSError."""
+    try:
+        names = list_names(directory, below=attempt.path)
+    except FileNotFoundError:
+        return []
+    return [Path(directory, name) for name in names if name.startswith(prefix) and name.endswith(suffix)]
+
+
+def read_launch(attempt: AttemptDir) -> LaunchFile | None:
+    """Return the launch record of the attempt; None if it was never written or is damaged."""
+    try:
+        return decode(read_whole(attempt.launch, MAX_EVENT_BYTES, below=attempt.path).decode("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError, LaunchFileError):
+        return None
+
+
+def saved_checkpoint(attempt: AttemptDir, checkpoints: str) -> Checkpoint:
+    """What the attempt left in `checkpoints`: files that are newer than the learners' first sign of life.
+
+    For attempts whose controllers could not take the inventory. Both times are the shared file system's. A directory
+    that several jobs share cannot tell whose file it is.
+    """
+    began = []
+    with contextlib.suppress(DamagedFile):
+        for path in _entries(attempt, attempt.state, ".began-", ""):
+            with contextlib.suppress(FileNotFoundError):
+                began.append(path.lstat().st_mtime)
+    if not began:
+        return Checkpoint()
+    newest, name = max(_files(checkpoints, str(Path(attempt.path).parent)), default=(0.0, ""))
+    return Checkpoint(saved_at=newest, newest=name) if newest >= min(began) else Checkpoint()
+
+
+def _files(directory: str, job_dir: str) -> Iterator[tuple[float, str]]:
+    """Yield the modification time and name of each file in `directory`, up to MAX_CHECKPOINT_FILES."""
+    count = 0
+    try:
+        tree = Directories(directory, below=job_dir)
+    except OSError as error:
+        _raise_if_away(error)
+        return
+    with tree:
+        for parts, _, entries in walk(tree, unread=lambda _, error: _raise_if_away(error)):
+            for entry in entries:
+                try:
+                    yield entry.stat(follow_symlinks=False).st_mtime, "/".join((*parts, entry.name))
+                except OSError as error:
+                    _raise_if_away(error)
+                count += 1
+                if count >= MAX_CHECKPOINT_FILES:
+                    return
+
+
+def _raise_if_away(error: OSError) -> None:
+    """What was removed meanwhile, or is nobody's to read, is no checkpoint; what a file server does not give may be."""
+    if error.errno in AWAY:
+        raise error
+
+
+def nodes_at_fault(events: Sequence[Event]) -> tuple[str, ...]:
+    """Names of the nodes whose controllers said that their node is not fit for the job."""
+    hosts: dict[str, str] = {}
+    found = set()
+    for event in events:
+        if event.kind is EventKind.STARTED:
+            hosts[event.source] = event.node
+        elif event.kind in (EventKind.FAULT, EventKind.LEARNER_ENDED) and event.fields.get("code") in LOST_NODE:
+            found.add(hosts.get(event.source, ""))
+    return tuple(sorted(found - {""}))
+
+
+def gone_first(attempt: AttemptDir, events: Sequence[Event]) -> tuple[str, ...]:
+    """Names of the nodes whose controllers fell silent before the others did, without having said that they end."""
+    hosts: dict[str, str] = {}
+    ended: set[str] = set()
+    for event in events:
+        if event.kind is EventKind.STARTED and event.source.startswith("node-"):
+            hosts[event.source] = event.node
+            ended.discard(event.source)
+        elif event.kind is EventKind.ENDED:
+            ended.add(event.source)
+    beats = _heartbeats(attempt)
+    newest = max(beats.values(), default=0.0)
+    silent = (name for name, at in beats.items() if name not in ended and newest - at >= STOPPED_FIRST_S)
+    return tuple(sorted({hosts[name] for name in silent if hosts.get(name)}))
+
+
+def open_controllers(attempt: AttemptDir) -> dict[str, tuple[Event | None, float]]:
+    """Each node controller that has not said that it ended: how it began, and when it was heard of last."""
+    return _open_controllers(attempt, read_evidence(attempt).events)
+
+
+def _open_controllers(attempt: AttemptDir, events: Sequence[Event]) -> dict[str, tuple[Event | None, float]]:
+    last: dict[str, Event] = {}
+    for event in events:
+        if event.kind in (EventKind.STARTED, EventKind.ENDED):
+            last[event.source] = event
+    found = {name: (last.get(name), at) for name, at in _heartbeats(attempt).items()}
+    return {n: (e, at) for n, (e, at) in found.items() if e is None or e.kind is not EventKind.ENDED}
+
+
+def oldest_heartbeat(attempt: AttemptDir) -> float | None:
+    """When the node controller lived last that was silent for longest; None where none has begun. Reads no events."""
+    return min(_heartbeats(attempt).values(), default=None)
+
+
+def beats_of(attempt: AttemptDir) -> tuple[Beat, ...]:
+    """When each node controller of the latest run was heard of last that has not said that it ended."""
+    begun = _open_controllers(attempt, latest_run(read_evidence(attempt).events))
+    return tuple(Beat(event.node or name, at) for name, (event, at) in sorted(begun.items()) if event is not None)
+
+
+def _head(attempt: AttemptDir, path: str) -> str:
+    return read_head(path, MAX_EVENT_BYTES, below=attempt.path).decode("utf-8", errors="replace")
+
+
+def read_final(attempt: AttemptDir) -> FinalRecord | None:
+    """Return the head's record; None if there is none. If it is damaged, the scheduler's state decides."""
+    try:
+        return _read_final(attempt)
+    except DamagedFile:
+        return None
+
+
+def _read_final(attempt: AttemptDir) -> FinalRecord | None:
+    """Return the record like :func:`read_final`, but raise DamagedFile."""
+    try:
+        body = read_object(attempt.final, below=attempt.path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    require_known(body, attempt.final)
+    try:
+        return decode_final(body)
+    except ValueError as error:
+        raise DamagedFile(attempt.final, str(error)) from None
+
+
+def last_heartbeat(attempt: AttemptDir) -> float | None:
+    """When a node controller of this attempt lived last (seconds since the epoch, by the file system's clock)."""
+    return max(_heartbeats(attempt).values(), default=None)
+
+
+def _heartbeats(attempt: AttemptDir) -> dict[str, float]:
+    """When each node controller lived last, by the name under which it writes events."""
+    times: dict[str, float] = {}
+    with contextlib.suppress(DamagedFile):
+        for path in _entries(attempt, attempt.events, "node-", ".heartbeat"):
+            with contextlib.suppress(FileNotFoundError):
+                times[path.stem] = path.lstat().st_mtime
+    return times
+
+
+def claim_owner(attempt: AttemptDir) -> str:
+    """The native id that executes this attempt, "" while nobody does."""
+    return str(_claim(attempt, attempt.claim_owner).get("native_id", ""))
+
+
+def claimed_at(attempt: AttemptDir, native_id: str) -> float | None:
+    """When `native_id` claimed the attempt, its latest run where there were several (by its node's clock); None where
+    it did not."""
+    if claim_owner(attempt) != native_id:
+        return None
+    runs = [attempt.claim_owner, *(str(run / "owner.json") for run in _runs(attempt))]
+    claims = [claim for run in runs if (claim := _claim(attempt, run)).get("native_id") == native_id]
+    return max((float(at) for claim in claims if is_time(at := claim.get("at"))), default=None)
+
+
+def _runs(attempt: AttemptDir) -> list[Path]:
+    """Return the directories of the claims of runs after the first."""
+    try:
+        return _entries(attempt, attempt.claim, "run-", "")
+    except DamagedFile:
+        return []
+
+
+def _claim(attempt: AttemptDir, path: str) -> dict[str, Any]:
+    """Return a claim; an empty one if it does not exist or is damaged."""
+    claim = find_object(path, below=attempt.path)
+    require_known(claim, path)
+    return claim

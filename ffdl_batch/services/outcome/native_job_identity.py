@@ -1,0 +1,98 @@
+"""Whether what a scheduler lists under a job's id is that job, as it is now. Pure.
+
+slurmctld that crashes forgets what it accepted in its last seconds, one whose state was wiped forgets everything, and
+both give those ids out again; what a site has put before sbatch may answer with a wrong one. Nothing is ever asked of a
+job that is not provably the attempt it is taken for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import partial
+
+from ffdl_batch.domain.job.job import Job, JobId, is_token
+from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
+from ffdl_batch.services.monitoring.watch_state import Memory
+
+
+class Standing(Enum):
+    """What is known of a job that is listed under an attempt's id."""
+
+    OWN = "own"
+    """It is the attempt."""
+    DOUBTFUL = "doubtful"
+    """Nothing proves that it is, or that it is not: it is followed, and nothing is asked of it."""
+    ANOTHER = "another"
+    """It is another job."""
+
+
+@dataclass(slots=True)
+class Listed:
+    """What was listed of each job. `doubtful` are those of `found` that may be others; the ids of `replaced` the
+    scheduler has given to others."""
+
+    found: dict[JobId, Observation] = field(default_factory=dict)
+    doubtful: set[JobId] = field(default_factory=set)
+    replaced: set[JobId] = field(default_factory=set)
+
+
+def sort_out(
+    jobs: Iterable[Job],
+    listed: Mapping[NativeId, Observation],
+    memory_of: Callable[[Job], Memory],
+    claimed_at: Callable[[Job], float | None],
+) -> Listed:
+    """What was listed of each job. `claimed_at` says when the job's id claimed its current attempt; it is asked where
+    the name proves nothing."""
+    sorted_out = Listed()
+    for job in jobs:
+        shown, memory = listed.get(NativeId.parse(job.native_id)), memory_of(job)
+        if shown is None or (memory.observation is not None and is_older(shown, memory.observation)):
+            continue
+        standing = standing_of(shown, job.token, memory.own, partial(claimed_at, job))
+        if standing is Standing.ANOTHER:
+            sorted_out.replaced.add(job.id)
+            continue
+        if standing is Standing.DOUBTFUL:
+            sorted_out.doubtful.add(job.id)
+            shown = _in_doubt(shown)
+        sorted_out.found[job.id] = shown
+    return sorted_out
+
+
+def standing_of(
+    shown: Observation, token: str, own: Observation | None, claimed_at: Callable[[], float | None]
+) -> Standing:
+    """What the job listed as `shown` is to the attempt of `token`. `own` is what was listed last that surely was the
+    attempt.
+
+    Its name proves it. A job that its owner renamed is known by the time of its submission: it is that of what was
+    listed before, or an earlier one than that of the claim. Slurm takes a requeue for a submission; it keeps the name.
+    """
+    if shown.name in ("", token):
+        return Standing.OWN
+    if is_token(shown.name):
+        return Standing.ANOTHER
+    submitted_at = shown.submitted_at
+    if submitted_at is None:
+        return Standing.DOUBTFUL
+    before = own.submitted_at if own is not None else None
+    is_restart = own is not None and shown.name == own.name and shown.restarts > own.restarts
+    claimed = claimed_at()
+    if is_restart or submitted_at == before or (claimed is not None and submitted_at <= claimed):
+        return Standing.OWN
+    return Standing.ANOTHER if before is not None and submitted_at > before else Standing.DOUBTFUL
+
+
+def _in_doubt(shown: Observation) -> Observation:
+    """What is believed of a job that may be another: its end, and not that it was started anew or is held."""
+    phase = Phase.ENDED if shown.phase is Phase.ENDED else Phase.UNKNOWN
+    return replace(shown, phase=phase, restarts=0, held_for_good=False, nowhere=False, nodes="")
+
+
+def is_older(shown: Observation, last: Observation) -> bool:
+    """Whether `shown` is an end of a run before the one that was listed last: an accounting that lags behind."""
+    began, ended = last.started_at, shown.ended_at
+    return shown.phase is Phase.ENDED and began is not None and ended is not None and ended < began

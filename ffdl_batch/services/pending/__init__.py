@@ -1,0 +1,1 @@
+"""Explains why jobs are pending."""

@@ -1,0 +1,103 @@
+"""How a job's owner gets to its running learners, to debug them. Nothing is started here, nothing is changed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.learners import hosts_of, learner_list
+from ffdl_batch.domain.job.views import LearnerState, LearnerView
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.launch.learner_text import say_end
+from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
+from ffdl_batch.domain.outcome.facts import latest_run
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.node_access import Place, ReachesNodes
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, SchedulerMissing, SchedulerUnreachable
+from ffdl_batch.services.outcome.attempt_records import read_evidence, read_launch
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.jobs import own_job, require_learner
+from ffdl_batch.services.refusals import not_allowed, try_again, unavailable, wrong_state
+
+_CURES = {
+    JobState.HALTED: "ffdl resume goes on with it",
+    JobState.STORING: "its learners have ended; ffdl logs shows what they said",
+}
+_EARLIER = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED, JobState.DOWNLOADING)
+
+
+def plan_attach(platform: Platform, caller: Caller, job_id: str, learner: int | None) -> tuple[AttachPlan, ...]:
+    """How to get to one learner, or to all that run (`learner` None): a plan for each node.
+
+    Raises :class:`Refused` where the job does not train now, and where the learner does not run; OSError.
+    """
+    job = own_job(platform, caller, job_id)
+    if job.uid != caller.uid:
+        raise not_allowed(f"{job.id} is another user's: only its owner's processes may look into it")
+    if job.state is not JobState.PROCESSING or not job.native_id:
+        raise wrong_state(f"{job.id} is {job.state}: only a learner that runs can be entered", _cure(job.state))
+    attempt = platform.root.job(job.id).attempt(job.attempt)
+    launch = read_launch(attempt)
+    if launch is None:
+        raise try_again("S101", f"the launch file of {job.id} cannot be read now")
+    events = latest_run(read_evidence(attempt).events)
+    wanted = _choose(job, launch, learner_list(launch, events, is_over=False), learner)
+    adapter, facts = platform.adapters.get(job.backend), _facts(platform, job.backend)
+    if not isinstance(adapter, ReachesNodes):
+        raise unavailable(f"the backend {job.backend} cannot start anything beside running learners")
+    allocations, hosts = _allocations(events), hosts_of(events)
+    plans = []
+    for rank, numbers in sorted(wanted.items()):
+        source, named = node_source(rank), ",".join(map(str, numbers))
+        argv = (facts.python, *facts.controller, "attach", "--job", job.id, "--attempt", str(job.attempt))
+        place = Place(NativeId.parse(job.native_id), attempt, allocations.get(source, ""), rank)
+        try:
+            program = adapter.beside(place, (*argv, "--learners", named))
+        except (InvalidRequest, SchedulerMissing) as error:
+            raise unavailable(str(error)) from error
+        except SchedulerUnreachable as error:
+            raise try_again("S200", f"{job.backend} does not answer: {error}") from error
+        node = hosts.get(source, "")
+        plans.append(AttachPlan(program.argv, tuple(numbers), node, program.host, program.unset, program.keep))
+    return tuple(plans)
+
+
+def _cure(state: JobState) -> str:
+    if state in _EARLIER:
+        return "it is in PROCESSING when its learners run; ffdl events --follow tells when"
+    return _CURES.get(state, "ffdl logs shows what its learners said")
+
+
+def _choose(job: Job, launch: LaunchFile, learners: Sequence[LearnerView], wanted: int | None) -> dict[int, list[int]]:
+    """The learners to be reached, by the rank of their node."""
+    require_learner(job, wanted)
+    running = [one for one in learners if one.state == LearnerState.RUNNING]
+    if wanted is not None:
+        one = learners[wanted - 1]
+        if one not in running:
+            said = say_end(one.exit_code, one.exit_signal) if one.state == LearnerState.ENDED else f"is {one.state}"
+            others = ", ".join(str(other.number) for other in running) or "none"
+            raise wrong_state(f"learner {wanted} of {job.id} {said}", f"running: {others}")
+        running = [one]
+    if not running:
+        raise wrong_state(f"no learner of {job.id} runs now", "ffdl show tells what they do")
+    found = defaultdict(list)
+    for one in running:
+        found[launch.seat_of(one.number).node].append(one.number)
+    return found
+
+
+def _allocations(events: Sequence[Event]) -> dict[str, str]:
+    """What each node controller was told that the allocation is called."""
+    started = (event for event in events if event.kind is EventKind.STARTED)
+    return {event.source: str(event.fields.get("allocation") or "") for event in started}
+
+
+def _facts(platform: Platform, backend: str) -> BackendFacts:
+    try:
+        return platform.adapters.facts(backend)
+    except SchedulerUnreachable as error:
+        raise try_again("S200", f"the backend {backend} has not said what it is yet: {error}") from error

@@ -1,0 +1,53 @@
+"""The rows of jobs that somebody follows, read with one statement for all of them, however many they are."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.store import Store
+
+FRESH_S = 0.5
+"""So old may be what is seen of a job."""
+
+
+class Looks:
+    """Safe in every thread. Times are of a monotonic clock."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._followed: Counter[str] = Counter()
+        self._followers = 0
+        self._seen: Mapping[str, Job] = {}
+        self._seen_at = 0.0
+
+    @contextlib.contextmanager
+    def following(self, job_id: str) -> Iterator[None]:
+        """Have the job's row read with the others'."""
+        with self._lock:
+            self._followed[job_id] += 1
+            self._followers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers -= 1
+                self._followed[job_id] -= 1
+                self._followed += Counter()  # without those that nobody follows any more
+
+    @property
+    def followers(self) -> int:
+        """How many follow."""
+        return self._followers
+
+    def see(self, job_id: str, now: float) -> Job | None:
+        """The job as it was FRESH_S before `now` at most; None where there is none. Raises StoreError."""
+        with self._lock:
+            if now - self._seen_at >= FRESH_S or job_id not in self._seen:
+                self._seen = {job.id: job for job in self._store.get_many([*self._followed])}
+                self._seen_at = now
+            return self._seen.get(job_id)

@@ -1,0 +1,190 @@
+"""What a job left, or has until now: results, the submitted model, logs, checkpoints; where, and as an archive."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO
+
+from ffdl_batch.attempt.directory_tree import Directories, roots_of, walk
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.domain.job.job import Job, attempt_token
+from ffdl_batch.domain.job.views import JobView, LeftView
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
+from ffdl_batch.domain.launch.placeholders import fill
+from ffdl_batch.domain.launch.pod_protocol import TREE
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.ports.node_access import ReadsClaims
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.outcome.attempt_records import read_launch
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.jobs import detailed, own_job
+from ffdl_batch.services.queries.pod_output import where_kept, where_stored
+from ffdl_batch.services.refusals import try_again, unavailable, wrong_state, wrong_usage
+
+CHUNK = 1 << 20
+
+
+class LeftKind(StrEnum):
+    """What is asked for."""
+
+    RESULTS = "results"
+    MODEL = "model"
+    LOGS = "logs"
+    CHECKPOINT = "checkpoint"
+
+
+def find_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None) -> LeftView:
+    """Where it lies. Raises Refused where there is nothing (any more), and OSError."""
+    job = own_job(platform, caller, job_id)
+    if attempt is not None and not 1 <= attempt <= job.attempt:
+        raise wrong_usage(f"{job.id} has {counted(job.attempt, 'attempt')}; there is no attempt {attempt}")
+    found = _place(platform, job, kind, attempt)
+    if found.store is not None or found.claimed:
+        return found
+    path = Path(found.directory, found.name)
+    try:
+        if found.name and not path.is_file():
+            raise FileNotFoundError
+        with Directories(found.directory, below=platform.root.job(job.id).path) as tree:
+            return replace(found, inode=os.fstat(tree.enter(())).st_ino)
+    except FileNotFoundError:
+        raise wrong_state(f"{job.id} has no {kind} (any more): {path} is not there") from None
+    except NotADirectoryError as error:
+        raise wrong_state(f"{found.directory}: {error.strerror}", cure="a learner may have replaced it") from None
+
+
+def _place(platform: Platform, job: Job, kind: LeftKind, attempt: int | None) -> LeftView:
+    directory = platform.root.job(job.id)
+    view = LeftView(job.id, kind, job.state, secrets=directory.secrets)
+    if kind is LeftKind.MODEL:
+        path = Path(directory.model_archive)
+        return replace(view, directory=str(path.parent), name=path.name)
+    if not job.state.is_terminal:
+        view = replace(view, is_partial=True, note=f"{job.id} is {job.state}: this is what there is now")
+    shown = detailed(platform, job)
+    number = attempt or max((one.number for one in shown.attempts if one.logs), default=0)
+    if not number:
+        raise wrong_state(f"{job.id} is {job.state}, and none of its attempts got as far as its learners")
+    own = directory.attempt(number)
+    view = replace(view, attempt=number)
+    if kind is LeftKind.LOGS:
+        return replace(view, directory=own.logs)
+    launch = read_launch(own)
+    if launch is not None:
+        view = replace(view, roots=roots_of(launch, launch.checkpoints if kind is LeftKind.CHECKPOINT else own.results))
+    if launch is not None and launch.pod is not None:
+        adapter = platform.adapters.get(job.backend)
+        return _of_pods(view, kind, launch, launch.pod, reads=isinstance(adapter, ReadsClaims))
+    if kind is LeftKind.CHECKPOINT:
+        return replace(view, directory=(launch.checkpoints if launch else "") or directory.checkpoints)
+    return _results(view, shown, own, launch, attempt)
+
+
+def _results(view: LeftView, job: JobView, own: AttemptDir, launch: LaunchFile | None, attempt: int | None) -> LeftView:
+    """Of an attempt that is named, that goes on or whose results are owed: its own directory; else where they were
+    stored."""
+    here = replace(view, directory=own.results)
+    if attempt is not None or view.is_partial:
+        return here
+    if any(one.owed for one in job.attempts if one.number == view.attempt):
+        return replace(here, note="the results could not be stored yet; these are the attempt's own")
+    for upload in launch.uploads if launch is not None else ():
+        if fill(upload.local, {}) == own.results:
+            return replace(here, store=upload.store, prefix=fill(upload.prefix, {}))
+    return replace(view, directory=job.results) if job.results else here
+
+
+def _of_pods(view: LeftView, kind: LeftKind, launch: LaunchFile, pod: Pod, *, reads: bool) -> LeftView:
+    """Pods have a tree of their own, of which nothing but logs comes here: what they stored is where they stored it.
+    `reads`: the backend reads claims."""
+    if view.is_partial:
+        note = (
+            f"{view.job_id} is {view.state}: pods store when their learners have ended; this is what is stored by now"
+        )
+        view = replace(view, note=note)
+    local = launch.checkpoints if kind is LeftKind.CHECKPOINT else AttemptDir(launch.attempt_dir).results
+    for upload in launch.uploads:
+        if fill(upload.local, {}) == local:
+            return replace(view, store=upload.store, prefix=fill(upload.prefix, {}))
+    where, cure = where_kept(pod, local)
+    claimed = "" if pod.apart else f"/{local.removeprefix(f'{TREE}/')}"
+    if kind is LeftKind.RESULTS and launch.stores.results:
+        if Path(launch.stores.results).is_dir():
+            return replace(view, directory=launch.stores.results)
+        where, cure = where_stored(launch)
+        local, claimed = launch.stores.results, pod.place_of(launch.stores.results)
+    if claimed and reads:
+        return replace(view, directory=local, claimed=claimed)
+    raise wrong_state(f"what {view.job_id} leaves as {kind} does not come here: they {where}", cure=cure)
+
+
+def send_left(platform: Platform, caller: Caller, job_id: str, kind: LeftKind, attempt: int | None) -> Iterator[bytes]:
+    """Return the files of a directory, or of a claim of a cluster, as a tar. Raises Refused and OSError, as
+    :func:`find_left`."""
+    left = find_left(platform, caller, job_id, kind, attempt)
+    if left.store is not None:
+        raise wrong_state(f"the {kind} of {left.job_id} are in a store", cure=f"ffdl download {left.job_id}")
+    return _from_claim(platform, own_job(platform, caller, job_id), left) if left.claimed else archive_left(left)
+
+
+def _from_claim(platform: Platform, job: Job, left: LeftView) -> Iterator[bytes]:
+    claim, _, below = left.claimed.partition("/")
+    try:
+        adapter = platform.adapters.get(job.backend)
+        assert isinstance(adapter, ReadsClaims)  # else find_left refuses it
+        return adapter.read_claim(attempt_token(job.id, left.attempt), claim, below)
+    except FileNotFoundError:
+        raise wrong_state(f"{job.id} has no {left.kind} (any more): {below} is not in the claim") from None
+    except InvalidRequest as error:
+        raise unavailable(f"the {left.kind} of {job.id} cannot be read in the claim: {error}") from error
+    except SchedulerUnreachable as error:
+        raise try_again("S200", f"the {left.kind} of {job.id} cannot be read in the claim now: {error}") from error
+
+
+def archive_left(left: LeftView) -> Iterator[bytes]:
+    """The files as a tar, each with the size that it had when its turn came, with links, directories and modes. Links
+    are not followed, and lead where learners made them lead. Raises OSError."""
+    with Directories(left.directory) as tree:
+        if left.inode and os.fstat(tree.enter(())).st_ino != left.inode:
+            raise OSError(errno.ESTALE, "the directory was replaced", left.directory)
+        for parts, directory, entries in walk(tree):
+            if parts:
+                yield _head("/".join(parts), tarfile.DIRTYPE, os.fstat(directory))
+            for name in [left.name] if left.name else [entry.name for entry in entries]:
+                path = "/".join((*parts, name))
+                with suppress(*NO_FILE), open_regular(name, dir_fd=directory) as reader:
+                    yield from _file(path, reader)
+                    continue
+                with suppress(OSError):  # it is no link
+                    yield _head(path, tarfile.SYMTYPE, os.stat_result((0,) * 10), os.readlink(name, dir_fd=directory))
+            if left.name:
+                break
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _head(name: str, kind: bytes, found: os.stat_result, target: str = "") -> bytes:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.mtime, entry.linkname = kind, found.st_mode & 0o777, found.st_mtime, target
+    entry.size = found.st_size if kind == tarfile.REGTYPE else 0
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def _file(name: str, reader: BinaryIO) -> Iterator[bytes]:
+    found = os.fstat(reader.fileno())
+    yield _head(name, tarfile.REGTYPE, found)
+    left = found.st_size
+    while left:
+        data = reader.read(min(CHUNK, left))
+        if not data:
+            raise OSError(f"{name} became shorter while it was read")
+        left -= len(data)
+        yield data
+    yield bytes(-found.st_size % tarfile.BLOCKSIZE)

@@ -1,0 +1,352 @@
+"""Reading jobs: views of rows, with owner checks."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from ffdl_batch import __version__
+from ffdl_batch.attempt.layout import JobDir
+from ffdl_batch.domain.daemon_health import DatabaseTrouble, Health
+from ffdl_batch.domain.data.staging_protocol import StoreKind
+from ffdl_batch.domain.data.store_urls import say_store_url
+from ffdl_batch.domain.job.array import is_array_id
+from ffdl_batch.domain.job.data_stores import place_of_results
+from ffdl_batch.domain.job.job import HistoryEntry, Job, JobId, Overrides, parse_job_id
+from ffdl_batch.domain.job.views import AttemptView, EventView, JobView, RestartView
+from ffdl_batch.domain.job_state import Cause, JobState
+from ffdl_batch.domain.launch.network_level import split_network
+from ffdl_batch.domain.outcome.continuation import used_up
+from ffdl_batch.domain.outcome.error_codes import UNSTORED, Fault
+from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.services.outcome.attempt_records import STILL_ALIVE_S
+from ffdl_batch.services.outcome.retry_budget import budget_of
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.queries.pod_output import without_places
+from ffdl_batch.services.refusals import (
+    Refused,
+    ambiguous_job,
+    not_allowed,
+    schedulers_id,
+    unknown_array,
+    unknown_job,
+    whole_array,
+    wrong_usage,
+)
+from ffdl_batch.services.reports.incident_report import incidents_of
+from ffdl_batch.store import Attempt, StoreError
+
+MAX_LISTED = 10_000
+_BEGINNING = re.compile(r"training-[0-9a-z]{3,8}", re.ASCII)
+_ELEMENT = re.compile(r"(array-[0-9a-z]{9})_(\d{1,7})", re.ASCII)
+_NATIVE = re.compile(r"\d{1,18}(?:_\d{1,7})?", re.ASCII)
+_CANDIDATES = 5
+_RAN = frozenset({JobState.PROCESSING, JobState.STORING, JobState.COMPLETED})
+
+
+def list_jobs(  # noqa: PLR0913 - the filters of one query
+    platform: Platform,
+    caller: Caller,
+    *,
+    states: Collection[JobState] | None = None,
+    name: str | None = None,
+    since: float | None = None,
+    limit: int = 100,
+    all_users: bool = False,
+    array: str | None = None,
+) -> list[JobView]:
+    """Newest first, at most `limit`; those of one array by their index. Two queries whatever the number."""
+    if all_users and not caller.is_admin:
+        raise not_allowed("only administrators may list other users' jobs")
+    jobs = platform.store.list_jobs(
+        uid=None if all_users else caller.uid,
+        states=states or None,
+        name=name,
+        since=since,
+        limit=max(1, min(limit, MAX_LISTED)),
+        array=array,
+    )
+    if array is not None:
+        jobs.reverse()
+    histories = platform.store.histories([job.id for job in jobs])
+    return [view_of(platform, job, histories.get(job.id, ())) for job in jobs]
+
+
+def own_job(platform: Platform, caller: Caller, job_id: str) -> Job:
+    """The job, if it is the caller's; another user's job is as unknown as none.
+
+    `job_id` may be the beginning of an id, three characters or more behind the dash, that only one job of the caller's
+    own has; or an array's id with an element's index, as array-0a1b2c3d4_3.
+    """
+    job = platform.store.get(_whole_id(platform, caller, job_id))
+    if job is None or not (caller.is_admin or job.uid == caller.uid):
+        raise unknown_job(job_id)
+    return job
+
+
+def require_learner(job: Job, wanted: int | None) -> None:
+    """Raises :class:`Refused` where the job has no learner of that number; None is no certain one."""
+    count = job.spec.resources.learners
+    if wanted is not None and not 1 <= wanted <= count:
+        has = "one learner" if count == 1 else f"learners 1 to {count}"
+        raise wrong_usage(f"{job.id} has {has}; there is no learner {wanted}")
+
+
+def _whole_id(platform: Platform, caller: Caller, text: str) -> JobId:
+    try:
+        return parse_job_id(text)
+    except ValueError:
+        element = _ELEMENT.fullmatch(text)
+        if element is not None:
+            return _element_id(platform, element[1], int(element[2]), text)
+        if is_array_id(text):
+            raise _no_job(platform, caller, text) from None
+        if not _BEGINNING.fullmatch(text):
+            raise _no_id(platform, caller, text) from None
+    found = platform.store.find_ids(text, caller.uid, _CANDIDATES + 1)
+    if not found:
+        raise unknown_job(text)
+    if len(found) > 1:
+        raise ambiguous_job(text, found[:_CANDIDATES], complete=len(found) <= _CANDIDATES)
+    return found[0]
+
+
+def _element_id(platform: Platform, array: str, index: int, text: str) -> JobId:
+    found = platform.store.elements_of(array, index)
+    if not found:
+        raise unknown_job(text)
+    return found[0].id
+
+
+def _no_id(platform: Platform, caller: Caller, text: str) -> Refused:
+    """Why what looks like no id of ours names no job: it may be a scheduler's."""
+    if not _NATIVE.fullmatch(text):
+        return unknown_job(text)
+    job = platform.store.find_native(text, None if caller.is_admin else caller.uid)
+    if job is None:
+        return unknown_job(text)
+    element, is_task = job.spec.element, job.native_id.startswith(f"{text}_")
+    return schedulers_id(text, job.backend, element.array if element is not None and is_task else job.id)
+
+
+def _no_job(platform: Platform, caller: Caller, array: str) -> Refused:
+    """Why an array's id is none of a job."""
+    found = platform.store.list_jobs(uid=None if caller.is_admin else caller.uid, array=array, limit=1)
+    element = found[0].spec.element if found else None
+    return whole_array(array, element.first) if element is not None else unknown_array(array)
+
+
+def get_job(platform: Platform, caller: Caller, job_id: str) -> JobView:
+    """One job with all its detail."""
+    return detailed(platform, own_job(platform, caller, job_id))
+
+
+def detailed(platform: Platform, job: Job) -> JobView:
+    """The job with its history, its chain of attempts, and its incidents."""
+    view = view_of(platform, job, platform.store.history(job.id), platform.store.attempts(job.id))
+    view = replace(view, incidents=incidents_of(platform, job))
+    return without_places(platform, job, view)
+
+
+def get_events(platform: Platform, caller: Caller, job_id: str, after: int) -> tuple[list[EventView], bool]:
+    """Changes of state with a number above `after`, and whether the job has ended."""
+    job = own_job(platform, caller, job_id)
+    entries = platform.store.history(job.id, after)
+    return [_event(entry) for entry in entries], job.state.is_terminal
+
+
+def database_trouble(platform: Platform) -> DatabaseTrouble | None:
+    """Why states of jobs stand still, where the database takes nothing."""
+    trouble = platform.store.trouble
+    if trouble is None:
+        return None
+    return DatabaseTrouble(trouble.since, trouble.sentence, trouble.holds_last_copy)
+
+
+def health(platform: Platform, started_at: float) -> Health:
+    """The daemon itself; also where its database is away."""
+    trouble, live_jobs = database_trouble(platform), None
+    if trouble is None or not platform.store.is_shared:  # a server that is away is not waited for
+        try:
+            live_jobs = platform.store.count_live()
+        except StoreError as error:
+            trouble = trouble or DatabaseTrouble(platform.clock.now(), str(error))
+    return Health(
+        version=__version__,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        uid=platform.uid,
+        started_at=started_at,
+        database=platform.settings.database.partition(":")[0].partition("+")[0],
+        live_jobs=live_jobs,
+        backends=platform.adapters.health(),
+        database_trouble=trouble,
+    )
+
+
+def view_of(platform: Platform, job: Job, history: Sequence[HistoryEntry], attempts: Sequence[Attempt] = ()) -> JobView:
+    """What the world sees of a job. Resources are those of its current attempt, or of the next that it waits for."""
+    spec = job.effective_spec
+    resources = spec.resources
+    directory = platform.root.job(job.id)
+    ran = _ran(history)
+    fault, settled_at = Fault(job.error_code, job.message), _settled_at(job, history)
+    stored_in, stored_at = _store(job)
+    saved = any(one.checkpoint.saved_at is not None for one in attempts)
+    return JobView(
+        id=job.id,
+        name=spec.name,
+        user=job.user,
+        state=job.state,
+        wish=job.wish,
+        backend=job.backend,
+        native_id=job.native_id,
+        attempt=job.attempt,
+        framework=spec.framework.name,
+        framework_version=spec.framework.version,
+        learners=resources.learners,
+        cpus=resources.cpus,
+        gpus=resources.gpus,
+        gpu_type=resources.gpu_type,
+        memory_bytes=resources.memory_bytes,
+        submitted_at=job.submitted_at,
+        updated_at=job.updated_at,
+        ended_at=job.ended_at,
+        error_code=job.error_code,
+        message=job.message,
+        cure=fault.cure(
+            job.id,
+            has_checkpoint=saved,
+            used_up=used_up(budget_of(spec.batch.retry), job.spent),
+            is_settled=settled_at is not None,
+        ),
+        exit_code=job.exit_code,
+        exit_signal=job.exit_signal,
+        pending_reason=job.pending_reason,
+        nodes=job.nodes,
+        network_requested=spec.batch.network,
+        network=split_network(job.network)[0],
+        network_by=split_network(job.network)[1],
+        results=_results(job, directory, ran),
+        logs=directory.attempt(max(ran, default=job.attempt)).logs if job.attempt else "",
+        job_dir=directory.path,
+        warnings=job.warnings,
+        log_tail=job.log_tail,
+        timestamps=_timestamps(history),
+        sources=spec.sources,
+        uncertain_since=job.uncertain_since,
+        attempts=tuple(
+            _attempt(attempt, directory if attempt.number in ran else None, history, platform.clock.now())
+            for attempt in attempts
+        ),
+        overrides=_altered(job.overrides),
+        array=spec.element.array if spec.element is not None else "",
+        array_index=spec.element.index if spec.element is not None else None,
+        array_values=spec.element.values if spec.element is not None else {},
+        stored_in=stored_in,
+        stored_at=stored_at,
+        settled_at=settled_at,
+    )
+
+
+def _settled_at(job: Job, history: Sequence[HistoryEntry]) -> float | None:
+    """When that was stored whose failure is the job's error."""
+    if job.error_code not in UNSTORED:
+        return None
+    return next((entry.at for entry in history if entry.is_payment_of(job.attempt)), None)
+
+
+def _altered(overrides: Overrides) -> dict[str, str]:
+    """What is set, in words by manifest key."""
+    altered: dict[str, str] = {}
+    if overrides.gpus is not None:
+        altered["gpus"] = f"{overrides.gpus:g}"
+    if overrides.time_s is not None:
+        altered["batch.time"] = format_time_limit(overrides.time_s)
+    if overrides.exclude:
+        altered["batch.exclude"] = ",".join(overrides.exclude)
+    return altered
+
+
+def _timestamps(history: Sequence[HistoryEntry]) -> dict[str, float]:
+    """When each state was reached, since the job last went back: to wait for its next attempt, to that attempt where a
+    head began it, to the queue where the scheduler started it anew, or by a resume."""
+    times: dict[str, float] = {}
+    for entry in history:
+        if entry.cause in (Cause.REQUEUED, Cause.RESUMED):
+            times = {}
+        times.setdefault(entry.state, entry.at)
+    return times
+
+
+def _ran(history: Sequence[HistoryEntry]) -> frozenset[int]:
+    """The attempts that got as far as their learners."""
+    return frozenset(entry.attempt for entry in history if entry.state in _RAN)
+
+
+def _results(job: Job, directory: JobDir, ran: Collection[int]) -> str:
+    """Where the job's results are: in the store that all attempts share, else where the last one that ran left them.
+
+    A later attempt begins with a copy of them, but only when it runs.
+    """
+    own = [directory.attempt(number).results for number in range(1, job.attempt + 1)]
+    if ran and job.results in ("", *own):
+        return directory.attempt(max(ran)).results
+    return "" if job.results in own[:-1] else job.results
+
+
+def _store(job: Job) -> tuple[str, str]:
+    """The URL of the store that its results go to, and the store's endpoint where that is not in the URL."""
+    place = place_of_results(job.spec.data_stores, job.id)
+    if place is None:
+        return "", ""
+    address, prefix = place
+    return say_store_url(address, prefix), "" if address.kind in (
+        StoreKind.FSSPEC,
+        StoreKind.HTTP,
+    ) else address.endpoint
+
+
+def _attempt(attempt: Attempt, ran_in: JobDir | None, history: Sequence[HistoryEntry], now: float) -> AttemptView:
+    """`ran_in`: the job's directory, if the attempt got as far as its learners. `history` is the job's."""
+    begins_at = attempt.ended_at + STILL_ALIVE_S if attempt.owed and attempt.ended_at is not None else 0.0
+    checkpoint = attempt.checkpoint
+    left = ran_in.attempt(attempt.number) if ran_in is not None else None
+    return AttemptView(
+        number=attempt.number,
+        native_id=attempt.native_id,
+        backend=attempt.backend,
+        created_at=attempt.created_at,
+        submitted_at=attempt.submitted_at,
+        ended_at=attempt.ended_at,
+        error_code=attempt.outcome_code,
+        interruption=attempt.interruption,
+        nodes=attempt.nodes,
+        network=split_network(attempt.network)[0],
+        network_by=split_network(attempt.network)[1],
+        checkpoint_asked=checkpoint.asked,
+        checkpoint_confirmed=checkpoint.confirmed,
+        checkpoint_answered=checkpoint.answered,
+        checkpoint_took_s=checkpoint.took_s,
+        checkpoint_saved_at=checkpoint.saved_at,
+        gpu_seconds=attempt.gpu_seconds,
+        owed=attempt.owed,
+        played=attempt.played,
+        results=left.results if left is not None else "",
+        logs=left.logs if left is not None else "",
+        store_by=begins_at if begins_at > now else None,
+        restarts=tuple(RestartView(e.at, e.message) for e in history if e.is_restart_of(attempt.number)),
+        learner_restarts=tuple(
+            RestartView(e.at, e.message) for e in history if e.is_learner_restart_of(attempt.number)
+        ),
+        paid_at=next((e.at for e in history if e.is_payment_of(attempt.number)), None),
+    )
+
+
+def _event(entry: HistoryEntry) -> EventView:
+    return EventView(
+        entry.job_id, entry.seq, entry.at, entry.state, entry.attempt, entry.cause, entry.message, entry.error_code
+    )

@@ -1,0 +1,109 @@
+"""Where the files of pods are, which have a tree of their own: nothing but their logs comes to the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.views import JobView
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
+from ffdl_batch.domain.launch.pod_protocol import TREE
+from ffdl_batch.ports.capabilities import StoresApart
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.outcome.attempt_records import read_final, read_launch
+from ffdl_batch.services.platform import Platform
+
+
+def where_kept(pod: Pod, local: str) -> tuple[str, str]:
+    """Of what is nowhere but at `local` in pods: where it is, and what to do. A claim has the tree at its top."""
+    if pod.apart:
+        return "go with its pods", "name a data store for training_results, and they are kept there"
+    below = local.removeprefix(f"{TREE}/")
+    return f"are in the cluster's claim (claim of [backend.kubernetes]), at {below}", "ffdl download fetches them"
+
+
+def where_stored(launch: LaunchFile) -> tuple[str, str]:
+    """Of results that pods put into a directory of theirs, by the path that they have for it: where that is, and what
+    to do. This machine may have the same directory, and may have another one of that name."""
+    assert launch.pod is not None
+    place = launch.pod.claimed(launch.stores.results)
+    return f"are {place}" if place else "are in the cluster", "ffdl download fetches them"
+
+
+def without_places(platform: Platform, job: Job, view: JobView) -> JobView:
+    """The job, without directories of results that are not on this machine because its attempts were pods; and, where
+    they went to no store, what became of them. Files are read of jobs of such backends alone, and while their file
+    system answers."""
+    if not _runs_in_pods(platform, job):
+        return view
+    try:
+        platform.tree.check()
+    except OSError:  # with the tree, what could be said is away
+        return view
+    directory = platform.root.job(job.id)
+    # An attempt that never got to its learners has none, and is the last one of the job all the same.
+    named = [
+        one.number for one in view.attempts if one.results or directory.attempt(one.number).results == view.results
+    ]
+    launches = {number: _launch(directory.attempt(number)) for number in named}
+    in_pods = {number: launch for number, launch in launches.items() if launch is not None and launch.pod is not None}
+    if not in_pods:
+        return view
+    attempts = tuple(
+        replace(one, results="", owed_in=_owed_in(in_pods[one.number]) if one.owed else "")
+        if one.number in in_pods
+        else one
+        for one in view.attempts
+    )
+    last = in_pods.get(job.attempt)
+    if last is not None and last.apart and view.stored_in and job.state.is_terminal:
+        view = _without_lost(view, directory.attempt(job.attempt))
+    own = {directory.attempt(number).results: launch for number, launch in in_pods.items()}
+    outside = {launch.stores.results: launch for launch in in_pods.values() if launch.stores.results}
+    if view.results in outside:
+        where, cure = where_stored(outside[view.results])
+        return replace(
+            view, attempts=attempts, results="", results_note=f"{view.results} of the pods: they {where}; {cure}"
+        )
+    if view.results not in own:
+        return replace(view, attempts=attempts)
+    note = "" if view.stored_in else _note(own[view.results])
+    return replace(view, attempts=attempts, results="", results_note=note)
+
+
+def _owed_in(launch: LaunchFile) -> str:
+    assert launch.pod is not None
+    where, _ = where_kept(launch.pod, AttemptDir(launch.attempt_dir).results)
+    return where
+
+
+def _without_lost(view: JobView, attempt: AttemptDir) -> JobView:
+    """Without the store to which nothing came any more, where what was to go there went with its pods."""
+    try:
+        final = read_final(attempt)
+    except OSError:
+        return view
+    return view if final is not None and final.stored else replace(view, stored_in="", stored_at="")
+
+
+def _runs_in_pods(platform: Platform, job: Job) -> bool:
+    try:
+        return isinstance(platform.adapters.get(job.backend), StoresApart)
+    except InvalidRequest:  # before it has a backend, and where that is configured no more
+        return False
+
+
+def _launch(attempt: AttemptDir) -> LaunchFile | None:
+    try:
+        return read_launch(attempt)
+    except OSError:  # the tree is away, and with it what could be said
+        return None
+
+
+def _note(launch: LaunchFile) -> str:
+    assert launch.pod is not None
+    if launch.pod.apart and launch.uploads:
+        return "they went with its pods before they could be stored"
+    where, cure = where_kept(launch.pod, AttemptDir(launch.attempt_dir).results)
+    return f"they {where}; {cure}"

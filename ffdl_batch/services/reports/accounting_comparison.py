@@ -1,0 +1,144 @@
+"""Whether our reckoning agrees with that of the schedulers' accounting, job by job.
+
+Whole attempts are compared, not their parts in the period, and only jobs of which nothing goes on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ffdl_batch.domain.job.job import Token
+from ffdl_batch.domain.metrics.usage_report import HOUR_S, Agreement, AgreementRow
+from ffdl_batch.domain.metrics.usage_timeline import Run
+from ffdl_batch.domain.outcome.observation import NativeId
+from ffdl_batch.ports.accounting import AccountedRun, AccountsForRuns
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.refusals import try_again
+from ffdl_batch.services.reports.usage import Period, Used, used_in
+
+MOST_ROWS = 1000
+NOT_THERE = "the accounting has nothing by this id and name"
+AT_ONCE = 2000
+"""Attempts in one question."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """An attempt as we reckon it. `shares_gpus`: it has parts of GPUs, for which no accounting has a GPU."""
+
+    backend: str
+    native_id: NativeId
+    token: Token
+    runs: tuple[Run, ...]
+    shares_gpus: bool
+
+
+def find_agreement(platform: Platform, caller: Caller, period: Period, tolerance_s: float) -> Agreement:
+    """The jobs of the period that have ended. `tolerance_s` is for each run; of GPU time, for each of its GPUs. Raises
+    :class:`Refused` where an accounting does not answer."""
+    jobs: dict[str, list[_Ours]] = {}
+    running = 0
+    for used in used_in(platform, caller, period):
+        if used.job.ended_at is None or any(run.end is None for run in used.line.runs):
+            running += bool(used.line.runs)
+        elif attempts := list(_attempts(used)):
+            jobs[used.job.id] = attempts
+    theirs, keeping, without = _ask(platform, [one for attempts in jobs.values() for one in attempts])
+    rows = [
+        _row(job, attempts, theirs, tolerance_s)
+        for job, attempts in jobs.items()
+        if all(one.backend in keeping for one in attempts)
+    ]
+    counted = [row for row in rows if row.theirs_gpu_s is not None]
+    told = sorted((row for row in rows if row.differs or not row.known), key=_size, reverse=True)
+    return Agreement(
+        compared=len(rows),
+        differing=sum(row.differs for row in rows),
+        unknown=sum(not row.known for row in rows),
+        running=running,
+        ours_gpu_hours=sum(row.ours_gpu_s for row in counted) / HOUR_S,
+        theirs_gpu_hours=sum(row.theirs_gpu_s or 0.0 for row in counted) / HOUR_S,
+        gpus_counted=len(counted),
+        rows=tuple(told[:MOST_ROWS]),
+        backends=tuple(sorted(keeping)),
+        without=tuple(sorted(without)),
+    )
+
+
+def _attempts(used: Used) -> Iterable[_Ours]:
+    """Those that ran and have an id at a scheduler."""
+    shares = 0 < used.job.asked.gpus_each < 1
+    for number, record in used.job.attempts.items():
+        runs = tuple(run for run in used.line.runs if run.attempt == number)
+        if runs and record.native_id:
+            backend = used.job.backends.get(number) or used.job.backend
+            yield _Ours(backend, NativeId.parse(record.native_id), Token(used.job.tokens[number]), runs, shares)
+
+
+Answers = dict[tuple[str, NativeId], Sequence[AccountedRun]]
+
+
+def _ask(platform: Platform, attempts: Sequence[_Ours]) -> tuple[Answers, set[str], set[str]]:
+    """What the accountings have of each attempt; which backends keep accounts, and which do not."""
+    by_backend: defaultdict[str, dict[NativeId, Token]] = defaultdict(dict)
+    for one in attempts:
+        by_backend[one.backend][one.native_id] = one.token
+    found: Answers = {}
+    keeping: set[str] = set()
+    for backend, wanted in by_backend.items():
+        answer = _ask_one(platform, backend, wanted)
+        if answer is not None:
+            keeping.add(backend)
+            found.update(((backend, native), runs) for native, runs in answer.items())
+    return found, keeping, set(by_backend) - keeping
+
+
+def _ask_one(
+    platform: Platform, backend: str, wanted: Mapping[NativeId, Token]
+) -> dict[NativeId, Sequence[AccountedRun]] | None:
+    found: dict[NativeId, Sequence[AccountedRun]] = {}
+    ids = list(wanted)
+    try:
+        for start in range(0, len(ids), AT_ONCE):
+            with platform.adapters.asking(backend) as scheduler:
+                if not isinstance(scheduler, AccountsForRuns):
+                    return None
+                part = {native: wanted[native] for native in ids[start : start + AT_ONCE]}
+                answer = scheduler.accounted_runs(part)
+            if answer is None:
+                return None
+            found.update(answer)
+    except SchedulerUnreachable as error:
+        raise try_again("S200", f"the accounting of {backend} cannot be compared with: {error}") from error
+    except InvalidRequest:  # a backend that is not installed any more keeps no accounts that could be asked for
+        return None
+    return found
+
+
+def _row(job: str, attempts: Sequence[_Ours], theirs: Answers, tolerance_s: float) -> AgreementRow:
+    runs = [run for one in attempts for run in one.runs]
+    answers = [theirs.get((one.backend, one.native_id)) for one in attempts]
+    accounted = [run for answer in answers for run in answer or ()]
+    why = next((run.unread for run in accounted if run.unread), "")
+    if not why and any(answer is None for answer in answers):
+        why = NOT_THERE
+    known = not why
+    ours_s, theirs_s = sum(run.length_s for run in runs), sum(run.elapsed_s for run in accounted)
+    ours_gpu_s = sum(run.gpus * run.length_s for run in runs)
+    counted = all(run.gpus is not None for run in accounted) and not any(one.shares_gpus for one in attempts)
+    theirs_gpu_s = sum((run.gpus or 0.0) * run.elapsed_s for run in accounted) if known and counted else None
+    count = max(len(runs), len(accounted))
+    most = max([run.gpus for run in runs] + [run.gpus or 0.0 for run in accounted], default=0.0)
+    differs = known and abs(ours_s - theirs_s) > tolerance_s * count
+    if theirs_gpu_s is not None:
+        differs = differs or abs(ours_gpu_s - theirs_gpu_s) > tolerance_s * count * max(1.0, most)
+    ids = tuple(str(one.native_id) for one in attempts)
+    return AgreementRow(job, ids, len(runs), ours_s, theirs_s, ours_gpu_s, theirs_gpu_s, known, differs, why)
+
+
+def _size(row: AgreementRow) -> tuple[float, float]:
+    gpus = abs(row.ours_gpu_s - row.theirs_gpu_s) if row.theirs_gpu_s is not None else row.ours_gpu_s
+    return gpus, abs(row.ours_s - row.theirs_s)

@@ -1,0 +1,1 @@
+"""Secrets of users and of jobs, in files."""

@@ -1,0 +1,266 @@
+"""The secrets of jobs: values that a submission brings along, and the file from which each attempt has what it needs.
+
+Records and manifests hold names. What is called ``secret:NAME`` in a record is the job's own value of that name, else
+the user's. Each attempt, and the template of the next one, has a file with the values that it needs, of mode 0600; it
+is written before the scheduler hears of the attempt, and gone when nothing is left to do for it. The directory of
+holders says whose directories may hold secrets, so that none has to be looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import ArrayDir, AttemptDir, JobDir, Root
+from ffdl_batch.attempt.reader import MAX_TEXT_BYTES, DamagedFile, read_whole
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.job.array import is_array_id
+from ffdl_batch.domain.job.job import Job, JobId
+from ffdl_batch.domain.job.secret_references import (
+    ENV,
+    SECRET,
+    Use,
+    from_text,
+    needed_secrets,
+    reference,
+    to_text,
+    uses_of,
+    why_no_value,
+    without_line_end,
+)
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.job_state import JobState
+from ffdl_batch.services.platform import Platform
+from ffdl_batch.services.secrets.secret_files import read_secret
+from ffdl_batch.services.whole_files import write_whole
+
+CODE = "C103"
+_TRIES = 3
+_FOR_GOOD = frozenset({JobState.COMPLETED, JobState.CANCELLED})
+"""Ends that no resume leaves."""
+
+
+class SecretMissing(Exception):
+    """A secret that a job refers to is not there; the message says which, and what to do."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no secret {name}; ffdl secret set {name} makes it")
+
+
+# ------------------------------------------------------------------------------------------------ submission
+
+
+def bring_along(
+    spec: JobSpec, own: Mapping[str, str], found: Mapping[str, str]
+) -> tuple[JobSpec, dict[str, str], list[Finding]]:
+    """`spec` with a name of the job's own in the place of each ``${env:NAME}`` and ``${file:PATH}``; its own values,
+    those of `own` among them; and what is wrong. `found` are the values from where it was submitted."""
+    values, findings = dict(own), list[Finding]()
+    named = {use.name for use in uses_of(spec) if use.kind == SECRET}
+    instead: dict[str, str] = {}
+    for use in uses_of(spec):
+        if use.kind == SECRET:
+            continue
+        value = without_line_end(found.get(f"{use.kind}:{use.name}", ""))
+        if why := _why_not_brought(use, found, value):
+            findings.append(why)
+            continue
+        name = _own_name(use, value, values, named)
+        values[name] = value
+        instead[use.path] = reference(name)
+    return _with(spec, instead), values, findings
+
+
+def _why_not_brought(use: Use, found: Mapping[str, str], value: str) -> Finding | None:
+    if f"{use.kind}:{use.name}" in found:
+        why = why_no_value(value)
+        message = f"${{{use.kind}:{use.name}}}: {why}" if why else ""
+        cure = ""
+    elif use.kind == ENV:
+        message, cure = f"the variable {use.name} is not set where the job was submitted", f"export {use.name}"
+    else:
+        message = f"the file {use.name} cannot be read where the job was submitted, or is no text, or too large"
+        cure = "give an absolute path, or one from the manifest's directory; the text has at most 64 KiB"
+    return Finding(Severity.ERROR, message, cure or None, path=use.path, code=CODE) if message else None
+
+
+def _own_name(use: Use, value: str, values: Mapping[str, str], named: set[str]) -> str:
+    """A name that means nothing else in the job."""
+    name = f"{use.kind}-" + "".join(c if c.isalnum() or c in "._-" else "-" for c in use.name)
+    while name in named or values.get(name, value) != value:
+        name += "-2"
+    return name
+
+
+def _with(spec: JobSpec, instead: Mapping[str, str]) -> JobSpec:
+    """The values at these paths replaced."""
+    stores = tuple(
+        replace(
+            store,
+            connection={
+                key: instead.get(f"data_stores[{i}].connection.{key}", value) for key, value in store.connection.items()
+            },
+        )
+        for i, store in enumerate(spec.data_stores)
+    )
+    variables = {name: instead.get(f"batch.secrets.{name}", value) for name, value in spec.batch.secrets.items()}
+    framework, location = spec.framework, spec.framework.image_location
+    if location is not None:
+        at = "framework.image_location"
+        user, token = (f"{at}.user_name", location.user_name), (f"{at}.access_token", location.access_token)
+        location = replace(location, user_name=instead.get(*user), access_token=instead.get(*token))
+        framework = replace(framework, image_location=location)
+    return replace(spec, framework=framework, data_stores=stores, batch=replace(spec.batch, secrets=variables))
+
+
+def values_at_hand(root: Root, spec: JobSpec, own: Mapping[str, str]) -> dict[str, str]:
+    """Those of the secrets that the job needs that are there, its own or the user's. Raises OSError."""
+    found = {name: own[name] if name in own else read_secret(root, name) for name in needed_secrets(spec)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def missing_secrets(root: Root, spec: JobSpec, own: Mapping[str, str]) -> list[Finding]:
+    """The secrets that the job refers to and that are neither its own nor the user's. Raises OSError."""
+    findings = []
+    for use in uses_of(spec):
+        if use.kind == SECRET and use.name not in own and read_secret(root, use.name) is None:
+            cure = f"ffdl secret set {use.name}"
+            findings.append(Finding(Severity.ERROR, f"there is no secret {use.name}", cure, path=use.path, code=CODE))
+    return findings
+
+
+# -------------------------------------------------------------------------------------------------- attempts
+
+
+def own_secrets(root: Root, job: Job) -> dict[str, str]:
+    """The values that its submission brought along; those of an array lie with the array. Raises OSError."""
+    element = job.spec.element
+    directory: ArrayDir | JobDir = root.job(job.id) if element is None else root.array(element.array)
+    return read_values(directory.secrets)
+
+
+def read_values(path: str) -> dict[str, str]:
+    """The values in a job's, array's or attempt's file; none where there is none. Raises OSError."""
+    try:
+        return from_text(read_whole(path, MAX_TEXT_BYTES).decode("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except DamagedFile as error:
+        raise OSError(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise OSError(f"{path} is damaged: {error}") from None
+
+
+def place_secrets(root: Root, job: Job, attempt: AttemptDir) -> None:
+    """Write what the attempt (or the template) needs into its directory, nothing where it needs nothing. Raises
+    OSError, SecretMissing."""
+    if not needed_secrets(job.spec):
+        return
+    hold(root, job.id)
+    for _ in range(_TRIES):
+        values = _values(root, job)
+        write_whole(Path(attempt.secrets), to_text(values), durable=True)
+        if _values(root, job) == values:  # else one was set anew in between, and was not put here
+            return
+
+
+def _values(root: Root, job: Job) -> dict[str, str]:
+    own, values = own_secrets(root, job), {}
+    for name in needed_secrets(job.spec):
+        value = own[name] if name in own else read_secret(root, name)
+        if value is None:
+            raise SecretMissing(name)
+        values[name] = value
+    return values
+
+
+def hold(root: Root, holder: str) -> None:
+    """From here on the directory of this job or array may hold secrets. Raises OSError."""
+    mark = Path(root.secret_holders, holder)
+    if not mark.exists():
+        for directory in (root.secrets, root.secret_holders):
+            Path(directory).mkdir(mode=0o700, exist_ok=True)
+        mark.touch(mode=0o600)
+
+
+def renew_secret(platform: Platform, name: str) -> None:
+    """The user's secret `name` was set anew: attempts that are not over have the new value from now on, also for what
+    they store at last. Raises OSError, StoreError."""
+    root = platform.root
+    value = read_secret(root, name)
+    for job in platform.store.get_many(_holders(root)):
+        if value is None or name not in needed_secrets(job.spec) or name in own_secrets(root, job):
+            continue
+        for path in _files(root, job):
+            values = read_values(str(path))
+            if values.get(name, value) != value:
+                write_whole(path, to_text({**values, name: value}), durable=True)
+        hold(root, job.id)  # whoever removed a file meanwhile comes again
+
+
+# ------------------------------------------------------------------------------------------------ afterwards
+
+
+def forget_secrets(platform: Platform) -> int:
+    """Remove the secrets of jobs that are over, and that owe no store; returns of how many jobs and arrays.
+
+    What a submission brought along stays with a job that can be resumed. Raises OSError, StoreError.
+    """
+    root, store = platform.root, platform.store
+    holders = _holders(root)
+    if not holders:
+        return 0
+    jobs = store.get_many([holder for holder in holders if not is_array_id(holder)])
+    arrays = store.count_elements([holder for holder in holders if is_array_id(holder)])
+    gone: list[str] = [job.id for job in jobs if job.state.is_terminal and _forget_job(platform, job)]
+    gone += [array for array, states in arrays.items() if states.keys() <= _FOR_GOOD and _forget_array(root, array)]
+    known = {*(str(job.id) for job in jobs), *arrays}
+    for holder in holders:
+        directory = root.array(holder).path if is_array_id(holder) else root.job(JobId(holder)).path
+        if holder not in known and not Path(directory).exists():  # it was never acknowledged
+            _let_go(root, holder)
+    return len(gone)
+
+
+def _forget_job(platform: Platform, job: Job) -> bool:
+    root = platform.root
+    owed = {root.job(job.id).attempt(one.number).secrets for one in platform.store.attempts(job.id) if one.owed}
+    for path in _files(root, job):
+        if str(path) not in owed:
+            path.unlink(missing_ok=True)
+    own = Path(root.job(job.id).secrets)
+    if job.state in _FOR_GOOD:
+        own.unlink(missing_ok=True)
+    if owed or (job.state is JobState.HALTED and own.exists()):  # what was halted may still be cancelled
+        return False
+    _let_go(root, job.id)
+    now = platform.store.get(job.id)
+    if now is not None and not now.state.is_terminal:  # resumed meanwhile: what was written for it may have gone, too
+        for attempt in (root.job(job.id).attempt(now.attempt), root.job(job.id).template):
+            if Path(attempt.launch).exists():
+                place_secrets(root, now, attempt)
+        hold(root, job.id)
+        return False
+    return True
+
+
+def _forget_array(root: Root, array: str) -> bool:
+    """All of its elements have ended for good."""
+    Path(root.array(array).secrets).unlink(missing_ok=True)
+    _let_go(root, array)
+    return True
+
+
+def _holders(root: Root) -> list[str]:
+    place = Path(root.secret_holders)
+    return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+
+
+def _let_go(root: Root, holder: str) -> None:
+    Path(root.secret_holders, holder).unlink(missing_ok=True)
+
+
+def _files(root: Root, job: Job) -> list[Path]:
+    """The files of its attempts and of the template."""
+    return sorted(Path(root.job(job.id).path).glob("attempt-*/secrets.json"))

@@ -1,0 +1,1 @@
+"""Checks a submission and accepts it."""

@@ -1,0 +1,156 @@
+"""What would be sent, exactly, and nothing sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ffdl_batch.domain.job.array import ArrayId, chunk_name, expand, is_array
+from ffdl_batch.domain.job.job import JobId, attempt_token
+from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.job.submission import Submission
+from ffdl_batch.domain.job.views import PlannedFileView, PlanView
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.ports.capabilities import SubmitsArrays, TrialSubmission
+from ffdl_batch.ports.scheduler import (
+    ArrayPlan,
+    Chunk,
+    InvalidRequest,
+    LaunchPlan,
+    SchedulerMissing,
+    SchedulerUnreachable,
+)
+from ffdl_batch.services.backends.node_exclusion import told, without
+from ffdl_batch.services.data.staging_attempt import for_staging, has_to_stage, only_staging, stages_ahead
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.refusals import bad_request, try_again, unavailable
+from ffdl_batch.services.submission.validation import (
+    Candidate,
+    all_warnings,
+    launch_request,
+    name_elements,
+    plan_or_refuse,
+    read_submission,
+)
+
+DRY_RUN_ID = JobId("training-dryrun000")
+DRY_RUN_ARRAY = ArrayId("array-dryrun000")
+
+
+def plan_submission(platform: Platform, caller: Caller, submission: Submission, *, trial: bool) -> PlanView:
+    """The plan of a first attempt under a stand-in id; with `trial`, what the scheduler says to it as well."""
+    del caller  # every caller may ask what would be sent
+    candidate = read_submission(platform, submission)
+    if is_array(candidate.spec):
+        return _plan_array(platform, submission, candidate, trial=trial)
+    (candidate,) = name_elements(platform, candidate, [candidate.spec])
+    candidate = _keep_off(platform, candidate)
+    plan = _with_staging(platform, candidate, DRY_RUN_ID, submission.environ)
+    return _view(candidate, plan, _try(platform, plan) if trial else "")
+
+
+def _with_staging(platform: Platform, candidate: Candidate, job_id: JobId, environ: Mapping[str, str]) -> LaunchPlan:
+    """The plan of the training; objects of an attempt that brings the data before it come first."""
+    plan = plan_or_refuse(platform, candidate, job_id, environ)
+    if not plan.objects or not (has_to_stage(plan, ()) or stages_ahead(candidate.spec, ())):
+        return plan
+    request = launch_request(platform, for_staging(candidate.spec), candidate.backend, job_id, environ=environ)
+    first = platform.adapters.get(candidate.backend).plan(replace(request, only_stages=True))
+    training = plan_or_refuse(platform, candidate, job_id, environ, attempt=2)
+    return replace(training, objects=(*only_staging(first).objects, *training.objects), warnings=plan.warnings)
+
+
+def _keep_off(platform: Platform, candidate: Candidate) -> Candidate:
+    """As the deployer would: off nodes that failed often lately, where the site wants that."""
+    nodes = platform.lemons.for_job(candidate.backend, candidate.spec)
+    if not nodes:
+        return candidate
+    return replace(candidate, spec=without(candidate.spec, nodes), notes=(*candidate.notes, *told(nodes)))
+
+
+def _plan_array(platform: Platform, submission: Submission, candidate: Candidate, *, trial: bool) -> PlanView:
+    """The plan of the first element; where the backend has native arrays, with the script of the first of those."""
+    candidate = _keep_off(platform, candidate)
+    elements = name_elements(platform, candidate, expand(candidate.spec, DRY_RUN_ARRAY))
+    ids = [JobId(f"training-dry{number:06d}") for number in range(len(elements))]
+    plan = _with_staging(platform, elements[0], ids[0], submission.environ)
+    view = _view(elements[0], plan, _try(platform, plan) if trial else "")
+    native = _plan_native(platform, candidate.backend, plan, ids, [element.spec for element in elements])
+    element = elements[0].spec.element
+    assert element is not None  # expand has made it
+    way = f"{len(native.tasks)} in one native array" if native is not None else "each by itself"
+    note = f"an array of {counted(element.count, 'job')}, {way}; shown is element {element.index}"
+    if native is None:
+        return replace(view, warnings=(*view.warnings, note))
+    files = [PlannedFileView(file.name, file.text, file.mode) for file in native.files]
+    files += [file for file in view.files if file.name not in {one.name for one in files}]
+    return replace(
+        view, script=native.script, submit_argv=native.submit_argv, files=tuple(files), warnings=(*view.warnings, note)
+    )
+
+
+def _plan_native(
+    platform: Platform, backend: str, plan: LaunchPlan, ids: Sequence[JobId], specs: Sequence[JobSpec]
+) -> ArrayPlan | None:
+    """The first native array of these elements; None where they go one by one."""
+    adapter, size = platform.adapters.get(backend), platform.adapters.facts(backend).max_array_size
+    if not isinstance(adapter, SubmitsArrays) or not plan.array_script or min(size, len(ids)) < 2:
+        return None
+    members = [
+        replace(
+            plan,
+            token=attempt_token(job_id, 1),
+            attempt_dir=platform.root.job(job_id).attempt(1),
+            array_index=spec.element.index,
+        )
+        for job_id, spec in zip(ids[:size], specs, strict=False)
+        if spec.element is not None
+    ]
+    limit = specs[0].element.limit if specs[0].element is not None else None
+    chunk = Chunk(chunk_name(DRY_RUN_ARRAY, 1), platform.root.array(DRY_RUN_ARRAY).chunk(1), size, limit)
+    return adapter.plan_array(chunk, members)
+
+
+def _view(candidate: Candidate, plan: LaunchPlan, sentence: str) -> PlanView:
+    return PlanView(
+        backend=plan.backend,
+        script=plan.script,
+        submit_argv=plan.submit_argv,
+        learner_argv=plan.launch.learner.argv,
+        environment={**plan.environment, **_secrets_of(candidate, plan)},
+        files=tuple(PlannedFileView(f.name, f.text, f.mode) for f in plan.files),
+        network_requested=candidate.spec.batch.network,
+        network=plan.network.level,
+        warnings=(*all_warnings(candidate, plan), *candidate.notes),
+        trial=sentence,
+        objects=_documents(plan),
+    )
+
+
+def _documents(plan: LaunchPlan) -> tuple[str, ...]:
+    if not plan.objects:
+        return ()
+    from ffdl_batch.services.submission.kubernetes_yaml import yaml_documents
+
+    return yaml_documents(plan.objects)
+
+
+def _secrets_of(candidate: Candidate, plan: LaunchPlan) -> dict[str, str]:
+    """The variables that will hold secrets, without their values."""
+    counted = candidate.spec.batch.secrets.items()
+    return {name: value for name, value in counted if name not in plan.launch.learner.protected}
+
+
+def _try(platform: Platform, plan: LaunchPlan) -> str:
+    adapter = platform.adapters.get(plan.backend)
+    if not isinstance(adapter, TrialSubmission):
+        return f"the backend {plan.backend} has no trial submission; the request itself is right"
+    try:
+        with platform.adapters.asking(plan.backend):
+            return adapter.test_only(plan)
+    except InvalidRequest as error:
+        raise bad_request("C104", str(error), error.findings) from error
+    except SchedulerMissing as error:
+        raise unavailable(str(error)) from error
+    except SchedulerUnreachable as error:
+        raise try_again("S200", str(error)) from error

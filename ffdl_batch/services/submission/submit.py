@@ -1,0 +1,215 @@
+"""Accept jobs: checked, written, committed, and only then answered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ffdl_batch.attempt.layout import ArrayDir, JobDir
+from ffdl_batch.domain.job.array import MAX_ELEMENTS, expand, is_array, new_array_id
+from ffdl_batch.domain.job.job import Job, new_job_id
+from ffdl_batch.domain.job.submission import Expected, Submission, SubmissionResult
+from ffdl_batch.ports.capabilities import LimitsModels
+from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.services.data.model_archives import has_archive
+from ffdl_batch.services.platform import Caller, Platform
+from ffdl_batch.services.refusals import Refused, bad_request, try_again
+from ffdl_batch.services.secrets.job_secrets import hold
+from ffdl_batch.services.submission.validation import (
+    Candidate,
+    all_warnings,
+    check_stores,
+    name_elements,
+    plan_or_refuse,
+    read_submission,
+)
+from ffdl_batch.services.whole_files import write_whole
+from ffdl_batch.store import DuplicateId, NewJob, StoreUnavailable
+
+APART_S = 1e-6
+"""Between the submissions of an array's elements: what orders jobs by their submission has them by their index."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A submission that could run: its job, or the elements of its array. `index` is its place in the request."""
+
+    index: int
+    jobs: list[NewJob]
+    result: SubmissionResult
+
+
+def submit(
+    platform: Platform,
+    caller: Caller,
+    submissions: Sequence[Submission],
+    may_commit: Callable[[], bool] = lambda: True,
+) -> list[SubmissionResult]:
+    """One result per submission, in order; the accepted ones are durable when this returns.
+
+    A submission is accepted or refused on its own, an array as a whole; all accepted ones are committed in one
+    transaction (several where they are more than MAX_ELEMENTS jobs; an array is never cut). A `key` that was accepted
+    before gives the same ids again and starts nothing. The jobs belong to the daemon's user, as whom they will run,
+    also when root submits them. `may_commit` is asked once, before the first commit: who asked may not wait any more.
+    """
+    del caller
+    results: list[SubmissionResult | None] = [None] * len(submissions)
+    accepted: list[_Accepted] = []
+    for index, submission in enumerate(submissions):
+        try:
+            accepted.append(_accept(platform, submission, index))
+        except Refused as refusal:
+            results[index] = SubmissionResult(problem=refusal.problem)
+    if accepted and not may_commit():
+        for one in accepted:
+            _discard(platform, one.jobs[0])
+        raise try_again("S210", "preparing it took so long that nobody waits for the answer any more")
+    for part in _transactions(accepted):
+        for one, rows in zip(part, _store(platform, part), strict=True):
+            results[one.index] = _answer(platform, one, rows)
+    return [result for result in results if result is not None]
+
+
+def _transactions(accepted: Sequence[_Accepted]) -> Iterator[list[_Accepted]]:
+    part: list[_Accepted] = []
+    for one in accepted:
+        if part and sum(len(other.jobs) for other in part) + len(one.jobs) > MAX_ELEMENTS:
+            yield part
+            part = []
+        part.append(one)
+    if part:
+        yield part
+
+
+def _store(platform: Platform, part: Sequence[_Accepted]) -> Iterator[list[Job]]:
+    """The rows of each of `part`, all of them committed when the first comes."""
+    try:
+        rows = iter(platform.store.add_jobs([job for one in part for job in one.jobs]))
+    except (DuplicateId, StoreUnavailable) as error:
+        # Else they may be committed, and are the janitor's if they are not.
+        if isinstance(error, DuplicateId) or error.is_undone:
+            for one in part:
+                _discard(platform, one.jobs[0])
+        raise try_again("S210", str(error)) from error
+    return ([next(rows) for _ in one.jobs] for one in part)
+
+
+def _answer(platform: Platform, accepted: _Accepted, rows: Sequence[Job]) -> SubmissionResult:
+    if rows[0].id != accepted.jobs[0].id:
+        _discard(platform, accepted.jobs[0])
+    element, result = rows[0].spec.element, accepted.result
+    if element is None:
+        return replace(result, id=rows[0].id, backend=rows[0].backend)
+    return replace(result, id=element.array, elements=tuple(row.id for row in rows), backend=rows[0].backend)
+
+
+def _accept(platform: Platform, submission: Submission, index: int) -> _Accepted:
+    candidate = read_submission(platform, submission)
+    if not has_archive(platform, submission.archive):
+        raise bad_request("C102", "the model archive was not sent", cure="submit again")
+    _check_model(platform, candidate.backend, submission.archive)
+    if is_array(candidate.spec):
+        return _accept_array(platform, submission, candidate, index)
+    if submission.expected is Expected.ARRAY:
+        raise bad_request("C101", "this is one job, and an array is wanted here",
+                          cure="give it batch.array or batch.sweep, or submit it as a job")  # fmt: skip
+    (candidate,) = name_elements(platform, candidate, [candidate.spec])
+    job_id = new_job_id()
+    plan = plan_or_refuse(platform, candidate, job_id, submission.environ)
+    doubts = check_stores(platform, candidate, plan)
+    _keep_private(platform, job_id, platform.root.job(job_id), candidate, submission.environ)
+    warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
+    job = NewJob(
+        id=job_id,
+        uid=platform.uid,
+        user=platform.user,
+        spec=candidate.spec,
+        backend=candidate.backend,
+        submit_key=submission.key,
+        model_digest=submission.archive,
+        submitted_at=platform.clock.now(),
+        warnings=warnings,
+    )
+    told = (*all_warnings(candidate, plan), *doubts)
+    return _Accepted(index, [job], SubmissionResult(id=job_id, warnings=told, network=plan.network.level))
+
+
+def _check_model(platform: Platform, backend: str, digest: str) -> None:
+    """Whether the backend takes a model of this size. One that cannot be used is told of with the plan."""
+    try:
+        adapter = platform.adapters.get(backend)
+    except InvalidRequest:
+        return
+    size = Path(platform.root.model(digest)).stat().st_size
+    if isinstance(adapter, LimitsModels) and size > adapter.model_bytes:
+        message = f"the model archive has {size} bytes, and {backend} takes {adapter.model_bytes} (model_bytes)"
+        raise bad_request("C102", message, cure="leave data out of it, and put them into a data store")
+
+
+def _accept_array(platform: Platform, submission: Submission, candidate: Candidate, index: int) -> _Accepted:
+    """The first element is planned for all: the others differ from it in values of variables alone."""
+    if submission.expected is Expected.JOB:
+        raise bad_request("C101", "this is an array of jobs, and one job is wanted here",
+                          cure="leave batch.array and batch.sweep out, or submit it as an array")  # fmt: skip
+    array = new_array_id()
+    elements = name_elements(platform, candidate, expand(candidate.spec, array))
+    ids = [new_job_id() for _ in elements]
+    plan = plan_or_refuse(platform, elements[0], ids[0], submission.environ)
+    doubts = check_stores(platform, candidate, plan)
+    _keep_private(platform, array, platform.root.array(array), candidate, submission.environ)
+    warnings = (*map(str, candidate.warnings), *plan.warnings, *doubts)
+    now = platform.clock.now()
+    jobs = [
+        NewJob(
+            id=job_id,
+            uid=platform.uid,
+            user=platform.user,
+            spec=replace(element.spec, manifest_text=""),
+            backend=candidate.backend,
+            submit_key=f"{submission.key}/{number}" if submission.key else "",
+            model_digest=submission.archive,
+            submitted_at=now + number * APART_S,
+            warnings=warnings,
+        )
+        for number, (job_id, element) in enumerate(zip(ids, elements, strict=True))
+    ]
+    told = (*all_warnings(candidate, plan), *doubts)
+    return _Accepted(index, jobs, SubmissionResult(id=array, warnings=told, network=plan.network.level))
+
+
+def _keep_private(
+    platform: Platform, holder: str, directory: JobDir | ArrayDir, candidate: Candidate, environ: Mapping[str, str]
+) -> None:
+    """Credentials and exported variables go to files of mode 0600, never into the record; and the manifest of an array
+    beside them, so that it is not in the record of each element."""
+    kept = {directory.secrets: _json(candidate.secrets), directory.exported: _json(environ)}
+    if isinstance(directory, ArrayDir):
+        kept[directory.manifest] = candidate.spec.manifest_text
+    try:
+        if candidate.secrets:
+            hold(platform.root, holder)
+        for path, text in kept.items():
+            if text:
+                Path(directory.path).mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_whole(Path(path), text, durable=True)
+    except OSError as error:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise try_again(
+            "S210",
+            f"the job could not be kept in {directory.path}: {error.strerror}",
+            cure="free space and submit again",
+        ) from error
+
+
+def _json(values: Mapping[str, str]) -> str:
+    return json.dumps(dict(values), sort_keys=True) if values else ""
+
+
+def _discard(platform: Platform, job: NewJob) -> None:
+    """Remove what was kept for a submission that was never acknowledged."""
+    element = job.spec.element
+    directory = platform.root.job(job.id).path if element is None else platform.root.array(element.array).path
+    shutil.rmtree(directory, ignore_errors=True)

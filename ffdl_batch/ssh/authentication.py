@@ -1,0 +1,263 @@
+"""Who we are to a host: keys of the agent, keys in files, and answers of the person at the terminal.
+
+In the order of ssh: the agent's keys, the files that need no passphrase, those that need one, then what the person
+answers. A host may ask for several in a row (a key and a one-time code): each success counts, and the next is tried.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.domain.number_text import counted
+from ffdl_batch.ssh.errors import SshFailed
+from ffdl_batch.ssh.host_config import HostConfig
+from ffdl_batch.ssh.host_keys import HostKey
+from ffdl_batch.ssh.terminal_prompt import Person
+
+if TYPE_CHECKING:
+    import paramiko
+
+_KEY, _ANSWERS, _PASSWORD = "publickey", "keyboard-interactive", "password"
+_PUBLIC = ("ssh-", "ecdsa-", "sk-")
+_AGENT = "SSH_AUTH_SOCK"
+_TRIES = 3
+_PERSON_S = 300.0
+"""How long a person may take to find the phone with the code."""
+_HOST_S = 60.0
+_AGENT_S = 10.0
+_LIST_KEYS = b"\0\0\0\1\x0b"
+"""SSH_AGENTC_REQUEST_IDENTITIES of the agent's protocol (draft-miller-ssh-agent), with its length before it."""
+
+
+class Login:
+    """One login at one host."""
+
+    def __init__(self, transport: paramiko.Transport, config: HostConfig, person: Person | None) -> None:
+        self._transport, self._config = transport, config
+        self._person = None if config.batch_mode else person
+        self._tried: list[str] = []
+        self._offered: set[bytes] = set()
+        self._allowed: Sequence[str] = ()
+
+    def perform(self) -> None:
+        """Log in. Raises SshFailed (exit 77) where the host accepts nothing that we have."""
+        import paramiko
+
+        self._transport.auth_timeout = _HOST_S
+        try:
+            if self._is_open_to_all():
+                return
+            ways = (self._by_keys, self._by_answers, self._by_password)
+            while any(way() for way in ways):
+                if self._transport.is_authenticated():
+                    return
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise self._refused(f"; then the host gave up: {str(error) or type(error).__name__}") from error
+        raise self._refused()
+
+    def _is_open_to_all(self) -> bool:
+        """The first question tells what the host takes."""
+        import paramiko
+
+        try:
+            self._transport.auth_none(self._config.user)
+        except paramiko.BadAuthenticationType as refusal:
+            self._allowed = refusal.allowed_types
+            return False
+        return True
+
+    def _note(self, more: Sequence[str]) -> bool:
+        """After a success: what else the host wants; nothing more, and we are in."""
+        self._allowed = more
+        return True
+
+    def _by_keys(self) -> bool:
+        import paramiko
+
+        if _KEY not in self._allowed:
+            return False
+        for name, key in self._keys():
+            if key.asbytes() in self._offered and key.public_blob is None:
+                continue
+            self._offered.add(key.asbytes())
+            self._tried.append(name)
+            try:
+                return self._note(self._transport.auth_publickey(self._config.user, key))
+            except paramiko.BadAuthenticationType as refusal:
+                self._allowed = refusal.allowed_types
+                return False
+            except paramiko.AuthenticationException:
+                if not self._transport.is_active():
+                    raise
+        return False
+
+    def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        named = [Path(name) for name in self._config.identity_files]
+        yield from self._of_agent(named)
+        files = [file for file in named if file.is_file() and not _blob_in(file)]
+        locked: list[Path] = []
+        for file in files:
+            key = self._read(file, None)
+            if key is None:
+                locked.append(file)
+            elif isinstance(key, str):
+                self._tried.append(f"{file} ({key})")
+            else:
+                yield str(file), key
+        for file in locked:
+            if _public_blob(file) not in self._offered:  # the agent had it: nobody is asked for what is refused already
+                yield from self._unlocked(file)
+
+    def _of_agent(self, files: Sequence[Path]) -> Iterator[tuple[str, paramiko.PKey]]:
+        """The keys that the configuration names come first; with IdentitiesOnly they are all."""
+        named = {blob for file in files if (blob := _public_blob(file))}
+        try:
+            _knock(self._config.agent)
+        except TimeoutError:
+            self._tried.append(f"the agent at {self._config.agent} (no answer within {_AGENT_S:g} s)")
+            return
+        except OSError:  # it is away
+            return
+        keys = _agent_keys(self._config.agent)
+        for key in sorted(keys, key=lambda one: one.asbytes() not in named):
+            if key.asbytes() in named or not self._config.identities_only:
+                yield f"a key of the agent ({HostKey(key.get_name(), key.asbytes()).fingerprint})", key
+
+    def _unlocked(self, file: Path) -> Iterator[tuple[str, paramiko.PKey]]:
+        if self._person is None:
+            self._tried.append(f"{file} (has a passphrase, and nobody can be asked)")
+            return
+        for _ in range(_TRIES):
+            key = self._read(file, self._person.ask(f"Passphrase of {file}: "))
+            if key is not None and not isinstance(key, str):
+                yield str(file), key
+                return
+        self._tried.append(f"{file} (wrong passphrase)")
+
+    @staticmethod
+    def _read(file: Path, passphrase: str | None) -> paramiko.PKey | str | None:
+        """The key; None where it needs (another) passphrase; why it cannot be used."""
+        import paramiko
+
+        kinds = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
+        why = "of a kind that is not known here"
+        for kind in kinds:
+            try:
+                key: paramiko.PKey = kind.from_private_key_file(str(file), passphrase)
+            except paramiko.PasswordRequiredException:
+                return None
+            except OSError as error:
+                return error.strerror or "cannot be read"
+            except (paramiko.SSHException, ValueError, TypeError, IndexError):
+                continue
+            certificate = Path(f"{file}-cert.pub")
+            if certificate.is_file():
+                key.load_certificate(str(certificate))
+            return key
+        return None if passphrase is not None else why
+
+    def _by_answers(self) -> bool:
+        """keyboard-interactive: whatever the host asks, a person answers."""
+        import paramiko
+
+        if _ANSWERS not in self._allowed or self._person is None:
+            return False
+        self._transport.auth_timeout = _PERSON_S
+        for _ in range(_TRIES):
+            self._tried.append("answers")
+            try:
+                return self._note(self._transport.auth_interactive(self._config.user, self._answer))
+            except paramiko.BadAuthenticationType as refusal:
+                self._allowed = refusal.allowed_types
+                return False
+            except paramiko.AuthenticationException:
+                if not self._transport.is_active():
+                    raise
+        return False
+
+    def _answer(self, title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+        assert self._person is not None
+        for text in (title, instructions):
+            if text.strip():
+                self._person.tell(text)
+        return [self._person.ask(f"({self._config.name}) {prompt}", shown=shown) for prompt, shown in prompts]
+
+    def _by_password(self) -> bool:
+        import paramiko
+
+        if _PASSWORD not in self._allowed or self._person is None:
+            return False
+        for _ in range(_TRIES):
+            self._tried.append("a password")
+            word = self._person.ask(f"Password of {self._config.name}: ")
+            try:
+                return self._note(self._transport.auth_password(self._config.user, word, fallback=False))
+            except paramiko.BadAuthenticationType as refusal:
+                self._allowed = refusal.allowed_types
+                return False
+            except paramiko.AuthenticationException:
+                if not self._transport.is_active():
+                    raise
+        return False
+
+    def _refused(self, then: str = "") -> SshFailed:
+        tried = f"{counted(len(self._tried), 'thing')} tried: {', '.join(dict.fromkeys(self._tried))}"
+        wants = ", ".join(self._allowed) or "nothing that it names"
+        alone = "" if self._person else "; nobody could be asked, as there is no terminal, or BatchMode is set"
+        return SshFailed(
+            f"{self._config.name} did not let us in: it takes {wants}; {tried if self._tried else 'no key was found'}"
+            f"{then}{alone}",
+            f"try: {self._config.command}; keys with a passphrase are best in an agent (ssh-add)",
+            ExitCode.NOT_ALLOWED,
+        )
+
+
+def _public_blob(file: Path) -> bytes:
+    """Of the public half beside a key's file, which may be all that is here, or that the file is; b"" without one."""
+    return _blob_in(Path(f"{file}.pub")) or _blob_in(file)
+
+
+def _blob_in(file: Path) -> bytes:
+    """Of a file with a public key; b"" of another, or of none."""
+    try:
+        kind, blob = file.read_text(encoding="utf-8").split()[:2]
+        return base64.b64decode(blob) if kind.startswith(_PUBLIC) else b""
+    except (OSError, ValueError):
+        return b""
+
+
+def _knock(socket_path: str) -> None:
+    """Ask the agent for its keys, and wait for the first byte: the library that reads them would wait for ever. Raises
+    TimeoutError, OSError."""
+    if not socket_path:
+        return
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(_AGENT_S)
+        asking.connect(socket_path)
+        asking.sendall(_LIST_KEYS)
+        asking.recv(1)
+
+
+def _agent_keys(socket_path: str) -> Sequence[paramiko.PKey]:
+    """What the agent offers; nothing where it is away."""
+    if not socket_path:
+        return ()
+    import paramiko
+
+    before = os.environ.get(_AGENT)
+    os.environ[_AGENT] = socket_path  # the library looks nowhere else
+    try:
+        return tuple(paramiko.Agent().get_keys())
+    except (OSError, paramiko.SSHException):
+        return ()
+    finally:
+        if before is None:
+            del os.environ[_AGENT]
+        else:
+            os.environ[_AGENT] = before

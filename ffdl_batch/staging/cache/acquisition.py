@@ -1,0 +1,116 @@
+"""An entry is taken as it lies there, waited for, or filled, whatever it holds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from ffdl_batch.domain.data.staging_protocol import Cache, FaultClass, Progress
+from ffdl_batch.domain.number_text import size_text
+from ffdl_batch.staging.cache.capacity import discard, reserve_room
+from ffdl_batch.staging.cache.election import Owner, Right, Signs, Watch, try_for
+from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry, was_checked_here
+from ffdl_batch.staging.cache.locks import lock
+from ffdl_batch.staging.cache.user_cache import Shelf, Unusable
+from ffdl_batch.staging.faults import Fault, shown
+from ffdl_batch.staging.reporter import Teller
+
+POLL_S = 0.25
+FILLINGS = 2
+"""By one process; there are file systems on which a file is another one at each look."""
+HALF_IS_KEPT = (FaultClass.NETWORK, FaultClass.CREDENTIALS)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An entry that is needed. `room` is what it will take, about; `files` and `bytes` are for progress. `fill` fills
+    it in the directory of the right, and has it placed; it raises Fault, Unusable, OSError and what is its own."""
+
+    key: str
+    room: int
+    files: int
+    bytes: int
+    fill: Callable[[Right], None]
+    teller: Teller
+
+
+def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
+    """Take the entry, which is filled where it is missing. Whether this process filled it. Raises what filling
+    does, Unusable, OSError."""
+    rights, filled, watch = 0, False, Watch(shelf, wanted.key, cache.stale_s)
+    told: Owner | None = None
+    while not _take(wanted, shelf, held):
+        right = try_for(shelf, wanted.key)
+        if right is not None:
+            wanted.teller.follow(None)
+            rights += 1
+            if rights > FILLINGS:
+                right.release(keep=False)
+                raise Unusable("what was filled is not as it was when it is looked at")
+            filled = _fill_by(right, wanted, shelf, cache) or filled
+            continue
+        owner, signs = watch.look()
+        if owner is not None and owner != told:
+            wanted.teller.note(f"waits for process {owner.pid} on {owner.host}, which fills the cache")
+            told = owner
+        wanted.teller.follow(_progress_of(signs, wanted))
+        if watch.rested_s() > cache.patience_s:
+            raise Unusable(f"who fills it has brought nothing for {cache.patience_s:.0f} s")
+        time.sleep(POLL_S)
+    return filled
+
+
+def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
+    """Whether there is a whole entry, which nobody removes from now on. Raises Unusable, OSError."""
+    key, teller = wanted.key, wanted.teller
+    directory = shelf.entry(key)
+    if not os.path.isdir(directory):
+        return False
+    with ExitStack() as mine:
+        descriptor = lock(shelf.use_lock(key), exclusive=False, wait=True)
+        assert descriptor is not None
+        mine.callback(os.close, descriptor)
+        try:
+            read_entry(directory)
+            wholly = not was_checked_here(directory)
+            check(directory, wholly=wholly, go_on=lambda _size: None)
+        except FileNotFoundError:
+            return False
+        except Damaged as why:
+            damage = str(why)
+        else:
+            if wholly:
+                note_checked(directory)
+            os.utime(descriptor)
+            held.push(mine.pop_all())
+            return True
+    if not discard(shelf, key):
+        raise Unusable(f"an entry is damaged ({shown(damage)}), and in use")
+    teller.note(f"an entry of the cache was damaged ({shown(damage)}) and is filled anew")
+    return False
+
+
+def _fill_by(right: Right, wanted: Wanted, shelf: Shelf, cache: Cache) -> bool:
+    """Unless it has been filled meanwhile: whether it had not. Raises what filling does, Unusable, OSError."""
+    keep = False
+    try:
+        if os.path.isdir(shelf.entry(wanted.key)):
+            return False
+        if not reserve_room(shelf, right.directory, wanted.room, cache.limit_bytes):
+            raise Unusable(
+                f"it has no room for {size_text(wanted.room)}; `ffdl cache` on this node says who holds how much"
+            )
+        wanted.fill(right)
+        return True
+    except Fault as fault:
+        keep = fault.kind in HALF_IS_KEPT
+        raise
+    finally:
+        right.release(keep=keep)
+
+
+def _progress_of(signs: Signs, wanted: Wanted) -> Progress:
+    return Progress(signs.files, wanted.files, signs.bytes, wanted.bytes, 0.0)

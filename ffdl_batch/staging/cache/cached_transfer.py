@@ -1,0 +1,139 @@
+"""A transfer goes through the cache: its entry is found, waited for or filled, and linked to or copied from."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+from ffdl_batch.domain.data.staging_protocol import Cache, Cached, FaultClass, StoreAddress, StoreKind
+from ffdl_batch.staging.cache.acquisition import Wanted, obtain
+from ffdl_batch.staging.cache.capacity import give_room
+from ffdl_batch.staging.cache.election import BEATS, Right
+from ffdl_batch.staging.cache.entry import room_of
+from ffdl_batch.staging.cache.filler import Listing, Moved, fill
+from ffdl_batch.staging.cache.keys import key_of
+from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
+from ffdl_batch.staging.faults import Fault, shown
+from ffdl_batch.staging.journal import place_of
+from ffdl_batch.staging.object_names import parts_of
+from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.stores.file import FileStore
+from ffdl_batch.staging.transfer.planning import list_in
+from ffdl_batch.staging.tree import Tree
+
+LISTINGS = 3
+"""Of a store whose objects change each time while they are read."""
+OWN_FAULTS = (FaultClass.FULL, FaultClass.REFUSED)
+"""May be the cache's; without it they come again where they are the store's."""
+
+
+def through_cache(way: Way, number: int, held: ExitStack) -> Way | None:
+    """What is left to be moved: nothing, the copy of an entry, or the transfer as it was, for which the cache is of no
+    use. `held` keeps the entry from being removed. Raises Fault of the store."""
+    cache, teller = way.run.task.cache, way.run.teller
+    before = teller.counted()
+    assert cache is not None
+    if way.transfer.optional:
+        return way
+    try:
+        return _through(way, cache, number, held)
+    except Unusable as why:
+        reason = str(why)
+    except Fault as fault:
+        if fault.kind not in OWN_FAULTS:
+            raise
+        reason = fault.cause
+    except OSError as error:
+        reason = f"{shown(str(error.filename or cache.directory))}: {error.strerror or error}"
+    finally:
+        teller.follow(None)
+    teller.restore(before)
+    teller.note(f"the cache is not used: {reason}")
+    if way.transfer.link and os.path.islink(way.transfer.local):  # of an earlier run
+        os.unlink(way.transfer.local)
+    return way
+
+
+def _through(way: Way, cache: Cache, number: int, held: ExitStack) -> Way | None:
+    local = way.transfer.local
+    if way.transfer.link and _has_files(local):
+        return way
+    shelf = open_shelf(cache.directory, os.geteuid())
+    before = way.run.teller.counted()
+    for _ in range(LISTINGS):
+        listing = _listed(way)
+        way.run.teller.expect(before.files_total + listing.files, before.bytes_total + listing.bytes)
+        with suppress(Moved):
+            filled = obtain(_wanted(listing, cache), shelf, cache, held)
+            break
+        way.run.teller.restore(before)
+        way.run.journal.unplan(way.place)
+    else:
+        raise Unusable(f"what the store has was changed {LISTINGS} times while it was read")
+    tree, use = shelf.tree(listing.key), shelf.use_lock(listing.key)
+    way.run.teller.say(Cached(number, listing.key, tree, use, listing.bytes, filled))
+    give_room(shelf, cache.limit_bytes)
+    if way.transfer.link:
+        _link(tree, local)
+        if not filled:
+            way.run.teller.kept_all(listing.files, listing.bytes)
+        return None
+    came = way.run.teller.counted().moved - before.moved
+    way.run.teller.restore(before)
+    way.run.teller.once_more(min(came, listing.bytes))
+    return _copying(way, listing, tree)
+
+
+def _listed(way: Way) -> Listing:
+    """Raises Fault, Unusable."""
+    directories: list[str] = []
+    list_in(way, directories.append)
+    journal, transfer = way.run.journal, way.transfer
+    key = key_of(transfer.store, transfer.prefix, directories, journal.planned(way.place))
+    if way.place in way.run.indexes:
+        way.run.teller.note("links, modes and empty directories of these data are not kept in the cache")
+    if key is None:
+        raise Unusable("the store does not say which version of an object it has")
+    room = sum(room_of(planned.item.size) for planned in journal.planned(way.place))
+    return Listing(way, directories, key, *journal.totals_of(way.place), room)
+
+
+def _wanted(listing: Listing, cache: Cache) -> Wanted:
+    def fill_in(right: Right) -> None:
+        fill(listing, right, cache.stale_s / BEATS)
+
+    return Wanted(listing.key, listing.room, listing.files, listing.bytes, fill_in, listing.way.run.teller)
+
+
+def _copying(way: Way, listing: Listing, tree: str) -> Way:
+    """From the tree to the transfer's directory."""
+    way.run.journal.unplan(way.place)
+    with Tree(way.transfer.local, make=True) as target:
+        for name in listing.directories:
+            with target.directory(parts_of(name), make=True):
+                continue
+    store = StoreAddress(StoreKind.FILE, container=tree)
+    transfer = replace(way.transfer, store=store, prefix="", only=())
+    return Way(way.run, transfer, FileStore(store), place_of(transfer))
+
+
+def _has_files(local: str) -> bool:
+    """Whether there is more than an empty directory, or a link of ours."""
+    if os.path.islink(local):
+        return False
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return bool(os.listdir(local))
+    return os.path.exists(local)
+
+
+def _link(tree: str, local: str) -> None:
+    """Raises OSError."""
+    temporary = f"{local}.ffdl-link-{os.getpid()}"
+    os.makedirs(os.path.dirname(local), exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    os.symlink(tree, temporary)
+    if os.path.isdir(local) and not os.path.islink(local):
+        os.rmdir(local)
+    os.replace(temporary, local)

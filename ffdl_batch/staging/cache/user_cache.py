@@ -1,0 +1,176 @@
+"""One user's part of a cache: where what lies, and whether it may be trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ffdl_batch.attempt.directory_tree import remove_tree
+from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.domain.untrusted_json import parse_json
+
+ROOMS = ("entries", "filling", "locks", "trash")
+USAGE = "usage.json"
+WANTED_S = 3600.0
+"""How long a wish for room counts."""
+
+
+class Unusable(Exception):
+    """This cache is not used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a user tells the others: bytes that are held, and bytes for which there was no room."""
+
+    bytes: int = 0
+    wanted: int = 0
+    wanted_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The directory `root` of the user `uid` in the cache `directory`."""
+
+    directory: str
+    uid: int
+
+    @property
+    def root(self) -> str:
+        """Others may pass through and read the usage, nothing else."""
+        return f"{self.directory}/{self.uid}"
+
+    @property
+    def mutex(self) -> str:
+        """Held for moments, while it is decided on room."""
+        return f"{self.root}/locks/.room"
+
+    def entry(self, key: str) -> str:
+        """The directory of an entry."""
+        return f"{self.root}/entries/{key}"
+
+    def tree(self, key: str) -> str:
+        """What an entry holds."""
+        return f"{self.entry(key)}/tree"
+
+    def use_lock(self, key: str) -> str:
+        """Held by whoever uses the entry; its time is that of the last use."""
+        return f"{self.root}/locks/{key}"
+
+    def fill_lock(self, key: str) -> str:
+        """Held by whoever fills the entry, and has its name."""
+        return f"{self.root}/filling/{key}.lock"
+
+    def filling(self, key: str, token: str) -> str:
+        """What the process with this token fills."""
+        return f"{self.root}/filling/{key}.{token}"
+
+    def names(self) -> list[str]:
+        """Of the entries. Raises OSError."""
+        return sorted(name for name in os.listdir(f"{self.root}/entries"))
+
+    def fillings(self) -> list[str]:
+        """Directories of entries that are not whole. Raises OSError."""
+        room = f"{self.root}/filling"
+        return [f"{room}/{name}" for name in sorted(os.listdir(room)) if not name.endswith(".lock")]
+
+    def remove(self, path: str) -> None:
+        """Something of the shelf, which is gone from its place at once. Raises OSError."""
+        trash = f"{self.root}/trash/{os.urandom(8).hex()}"
+        with suppress(FileNotFoundError):
+            os.rename(path, trash)
+        self.empty_trash()
+
+    def empty_trash(self) -> None:
+        """Remove what was thrown away, by whomever. Others may be at it, too."""
+        for name in os.listdir(f"{self.root}/trash"):
+            with suppress(OSError):
+                remove_tree(f"{self.root}/trash/{name}")
+
+    def publish(self, usage: Usage) -> None:
+        """Tell the others. Raises OSError."""
+        temporary = f"{self.root}/.{USAGE}.{os.getpid()}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o644)
+            file.write(json.dumps(to_plain(usage)) + "\n")
+        os.replace(temporary, f"{self.root}/{USAGE}")
+
+
+def existing_shelf(directory: str, uid: int) -> Shelf | None:
+    """The user's part, where there is one. Raises Unusable, OSError."""
+    shelf = Shelf(directory.rstrip("/"), uid)
+    try:
+        _require_safe(shelf.directory, uid)
+        _require_own(shelf)
+    except FileNotFoundError:
+        return None
+    for room in ROOMS:
+        _make(f"{shelf.root}/{room}", 0o700)
+    return shelf
+
+
+def open_shelf(directory: str, uid: int) -> Shelf:
+    """The user's part, made where it is missing. Raises Unusable, OSError."""
+    shelf = Shelf(directory.rstrip("/"), uid)
+    with suppress(FileExistsError):
+        os.makedirs(shelf.directory, mode=0o700)
+    _require_safe(shelf.directory, uid)
+    _make(shelf.root, 0o711)
+    _require_own(shelf)
+    for room in ROOMS:
+        _make(f"{shelf.root}/{room}", 0o700)
+    return shelf
+
+
+def usages(directory: str) -> Iterator[tuple[int, Usage]]:
+    """What each user tells, as far as it is theirs; by uid. Raises OSError."""
+    for name in sorted(os.listdir(directory)):
+        if not name.isdecimal():
+            continue
+        with suppress(OSError):
+            path = f"{directory}/{name}"
+            if os.lstat(path).st_uid == int(name):
+                yield int(name), _usage(f"{path}/{USAGE}", int(name))
+
+
+def _usage(path: str, uid: int) -> Usage:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if os.fstat(descriptor).st_uid != uid:
+                return Usage()
+            found = from_plain(Usage, parse_json(file.read(4096)))
+    except (OSError, ValueError, CodecError):
+        return Usage()
+    is_fresh = 0 <= time.time() - found.wanted_at < WANTED_S
+    return Usage(max(0, found.bytes), max(0, found.wanted) if is_fresh else 0, found.wanted_at)
+
+
+def _require_safe(directory: str, uid: int) -> None:
+    found = os.stat(directory)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Unusable(f"{directory} is no directory")
+    if found.st_uid not in (0, uid):
+        raise Unusable(f"{directory} belongs to another user; it must be root's, or your own")
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise Unusable(f"others may rename what is in {directory}; it must have mode 1777")
+
+
+def _require_own(shelf: Shelf) -> None:
+    found = os.lstat(shelf.root)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != shelf.uid or found.st_mode & 0o022:
+        raise Unusable(f"{shelf.root} is not a directory that user {shelf.uid} alone can write")
+
+
+def _make(path: str, mode: int) -> None:
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return
+    os.chmod(path, mode)

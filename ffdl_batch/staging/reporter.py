@@ -1,0 +1,206 @@
+"""What the program says while it works: one line per value, without the values of secrets."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ffdl_batch.domain.data.staging_protocol import Done, Failed, Line, Note, Progress, Retry, write_line
+
+MOST_NOTES = 50
+RATE_OVER_S = 10.0
+"""What moved in so long makes the rate, however often it is told: of large files that go out a part counts when it is
+whole."""
+EARLY_SHARE, EARLY_BYTES = 0.05, 8 << 20
+"""Until this share of all, or so many bytes, have moved in this run, the rate may be that of a few small files while
+the first part of a large one is on its way."""
+BROKEN_PIPE = 141
+
+
+@dataclass(slots=True)
+class Counts:
+    """What is told. `moved` are bytes of this run, each counted once however often it was copied on."""
+
+    files: int = 0
+    files_total: int = 0
+    bytes: int = 0
+    bytes_total: int = 0
+    moved: int = 0
+    kept: int = 0
+    skipped: int = 0
+    later: int = 0
+
+
+class Pace:
+    """Bytes per second over the last while, from a first moment on."""
+
+    def __init__(self, now: float, passed: int = 0) -> None:
+        self._moments = deque([(now, passed)])
+
+    def at(self, now: float, passed: int) -> float:
+        """When so many bytes have passed in all."""
+        while len(self._moments) > 1 and self._moments[1][0] <= now - RATE_OVER_S:
+            self._moments.popleft()
+        since, before = self._moments[0]
+        self._moments.append((now, passed))
+        return round((passed - before) / max(now - since, 1e-3), 1)
+
+
+class Teller:
+    """Counts and says. `scrub` takes secrets out of a text. Calls may come from several threads at once."""
+
+    def __init__(self, descriptor: int, scrub: Callable[[str], str], rate_line_s: float) -> None:
+        self._descriptor, self._scrub, self._each_s = descriptor, scrub, rate_line_s
+        self._counts, self._lock = Counts(), threading.Lock()
+        self._notes = 0
+        self._end = threading.Event()
+        self._began = time.monotonic()
+        self._passed = 0  # bytes that moved, those too that did a second time
+        self._once_more = 0
+        self._pace, self._files_pace = Pace(self._began), Pace(self._began)
+        self._other: Progress | None = None
+        self._other_pace: Pace | None = None
+
+    def begin(self) -> None:
+        """Say progress from now on."""
+        threading.Thread(target=self._tick, daemon=True).start()
+
+    def expect(self, files: int, size: int) -> None:
+        """What there is to do in all."""
+        with self._lock:
+            self._counts.files_total, self._counts.bytes_total = files, size
+
+    def moved(self, size: int) -> None:
+        """Bytes have moved; fewer than none: they have to again."""
+        with self._lock:
+            again = min(max(size, 0), self._once_more)
+            self._once_more -= again
+            self._passed += max(size, 0)
+            self._counts.bytes += size
+            self._counts.moved += max(size, 0) - again
+
+    def had(self, size: int) -> None:
+        """Bytes moved in an earlier run."""
+        with self._lock:
+            self._counts.bytes += size
+
+    def finished(self) -> None:
+        """A file is in place."""
+        with self._lock:
+            self._counts.files += 1
+
+    def kept(self, size: int) -> None:
+        """A file was in place."""
+        with self._lock:
+            self._counts.files += 1
+            self._counts.kept += 1
+            self._counts.bytes += max(size, 0)
+
+    def later(self) -> None:
+        """A file is left to a later run, or was stored as it is not any more."""
+        with self._lock:
+            self._counts.later += 1
+
+    def kept_all(self, files: int, size: int) -> None:
+        """Files were in place."""
+        with self._lock:
+            self._counts.files += files
+            self._counts.kept += files
+            self._counts.bytes += size
+
+    def counted(self) -> Counts:
+        """As it is now."""
+        with self._lock:
+            return replace(self._counts)
+
+    def restore(self, counts: Counts) -> None:
+        """Count from here again; what has moved has moved."""
+        with self._lock:
+            self._counts = replace(counts, moved=self._counts.moved, skipped=self._counts.skipped)
+
+    def once_more(self, size: int) -> None:
+        """So many bytes that came in this run move again, from the cache to their place: the end counts them once."""
+        with self._lock:
+            self._once_more += size
+
+    def follow(self, other: Progress | None) -> None:
+        """Tell another process's progress, for which this one waits, in the place of its own; its rate is what is seen
+        of it."""
+        with self._lock:
+            if other is None:
+                self._other_pace = None
+            elif self._other_pace is None:
+                self._other_pace = Pace(time.monotonic(), other.bytes)
+            self._other = other
+
+    def skip(self, what: str) -> None:
+        """A name is left out."""
+        with self._lock:
+            self._counts.skipped += 1
+        self.note(what)
+
+    def note(self, what: str) -> None:
+        """Something for a person; only so many are said one by one."""
+        with self._lock:
+            self._notes += 1
+            count = self._notes
+        if count <= MOST_NOTES:
+            self.say(Note(what))
+
+    def retry(self, why: str, in_s: float, cause: str = "") -> None:
+        """Something is tried again."""
+        self.say(Retry(why, round(in_s, 3), cause))
+
+    def progress(self) -> None:
+        """How far it is now."""
+        with self._lock:
+            now, counts = time.monotonic(), replace(self._counts)
+            rate = self._pace.at(now, self._passed)
+            files_rate = self._files_pace.at(now, counts.files - counts.kept)
+            early = self._passed < min(EARLY_SHARE * counts.bytes_total, EARLY_BYTES)
+            other = self._other
+            if other is not None and self._other_pace is not None:
+                other = replace(other, rate=self._other_pace.at(now, other.bytes))
+        if other is not None:
+            self.say(other)
+            return
+        self.say(Progress(counts.files, counts.files_total, counts.bytes, counts.bytes_total, rate, early, files_rate))
+
+    def done(self) -> None:
+        """The last line after success."""
+        self._end.set()
+        if self._notes > MOST_NOTES:
+            self.say(Note(f"{self._notes - MOST_NOTES} more notes like these are not shown"))
+        self.progress()
+        seconds = round(time.monotonic() - self._began, 3)
+        counts = self._counts
+        self.say(Done(counts.files, counts.moved, counts.skipped, seconds, counts.kept, counts.later))
+
+    def failed(self, line: Failed) -> None:
+        """The last line without success."""
+        self._end.set()
+        self.say(line)
+
+    def say(self, line: Line) -> None:
+        """One line by one write. Ends the process where nobody reads any more."""
+        if isinstance(line, (Retry, Note)):
+            line = replace(line, why=self._scrub(line.why))
+        if isinstance(line, Retry):
+            line = replace(line, cause=self._scrub(line.cause))
+        if isinstance(line, Failed):
+            line = replace(line, message=self._scrub(line.message), cause=self._scrub(line.cause))
+        data = write_line(line).encode()
+        try:
+            with self._lock:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+        except BrokenPipeError:
+            os._exit(BROKEN_PIPE)  # who started this is gone; the journal has what is done
+
+    def _tick(self) -> None:
+        while not self._end.wait(self._each_s):
+            self.progress()

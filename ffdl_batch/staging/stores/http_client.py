@@ -1,0 +1,134 @@
+"""Requests of stores that speak plain HTTP: one pool of connections, and answers judged by their status."""
+
+from __future__ import annotations
+
+import email.utils
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.staging.faults import Changed, Fault, Passing
+from ffdl_batch.staging.stores.optional_libraries import library
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item
+
+REDIRECTS = 5
+_SAID_CHARACTERS = 200
+
+
+class Wire:
+    """Connections to one store."""
+
+    def __init__(self, address: StoreAddress, connections: int, extra: str) -> None:
+        self._urllib3 = library("urllib3", extra)
+        timeout_s = float(address.options.get("timeout_s", "60"))
+        proxy = _proxy(address.endpoint)
+        options: dict[str, Any] = {
+            "num_pools": 4,
+            "maxsize": connections,
+            "timeout": self._urllib3.Timeout(connect=min(timeout_s, 15), read=timeout_s),
+            "retries": self._urllib3.Retry(
+                total=None, connect=0, read=0, status=0, other=0, redirect=REDIRECTS, respect_retry_after_header=False
+            ),
+            "ca_certs": address.options.get("ca_file") or None,
+        }
+        self._pool = self._urllib3.ProxyManager(proxy, **options) if proxy else self._urllib3.PoolManager(**options)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._pool.clear()
+
+    @contextmanager
+    def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: BinaryIO | bytes | None = None,
+        key: str = "",
+        *,
+        also: tuple[int, ...] = (),
+    ) -> Iterator[Any]:
+        """An answer of success, or of one of the statuses `also`, whose body is not read yet. Raises Passing, Fault,
+        Changed."""
+        answer = None
+        try:
+            answer = self._pool.request(
+                method, url, headers={"Accept-Encoding": "identity", **headers}, body=body, preload_content=False
+            )
+            if answer.status >= 300 and answer.status not in also:
+                said = answer.read(_SAID_CHARACTERS, decode_content=True).decode("utf-8", "replace")
+                raise judged(answer.status, answer.reason or "", " ".join(said.split()), key)
+            yield answer
+        except self._urllib3.exceptions.HTTPError as error:
+            raise self._failed(error) from error
+        except OSError as error:
+            raise Passing(str(error) or type(error).__name__) from error
+        finally:
+            if answer is not None:
+                answer.close() if answer.length_remaining else answer.release_conn()
+
+    @staticmethod
+    def _failed(error: Exception) -> Exception:
+        cause = getattr(error, "reason", None) or error
+        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            return Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts")
+        if type(error).__name__ in ("LocationParseError", "URLSchemeUnknown", "LocationValueError"):
+            return Fault(FaultClass.TASK, "its address cannot be used")
+        return Passing(str(cause) or type(cause).__name__)
+
+    @contextmanager
+    def read(self, url: str, headers: Mapping[str, str], item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
+        """A range of an object, while it is still the same."""
+        asked = dict(headers)
+        if item.etag and not item.etag.startswith("W/"):
+            asked["If-Match"] = f'"{item.etag}"'
+        whole = start == 0 and end in (UNKNOWN, item.size)
+        if not whole:
+            asked["Range"] = f"bytes={start}-{end - 1}"
+        with self.ask("GET", url, asked, key=item.key) as answer:
+            if item.etag and etag_of(answer.headers) not in ("", item.etag):
+                raise Changed
+            if not whole and answer.status != 206:
+                raise Fault(FaultClass.REFUSED, "the server does not give parts of files any more", item.key)
+            yield answer.stream(CHUNK_BYTES, decode_content=False)
+
+
+def judged(status: int, reason: str, said: str, key: str) -> Exception:
+    """The exception that an answer without success is."""
+    text = f"it answered {status} {reason}".rstrip() + (f" ({said[:_SAID_CHARACTERS]})" if said else "")
+    if status in (412, 416):
+        return Changed()
+    if status in (401, 403, 407):
+        return Fault(FaultClass.CREDENTIALS, text, key)
+    if status in (404, 410):
+        return Fault(FaultClass.MISSING, text, key)
+    if status in (413, 507):
+        return Fault(FaultClass.FULL, text, key)
+    if status >= 500 or status in (408, 409, 422, 425, 429, 498):
+        return Passing(text)
+    return Fault(FaultClass.REFUSED, text, key)
+
+
+def etag_of(headers: Mapping[str, str]) -> str:
+    """Without its quotes."""
+    return headers.get("ETag", "").replace('"', "")
+
+
+def time_of(text: str) -> float:
+    """Seconds of an HTTP date; 0 where it is none."""
+    try:
+        return email.utils.parsedate_to_datetime(text).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _proxy(endpoint: str) -> str:
+    """The proxy that the node's environment names for this address, or ""."""
+    import urllib.parse
+    import urllib.request
+
+    parsed = urllib.parse.urlsplit(endpoint)
+    if not parsed.hostname or urllib.request.proxy_bypass(parsed.hostname):
+        return ""
+    return urllib.request.getproxies().get(parsed.scheme, "")

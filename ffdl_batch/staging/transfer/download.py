@@ -1,0 +1,263 @@
+"""The way in: objects become files of a directory.
+
+A file has a name of its own until it is whole and has been held against what the store says of it; then it is renamed.
+Large ones come in parts, on several connections, and the journal has the parts that came. Nothing is synchronised: a
+node that lost power has lost the attempt, and its journal says nothing to the next boot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from ffdl_batch.attempt.directory_tree import Gone
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.host.file_attributes import write_all, write_sparse
+from ffdl_batch.staging.faults import Changed, Fault, Mismatch, Passing, Skip, Stopped, at_store, of_local, shown
+from ffdl_batch.staging.journal import Planned, Settled, Started
+from ffdl_batch.staging.object_names import parts_of
+from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.stores.digests import count_of_parts, has_etag, new_digest, part_sizes
+from ffdl_batch.staging.stores.store import UNKNOWN, Item
+from ffdl_batch.staging.transfer.existing_files import has_time_of
+from ffdl_batch.staging.transfer.partial_download import Half
+from ffdl_batch.staging.transfer.upload_source import version_of
+from ffdl_batch.staging.transfer.verification import Verifying
+from ffdl_batch.staging.tree import Tree, open_own
+
+CHANGES = 3
+"""Readings of an object that is never the same, or never what it is said to be."""
+PROGRESS_BYTES = 1 << 20
+"""What came between two failures of a reading, so that the second is a first one."""
+LARGEST_PART_BYTES = 512 << 20
+
+
+class Bringing:
+    """One transfer on its way in."""
+
+    def __init__(self, way: Way, tree: Tree) -> None:
+        self._way, self._tree = way, tree
+        self._run, self._store, self._place = way.run, way.store, way.place
+        self._verifying = Verifying(way)
+
+    def bring(self, planned: Planned) -> None:
+        """Have one file brought by the workers. Raises what an earlier one did."""
+        submit = self._run.workers.submit
+        if planned.item.size <= self._run.task.part_bytes:
+            submit(partial(self._guarded, planned, partial(self._small, planned)))
+            return
+        half: list[Half] = []
+        self._guarded(planned, lambda: half.extend(self._begin_large(planned)))
+        for begun in half:
+            todo = [number for number in range(len(begun.ranges())) if number not in begun.digests]
+            begun.remaining = len(todo)
+            for number in todo:
+                submit(partial(self._guarded, planned, partial(self._large_part, planned, begun, number)))
+            if not todo:
+                submit(partial(self._guarded, planned, partial(self._end_large, planned, begun)))
+
+    def _guarded(self, planned: Planned, job: Callable[[], None]) -> None:
+        """Names that cannot be are told and left out; errors of this machine become faults."""
+        with at_store(self._way.transfer.store):
+            try:
+                job()
+            except Skip as why:
+                self._run.teller.skip(f"{shown(planned.item.key)} is left out: {why}")
+            except OSError as error:
+                raise of_local(error, os.path.join(self._tree.root, planned.name)) from error
+
+    def _small(self, planned: Planned) -> None:
+        if not self._is_there(planned):
+            self._whole(planned)
+
+    def _is_there(self, planned: Planned) -> bool:
+        """Whether the file is in place: by the journal, or, where that knows nothing of it, by its content. Where the
+        store has no ETag it is the journal's file with the size and the time that the object has now."""
+        found, item = self._tree.status(parts_of(planned.name)), planned.item
+        if found is None or not (item.etag or has_time_of(found, item)):
+            return False
+        settled = Settled(version_of(found), item.etag)
+        if self._run.journal.settled(self._place, planned.name) != settled:
+            if found.st_size != item.size or not self._has_content(planned):
+                return False
+            self._run.journal.settle(self._place, planned.name, settled)
+        self._run.teller.kept(found.st_size)
+        return True
+
+    def _has_content(self, planned: Planned) -> bool:
+        """Whether the ETag is that of the file's content."""
+        with suppress(Gone, EOFError):
+            file = self._tree.open_file(parts_of(planned.name))
+            try:
+                return has_etag(file, planned.item)
+            finally:
+                os.close(file)
+        return False
+
+    def _begin_large(self, planned: Planned) -> list[Half]:
+        """The file with the parts that an earlier run brought; none where it is there."""
+        if self._is_there(planned):
+            return []
+        item = planned.item
+        if count_of_parts(item.etag):
+            item = self._verifying.looked_up(item.key)
+        half = self._open(planned.name, item, anew=False)
+        self._run.teller.had(sum(half.length(number) for number in half.digests))
+        return [half]
+
+    def _large_part(self, planned: Planned, half: Half, number: int) -> None:
+        if half.wrong is None:
+            try:
+                self._part(half, number)
+            except (Changed, Mismatch) as why:
+                half.wrong = why
+        with half.lock:
+            half.remaining -= 1
+            is_last = not half.remaining
+        if is_last:
+            self._end_large(planned, half)
+
+    def _end_large(self, planned: Planned, half: Half) -> None:
+        try:
+            if half.wrong is not None:
+                raise half.wrong
+            self._finish(half)
+        except (Changed, Mismatch) as why:
+            self._again(half, why)
+            self._whole(Planned(planned.name, self._verifying.looked_up(planned.item.key)), 2)
+        finally:
+            half.close()
+
+    def _whole(self, planned: Planned, reading: int = 1) -> None:
+        """Bring the file, part by part; it is read anew while it changes. Raises Fault, Skip, OSError."""
+        item = planned.item
+        while True:
+            half = self._open(planned.name, item, anew=True)
+            try:
+                for number in range(max(1, len(half.ranges())) if item.size else 0):
+                    self._part(half, number)
+                self._finish(half)
+                return
+            except (Changed, Mismatch) as why:
+                if reading >= CHANGES:
+                    raise Fault(FaultClass.CORRUPT, f"{_said(why)} {CHANGES} times in a row", item.key) from why
+                self._again(half, why)
+            finally:
+                half.close()
+            reading += 1
+            item = self._verifying.looked_up(item.key)
+
+    def _again(self, half: Half, why: Exception) -> None:
+        done = sum(half.length(number) for number in half.digests)
+        self._run.teller.moved(-done)
+        self._run.journal.forget(self._place, half.name)
+        self._run.teller.retry(f"{shown(half.item.key)}: {_said(why)}; it is read again", 0)
+
+    def _open(self, name: str, item: Item, *, anew: bool) -> Half:
+        parts = parts_of(name)
+        temporary = f".ffdl-{hashlib.sha256(parts[-1].encode()).hexdigest()[:24]}.part"
+        version = f"{item.etag} {item.size} {item.mtime}"
+        journal, place = self._run.journal, self._place
+        known = None if anew or not item.etag else journal.started(place, name)
+        with self._tree.directory(parts[:-1], make=True) as found:
+            directory = os.dup(found)
+        try:
+            file = open_own(temporary, directory)
+        except OSError:
+            os.close(directory)
+            raise
+        half = Half(name, item, parts, directory, temporary, file, self._part_bytes(item), {})
+        goes_on = known is not None and known.version == version and os.fstat(file).st_size == item.size
+        if goes_on and known is not None:
+            half.part_bytes, half.digests = known.part_bytes, journal.parts(place, name)
+            half.run_digest()
+            return half
+        os.ftruncate(file, 0)
+        os.ftruncate(file, max(item.size, 0))
+        if len(half.ranges()) > 1:
+            journal.start(place, name, Started(version, "", half.part_bytes))
+        half.run_digest()
+        return half
+
+    def _part_bytes(self, item: Item) -> int:
+        """As the object was stored, where that can be: then the parts' own digests are its ETag."""
+        wanted = self._run.task.part_bytes
+        stored = next(iter(part_sizes(item)), 0)
+        return stored if wanted / 4 <= stored <= LARGEST_PART_BYTES else wanted
+
+    def _part(self, half: Half, number: int) -> None:
+        found = half.ranges()
+        half.digests[number] = self._read(half, *found[number])
+        if len(found) > 1:
+            self._run.journal.part(self._place, half.name, number, half.digests[number])
+        try:
+            half.came(number)
+        except EOFError:
+            raise Mismatch("its file here was cut while it came") from None
+
+    def _read(self, half: Half, start: int, end: int) -> str:
+        """Bring a range into the file; its MD5, or "". Goes on where it broke. Raises Changed, Fault, Stopped."""
+        item, teller = half.item, self._run.teller
+        at, tried_at, failed = start, start, 0
+        digest = new_digest("md5") if half.needs_digests() else None
+        while True:
+            try:
+                with self._store.read(item, at, end) as chunks:
+                    for data in chunks:
+                        if self._run.stop.is_set():
+                            raise Stopped
+                        if end != UNKNOWN and at + len(data) > end:
+                            raise Mismatch("more came than was asked for")
+                        self._write(half, data, at)
+                        if digest is not None:
+                            digest.update(data)
+                        at += len(data)
+                        teller.moved(len(data))
+                if end != UNKNOWN and at < end:
+                    raise Passing(f"the answer ended {end - at} bytes early")
+                return "" if digest is None else digest.hexdigest()
+            except Passing as why:
+                failed = 1 if at - tried_at >= PROGRESS_BYTES else failed + 1
+                tried_at = at
+                self._run.patience.bear(failed, why, shown(item.key))
+                if end == UNKNOWN or not item.ranges:
+                    teller.moved(start - at)
+                    at, digest = start, new_digest("md5")
+                    os.ftruncate(half.file, 0)
+
+    @staticmethod
+    def _write(half: Half, data: bytes, at: int) -> None:
+        """Blocks of zeros become holes, if the file has its size already."""
+        try:
+            (write_all if half.item.size == UNKNOWN else write_sparse)(half.file, data, at)
+        except OSError as error:
+            raise of_local(error, half.name) from error
+
+    def _finish(self, half: Half) -> None:
+        """Hold the file against its object and give it its name. Raises Changed, Mismatch, Skip, OSError."""
+        if half.item.size >= 0:
+            os.ftruncate(half.file, half.item.size)
+        self._verifying.hold_against(half)
+        if half.item.mtime > 0:
+            os.utime(half.file, (half.item.mtime, half.item.mtime))
+        os.close(os.dup(half.file))  # where a network file system says that there was no room
+        self._tree.place(half.temporary, half.parts, half.directory)
+        self._run.journal.settle(self._place, half.name, Settled(version_of(os.fstat(half.file)), half.item.etag))
+        self._run.teller.finished()
+
+
+def bring_planned(way: Way, tree: Tree) -> None:
+    """Have all that is planned brought by the workers. Raises what an earlier one did."""
+    bringing, directories = Bringing(way, tree), way.run.journal.directories(way.place)
+    for planned in way.run.journal.planned(way.place):
+        if planned.name in directories:
+            way.run.teller.skip(f"{shown(planned.item.key)} is left out: it is a directory's name, too")
+        else:
+            bringing.bring(planned)
+
+
+def _said(why: Exception) -> str:
+    return str(why) or "it was changed while it was read"

@@ -1,0 +1,350 @@
+"""The way out: files of a directory become objects. Nothing is ever deleted in the store.
+
+A file is stored as it is at one time: where it was written meanwhile it is sent again, CHANGES times at most, and then
+as it was read last, which is told. Where another run follows (`rest_s`), this run does not send it again, and leaves a
+large file that is being written to the one in which it rests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import BinaryIO, cast
+
+from ffdl_batch.attempt.directory_tree import Gone
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.staging.faults import Fault, NoUpload, Passing, at_store, of_local, shown
+from ffdl_batch.staging.journal import Planned, Settled, Started
+from ffdl_batch.staging.object_names import key_of, parts_of
+from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.stores.digests import (
+    count_of_parts,
+    digest_of,
+    is_md5,
+    part_sizes,
+    parts_etag,
+    ranges,
+    read_range,
+)
+from ffdl_batch.staging.stores.store import Item, Sent, StoresInParts
+from ffdl_batch.staging.transfer.download import CHANGES
+from ffdl_batch.staging.transfer.upload_source import Opened, Slice, Written, version_of
+from ffdl_batch.staging.tree import Tree
+
+LEAST_PART_BYTES = 5 << 20
+MOST_REFUSED = 20
+"""Names that a store refuses, one by one, before nothing more is sent to it."""
+AT_ONCE_BYTES = 1 << 20
+"""What is no larger is read into memory, once."""
+LONGEST_WAIT_S = 600.0
+"""For a large file to rest; then it is stored as it is."""
+
+
+class Sending:
+    """One transfer on its way out."""
+
+    def __init__(self, way: Way, tree: Tree) -> None:
+        self._way, self._tree = way, tree
+        self._run, self._store, self._place = way.run, way.store, way.place
+        self._parts = cast(StoresInParts, way.store) if hasattr(way.store, "begin") else None
+        self._refused: list[Fault] = []
+
+    def send_planned(self) -> None:
+        """Have all files sent that the journal has. Raises what an earlier one did."""
+        for planned in self._run.journal.planned(self._place):
+            self.send(planned)
+
+    def send(self, planned: Planned) -> None:
+        """Have one file sent by the workers. Raises what an earlier one did."""
+        if self._parts is None or planned.item.size <= self._least():
+            self._run.workers.submit(partial(self._guarded, planned, partial(self._small, planned)))
+            return
+        begun: list[Opened] = []
+        self._guarded(planned, lambda: begun.extend(self._begin_large(planned)))
+        for file in begun:
+            todo = [number for number in range(len(file.ranges())) if number not in file.etags]
+            file.remaining = len(todo)
+            for number in todo:
+                job = partial(self._large_part, planned, file, number)
+                self._run.workers.submit(partial(self._guarded, planned, job))
+            if not todo:
+                self._run.workers.submit(partial(self._guarded, planned, partial(self._end_large, planned, file)))
+
+    def give_up_left_uploads(self) -> None:
+        """Uploads in parts that earlier runs began, of files that are not sent any more."""
+        if self._parts is None:
+            return
+        for name, upload in self._run.journal.unfinished(self._place):
+            self._give_up(name, upload)
+
+    def require_all(self) -> None:
+        """Raises Fault where the store refused names, once the others are sent."""
+        if not self._refused:
+            return
+        first, others = self._refused[0], len(self._refused) - 1
+        if others:
+            first.cause += f"; {others} more names were refused, too"
+        raise first
+
+    def _guarded(self, planned: Planned, job: Callable[[], None]) -> None:
+        with at_store(self._way.transfer.store):
+            try:
+                job()
+            except Fault as fault:
+                self._put_off(fault)
+            except Gone:
+                self._run.teller.skip(f"{shown(planned.name)} is left out: it was removed, or is no file any more")
+            except OSError as error:
+                self._leave_unread(planned.name, error)
+
+    def _leave_unread(self, name: str, error: OSError) -> None:
+        """Raises Fault where it is not about this file."""
+        try:
+            self._run.unread.add(name, error)
+        except OSError:
+            raise of_local(error, os.path.join(self._tree.root, name)) from error
+
+    def _put_off(self, fault: Fault) -> None:
+        """A store may take other names than this one: it is told, and is the end when they are sent. Raises Fault."""
+        about_a_name = fault.key and fault.kind in (FaultClass.MISSING, FaultClass.REFUSED)
+        if not about_a_name or len(self._refused) >= MOST_REFUSED:
+            raise fault
+        fault.store = fault.store or self._way.transfer.store
+        if not self._way.transfer.only:  # the store was listed, so it is there
+            fault.kind, fault.cure = FaultClass.REFUSED, "give it another name, or ask who runs the store"
+        self._refused.append(fault)
+        self._run.teller.skip(f"{shown(fault.key)} cannot be stored: {fault.cause}")
+
+    def _open(self, planned: Planned) -> Opened:
+        file = self._tree.open_file(parts_of(planned.name))
+        found = os.fstat(file)
+        return Opened(planned.name, planned.item.key, file, found.st_size, found.st_mtime, version_of(found))
+
+    def _small(self, planned: Planned) -> None:
+        known = self._run.journal.started(self._place, planned.name)
+        if known is not None:  # it was large once
+            self._give_up(planned.name, known.upload)
+        for sending in range(1, CHANGES + 1):
+            file = self._open(planned)
+            try:
+                if self._is_there(file):
+                    return
+                if file.size > self._least() and not self._may_go(file):  # in a store that takes no parts
+                    self._leave(file)
+                    return
+                etag = self._run.patience.with_tries(partial(self._put, file), shown(file.key))
+                self._run.teller.moved(file.size)
+                if self._is_settled(file, etag, sending):
+                    return
+            finally:
+                os.close(file.file)
+
+    def _is_settled(self, file: Opened, etag: str, sending: int) -> bool:
+        """Whether it is over with this file."""
+        if file.is_as_it_was():
+            self._run.journal.settle(self._place, file.name, Settled(file.version, etag))
+        elif self._run.task.rest_s:
+            self._run.journal.settle(self._place, file.name, Settled("", etag))
+            self._run.teller.later()
+        elif sending < CHANGES:
+            self._run.teller.retry(f"{shown(file.name)} was written while it was read; it is sent again", 0)
+            return False
+        else:
+            self._run.journal.forget(self._place, file.name)
+            self._run.teller.note(f"{shown(file.name)} was written each time it was read; it is stored as read last")
+        self._run.teller.finished()
+        return True
+
+    def _put(self, file: Opened) -> str:
+        found = os.fstat(file.file)
+        file.size, file.mtime, file.version = found.st_size, found.st_mtime, version_of(found)
+        return self._store.put(file.key, self._sent(file, 0, file.size))
+
+    def _sent(self, file: Opened, start: int, end: int) -> Sent:
+        try:
+            if end - start <= AT_ONCE_BYTES:
+                data = read_range(file.file, start, end)
+                return Sent(data, end - start, hashlib.md5(data, usedforsecurity=False).hexdigest())
+            md5 = digest_of(file.file, start, end)
+        except EOFError:
+            if file.upload and self._is_left(file):
+                raise Written from None
+            raise Passing("the file became shorter while it was read") from None
+        body = cast(BinaryIO, Slice(file.file, start, end, self._run.stop))
+        return Sent(body, end - start, md5)
+
+    def _is_there(self, file: Opened) -> bool:
+        """Whether the store has it, or has something later that stays."""
+        there = self._run.journal.there(self._place, file.name)
+        if there is None:
+            return False
+        known = self._run.journal.settled(self._place, file.name)
+        same = known == Settled(file.version, there.etag) or (
+            there.size == file.size and self._etag_like(file, there) == there.etag
+        )
+        if same:
+            self._run.journal.settle(self._place, file.name, Settled(file.version, there.etag))
+        elif not (self._run.task.keep_newer and there.mtime > file.mtime):
+            return False
+        self._run.teller.kept(file.size)
+        return True
+
+    def _etag_like(self, file: Opened, there: Item) -> str:
+        """What the ETag of the object would be if it was this file's; "" where that cannot be known."""
+        try:
+            if is_md5(there.etag):
+                return digest_of(file.file, 0, file.size)
+            for part_bytes in dict.fromkeys((self._part_bytes(file.size), *part_sizes(there))):
+                found = ranges(file.size, part_bytes)
+                if count_of_parts(there.etag) == len(found):
+                    etag = parts_etag([digest_of(file.file, start, end) for start, end in found])
+                    if etag == there.etag:
+                        return etag
+        except EOFError:
+            return ""
+        return ""
+
+    def _least(self) -> int:
+        """Bytes of a file that is not large."""
+        return max(self._run.task.part_bytes, LEAST_PART_BYTES)
+
+    def _part_bytes(self, size: int) -> int:
+        return max(self._least(), -(-size // self._in_parts().most_parts))
+
+    def _begin_large(self, planned: Planned) -> list[Opened]:
+        """The file with the parts that an earlier run sent; none where the store has it."""
+        file = self._open(planned)
+        if self._is_there(file):
+            os.close(file.file)
+            return []
+        known = self._run.journal.started(self._place, file.name)
+        if known is not None and known.version == file.version:
+            file.upload, file.part_bytes = known.upload, known.part_bytes
+            file.etags = self._run.journal.parts(self._place, file.name)
+            found = file.ranges()
+            self._run.teller.had(sum(found[number][1] - found[number][0] for number in file.etags))
+            return [file]
+        if known is not None:
+            self._give_up(file.name, known.upload)
+        if not self._may_go(file):
+            self._leave(file)
+            os.close(file.file)
+            return []
+        self._begin_upload(file)
+        return [file]
+
+    def _may_go(self, file: Opened) -> bool:
+        """Whether the file rests, or has waited for so long that it is urgent."""
+        rest_s, now = self._run.task.rest_s, time.time()
+        if not rest_s:
+            return True
+        seen, since = self._run.journal.waiting(self._place, file.name) or ("", now)
+        file.is_urgent = now - since >= LONGEST_WAIT_S
+        return file.is_urgent or now - file.mtime >= rest_s or seen == file.version
+
+    def _leave(self, file: Opened) -> None:
+        """To a later run."""
+        _, since = self._run.journal.waiting(self._place, file.name) or ("", time.time())
+        self._run.journal.wait(self._place, file.name, version_of(os.fstat(file.file)), since)
+        self._run.teller.finished()
+        self._run.teller.later()
+
+    def _is_left(self, file: Opened) -> bool:
+        """Whether the file is written while it is sent, and can wait."""
+        return bool(self._run.task.rest_s) and not file.is_urgent and not file.is_as_it_was()
+
+    def _begin_upload(self, file: Opened) -> None:
+        parts = self._in_parts()
+        found = os.fstat(file.file)
+        file.size, file.mtime, file.version = found.st_size, found.st_mtime, version_of(found)
+        file.part_bytes, file.etags, file.wrong = self._part_bytes(file.size), {}, None
+        file.upload = self._run.patience.with_tries(lambda: parts.begin(file.key), shown(file.key))
+        started = Started(file.version, file.upload, file.part_bytes)
+        self._run.journal.start(self._place, file.name, started)
+
+    def _large_part(self, planned: Planned, file: Opened, number: int) -> None:
+        if file.wrong is None:
+            try:
+                if self._is_left(file):
+                    raise Written
+                self._part(file, number)
+            except (NoUpload, Written) as why:
+                file.wrong = why
+            except OSError as error:  # in the middle of a file that could be opened: no other part is to go
+                raise of_local(error, os.path.join(self._tree.root, file.name)) from error
+        with file.lock:
+            file.remaining -= 1
+            is_last = not file.remaining
+        if is_last:
+            self._end_large(planned, file)
+
+    def _part(self, file: Opened, number: int) -> None:
+        """Send a part. Raises NoUpload, Fault."""
+        parts, (start, end) = self._in_parts(), file.ranges()[number]
+
+        def put() -> str:
+            return parts.put_part(file.key, file.upload, number + 1, self._sent(file, start, end))
+
+        file.etags[number] = self._run.patience.with_tries(put, shown(file.key))
+        self._run.journal.part(self._place, file.name, number, file.etags[number])
+        self._run.teller.moved(end - start)
+
+    def _end_large(self, planned: Planned, file: Opened) -> None:
+        """Make the object of its parts; send it anew while the file changes, or where the store forgot the upload."""
+        try:
+            for sending in range(1, CHANGES + 1):
+                if isinstance(file.wrong, Written) or self._is_left(file):
+                    self._give_up(file.name, file.upload)
+                    self._run.teller.moved(-file.sent_bytes())
+                    self._leave(file)
+                    return
+                if file.wrong is None and (file.is_urgent or sending == CHANGES or file.is_as_it_was()):
+                    with suppress(NoUpload):
+                        self._is_settled(file, self._complete(file), CHANGES)
+                        return
+                    file.wrong = NoUpload()
+                why = "the store has forgotten its parts" if file.wrong else "it was written while it was read"
+                self._run.teller.retry(f"{shown(file.name)}: {why}; it is sent again", 0)
+                if file.wrong is None:
+                    self._give_up(file.name, file.upload)
+                self._run.teller.moved(-file.sent_bytes())
+                self._begin_upload(file)
+                for number in range(len(file.ranges())):
+                    self._try_part(file, number)
+            raise Fault(FaultClass.CORRUPT, f"the store forgot its parts {CHANGES} times in a row", planned.item.key)
+        finally:
+            os.close(file.file)
+
+    def _try_part(self, file: Opened, number: int) -> None:
+        try:
+            self._part(file, number)
+        except (NoUpload, Written) as why:
+            file.wrong = why
+
+    def _complete(self, file: Opened) -> str:
+        """The object's ETag. Raises NoUpload."""
+        parts, etags = self._in_parts(), [file.etags[number] for number in sorted(file.etags)]
+
+        def complete() -> str:
+            try:
+                return parts.complete(file.key, file.upload, etags)
+            except NoUpload:
+                made = self._store.head(file.key)  # by the try before, whose answer was lost
+                if made is None or made.size != file.size or made.etag != parts_etag(etags):
+                    raise
+                return made.etag
+
+        return self._run.patience.with_tries(complete, shown(file.key))
+
+    def _give_up(self, name: str, upload: str) -> None:
+        parts, key = self._in_parts(), key_of(self._way.transfer.prefix, name)
+        self._run.patience.with_tries(lambda: parts.abort(key, upload), shown(name))
+        self._run.journal.forget(self._place, name)
+
+    def _in_parts(self) -> StoresInParts:
+        assert self._parts is not None
+        return self._parts

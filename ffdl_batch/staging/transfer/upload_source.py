@@ -1,0 +1,89 @@
+"""Local files that are being sent."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from dataclasses import dataclass, field
+
+from ffdl_batch.staging.faults import NoUpload, Stopped
+from ffdl_batch.staging.stores.digests import ranges
+from ffdl_batch.staging.stores.store import CHUNK_BYTES
+
+
+def version_of(found: os.stat_result) -> str:
+    """Of a local file: another one after each writing."""
+    return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
+
+
+class Written(Exception):
+    """The file is being written, and can wait."""
+
+
+class Slice(io.RawIOBase):
+    """A range of an open file, read without moving its position. `stop` ends it early with Stopped."""
+
+    def __init__(self, file: int, start: int, end: int, stop: threading.Event) -> None:
+        self._file, self._start, self._end, self._stop = file, start, end, stop
+        self._at = start
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: self._start, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
+        self._at = max(self._start, min(base + offset, self._end))
+        return self.tell()
+
+    def tell(self) -> int:
+        return self._at - self._start
+
+    def read(self, size: int = -1) -> bytes:
+        if self._stop.is_set():
+            raise Stopped
+        rest = self._end - self._at
+        data = os.pread(self._file, min(CHUNK_BYTES, rest) if size < 0 else min(size, rest), self._at)
+        if rest and size and not data:
+            raise EOFError
+        self._at += len(data)
+        return data
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+
+@dataclass(slots=True)
+class Opened:
+    """A local file that is being sent: its descriptor, and how it was when it was opened. `is_urgent`: it goes, though
+    it is being written."""
+
+    name: str
+    key: str
+    file: int
+    size: int
+    mtime: float
+    version: str
+    upload: str = ""
+    part_bytes: int = 0
+    etags: dict[int, str] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    remaining: int = 0
+    wrong: NoUpload | Written | None = None
+    is_urgent: bool = False
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Of its parts, in order."""
+        return ranges(self.size, self.part_bytes)
+
+    def sent_bytes(self) -> int:
+        """Of the parts that are stored."""
+        found = self.ranges()
+        return sum(found[number][1] - found[number][0] for number in self.etags)
+
+    def is_as_it_was(self) -> bool:
+        """Whether nobody has written it since it was opened. Raises OSError."""
+        return version_of(os.fstat(self.file)) == self.version

@@ -1,0 +1,231 @@
+"""Bringing the schema up to date. Alembic is imported only when there is something to do.
+
+Whoever migrates holds a lock that all others wait for: an advisory lock on PostgreSQL, an exclusive transaction on
+SQLite. Each revision is one transaction, and the next one begins with a look at what is there: whoever is killed, or
+comes second, leaves or finds a whole revision, and the next start goes on. An empty database gets all of them in one.
+
+A SQLite database is copied before, to a file beside it; PostgreSQL has backups of its own. Which release applied a
+revision is kept in a table of the migrations themselves, for the one that finds a schema which it does not know.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Column, Double, Table, Text, column, func, insert, inspect, select, table
+from sqlalchemy.engine import Connection
+
+from ffdl_batch import __version__
+from ffdl_batch.store.database import Database
+from ffdl_batch.store.errors import Conflict, SchemaTooNew, StoreError
+from ffdl_batch.store.existing_database import connect_file
+from ffdl_batch.store.schema import METADATA
+from ffdl_batch.store.sqlite_backup import CopyFailed, copy_database, drop_old_copies, upgrade_copies, upgrade_copy
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+log = logging.getLogger(__name__)
+
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+"""Every revision this release knows, oldest first; a test compares it with the migrations."""
+HEAD = REVISIONS[-1]
+APPLIED = Table(
+    "schema_revisions",
+    METADATA,
+    Column("revision", Text, primary_key=True),
+    Column("release", Text, nullable=False),
+    Column("at", Double, nullable=False),
+)
+"""Which release applied which revision, and when; made by the first migration that finds it missing."""
+_VERSION = table("alembic_version", column("version_num"))
+_ADVISORY_KEY = 0x66666462  # "ffdb": any number that nobody else in the database uses
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What was done. `found` is the revision of before (None = the database was empty), `copy` the SQLite database as
+    it was then (None = there was nothing to lose, or it is PostgreSQL)."""
+
+    found: str | None
+    applied: tuple[str, ...] = ()
+    copy: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a database is. `release` brought it there ("" = one that did not say), at the time `at`."""
+
+    revision: str | None
+    release: str = ""
+    at: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this release can do something with it."""
+        return self.revision is None or self.revision in REVISIONS
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The revisions that an upgrade would apply."""
+        return REVISIONS[REVISIONS.index(self.revision) + 1 :] if self.revision in REVISIONS else REVISIONS
+
+
+def bring_up_to_date(
+    database: Database,
+    may_begin: Callable[[str], None] | None = None,
+    may_use: Callable[[], None] | None = None,
+) -> Upgrade:
+    """Migrate the database to HEAD where it is older or empty. `may_begin` is asked before an empty SQLite database
+    gets its tables, `may_use` before one that has tables is touched; they raise where it must not be.
+
+    Raises SchemaTooNew where it is newer; then nothing was written, not even a journal's mode. Raises CopyFailed where
+    a SQLite database cannot be copied before, and StoreError.
+    """
+    before = _look(database)
+    refuse_unknown(before, database)
+    if before.revision is not None and may_use is not None:
+        may_use()
+    if before.revision == HEAD:
+        return Upgrade(HEAD)
+    if before.revision is None and may_begin is not None and not database.is_postgres:
+        may_begin(database.place)
+    copy = None if before.revision is None or database.is_postgres else _copy(database, before.revision)
+    applied: list[str] = []
+    try:
+        while not applied or applied[-1] != HEAD:
+            with database.writing(begin="EXCLUSIVE") as connection:
+                done = _apply_next(connection, database)
+            if not done:  # another process has come to the end while this one waited
+                break
+            applied += done
+    except Conflict as error:
+        raise StoreError(f"the schema could not be made: {error}") from error
+    if before.revision is not None:
+        kept = f"; the database of before is {copy}" if copy is not None else ""
+        log.info("the schema of %s was brought from %s to %s%s", database.place, before.revision, HEAD, kept)
+    return Upgrade(before.revision, tuple(applied), copy)
+
+
+def standing_of(connection: Connection) -> Standing:
+    """How far the database is."""
+    revision = current_revision(connection)
+    if revision is None or not inspect(connection).has_table(APPLIED.name):
+        return Standing(revision)
+    row = connection.execute(select(APPLIED.c.release, APPLIED.c.at).where(APPLIED.c.revision == revision)).first()
+    return Standing(revision) if row is None else Standing(revision, row.release, row.at)
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The schema's revision, None for an empty database."""
+    if not inspect(connection).has_table(_VERSION.name):
+        return None
+    found = connection.execute(select(_VERSION.c.version_num)).scalars().first()
+    return None if found is None else str(found)
+
+
+def refuse_unknown(found: Standing, database: Database) -> None:
+    """Raise SchemaTooNew, with the way out, for a revision that this release does not know."""
+    if found.is_known:
+        return
+    copies = [] if database.is_postgres else upgrade_copies(Path(database.place))
+    older = [path for revision, path in copies if revision in REVISIONS]
+    copy = f" ({older[0]} is the newest)" if older else ""
+    newer = f"ffdl-batch {found.release}" if found.release else "a newer release"
+    raise SchemaTooNew(
+        f"the database {database.place} has schema revision {found.revision}, made by {newer}; this is ffdl-batch "
+        f"{__version__}, which knows {HEAD} and older. Nothing was changed. Run that newer release again, or put a "
+        f"copy from before its upgrade back{copy}: ffdl-admin db restore FILE --force"
+    )
+
+
+def describe_revisions() -> Mapping[str, str]:
+    """What each revision is for, in a line, oldest first."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(_MIGRATIONS))
+    return {revision: (scripts.get_revision(revision).doc or "").strip() for revision in REVISIONS}
+
+
+def alembic_config(connection: Connection, applied_at: float | None = None) -> Config:
+    """Alembic's configuration for the migrations in this package, over an open connection. With `applied_at`, this
+    release is noted as the one that applied them then."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.attributes.update(connection=connection, applied_at=applied_at)
+    return config
+
+
+def note_applied(connection: Connection, revision: str, at: float) -> None:
+    """Keep that this release applied the revision; called in its transaction."""
+    APPLIED.create(connection, checkfirst=True)
+    connection.execute(insert(APPLIED).values(revision=revision, release=__version__, at=at))
+
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def _look(database: Database) -> Standing:
+    """How far the database is. A SQLite file is opened as it lies there first: what is not ours stays as it is."""
+    if not database.is_postgres:
+        onlooker = connect_file(Path(database.place), database.clock, busy_timeout_s=0.0)
+        try:
+            with onlooker.reading() as connection:
+                found = standing_of(connection)
+            if not found.is_known:
+                return found
+        except StoreError:
+            # Locked, or to be repaired after a crash: the connection that is used from now on waits, or says why.
+            log.debug("%s cannot be looked at without being opened", database.place)
+        finally:
+            onlooker.close()
+    with database.reading() as connection:
+        return standing_of(connection)
+
+
+def _copy(database: Database, revision: str) -> Path:
+    path = Path(database.place)
+    target = upgrade_copy(path, revision, database.clock.now())
+    try:
+        with database.reading() as connection:
+            current_revision(connection)  # begins the transaction whose state is copied
+            copy_database(driver_connection(connection), target)
+    except CopyFailed as error:
+        raise CopyFailed(f"{path} stays at schema revision {revision} and cannot be used yet: {error}") from error
+    drop_old_copies(path)
+    return target
+
+
+def _apply_next(connection: Connection, database: Database) -> tuple[str, ...]:
+    """Apply the next revision in the open transaction (all, to an empty database); which. Empty = there is none."""
+    if database.is_postgres:
+        connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_KEY)))
+        _require_utf8(connection, database.place)
+    found = standing_of(connection)  # another process may have migrated while this one waited
+    refuse_unknown(found, database)
+    following = found.missing if found.revision is None else found.missing[:1]
+    if following:
+        from alembic import command
+
+        command.upgrade(alembic_config(connection, database.now(connection)), following[-1])
+    return following
+
+
+def _require_utf8(connection: Connection, place: str) -> None:
+    encoding = connection.execute(select(func.current_setting("server_encoding"))).scalar_one()
+    if encoding != "UTF8":
+        raise StoreError(f"the database {place} has the encoding {encoding}: make one with ENCODING 'UTF8'")
+
+
+def driver_connection(connection: Connection) -> sqlite3.Connection:
+    """What the driver calls the connection, for what SQLAlchemy has no words for."""
+    found = connection.connection.driver_connection
+    assert isinstance(found, sqlite3.Connection)
+    return found
