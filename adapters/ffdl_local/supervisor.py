@@ -24,6 +24,7 @@ from typing import Any
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.host.permissions import PRIVATE_UMASK, umask_set
+from ffdl_batch.host.signals import wait_for_signal
 from ffdl_local.machine_queue import Queue, Slots
 from ffdl_local.records import (
     EXIT,
@@ -167,7 +168,7 @@ class Supervisor:
                 except OSError as error:  # a full disk, say: the job waits on
                     _complain(f"its turn cannot be taken now: {error}")
                     pause_s = AGAIN_S
-                info = signal.sigtimedwait(HANDLED, pause_s)
+                info = wait_for_signal(HANDLED, pause_s)
                 self._cancelled = info is not None and info.si_signo in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         finally:
             queue.leave()
@@ -193,7 +194,7 @@ class Supervisor:
         is_noted, kill_at = False, float("inf")
         while head.poll() is None:
             is_noted = is_noted or self._try(lambda: self._record_state("running", head=head.pid))
-            info = signal.sigtimedwait(HANDLED, 1.0)
+            info = wait_for_signal(HANDLED, 1.0)
             number = info.si_signo if info else 0
             if number in FORWARDED:
                 _send(head.pid, number)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Optional
+from typing import AbstractSet, Optional
 
 FORWARDED = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU})
 """Signals that mean nothing to controllers: a user asked for them, and they go on to the learners."""
 HANDLED = FORWARDED | {signal.SIGTERM, signal.SIGINT, signal.SIGURG, signal.SIGCHLD}
 """Signals that controllers take one at a time from :func:`next_signal`; none interrupts anything else."""
-
+_CODES = frozenset((0, 0x80, *range(-6, 0), *range(1, 7)))
+"""Every `si_code` of a signal from a process, from the kernel, from a timer or of a child (siginfo.h)."""
 
 _senders = {"only_family": False}
 """The argument of :func:`hold_signals` in this process."""
@@ -35,9 +36,22 @@ def release_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> Optional[signal.struct_siginfo]:
+    """Take one of these signals, which are blocked. Return None after `timeout_s` seconds.
+
+    Without the check, a process that was stopped until after its timeout (``scontrol suspend``, a frozen cgroup) gets a
+    signal that nobody sent: CPython then returns whatever lies on its stack (`signal_sigtimedwait_impl`; seen with 3.11,
+    one garbled number was SIGHUP).
+    """
+    info = signal.sigtimedwait(signals, max(0.0, timeout_s))
+    if info is None or info.si_signo not in signals or info.si_errno or info.si_code not in _CODES:
+        return None
+    return info
+
+
 def next_signal(timeout_s: float) -> Optional[int]:
     """The next waiting signal, or None after `timeout_s` seconds."""
-    info = signal.sigtimedwait(HANDLED, max(0.0, timeout_s))
+    info = wait_for_signal(HANDLED, timeout_s)
     if info is None or (_senders["only_family"] and _is_of_learner(info)):
         return None
     return info.si_signo

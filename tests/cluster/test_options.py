@@ -337,7 +337,7 @@ def test_job_fails_with_c203_at_time_limit_and_keeps_partial_results(alice: Pers
     job = alice.finish(slow_jobs["overdue"])
     assert (job["state"], job["error_code"]) == ("FAILED", "C203"), job
     assert "time limit" in job["message"] and "ask for more time" in job["cure"]
-    assert alice.logs(job["id"]).splitlines() == ["begun"]
+    assert alice.logs(job["id"]).splitlines() == ["begun"], (job, alice.run("ffdl", "events", job["id"]).stdout)
     assert alice.read(f"{job['results']}/partial.txt") == "half\n"
     # It was warned and did not react. It is ended shortly before the limit, so that what it left can be stored; Slurm,
     # which looks every half minute, may come first.

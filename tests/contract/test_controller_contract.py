@@ -123,7 +123,8 @@ def test_controller_imports_only_domain_modules_in_zipapp() -> None:
         "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert found.split() == [f"ffdl_batch.domain.{name}" for name in DOMAIN]
+    names = (name.removesuffix("/__init__").replace("/", ".") for name in DOMAIN)
+    assert found.split() == sorted(f"ffdl_batch.domain.{name}" for name in names)
 
 
 ISOLATED = """
