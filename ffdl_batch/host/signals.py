@@ -39,9 +39,9 @@ def release_signals() -> None:
 def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> Optional[signal.struct_siginfo]:
     """Take one of these signals, which are blocked. Return None after `timeout_s` seconds.
 
-    Without the check, a process that was stopped until after its timeout (``scontrol suspend``, a frozen cgroup) gets a
-    signal that nobody sent: CPython then returns whatever lies on its stack (`signal_sigtimedwait_impl`; seen with 3.11,
-    one garbled number was SIGHUP).
+    If the process was stopped until after the timeout (``scontrol suspend``, a frozen cgroup), CPython returns what is
+    on its stack (`signal_sigtimedwait_impl`; seen with 3.11.2 and 3.11.7, where one number was that of SIGHUP). The
+    check drops it.
     """
     info = signal.sigtimedwait(signals, max(0.0, timeout_s))
     if info is None or info.si_signo not in signals or info.si_errno or info.si_code not in _CODES:
