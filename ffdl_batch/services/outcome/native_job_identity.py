@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ffdl_batch.domain.job.job import Job, JobId, is_token
 from ffdl_batch.domain.outcome.observation import NativeId, Observation, Phase
-from ffdl_batch.services.monitoring.watch_state import Memory
+
+if TYPE_CHECKING:
+    from ffdl_batch.services.monitoring.watch_state import Memory
 
 
 class Standing(Enum):
