@@ -8,7 +8,7 @@ import signal
 import sys
 from types import FrameType
 
-from ffdl_batch.staging.core_dumps import leave_no_dump
+from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.temporary_files import remove_half_made
 
 FOR_LEARNERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
@@ -21,7 +21,7 @@ def main() -> int:
         signal.signal(number, _end)
     for number in FOR_LEARNERS:
         signal.signal(number, signal.SIG_IGN)
-    leave_no_dump(for_good=True)
+    forbid_core_dumps(permanently=True)
     parser = argparse.ArgumentParser(prog="python -m ffdl_batch.staging", description=__doc__)
     parser.add_argument("task", help="the file of the task (ffdl_batch.domain.data.staging_protocol.StageTask as JSON)")
     parser.add_argument(

@@ -24,8 +24,8 @@ from ffdl_batch.domain.data.staging_protocol import (
     decode_task,
     fault_code,
 )
+from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.cached_transfer import through_cache
-from ffdl_batch.staging.core_dumps import leave_no_dump
 from ffdl_batch.staging.faults import KEPT, Fault, at_store, of_local, shown
 from ffdl_batch.staging.journal import Journal, is_full
 from ffdl_batch.staging.reporter import Teller
@@ -66,7 +66,7 @@ def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> 
         return _fail(silent, Direction.IN, Fault(FaultClass.INTERNAL, str(error)))
     try:
         if task.secrets_file:  # no memory image of what holds them
-            leave_no_dump()
+            forbid_core_dumps()
         secrets = read_secrets(task.secrets_file)
     except Fault as fault:
         return _fail(silent, task.direction, fault)

@@ -34,7 +34,7 @@ def set_secret(context: click.Context, name: str, from_file: str | None, as_json
     Where standard input is no terminal the value is read from it. It is text, 64 KiB at most; one line end behind it is
     left out.
     """
-    from ffdl_batch.client.core_dumps import leave_no_dump
+    from ffdl_batch.host.core_dumps import forbid_core_dumps
 
     if context.args:  # not repeated: it may be the value
         message = "the value is no argument, because every user of the machine can read those; leave it out"
@@ -42,7 +42,7 @@ def set_secret(context: click.Context, name: str, from_file: str | None, as_json
     if why := why_no_name(name):
         raise Stop(ExitCode.USAGE, why)
     with open_client() as client:
-        leave_no_dump()
+        forbid_core_dumps()
         value = _value(name, from_file)
         if why := why_no_value(value):
             raise Stop(ExitCode.USAGE, why)

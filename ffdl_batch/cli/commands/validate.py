@@ -30,10 +30,10 @@ def validate(files: Sequence[str], strict: bool, quiet: bool, as_json: bool) -> 
     A warning names each reference that a submission refuses without --allow-file or --allow-references. This command
     does not check resources, images and data against a site. To check them, run `ffdl plan FILE MODEL`.
     """
-    from ffdl_batch.client.core_dumps import leave_no_dump
     from ffdl_batch.client.submissions.manifest_source import read_source
+    from ffdl_batch.host.core_dumps import forbid_core_dumps
 
-    leave_no_dump()  # a manifest may have credentials in it
+    forbid_core_dumps()  # a manifest may have credentials in it
     defaults = site_defaults()
     code, any_valid = 0, False
     for file in files:

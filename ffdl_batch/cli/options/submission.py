@@ -175,10 +175,10 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
 
 def build_submissions(manifests: Sequence[str], digest: str, wanted: Wanted) -> list[Submission]:
     """Read every manifest; nothing is sent unless all of them can be read. No core dump has what they refer to."""
-    from ffdl_batch.client.core_dumps import leave_no_dump
     from ffdl_batch.client.submissions.manifest_source import read_manifest
     from ffdl_batch.client.submissions.submission_builder import build_submission
+    from ffdl_batch.host.core_dumps import forbid_core_dumps
 
-    leave_no_dump()
+    forbid_core_dumps()
     # As paths: Python callers may pass a text of several lines, and a file name must not be taken for a text.
     return [build_submission(read_manifest(Path(manifest)), digest, wanted) for manifest in manifests]

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from ffdl_batch.client.connection.daemon_location import SocketPlace, locate_socket
 from ffdl_batch.client.connection.daemon_settings import own_settings
 from ffdl_batch.client.connection.http_client import Channel, DirectChannel
-from ffdl_batch.client.core_dumps import dump_limits, restore_dumps
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import (
     LOCK_NAME,
@@ -37,6 +36,7 @@ from ffdl_batch.config.daemon_location import (
     this_machine,
 )
 from ffdl_batch.domain.exit_codes import ExitCode
+from ffdl_batch.host.core_dumps import core_limits, restore_core_limits
 from ffdl_batch.host.peer_credentials import read_credentials
 from ffdl_batch.host.resource_exhaustion import explain_lack, find_lack
 
@@ -88,7 +88,7 @@ class Dialling:
     patience_s: float = START_S
     machine: Callable[[], Machine] = this_machine
     told: Callable[[str], None] = _warn_program
-    dumps: tuple[int, int] = field(default_factory=dump_limits)
+    dumps: tuple[int, int] = field(default_factory=core_limits)
     host: str | None = None
 
     def dial(self) -> Channel:
@@ -163,7 +163,7 @@ class Dialling:
             raise DaemonUnreachable(f"{self.daemon_argv[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(log)
-        restore_dumps(process.pid, self.dumps)
+        restore_core_limits(process.pid, self.dumps)
         # Reaps the daemon if this process outlives it (a notebook does), so that no zombie stays. Where no thread can
         # be had, a zombie may, and the daemon answers all the same.
         with contextlib.suppress(RuntimeError, MemoryError):

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ffdl_batch.client.core_dumps import leave_no_dump
 from ffdl_batch.client.errors import InputUnusable
 from ffdl_batch.client.stores.user_secrets import Keys
 from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.secret_references import ENV, FILE, why_no_name
+from ffdl_batch.host.core_dumps import forbid_core_dumps
 
 _OF_STORE = {
     StoreKind.S3: "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -41,7 +41,7 @@ def access(
 
     Raises InputUnusable.
     """
-    leave_no_dump()
+    forbid_core_dumps()
     fields = {name: read_own_secret(keys, secret) for name, secret in named.items()}
     if not fields:
         fields = from_environment(address.kind, environ)
@@ -57,7 +57,7 @@ def of_job(
     are the person's. Where they cannot be read, the environment counts. `near`: attempts have directories of their own
     as well. Raises InputUnusable.
     """
-    leave_no_dump()
+    forbid_core_dumps()
     try:
         kept = json.loads(keys.file(secrets_file))
     except (OSError, ValueError):
@@ -82,7 +82,7 @@ def of_job(
 def of_references(address: StoreAddress, given: Mapping[str, str], keys: Keys) -> Access:
     """Return a store of a manifest. `given` has the secret values of the manifest, and those of its ``env:NAME`` and
     ``file:PATH``. Other names are the user's secrets. Raises InputUnusable."""
-    leave_no_dump()
+    forbid_core_dumps()
     return Access(address, {name: given.get(name) or _value(name, keys) for name in address.credentials.values()})
 
 

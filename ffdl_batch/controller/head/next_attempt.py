@@ -21,7 +21,7 @@ from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession, decode,
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from ffdl_batch.domain.launch.placeholders import LaunchFileError, fill
 from ffdl_batch.domain.outcome.continuation import Spent
-from ffdl_batch.host.core_dumps import leave_no_dumps
+from ffdl_batch.host.core_dumps import hide_memory
 from ffdl_batch.host.signals import release_signals
 
 BEGUN = "begun\n"
@@ -105,7 +105,7 @@ def _write(launch: LaunchFile, succession: Succession, attempt: AttemptDir, meas
     for name, path in _template_files(succession.template):
         text = read_whole(path, MAX_TEXT_BYTES, below=succession.template).decode("utf-8")
         if name == os.path.basename(attempt.secrets):
-            leave_no_dumps()
+            hide_memory()
         else:
             text = succeed(text, launch.job_id, launch.attempt + 1)
         if name == os.path.basename(attempt.launch):

@@ -29,7 +29,7 @@ from ffdl_batch.controller.mounts.rclone_remotes import remote_of
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.data.mounts import MountOwner, Mounts
 from ffdl_batch.domain.data.staging_protocol import Transfer
-from ffdl_batch.host.core_dumps import leave_no_dumps
+from ffdl_batch.host.core_dumps import hide_memory
 from ffdl_batch.host.processes import read_process
 from ffdl_batch.host.signals import HANDLED, release_signals
 
@@ -46,7 +46,7 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: List[str]) -> int:
     """The one argument is a directory on this node, closed to others, for what the program needs."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED - {signal.SIGCHLD})
-    leave_no_dumps()
+    hide_memory()
     wanted = json.loads(_first_line())
     holder = _Holder(arguments[0], wanted)
     try:

@@ -46,7 +46,7 @@ from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, EnvDelivery, L
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.launch.pod_protocol import HOSTS
 from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.host.core_dumps import leave_no_dumps
+from ffdl_batch.host.core_dumps import hide_memory
 
 NODE_HOSTS = "/etc/hosts"
 RESTARTS_VARIABLE = "FFDL_LEARNER_RESTARTS"
@@ -185,7 +185,7 @@ class Seats:
             protected += (RESTARTS_VARIABLE,)
         user = read_user_environment(read_file(self.attempt.environment))
         if self.launch.secrets:
-            leave_no_dumps()
+            hide_memory()
             user.update(pick_secrets(read_file(self.attempt.secrets), self.launch.secrets))
         variables = merge(contract, user, protected)
         env = host_subset(os.environ, command.pass_host)

@@ -21,12 +21,12 @@ from ffdl_batch.domain.data.staging_protocol import (
     StoreKind,
     fault_code,
 )
+from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import give_room
 from ffdl_batch.staging.cache.election import BEATS, Right
 from ffdl_batch.staging.cache.entry import read_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
-from ffdl_batch.staging.core_dumps import leave_no_dump
 from ffdl_batch.staging.faults import Fault, shown
 from ffdl_batch.staging.images.reference import Reference, parse_reference
 from ffdl_batch.staging.images.registry import Image, Registry
@@ -48,7 +48,7 @@ def run_image_program(path: str, *, output: int) -> int:
     try:
         task = decode_image_task(Path(path).read_text(encoding="utf-8"))
         if task.secrets_file:  # no memory image of what holds them, nor of Apptainer
-            leave_no_dump()
+            forbid_core_dumps()
         secrets = read_secrets(task.secrets_file)
         address = StoreAddress(StoreKind.HTTP, credentials=task.credentials)
         credentials = secrets.of(address)

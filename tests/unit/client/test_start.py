@@ -21,10 +21,10 @@ from ffdl_batch import __version__
 from ffdl_batch.client import Client, DaemonUnreachable
 from ffdl_batch.client.connection.daemon_process import find_holder
 from ffdl_batch.client.connection.daemon_start import Dialling, daemon_environment
-from ffdl_batch.client.core_dumps import dump_limits, leave_no_dump
 from ffdl_batch.config.daemon_location import Machine, name_directory, socket_place, this_machine
 from ffdl_batch.config.fingerprint import take_fingerprints
 from ffdl_batch.config.load import load_settings
+from ffdl_batch.host.core_dumps import core_limits, forbid_core_dumps
 from ffdl_batch.host.peer_credentials import Credentials
 from tests.unit.client.fake_daemon import FakeDaemon
 
@@ -424,13 +424,13 @@ def test_client_uses_own_socket_for_state_dir_named_in_file(site: Site, short_di
             health_version(dialling)
 
 
-HARD = dump_limits()[1]
+HARD = core_limits()[1]
 
 
 @pytest.fixture
 def soft() -> Iterator[int]:
     """A shell's limit in bytes that is nobody's default."""
-    before = dump_limits()
+    before = core_limits()
     resource.setrlimit(resource.RLIMIT_CORE, (4096, HARD))
     yield 4096
     resource.setrlimit(resource.RLIMIT_CORE, before)
@@ -438,9 +438,9 @@ def soft() -> Iterator[int]:
 
 @pytest.mark.skipif(0 <= HARD < 4096, reason="no core dumps are allowed here")
 def test_started_daemon_has_core_dump_limit_of_shell(site: Site, soft: int) -> None:
-    dialling = replace(site.dialling, dumps=dump_limits())
-    leave_no_dump()
-    assert dump_limits() == (1, HARD), "no core of a program's, either (core_pattern with |)"
+    dialling = replace(site.dialling, dumps=core_limits())
+    forbid_core_dumps()
+    assert core_limits() == (1, HARD), "no core of a program's, either (core_pattern with |)"
     health_version(dialling)
     limits = Path("/proc", site.pids.read_text().split()[0], "limits").read_text()
     assert re.search(rf"Max core file size +{soft} ", limits)

@@ -335,7 +335,7 @@ def test_drilled_halt_is_reported_as_drill(tmp_path: Path, message: str) -> None
 def test_submit_next_copies_secrets_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value may hold anything, also what stands for the next attempt in other files."""
     undumped: list[bool] = []
-    monkeypatch.setattr(succession, "leave_no_dumps", lambda: undumped.append(True))
+    monkeypatch.setattr(succession, "hide_memory", lambda: undumped.append(True))
     launch = plan(tmp_path)
     template = JobDir(launch.job_dir).template
     text = json.dumps({"token": f"{JOB}-next in {template.path}", "key": "a\r\nb"})
