@@ -19,6 +19,7 @@ from typing import Any
 
 from ffdl_batch.attempt.file_writer import restore_directory, write_text
 from ffdl_batch.attempt.reader import NO_FILE, DamagedFile, open_regular, read_object
+from ffdl_batch.host.boot import boot_id
 
 LOCK, STARTED, STATE, EXIT = "lock", "started.json", "state.json", "exit.json"
 JOB_FILE = "local.json"
@@ -66,11 +67,6 @@ def is_held(lock: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-def boot_id() -> str:
-    """What changes with every boot (proc(5))."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def process_stat(pid: int) -> tuple[str, int, int] | None:

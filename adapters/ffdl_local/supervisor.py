@@ -23,6 +23,7 @@ from typing import Any
 
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.reader import read_object
+from ffdl_batch.host.boot import boot_id
 from ffdl_batch.host.permissions import PRIVATE_UMASK, umask_set
 from ffdl_batch.host.signals import wait_for_signal
 from ffdl_local.machine_queue import Queue, Slots
@@ -32,7 +33,6 @@ from ffdl_local.records import (
     LOCK,
     STARTED,
     STATE,
-    boot_id,
     local_directory,
     process_stat,
     read_record,

@@ -10,7 +10,7 @@ from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.domain.file_format import FORMAT
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.host.processes import boot_id
+from ffdl_batch.host.boot import boot_id
 
 RUN = "FFDL_RUN"
 """Variable in which the head says which run of the attempt it is (from 1)."""

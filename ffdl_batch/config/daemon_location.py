@@ -30,6 +30,7 @@ from ffdl_batch.attempt.reader import SMALL_BYTES, DamagedFile, read_whole
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.untrusted_json import parse_json
+from ffdl_batch.host.boot import boot_id
 from ffdl_batch.host.users import home_of_caller
 
 SOCKET_NAME = "ffdl.sock"
@@ -128,8 +129,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that we run on."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return Machine(socket.gethostname(), boot_id)
+    return Machine(socket.gethostname(), boot_id())
 
 
 def socket_place(environ: Mapping[str, str], *, tmp: Path = Path("/tmp")) -> SocketPlace:  # noqa: S108

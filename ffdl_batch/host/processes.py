@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Collection, Dict, List, Mapping, Optional, Union
 
+from ffdl_batch.host.boot import boot_id
+
 NAME = "ffdl-controller"
 """The name of controllers in process lists; the kernel keeps 15 bytes."""
 
@@ -132,12 +134,6 @@ def end_strays(spared: Collection[int] = ()) -> None:
         if not sum(send(pid, signal.SIGKILL) for pid in strays):
             return
         time.sleep(0.01)
-
-
-def boot_id() -> str:
-    """Differs after each boot, so that process ids of an earlier one mean nothing."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
 
 
 def identity(pid: int) -> Dict[str, Union[bool, int, float, str, None]]:

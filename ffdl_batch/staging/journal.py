@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import Direction, Transfer
+from ffdl_batch.host.boot import boot_id
 from ffdl_batch.staging.stores.store import Item
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PAGE = 500
 _NOTHING = "{}"
 _TABLES = """
@@ -92,7 +92,7 @@ class Journal:
             for old in path.glob("journal.sqlite*"):
                 old.unlink()
             self._data = _opened(path / "journal.sqlite")
-        boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
+        boot = boot_id()
         if self._row("SELECT id FROM boot") != (boot,):
             if direction is Direction.IN:
                 for table in ("settled", "started", "parts"):

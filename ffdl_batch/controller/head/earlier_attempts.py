@@ -24,7 +24,8 @@ from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
-from ffdl_batch.host.processes import boot_id, lives_here
+from ffdl_batch.host.boot import boot_id
+from ffdl_batch.host.processes import lives_here
 from ffdl_batch.host.signals import release_signals
 
 TICK_S = 0.2

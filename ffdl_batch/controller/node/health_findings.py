@@ -15,6 +15,7 @@ from typing import Callable, List, Optional, Set
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.host.boot import boot_id
 
 EARLIER_S = 60.0
 """What was found so long before the attempt came to the node may still be why it ends."""
@@ -29,7 +30,6 @@ LASTING_MOST = 20
 LOOKS_MISSED = 4.0
 FORGOTTEN_S = 600.0
 """What lasts is believed where the program has looked so lately, or LOOKS_MISSED times its interval ago at most."""
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _INCIDENTS = ("incidents.1", "incidents")
 _LOOKED = "looked"
 _LASTING = "lasting"
@@ -95,9 +95,8 @@ class Health:
         if time.time() - self._looked_at() > max(FORGOTTEN_S, LOOKS_MISSED * self._interval_s()):
             return []
         lines = _lines(os.path.join(self._directory, _LASTING))
-        boot_id = _read(BOOT_ID) if lines else ""
         before = (ended_at or time.time()) - EARLIER_S
-        new = [line for line in lines if _field(line, "boot_id") == boot_id and _at(line) < before]
+        new = [line for line in lines if _field(line, "boot_id") == boot_id() and _at(line) < before]
         new = [line for line in new if line not in self._told]
         self._told.update(new[:LASTING_MOST])
         return new[:LASTING_MOST]

@@ -12,7 +12,7 @@ from ffdl_batch.attempt.phase_files import Ended, PhaseFailed
 from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Phase
-from ffdl_batch.host.processes import boot_id
+from ffdl_batch.host.boot import boot_id
 
 SILENCE_MARGIN_S = 5.0
 BEGIN_S = 300.0

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
+from ffdl_batch.host.boot import boot_id
 from ffdl_batch.staging.stores.store import CHUNK_BYTES
 from ffdl_batch.staging.tree import Tree
 
 RECORD, FILES, CHECKED = "entry.json", "files.jsonl", "checked"
 FORMAT = 1
 BLOCK_BYTES = 4096
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Damaged(Exception):
@@ -41,11 +41,6 @@ class Entry:
     filled_by: str
     seconds: float = 0.0
     format: int = FORMAT
-
-
-def boot_id() -> str:
-    """Of this run of this machine."""
-    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else socket.gethostname()
 
 
 def room_of(size: int) -> int:

@@ -18,7 +18,7 @@ from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
-from ffdl_batch.host.processes import boot_id
+from ffdl_batch.host.boot import boot_id
 from ffdl_batch.host.running_clock import RunningTime
 from tests.unit.controller.rig import launch_file
 

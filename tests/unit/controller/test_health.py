@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
-from ffdl_batch.controller.node.health_findings import BOOT_ID, FINDINGS_MOST, LASTING_MOST, Health
+from ffdl_batch.controller.node.health_findings import FINDINGS_MOST, LASTING_MOST, Health
+from ffdl_batch.host import boot as host
 
 
 def finding(text: str, at: float | None = None) -> str:
@@ -21,7 +22,7 @@ def finding(text: str, at: float | None = None) -> str:
 def lasting(text: str, boot_id: str = "") -> str:
     """A line of what lasts, for a day by now."""
     body = json.loads(finding(text, time.time() - 86400.0))
-    boot_id = boot_id or Path(BOOT_ID).read_text().strip()
+    boot_id = boot_id or host.boot_id()
     return json.dumps({**body, "boot_id": boot_id, "lasts": True, "drains": True}) + "\n"
 
 
