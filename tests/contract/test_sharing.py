@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.conftest import LONG, turn
 from tests.sharing import read_results
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 CONFTEST = """\
 import pytest
 def told(what):
