@@ -109,9 +109,11 @@ def fragments(root: Path) -> Iterator[Path]:
     """Every fragment file below `root`, in a stable order."""
     for name in FRAGMENTS:
         entry = root / name
-        yield from (
-            sorted(p for p in entry.rglob("*") if p.is_file() and p.suffix != ".pyc") if entry.is_dir() else (entry,)
-        )
+        if not entry.is_dir():
+            yield entry
+            continue
+        # Python writes its bytecode under other names first, which are gone soon.
+        yield from sorted(p for p in entry.rglob("*") if "__pycache__" not in p.parts and p.is_file())
 
 
 def render(root: Path, values: Mapping[str, Value]) -> dict[Path, str]:

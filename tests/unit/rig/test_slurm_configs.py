@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,19 @@ OVERLAYS = sorted(path.stem for path in (CONFIGS / "overlays").glob("*.env"))
 def render(out: Path, *arguments: str, values: Path = CONFIGS / "values.env") -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, str(CONFIGS / "render.py"), "--values", str(values), *arguments, "--out", str(out)]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def test_render_ignores_bytecode_that_another_process_is_writing(tmp_path: Path) -> None:
+    source = tmp_path / "slurm-configs"
+    shutil.copytree(CONFIGS, source, ignore=shutil.ignore_patterns("__pycache__"))
+    cache = source / "libexec" / "__pycache__"
+    cache.mkdir()
+    (cache / "words.cpython-311.pyc.140").write_bytes(b"\xff\x00half")
+    argv = [sys.executable, str(source / "render.py"), "--values", str(source / "values.env")]
+    values = site_values(tmp_path / "v", ACCOUNTING_STORAGE_HOST="db")
+    done = subprocess.run([*argv, *values, "--out", str(tmp_path / "out")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list((tmp_path / "out").rglob("*.pyc*"))
 
 
 def site_values(path: Path, **values: str) -> list[str]:
