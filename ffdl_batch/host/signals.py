@@ -40,8 +40,7 @@ def wait_for_signal(signals: AbstractSet[signal.Signals], timeout_s: float) -> O
     """Take one of these signals, which are blocked. Return None after `timeout_s` seconds.
 
     If the process was stopped until after the timeout (``scontrol suspend``, a frozen cgroup), CPython returns what is
-    on its stack (`signal_sigtimedwait_impl`; seen with 3.9 to 3.14; one number was SIGHUP). The
-    check drops it.
+    on its stack (`signal_sigtimedwait_impl`; seen with 3.9 to 3.14; one number was SIGHUP). The check drops it.
     """
     info = signal.sigtimedwait(signals, max(0.0, timeout_s))
     if info is None or info.si_signo not in signals or info.si_errno or info.si_code not in _CODES:
