@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ffdl_batch.host.processes import lives_here
 from tests import preloaded
 from tests.first_start import write_schema
 
@@ -148,6 +149,10 @@ class Site:
             response = connection.getresponse()
             text = response.read()
             return response.status, json.loads(text) if text else {}
+        except ConnectionError as error:
+            statuses = [process.poll() for process in self.processes]
+            error.add_note(f"exit statuses of the daemons: {statuses}; their log:\n{self.log[-4000:]}")
+            raise
         finally:
             connection.close()
 
@@ -184,12 +189,16 @@ class Site:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
             process.wait()
-        lock = self.state / "daemon.lock"
-        if lock.exists():  # a daemon that `dial` started
-            pid = json.loads(lock.read_text())["pid"]
-            if pid not in {process.pid for process in self.processes}:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        signal_daemon(self.state, signal.SIGKILL)  # one that `dial` started
+
+
+def signal_daemon(state: Path, number: signal.Signals) -> None:
+    """Send a signal to the daemon that the lock of a state directory names, unless another process has its number."""
+    lock = state / "daemon.lock"
+    holder = json.loads((lock.exists() and lock.read_text()) or "{}")
+    if lives_here(holder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder["pid"], number)
 
 
 def model_zip() -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import gzip
-import json
 import os
 import re
 import shlex
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.daemon_rig import signal_daemon
 from tests.unit.docs.shown import ROOT, commands_in, shown_commands, site_only
 
 EXAMPLE_ID = "training-0a1b2c3d4"
@@ -168,7 +168,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     try:
         yield Place(path, env)
     finally:
-        end_daemon(path / "state" / "daemon.lock")
+        signal_daemon(path / "state", signal.SIGTERM)
 
 
 def write_digits(target: Path) -> None:
@@ -177,15 +177,6 @@ def write_digits(target: Path) -> None:
     lines = (",".join([str((i * 7 + k * (i % 10)) % 17) for k in range(64)] + [str(i % 10)]) for i in range(1797))
     with gzip.open(target, "wt", encoding="ascii") as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-def end_daemon(lock: Path) -> None:
-    """Ask the daemon that the tour started to go, by the process id in its lock."""
-    if lock.is_file() and lock.read_text().strip():
-        try:
-            os.kill(int(json.loads(lock.read_text())["pid"]), signal.SIGTERM)
-        except ProcessLookupError:
-            return
 
 
 @pytest.mark.parametrize("command", ALONE)

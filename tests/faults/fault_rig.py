@@ -237,8 +237,7 @@ def fault_world(base: Path, options: WorldOptions | None = None, **places: Path)
         yield world
     finally:
         if world.daemon is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(world.daemon.pid, signal.SIGKILL)
+            world.daemon.kill()
         world.close()
         if world.daemon is not None:
             world.daemon.wait()
