@@ -112,7 +112,7 @@ def fragments(root: Path) -> Iterator[Path]:
         if not entry.is_dir():
             yield entry
             continue
-        # Python writes its bytecode under other names first, which are gone soon.
+        # While another process writes bytecode, files with temporary names come and go there.
         yield from sorted(p for p in entry.rglob("*") if "__pycache__" not in p.parts and p.is_file())
 
 

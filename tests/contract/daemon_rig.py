@@ -149,7 +149,7 @@ class Site:
             response = connection.getresponse()
             text = response.read()
             return response.status, json.loads(text) if text else {}
-        except ConnectionError as error:
+        except ConnectionResetError as error:  # the daemon ended before its reply
             statuses = [process.poll() for process in self.processes]
             error.add_note(f"exit statuses of the daemons: {statuses}; their log:\n{self.log[-4000:]}")
             raise
@@ -192,13 +192,19 @@ class Site:
         signal_daemon(self.state, signal.SIGKILL)  # one that `dial` started
 
 
-def signal_daemon(state: Path, number: signal.Signals) -> None:
-    """Send a signal to the daemon that the lock of a state directory names, unless another process has its number."""
-    lock = state / "daemon.lock"
-    holder = json.loads((lock.exists() and lock.read_text()) or "{}")
-    if lives_here(holder):
-        with contextlib.suppress(ProcessLookupError):
+def signal_daemon(state: Path, number: signal.Signals) -> bool:
+    """Send a signal to the daemon that the lock of a state directory names, and return True.
+
+    Return False if that daemon has ended; another process may have its process id.
+    """
+    try:
+        holder = json.loads((state / "daemon.lock").read_text() or "{}")
+        if lives_here(holder):
             os.kill(holder["pid"], number)
+            return True
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        pass
+    return False
 
 
 def model_zip() -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import preloaded
-from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, site_in, until
+from tests.contract.daemon_rig import LIMIT_S, PLAIN, Site, signal_daemon, site_in, until
 from tests.preloaded import FFDL
 
 TRAIN = """\
@@ -138,8 +136,7 @@ def test_logs_cover_every_attempt_across_halt_resume_and_daemon_kill(desk: Desk)
     desk.await_text(heard, "end 1\n")
     desk.run("cancel", blocker)
     desk.await_text(heard, "begin 2\n")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(json.loads((desk.site.state / "daemon.lock").read_text())["pid"], signal.SIGKILL)
+    signal_daemon(desk.site.state, signal.SIGKILL)
     desk.run("drill", "timeout", job_id)
     desk.await_text(heard, "begin 3\n")
     (desk.base / "finish-3").touch()
@@ -198,7 +195,7 @@ def test_logs_follow_loses_no_line_across_log_rotation_and_daemon_kill(tmp_path:
             follower, heard, told = desk.follow(job_id)
             desk.await_text(heard, "line 2000 ")
             for number in (6000, 10_000):
-                os.kill(json.loads((site.state / "daemon.lock").read_text())["pid"], signal.SIGKILL)
+                assert signal_daemon(site.state, signal.SIGKILL)
                 desk.await_text(heard, f"line {number} ")
             (tmp_path / "stop").touch()
             assert follower.wait(LIMIT_S) == 0, told.read_text()

@@ -238,6 +238,5 @@ def fault_world(base: Path, options: WorldOptions | None = None, **places: Path)
     finally:
         if world.daemon is not None:
             world.daemon.kill()
-        world.close()
-        if world.daemon is not None:
             world.daemon.wait()
+        world.close()

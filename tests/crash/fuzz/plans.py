@@ -17,7 +17,7 @@ PATIENCE = 2.0
 """How much longer a life lasts that is to end at one step."""
 FEW, LONGER = 8, 3.0
 """When so few wanted steps are left that most lives would not come to one, they last longer."""
-_PREFER: Mapping[str, str] = {
+PREFER: Mapping[str, str] = {
     "reply has_archive": "submit", "reply put_archive": "archive", "reply none": "", "reply health": "",
     "commit add_jobs": "submit", "commit apply_many by resume": "resume",
     "commit apply_many by stop": "regret", "commit set_wish": "halt",
@@ -75,6 +75,6 @@ class Planner:
 def stimulus(step: str) -> str:
     """What users should do for a step to come about; "" = they need not be asked."""
     name = step.removeprefix("before ").removeprefix("after ")
-    if name in _PREFER:
-        return _PREFER[name]
+    if name in PREFER:
+        return PREFER[name]
     return name.removeprefix("reply ") if name.startswith("reply ") else ""
