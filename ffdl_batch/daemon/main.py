@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import os
 import pwd
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from ffdl_batch import __version__
 from ffdl_batch.config.daemon_location import LOG_NAME, PlaceRefused, this_machine
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.host.resource_exhaustion import explain_lack
+from ffdl_batch.host.resource_exhaustion import FILES, explain_lack
 
 if TYPE_CHECKING:
     from ffdl_batch.config import Settings
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ffdl_batch.services.platform import Platform
 
 _STDERR = 2
+FEWEST_DESCRIPTORS = 16
+"""With fewer, the daemon could open its database and its socket, and then answer no request."""
 _OF_THOSE_THAT_RUN = ("; the daemon goes on by itself", "; what was accepted goes on by itself")
 Opener = Callable[["Settings"], "Platform"]
 """Opens the platform; tests pass one that puts a scheduler of theirs in."""
@@ -47,6 +50,8 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
             from ffdl_batch.daemon.relay import dial
 
             return dial(os.environ)
+        if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FEWEST_DESCRIPTORS:
+            return _end(f"the daemon ends: {FILES}", ExitCode.TRY_AGAIN)
         gc.disable()  # until the server has made all that stays
         return _serve(options, opener)
     except PlaceRefused as refusal:

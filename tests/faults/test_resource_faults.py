@@ -67,7 +67,10 @@ def test_commands_report_descriptor_limit_that_keeps_daemon_from_starting_jobs(t
 
 
 # Fewer than 12 files are too few for /bin/sh (dash), which starts the commands.
-TOO_LOW = [(resource.RLIMIT_NOFILE, 12), (resource.RLIMIT_AS, 60 * MIB), (resource.RLIMIT_AS, 80 * MIB)]  # fmt: skip
+TOO_LOW = [
+    *((resource.RLIMIT_NOFILE, count) for count in (12, 13, 15)),
+    *((resource.RLIMIT_AS, mib * MIB) for mib in (60, 80)),
+]
 
 
 def test_list_reports_resource_limit_too_low_to_start_daemon(tmp_path: Path) -> None:
