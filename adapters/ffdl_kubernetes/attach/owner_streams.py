@@ -43,6 +43,7 @@ class Own:
         transport, protocol = await loop.connect_write_pipe(
             lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(1, "wb", 0)
         )
+        transport.set_write_buffer_limits(0)  # so that drain() waits for all of it: the end of the loop drops the rest
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
     async def read(self) -> bytes:
@@ -68,7 +69,7 @@ class Own:
                     return str(json.loads(payload).get("do", RUN))
 
     async def write(self, data: bytes) -> None:
-        """Bytes of the helper's. Raises OwnerGone."""
+        """Write bytes of the helper, and wait until the pipe has taken them. Raises OwnerGone."""
         try:
             self._writer.write(data)
             await self._writer.drain()

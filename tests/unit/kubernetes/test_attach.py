@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,28 @@ def test_mirror_writes_no_attempt_file_for_answer_frame(tmp_path: Path) -> None:
     mirror = Mirror(AttemptDir(str(tmp_path / "attempt-1")), str(tmp_path / "bell"), "training-a", 1, LogLimits())
     mirror.apply(Frame(1, 1, FrameKind.ANSWER, "final.json", 0, b"{}", 2), 1.0, 0)
     assert [path.name for path in (tmp_path / "attempt-1").rglob("*") if path.is_file()] == ["node-0.heartbeat"]
+
+
+PIPE_BYTES = 65536
+"""What a pipe holds (pipe(7))."""
+WRITES = f"""
+import asyncio
+from ffdl_kubernetes.attach.owner_streams import Own
+
+async def write():
+    own = await Own.open()
+    await own.write(b"x" * {PIPE_BYTES})
+    await own.write(b"x" * 1000)
+
+asyncio.run(write())
+"""
+
+
+def test_owner_that_reads_late_gets_all_output() -> None:
+    """What is in the buffer of an event loop at its end is lost."""
+    with subprocess.Popen([sys.executable, "-c", WRITES], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2)
+        assert process.stdout is not None
+        assert len(process.stdout.read()) == PIPE_BYTES + 1000
+        assert process.wait() == 0
