@@ -34,7 +34,7 @@ _PLACES: Mappings[str, Place] = {
     "nodelist": ("batch", "nodelist"), "exclude": ("batch", "exclude"), "dependency": ("batch", "dependency"),
     "array": ("batch", "array"), "begin": ("batch", "begin"), "signal": ("batch", "signal"),
     "comment": ("batch", "comment"), "output": ("batch", "output"), "mail-user": ("batch", "notify", "mail"),
-    "mail-type": ("batch", "notify", "events"),
+    "mail-type": ("batch", "notify", "events"), "priority": ("batch", "priority"),
 }  # fmt: skip
 _NUMBERS = frozenset({"learners", "cpus", "cpus-per-task"})
 

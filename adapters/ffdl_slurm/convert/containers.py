@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.sbatch.option_table import Takes
 from ffdl_batch.ports.conversion import Fate, Judged, Origin
 from ffdl_slurm.convert.container_programs import started_in, variables_in
 from ffdl_slurm.convert.executed_text import executed
 from ffdl_slurm.convert.launch_command import NotUnderstood, pyxis_image
-from ffdl_slurm.convert.option_table import Takes
 from ffdl_slurm.convert.output_variables import NO_IMAGE
 from ffdl_slurm.convert.shell_syntax import Line, Word, words_from
 from ffdl_slurm.convert.spank_options import IMAGE, MOUNTS, PLUGINS
@@ -108,7 +108,7 @@ def _judge_started(one: _Asked, taken: str) -> Judged:
 
 
 def _dropped(one: _Asked) -> Judged:
-    reason = MOUNTS if one.name == _MOUNT else PLUGINS[one.name].reason
+    reason = MOUNTS if one.name == _MOUNT else PLUGINS[one.name].refused
     return Judged(Origin.BODY, one.line, one.text, Fate.DROPPED, "", reason)
 
 

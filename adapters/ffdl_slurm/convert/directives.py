@@ -9,14 +9,15 @@ only one; what is no option is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, OptionRow, Takes
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
-from ffdl_slurm.convert.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, SbatchName, Takes
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 
 _MARK = "#SBATCH"
 _FOREIGN = ("#PBS", "#BSUB")
+_OF_COMMAND = "it is an option of the submitting command; ffdl-submit has it, too"
 _CUT = "sbatch takes the rest of the line for a comment, as # begins one within a word, too: write \\#"
 
 
@@ -24,7 +25,7 @@ _CUT = "sbatch takes the rest of the line for a comment, as # begins one within 
 class Given:
     """One option as it was given; `value` is "" for one without an argument. `line` is 0 outside the script."""
 
-    option: SbatchName
+    option: OptionRow
     value: str
     origin: Origin
     line: int
@@ -33,25 +34,36 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """What counts, by name, and what became of what does not."""
+    """The options that count, by name, and what becomes of the others."""
 
     given: Mapping[str, Given]
     judged: tuple[Judged, ...]
 
 
 def read_directives(text: str, options: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Directives:
-    """All three together: the command line wins over the environment, which wins over the script; of one source the
-    last word counts. Raises CannotConvert for what sbatch refuses."""
+    """Read all three: the command line wins over the environment, which wins over the script, and within each the last
+    occurrence wins. The values of an option that repeats are joined. Raises CannotConvert for what sbatch refuses."""
     judged: list[Judged] = []
     everything = [*_of_script(text, judged), *_of_environment(environ or {}), *_of_command(options)]
     counting: dict[str, Given] = {}
     for one in everything:
         name = SYNONYMS.get(one.option.name, one.option.name)
         before = counting.pop(name, None)
+        if before is not None and one.option.repeats:
+            judged.append(Judged(before.origin, before.line, before.text, *usual(before.option)))
+            counting[name] = replace(one, value=f"{before.value},{one.value}")
+            continue
         if before is not None:
             judged.append(_overridden(before, one))
         counting[name] = one
     return Directives({one.option.name: one for one in counting.values()}, tuple(judged))
+
+
+def usual(row: OptionRow) -> tuple[Fate, str, str]:
+    """Return what usually becomes of an option: its fate, the manifest key, and the reason."""
+    if row.differs:
+        return Fate.APPROXIMATED, row.key, row.differs
+    return (Fate.MAPPED, row.key, "") if row.key else (Fate.DROPPED, "", row.refused or _OF_COMMAND)
 
 
 def is_directive(line: str) -> bool:
@@ -151,7 +163,7 @@ def _value(option: str, rest: list[str], line: int) -> str:
     return rest.pop(0)
 
 
-def _find(name: str, line: int) -> SbatchName:
+def _find(name: str, line: int) -> OptionRow:
     if name in BY_NAME:
         return BY_NAME[name]
     if name in PLUGINS:

@@ -12,7 +12,6 @@ from ffdl_batch.ports.conversion import CannotConvert, Fate
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.directives import Given
 from ffdl_slurm.convert.option_dispositions import Options
-from ffdl_slurm.convert.option_table import ARGS
 from ffdl_slurm.convert.task_layout import Layout
 
 _AS_THEY_ARE = (
@@ -197,6 +196,6 @@ def split_export(one: Given) -> list[str]:
 def _args(options: Options) -> list[str]:
     found = []
     for one in options.all():
-        if one.option.to == ARGS and options.fate(one.option.name) is not Fate.DROPPED:
+        if one.option.is_passed and options.fate(one.option.name) is not Fate.DROPPED:
             found.append(f"--{one.option.name}={one.value}" if one.value else f"--{one.option.name}")
     return found

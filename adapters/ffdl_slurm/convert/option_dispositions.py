@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged
-from ffdl_slurm.convert.directives import Given
+from ffdl_slurm.convert.directives import Given, usual
 
 
 class Options:
@@ -60,11 +60,10 @@ class Options:
     def _say(self, name: str, fate: Fate, reason: str, to: str | None) -> None:
         one = self._given.get(name)
         if one is not None:
-            self._said[name] = fate, one.option.to if to is None else to, reason
+            self._said[name] = fate, one.option.key if to is None else to, reason
 
     def _judge(self, one: Given) -> Judged:
-        row = one.option
-        fate, to, reason = self._said.get(row.name, (row.fate, row.to, row.reason))
+        fate, to, reason = self._said.get(one.option.name) or usual(one.option)
         return Judged(one.origin, one.line, one.text, fate, to, reason)
 
 

@@ -6,8 +6,7 @@ and kinds of arguments are those that the plugins document: Pyxis, Shifter, uenv
 
 from __future__ import annotations
 
-from ffdl_batch.ports.conversion import Fate
-from ffdl_slurm.convert.option_table import SbatchName, Takes
+from ffdl_batch.domain.sbatch.option_table import OptionRow, Takes
 
 IMAGE = "container-image"
 _PYXIS = "Pyxis is not asked: learners run in the manifest's image, and see no directory of the node"
@@ -24,19 +23,12 @@ _FLAGS = (
     "container-writable", "container-readonly", "container-entrypoint", "no-container-entrypoint",
     "no-container-entrypoint-log",
 )  # fmt: skip
-
-
-def _row(name: str, takes: Takes, reason: str) -> SbatchName:
-    return SbatchName(name, "", takes, (), "", Fate.DROPPED, reason)
-
-
 PLUGINS = {
-    IMAGE: SbatchName(
-        IMAGE, "", Takes.NEEDED, (), "framework.version", Fate.APPROXIMATED,
-        "each learner runs in it, pulled by Apptainer in place of enroot",
+    IMAGE: OptionRow(
+        IMAGE, "framework.version", differs="each learner runs in it, pulled by Apptainer in place of enroot"
     ),
-    **{name: _row(name, Takes.NEEDED, reason) for name, reason in _NAMED.items()},
-    **{name: _row(name, Takes.NONE, _PYXIS) for name in _FLAGS},
-}  # fmt: skip
+    **{name: OptionRow(name, refused=reason) for name, reason in _NAMED.items()},
+    **{name: OptionRow(name, takes=Takes.NONE, refused=_PYXIS) for name in _FLAGS},
+}
 FORMER = {"workdir": "chdir", "share": "oversubscribe", "mem_bind": "mem-bind"}
 """What sbatch had long ago, and what it is called now."""

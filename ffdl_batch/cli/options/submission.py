@@ -14,7 +14,7 @@ from ffdl_batch.cli.connection import given_host
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.options.environment_variables import FromEnvironment, absolute_output, read_environment
 from ffdl_batch.cli.options.job_options import JOB_OPTIONS
-from ffdl_batch.cli.options.refused_sbatch_options import explain_refusal
+from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 
 if TYPE_CHECKING:
     from ffdl_batch.client.submissions.manifest_references import AllowedReferences
@@ -66,11 +66,21 @@ class SbatchLike(click.Command):
             raise
 
 
+def explain_refusal(given: str) -> str | None:
+    """Return why an option of sbatch, as it was given (``--nodes``, ``-N``), is refused; None if sbatch has none."""
+    is_long = given.startswith("--")
+    row = BY_NAME.get(given[2:].partition("=")[0]) if is_long else BY_LETTER.get(given[1:2])
+    if row is None or not row.refusal:
+        return None
+    shown = f"--{row.name}" if is_long else f"{given[:2]} (--{row.name})"
+    return f"sbatch's {shown} is not taken: {row.refusal}"
+
+
 def job_options(function: AnyFunction) -> AnyFunction:
     """Declare every option of :data:`JOB_OPTIONS`."""
     for option in reversed(JOB_OPTIONS):
-        names = [f"-{option.short}"] if option.short else []
-        attributes: dict[str, Any] = {"help": option.help}
+        names = [f"-{option.letter}"] if option.letter else []
+        attributes: dict[str, Any] = {"help": option.help, "multiple": option.repeats}
         attributes |= {"metavar": option.metavar} if option.metavar else {"is_flag": True}
         function = click.option(*names, f"--{option.name}", option.parameter, **attributes)(function)
     return function
@@ -144,7 +154,9 @@ def collect_options(given: Mapping[str, Any], environ: Mapping[str, str], manner
     options: dict[str, str] = {}
     for option in JOB_OPTIONS:
         value = given.get(option.parameter)
-        if value is not None and value is not False:
+        if option.repeats and value:
+            options[option.name] = ",".join(value)
+        elif value is not None and value is not False and not option.repeats:
             options[option.name] = "" if value is True else str(value)
     if "requeue" in options and "no-requeue" in options:
         raise click.UsageError("--requeue and --no-requeue exclude each other")

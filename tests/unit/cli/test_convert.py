@@ -34,7 +34,8 @@ def test_convert_writes_valid_manifest_and_reports_each_line(script: Path, tmp_p
         "job.sbatch:2: mapped: --job-name=mnist -> name",
         "job.sbatch:2: mapped: -N 2 -> learners",
         "job.sbatch:3: mapped: --ntasks-per-node=1 -> cpus",
-        "job.sbatch:3: dropped: --overcommit (a learner gets the CPUs that it asks for)",
+        "job.sbatch:3: dropped: --overcommit (a learner gets the CPUs that it asks for; ask for fewer with "
+        "--cpus-per-task)",
         "job.sbatch:4: approximated: module load cuda -> framework.command (the image has to have modules and what "
         "they load, or choose one that has the software: --image)",
         "job.sbatch:5: mapped: srun python train.py -> framework.command, learners",

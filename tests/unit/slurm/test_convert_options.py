@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, Takes
 from ffdl_batch.manifest.models.sbatch_values import SLURM_ARGS
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Origin
-from ffdl_slurm.convert.directives import read_directives
-from ffdl_slurm.convert.option_table import ARGS, BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, SbatchName, Takes
+from ffdl_slurm.convert.directives import read_directives, usual
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 from ffdl_slurm.planning.sbatch_options import ALLOWED_ARGS
 from tests.proof.convert.cases import read_cases, variables
@@ -30,22 +30,14 @@ def test_option_table_letters_and_variables_match_sbatch_manual() -> None:
     assert {variable: row.name for variable, row in BY_VARIABLE.items()} == variables()
     assert BY_VARIABLE.keys() <= set(VARIABLES)
     # What the shell of a submission says of the cluster and of sbatch itself, and an option that no script can have.
-    of_shell = {"SLURM_CLUSTERS", "SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_HINT", "SLURM_UMASK"}
+    of_shell = {"SLURM_CLUSTERS", "SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_UMASK"}
     assert set(VARIABLES) - BY_VARIABLE.keys() == {*of_shell, "SBATCH_RUNTIME"}
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_option_table_row_has_reason_unless_mapped(row: SbatchName) -> None:
-    assert bool(row.reason) == (row.fate is not Fate.MAPPED)
-    assert row.fate is not Fate.MAPPED or row.to
-    assert row.fate is not Fate.DROPPED or not row.to
-
-
 def test_option_table_passthrough_options_are_allowed_by_manifest_and_adapter() -> None:
-    passed = {row.name for row in TABLE if row.to == ARGS}
-    assert passed == SLURM_ARGS & passed
+    passed = {row.name for row in TABLE if row.is_passed}
+    assert passed == SLURM_ARGS - {"power"}
     assert passed <= ALLOWED_ARGS
-    assert passed >= SLURM_ARGS - {"power"}
 
 
 def test_convert_proof_corpus_covers_every_option_letter_and_variable() -> None:
@@ -58,7 +50,7 @@ def test_convert_proof_corpus_covers_every_option_letter_and_variable() -> None:
         names |= {one.option.name for one in directives.given.values()}
         letters |= {word[1] for word in words if word.startswith("-") and not word.startswith("--")}
         names |= {row.name for row in TABLE for word in words if word.split("=")[0].split(" ")[0] == f"--{row.name}"}
-        given |= {name for name in case.environ if name.startswith("SBATCH_")}
+        given |= {name for name in case.environ if name in BY_VARIABLE}
     assert names - PLUGINS.keys() == set(BY_NAME)
     assert letters == set(BY_LETTER)
     assert given | {"SBATCH_NO_REQUEUE", "SBATCH_MEM_PER_GPU"} == set(BY_VARIABLE)
@@ -68,15 +60,7 @@ def test_plugin_options_are_documented_and_distinct_from_sbatch_options() -> Non
     assert not PLUGINS.keys() & BY_NAME.keys() and not FORMER.keys() & BY_NAME.keys()
     assert {*FORMER.values()} <= BY_NAME.keys()
     assert {name for name in PLUGINS if not any(f"`--{name}`" in line for line in PAGE)} == set()
-    assert all(row.fate is not Fate.MAPPED and row.reason for row in PLUGINS.values())
-
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_convert_document_has_row_for_each_option(row: SbatchName) -> None:
-    option = f"`--{row.name}`" + (f", `-{row.letter}`" if row.letter else "")
-    variables = ", ".join(f"`{variable}`" for variable in row.variables)
-    to = f"`{row.to}`" if row.to else ""
-    assert f"| {option} | {variables} | {row.fate} | {to} | {row.reason} |" in PAGE
+    assert all(usual(row)[0] is not Fate.MAPPED and usual(row)[2] for row in PLUGINS.values())
 
 
 def given(*lines: str) -> dict[str, str]:
@@ -103,8 +87,9 @@ def given(*lines: str) -> dict[str, str]:
         ("##SBATCH --qos=q", {}),
         ("#sbatch --qos=q", {}),
         ("#SBATCH", {}),
-        # the last occurrence of an option and of its aliases
+        # the last occurrence of an option and of its aliases; only --mail-type accumulates
         ("#SBATCH --no-requeue -N 4\n#SBATCH --requeue --nodes=1", {"requeue": "", "nodes": "1"}),
+        ("#SBATCH --mail-type=END\n#SBATCH --mail-type FAIL", {"mail-type": "END,FAIL"}),
         ("#SBATCH --ntasks-per-node=4\n#SBATCH --tasks-per-node=2", {"tasks-per-node": "2"}),
         # the first command ends the directives, and comments do not
         ("\n  # indented\n#SBATCH -p a\n\n#SBATCH -q b", {"partition": "a", "qos": "b"}),
