@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.head.conclusion import EXIT_PLATFORM
+from ffdl_batch.attempt.conclusion import EXIT_PLATFORM
 from ffdl_batch.domain.launch.devices import DEVICE_OPTIONS, Devices
 from ffdl_batch.domain.launch.launch_file import Copy, EnvDelivery, LearnerCommand, Seat, Stores, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome

@@ -8,10 +8,8 @@ from typing import Optional
 from ffdl_batch.controller.rendezvous.other_nodes import tell_others
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.outcome.controller_events import HALT, TERM, WARNED
 
-HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
-LIMITS = (WARNED, TIME)
-"""Reasons that mean: the allocation is about to end."""
 FROM_OUTSIDE = (WARNED, TERM)
 """Reasons that one node may have alone: the others are asked by it."""
 OUTSIDE_SHARE = 2 / 3

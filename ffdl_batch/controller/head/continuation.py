@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Optional
 
+from ffdl_batch.attempt.conclusion import Conclusion
 from ffdl_batch.attempt.control_cell import CANCEL, HALT, Control, read_control
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.head.conclusion import Conclusion
 from ffdl_batch.controller.head.next_attempt import Measured, Refused, next_attempt, requeue, submit_next, was_begun
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession
 from ffdl_batch.domain.outcome.continuation import PLAYED, Interruption, Spent, decide, describe, words

@@ -15,6 +15,7 @@ from typing import Callable, List, Optional
 from ffdl_batch.attempt.file_writer import touch, write_cell
 from ffdl_batch.attempt.filesystem_retry import is_passing
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, find_object, read_whole
 from ffdl_batch.controller.learner.orphans import end_learners, mark
 from ffdl_batch.controller.learner.pod_exchange import spared
@@ -23,7 +24,7 @@ from ffdl_batch.controller.rendezvous.other_nodes import read_events
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
+from ffdl_batch.domain.outcome.controller_events import EventKind, node_source
 from ffdl_batch.host.boot import boot_id
 from ffdl_batch.host.processes import lives_here
 from ffdl_batch.host.signals import release_signals
@@ -117,12 +118,6 @@ def _may_live(launch: LaunchFile, rank: int, own: AttemptDir) -> str:
     if silent_s is None or silent_s > longest_s:
         return ""
     return f"{who}; it has not said that it ended, and surely has {longest_s:.0f} s after it was heard of last"
-
-
-def has_ended(events: List[Event]) -> bool:
-    """Whether the controller that started last said that none of its learners lives any more."""
-    said = [e.kind for e in events if e.kind in (EventKind.STARTED, EventKind.ENDED)]
-    return bool(said) and said[-1] is EventKind.ENDED
 
 
 def _silence_s(attempt: AttemptDir, rank: int, own: AttemptDir) -> Optional[float]:

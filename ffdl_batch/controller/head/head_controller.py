@@ -9,34 +9,28 @@ import time
 from dataclasses import replace
 from typing import Callable, List, Optional, Tuple, TypeVar
 
+from ffdl_batch.attempt.conclusion import Conclusion, StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.attempt.control_cell import CANCEL, HALT
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import create_empty, remove, restore_directory, write_cell, write_text
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.learner_endings import ended_of_itself, endings_of_run, has_ended, unreported_ends
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.attempt.reader import find_object
-from ffdl_batch.controller.checkpointing.answer import endings_of_run
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
-from ffdl_batch.controller.head.conclusion import Conclusion, StepEnd, conclude, exit_status, may_run_again
 from ffdl_batch.controller.head.continuation import Arrangement, Chain
-from ffdl_batch.controller.head.earlier_attempts import (
-    await_earlier,
-    earlier_attempts,
-    has_ended,
-    pay_debts,
-    tell_newer,
-)
+from ffdl_batch.controller.head.earlier_attempts import await_earlier, earlier_attempts, pay_debts, tell_newer
 from ffdl_batch.controller.head.owing import left_to_others
 from ffdl_batch.controller.head.secret_removal import forget_attempt, forget_template
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.time_limit import TimeLimit, deadline, limit_now_s
-from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark, unreported_ends
+from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark
 from ffdl_batch.controller.learner.pod_exchange import hears_no_more, spared
 from ffdl_batch.controller.learner.restarts import restarts_left
-from ffdl_batch.controller.rendezvous.other_nodes import ended_of_itself, read_events
+from ffdl_batch.controller.rendezvous.other_nodes import read_events
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile
@@ -66,7 +60,7 @@ REQUEUED_WAIT_S = 120.0
 
 
 def run_head(launch: LaunchFile, launch_path: str) -> int:
-    """Execute the attempt if it is ours; see :mod:`ffdl_batch.controller.head.conclusion` for the exit code."""
+    """Execute the attempt if it is ours; see :mod:`ffdl_batch.attempt.conclusion` for the exit code."""
     hold_signals(only_family=launch.pod is not None)
     attempt = AttemptDir(launch.attempt_dir)
     native_id = os.environ.get(launch.host.native_id, "") or f"{os.uname().nodename}-{os.getpid()}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable, List
 
-from ffdl_batch.controller.head.conclusion import may_run_again
+from ffdl_batch.attempt.conclusion import may_run_again
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, Outcome
 

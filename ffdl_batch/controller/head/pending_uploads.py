@@ -16,17 +16,18 @@ import time
 from functools import partial
 from typing import List, Optional
 
+from ffdl_batch.attempt.conclusion import Conclusion, conclude, may_run_again
 from ffdl_batch.attempt.file_writer import touch, write_cell
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
+from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles
 from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of
 from ffdl_batch.controller.data.result_storage import clear_stores, do_each, store_logs, store_results
-from ffdl_batch.controller.head.conclusion import Conclusion, conclude, may_run_again
 from ffdl_batch.controller.head.head_controller import read_final
 from ffdl_batch.controller.head.owing import learners_owed
 from ffdl_batch.controller.head.secret_removal import remove
-from ffdl_batch.controller.learner.orphans import end_learners, unreported_ends
+from ffdl_batch.controller.learner.orphans import end_learners
 from ffdl_batch.controller.rendezvous.other_nodes import read_events
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import LaunchFile

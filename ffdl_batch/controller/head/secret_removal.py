@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from ffdl_batch.attempt.conclusion import may_run_again
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
-from ffdl_batch.controller.head.conclusion import may_run_again
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn
 

@@ -15,9 +15,9 @@ from typing import Iterable, List, Optional
 
 from ffdl_batch.attempt.control_cell import RUN
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.attempt.log_tail import last_lines
 from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
-from ffdl_batch.controller.head.earlier_attempts import has_ended
 from ffdl_batch.controller.learner.out_of_memory import describe_memory, read_counters, was_out_of_memory
 from ffdl_batch.controller.learner.pod_exchange import hears_no_more
 from ffdl_batch.controller.own_program import controller_path, own_argv

@@ -12,10 +12,10 @@ from typing import Callable, Mapping, Optional
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import find_object
-from ffdl_batch.controller.checkpointing.requests import TIME
 from ffdl_batch.controller.head.next_attempt import fill_all, run_command
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.outcome.controller_events import TIME
 from ffdl_batch.host.running_clock import RunningTime
 
 ASKING_S = 5.0

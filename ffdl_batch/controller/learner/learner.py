@@ -10,7 +10,6 @@ from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
 from ffdl_batch.attempt.file_writer import remove
 from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
 from ffdl_batch.controller.learner.out_of_memory import (
-    KILLED_FOR_MEMORY,
     OomCounters,
     describe_memory,
     prefer_as_victim,
@@ -19,6 +18,7 @@ from ffdl_batch.controller.learner.out_of_memory import (
 )
 from ffdl_batch.controller.learner.pod_exchange import Seat
 from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
+from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY
 from ffdl_batch.host.core_dumps import open_proc_files
 from ffdl_batch.host.processes import Process, all_processes, send, send_group, session_members
 from ffdl_batch.host.running_clock import RunningTime

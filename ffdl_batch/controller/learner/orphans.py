@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Collection, Dict, Iterable, List, Mapping, Sequence, Set
+from typing import Collection, Dict, Iterable, List, Mapping, Set
 
-from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.controller.logs.output_pipe import WRITER_MARK
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Scalar
 from ffdl_batch.host.processes import (
@@ -46,27 +45,6 @@ def living_learners(events: Iterable[Event]) -> List[int]:
         elif event.kind is EventKind.LEARNER_ENDED:
             open_.pop(learner, None)
     return [int(fields["pid"] or 0) for fields in open_.values() if lives_here(fields)]
-
-
-def unreported_ends(events: Iterable[Event], phases: PhaseFiles, learner_ids: Sequence[int]) -> Dict[int, int]:
-    """Status of learners whose end no controller saw, by their shells' own word; for when none of them lives any more.
-
-    A learner that had been asked for a checkpoint is left out: it goes on from it when the attempt runs again.
-    """
-    reported: Set[Scalar] = set()
-    asked = False
-    for event in events:
-        if event.kind is EventKind.LEARNER_STARTED:
-            reported.discard(event.fields.get("learner_id"))
-            asked = False
-        elif event.kind is EventKind.LEARNER_ENDED:
-            reported.add(event.fields.get("learner_id"))
-        elif event.kind is EventKind.ASKED:
-            asked = True
-    if asked:
-        return {}
-    found = {number: phases.ended_status(number) for number in learner_ids if number not in reported}
-    return {number: status for number, status in found.items() if status is not None}
 
 
 def mark(token: str, node_rank: int) -> str:

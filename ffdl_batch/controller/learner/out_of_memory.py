@@ -18,7 +18,6 @@ from ffdl_batch.host.cgroups import group_paths, read_field, read_number
 VICTIM_SCORE = 500
 """Added to ``oom_score_adj`` of learners: half of the memory limit counts as theirs on top of what they use (proc(5)).
 Files in /dev/shm belong to no process, so that a controller may be the largest process of a job that fills it."""
-KILLED_FOR_MEMORY = "was killed because it needed more memory than the job has"
 _V2 = ("", "memory.events", "memory.max", "memory.stat", "shmem")
 _V1 = ("memory", "memory.oom_control", "memory.limit_in_bytes", "memory.stat", "total_shmem")
 _UNLIMITED = 1 << 60

@@ -8,8 +8,8 @@ import time
 from ffdl_batch.attempt.control_cell import CANCEL
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.phase_files import Ended, Fenced, PhaseFiles, note
-from ffdl_batch.controller.checkpointing.requests import HALT, LIMITS, TERM, WARNED
 from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, WARNED
 from ffdl_batch.host.signals import next_signal
 
 

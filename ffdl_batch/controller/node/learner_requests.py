@@ -13,12 +13,7 @@ from ffdl_batch.attempt.phase_files import Fenced, PhaseFiles
 from ffdl_batch.controller.checkpointing.inventory import PATIENCE_S, CheckpointRecord
 from ffdl_batch.controller.checkpointing.requests import (
     FROM_OUTSIDE,
-    HALT,
-    LIMITS,
     OUTSIDE_SHARE,
-    TERM,
-    TIME,
-    WARNED,
     Request,
     ask_others,
     join,
@@ -26,7 +21,7 @@ from ffdl_batch.controller.checkpointing.requests import (
 )
 from ffdl_batch.controller.learner.learner import FENCE, Learner
 from ffdl_batch.controller.node.control_poller import Watch
-from ffdl_batch.domain.outcome.controller_events import EventKind
+from ffdl_batch.domain.outcome.controller_events import HALT, LIMITS, TERM, TIME, WARNED, EventKind
 from ffdl_batch.host.signals import FORWARDED, next_signal
 from ffdl_batch.host.worker_thread import Hand
 

@@ -15,10 +15,11 @@ from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import create_empty, make_private
 from ffdl_batch.attempt.filesystem_retry import patiently
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.phase_files import Ended, Fenced, PhaseFailed, PhaseFiles, note
 from ffdl_batch.attempt.scratch_directory import remove_scratch
 from ffdl_batch.controller.checkpointing.inventory import CheckpointRecord
-from ffdl_batch.controller.checkpointing.requests import FROM_OUTSIDE, HALT, STORE_SHARE, ask_others
+from ffdl_batch.controller.checkpointing.requests import FROM_OUTSIDE, STORE_SHARE, ask_others
 from ffdl_batch.controller.data.cache_entries import find_image, has_links
 from ffdl_batch.controller.data.input_loading import find_data, load_data, load_model
 from ffdl_batch.controller.data.model_unpacking import ModelRefused
@@ -26,7 +27,6 @@ from ffdl_batch.controller.data.node_data import NodeData
 from ffdl_batch.controller.data.result_storage import store_logs, store_results
 from ffdl_batch.controller.data.transfer_progress import show_moving
 from ffdl_batch.controller.data.transfers import STORING, check_results_store
-from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.controller.learner.pod_exchange import await_container
 from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.metrics.monitor import END_S, Meter
@@ -45,7 +45,7 @@ from ffdl_batch.controller.rendezvous.other_nodes import Siblings, tell_others
 from ffdl_batch.controller.rendezvous.port_check import await_free, ports_on
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.outcome.controller_events import EventKind, Phase, Scalar
+from ffdl_batch.domain.outcome.controller_events import HALT, EventKind, Phase, Scalar
 from ffdl_batch.host.permissions import umask_set, with_old_groups
 from ffdl_batch.host.signals import next_signal
 

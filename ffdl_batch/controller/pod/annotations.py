@@ -11,8 +11,8 @@ from typing import Callable, Dict, Mapping
 
 from ffdl_batch.attempt.file_writer import read_text, write_cell, write_text
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.learner_endings import ended_of_itself, learner_status
 from ffdl_batch.attempt.reader import find_object, find_text
-from ffdl_batch.controller.rendezvous.other_nodes import ended_of_itself, learner_status
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import Look, Wish, decode_look, unpack

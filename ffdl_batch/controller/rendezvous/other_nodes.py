@@ -10,44 +10,16 @@ from typing import Dict, Iterable, List, Optional
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.learner_endings import ended_of_itself, last_endings, learner_status
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, find_object, find_text
 from ffdl_batch.controller.rendezvous.node_barrier import Word
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.outcome.continuation import UNFIT_NODE
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Phase, decode_events, merge, node_source
 
 
 def read_events(attempt: AttemptDir, source: str) -> List[Event]:
     """Return one writer's events so far; () if its file is missing or damaged. Raises OSError."""
     return decode_events(find_text(attempt.event_file(source), MAX_EVENT_BYTES, below=attempt.path))
-
-
-def learner_status(event: Event) -> int:
-    """The status of an ended learner as a shell would say it: 128 + N for a signal, 127 for never started."""
-    code, number = event.fields.get("exit_code"), event.fields.get("signal")
-    if isinstance(code, int):
-        return code
-    return 128 + number if isinstance(number, int) else 127
-
-
-def last_endings(events: List[Event]) -> Dict[int, Event]:
-    """The ending of each learner that has ended and was not started again since, nor is to be."""
-    found: Dict[int, Event] = {}
-    for event in events:
-        learner = event.fields.get("learner_id")
-        if not isinstance(learner, int):
-            continue
-        if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
-            found.pop(learner, None)
-        elif event.kind is EventKind.LEARNER_ENDED:
-            found[learner] = event
-    return found
-
-
-def ended_of_itself(event: Event) -> bool:
-    """Whether the learner was neither told to end nor asked, and its node was fit for it."""
-    fields = event.fields
-    return not (fields.get("ended_by") or fields.get("asked") or fields.get("code") in UNFIT_NODE)
 
 
 def tell_others(launch: LaunchFile, *, what: str = "stop", reason: str = "failure", **why: object) -> None:

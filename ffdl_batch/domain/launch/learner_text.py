@@ -6,6 +6,8 @@ import signal
 
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 
+KILLED_FOR_MEMORY = "was killed because it needed more memory than the job has"
+
 
 def name_learner(launch: LaunchFile, learner_id: int, node: str) -> str:
     """Return ``learner 4 (ps 0, on n2)``, without a role if the job has none, and without `node` if the job has one

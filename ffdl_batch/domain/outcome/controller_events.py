@@ -31,6 +31,10 @@ MAX_EVENTS = 50_000
 """Maximum number of lines that are read from one file. An attempt has some hundreds of events."""
 MAX_SIGNAL = 64
 """The largest signal number of Linux."""
+HALT, WARNED, TIME, TERM = "halt", "warned", "time", "term"
+"""Reasons of checkpoint requests."""
+LIMITS = (WARNED, TIME)
+"""Reasons that mean: the allocation is about to end."""
 
 
 def node_source(node_rank: int) -> str:

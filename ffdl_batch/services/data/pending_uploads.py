@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +22,6 @@ from typing import Protocol
 from ffdl_batch.attempt.file_writer import open_own
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import MAX_CELL_BYTES, find_text
-from ffdl_batch.controller.own_program import own_argv
 from ffdl_batch.domain.job.job import Job, JobId
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.services.data.backend_uploads import INTERRUPTED, NotBegun, PaymentApart, is_apart
@@ -45,6 +45,7 @@ MOST_APART = 32
 END_S = 5.0
 LOCK, COMPLAINT = ".paying", ".paying.log"
 LEASE = "debts"
+CONTROLLER = (sys.executable, "-E", "-P", "-m", "ffdl_batch.controller")
 
 
 class Payment(Protocol):
@@ -293,7 +294,7 @@ class _Process:
 def start_payment(attempt: AttemptDir, last_word: LastWord = LastWord.HEADS) -> Payment | None:
     """Start ``controller pay`` with this interpreter. The lock lives as long as the process, whoever started it."""
     directory = Path(attempt.path)
-    argv = [*own_argv(), "pay", "--launch", attempt.launch]
+    argv = [*CONTROLLER, "pay", "--launch", attempt.launch]
     if last_word:
         argv += ["--last-word", last_word.value]
     lock = open_own(str(directory / LOCK), os.O_RDWR)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ffdl_batch.attempt.conclusion import conclude
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.learner_endings import has_ended, unreported_ends
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.attempt.reader import DamagedFile, read_object
-from ffdl_batch.controller.head.conclusion import conclude
-from ffdl_batch.controller.head.earlier_attempts import has_ended
-from ffdl_batch.controller.learner.orphans import unreported_ends
 from ffdl_batch.domain.file_format import require_known
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.continuation import Interruption

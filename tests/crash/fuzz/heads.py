@@ -16,13 +16,13 @@ from enum import StrEnum
 from pathlib import Path
 from random import Random
 
+from ffdl_batch.attempt.conclusion import Conclusion, exit_status, may_run_again
 from ffdl_batch.attempt.control_cell import CANCEL, HALT, read_control
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import touch, write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.data.result_storage import store_results
 from ffdl_batch.controller.head.claim import claim_attempt
-from ffdl_batch.controller.head.conclusion import Conclusion, exit_status, may_run_again
 from ffdl_batch.controller.head.continuation import Chain
 from ffdl_batch.controller.head.earlier_attempts import earlier_attempts, tell_newer
 from ffdl_batch.controller.head.head_controller import EXIT_CLAIMED_BY_ANOTHER, read_final

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.controller.checkpointing.answer import answer, endings_of_run
-from ffdl_batch.controller.head.conclusion import StepEnd, conclude
+from ffdl_batch.attempt.conclusion import StepEnd, conclude
+from ffdl_batch.attempt.learner_endings import answer, endings_of_run
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, Scalar

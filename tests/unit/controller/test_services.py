@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from ffdl_batch.controller.checkpointing.answer import answer
-from ffdl_batch.controller.head.conclusion import conclude
+from ffdl_batch.attempt.conclusion import conclude
+from ffdl_batch.attempt.learner_endings import answer, last_endings
 from ffdl_batch.controller.learner.restarts import Restarts, count_restarts, pause_s, restarts_left
 from ffdl_batch.controller.node.service_learners import Services, at_work, is_training_over, left_behind
-from ffdl_batch.controller.rendezvous.other_nodes import last_endings
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Seat
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, Outcome, Scalar

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt.conclusion import Conclusion
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
 from ffdl_batch.controller.head import next_attempt as succession
-from ffdl_batch.controller.head.conclusion import Conclusion
 from ffdl_batch.controller.head.continuation import Chain
 from ffdl_batch.controller.head.next_attempt import Measured, Refused, kept_environment, next_lead, submit_next
 from ffdl_batch.domain.launch.launch_file import LaunchFile, LearnerCommand, Succession, decode, encode

@@ -232,7 +232,7 @@ def test_pending_upload_is_postponed_when_process_cannot_start(site: Site) -> No
 
 def test_pending_upload_is_not_started_twice_for_one_attempt(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     job = owing(site)
-    monkeypatch.setattr("ffdl_batch.services.data.pending_uploads.own_argv", lambda: ["sh", "-c", "exec sleep 100"])
+    monkeypatch.setattr("ffdl_batch.services.data.pending_uploads.CONTROLLER", ["sh", "-c", "exec sleep 100"])
     first = start_payment(site.attempt(job))
     assert first is not None
     try:

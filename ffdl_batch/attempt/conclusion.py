@@ -1,4 +1,4 @@
-"""From what the node controllers reported to how the attempt ended. Pure but for the tail of one log."""
+"""Decide how an attempt ended, from what its node controllers reported. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import signal
 from dataclasses import dataclass, field, replace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ffdl_batch.controller.checkpointing.answer import Answer, answer, endings_of_run, failing, since_start
-from ffdl_batch.controller.checkpointing.requests import HALT, LIMITS, TERM, TIME
-from ffdl_batch.controller.learner.out_of_memory import KILLED_FOR_MEMORY
-from ffdl_batch.controller.rendezvous.other_nodes import learner_status
+from ffdl_batch.attempt.learner_endings import Answer, answer, endings_of_run, failing, learner_status, since_start
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.learner_text import name_learner, say_end
+from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY, name_learner, say_end
 from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint, Interruption, describe, words
 from ffdl_batch.domain.outcome.controller_events import (
+    HALT,
+    LIMITS,
+    TERM,
+    TIME,
     Event,
     EventKind,
     FinalRecord,

@@ -1,15 +1,14 @@
-"""What the learners did when they were asked for a checkpoint: the reports of all nodes made one. Pure."""
+"""How learners ended and answered a checkpoint request, according to the event files of all nodes. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence, Set
 
-from ffdl_batch.controller.checkpointing.requests import HALT, TERM, TIME, WARNED
-from ffdl_batch.controller.rendezvous.other_nodes import ended_of_itself, last_endings, learner_status
+from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.outcome.continuation import Checkpoint
-from ffdl_batch.domain.outcome.controller_events import Event, EventKind, node_source
+from ffdl_batch.domain.outcome.continuation import UNFIT_NODE, Checkpoint
+from ffdl_batch.domain.outcome.controller_events import HALT, TERM, TIME, WARNED, Event, EventKind, Scalar, node_source
 
 
 @dataclass(frozen=True)
@@ -114,3 +113,58 @@ def _last_positions(events: Sequence[Event], kind: EventKind) -> Dict[str, int]:
 def failing(endings: Dict[int, Event]) -> List[Event]:
     """Endings of learners that failed of themselves."""
     return [e for e in endings.values() if learner_status(e) != 0 and not e.fields.get("ended_by")]
+
+
+def learner_status(event: Event) -> int:
+    """The status of an ended learner as a shell would say it: 128 + N for a signal, 127 for never started."""
+    code, number = event.fields.get("exit_code"), event.fields.get("signal")
+    if isinstance(code, int):
+        return code
+    return 128 + number if isinstance(number, int) else 127
+
+
+def last_endings(events: List[Event]) -> Dict[int, Event]:
+    """The ending of each learner that has ended and was not started again since, nor is to be."""
+    found: Dict[int, Event] = {}
+    for event in events:
+        learner = event.fields.get("learner_id")
+        if not isinstance(learner, int):
+            continue
+        if event.kind is EventKind.LEARNER_STARTED or event.fields.get("restarted"):
+            found.pop(learner, None)
+        elif event.kind is EventKind.LEARNER_ENDED:
+            found[learner] = event
+    return found
+
+
+def ended_of_itself(event: Event) -> bool:
+    """Whether the learner was neither told to end nor asked, and its node was fit for it."""
+    fields = event.fields
+    return not (fields.get("ended_by") or fields.get("asked") or fields.get("code") in UNFIT_NODE)
+
+
+def has_ended(events: List[Event]) -> bool:
+    """Whether the controller that started last said that none of its learners lives any more."""
+    said = [e.kind for e in events if e.kind in (EventKind.STARTED, EventKind.ENDED)]
+    return bool(said) and said[-1] is EventKind.ENDED
+
+
+def unreported_ends(events: Iterable[Event], phases: PhaseFiles, learner_ids: Sequence[int]) -> Dict[int, int]:
+    """Status of learners whose end no controller saw, by their shells' own word; for when none of them lives any more.
+
+    A learner that had been asked for a checkpoint is left out: it goes on from it when the attempt runs again.
+    """
+    reported: Set[Scalar] = set()
+    asked = False
+    for event in events:
+        if event.kind is EventKind.LEARNER_STARTED:
+            reported.discard(event.fields.get("learner_id"))
+            asked = False
+        elif event.kind is EventKind.LEARNER_ENDED:
+            reported.add(event.fields.get("learner_id"))
+        elif event.kind is EventKind.ASKED:
+            asked = True
+    if asked:
+        return {}
+    found = {number: phases.ended_status(number) for number in learner_ids if number not in reported}
+    return {number: status for number, status in found.items() if status is not None}
