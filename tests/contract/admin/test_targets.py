@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from ffdl_batch.admin.database.backup_paths import kind_of
-from tests.unit.admin.conftest import Desk
-from tests.unit.admin.test_db import daemon_of, jobs_of
-from tests.unit.admin.test_refusals import on_sqlite
+from tests.contract.admin.conftest import Desk
+from tests.contract.admin.test_db import daemon_of, jobs_of
+from tests.contract.admin.test_refusals import on_sqlite
 
 HEX = "0a1b2c3d"
 

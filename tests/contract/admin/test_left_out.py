@@ -11,7 +11,7 @@ from ffdl_batch.config import load_settings
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store import DatabaseMissing
 from tests.captured.releases import RELEASED, put_schema
-from tests.unit.admin.conftest import Desk
+from tests.contract.admin.conftest import Desk
 from tests.unit.store.jobs import add_job
 
 on_sqlite = pytest.mark.parametrize("desk", ["sqlite"], indirect=True)

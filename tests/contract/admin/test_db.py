@@ -24,8 +24,8 @@ from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS
 from ffdl_batch.store.sqlite_backup import upgrade_copies
 from tests import preloaded
 from tests.captured.releases import RELEASED, as_read, put_schema
+from tests.contract.admin.conftest import Desk, dump
 from tests.crash.fuzz.companions import fork_child
-from tests.unit.admin.conftest import Desk, dump
 from tests.unit.store.jobs import add_job
 
 OLDEST = RELEASED[0]

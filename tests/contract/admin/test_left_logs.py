@@ -15,9 +15,9 @@ from ffdl_batch.admin.database import sqlite_backup
 from ffdl_batch.admin.database.access import Place
 from ffdl_batch.admin.database.check import Fault, Report
 from ffdl_batch.store.sqlite_backup import companions
+from tests.contract.admin.conftest import Desk, dump
+from tests.contract.admin.test_db import count_down, jobs_of
 from tests.crash.fuzz.companions import fork_child
-from tests.unit.admin.conftest import Desk, dump
-from tests.unit.admin.test_db import count_down, jobs_of
 from tests.unit.store.jobs import add_job
 
 pytestmark = pytest.mark.parametrize("desk", ["sqlite"], indirect=True)

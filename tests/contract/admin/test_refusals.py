@@ -14,8 +14,8 @@ import pytest
 from ffdl_batch.admin.database import postgres_backup
 from ffdl_batch.admin.database.access import Place
 from tests.captured.releases import RELEASED, put_schema
-from tests.unit.admin.conftest import Desk
-from tests.unit.admin.test_db import daemon_of, jobs_of
+from tests.contract.admin.conftest import Desk
+from tests.contract.admin.test_db import daemon_of, jobs_of
 from tests.unit.store.jobs import add_job
 
 on_sqlite = pytest.mark.parametrize("desk", ["sqlite"], indirect=True)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tests.unit.admin.conftest import Desk
-from tests.unit.admin.test_db import jobs_of
-from tests.unit.admin.test_refusals import on_postgres
+from tests.contract.admin.conftest import Desk
+from tests.contract.admin.test_db import jobs_of
+from tests.contract.admin.test_refusals import on_postgres
 from tests.unit.store.jobs import add_job
 
 LIMIT_S = 120.0

@@ -8,7 +8,7 @@ import pytest
 
 from ffdl_batch.domain.job_state import JobState
 from tests.captured.releases import RELEASED, as_read, put_schema
-from tests.unit.admin.conftest import Desk
+from tests.contract.admin.conftest import Desk
 from tests.unit.store.jobs import add_job, applied, deploying, steps
 
 
