@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.domain.data.staging_protocol import StoreKind
 from tests import preloaded
 from tests.cache_rig import until
+from tests.contract.linked_tree import check_back, lay
 from tests.fakes.fault_proxy import Rule
 from tests.preloaded import FFDL
 from tests.staging_rig import KEY, MIB, SECRET, StagingRig, rig
@@ -127,6 +129,37 @@ def test_data_put_and_get_round_trip_a_single_file(person: Person) -> None:
     assert person.rig.keys() == ["x/one [1].bin"]
     person.run("get", person.url("x/one [1].bin"))
     assert (person.home / "one [1].bin").read_bytes() == b"1"
+
+
+@pytest.mark.usefixtures("bound_by_modes")
+@pytest.mark.parametrize("kind", [StoreKind.S3, StoreKind.FILE])
+def test_data_put_and_get_keep_links_modes_holes_and_empty_directories(person: Person, kind: StoreKind) -> None:
+    mine, back = person.directory / "mine", person.directory / "back"
+    lay(mine)
+    (mine / "contained").unlink()
+    (mine / "contained").symlink_to(mine / "epoch3")
+    (mine / "outward").symlink_to("/etc")
+    url = person.url("set") if kind is StoreKind.S3 else (person.directory / "store").as_uri()
+    for _ in range(2):
+        said = person.run("put", mine, url)[1]
+        assert said == "ffdl: outward is left out: it is a link that leads out of the directory, to /etc\n"
+        person.run("get", url, "--out", back)
+        check_back(back)
+    (mine / "latest").unlink()
+    (mine / "latest").symlink_to("deep")
+    person.run("put", mine, url)
+    person.run("get", url, "--out", back)
+    assert str((back / "latest").readlink()) == "deep"
+
+
+def test_data_put_replaces_no_file_of_a_directory_by_a_link(person: Person) -> None:
+    store, mine = person.lay({"latest": b"theirs", "epoch3/x": b"1"}, "store"), person.lay({"data": b"2"})
+    (mine / "latest").symlink_to("data")
+    (mine / "epoch3").symlink_to("data")
+    said = person.run("put", mine, store.as_uri())[1]
+    for name in ("latest", "epoch3"):
+        assert f"{name} is left out: something else has its name here" in said
+    assert found_in(store) == {"latest": b"theirs", "epoch3/x": b"1", "data": b"2"}
 
 
 def test_data_get_keeps_differing_local_files_without_force(person: Person) -> None:
@@ -325,7 +358,7 @@ def test_data_put_reports_unreadable_files_and_stores_other_files(person: Person
         (mine / name).chmod(0)
     said = person.run("put", mine, person.url("x"), code=1, under=AS_OTHERS)[1]
     (mine / "closed").chmod(0o755)
-    assert sorted(person.rig.keys()) == ["x/a", "x/z/z"]
+    assert sorted(person.rig.keys()) == ["x/.ffdl-index.json", "x/a", "x/z/z"]
     for name in ("shut", "large", "closed"):
         assert f"ffdl: {name} cannot be read: Permission denied\n" in said
     *_, last = said.splitlines()

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Note, Progress, Retry
+from ffdl_batch.domain.data.staging_protocol import (
+    Direction,
+    FaultClass,
+    Note,
+    Progress,
+    Retry,
+    StoreAddress,
+    StoreKind,
+)
 from tests.cache_rig import until
 from tests.fakes.fault_proxy import Rule
 from tests.staging_rig import MIB, StagingRig, rig
@@ -58,6 +66,16 @@ def test_stage_out_keeps_identical_object_without_journal(rig: StagingRig, size:
     other = rig.task(OUT, "job", state_dir=str(rig.directory / "elsewhere"))
     assert rig.run(other).done.kept == 1
     assert puts(rig) == []
+
+
+def test_stage_out_replaces_file_of_same_size_in_directory(rig: StagingRig) -> None:
+    store = rig.directory / "store"
+    for place, data in ((store / "job", b"other"), (rig.local, b"these")):
+        place.mkdir(parents=True)
+        (place / "weights").write_bytes(data)
+    outcome = rig.run(rig.task(OUT, "job", store=StoreAddress(StoreKind.FILE, container=str(store))))
+    assert (outcome.done.files, outcome.done.kept) == (1, 0)
+    assert (store / "job" / "weights").read_bytes() == b"these"
 
 
 def test_stage_out_keeps_identical_object_with_other_part_sizes(rig: StagingRig) -> None:

@@ -66,14 +66,16 @@ def data() -> None:
 def put(*, local: str, target: str | None, wishes: StoreWishes, parallel: int, quiet: bool, as_json: bool) -> None:
     """Store a directory's content, or a file, below URL.
 
-    What the store has already, by checksum, does not move. Nothing is deleted there. Links are left out.
+    What the store has already, by checksum, does not move. Nothing is deleted there. Links, permission bits and empty
+    directories are stored, too. A link that leads out of the directory is left out.
     """
     from ffdl_batch.client.stores.transfers import Move
 
     directory, only = _source(Path(local))
     chosen = choose_store(target, wishes)
     _make_target(chosen)
-    asked = Move(Direction.OUT, chosen.access, chosen.prefix, directory, only, parallel=parallel)
+    roots = () if only else (str(directory), str(directory.resolve()))
+    asked = Move(Direction.OUT, chosen.access, chosen.prefix, directory, only, parallel=parallel, roots=roots)
     report_done(_moved(asked, quiet=quiet), "stored", quiet=quiet, as_json=as_json)
 
 
@@ -94,12 +96,14 @@ def get(  # noqa: PLR0913  (one parameter per option)
 
     Files are held against the store's checksums, else against size and time. Where DIR has a file of the same name that
     is neither what the store has nor what an earlier call brought, nothing is brought without --force.
+    Links, permission bits and empty directories are restored.
     """
     from ffdl_batch.client.stores.transfers import Move
 
     chosen = as_source(choose_store(source, wishes))
     directory = Path(out).absolute()
-    asked = Move(Direction.IN, chosen.access, chosen.prefix, directory, (), force, parallel)
+    roots = _stored_roots(chosen)
+    asked = Move(Direction.IN, chosen.access, chosen.prefix, directory, (), force, parallel, roots)
     report_done(_moved(asked, quiet=quiet), "brought", quiet=quiet, as_json=as_json)
 
 
@@ -141,6 +145,15 @@ def _source(local: Path) -> tuple[Path, tuple[str, ...]]:
         why = "is neither a file nor a directory" if path.exists() else "is not there"
         raise Stop(ExitCode.NO_INPUT, f"{local} {why}")
     return path.parent, (glob.escape(path.name),)
+
+
+def _stored_roots(chosen: Chosen) -> tuple[str, ...]:
+    """Return the absolute paths by which links in a store that is a directory may name that directory."""
+    address = chosen.access.address
+    if address.kind is not StoreKind.FILE:
+        return ()
+    top = Path(address.container, chosen.prefix)
+    return (str(top), str(top.resolve()))
 
 
 def _make_target(chosen: Chosen) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
-from ffdl_batch.attempt.directory_tree import Gone
+from ffdl_batch.attempt.directory_tree import Gone, Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
+from ffdl_batch.host.file_attributes import write_sparse
 from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
 from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
@@ -26,9 +28,8 @@ class FileStore:
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
         page: list[Item] = []
-        above = tuple(part for part in prefix.split("/") if part)
         with self._tree() as tree:
-            for name, found in tree.files(above, lambda _name, _why: None):
+            for name, found in tree.files(_above(prefix), lambda _name, _why: None):
                 page.append(_item(prefix + name, found))
                 if len(page) == PAGE:
                     yield page
@@ -83,11 +84,10 @@ class FileStore:
                 descriptor = os.open(
                     temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666, dir_fd=directory
                 )
-                with open(descriptor, "wb") as writer:
-                    for data in sent.chunks():
-                        writer.write(data)
-                    writer.flush()
-                    os.fsync(descriptor)
+                try:
+                    self._write(descriptor, sent)
+                finally:
+                    os.close(descriptor)
                 os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 return _item(key, os.stat(name, dir_fd=directory, follow_symlinks=False)).etag
         except OSError as error:
@@ -95,14 +95,34 @@ class FileStore:
 
     def entries(self, prefix: str) -> list[TreeEntry]:
         found: list[TreeEntry] = []
-        above = tuple(part for part in prefix.split("/") if part)
         with self._tree() as tree:
-            for _ in tree.files(above, lambda _name, _why: None, keep=found.append):
+            for _ in tree.files(_above(prefix), lambda _name, _why: None, keep=found.append):
                 continue
         return found
 
+    def keep(self, prefix: str, entries: Iterable[TreeEntry], left_out: Callable[[str], None]) -> None:
+        top = "/".join(_above(prefix))
+        named = [replace(one, name=f"{top}/{one.name}" if top else one.name) for one in entries]
+        try:
+            with self._tree(make=True) as tree:
+                for _ in tree.restore(named, lambda _name, existing: stat.S_ISLNK(existing.st_mode), left_out):
+                    continue
+        except OSError as error:
+            raise of_local(error, os.path.join(self._root, top)) from error
+
     def close(self) -> None:
         return
+
+    @staticmethod
+    def _write(descriptor: int, sent: Sent) -> None:
+        """Write the file. Blocks of zeros become holes."""
+        os.ftruncate(descriptor, sent.size)
+        at = 0
+        for data in sent.chunks():
+            write_sparse(descriptor, data, at)
+            at += len(data)
+        os.ftruncate(descriptor, at)
+        os.fsync(descriptor)
 
     def _tree(self, make: bool = False) -> Tree:
         try:
@@ -111,6 +131,11 @@ class FileStore:
             raise Fault(FaultClass.MISSING, "there is no such directory on this machine") from None
         except OSError as error:
             raise of_local(error, self._root) from error
+
+
+def _above(prefix: str) -> Parts:
+    """Return the names of the directories that a prefix consists of."""
+    return tuple(part for part in prefix.split("/") if part)
 
 
 def _item(key: str, found: os.stat_result) -> Item:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol, runtime_checkable
@@ -81,6 +81,10 @@ class KeepsEntries(Protocol):
 
     def entries(self, prefix: str) -> list[TreeEntry]:
         """Return those below the prefix. Raises Fault, OSError."""
+
+    def keep(self, prefix: str, entries: Iterable[TreeEntry], left_out: Callable[[str], None]) -> None:
+        """Store entries below the prefix. `left_out` gets a sentence about each one whose name a file has. Raises
+        Fault."""
 
 
 @runtime_checkable

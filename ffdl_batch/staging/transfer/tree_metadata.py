@@ -56,6 +56,11 @@ def store_entries(way: Way, tree: Tree, found: Entries) -> None:
     """Store the entries of the local tree, after its files. Those that the store has of names that this machine does
     not have stay: nothing is deleted there. Raises Fault."""
     run, prefix = way.run, way.transfer.prefix
+    if isinstance(way.store, KeepsEntries):
+        if found:
+            with at_store(way.transfer.store):
+                way.store.keep(prefix, found.values(), run.teller.skip)
+        return
     version = hashlib.sha256(_encode(found)).hexdigest()
     known = run.journal.settled(way.place, INDEX)
     if (known is not None and known.version == version and run.task.rest_s) or not (

@@ -198,7 +198,8 @@ class Sending:
         try:
             if is_md5(there.etag):
                 return digest_of(file.file, 0, file.size)
-            for part_bytes in dict.fromkeys((self._part_bytes(file.size), *part_sizes(there))):
+            usual = () if self._parts is None else (self._part_bytes(file.size),)
+            for part_bytes in dict.fromkeys((*usual, *part_sizes(there))):
                 found = ranges(file.size, part_bytes)
                 if count_of_parts(there.etag) == len(found):
                     etag = parts_etag([digest_of(file.file, start, end) for start, end in found])
