@@ -36,6 +36,9 @@ _OF_USERS = dict.fromkeys(("as", "as-uid", "as-groups"), "give the user that is 
 """Keys of a kubeconfig that are refused, and what helps (kubernetes.io, "kubeconfig (v1)")."""
 PROGRAM_S = 60.0
 """So long a program may take: some ask a server of their own."""
+_READING = threading.Lock()
+"""Held while lightkube reads a configuration: msgspec 0.22 crashes the process if two threads are the first to convert
+to the same type."""
 EARLY_S = 10.0
 """A token is renewed so long before it expires."""
 
@@ -60,7 +63,8 @@ def load_config(settings: KubernetesSettings) -> SingleConfig:
 
     where = settings.kubeconfig or "$KUBECONFIG, ~/.kube/config, or a pod's service account"
     try:
-        found = _find_config(settings).get(settings.context or None)
+        with _READING:
+            found = _find_config(settings).get(settings.context or None)
         if found is None:
             raise SchedulerMissing(f"{where} names no current context; name one in context of [backend.kubernetes]")
         _refuse_unheeded(found)

@@ -152,7 +152,9 @@ class Site:
         except ConnectionResetError as error:  # the daemon ended before its reply
             time.sleep(2)  # its exit status may take a moment
             statuses = [process.poll() for process in self.processes]
-            error.add_note(f"exit statuses of the daemons: {statuses}; request: {method} {path}; their log:\n{self.log[-4000:]}")
+            error.add_note(
+                f"exit statuses of the daemons: {statuses}; request: {method} {path}; their log:\n{self.log[-4000:]}"
+            )
             raise
         finally:
             connection.close()

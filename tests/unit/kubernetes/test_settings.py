@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
 import pytest
+from lightkube.config.kubeconfig import KubeConfig
 
 from ffdl_batch.plugins import AdapterContext, adapter_names, create_adapter
 from ffdl_batch.ports.capabilities import ExplainsSettings, LimitsModels
@@ -207,3 +211,22 @@ def test_read_settings_parses_profile_tables() -> None:
 def test_read_settings_rejects_invalid_profile_with_its_path(raw: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read_settings(raw)
+
+
+def test_threads_read_kubeconfigs_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """msgspec 0.22, which converts them, crashes the process if two threads are the first to use a type."""
+    read, reading = KubeConfig.from_file, threading.Lock()
+
+    def read_alone(path: Path) -> KubeConfig:
+        assert reading.acquire(blocking=False), "two threads read at the same time"
+        try:
+            time.sleep(0.05)
+            return read(path)
+        finally:
+            reading.release()
+
+    monkeypatch.setattr(KubeConfig, "from_file", read_alone)
+    settings = KubernetesSettings(kubeconfig=str(kubeconfig(tmp_path / "config")))
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: load_config(settings).namespace, range(4)))
+    assert found == ["team-a"] * 4
