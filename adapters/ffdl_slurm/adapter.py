@@ -54,7 +54,6 @@ from ffdl_slurm.gateways.cli_gateway import CommandLineGateway
 from ffdl_slurm.gateways.command_runner import KEPT, OPTION_VARIABLES, run_command
 from ffdl_slurm.gateways.gateway import RowsUnread, SiteShape, SlurmGateway
 from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
-from ffdl_slurm.gateways.ssh_gateway import SshGateway, ssh_argv
 from ffdl_slurm.gateways.submission_files import recover_reply
 from ffdl_slurm.native_array import job_words, plan_array
 from ffdl_slurm.observing.accounted_runs import runs_of
@@ -76,8 +75,6 @@ def create(settings: Settings, context: AdapterContext) -> SlurmScheduler:
     checked = read_settings(settings)
     host = checked.submit_host or socket.gethostname()
     gateway: SlurmGateway
-    if checked.gateway is GatewayKind.SSH:
-        return SlurmScheduler(checked, context, SshGateway(checked.command_timeout_s, checked.host))
     if checked.gateway is GatewayKind.PYSLURM:
         gateway = PyslurmGateway(checked.command_timeout_s, host)
     else:
@@ -115,14 +112,12 @@ class SlurmScheduler(Outlooks):
         return asdict(self._settings)
 
     def compare_cluster(self, shell: Mapping[str, str]) -> tuple[str, str]:
-        """See :class:`ffdl_batch.ports.capabilities.ChoosesCluster`. A login node has an environment of its own."""
-        return ("", "") if isinstance(self._gateway, SshGateway) else compare_cluster(shell, os.environ)
+        """See :class:`ffdl_batch.ports.capabilities.ChoosesCluster`."""
+        return compare_cluster(shell, os.environ)
 
     def probe(self) -> BackendFacts:
         """See the port. Also delivers the controller into the user's tree where nodes cannot see the package."""
         site = self._gateway.describe_site()
-        if isinstance(self._gateway, SshGateway):
-            self._gateway.check_tree(self._root.path)
         self._tell_doubts(site)
         delivery = deliver_controller(self._context.root, self._settings.python, self._settings.staging_python)
         return BackendFacts(
@@ -141,8 +136,7 @@ class SlurmScheduler(Outlooks):
 
     def examine(self, nodes: str, mounting: Mounting = Mounting.AUTO) -> Sequence[Item]:
         """See :class:`ffdl_batch.ports.diagnostics.Examines`."""
-        runner = self._gateway.run if isinstance(self._gateway, SshGateway) else run_command
-        return Doctor(self._settings, self._context.root, runner).examine(nodes, mounting)
+        return Doctor(self._settings, self._context.root, run_command).examine(nodes, mounting)
 
     def _tell_doubts(self, site: SiteShape) -> None:
         """Into the log, when they are new: they are the site's matter, and no submitter's."""
@@ -299,10 +293,8 @@ class SlurmScheduler(Outlooks):
     def beside(self, place: Place, argv: Sequence[str]) -> NodeProgram:
         """See :class:`ffdl_batch.ports.node_access.ReachesNodes`; srun runs where the owner is."""
         job = place.allocation or str(place.native_id)
-        words, host = beside_argv(job, place.node_rank, argv), self._settings.host
-        return NodeProgram(
-            tuple(ssh_argv(host, words) if host else words), unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT))
-        )
+        words = tuple(beside_argv(job, place.node_rank, argv))
+        return NodeProgram(words, unset=OPTION_VARIABLES, keep=tuple(sorted(KEPT)))
 
     def close(self) -> None:
         """End what was started for asking Slurm (pyslurm's worker); the next question starts it again."""

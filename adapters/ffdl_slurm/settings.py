@@ -22,7 +22,6 @@ class GatewayKind(StrEnum):
 
     CLI = "cli"
     PYSLURM = "pyslurm"
-    SSH = "ssh"
 
 
 class GpuFlag(StrEnum):
@@ -42,7 +41,7 @@ class SlurmSettings:
     auth/slurm: 60 s). `python`: interpreter on the nodes ("" = found by the probe). `staging_python`: that of an
     installation of this package there, for data stores that are no directories ("" = this one). `partition`, `account`
     and `qos` are used where the job names none. `scratch_base` is a node-local directory. `srun_args` are further
-    options of the job step. `submit_host` is named in messages only. `host` is the login node of the gateway `ssh`.
+    options of the job step. `submit_host` is named in messages only.
 
     `fence_s`: a node that cannot read the attempt's files for so long ends its learners. It should be smaller than
     slurm.conf's SlurmdTimeout, after which Slurm gives a silent node up and starts the job elsewhere, where it waits
@@ -69,7 +68,6 @@ class SlurmSettings:
     scratch_base: str = "/tmp"  # noqa: S108 - the directory that is made in it is 0700
     srun_args: tuple[str, ...] = ()
     submit_host: str = ""
-    host: str = ""
     fence_s: float = 120.0
     kill_wait_s: int = 30
     continue_in_place: bool = field(default=False, metadata=HARMLESS)
@@ -118,7 +116,6 @@ def read_settings(raw: Mapping[str, object]) -> SlurmSettings:
         scratch_base=scratch,
         srun_args=_texts(raw, "srun_args"),
         submit_host=_text(raw, "submit_host", default.submit_host),
-        host=_host(raw),
         fence_s=_seconds(raw, "fence_s", default.fence_s),
         kill_wait_s=_whole_seconds(raw, "kill_wait_s", default.kill_wait_s),
         continue_in_place=_flag(raw, "continue_in_place", default.continue_in_place),
@@ -165,15 +162,6 @@ def _mark(raw: Mapping[str, object], default: str) -> str:
             f"{_TABLE}: job_mark is {value!r}; JOB_MARK of the nodes' values is needed, without blanks"
         )
     return value
-
-
-def _host(raw: Mapping[str, object]) -> str:
-    host, is_used = _text(raw, "host", ""), raw.get("gateway") == GatewayKind.SSH.value
-    if is_used and not host:
-        raise InvalidRequest(f'{_TABLE}: gateway is "ssh" and host is missing; name the login node')
-    if host and not is_used:
-        raise InvalidRequest(f'{_TABLE}: host is {host!r}, which is for gateway = "ssh" alone')
-    return host
 
 
 def _texts(raw: Mapping[str, object], key: str) -> tuple[str, ...]:

@@ -13,19 +13,11 @@ from ffdl_batch.cli.exit_handling import complain
 if TYPE_CHECKING:
     from ffdl_batch.client import Client
     from ffdl_batch.client.connection.remote_host import HostPlace
-    from ffdl_batch.client.errors import NoProgramThere
     from ffdl_batch.client.stores.user_secrets import Keys
 
 host_option = click.option(
     "--host", "login_host", metavar="HOST", help="Of this login node, over SSH; its daemon, or one that starts there."
 )
-
-
-def no_program_there() -> type[NoProgramThere]:
-    """For an `except`: imported where something was raised, and not before."""
-    from ffdl_batch.client.errors import NoProgramThere
-
-    return NoProgramThere
 
 
 def given_host() -> str | None:

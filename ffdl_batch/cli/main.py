@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from ffdl_batch.cli.connection import host_option, no_program_there
+from ffdl_batch.cli.connection import host_option
 from ffdl_batch.cli.exit_handling import run
 
 VERBS: dict[str, tuple[str, str]] = {
@@ -89,16 +89,6 @@ class LazyGroup(click.Group):
             if (elsewhere := command_there(args)) is not None:
                 return args[0], elsewhere, args
         return super().resolve_command(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> object:
-        """As click does; where the host has no ffdl, by its scheduler's own commands."""
-        words = [*ctx._protected_args, *ctx.args]
-        try:
-            return super().invoke(ctx)
-        except no_program_there() as error:
-            from ffdl_batch.cli.host_without_ffdl.refused_commands import run_verb
-
-            return run_verb(ALIASES.get(words[0], words[0]), words[1:], error)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The verbs with their line from the table: help imports no verb."""

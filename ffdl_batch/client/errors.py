@@ -34,15 +34,6 @@ class DaemonUnreachable(ClientError):
         super().__init__(Problem("S200", message, int(exit_code), cure))
 
 
-class NoProgramThere(DaemonUnreachable):
-    """The host was reached, and finds no ffdl. `host` is what it was called; `is_named`: its ffdl was told by name."""
-
-    def __init__(self, host: str, message: str, cure: str, *, is_named: bool) -> None:
-        super().__init__(message, cure, ExitCode.UNAVAILABLE)
-        self.host = host
-        self.is_named = is_named
-
-
 class OtherSchema(ClientError):
     """The daemon is of a release whose replies this client cannot read."""
 

@@ -18,7 +18,7 @@ from ffdl_batch.config.settings import FrameworkImages, Settings
 PER_COMMAND = ("FFDL_BACKEND", "FFDL_STRICT", "FFDL_EXPORT", "FFDL_HOST", "FFDL_HOST_DIR", "FFDL_HOST_PROGRAM")
 """Variables that are defaults of the one command that finds them: they travel with its request, and a daemon that it
 starts does not inherit them."""
-_OF_COMMANDS = ("origins", "host", "host_dir", "host_program")
+_OF_COMMANDS = ("origins", "host", "host_program")
 """What is no setting of a daemon."""
 KUBECONFIG = "KUBECONFIG"
 """The variable that names a cluster's file where the configuration does not, as for kubectl."""

@@ -34,7 +34,7 @@ from ffdl_batch.host.users import home_of_caller
 
 SITE_FILES = (Path("/etc/ffdl/site.toml"), Path("/etc/xdg/ffdl/config.toml"))
 _PATHS = ("state_dir", "jobs_dir", "metrics_textfile", "cache_dir")
-_TEXTS = ("backend", "database_url", "host", "host_dir", "host_program", "default_memory", "log_file_size", "log_rate")
+_TEXTS = ("backend", "database_url", "host", "host_program", "default_memory", "log_file_size", "log_rate")
 _SIZES = {"default_memory": 1, "log_file_size": 64 * 1024, "log_rate": 1024, "cache_bytes": 0}
 """Sizes, and the least that each may be."""
 _NUMBERS = {"log_files": (1, 1000), "metrics_port": (0, 65535)}

@@ -61,9 +61,8 @@ class Settings:
     was heard of its controllers for `silent_s` (0 = never). A learner's log is at most `log_files` of `log_file_size`,
     and grows by `log_rate` in a second after the first of them. The daemon's figures are written into
     `metrics_textfile`, and served on the loopback's `metrics_port`, where these are set. `host` is the login node that
-    commands go to over SSH ("" = they stay here), `host_program` what ffdl is called there, `host_dir` where jobs
-    go that are submitted there by the scheduler's own commands, below the home unless it is absolute. `cache_dir` is
-    each node's cache ("" = none), `cache_bytes` what all users may hold in it (0 = half of its file system).
+    commands go to over SSH ("" = they stay here), `host_program` what ffdl is called there. `cache_dir` is each
+    node's cache ("" = none), `cache_bytes` what all users may hold in it (0 = half of its file system).
     `data_mount` says whether nodes mount stores of types that FfDL mounts. `rates` are the prices that reports
     reckon with, `notices` says who is told of incidents, `nodes` whether jobs keep off nodes that fail often, and
     `fault_policies` what a site makes of lines in failed jobs' logs.
@@ -93,7 +92,6 @@ class Settings:
     metrics_port: int = 0
     host: str = ""
     host_program: str = "ffdl"
-    host_dir: str = "ffdl-jobs"
     cache_dir: str = ""
     cache_bytes: int = 0
     data_mount: Mounting = field(default=Mounting.AUTO, metadata=HARMLESS)

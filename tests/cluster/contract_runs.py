@@ -21,7 +21,6 @@ def start_contract(person: Person, gateway: str, python: str) -> subprocess.Pope
         "FFDL_CONTRACT_ROOT": f"{person.home}/contract-root",
         "FFDL_CONTRACT_IMAGE": "/shared/images/custom.sif",
         "FFDL_CONTRACT_PYTHON": python,
-        "FFDL_CONTRACT_HOST": "login2",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     argv = ["/opt/ffdl/venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider", "-rs", "-q",

@@ -31,7 +31,6 @@ from ffdl_batch.ports.scheduler import BackendFacts, LaunchPlan, LaunchRequest, 
 from ffdl_slurm.adapter import SlurmScheduler
 from tests import preloaded
 from tests.first_start import write_controller
-from tests.login_node import Laptop, LoginNode
 
 WAIT_S = 180.0
 _PLACES = (str(Path(sys.executable).parent), "/usr/bin", "/bin")
@@ -402,36 +401,6 @@ class FakeSlurmHarness(Harness):
                 os.environ[name] = value
 
 
-class SlurmOverSshHarness(FakeSlurmHarness):
-    """The same behind a real sshd: here are no commands of Slurm, and there they are after a login alone."""
-
-    def __init__(self, base: Path, settings: Mapping[str, object] | None = None) -> None:
-        profile = {
-            "PATH": os.pathsep.join((str(base / "node" / "home" / "bin"), str(FAKES), *_PLACES)),
-            "SLURM_CONF": str(base / "slurm" / "slurm.conf"),
-            "SBATCH_PARTITION": "of-the-profile",
-        }
-        self.node = LoginNode(base / "node", profile=profile)
-        try:
-            laptop = Laptop(base / "laptop", self.node.config())
-            self._config = os.environ.get("FFDL_SSH_CONFIG")
-            os.environ["FFDL_SSH_CONFIG"] = str(laptop.config)
-            super().__init__(base, {"gateway": "ssh", "host": "login", **(settings or {})})
-            os.environ["PATH"] = self._saved["PATH"] or os.defpath
-        except BaseException:
-            self.node.stop()
-            raise
-
-    def close(self) -> None:
-        if isinstance(self.scheduler, SlurmScheduler):
-            self.scheduler.close()
-        self.node.stop()
-        super().close()
-        os.environ.pop("FFDL_SSH_CONFIG")
-        if self._config is not None:
-            os.environ["FFDL_SSH_CONFIG"] = self._config
-
-
 class RealSlurmHarness(Harness):
     """A real cluster, named by the environment: FFDL_CONTRACT_ROOT (a directory that the nodes see),
     FFDL_CONTRACT_IMAGE (a learner image there), FFDL_CONTRACT_PYTHON (interpreter on the nodes, may be empty)."""
@@ -470,7 +439,7 @@ class RealSlurmHarness(Harness):
 
 
 def real_backends() -> list[str]:
-    """Names of the real clusters to run on: slurm-cli, slurm-pyslurm, slurm-ssh (by FFDL_CONTRACT_HOST)."""
+    """Names of the real clusters to run on: slurm-cli, slurm-pyslurm."""
     return [name for name in os.environ.get("FFDL_CONTRACT_BACKENDS", "").split(",") if name]
 
 
@@ -480,11 +449,8 @@ def open_harness(name: str, base: Path) -> Harness:
         return LocalHarness(base)
     if name == "slurm":
         return FakeSlurmHarness(base)
-    if name == "slurm-over-ssh":
-        return SlurmOverSshHarness(base)
-    if name in ("slurm-cli", "slurm-pyslurm", "slurm-ssh"):
-        host = {"host": os.environ["FFDL_CONTRACT_HOST"]} if name == "slurm-ssh" else {}
-        return RealSlurmHarness(base, {"gateway": name.removeprefix("slurm-"), **host})
+    if name in ("slurm-cli", "slurm-pyslurm"):
+        return RealSlurmHarness(base, {"gateway": name.removeprefix("slurm-")})
     if name == "kubernetes":
         from tests.contract.kubernetes_harness import KubernetesHarness
 

@@ -41,7 +41,7 @@ from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NotYet, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
-BACKENDS: list[Any] = real_backends() or [*adapter_names(), pytest.param("slurm-over-ssh", marks=pytest.mark.full)]
+BACKENDS: list[Any] = real_backends() or [*adapter_names()]
 NASTY = {
     "BLANKS": "  two  blanks ",
     "QUOTES": 'it\'s "quoted" `touch canary-a`',

@@ -9,7 +9,6 @@ platform's default placement has it.
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 from ffdl_batch.attempt.layout import JobDir
 from ffdl_batch.domain.job.array import is_array
@@ -30,10 +29,6 @@ from ffdl_slurm.export.sbatch_options import options_of
 from ffdl_slurm.export.shell_words import JOB, JOB_ID, word
 from ffdl_slurm.sbatch_script import render_option
 from ffdl_slurm.settings import SlurmSettings, read_settings
-
-if TYPE_CHECKING:
-    from ffdl_batch.ssh.connection import Connector
-    from ffdl_slurm.export.remote_slurm import SlurmThere
 
 _FIRST_PORT, _PORTS = 10_000, 20_000
 """As the platform's: below what Linux gives to outgoing connections."""
@@ -68,12 +63,6 @@ class SlurmLeaver:
             raise CannotConvert(str(error)) from None
         words = {**WORDS, **step_job.WORDS} if step_job.starts_steps(leaving.spec) else WORDS
         return Left(text, judge_keys(leaving.spec, words), unmoved)
-
-    def open_there(self, host: str, connector: Connector) -> SlurmThere:
-        """See :class:`ffdl_batch.ports.remote_scheduler.WorksThere`."""
-        from ffdl_slurm.export.remote_slurm import SlurmThere
-
-        return SlurmThere(host, connector)
 
 
 def create() -> SlurmLeaver:

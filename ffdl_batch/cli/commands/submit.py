@@ -15,7 +15,7 @@ import click
 
 from ffdl_batch import __version__
 from ffdl_batch.cli.arrays import is_array
-from ffdl_batch.cli.connection import host_option, no_program_there, open_client
+from ffdl_batch.cli.connection import host_option, open_client
 from ffdl_batch.cli.exit_handling import complain, detachable, run
 from ffdl_batch.cli.options.environment_variables import is_flag_set
 from ffdl_batch.cli.options.submission import (
@@ -56,19 +56,12 @@ def submit(files: Sequence[str], dry_run: bool, test_only: bool, **given: Any) -
     wanted = collect_options(given, os.environ, manner)
     manifests, model = split_files(files)
     submissions = build_submissions(manifests, "", wanted)
-    try:
-        with open_client(quiet=manner.quiet) as client:
-            if dry_run or test_only:
-                from ffdl_batch.cli.render.plan import print_plans
+    with open_client(quiet=manner.quiet) as client:
+        if dry_run or test_only:
+            from ffdl_batch.cli.render.plan import print_plans
 
-                return print_plans(client, submissions, model, trial=test_only, manner=manner)
-            return _submit_all(client, submissions, manifests, model, manner)
-    except no_program_there() as error:
-        if test_only:
-            raise
-        from ffdl_batch.cli.host_without_ffdl.submission import submit_there
-
-        return submit_there(error, submissions, model, manner, dry_run=dry_run)
+            return print_plans(client, submissions, model, trial=test_only, manner=manner)
+        return _submit_all(client, submissions, manifests, model, manner)
 
 
 def _submit_all(

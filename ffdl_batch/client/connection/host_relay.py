@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ffdl_batch import __version__
-from ffdl_batch.client.connection.remote_host import PROGRAM, HostPlace
-from ffdl_batch.client.errors import DaemonUnreachable, NoProgramThere
+from ffdl_batch.client.connection.remote_host import HostPlace
+from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.ssh.channels import lost_errors
 from ffdl_batch.ssh.connection import Connector
@@ -169,14 +169,12 @@ class _Greeting:
         return DaemonUnreachable(f"{place.host}: {last}", "", known)
 
 
-def no_program(place: HostPlace, last: str) -> NoProgramThere:
-    """Of a host that finds no ffdl."""
-    return NoProgramThere(
-        place.host,
+def no_program(place: HostPlace, last: str) -> DaemonUnreachable:
+    """Describe a host whose login shell finds no ffdl."""
+    return DaemonUnreachable(
         f"{place.host} has no {place.program} after a login: {last}",
-        "install ffdl_batch there; or say where it is: FFDL_HOST_PROGRAM, host_program in the configuration; or let a "
-        'daemon here use that Slurm: gateway = "ssh" in [backend.slurm]',
-        is_named=place.program != PROGRAM,
+        "install ffdl_batch there; or say where it is: FFDL_HOST_PROGRAM, host_program in the configuration",
+        ExitCode.UNAVAILABLE,
     )
 
 

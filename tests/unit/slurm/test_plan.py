@@ -218,8 +218,6 @@ def test_plan_rejects_job_without_image() -> None:
         ({"gpu_devices": {"habana": ["/dev/hl*"]}}, "known are nvidia, amd, intel"),
         ({"gpu_devices": {"nvidia": "/dev/nvidia0"}}, "list of texts"),
         ({"gres_devices": {"npu": ["npu0"]}}, "absolute patterns"),
-        ({"gateway": "ssh"}, "host is missing"),
-        ({"host": "x"}, "is for gateway"),
     ],
 )
 def test_slurm_settings_reject_unknown_key_or_invalid_value(raw: dict[str, object], words: str) -> None:

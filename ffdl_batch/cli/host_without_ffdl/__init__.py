@@ -1,1 +1,0 @@
-"""Commands for a host on which no ffdl_batch is installed."""
