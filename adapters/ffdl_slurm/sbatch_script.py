@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ffdl_batch.domain.sbatch.begin_time import read_absolute
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.scheduler import InvalidRequest
 
 PREFIX = "#SBATCH "
@@ -21,14 +21,6 @@ NATIVE_ID = "FFDL_NATIVE_ID"
 """How an element of an array learns by what id the scheduler lists it; SLURM_JOB_ID is another one for tasks."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./=:,+@%-]+", re.ASCII)
 _SEPARATOR_WORDS = re.compile(r"(pac|he)(kjob|tjob)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class SbatchOption:
-    """One long option of sbatch; `value` None for a flag."""
-
-    name: str
-    value: str | None = None
 
 
 def sbatch_time(text: str) -> str:

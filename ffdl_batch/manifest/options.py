@@ -14,29 +14,19 @@ from pydantic_core import PydanticCustomError
 
 from ffdl_batch.domain.findings import Severity
 from ffdl_batch.domain.quantity import parse_slurm_memory
+from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE
 from ffdl_batch.manifest.document.tree import Entry, Mapping, Mark, Node, Origin, Place, Scalar, Sequence, find
 from ffdl_batch.manifest.finding_log import FindingLog
-from ffdl_batch.manifest.models.sbatch_values import OWN_WORDS, split_gres
+from ffdl_batch.manifest.models.sbatch_values import split_gres
 from ffdl_batch.manifest.models.scalars import refusal
 
-# sbatch(1), "INPUT ENVIRONMENT VARIABLES", and FFDL_* for what sbatch has no variable for
-VARIABLES = {
-    "account": "SBATCH_ACCOUNT", "array": "SBATCH_ARRAY_INX", "constraint": "SBATCH_CONSTRAINT",
-    "export": "SBATCH_EXPORT", "gpus": "SBATCH_GPUS", "gres": "SBATCH_GRES", "job-name": "SBATCH_JOB_NAME",
-    "mem": "SBATCH_MEM_PER_NODE", "no-requeue": "SBATCH_NO_REQUEUE", "output": "SBATCH_OUTPUT",
-    "partition": "SBATCH_PARTITION", "qos": "SBATCH_QOS", "requeue": "SBATCH_REQUEUE",
-    "reservation": "SBATCH_RESERVATION", "signal": "SBATCH_SIGNAL", "time": "SBATCH_TIMELIMIT",
-}  # fmt: skip
+_VARIABLES = {row.name: row.variables[0] for row in TABLE if row.variables and not row.refusal}
+_FLAGS = {row.name: row for row in TABLE if row.help and not row.metavar}
 _PLACES: Mappings[str, Place] = {
-    "job-name": ("name",), "learners": ("learners",), "cpus": ("cpus",), "cpus-per-task": ("cpus",),
-    "time": ("batch", "time"), "partition": ("batch", "partition"), "account": ("batch", "account"),
-    "qos": ("batch", "qos"), "constraint": ("batch", "constraint"), "reservation": ("batch", "reservation"),
-    "nodelist": ("batch", "nodelist"), "exclude": ("batch", "exclude"), "dependency": ("batch", "dependency"),
-    "array": ("batch", "array"), "begin": ("batch", "begin"), "signal": ("batch", "signal"),
-    "comment": ("batch", "comment"), "output": ("batch", "output"), "mail-user": ("batch", "notify", "mail"),
-    "mail-type": ("batch", "notify", "events"), "priority": ("batch", "priority"),
-}  # fmt: skip
-_NUMBERS = frozenset({"learners", "cpus", "cpus-per-task"})
+    "learners": ("learners",),
+    "cpus": ("cpus",),
+    **{row.name: tuple(row.key.split(".")) for row in TABLE if row.help},
+}
 
 
 class Overlay:
@@ -87,12 +77,11 @@ def apply_options(
 
 def _environment_name(key: str) -> tuple[str, str]:
     """Option name and variable of an environment option, which callers may key by either."""
-    for option, variable in VARIABLES.items():
-        if key == variable:
-            return option, variable
+    if key in BY_VARIABLE:
+        return BY_VARIABLE[key].name, key
     if key.startswith(("SBATCH_", "FFDL_")):
         return key.partition("_")[2].lower().replace("_", "-"), key
-    return key, VARIABLES.get(key, f"FFDL_{key.upper().replace('-', '_')}")
+    return key, _VARIABLES.get(key, f"FFDL_{key.upper().replace('-', '_')}")
 
 
 def _apply(overlay: Overlay, name: str, text: str, origin: Origin, log: FindingLog) -> None:
@@ -100,8 +89,10 @@ def _apply(overlay: Overlay, name: str, text: str, origin: Origin, log: FindingL
     try:
         if special is not None:
             special(overlay, text, origin)
+        elif name in _FLAGS:
+            overlay.put(_PLACES[name], Scalar(str(_FLAGS[name].flag).lower(), origin))
         elif name in _PLACES:
-            if name in _NUMBERS and not text.strip():
+            if _PLACES[name] in (("learners",), ("cpus",)) and not text.strip():
                 raise refusal("a number is needed", f"write {origin.option}=1")
             overlay.put(_PLACES[name], Scalar(text, origin))
         elif name != "export":
@@ -115,11 +106,14 @@ def _refuse_unknown(name: str, origin: Origin, log: FindingLog) -> None:
     if not origin.option.startswith("--"):
         log.option(Severity.WARNING, origin.option, "this variable sets nothing here and is ignored", "unset it")
         return
-    if name in OWN_WORDS:
-        cure = f"set {OWN_WORDS[name]} in the manifest"
+    row = BY_NAME.get(name)
+    if row is not None and row.key and not row.is_passed:
+        cure = f"set {row.key} in the manifest"
+    elif row is not None and row.refusal:
+        cure = row.refusal
     else:
         near = difflib.get_close_matches(name, [*_PLACES, *_SPECIAL], n=1, cutoff=0.7)
-        cure = f"did you mean --{near[0]}?" if near else "allow-listed sbatch options go to batch.slurm.args"
+        cure = f"did you mean --{near[0]}?" if near else "see sbatch --help"
     log.option(Severity.ERROR, origin.option, "this option is not taken", cure)
 
 
@@ -187,19 +181,9 @@ def _set_network(overlay: Overlay, text: str, origin: Origin) -> None:
     overlay.put(("batch", "network"), Mapping(entries, origin) if items else Scalar(level, origin))
 
 
-def _flag(key: str, value: str) -> Callable[[Overlay, str, Origin], None]:
-    def put(overlay: Overlay, text: str, origin: Origin) -> None:  # noqa: ARG001 - the name alone is the value
-        overlay.put(("batch", key), Scalar(value, origin))
-
-    return put
-
-
 _SPECIAL: Mappings[str, Callable[[Overlay, str, Origin], None]] = {
     "mem": _set_memory,
     "gres": _set_gres,
     "gpus": _set_gpus,
     "network": _set_network,
-    "hold": _flag("hold", "true"),
-    "requeue": _flag("requeue", "true"),
-    "no-requeue": _flag("requeue", "false"),
 }

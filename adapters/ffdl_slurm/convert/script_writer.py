@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
 from ffdl_batch.domain.quantity import format_time_limit, parse_slurm_memory, parse_time_limit
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.conversion import CannotConvert, Origin
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.runtimes.slurm_steps import TAKES
@@ -15,7 +16,7 @@ from ffdl_slurm.convert.directives import Directives, read_words
 from ffdl_slurm.convert.option_dispositions import Options
 from ffdl_slurm.convert.output_variables import NO_IMAGE, NODES, OF_CPUS, OF_GPUS, OF_MEMORY, OPTION_OF, starts_steps
 from ffdl_slurm.convert.task_layout import Layout, read_layout
-from ffdl_slurm.sbatch_script import SbatchOption, render_option
+from ffdl_slurm.sbatch_script import render_option
 
 _MIB = 1024**2
 _FROM_SHELL = re.compile(r"\$\{env:(\w+)\}", re.ASCII)

@@ -6,7 +6,8 @@ from ffdl_batch.domain.job.array import join_indexes, read_indexes
 from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_slurm.sbatch_script import SbatchOption, sbatch_time
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
+from ffdl_slurm.sbatch_script import sbatch_time
 from ffdl_slurm.settings import SlurmSettings
 
 SIGNAL_LEAD_S = 60

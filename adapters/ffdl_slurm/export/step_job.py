@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.conversion import Fate
 from ffdl_batch.ports.export import Leaving, Word
 from ffdl_slurm.convert.output_variables import starts_steps
 from ffdl_slurm.convert.script_writer import asked_for, exports_of
 from ffdl_slurm.export.sbatch_options import array_of
-from ffdl_slurm.sbatch_script import SbatchOption
 from ffdl_slurm.settings import SlurmSettings
 
 _ON_NODES = "its srun is Slurm's, which no image has: it runs on the nodes, with their software or what its srun names"

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import IO, Any
 
-from ffdl_slurm.sbatch_script import SbatchOption, parse_options
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
+from ffdl_slurm.sbatch_script import parse_options
 
 _PLAIN = {
     "account": "account", "array": "array", "begin": "begin_time", "chdir": "working_directory", "comment": "comment",
@@ -59,8 +60,6 @@ def describe_fields(options: list[SbatchOption]) -> dict[str, object]:
             fields[held_back] = value
         elif option.name == "signal" and option.value:
             fields["signal"] = _signal_text(option.value)
-        elif option.name == "kill-on-invalid-dep" and option.value in ("yes", "no"):
-            fields["kill_on_invalid_dependency"] = option.value == "yes"
         else:
             raise Unmapped(f'--{option.name} cannot be carried by pyslurm; use gateway = "cli" or leave it out')
     return fields

@@ -5,54 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
 from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute
+from ffdl_batch.domain.sbatch.script_options import NotPassed, SbatchOption, check_number, is_moment, read_passed
 from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.native_array import fill_index
 from ffdl_slurm.planning.request_check import NodeRequest
-from ffdl_slurm.sbatch_script import SbatchOption, escape_pattern, sbatch_time
+from ffdl_slurm.sbatch_script import escape_pattern, sbatch_time
 from ffdl_slurm.settings import SlurmSettings
 
-# fmt: off
-ALLOWED_ARGS = frozenset(
-    {
-        "acctg-freq", "batch", "bb", "bbf", "cluster-constraint", "contiguous", "core-spec",
-        "cores-per-socket", "cpu-freq", "deadline", "delay-boot", "distribution", "exclusive", "extra",
-        "extra-node-info", "gpu-bind", "gpu-freq", "gres-flags", "hint", "kill-on-invalid-dep", "licenses",
-        "mcs-label", "mem-bind", "mincpus", "network", "nice", "no-kill", "ntasks-per-core", "oversubscribe",
-        "power", "prefer", "profile", "reboot", "sockets-per-node", "spread-job", "switches", "thread-spec",
-        "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes", "wait-all-nodes", "wckey",
-    }
-)
-# fmt: on
-"""Long options of sbatch(1) that `batch.slurm.args` may name. Left out: what this package sets itself, what starts
-other programs or other jobs, and what changes identity."""
-_COUNT, _TIME = r"0*[1-9]\d{0,8}", r"-1|infinite|unlimited|(?:\d{1,9}-)?\d{1,9}(?::\d{1,9}){0,2}"
-_RANGE = r"(?:\*|\d{1,9}(?:-\d{1,9})?)"
-_VALUES = {
-    name: re.compile(pattern, re.IGNORECASE | re.ASCII)
-    for name, pattern in {
-        **dict.fromkeys(
-            ("cores-per-socket", "mincpus", "ntasks-per-core", "sockets-per-node", "thread-spec", "threads-per-core"),
-            _COUNT,
-        ),
-        "acctg-freq": r"\d{1,9}|(?:(?:task|energy|network|filesystem)=\d{1,9}(?:,(?=.)|$))+",
-        "core-spec": r"\d{1,9}",
-        "delay-boot": _TIME,
-        "extra-node-info": rf"{_RANGE}(?::{_RANGE}){{0,2}}",
-        "nice": r"[+-]?\d{1,9}",
-        "switches": rf"{_COUNT}(?:@(?:{_TIME}))?",
-        "time-min": _TIME,
-        "tmp": r"\d{1,12}(?:[kmgt]b?)?",
-        "wait-all-nodes": r"[01]",
-    }.items()
-}
-"""Patterns of the values that sbatch accepts for the :data:`ALLOWED_ARGS` that are numbers or times (parse_int and
-str_to_mbytes of src/common/proc_args.c, time_str2secs of parse_time.c)."""
 _HIGHEST_PRIORITY = 0xFFFFFFFD
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
 _SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@(\d{1,5}))?", re.ASCII)
@@ -104,7 +70,7 @@ def batch_options(
     }
     flags = [name for name, on in (("hold", batch.hold and first), *_requeue(batch, settings)) if on]
     options = [SbatchOption(name, value) for name, value in pairs.items() if value]
-    return [*options, *(SbatchOption(name) for name in flags), *_extra(batch.slurm_args)]
+    return [*options, *(SbatchOption(name) for name in flags), *_passed(batch.slurm_args)]
 
 
 def is_template(request: LaunchRequest) -> bool:
@@ -184,38 +150,13 @@ def effective_lead_s(request: LaunchRequest) -> int | None:
     return min(request.lead_s, _LONGEST_LEAD_S)
 
 
-def _extra(args: Sequence[str]) -> Iterable[SbatchOption]:
-    found: list[SbatchOption] = []
+def _passed(args: Sequence[str]) -> Iterable[SbatchOption]:
     for arg in args:
-        if not arg.startswith("--"):
-            if arg.startswith("-") or not found or found[-1].value is not None:
-                raise _refuse_arg(arg, "give long options, as --switches=1")
-            found[-1] = SbatchOption(found[-1].name, arg)
-            continue
-        name, equals, value = arg[2:].partition("=")
-        if not equals and " " in name:
-            name, _, value = name.partition(" ")
-            equals = "="
-        if name not in ALLOWED_ARGS:
-            raise _refuse_arg(f"--{name}", f"allowed are {', '.join(sorted(ALLOWED_ARGS))}")
-        found.append(SbatchOption(name, value.strip() if equals else None))
-    for option in found:
-        _check_value(option)
-    deadline = "deadline"
-    return [
-        SbatchOption(deadline, _time(one.value or "", "batch.slurm.args", deadline)) if one.name == deadline else one
-        for one in found
-    ]
-
-
-def _check_value(option: SbatchOption) -> None:
-    """Refuse a value that sbatch cannot read as a number or a time. --nice needs no value (sbatch(1))."""
-    pattern, value = _VALUES.get(option.name), option.value or ""
-    if pattern is None or pattern.fullmatch(value) or (option.name == "nice" and option.value is None):
-        return
-    message = f"--{option.name}: {value[:60]!r} is not a number or a time that sbatch accepts"
-    raise RequestRefused([refusal("batch.slurm.args", message, f"see --{option.name} in sbatch(1)")])
-
-
-def _refuse_arg(arg: str, cure: str) -> RequestRefused:
-    return RequestRefused([refusal("batch.slurm.args", f"{arg[:60]!r} is not an option that can be passed on", cure)])
+        try:
+            option = read_passed(arg)
+            check_number(option)
+        except NotPassed as error:
+            raise RequestRefused([refusal("batch.slurm.args", error.message, error.cure)]) from None
+        if is_moment(option):
+            option = replace(option, value=_time(option.value or "", "batch.slurm.args", option.name))
+        yield option

@@ -12,11 +12,10 @@ from datetime import date, datetime, timedelta, timezone
 
 from ffdl_batch.domain.findings import Finding, Severity
 from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.sbatch.script_options import is_moment, read_passed
 from ffdl_batch.host.time_zone import UtcOffsets
 
 EXAMPLES = "16:00, now+1hour, 2027-01-20T12:34 or 2027-01-20T12:34:00+01:00"
-DEADLINE = "--deadline="
-"""How the other option with such a time begins in `batch.slurm.args`."""
 _CLOCKS = {"midnight": 0, "noon": 12, "elevenses": 11, "fika": 15, "teatime": 16}
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 86_400}
 _DAY_S = 86_400
@@ -39,7 +38,7 @@ def with_absolute_times(
     batch: BatchOptions, now: float, offsets: UtcOffsets
 ) -> tuple[BatchOptions, tuple[Finding, ...]]:
     """Return the options with absolute times for `begin` and ``--deadline``, and the errors of those that do not
-    exist."""
+    exist. The manifest has accepted `batch.slurm.args`."""
     wrong: list[Finding] = []
 
     def absolute(text: str, path: str) -> str:
@@ -50,10 +49,13 @@ def with_absolute_times(
             wrong.append(Finding(Severity.ERROR, message, cure, path=path))
             return text
 
-    args = tuple(
-        DEADLINE + absolute(arg[len(DEADLINE) :], "batch.slurm.args") if arg.startswith(DEADLINE) else arg
-        for arg in batch.slurm_args
-    )
+    def absolute_arg(arg: str) -> str:
+        option = read_passed(arg)
+        if not is_moment(option) or option.value is None:
+            return arg
+        return f"--{option.name}={absolute(option.value, 'batch.slurm.args')}"
+
+    args = tuple(map(absolute_arg, batch.slurm_args))
     begin = absolute(batch.begin, "batch.begin") if batch.begin else ""
     return replace(batch, begin=begin, slurm_args=args), tuple(wrong)
 

@@ -1,6 +1,6 @@
-"""Values that mean what sbatch means by them (sbatch(1), Slurm 20.11 to 26.05): signals, mail, gres, arrays, …
+"""Reads values with the meaning that sbatch gives them (sbatch(1), Slurm 20.11 to 26.05).
 
-Checked for shape only: whether a partition or a GRES exists is known to the cluster alone.
+It checks their form only: the cluster alone knows whether a partition or a GRES exists.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import re
 import signal as signals
 
 from ffdl_batch.domain.job.array import read_indexes
-from ffdl_batch.domain.sbatch.begin_time import DEADLINE, read_begin_time
+from ffdl_batch.domain.sbatch.begin_time import read_begin_time
+from ffdl_batch.domain.sbatch.script_options import NotPassed, is_moment, read_passed
 from ffdl_batch.manifest.models.scalars import kind_of, read_label, read_number, refusal, shown
 
 MAIL_EVENTS = (
@@ -28,28 +29,6 @@ _MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
 """How the type of a MIG device begins, as 1g.10gb: it is no count."""
 _GRES_NAME = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/)?[A-Za-z_][\w.-]*(:\w[\w.-]*)?", re.ASCII)
 """Slurm's names, and Kubernetes' names of extended resources: ``example.com/npu``."""
-
-SLURM_ARGS = frozenset(
-    {
-        "acctg-freq", "bb", "bbf", "cluster-constraint", "contiguous", "core-spec", "cores-per-socket",
-        "cpu-freq", "deadline", "delay-boot", "distribution", "exclusive", "extra-node-info", "gpu-bind", "gpu-freq",
-        "gres-flags", "hint", "licenses", "mcs-label", "mem-bind", "mincpus", "nice", "oversubscribe",
-        "power", "prefer", "profile", "sockets-per-node", "spread-job", "switches", "thread-spec",
-        "threads-per-core", "time-min", "tmp", "tres-bind", "use-min-nodes", "wckey",
-    }
-)  # fmt: skip
-"""sbatch's options that change where and how a job is placed, and nothing that we rely on."""
-OWN_WORDS = {
-    "account": "batch.account", "array": "batch.array", "begin": "batch.begin", "comment": "batch.comment",
-    "constraint": "batch.constraint", "cpus-per-task": "cpus", "dependency": "batch.dependency",
-    "exclude": "batch.exclude", "gpus": "gpus", "gpus-per-node": "gpus", "gpus-per-task": "gpus",
-    "gres": "gpus or batch.gres", "hold": "batch.hold", "job-name": "name", "mail-type": "batch.notify.events",
-    "mail-user": "batch.notify.mail", "mem": "memory", "no-requeue": "batch.requeue", "nodelist": "batch.nodelist",
-    "nodes": "learners", "ntasks": "learners", "output": "batch.output", "partition": "batch.partition",
-    "qos": "batch.qos", "requeue": "batch.requeue", "reservation": "batch.reservation", "signal": "batch.signal",
-    "time": "batch.time", "export": "batch.env",
-}  # fmt: skip
-"""sbatch's options that have a key of their own in the manifest."""
 
 
 def read_signal_name(value: object) -> str:
@@ -179,7 +158,7 @@ def read_dependency(value: object) -> str:
 
 
 def read_slurm_args(value: object) -> tuple[str, ...]:
-    """Long sbatch options from the allow list."""
+    """Read the long options that are passed to sbatch."""
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -188,16 +167,10 @@ def read_slurm_args(value: object) -> tuple[str, ...]:
 
 
 def _slurm_arg(text: str) -> str:
-    match = re.fullmatch(r"--([a-z][a-z0-9-]*)(=.*)?", text)
-    if match is None:
-        raise refusal(f"{shown(text)} is not a long sbatch option", "write --name or --name=value as one item")
-    if match[1] in OWN_WORDS:
-        raise refusal(f"--{match[1]} has a key of its own", f"use {OWN_WORDS[match[1]]}")
-    if match[1] not in SLURM_ARGS:
-        raise refusal(
-            f"--{match[1]} is not among the options that may be passed on",
-            f"allowed are {', '.join(sorted(SLURM_ARGS))}",
-        )
-    if text.startswith(DEADLINE):
-        read_begin(text.removeprefix(DEADLINE))
+    try:
+        option = read_passed(text)
+    except NotPassed as error:
+        raise refusal(error.message, error.cure) from None
+    if is_moment(option) and option.value is not None:
+        read_begin(option.value)
     return text

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, TABLE, Takes
-from ffdl_batch.manifest.models.sbatch_values import SLURM_ARGS
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Origin
 from ffdl_slurm.convert.directives import read_directives, usual
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
-from ffdl_slurm.planning.sbatch_options import ALLOWED_ARGS
 from tests.proof.convert.cases import read_cases, variables
 from tests.proof.convert.running import LETTERS, option_names
 from tests.unit.cli.sbatch_26_05 import OPTIONS, VARIABLES
@@ -32,12 +30,6 @@ def test_option_table_letters_and_variables_match_sbatch_manual() -> None:
     # What the shell of a submission says of the cluster and of sbatch itself, and an option that no script can have.
     of_shell = {"SLURM_CLUSTERS", "SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_UMASK"}
     assert set(VARIABLES) - BY_VARIABLE.keys() == {*of_shell, "SBATCH_RUNTIME"}
-
-
-def test_option_table_passthrough_options_are_allowed_by_manifest_and_adapter() -> None:
-    passed = {row.name for row in TABLE if row.is_passed}
-    assert passed == SLURM_ARGS - {"power"}
-    assert passed <= ALLOWED_ARGS
 
 
 def test_convert_proof_corpus_covers_every_option_letter_and_variable() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable, SubmissionUncertain
 from ffdl_slurm.gateways.pyslurm_gateway import PyslurmGateway
 from ffdl_slurm.gateways.pyslurm_worker import Unmapped, describe_fields
 from ffdl_slurm.gateways.submission_files import recover_reply
-from ffdl_slurm.sbatch_script import SbatchOption, render_script
+from ffdl_slurm.sbatch_script import render_script
 
 WORKER = Path(__file__).with_name("fake_worker.py")
 Make = Callable[[str], PyslurmGateway]
@@ -154,7 +155,6 @@ def test_describe_fields_rejects_option_without_pyslurm_field(option: SbatchOpti
         ("signal", "10@60", {"signal": "10@60"}),
         ("hold", None, {"priority": 0}),
         ("no-requeue", None, {"is_requeueable": False}),
-        ("kill-on-invalid-dep", "yes", {"kill_on_invalid_dependency": True}),
         ("mem", "954M", {"memory_per_node": "954M"}),
         ("mail-type", "END,FAIL", {"mail_types": "END,FAIL"}),
         ("mail-type", "NONE", {}),  # pyslurm 25.11 refuses sbatch's word for it: ``Invalid Mail type``

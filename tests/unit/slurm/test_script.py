@@ -8,15 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.scheduler import InvalidRequest
-from ffdl_slurm.sbatch_script import (
-    SbatchOption,
-    escape_pattern,
-    parse_options,
-    quote_value,
-    render_option,
-    render_script,
-)
+from ffdl_slurm.sbatch_script import escape_pattern, parse_options, quote_value, render_option, render_script
 from tests.fakes.slurm.jobs import read_options
 
 LINE = st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=60)

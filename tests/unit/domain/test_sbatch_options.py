@@ -1,0 +1,60 @@
+"""Items of batch.slurm.args: which options sbatch gets, and why it does not get the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
+from ffdl_batch.domain.sbatch.script_options import NotPassed, SbatchOption, check_number, read_passed
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_passed_options_accept_passed_rows_alone(row: OptionRow) -> None:
+    if row.is_passed:
+        assert read_passed(f"--{row.name}") == SbatchOption(row.name)
+        assert read_passed(f"--{row.name}=a b=c") == SbatchOption(row.name, "a b=c")
+        return
+    with pytest.raises(NotPassed, match=f"--{row.name} ") as caught:
+        read_passed(f"--{row.name}=x")
+    assert caught.value.cure in (f"use {row.key}", row.refused, "it is an option of ffdl-submit")
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("--wait-all-nodes=1", "the controllers wait for all nodes before a learner starts"),
+        ("--power=level", "sbatch 26.05 lists it in its help and refuses it"),
+        ("--priority=1", "use batch.priority"),
+        ("--nosuch", "allowed are acctg-freq, bb, "),
+        ("--excl", "allowed are acctg-freq, bb, "),
+        ("-p", "write --name or --name=value as one item"),
+        ("--nice 5", "write --name or --name=value as one item"),
+        ("5", "write --name or --name=value as one item"),
+    ],
+)
+def test_passed_options_reject_option_with_cure(text: str, cure: str) -> None:
+    with pytest.raises(NotPassed) as caught:
+        read_passed(text)
+    assert caught.value.cure.startswith(cure)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_accepted"),
+    [
+        ("--mincpus=4", True), ("--mincpus=0", False), ("--mincpus=2.5", False), ("--mincpus", False),
+        ("--core-spec=0", True), ("--core-spec=x", False), ("--threads-per-core=-1", False),
+        ("--nice", True), ("--nice=-5", True), ("--nice=", False), ("--nice=low", False),
+        ("--switches=1@1:00:00", True), ("--switches=1@soon", False), ("--tmp=10G", True), ("--tmp=1X", False),
+        ("--time-min=1-0", True), ("--time-min=1h", False), ("--time-min=" + "9" * 14, False),
+        ("--delay-boot=UNLIMITED", True), ("--delay-boot=?", False), ("--acctg-freq=task=30,energy=0", True),
+        ("--acctg-freq=task=x", False), ("--extra-node-info=2:4-8:*", True), ("--extra-node-info=2:x", False),
+        ("--exclusive", True), ("--hint=nomultithread", True), ("--contiguous", True),
+    ],
+)  # fmt: skip
+def test_passed_options_check_numbers_and_durations(text: str, is_accepted: bool) -> None:
+    option = read_passed(text)
+    if is_accepted:
+        check_number(option)
+        return
+    with pytest.raises(NotPassed, match=f"--{option.name}: .* is not a number or a time that sbatch accepts"):
+        check_number(option)
