@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from ffdl_batch.domain.sbatch.begin_time import read_absolute
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.scheduler import InvalidRequest
 
@@ -21,13 +20,6 @@ NATIVE_ID = "FFDL_NATIVE_ID"
 """How an element of an array learns by what id the scheduler lists it; SLURM_JOB_ID is another one for tasks."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./=:,+@%-]+", re.ASCII)
 _SEPARATOR_WORDS = re.compile(r"(pac|he)(kjob|tjob)", re.IGNORECASE)
-
-
-def sbatch_time(text: str) -> str:
-    """Return a time in a form that sbatch reads alike in every time zone: seconds since the epoch, as
-    ``uts1800000000`` (parse_time.c, Slurm 20.11 to 26.05). A time without an offset from UTC stays as it is."""
-    at = read_absolute(text)
-    return text if at is None else f"uts{at}"
 
 
 def quote_value(name: str, value: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
 from ffdl_batch.domain.harmless_settings import HARMLESS, harmless_keys
+from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.devices import AMD, INTEL, NVIDIA, VENDORS
 from ffdl_batch.plugins import unknown_setting
 from ffdl_batch.ports.scheduler import InvalidRequest
@@ -87,6 +88,16 @@ GPU_DEVICES: Mapping[str, tuple[str, ...]] = {
     INTEL: ("/dev/dri/renderD*",),
 }
 _TABLE = "[backend.slurm]"
+
+
+def with_defaults(batch: BatchOptions, settings: SlurmSettings) -> BatchOptions:
+    """Return `batch` with the partition, account and QOS of the site if it names none."""
+    return replace(
+        batch,
+        partition=batch.partition or settings.partition,
+        account=batch.account or settings.account,
+        qos=batch.qos or settings.qos,
+    )
 
 
 def read_settings(raw: Mapping[str, object]) -> SlurmSettings:

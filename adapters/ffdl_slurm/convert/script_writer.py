@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, Placement
-from ffdl_batch.domain.quantity import format_time_limit, parse_slurm_memory, parse_time_limit
-from ffdl_batch.domain.sbatch.script_options import SbatchOption
+from ffdl_batch.domain.quantity import parse_slurm_memory, parse_time_limit
+from ffdl_batch.domain.sbatch.option_table import BY_NAME, Form
+from ffdl_batch.domain.sbatch.script_options import SbatchOption, scheduling_options
 from ffdl_batch.ports.conversion import CannotConvert, Origin
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.runtimes.slurm_steps import TAKES
@@ -64,10 +65,11 @@ def _plain(name: str, value: str | None) -> object:
     """Of two ways to write the same, the same."""
     if value is None:
         return None
+    row = BY_NAME.get(name)
     try:
-        if name in ("time", "time-min"):
+        if row is not None and row.form is Form.DURATION:
             return parse_time_limit(value)
-        if name in ("mem", "mem-per-cpu", "mem-per-gpu"):
+        if row is not None and row.form is Form.MEMORY:
             return parse_slurm_memory(value)
     except ValueError:
         return value
@@ -79,37 +81,12 @@ def _shown(name: str, value: str) -> str:
 
 
 def asked_for(spec: JobSpec) -> list[SbatchOption]:
-    """What sbatch is asked for. Raises CannotConvert for secrets that are kept elsewhere."""
-    batch = spec.batch
-    pairs: dict[str, str] = {
-        "job-name": spec.name,
-        **_resources(spec),
-        "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
-        "partition": batch.partition,
-        "account": batch.account,
-        "qos": batch.qos,
-        "constraint": batch.constraint,
-        "reservation": batch.reservation,
-        "nodelist": batch.nodelist,
-        "exclude": batch.exclude,
-        "priority": batch.priority,
-        "array": batch.array,
-        "dependency": batch.dependency,
-        "begin": batch.begin,
-        "signal": batch.signal,
-        "comment": batch.comment,
-        "mail-user": batch.notify.mail_user,
-        "mail-type": ",".join(batch.notify.events),
-        "output": batch.output,
-        "export": _exported(batch.secrets),
-    }
-    flags = {"hold": batch.hold, "requeue": batch.requeue is True, "no-requeue": batch.requeue is False}
+    """Return the options of the job. Raises CannotConvert for secrets that the submitting shell does not have."""
+    pairs = {"job-name": spec.name, **_resources(spec)}
     options = [SbatchOption(name, value) for name, value in pairs.items() if value]
-    options += [SbatchOption(name) for name, on in flags.items() if on]
-    for arg in batch.slurm_args:
-        name, equals, value = arg.removeprefix("--").partition("=")
-        options.append(SbatchOption(name, value if equals else None))
-    return options
+    options += scheduling_options(spec.batch)
+    exported = _exported(spec.batch.secrets)
+    return [*options, SbatchOption("export", exported)] if exported else options
 
 
 def _exported(secrets: Mapping[str, str]) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ffdl_batch.domain.job.array import join_indexes, read_indexes
 from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.quantity import format_time_limit
-from ffdl_batch.domain.sbatch.script_options import SbatchOption
-from ffdl_slurm.sbatch_script import sbatch_time
-from ffdl_slurm.settings import SlurmSettings
+from ffdl_batch.domain.sbatch.script_options import SbatchOption, scheduling_options
+from ffdl_slurm.settings import SlurmSettings, with_defaults
 
 SIGNAL_LEAD_S = 60
 
 
 def options_of(spec: JobSpec, gang: Gang, tasks_per_node: int, settings: SlurmSettings) -> list[SbatchOption]:
-    """In a fixed order; what the manifest does not say is the site's."""
+    """Return the options in a fixed order. The site sets what the manifest leaves out."""
     batch, load = spec.batch, gang.load
     pairs = {
         "job-name": spec.name,
@@ -24,28 +24,9 @@ def options_of(spec: JobSpec, gang: Gang, tasks_per_node: int, settings: SlurmSe
         "cpus-per-task": str(max(1, load.cpus // tasks_per_node)),
         "mem": f"{load.memory_mib}M",
         "gres": _gres(spec, gang),
-        "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
-        "partition": batch.partition or settings.partition,
-        "account": batch.account or settings.account,
-        "qos": batch.qos or settings.qos,
-        "constraint": batch.constraint,
-        "reservation": batch.reservation,
-        "nodelist": batch.nodelist,
-        "exclude": batch.exclude,
-        "dependency": batch.dependency,
-        "begin": sbatch_time(batch.begin),
-        "priority": batch.priority,
-        "signal": batch.signal or _signal(spec),
-        "mail-user": batch.notify.mail_user,
-        "mail-type": ",".join(batch.notify.events),
-        "comment": batch.comment,
-        "output": batch.output,
-        "array": array_of(spec),
     }
-    flags = {"hold": batch.hold, "requeue": batch.requeue is True, "no-requeue": batch.requeue is False}
-    found = [SbatchOption(name, value) for name, value in pairs.items() if value]
-    found += [SbatchOption(name) for name, on in flags.items() if on]
-    return [*found, *_further(batch.slurm_args)]
+    written = replace(with_defaults(batch, settings), signal=batch.signal or _signal(spec), array=array_of(spec))
+    return [*(SbatchOption(name, value) for name, value in pairs.items() if value), *scheduling_options(written)]
 
 
 def _gres(spec: JobSpec, gang: Gang) -> str:
@@ -73,15 +54,3 @@ def indexes_of(spec: JobSpec) -> str:
     """The tasks of an array in sbatch's words; "" of a job that is none."""
     text = array_of(spec)
     return join_indexes(read_indexes(text).values) if text else ""
-
-
-def _further(args: tuple[str, ...]) -> list[SbatchOption]:
-    found: list[SbatchOption] = []
-    for arg in args:
-        if not arg.startswith("--") and found:
-            found[-1] = SbatchOption(found[-1].name, arg)
-            continue
-        name, equals, value = arg.removeprefix("--").partition("=")
-        value = sbatch_time(value) if name == "deadline" else value
-        found.append(SbatchOption(name, value if equals else None))
-    return found

@@ -16,7 +16,7 @@ from ffdl_batch.ports.export import Leaving, Word
 from ffdl_slurm.convert.output_variables import starts_steps
 from ffdl_slurm.convert.script_writer import asked_for, exports_of
 from ffdl_slurm.export.sbatch_options import array_of
-from ffdl_slurm.settings import SlurmSettings
+from ffdl_slurm.settings import SlurmSettings, with_defaults
 
 _ON_NODES = "its srun is Slurm's, which no image has: it runs on the nodes, with their software or what its srun names"
 _UNBOUND = "no directory is bound and nothing is moved: it finds what the nodes have"
@@ -50,12 +50,9 @@ exit "$status\""""
 
 
 def options_of(spec: JobSpec, settings: SlurmSettings) -> list[SbatchOption]:
-    """What the manifest says, by the words that say the same to the script; else the site's."""
-    plain = replace(spec, batch=replace(spec.batch, secrets={}, array=array_of(spec)))
-    found = asked_for(plain)
-    sites = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
-    given = {option.name for option in found}
-    return [*found, *(SbatchOption(name, value) for name, value in sites.items() if value and name not in given)]
+    """Return the options that the script had, with the site's partition, account and QOS if the manifest names none."""
+    batch = replace(with_defaults(spec.batch, settings), secrets={}, array=array_of(spec))
+    return asked_for(replace(spec, batch=batch))
 
 
 def run_lines(leaving: Leaving) -> list[str]:

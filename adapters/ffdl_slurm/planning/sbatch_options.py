@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ffdl_batch.domain.job.spec import BatchOptions
 from ffdl_batch.domain.launch.launch_file import TEMPLATE
-from ffdl_batch.domain.quantity import format_time_limit
 from ffdl_batch.domain.sbatch.begin_time import EXAMPLES, read_absolute
-from ffdl_batch.domain.sbatch.script_options import NotPassed, SbatchOption, check_number, is_moment, read_passed
+from ffdl_batch.domain.sbatch.script_options import (
+    NotPassed,
+    SbatchOption,
+    check_number,
+    is_moment,
+    read_passed,
+    scheduling_options,
+)
 from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.native_array import fill_index
 from ffdl_slurm.planning.request_check import NodeRequest
-from ffdl_slurm.sbatch_script import escape_pattern, sbatch_time
-from ffdl_slurm.settings import SlurmSettings
+from ffdl_slurm.sbatch_script import escape_pattern
+from ffdl_slurm.settings import SlurmSettings, with_defaults
 
 _HIGHEST_PRIORITY = 0xFFFFFFFD
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
@@ -34,8 +39,8 @@ def batch_options(
     them again. `mark` is what the nodes' prolog reads; the user's own comment follows it. `as_array`: of the script
     of a native array, in which sbatch fills in each task's number.
     """
-    batch = request.spec.batch
-    first = not is_template(request)
+    batch = _written_batch(request, settings, mark)
+    _check(batch)
     pairs = {
         "job-name": request.token,
         "chdir": request.attempt_dir.path,
@@ -47,30 +52,49 @@ def batch_options(
         "cpus-per-task": str(node.load.cpus),
         "mem": f"{node.load.memory_mib}M",
         "gres": node.gres,
-        "time": format_time_limit(batch.time_s) if batch.time_s is not None else "",
-        "partition": batch.partition or settings.partition,
-        "account": batch.account or settings.account,
-        "qos": batch.qos or settings.qos,
-        "constraint": batch.constraint,
-        "reservation": batch.reservation,
-        "nodelist": batch.nodelist,
-        "exclude": batch.exclude,
-        "dependency": _dependency(batch.dependency) if first else "",
-        "begin": _time(batch.begin, "batch.begin", "begin") if first and batch.begin else "",
-        "priority": _priority(batch.priority),
-        "signal": _signal(request),
-        "mail-user": batch.notify.mail_user,
-        "mail-type": ",".join(batch.notify.events),
-        "comment": " ".join(filter(None, (mark, batch.comment))),
         # The user's limits on the login node say nothing about a compute node.
         "propagate": "NONE",
         # What is exported is the short list that sbatch itself is started with. NONE would make slurmd run a
         # login shell (sbatch(1), --get-user-env); NIL exists only since 22.05.
         "export": "ALL",
     }
-    flags = [name for name, on in (("hold", batch.hold and first), *_requeue(batch, settings)) if on]
-    options = [SbatchOption(name, value) for name, value in pairs.items() if value]
-    return [*options, *(SbatchOption(name) for name in flags), *_passed(batch.slurm_args)]
+    return [*(SbatchOption(name, value) for name, value in pairs.items() if value), *scheduling_options(batch)]
+
+
+def _written_batch(request: LaunchRequest, settings: SlurmSettings, mark: str) -> BatchOptions:
+    """Return the options of the job as they are written into its script."""
+    batch, first = request.spec.batch, not is_template(request)
+    return replace(
+        with_defaults(batch, settings),
+        dependency=batch.dependency if first else "",
+        begin=batch.begin if first else "",
+        hold=batch.hold and first,
+        signal=_signal(request),
+        comment=" ".join(filter(None, (mark, batch.comment))),
+        output="",
+        array="",  # the script of a native array gets its own
+        # A job that continues in place must be requeueable, even if JobRequeue of slurm.conf is 0.
+        requeue=True if continues_in_place(batch, settings) else batch.requeue,
+    )
+
+
+def _check(batch: BatchOptions) -> None:
+    """Raise RequestRefused for values that sbatch does not accept."""
+    unknown = _TRAINING_ID.search(batch.dependency)
+    if unknown:  # the daemon has waited for the trainings that exist
+        message = f"there is no training {unknown[0]} to depend on"
+        raise RequestRefused([refusal("batch.dependency", message, "name a training of yours, or a job of Slurm")])
+    if batch.begin:
+        _check_time(batch.begin, "batch.begin", "begin")
+    _check_priority(batch.priority)
+    for arg in batch.slurm_args:
+        try:
+            option = read_passed(arg)
+            check_number(option)
+        except NotPassed as error:
+            raise RequestRefused([refusal("batch.slurm.args", error.message, error.cure)]) from None
+        if is_moment(option):
+            _check_time(option.value or "", "batch.slurm.args", option.name)
 
 
 def is_template(request: LaunchRequest) -> bool:
@@ -81,12 +105,6 @@ def is_template(request: LaunchRequest) -> bool:
 def continues_in_place(batch: BatchOptions, settings: SlurmSettings) -> bool:
     """Whether the job is requeued at its time limit: the site says so, and the owner does not say otherwise."""
     return settings.continue_in_place and batch.requeue is not False
-
-
-def _requeue(batch: BatchOptions, settings: SlurmSettings) -> tuple[tuple[str, bool], ...]:
-    """A job that shall be requeued has to be requeueable, whatever JobRequeue of slurm.conf says of the others."""
-    wanted = batch.requeue is True or continues_in_place(batch, settings)
-    return (("requeue", wanted), ("no-requeue", batch.requeue is False))
 
 
 def _output(request: LaunchRequest, as_array: bool) -> str:
@@ -102,29 +120,18 @@ def _output(request: LaunchRequest, as_array: bool) -> str:
     return os.path.join(base, asked)  # noqa: PTH118 - pure
 
 
-def _dependency(text: str) -> str:
-    """Conditions on jobs of Slurm. Those on trainings were waited for before; what is left of them is unknown."""
-    unknown = _TRAINING_ID.search(text)
-    if unknown:
-        message = f"there is no training {unknown[0]} to depend on"
-        raise RequestRefused([refusal("batch.dependency", message, "name a training of yours, or a job of Slurm")])
-    return text
-
-
-def _time(text: str, path: str, option: str) -> str:
-    """A time that the submission has made absolute."""
+def _check_time(text: str, path: str, option: str) -> None:
+    """Refuse a time that the submission has not made absolute."""
     if read_absolute(text) is None:
         message = f"{text[:60]!r} is not a time that sbatch --{option} accepts"
         raise RequestRefused([refusal(path, message, f"write {EXAMPLES}")])
-    return sbatch_time(text)
 
 
-def _priority(text: str) -> str:
+def _check_priority(text: str) -> None:
     is_number = text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _HIGHEST_PRIORITY
     if text and text.upper() != "TOP" and not is_number:
-        message = f"{text!r} is no priority of Slurm; give a number or TOP"
+        message = f"{text!r} is not a priority of Slurm; give a number or TOP"
         raise RequestRefused([refusal("batch.priority", message)])
-    return text
 
 
 def _signal(request: LaunchRequest) -> str:
@@ -148,15 +155,3 @@ def effective_lead_s(request: LaunchRequest) -> int | None:
     if request.spec.batch.signal or request.lead_s is None:
         return None
     return min(request.lead_s, _LONGEST_LEAD_S)
-
-
-def _passed(args: Sequence[str]) -> Iterable[SbatchOption]:
-    for arg in args:
-        try:
-            option = read_passed(arg)
-            check_number(option)
-        except NotPassed as error:
-            raise RequestRefused([refusal("batch.slurm.args", error.message, error.cure)]) from None
-        if is_moment(option):
-            option = replace(option, value=_time(option.value or "", "batch.slurm.args", option.name))
-        yield option

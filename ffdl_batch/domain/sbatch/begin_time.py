@@ -7,12 +7,8 @@ zone, and again for a later attempt. So a submission replaces these times by abs
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 
-from ffdl_batch.domain.findings import Finding, Severity
-from ffdl_batch.domain.job.spec import BatchOptions
-from ffdl_batch.domain.sbatch.script_options import is_moment, read_passed
 from ffdl_batch.host.time_zone import UtcOffsets
 
 EXAMPLES = "16:00, now+1hour, 2027-01-20T12:34 or 2027-01-20T12:34:00+01:00"
@@ -34,32 +30,6 @@ _PART = re.compile(
 """One part of a time: the forms of parse_time in src/common/parse_time.c, Slurm 20.11 to 26.05."""
 
 
-def with_absolute_times(
-    batch: BatchOptions, now: float, offsets: UtcOffsets
-) -> tuple[BatchOptions, tuple[Finding, ...]]:
-    """Return the options with absolute times for `begin` and ``--deadline``, and the errors of those that do not
-    exist. The manifest has accepted `batch.slurm.args`."""
-    wrong: list[Finding] = []
-
-    def absolute(text: str, path: str) -> str:
-        try:
-            return to_absolute(text, now, offsets)
-        except ValueError as error:
-            message, _, cure = str(error).partition("; ")
-            wrong.append(Finding(Severity.ERROR, message, cure, path=path))
-            return text
-
-    def absolute_arg(arg: str) -> str:
-        option = read_passed(arg)
-        if not is_moment(option) or option.value is None:
-            return arg
-        return f"--{option.name}={absolute(option.value, 'batch.slurm.args')}"
-
-    args = tuple(map(absolute_arg, batch.slurm_args))
-    begin = absolute(batch.begin, "batch.begin") if batch.begin else ""
-    return replace(batch, begin=begin, slurm_args=args), tuple(wrong)
-
-
 def to_absolute(text: str, now: float, offsets: UtcOffsets) -> str:
     """Return the time in ISO 8601 with its offset from UTC, as ``2027-01-20T16:00:00+01:00``. Raises ValueError."""
     at = read_begin_time(text, now, offsets)
@@ -72,6 +42,13 @@ def read_absolute(text: str) -> int | None:
     if match is None:
         return None
     return int(datetime.fromisoformat(match[1] + ("+00:00" if match[2] == "Z" else match[2])).timestamp())
+
+
+def sbatch_time(text: str) -> str:
+    """Return a time in a form that sbatch reads alike in every time zone: seconds since the epoch, as
+    ``uts1800000000`` (parse_time.c, Slurm 20.11 to 26.05). A time without an offset from UTC stays as it is."""
+    at = read_absolute(text)
+    return text if at is None else f"uts{at}"
 
 
 def read_begin_time(text: str, now: float, offsets: UtcOffsets) -> int:

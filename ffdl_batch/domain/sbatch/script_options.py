@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
+from ffdl_batch.domain.findings import Finding, Severity
+from ffdl_batch.domain.job.spec import BatchOptions
+from ffdl_batch.domain.quantity import format_time_limit
+from ffdl_batch.domain.sbatch.begin_time import sbatch_time, to_absolute
 from ffdl_batch.domain.sbatch.option_table import BY_NAME, PATTERNS, TABLE, Form, Takes
+from ffdl_batch.host.time_zone import UtcOffsets
 
 _LONG_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:=(.*))?", re.ASCII)
 
@@ -25,6 +31,51 @@ class NotPassed(ValueError):
         super().__init__(f"{message} ({cure})")
         self.message = message
         self.cure = cure
+
+
+def with_absolute_times(
+    batch: BatchOptions, now: float, offsets: UtcOffsets
+) -> tuple[BatchOptions, tuple[Finding, ...]]:
+    """Return the options with absolute times for `begin` and ``--deadline``, and the errors of those that do not
+    exist. Raises NotPassed for items of `batch.slurm.args` that the manifest refuses."""
+    wrong: list[Finding] = []
+
+    def absolute(text: str, path: str) -> str:
+        try:
+            return to_absolute(text, now, offsets)
+        except ValueError as error:
+            message, _, cure = str(error).partition("; ")
+            wrong.append(Finding(Severity.ERROR, message, cure, path=path))
+            return text
+
+    def absolute_arg(arg: str) -> str:
+        option = read_passed(arg)
+        if not is_moment(option) or option.value is None:
+            return arg
+        return f"--{option.name}={absolute(option.value, 'batch.slurm.args')}"
+
+    args = tuple(map(absolute_arg, batch.slurm_args))
+    begin = absolute(batch.begin, "batch.begin") if batch.begin else ""
+    return replace(batch, begin=begin, slurm_args=args), tuple(wrong)
+
+
+def scheduling_options(batch: BatchOptions) -> list[SbatchOption]:
+    """Return the options that `batch` asks for, in the order of the table, and then those that it passes on."""
+    found: list[SbatchOption] = []
+    for row in TABLE:
+        value: object = attrgetter(row.field)(batch) if row.field else None
+        if isinstance(value, bool):
+            found += [SbatchOption(row.name)] if value is row.flag else []
+        elif value:
+            found.append(SbatchOption(row.name, _argument(value)))
+    found += map(read_passed, batch.slurm_args)
+    return [replace(one, value=sbatch_time(one.value)) if one.value and is_moment(one) else one for one in found]
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, int):
+        return format_time_limit(value)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def read_passed(text: str) -> SbatchOption:

@@ -9,6 +9,8 @@
 #SBATCH --cpus-per-task=2
 #SBATCH --mem=954M
 #SBATCH --gres=gpu:1,nvme:1
+#SBATCH --propagate=NONE
+#SBATCH --export=ALL
 #SBATCH --time=00:01:30
 #SBATCH --partition=gpu
 #SBATCH --account=a
@@ -22,8 +24,6 @@
 #SBATCH --mail-user=alice@example.org
 #SBATCH --mail-type=END,FAIL
 #SBATCH --comment="it's \"quoted\" $(touch x) `y` %j #z \\ he\tjob"
-#SBATCH --propagate=NONE
-#SBATCH --export=ALL
 #SBATCH --requeue
 #SBATCH --exclusive
 #SBATCH --switches=1@10:00

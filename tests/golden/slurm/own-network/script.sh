@@ -9,8 +9,8 @@
 #SBATCH --cpus-per-task=32
 #SBATCH --mem=65536M
 #SBATCH --gres=gpu:4
-#SBATCH --comment="ffdl-batch:job/4 my run"
 #SBATCH --propagate=NONE
 #SBATCH --export=ALL
+#SBATCH --comment="ffdl-batch:job/4 my run"
 unset LC_ALL
 exec /usr/bin/python3 -I -S /shared/alice/ffdl/controller/controller-0123456789abcdef.pyz head --launch /shared/alice/ffdl/jobs/training-0a1b2c3d4/attempt-1/launch.json
