@@ -9,7 +9,7 @@ import sys
 from types import FrameType
 
 from ffdl_batch.host.core_dumps import forbid_core_dumps
-from ffdl_batch.staging.temporary_files import remove_half_made
+from ffdl_batch.staging.tree import remove_half_made
 
 FOR_LEARNERS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
 """Signals that a scheduler sends to all processes of a job, and that are meant for its learners."""

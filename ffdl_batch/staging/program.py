@@ -26,18 +26,17 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.cached_transfer import through_cache
-from ffdl_batch.staging.faults import KEPT, Fault, at_store, of_local, shown
+from ffdl_batch.staging.faults import KEPT, Fault, Patience, at_store, of_local, shown
 from ffdl_batch.staging.journal import Journal, is_full
 from ffdl_batch.staging.reporter import Teller
-from ffdl_batch.staging.retries import Patience
-from ffdl_batch.staging.run_context import Run, Way, way_of
+from ffdl_batch.staging.run_context import Run, Unread, Way, way_of
 from ffdl_batch.staging.secrets import Secrets, read_secrets
 from ffdl_batch.staging.transfer.download import bring_planned
 from ffdl_batch.staging.transfer.existing_files import require_same
-from ffdl_batch.staging.transfer.listing import list_objects
 from ffdl_batch.staging.transfer.planning import (
     existing,
     first_page,
+    list_objects,
     plan_in,
     plan_out,
     probe,
@@ -47,7 +46,6 @@ from ffdl_batch.staging.transfer.planning import (
 from ffdl_batch.staging.transfer.tree_metadata import Entries, restore_entries, store_entries
 from ffdl_batch.staging.transfer.upload import Sending
 from ffdl_batch.staging.tree import Tree
-from ffdl_batch.staging.unreadable_files import Unread
 from ffdl_batch.staging.workers import Workers
 
 CHECK_TRIES = 2

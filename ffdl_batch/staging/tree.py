@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +21,32 @@ from ffdl_batch.host.file_attributes import inner_target, set_permissions
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
 from ffdl_batch.staging.object_names import PART_NAME, parts_of
-from ffdl_batch.staging.temporary_files import half_made
+
+_numbers = itertools.count()
+_being_made: dict[str, int] = {}
+"""Names, each with the descriptor of its directory."""
+
+
+@contextmanager
+def half_made(directory: int) -> Iterator[str]:
+    """A name in the directory for a file that is renamed when it is whole; what has the name afterwards is removed."""
+    whose = f"{os.uname().nodename} {os.getpid()} {next(_numbers)}"
+    name = f".ffdl-{hashlib.sha256(whose.encode()).hexdigest()[:24]}.part"
+    _being_made[name] = directory
+    try:
+        yield name
+    finally:
+        _being_made.pop(name)
+        with suppress(FileNotFoundError):  # it has its own name now
+            os.unlink(name, dir_fd=directory)
+
+
+def remove_half_made() -> None:
+    """For a process that ends at once: threads may be at work still, and are not waited for."""
+    for name, directory in list(_being_made.items()):
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory)
+
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -157,7 +157,7 @@ def test_stage_in_guesses_part_size_when_store_does_not_report_parts(
     long = random.Random(4).randbytes(17 * MIB)
     rig.put_in_parts("parts", long[: 8 * MIB], long[8 * MIB : 16 * MIB], long[16 * MIB :])
     rig.proxy.rules = [Rule("HEAD", "partNumber", status=400)]
-    monkeypatch.setattr("ffdl_batch.staging.transfer.verification.digest_of", None)
+    monkeypatch.setattr("ffdl_batch.staging.transfer.partial_download.digest_of", None)
     rig.run(rig.task(part_bytes=4 * MIB))
     assert rig.files() == {"parts": long}
     ranges = [asked for method, path, asked in rig.proxy.requests if method == "GET" and path.endswith("/parts")]
@@ -168,7 +168,7 @@ def test_stage_in_computes_whole_checksum_without_rereading_file(
     rig: StagingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.put("whole", NOISE)
-    monkeypatch.setattr("ffdl_batch.staging.transfer.verification.digest_of", None)
+    monkeypatch.setattr("ffdl_batch.staging.transfer.partial_download.digest_of", None)
     assert rig.run(rig.task()).done.bytes == len(NOISE)
     assert rig.files() == {"whole": NOISE}
 
@@ -279,7 +279,7 @@ def test_staging_program_names_extra_when_library_is_missing(rig: StagingRig, mo
     def missing(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("ffdl_batch.staging.stores.optional_libraries.importlib.import_module", missing)
+    monkeypatch.setattr("ffdl_batch.staging.stores.store.importlib.import_module", missing)
     outcome = rig.run(rig.task())
     assert (outcome.status, outcome.failed.class_, outcome.failed.code) == (69, FaultClass.LIBRARY, "S306")
     assert "[s3]" in outcome.failed.message

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Retry, StoreAddress, StoreKind
-from ffdl_batch.staging.stores import swift_token
+from ffdl_batch.staging.stores import swift as module
 from tests.contract.linked_tree import check_round_trip
 from tests.fakes.fault_proxy import FaultProxy, Rule
 from tests.fakes.swift_server import Stored, Swift, swift_server
@@ -138,7 +138,7 @@ def test_swift_store_renews_token_that_expires_in_transfer_unless_it_is_new(
     monkeypatch: pytest.MonkeyPatch,
     young_s: float,
 ) -> None:
-    monkeypatch.setattr(swift_token, "YOUNG_S", young_s)
+    monkeypatch.setattr(module, "YOUNG_S", young_s)
     swift.containers["box"]["big"] = Stored(NOISE)
     ended: list[bool] = []
 

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from ffdl_batch.domain.data.staging_protocol import Cache, Cached, FaultClass, StoreAddress, StoreKind
+from ffdl_batch.domain.data.staging_protocol import (
+    Cache,
+    Cached,
+    Direction,
+    FaultClass,
+    StoreAddress,
+    StoreKind,
+    Transfer,
+)
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import give_room
-from ffdl_batch.staging.cache.election import BEATS, Right
-from ffdl_batch.staging.cache.entry import room_of
-from ffdl_batch.staging.cache.filler import Listing, Moved, fill
-from ffdl_batch.staging.cache.keys import key_of
+from ffdl_batch.staging.cache.election import BEATS, JOURNAL, Right, Signs
+from ffdl_batch.staging.cache.entry import new_entry, room_of, seal, write_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
-from ffdl_batch.staging.faults import Fault, shown
-from ffdl_batch.staging.journal import place_of
+from ffdl_batch.staging.faults import Fault, described, shown
+from ffdl_batch.staging.journal import Journal, Planned, place_of
 from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.run_context import Way
 from ffdl_batch.staging.stores.file import FileStore
+from ffdl_batch.staging.transfer.download import bring_planned
 from ffdl_batch.staging.transfer.planning import list_in
 from ffdl_batch.staging.tree import Tree
+from ffdl_batch.staging.workers import Workers
 
 LISTINGS = 3
 """Of a store whose objects change each time while they are read."""
@@ -90,7 +105,7 @@ def _listed(way: Way) -> Listing:
     directories: list[str] = []
     list_in(way, directories.append)
     journal, transfer = way.run.journal, way.transfer
-    key = key_of(transfer.store, transfer.prefix, directories, journal.planned(way.place))
+    key = entry_key(transfer.store, transfer.prefix, directories, journal.planned(way.place))
     if way.place in way.run.indexes:
         way.run.teller.note("links, modes and empty directories of these data are not kept in the cache")
     if key is None:
@@ -137,3 +152,95 @@ def _link(tree: str, local: str) -> None:
     if os.path.isdir(local) and not os.path.islink(local):
         os.rmdir(local)
     os.replace(temporary, local)
+
+
+KEY_FORMAT = 1
+
+
+def entry_key(store: StoreAddress, prefix: str, directories: Iterable[str], planned: Iterable[Planned]) -> str | None:
+    """The key of a listing (in the order of names); None where the version of an object is not known.
+
+    Endpoint and container are in it on purpose: a store that says it has the same as another one gets its own entry.
+    """
+    place = (KEY_FORMAT, store.kind.value, store.endpoint.rstrip("/"), store.region, store.container, prefix.strip("/"))
+    digest = hashlib.sha256(json.dumps((place, sorted(directories))).encode())
+    for one in planned:
+        if not is_version(one.item.etag) or one.item.size < 0:
+            return None
+        digest.update(json.dumps((one.name, one.item.size, one.item.etag)).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def is_version(etag: str) -> bool:
+    """Whether the ETag names one content; weak ones (RFC 9110, 8.8.1) do not."""
+    return bool(etag) and not etag.startswith("W/")
+
+
+PAGE = 500
+
+
+class Moved(Exception):
+    """The store's objects are others than those that the key stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What the store has: the plan of the way in its run's journal, directories without files, and its key."""
+
+    way: Way
+    directories: Sequence[str]
+    key: str
+    files: int
+    bytes: int
+    room: int
+
+
+def fill(listing: Listing, right: Right, each_s: float) -> None:
+    """Bring all, make it read-only, and give it its place; signs of life come after so many seconds each. Raises Fault,
+    Moved, OSError."""
+    began, run, sealed = time.time(), listing.way.run, Counter[str]()
+
+    def signs() -> Signs:
+        told = run.teller.counted()
+        return Signs(0, told.files, told.files_total, told.bytes, told.bytes_total, sealed["bytes"])
+
+    right.begin(signs, each_s)
+    stop = threading.Event()
+    journal, workers = Journal(f"{right.directory}/{JOURNAL}", Direction.IN), Workers(run.task.parallel, stop)
+    try:
+        inner = replace(run, journal=journal, workers=workers, stop=stop, patience=replace(run.patience, stop=stop))
+        with Tree(f"{right.directory}/tree", make=True) as tree:
+            way = replace(listing.way, run=inner, place=listing.key)
+            _bring(listing, way, tree)
+            _require_same(way)
+            sizes = seal(right.directory, tree, lambda size: sealed.update(bytes=size))
+    finally:
+        workers.end()
+        journal.close()
+    write_entry(right.directory, new_entry(listing.key, _source(listing.way.transfer), sizes, began))
+    right.place()
+
+
+def _bring(listing: Listing, way: Way, tree: Tree) -> None:
+    for name in listing.directories:
+        with tree.directory(parts_of(name), make=True):
+            continue
+    planned = listing.way.run.journal.planned(listing.way.place)
+    while page := list(islice(planned, PAGE)):
+        way.run.journal.plan(way.place, page)
+    way.run.workers.begin()
+    bring_planned(way, tree)
+    way.run.workers.finish()
+
+
+def _require_same(way: Way) -> None:
+    """Objects that changed while they were read are others than those of the key. Raises Moved."""
+    journal, place = way.run.journal, way.place
+    for planned in journal.planned(place):
+        found = journal.settled(place, planned.name)
+        if found is not None and found.etag != planned.item.etag:
+            raise Moved(planned.name)
+
+
+def _source(transfer: Transfer) -> str:
+    return described(transfer.store, transfer.prefix)

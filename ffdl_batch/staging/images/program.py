@@ -27,12 +27,10 @@ from ffdl_batch.staging.cache.capacity import give_room
 from ffdl_batch.staging.cache.election import BEATS, Right
 from ffdl_batch.staging.cache.entry import read_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
-from ffdl_batch.staging.faults import Fault, shown
-from ffdl_batch.staging.images.reference import Reference, parse_reference
-from ffdl_batch.staging.images.registry import Image, Registry
+from ffdl_batch.staging.faults import Fault, Patience, shown
+from ffdl_batch.staging.images.registry import Image, Reference, Registry, parse_reference
 from ffdl_batch.staging.images.sif import TooOld, make, maker_of
 from ffdl_batch.staging.reporter import Teller
-from ffdl_batch.staging.retries import Patience
 from ffdl_batch.staging.secrets import read_secrets
 
 KEY_FORMAT = 1

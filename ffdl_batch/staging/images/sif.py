@@ -21,7 +21,7 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.staging.cache.election import Right, Signs
 from ffdl_batch.staging.cache.entry import new_entry, seal, write_entry
 from ffdl_batch.staging.faults import Fault
-from ffdl_batch.staging.images.reference import Reference
+from ffdl_batch.staging.images.registry import Reference
 from ffdl_batch.staging.tree import Tree
 
 ASK_S = 60.0

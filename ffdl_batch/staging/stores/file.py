@@ -14,8 +14,7 @@ from ffdl_batch.host.file_attributes import write_sparse
 from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
 from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
-from ffdl_batch.staging.temporary_files import half_made
-from ffdl_batch.staging.tree import Tree, TreeEntry
+from ffdl_batch.staging.tree import Tree, TreeEntry, half_made
 
 PAGE = 1000
 

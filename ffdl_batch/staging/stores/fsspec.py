@@ -19,9 +19,8 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import FULL_ERRORS, Changed, Fault, Passing, Stopped
 from ffdl_batch.staging.object_names import PART_NAME
 from ffdl_batch.staging.stores.digests import is_md5
-from ffdl_batch.staging.stores.optional_libraries import library
 from ffdl_batch.staging.stores.sftp import sftp_options, sftp_system
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, library
 
 PAGE = 1000
 SFTP = ("sftp", "ssh")

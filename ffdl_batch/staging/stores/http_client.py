@@ -9,8 +9,7 @@ from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Changed, Fault, Passing
-from ffdl_batch.staging.stores.optional_libraries import library
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, library
 
 REDIRECTS = 5
 _SAID_CHARACTERS = 200

@@ -18,7 +18,7 @@ from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault, Passing, shown
-from ffdl_batch.staging.stores.optional_libraries import library
+from ffdl_batch.staging.stores.store import library
 
 KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
+from ffdl_batch.domain.data.staging_protocol import FaultClass
+from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.tree import TreeEntry
 
 UNKNOWN = -1
@@ -113,3 +116,11 @@ class StoresInParts(Protocol):
 
     def abort(self, key: str, upload: str) -> None:
         """Give the upload up; harmless where the store does not know it."""
+
+
+def library(module: str, extra: str) -> Any:
+    """The module. Raises Fault where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Fault(FaultClass.LIBRARY, f"{module} is not installed here, which the extra [{extra}] brings") from error

@@ -1,1 +1,1 @@
-"""Moves trees between a directory and a store: planning, download, upload, verification."""
+"""Moves trees between a directory and a store: planning, download and upload."""

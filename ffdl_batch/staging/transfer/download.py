@@ -23,9 +23,8 @@ from ffdl_batch.staging.run_context import Way
 from ffdl_batch.staging.stores.digests import count_of_parts, has_etag, new_digest, part_sizes
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
 from ffdl_batch.staging.transfer.existing_files import has_time_of
-from ffdl_batch.staging.transfer.partial_download import Half
+from ffdl_batch.staging.transfer.partial_download import Half, Verifying
 from ffdl_batch.staging.transfer.upload_source import version_of
-from ffdl_batch.staging.transfer.verification import Verifying
 from ffdl_batch.staging.tree import Tree, open_own
 
 CHANGES = 3

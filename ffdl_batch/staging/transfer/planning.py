@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreKind
+from ffdl_batch.domain.data.staging_protocol import Entry, FaultClass, StoreKind
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.staging.faults import Fault, Passing, Skip, at_store, of_local, shown
 from ffdl_batch.staging.journal import Planned
@@ -244,3 +244,23 @@ def _files(way: Way, directory: Callable[[str], None], prefix: str, page: list[I
 
 def _left_out(way: Way, name: str, why: str) -> None:
     way.run.teller.skip(f"{shown(name)} is left out: {why}")
+
+
+def list_objects(way: Way) -> None:
+    """Say each object, in the order of keys. Raises Fault where the prefix is nothing's name."""
+    prefix, found = below(way.transfer.prefix), False
+    with at_store(way.transfer.store):
+        for page in pages(way, prefix):
+            for item in page:
+                found = True
+                _say(way, item.key[len(prefix) :], item)
+        if not found and must_have_something(way):
+            item = single(way)
+            _say(way, item.key.rsplit("/", 1)[-1], item)
+
+
+def _say(way: Way, name: str, item: Item) -> None:
+    is_marker = not name or (name.endswith("/") and item.size == 0)
+    if not is_marker and name != INDEX and is_wanted(name, way.transfer.only):
+        way.run.teller.say(Entry(name, item.size, item.mtime))
+        way.run.teller.kept(item.size)

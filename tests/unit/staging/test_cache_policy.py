@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.staging.cache.cached_transfer import entry_key
 from ffdl_batch.staging.cache.eviction_policy import Choice, Held, MaxMinFair, Need
-from ffdl_batch.staging.cache.keys import key_of
 from ffdl_batch.staging.journal import Planned
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
 
@@ -102,7 +102,7 @@ def test_cache_policy_evicts_nothing_for_request_above_limit() -> None:
 
 STORE = StoreAddress(StoreKind.S3, "http://store", "r", "bucket", credentials={"password": "one"})
 FILES = (Planned("a", Item("p/a", 1, "e1")), Planned("b", Item("p/b", 2, "e2")))
-KEY = key_of(STORE, "p", (), FILES)
+KEY = entry_key(STORE, "p", (), FILES)
 
 
 def test_cache_key_is_equal_for_same_listing_with_other_credentials() -> None:
@@ -110,7 +110,7 @@ def test_cache_key_is_equal_for_same_listing_with_other_credentials() -> None:
     assert len(KEY) == 64
     same = replace(STORE, endpoint="http://store/", credentials={"password": "another"}, options={"timeout_s": "1"})
     later = tuple(Planned(one.name, replace(one.item, mtime=7.0)) for one in FILES)
-    assert key_of(same, "p/", iter(()), iter(later)) == KEY
+    assert entry_key(same, "p/", iter(()), iter(later)) == KEY
 
 
 @pytest.mark.parametrize(
@@ -119,21 +119,21 @@ def test_cache_key_is_equal_for_same_listing_with_other_credentials() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_cache_key_depends_on_store_address(change: dict[str, str]) -> None:
-    assert key_of(replace(STORE, **change), "p", (), FILES) != KEY  # type: ignore[arg-type]
+    assert entry_key(replace(STORE, **change), "p", (), FILES) != KEY  # type: ignore[arg-type]
 
 
 def test_cache_key_depends_on_every_part_of_listing() -> None:
     others = {
-        key_of(STORE, "q", (), FILES),
-        key_of(STORE, "p", ("empty",), FILES),
-        key_of(STORE, "p", (), FILES[:1]),
-        key_of(STORE, "p", (), (FILES[0], Planned("c", FILES[1].item))),
-        key_of(STORE, "p", (), (FILES[0], Planned("b", Item("p/b", 3, "e2")))),
-        key_of(STORE, "p", (), (FILES[0], Planned("b", Item("p/b", 2, "e3")))),
+        entry_key(STORE, "q", (), FILES),
+        entry_key(STORE, "p", ("empty",), FILES),
+        entry_key(STORE, "p", (), FILES[:1]),
+        entry_key(STORE, "p", (), (FILES[0], Planned("c", FILES[1].item))),
+        entry_key(STORE, "p", (), (FILES[0], Planned("b", Item("p/b", 3, "e2")))),
+        entry_key(STORE, "p", (), (FILES[0], Planned("b", Item("p/b", 2, "e3")))),
     }
     assert len(others | {KEY}) == 7
 
 
 @pytest.mark.parametrize("item", [Item("x", 1, ""), Item("x", 1, 'W/"1"'), Item("x", UNKNOWN, "e")])
 def test_cache_key_is_none_for_object_without_known_version(item: Item) -> None:
-    assert key_of(STORE, "p", (), (*FILES, Planned("x", item))) is None
+    assert entry_key(STORE, "p", (), (*FILES, Planned("x", item))) is None

@@ -6,7 +6,7 @@ import pytest
 
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.images.program import key_of
-from ffdl_batch.staging.images.reference import Reference, parse_reference
+from ffdl_batch.staging.images.registry import Reference, parse_reference
 
 DIGEST = "sha256:" + "0a" * 32
 

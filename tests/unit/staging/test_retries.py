@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.staging.faults import Fault, Passing, Stopped
-from ffdl_batch.staging.retries import LONGEST_PAUSE_S, Patience, pause_s
+from ffdl_batch.staging.faults import LONGEST_PAUSE_S, Fault, Passing, Patience, Stopped, pause_s
 
 
 def test_pause_doubles_per_try_with_jitter_up_to_maximum() -> None:
