@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 
 from ffdl_batch.domain.job.job import Job
@@ -11,7 +13,7 @@ from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.deployment.submission_results import why_not_now
 from ffdl_batch.services.job_control.halt import halt_job
-from ffdl_batch.services.job_files.control_cell import Drill, read_drill, write_control
+from ffdl_batch.services.job_files.control_cell import Drill, note_drill, read_drill, write_control
 from ffdl_batch.services.outcome.ownership_check import may_ask_of
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.queries.jobs import detailed, own_job
@@ -33,8 +35,8 @@ _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NO
 def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
     """Play `event` on a job that trains right now; what came of it is read from the attempt's record later.
 
-    Raises :class:`Refused` for another state, for a job that is about to end anyway, and where the scheduler does not
-    take the signal; nothing was played then.
+    Raises :class:`Refused` for another state, for a job that is about to end anyway, also by another event that was
+    played on it, and if the scheduler does not take the signal. Nothing was played then, unless the message says so.
     """
     played = _parse(event)
     job = own_job(platform, caller, job_id)
@@ -45,10 +47,10 @@ def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobVie
         if played is DrillEvent.HALT and _is_halted_by_a_drill(platform, job):
             return detailed(platform, job)  # the request was sent again because its answer was lost
         raise wrong_state(f"{job.id} is ending (wish {job.wish}): an event that is played now would say nothing")
-    _note(platform, job, Drill(played.value))
     if played is DrillEvent.HALT:
-        return _halt(platform, caller, job)
-    _signal(platform, job, _SIGNALS[played])
+        with _noted(platform, job, Drill.HALT):
+            return halt_job(platform, caller, job.id)
+    _signal(platform, job, played)
     return detailed(platform, job)
 
 
@@ -64,36 +66,44 @@ def _is_halted_by_a_drill(platform: Platform, job: Job) -> bool:
     return job.wish is Wish.HALT and read_drill(platform.root.job(job.id).attempt(job.attempt)) is Drill.HALT
 
 
-def _note(platform: Platform, job: Job, note: Drill) -> None:
-    """The note stands before anything is played, or an end by it would count as one in earnest."""
+@contextmanager
+def _noted(platform: Platform, job: Job, event: Drill) -> Iterator[None]:
+    """Note the event before it is played, or an end by it would count as one in earnest.
+
+    The note is removed only if the block raises what proves that this run of the attempt was never sent the event: an
+    earlier request for the same event may have been, its answer lost. Another event would replace the note of the one
+    that ends the run, so it is refused.
+    """
     try:
-        if not write_control(platform.root, job, drill=note):
-            raise FileNotFoundError(f"there is no {platform.root.job(job.id).attempt(job.attempt).path}")
+        before = note_drill(platform.root, job, event)
     except OSError as error:
         raise try_again("S101", f"the drill could not be noted with {job.id}, nothing was played: {error}") from error
-
-
-def _halt(platform: Platform, caller: Caller, job: Job) -> JobView:
+    if before not in (Drill.NONE, event):
+        cure = "wait until the next attempt is PROCESSING"
+        raise wrong_state(f"{before} was already played on attempt {job.attempt} of {job.id}, which ends by it", cure)
     try:
-        return halt_job(platform, caller, job.id)
-    except Refused:
-        write_control(platform.root, job, drill=Drill.NONE)
+        yield
+    except (Refused, InvalidRequest):
+        if before is Drill.NONE:
+            write_control(platform.root, job, drill=Drill.NONE)
         raise
 
 
-def _signal(platform: Platform, job: Job, signal: str) -> None:
-    """The note goes again where the signal surely was not sent."""
+def _signal(platform: Platform, job: Job, event: DrillEvent) -> None:
+    """Send the signal of the event. An attempt that was sent it before and has ended since is sent nothing."""
+    signal, note, may_be_sent = _SIGNALS[event], Drill(event.value), False
     try:
         with platform.adapters.asking(job.backend) as scheduler:
             is_own = may_ask_of(platform, scheduler, job)
             if is_own:
-                scheduler.signal(NativeId.parse(job.native_id), signal)
+                with _noted(platform, job, note):
+                    may_be_sent = True
+                    scheduler.signal(NativeId.parse(job.native_id), signal)
     except SchedulerUnreachable as error:
-        write_control(platform.root, job, drill=Drill.NONE)
-        raise try_again("S200", f"nothing was played: {why_not_now(error)}") from error
+        why = why_not_now(error)
+        message = f"{why}; the event may have been played" if may_be_sent else f"nothing was played: {why}"
+        raise try_again("S200", message) from error
     except InvalidRequest as error:
-        write_control(platform.root, job, drill=Drill.NONE)
         raise bad_request("S101", f"the scheduler refused the signal {signal}: {error}", error.findings) from error
-    if not is_own:
-        write_control(platform.root, job, drill=Drill.NONE)
+    if not is_own and read_drill(platform.root.job(job.id).attempt(job.attempt)) is not note:
         raise wrong_state(f"the scheduler does not list {job.native_id} as {job.id}: nothing was played")

@@ -21,7 +21,7 @@ from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
 from ffdl_batch.services.whole_files import write_whole
 
-_WRITING = threading.Lock()
+_WRITING = threading.RLock()
 """Two threads of this daemon must not both read a cell and then each lose what the other wrote."""
 
 
@@ -118,6 +118,19 @@ def write_control(root: Root, job: Job, *, wish: Wish | None = None, drill: Dril
             run=before.run if drill is None else newest_run(attempt) if drill else 0,
         )
         return _write(attempt, before, after)
+
+
+def note_drill(root: Root, job: Job, drill: Drill) -> Drill:
+    """Note the event that is played on the newest run of the job's current attempt, unless one is noted already.
+
+    Return the one that was noted before. Raises OSError, also if the attempt has no directory.
+    """
+    attempt = root.job(job.id).attempt(job.attempt)
+    with _WRITING:
+        noted = read_drill(attempt)
+        if noted is Drill.NONE and not write_control(root, job, drill=drill):
+            raise FileNotFoundError(f"there is no {attempt.path}")
+    return noted
 
 
 def mark_given_up(root: Root, job: Job, mark: GivenUp) -> bool:

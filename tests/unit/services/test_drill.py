@@ -12,7 +12,7 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Spent
 from ffdl_batch.domain.outcome.controller_events import GoesOn, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId
-from ffdl_batch.ports.scheduler import InvalidRequest
+from ffdl_batch.ports.scheduler import InvalidRequest, SchedulerUnreachable
 from ffdl_batch.services.job_control.cancel import cancel_job
 from ffdl_batch.services.job_control.drill import drill
 from ffdl_batch.services.job_control.halt import halt_job
@@ -33,12 +33,15 @@ class Signalled(FakeScheduler):
     signals: list[tuple[str, str]] = field(default_factory=list)
     noted: list[Control] = field(default_factory=list)
     refuse_signal: str = ""
+    unanswered_signal: str = ""
     site: Site | None = None
 
     def signal(self, native_id: NativeId, signal: str) -> None:
         super().signal(native_id, signal)
         if self.refuse_signal:
             raise InvalidRequest(self.refuse_signal)
+        if self.unanswered_signal:
+            raise SchedulerUnreachable(self.unanswered_signal)
         self.signals.append((str(native_id), signal))
         assert self.site is not None
         (job,) = self.site.platform.store.live_deployed("fake")
@@ -126,6 +129,58 @@ def test_drill_clears_record_when_signal_was_not_sent(site: Site, scheduler: Sig
     scheduler.down, scheduler.refuse_signal = False, "Access/permission denied"
     refused(site, job, "preempt", "Access/permission denied")
     assert read_control(site.attempt(job)) == Control(1)
+
+
+@pytest.mark.parametrize(
+    ("again", "down", "words"),
+    [
+        ("preempt", False, ""),
+        ("preempt", True, "nothing was played"),
+        ("timeout", False, "nothing was played"),
+        ("halt", False, "preempt was already played"),
+    ],
+    ids=["repeated", "repeated while the scheduler is down", "followed by a time limit", "followed by a halt"],
+)
+def test_drill_keeps_record_of_event_that_ended_attempt(
+    site: Site, scheduler: Signalled, again: str, down: bool, words: str
+) -> None:
+    """The answer was lost, or the watcher has not seen the end yet: the job counts as PROCESSING."""
+    job, head = at_work(site)
+    drill(site.platform, site.caller, job.id, "preempt")
+    head.ends(Outcome.CANCELLED, stored=False, message="ended from outside before the learners had finished")
+    scheduler.end(NativeId(job.native_id), EndCause.FAILURE, site.clock.now())
+    scheduler.down = down
+    if words:
+        refused(site, job, again, words)
+    else:
+        assert drill(site.platform, site.caller, job.id, again).state == "PROCESSING"
+    assert scheduler.signals == [(job.native_id, "TERM")]
+    site.clock.tick(60)
+    scheduler.down = False
+    site.watch()
+    after, (attempt,) = site.job(job.id), site.platform.store.attempts(job.id)
+    assert (after.state, after.wish, attempt.interruption, attempt.played) == ("PENDING", "none", "preemption", True)
+
+
+def test_drill_keeps_record_when_signal_may_have_been_sent(site: Site, scheduler: Signalled) -> None:
+    job = processing(site)
+    scheduler.unanswered_signal = "scancel was not answered"
+    assert refused(site, job, "preempt", "scancel was not answered; the event may have been played") == (503, 75)
+    assert read_control(site.attempt(job)) == Control(1, drill=Drill.PREEMPT)
+    site.clock.tick(60)  # else the scheduler is left alone
+    scheduler.unanswered_signal = ""
+    drill(site.platform, site.caller, job.id, "preempt")
+    assert scheduler.signals == [(job.native_id, "TERM")]
+
+
+def test_drill_plays_one_event_on_each_run(site: Site, scheduler: Signalled) -> None:
+    job = processing(site)
+    drill(site.platform, site.caller, job.id, "preempt")
+    refused(site, job, "node-fail", f"preempt was already played on attempt 1 of {job.id}")
+    Path(site.attempt(job).run_claim(1)).mkdir()
+    drill(site.platform, site.caller, job.id, "node-fail")
+    assert [signal for _, signal in scheduler.signals] == ["TERM", "KILL"]
+    assert read_control(site.attempt(job)) == Control(1, drill=Drill.NODE_FAIL, run=1)
 
 
 def test_drill_sends_no_signal_when_record_cannot_be_written(site: Site, scheduler: Signalled) -> None:
