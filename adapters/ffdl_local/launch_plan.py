@@ -1,32 +1,21 @@
-"""One attempt on this machine, planned. Pure."""
+"""Plan one attempt on this machine. Pure."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ffdl_batch.domain.job.learner_layout import PS_COUNT, Gang, lay_on_one, members_of, parts_of
-from ffdl_batch.domain.job.secret_references import secret_variables
 from ffdl_batch.domain.job.spec import SITE_DEFAULT, JobSpec, NetworkLevel
-from ffdl_batch.domain.launch.launch_file import LaunchFile, NodeCache, Succession, encode, needed_format
-from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.launch.launch_file import NodeCache
 from ffdl_batch.domain.number_text import counted
 from ffdl_batch.domain.quantity import format_size
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, NotYet, PlannedFile
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NodeShape, PlannedFile
 from ffdl_batch.runtimes.apptainer import GpuLibraries
-from ffdl_batch.runtimes.learner_start import (
-    RequestRefused,
-    Runtime,
-    Subject,
-    choose_network,
-    compose_start,
-    refusal,
-    refuse_unsupported,
-    release,
-)
-from ffdl_batch.runtimes.metric_collection import plan_metrics
+from ffdl_batch.runtimes.launch_plan import assemble, base_succession, plan_base, require_image
+from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, choose_network, refusal, refuse_unsupported
 from ffdl_local.records import JOB_FILE
 from ffdl_local.settings import LocalSettings
 
@@ -51,16 +40,8 @@ def make_plan(request: LaunchRequest, settings: LocalSettings, queue: str, packa
     """Return the launch plan. `queue` is the queue directory of the machine. `packages` has the directories of this
     package and of ffdl_batch, joined by a colon.
 
-    Raises InvalidRequest (NotYet where this release cannot do it).
+    Raises InvalidRequest.
     """
-    try:
-        return _plan(request, settings, queue, packages)
-    except RequestRefused as error:
-        kind = NotYet if error.not_yet else InvalidRequest
-        raise kind(str(error), error.findings) from error
-
-
-def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages: str) -> LaunchPlan:
     spec, facts = request.spec, request.facts
     _refuse(spec)
     refuse_unsupported(spec)
@@ -71,9 +52,8 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
     gang, gpu_warnings = _seat(spec, sum(machine.gpus.values()), settings.require_gpus)
     gpus = gang.gpus
     contained = settings.runtime == "apptainer"
-    if contained and not request.image:
-        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
-        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    if contained:
+        require_image(request)
     by = "apptainer --net --network none" if contained else "user and network namespace (ffdl-controller isolate)"
     provable = {level: "none" if level is NetworkLevel.HOST else by for level in facts.network_levels}
     network = choose_network(spec, provable, request.minimum_network)
@@ -88,66 +68,15 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         images=request.images_dir,
         mounting=request.mounting,
     )
-    start = compose_start(
-        Subject(
-            request.job_id, spec, gang, request.job_dir, request.attempt_dir, request.results_store,
-            request.budget.failures, request.attempt,
-        ),
-        runtime,
-    )  # fmt: skip
-    learners, meeting = len(gang.members), start.rendezvous
-    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
-    launch = LaunchFile(
-        job_id=request.job_id,
-        attempt=request.attempt,
-        trains_from=request.trains_from,
-        token=request.token,
-        job_dir=request.job_dir.path,
-        attempt_dir=request.attempt_dir.path,
-        doorbell=request.doorbell,
-        learner=start.learner,
-        learners=learners,
-        nodes=1,
-        learners_per_node=learners,
-        seats=gang.table,
-        names=meeting.names,
-        ports=meeting.ports,
-        command=meeting.command,
-        commands=meeting.commands,
-        restart=meeting.restart,
-        restarts_max=meeting.restarts_max,
-        model_archive=request.job_dir.model_archive,
-        copies=start.data.copies,
-        fetches=start.data.fetches,
-        uploads=start.data.uploads,
-        staging=start.staging,
-        cache=start.cache,
-        mounts=start.mounts,
-        stores=start.data.stores,
-        umask=spec.umask,
-        gid=spec.gid,
-        limits=Limits(
-            grace_s=spec.batch.checkpoint.grace_s, kill_wait_s=KILL_WAIT_S, time_s=spec.batch.time_s,
-            lead_s=request.lead_s, lead_from=request.lead_from, hang_s=float(spec.batch.hang_s),
-        ),
-        logs=request.logs,
+    base = plan_base(request, gang, runtime, BACKEND)
+    launch = replace(
+        base.launch,
+        learners_per_node=len(gang.members),
+        limits=replace(base.launch.limits, kill_wait_s=KILL_WAIT_S),
         network=network,
-        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
-        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
-        make_dirs=start.make_dirs,
-        needs_dirs=start.data.needs_dirs,
-        echo_output=bool(spec.batch.output),
-        checkpoints=start.checkpoints,
-        carry=request.carry,
-        confirmed=request.confirmed,
-        secrets=secret_variables(spec),
-        collectors=metering.collectors,
-        metrics=metering.metrics,
-        succession=_succession(request, gpus),
-        written_by=f"{BACKEND} {release()}",
-    )  # fmt: skip
-    launch = replace(launch, format=needed_format(launch))
+        succession=base_succession(request, gpus),  # the supervisor of this attempt starts the next one
+    )
     job = {
         "token": request.token,
         "attempt_dir": request.attempt_dir.path,
@@ -161,44 +90,17 @@ def _plan(request: LaunchRequest, settings: LocalSettings, queue: str, packages:
         "kill_wait_s": KILL_WAIT_S + SUPERVISOR_MARGIN_S,
     }
     job_file = f"{request.attempt_dir.path}/{JOB_FILE}"
-    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
-    return LaunchPlan(
-        backend=BACKEND,
-        token=request.token,
-        attempt_dir=request.attempt_dir,
-        launch=launch,
-        files=(
-            PlannedFile(JOB_FILE, json.dumps(job, indent=1, sort_keys=True) + "\n"),
-            PlannedFile("launch.json", encode(launch)),
-            PlannedFile("environment.json", user),
-        ),
+    plan = assemble(request, base, launch, (*gpu_warnings, *_warn_of_size(spec, machine), *_hints(spec, contained)))
+    return replace(
+        plan,
+        files=(PlannedFile(JOB_FILE, json.dumps(job, indent=1, sort_keys=True) + "\n"), *plan.files),
         submit_argv=(facts.python, "-I", "-S", "-c", _START, packages, job_file),
-        environment=_shown(start.learner.env, request.user_env, start.learner.protected),
-        network=network,
-        warnings=(
-            *start.data.warnings,
-            *gpu_warnings,
-            *_warn_of_size(spec, machine),
-            *_hints(spec, contained),
-            *metering.warnings,
-        ),
     )
 
 
 def max_jobs(settings: LocalSettings, machine: NodeShape) -> int:
     """How many jobs run at the same time."""
     return settings.max_jobs or max(1, machine.cpus)
-
-
-def _succession(request: LaunchRequest, gpus: int) -> Succession:
-    """Nothing is to be submitted here: the supervisor that sees this attempt end becomes the next one's."""
-    return Succession(
-        template=request.job_dir.template.path,
-        budget=request.budget,
-        spent=request.spent,
-        gpus=float(gpus),
-        lead_s=request.lead_s,
-    )
 
 
 def _refuse(spec: JobSpec) -> None:
@@ -227,7 +129,7 @@ def _seat(spec: JobSpec, there: int, required: bool) -> tuple[Gang, tuple[str, .
     shares = [part for part in asking if part.gpus != int(part.gpus)]
     if shares:
         message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
-        raise RequestRefused([refusal(shares[0].path("gpus"), message, "ask for whole GPUs", "C104")], not_yet=True)
+        raise RequestRefused([refusal(shares[0].path("gpus"), message, "ask for whole GPUs", "C104")])
     if gang.gpus > there:
         message = f"{counted(gang.gpus, 'GPU')} in all, but this machine has {there}"
         raise RequestRefused([refusal(asking[0].path("gpus"), message, "ask for fewer GPUs or learners", "C104")])
@@ -292,9 +194,3 @@ def _said(spec: JobSpec) -> str:
     """All that learners are told to run, and the variables beside it."""
     env = (f"{name}={value}" for name, value in spec.batch.env.items())
     return " ".join((spec.framework.command, *(role.command for role in spec.batch.roles.values()), *env))
-
-
-def _shown(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:
-    """The learner's environment: the user's variables win, but for the protected ones."""
-    kept = {name: value for name, value in contract.items() if name in protected or name not in user}
-    return {**user, **kept}

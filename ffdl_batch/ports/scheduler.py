@@ -37,10 +37,6 @@ class InvalidRequest(SchedulerError):
         self.findings = findings
 
 
-class NotYet(InvalidRequest):
-    """The request is right, but this release or this backend cannot do it."""
-
-
 class SchedulerUnreachable(SchedulerError):
     """The scheduler did not answer; nothing was changed; try again later."""
 

@@ -1,15 +1,12 @@
-"""From a job's specification to what its learners are started with: data, directories, argv, environment, network.
+"""Plan how the learners of a job are started: data, directories, argv, environment, network. Pure.
 
-Every adapter that starts learners itself (Slurm, this machine) asks here, so that a manifest means the same on
-all of them. Pure; refusals are :class:`RequestRefused`, which adapters hand on as their port's errors.
+All backends use it, so a manifest means the same on all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from importlib.metadata import version
 from types import MappingProxyType
 
 from ffdl_batch.domain.data.image_task import is_convertible
@@ -24,9 +21,10 @@ from ffdl_batch.domain.job.spec_errors import find_mistakes
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, LearnerCommand, Network, NodeCache
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
+from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.runtimes.apptainer import Container, GpuLibraries, NetworkMode, apptainer_argv
 from ffdl_batch.runtimes.data import Data, place_data, plan_mounts
-from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - whoever plans a start names it here
+from ffdl_batch.runtimes.data import Subject as Subject  # noqa: PLC0414 - offered to modules that plan a start
 from ffdl_batch.runtimes.learner_contract import (
     DATA_DIR,
     PROTECTED,
@@ -39,7 +37,6 @@ from ffdl_batch.runtimes.learner_contract import (
     container_layout,
     learner_environment,
 )
-from ffdl_batch.runtimes.plain_process import bare_argv, isolated_argv
 from ffdl_batch.runtimes.pod import PodMount, learner_mounts, stand_in_argv
 from ffdl_batch.runtimes.rendezvous import Rendezvous, arrange, environment, name_prefix
 from ffdl_batch.runtimes.slurm_environment import SLURM_SHELL, slurm_variables
@@ -49,12 +46,11 @@ _SEEN = "put it on a file system that nodes share, or name an interpreter in sta
 _TIGHTNESS = (NetworkLevel.NONE, NetworkLevel.JOB, NetworkLevel.EGRESS, NetworkLevel.HOST)
 
 
-class RequestRefused(ValueError):
-    """A request that cannot be planned. `not_yet`: it is right, but this release cannot do it."""
+class RequestRefused(InvalidRequest):
+    """The specification cannot be planned; each finding names a field."""
 
-    def __init__(self, findings: Collection[Finding], not_yet: bool = False) -> None:
-        self.findings, self.not_yet = tuple(findings), not_yet
-        super().__init__("; ".join(_sentence(finding) for finding in self.findings))
+    def __init__(self, findings: Collection[Finding]) -> None:
+        super().__init__("; ".join(_sentence(finding) for finding in findings), tuple(findings))
 
 
 def _sentence(finding: Finding) -> str:
@@ -69,48 +65,50 @@ def refusal(path: str, message: str, cure: str = "", code: str = "C101") -> Find
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the learners run in.
-
-    `image` "" = plain processes. `controller` is the argv that starts the controller, interpreter included;
-    an isolated plain process needs it. `network` is the level that was chosen. `devices`: nodes add options for theirs.
-    `staging` starts the staging program on the nodes (empty = they cannot), and `cache` is theirs. `images` is the
-    directory of the user's private images where they have none. `pod`: each learner runs in a container of its own
-    beside its controller, which `controller` starts; placeholders may be in it. `mounting` is the site's word about
-    mounts. `host_values`: which of Slurm's variables the nodes themselves have, and under which name.
-    """
+    """What the learners run in."""
 
     image: str = ""
+    """"" = the learners are plain processes."""
     program: str = "apptainer"
     gpus: GpuLibraries = GpuLibraries.NONE
     devices: bool = False
+    """Whether the nodes add options for their devices."""
     controller: tuple[str, ...] = ()
+    """The argv that starts the controller, with the interpreter, for pods and isolated plain processes. It may have
+    placeholders."""
     network: NetworkLevel = NetworkLevel.HOST
     staging: tuple[str, ...] = ()
+    """The argv that starts the staging program on the nodes; empty = they do not have it."""
     cache: NodeCache | None = None
     images: str = ""
+    """The directory of the user's private images, for nodes without a cache."""
     pod: bool = False
+    """Whether each learner runs in a container of its own, beside its controller."""
     mounting: Mounting = Mounting.NEVER
+    """The site's setting; the manifest's wins."""
     host_values: Mapping[str, str] = field(default_factory=dict)
+    """Variables of Slurm that the nodes have, and the names under which they have them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The parts of a launch file that follow from specification and runtime. `checkpoints` is $CHECKPOINT_DIR on the
-    host, `pod_mounts` are what the learner's container of a pod sees."""
+    """The parts of a launch file that follow from the specification and the runtime."""
 
     learner: LearnerCommand
     rendezvous: Rendezvous
     data: Data
     make_dirs: tuple[str, ...]
     checkpoints: str = ""
+    """$CHECKPOINT_DIR on the host."""
     staging: tuple[str, ...] = ()
     cache: NodeCache | None = None
     mounts: Mounts | None = None
     pod_mounts: tuple[PodMount, ...] = ()
+    """The volumes of the learner's container in a pod."""
 
 
 def compose_start(subject: Subject, runtime: Runtime) -> Start:
-    """How each learner is started, and what is copied in and stored out. Raises RequestRefused."""
+    """Plan the start of each learner, and which data are copied in and out. Raises RequestRefused."""
     _check_paths(subject)
     _check_mpi(subject)
     rendezvous = arrange(subject.job_id, subject.spec, subject.gang, subject.failures)
@@ -148,13 +146,16 @@ def compose_start(subject: Subject, runtime: Runtime) -> Start:
 
 
 def _cache(spec: JobSpec, runtime: Runtime, data: Data) -> NodeCache | None:
-    """The nodes' cache, where there is something for it, and a program that fills it; for an image whose registry
-    wants credentials one of the user's own, where nodes have none. Raises RequestRefused."""
+    """Return the nodes' cache if the job has data or an image for it and the nodes have the program that fills it.
+
+    Nodes without a cache get the user's directory of private images if the image's registry needs credentials.
+    Raises RequestRefused.
+    """
     image = runtime.image if is_convertible(runtime.image) else ""
     credentials = image_credentials(spec) if image else {}
     if credentials and not runtime.staging:
         place = "framework.image_location.access_token"
-        raise RequestRefused([refusal(place, _UNSEEN.format("an image with credentials needs"), _SEEN)], not_yet=True)
+        raise RequestRefused([refusal(place, _UNSEEN.format("an image with credentials needs"), _SEEN)])
     cache = runtime.cache or (NodeCache("", images=runtime.images) if credentials and runtime.images else None)
     if cache is None or not runtime.staging or not (data.fetches or image):
         return None
@@ -162,12 +163,12 @@ def _cache(spec: JobSpec, runtime: Runtime, data: Data) -> NodeCache | None:
 
 
 def _names_one(runtime: Runtime) -> bool:
-    """Whether a single learner has a name: it has no use for the node's, where the node's network is not its own."""
+    """Whether a single learner has a name of its own because it is not in the node's network."""
     return runtime.network in OVERLAYS or (bool(runtime.image) and runtime.network is NetworkLevel.NONE)
 
 
 def _check_paths(subject: Subject) -> None:
-    """Paths go into scripts, files and command lines of many programs; none of those carries a line break."""
+    """Refuse control characters in paths: scripts, files and command lines cannot carry a line break."""
     for path in (subject.attempt.path, subject.job.path, subject.results_store):
         if any(ord(c) < 32 or ord(c) == 127 for c in path):
             message = f"the path {path!r} holds a control character"
@@ -191,7 +192,7 @@ _MODES = {
 
 
 def _of_slurm(subject: Subject, runtime: Runtime, layout: Layout, env: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's variables, where the manifest wants them, beside those of `env`, which are more to the point."""
+    """Return Slurm's variables if the manifest asks for them, except those in `env`."""
     if not subject.spec.batch.slurm_environment:
         return {}
     contained = bool(runtime.image)
@@ -200,7 +201,7 @@ def _of_slurm(subject: Subject, runtime: Runtime, layout: Layout, env: Mapping[s
 
 
 def _argv(image: str, runtime: Runtime, layout: Layout, named: bool, shell: tuple[str, ...]) -> tuple[str, ...]:
-    """`image` is the container's, or stands for it; `named`: the learners have names, which resolve."""
+    """Return the learner's argv. `image` is the container's, or its placeholder; `named`: learners' names resolve."""
     if runtime.pod:
         return stand_in_argv(runtime.controller, shell)
     return _contained(image, runtime, layout, named, shell) if image else _bare(runtime, shell)
@@ -217,6 +218,20 @@ def _contained(image: str, runtime: Runtime, layout: Layout, named: bool, shell:
 
 def _bare(runtime: Runtime, shell: tuple[str, ...]) -> tuple[str, ...]:
     return isolated_argv(runtime.controller, shell) if runtime.network is NetworkLevel.NONE else bare_argv(shell)
+
+
+def bare_argv(shell: tuple[str, ...] = SHELL) -> tuple[str, ...]:
+    """Return the argv of a plain process in the host's network."""
+    return tuple(literal(part) for part in shell)
+
+
+def isolated_argv(controller: tuple[str, ...], shell: tuple[str, ...] = SHELL) -> tuple[str, ...]:
+    """Return the argv of a plain process in user and network namespaces of its own, with loopback only.
+
+    `controller` is the argv that starts the controller, with the interpreter. Its ``isolate`` command makes the
+    namespaces, drops all capabilities and becomes the learner. It fails if it cannot make them.
+    """
+    return (*(literal(part) for part in controller), "isolate", "--", *bare_argv(shell))
 
 
 def _learners(subject: Subject, rendezvous: Rendezvous) -> Learners:
@@ -241,7 +256,7 @@ def _place_data(subject: Subject, runtime: Runtime) -> Data:
         raise RequestRefused([refusal(error.path, error.message, error.cure, "C103")]) from error
     if (found.fetches or found.uploads) and not runtime.staging:
         message = _UNSEEN.format("data stores that are no directories need")
-        raise RequestRefused([refusal("data_stores", message, _SEEN)], not_yet=True)
+        raise RequestRefused([refusal("data_stores", message, _SEEN)])
     return found
 
 
@@ -254,11 +269,11 @@ def choose_network(
     minimum: NetworkLevel = NetworkLevel.HOST,
     lacking: Mapping[NetworkLevel, Finding] = MappingProxyType({}),
 ) -> Network:
-    """The level that this job gets; `provable` maps each level that the backend proves to its mechanism, `lacking` says
-    why it does not prove another.
+    """Return the network level of the job. Raises RequestRefused.
 
-    AUTO is the tightest provable level that the job can work with: several learners have to reach each other. A
-    named level is that level or a refusal, never a looser one.
+    `provable` maps each level that the backend proves to its mechanism; `lacking` has the reason why it does not prove
+    another level. AUTO is the tightest provable level that the job can work with: several learners must reach each
+    other. A level that the manifest names is never loosened.
     """
     asked = spec.batch.network
     fitting = NetworkLevel.NONE if spec.resources.learners == 1 else NetworkLevel.JOB
@@ -277,15 +292,14 @@ def choose_network(
 
 
 def _tighter(spec: JobSpec, fitting: NetworkLevel, minimum: NetworkLevel) -> str:
-    """What the owner of a job can do about a level that the site does not allow."""
+    """Return what the owner of a job can do about a level that the site does not allow."""
     if spec.batch.network is not NetworkLevel.AUTO and _TIGHTNESS.index(fitting) <= _TIGHTNESS.index(minimum):
         return f"leave network out, or write network: {fitting}"
     return "ask for one learner, or talk to the site" if spec.resources.learners > 1 else "talk to the site"
 
 
 def refuse_unsupported(spec: JobSpec) -> None:
-    """Raise RequestRefused for a whole array, for mistakes that no backend can make a job of, and (not yet) for
-    everything of `batch:` that no backend of this release offers, and that a job cannot do without."""
+    """Raise RequestRefused for a whole array, for mistakes, and for keys of `batch:` that no backend offers."""
     batch = spec.batch
     if is_array(spec):
         raise RequestRefused([refusal("batch.array", "an array is planned by its elements, each a job of its own")])
@@ -295,7 +309,7 @@ def refuse_unsupported(spec: JobSpec) -> None:
     asked = {"batch.elastic": bool(batch.elastic)}
     findings = [refusal(path, f"{path} is not offered yet; leave it out") for path, there in asked.items() if there]
     if findings:
-        raise RequestRefused(findings, not_yet=True)
+        raise RequestRefused(findings)
 
 
 # ----------------------------------------------------------------------------------------------- controller
@@ -305,14 +319,9 @@ _START = (
 )
 
 
-@lru_cache(maxsize=1)
-def release() -> str:
-    """This release's version, for launch files. (The top package offers it too, and the client with it.)"""
-    return version("ffdl-batch")
-
-
 def controller_arguments(path: str) -> tuple[str, ...]:
-    """What follows the interpreter to start the controller at `path`: a zipapp, or the directory of the package.
+    """Return the arguments of the interpreter that start the controller at `path`: a zipapp, or the directory of the
+    package.
 
     Isolated and without site packages: the controller needs the standard library only, and starts in 10 ms.
     """
@@ -320,5 +329,5 @@ def controller_arguments(path: str) -> tuple[str, ...]:
 
 
 def staging_arguments(python: str) -> tuple[str, ...]:
-    """What starts the staging program with the interpreter of an installation."""
+    """Return the argv that starts the staging program with the interpreter of an installation."""
     return (python, "-I", "-m", "ffdl_batch.staging")

@@ -24,7 +24,7 @@ from ffdl_batch.domain.launch.placeholders import literal
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, FinalRecord, decode_events
 from ffdl_batch.host.processes import all_processes, status_field
 from ffdl_batch.runtimes.learner_contract import PROTECTED, Layout, Learners, Places, bare_layout, learner_environment
-from ffdl_batch.runtimes.plain_process import bare_argv
+from ffdl_batch.runtimes.learner_start import bare_argv
 from tests import preloaded
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from ffdl_batch.controller.zipapp import DOMAIN, build_zipapp
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Network, Stores
 from ffdl_batch.domain.outcome.controller_events import Outcome
 from ffdl_batch.runtimes.learner_contract import Places
-from ffdl_batch.runtimes.plain_process import isolated_argv
+from ffdl_batch.runtimes.learner_start import isolated_argv
 from tests.contract.controller_rig import JOB_ID, ROOT, Rig, plain_run, rig  # noqa: F401
 
 DUMP = "import json, os; json.dump(dict(os.environ), open(os.environ['RESULT_DIR'] + '/env.json', 'w'))\n"

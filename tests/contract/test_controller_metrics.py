@@ -17,8 +17,8 @@ from ffdl_batch.domain.metrics.records import Collecting, ExtractionGroup, Measu
 from ffdl_batch.domain.metrics.usage import UsageSample, decode_sample
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.host.processes import all_processes
+from ffdl_batch.runtimes.launch_plan import plan_metrics
 from ffdl_batch.runtimes.learner_start import controller_arguments
-from ffdl_batch.runtimes.metric_collection import plan_metrics
 from tests.contract.controller_rig import ROOT, Rig
 from tests.contract.controller_rig import rig as running
 

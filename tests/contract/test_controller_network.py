@@ -11,7 +11,7 @@ import pytest
 from ffdl_batch.controller.network.loopback_namespace import probe
 from ffdl_batch.domain.launch.launch_file import HostVariables, Network, Seat, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind
-from ffdl_batch.runtimes.plain_process import isolated_argv
+from ffdl_batch.runtimes.learner_start import isolated_argv
 from tests.contract.controller_rig import JOB_ID, Rig, plain_run, two_nodes  # noqa: F401
 
 NAMES = f"learner-{JOB_ID}"

@@ -38,7 +38,7 @@ from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observatio
 from ffdl_batch.domain.outcome.verdict import Evidence, Known, judge
 from ffdl_batch.plugins import adapter_names
 from ffdl_batch.ports.capabilities import ForgetsJobs, SubmitsArrays, Withdraws
-from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NotYet, SchedulerUnreachable
+from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, SchedulerUnreachable
 from tests.contract.scheduler_harness import Harness, open_harness, real_backends
 
 BACKENDS: list[Any] = real_backends() or [*adapter_names()]
@@ -194,7 +194,7 @@ def test_scheduler_plan_protects_result_dir_from_user_environment(world: Harness
 
 
 def test_scheduler_plan_rejects_unsupported_option_with_its_field(world: Harness) -> None:
-    with pytest.raises(NotYet) as error:
+    with pytest.raises(InvalidRequest) as error:
         world.scheduler.plan(world.request(batch=BatchOptions(elastic={"min": "1"})))
     assert error.value.findings and all(f.path for f in error.value.findings)
     assert "not offered yet" in str(error.value)
@@ -252,13 +252,12 @@ def test_scheduler_plan_rejects_roles_that_do_not_match_learners(
     with pytest.raises(InvalidRequest) as error:
         world.scheduler.plan(world.request(resources=TWO, batch=BatchOptions(roles=roles)))
     assert [finding.path for finding in error.value.findings] == [field]
-    assert not isinstance(error.value, NotYet)
 
 
 def test_scheduler_plan_requires_staging_program_for_s3_store(world: Harness) -> None:
     store = DataStore("s", StoreType.S3_DATASTORE, StoreType.S3_DATASTORE, "in", "out")
     request = world.request(data_stores=(store,))
-    with pytest.raises(NotYet, match=r"data_stores: the nodes do not see this installation"):
+    with pytest.raises(InvalidRequest, match=r"data_stores: the nodes do not see this installation"):
         world.scheduler.plan(replace(request, facts=replace(request.facts, staging=())))
     facts = replace(request.facts, staging=("/py", "-m", "staging"))
     launch = world.scheduler.plan(replace(request, facts=facts)).launch

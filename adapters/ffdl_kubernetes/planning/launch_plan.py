@@ -1,4 +1,4 @@
-"""One attempt on a cluster, planned: the launch file for its pods, and the objects. Pure."""
+"""Plan one attempt on a cluster: the launch file for its pods, and the objects. Pure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ffdl_batch.attempt.layout import Root
-from ffdl_batch.domain.job.learner_layout import Gang
-from ffdl_batch.domain.job.secret_references import SECRET, image_credentials, secret_variables, uses_of
-from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, Pod, encode, needed_format
-from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.job.secret_references import SECRET, image_credentials, uses_of
+from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, Pod, encode
 from ffdl_batch.domain.launch.network_level import NetworkLevel
 from ffdl_batch.domain.launch.pod_protocol import INDEX, POD_DIR, SHIM, TREE
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, PlannedFile
 from ffdl_batch.runtimes.data import without_learners
-from ffdl_batch.runtimes.learner_start import (
-    RequestRefused,
-    Runtime,
-    Start,
-    Subject,
-    compose_start,
-    refusal,
-    refuse_unsupported,
-    release,
-)
-from ffdl_batch.runtimes.metric_collection import plan_metrics
+from ffdl_batch.runtimes.launch_plan import BasePlan, assemble, plan_base, require_image
+from ffdl_batch.runtimes.learner_start import RequestRefused, Runtime, Start, refusal, refuse_unsupported
 from ffdl_batch.runtimes.pod import SHIM_TEXT, PodMount, pre_stop_argv, shim_argv
 from ffdl_kubernetes.lifecycle.pending_uploads import OBJECTS as STORING_OBJECTS
 from ffdl_kubernetes.lifecycle.pending_uploads import plan_storing
@@ -48,68 +37,27 @@ _HOST = HostVariables(
 
 
 def make_plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
-    """What will be sent, exactly. Raises InvalidRequest (NotYet where this release cannot do it)."""
-    try:
-        return _plan(request, settings)
-    except RequestRefused as error:
-        kind = NotYet if error.not_yet else InvalidRequest
-        raise kind(str(error), error.findings) from error
-
-
-def _plan(request: LaunchRequest, settings: KubernetesSettings) -> LaunchPlan:
+    """Return what will be sent, exactly. Raises InvalidRequest."""
     spec, facts = request.spec, request.facts
     refuse(spec, settings)
     refuse_unsupported(spec)
-    if not request.image:
-        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
-        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    require_image(request)
     if not facts.python:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach it once")
-    gang = seats_of(spec)
-    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
-    start, launch = _launch(request, settings, gang)
+    runtime = Runtime(request.image, controller=(facts.python, *facts.controller), staging=facts.staging, pod=True)
+    base = plan_base(request, seats_of(spec), runtime, BACKEND, tree=TREE, apart=not settings.claim)
+    start = base.start
     access = choose_access(request, settings, start.data)
-    network = access.network
-    launch = replace(launch, collectors=metering.collectors, metrics=metering.metrics)
-    pod = Pod(
-        POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(start, settings),
-        store_patience_s=float(settings.store_patience_s),
-    )  # fmt: skip
-    launch = replace(launch, network=network, pod=pod)
-    launch = without_learners(launch) if request.only_stages else launch
-    launch = replace(launch, format=needed_format(launch))
+    launch = _launch(request, settings, base, access)
+    plan = assemble(request, base, launch, (*access.warnings, *hints(request, settings, start.data)))
     private_texts = _private_texts(request, cut_off=access.cut_off)
     shape = replace(_shape(request, settings, start), has_private=bool(private_texts))
     shape = for_staging(shape, settings) if request.only_stages else shape
-    texts = {"launch.json": encode(launch), SHIM: SHIM_TEXT}
+    texts = {"launch.json": encode(plan.launch), SHIM: SHIM_TEXT}
     objects = _objects(request, settings, shape, texts, private_texts, access)
-    storing = plan_storing(launch, shape, _private_texts(request, cut_off=False), settings, _namespace(request))
-    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
-    contract = start.learner.env
-    return LaunchPlan(
-        backend=BACKEND,
-        token=request.token,
-        attempt_dir=request.attempt_dir,
-        launch=launch,
-        files=(
-            PlannedFile("launch.json", texts["launch.json"]),
-            PlannedFile("environment.json", user),
-            _file(OBJECTS, objects),
-            *([_file(STORING_OBJECTS, storing)] if storing else []),
-        ),
-        objects=(*objects, *(storing if access.cut_off else ())),
-        environment={
-            **request.user_env,
-            **{n: v for n, v in contract.items() if n in start.learner.protected or n not in request.user_env},
-        },
-        network=network,
-        warnings=(
-            *start.data.warnings,
-            *access.warnings,
-            *hints(request, settings, start.data),
-            *metering.warnings,
-        ),
-    )
+    storing = plan_storing(plan.launch, shape, _private_texts(request, cut_off=False), settings, _namespace(request))
+    files = (_file(OBJECTS, objects), *([_file(STORING_OBJECTS, storing)] if storing else []))
+    return replace(plan, files=(*plan.files, *files), objects=(*objects, *(storing if access.cut_off else ())))
 
 
 def _file(name: str, objects: Sequence[Plain]) -> PlannedFile:
@@ -164,68 +112,23 @@ def _secrets_of(request: LaunchRequest, *, cut_off: bool) -> tuple[str, ...]:
     return tuple(use.name for use in uses if not use.path.startswith(others))
 
 
-def _launch(request: LaunchRequest, settings: KubernetesSettings, gang: Gang) -> tuple[Start, LaunchFile]:
-    """In the words of a pod: its own tree, at its own place."""
-    spec, facts = request.spec, request.facts
-    directory = Root(TREE).job(request.job_id)
-    attempt = directory.attempt(request.attempt)
-    controller = (facts.python, *facts.controller)
-    runtime = Runtime(image=request.image, controller=controller, staging=facts.staging, pod=True)
-    store = request.results_store
-    start = compose_start(
-        Subject(
-            request.job_id, spec, gang, directory, attempt, store, request.budget.failures, request.attempt,
-            apart=not settings.claim,
-        ),
-        runtime,
-    )  # fmt: skip
-    meeting = start.rendezvous
-    return start, LaunchFile(
-        job_id=request.job_id,
-        attempt=request.attempt,
-        trains_from=request.trains_from,
-        token=request.token,
-        job_dir=directory.path,
-        attempt_dir=attempt.path,
+def _launch(request: LaunchRequest, settings: KubernetesSettings, base: BasePlan, access: Access) -> LaunchFile:
+    launch = replace(
+        base.launch,
         doorbell=f"{POD_DIR}/doorbell",
-        learner=start.learner,
-        learners=len(gang.members),
-        nodes=gang.nodes,
-        seats=gang.table,
-        names=meeting.names,
-        ports=meeting.ports,
-        command=meeting.command,
-        commands=meeting.commands,
-        restart=meeting.restart,
-        restarts_max=meeting.restarts_max,
-        model_archive=directory.model_archive,
-        copies=start.data.copies,
-        fetches=start.data.fetches,
-        uploads=start.data.uploads,
-        staging=start.staging,
-        stores=start.data.stores,
-        umask=spec.umask,
-        limits=Limits(
-            grace_s=spec.batch.checkpoint.grace_s,
-            kill_wait_s=KILL_WAIT_S,
-            time_s=spec.batch.time_s,
-            lead_s=request.lead_s,
-            lead_from=request.lead_from,
-            hang_s=float(spec.batch.hang_s),
-        ),
-        logs=request.logs,
+        gid=None,
+        limits=replace(base.launch.limits, kill_wait_s=KILL_WAIT_S),
+        network=access.network,
         host=_HOST,
-        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
-        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=f"{POD_DIR}/scratch",
-        make_dirs=start.make_dirs,
-        needs_dirs=start.data.needs_dirs,
-        checkpoints=start.checkpoints,
+        echo_output=False,
         carry=_carried(request, settings),
-        confirmed=request.confirmed,
-        secrets=secret_variables(spec),
-        written_by=f"{BACKEND} {release()}",
-    )
+        pod=Pod(
+            POD_DIR, apart=not settings.claim, cut_off=access.cut_off, claims=_claims(base.start, settings),
+            store_patience_s=float(settings.store_patience_s),
+        ),
+    )  # fmt: skip
+    return without_learners(launch) if request.only_stages else launch
 
 
 def _carried(request: LaunchRequest, settings: KubernetesSettings) -> str:

@@ -44,11 +44,11 @@ def refuse(spec: JobSpec, settings: KubernetesSettings) -> None:
     if starts_mpi(spec) and spec.resources.learners > 1:
         message = "mpirun starts processes in other pods by files that all pods see, and here each pod has its own"
         cure = "name a claim on a file system that pods share in [backend.kubernetes], or ask for one learner"
-        raise RequestRefused([refusal("learners", message, cure)], not_yet=True)
+        raise RequestRefused([refusal("learners", message, cure)])
     if spec.batch.staging is Staging.AHEAD:
         message = "what is brought ahead goes with the pod that brought it"
         cure = "leave staging out, or name a claim in [backend.kubernetes]"
-        raise RequestRefused([refusal("batch.staging", message, cure)], not_yet=True)
+        raise RequestRefused([refusal("batch.staging", message, cure)])
 
 
 def resources_of(spec: JobSpec, settings: KubernetesSettings) -> dict[str, int]:

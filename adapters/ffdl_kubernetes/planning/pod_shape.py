@@ -21,7 +21,7 @@ def seats_of(spec: JobSpec) -> Gang:
     if shares:
         message = f"{shares[0].gpus:g} GPUs: shares of a GPU are not offered here"
         cure = "ask for whole GPUs, or name a MIG type in gpu_type"
-        raise RequestRefused([refusal(shares[0].path("gpus"), message, cure, "C104")], not_yet=True)
+        raise RequestRefused([refusal(shares[0].path("gpus"), message, cure, "C104")])
     members = members_of(spec)
     gang = lay_out(members, Placement.NODE, lambda _: len(members))
     assert gang is not None  # as many nodes as are asked for

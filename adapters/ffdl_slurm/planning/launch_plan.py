@@ -1,31 +1,17 @@
-"""One attempt, planned: the batch script, the launch file and the environment. Pure: no clock, no file, no network."""
+"""Plan one attempt: the batch script, the launch file and the environment. Pure: no clock, no file, no network."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ffdl_batch.attempt.layout import BATCH_LOG, ArrayDir
 from ffdl_batch.domain.job.array import UNNUMBERED, chunk_name
-from ffdl_batch.domain.job.secret_references import secret_variables
-from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile, NodeCache, Succession, encode, needed_format
-from ffdl_batch.domain.launch.limits import Limits
+from ffdl_batch.domain.launch.launch_file import HostVariables, NodeCache, Succession
 from ffdl_batch.domain.launch.network_level import OVERLAYS, NetworkLevel
 from ffdl_batch.domain.launch.placeholders import literal
-from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, NotYet, PlannedFile
-from ffdl_batch.runtimes.learner_start import (
-    RequestRefused,
-    Runtime,
-    Start,
-    Subject,
-    choose_network,
-    compose_start,
-    refusal,
-    refuse_unsupported,
-    release,
-)
-from ffdl_batch.runtimes.metric_collection import plan_metrics
+from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, LaunchRequest, PlannedFile
+from ffdl_batch.runtimes.launch_plan import assemble, base_succession, plan_base, require_image
+from ffdl_batch.runtimes.learner_start import Runtime, choose_network, refuse_unsupported
 from ffdl_batch.runtimes.slurm_environment import HOST_VALUES
 from ffdl_slurm.commands import limit_argv, requeue_argv, sbatch_argv, successor_argv
 from ffdl_slurm.gateways.command_runner import FOR_JOBS
@@ -53,20 +39,10 @@ _OUT_OF_MEMORY = (": Out Of Memory",)
 
 
 def make_plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
-    """What will be sent, exactly. Raises InvalidRequest (NotYet where this release cannot do it)."""
-    try:
-        return _plan(request, settings)
-    except RequestRefused as error:
-        kind = NotYet if error.not_yet else InvalidRequest
-        raise kind(str(error), error.findings) from error
-
-
-def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
+    """Return what will be sent, exactly. Raises InvalidRequest."""
     spec, facts = request.spec, request.facts
     refuse_unsupported(spec)
-    if not request.image:
-        message = f"there is no image for {spec.framework.name} {spec.framework.version}"
-        raise RequestRefused([refusal("framework", message, "name one in [frameworks] of the configuration", "S103")])
+    require_image(request)
     if not facts.python:
         raise InvalidRequest("the cluster was never asked what it is; ffdl-submitd has to reach Slurm once")
     partition = spec.batch.partition or settings.partition
@@ -90,72 +66,37 @@ def _plan(request: LaunchRequest, settings: SlurmSettings) -> LaunchPlan:
         mounting=request.mounting,
         host_values=HOST_VALUES,
     )
-    start = compose_start(
-        Subject(
-            request.job_id, spec, node.gang, request.job_dir, request.attempt_dir, request.results_store,
-            request.budget.failures, request.attempt,
-        ),
-        runtime,
-    )  # fmt: skip
-    controller, meeting = (facts.python, *facts.controller), start.rendezvous
-    metering = plan_metrics(spec, facts.python, facts.controller, facts.staging)
-    launch = LaunchFile(
-        job_id=request.job_id,
-        attempt=request.attempt,
-        trains_from=request.trains_from,
-        token=request.token,
-        job_dir=request.job_dir.path,
-        attempt_dir=request.attempt_dir.path,
-        doorbell=request.doorbell,
-        learner=start.learner,
-        learners=len(node.gang.members),
-        nodes=node.gang.nodes,
-        seats=node.gang.table,
-        names=meeting.names,
-        ports=meeting.ports,
-        command=meeting.command,
-        commands=meeting.commands,
-        restart=meeting.restart,
-        restarts_max=meeting.restarts_max,
+    base = plan_base(request, node.gang, runtime, BACKEND)
+    controller = (facts.python, *facts.controller)
+    launch = replace(
+        base.launch,
         step=_step(settings, node, controller),
         out_of_memory=_OUT_OF_MEMORY,
-        model_archive=request.job_dir.model_archive,
-        copies=start.data.copies,
-        fetches=start.data.fetches,
-        uploads=start.data.uploads,
-        staging=start.staging,
-        cache=start.cache,
-        mounts=start.mounts,
-        stores=start.data.stores,
-        umask=spec.umask,
-        gid=spec.gid,
-        limits=_limits(request, settings),
-        logs=request.logs,
+        limits=replace(
+            base.launch.limits,
+            kill_wait_s=settings.kill_wait_s,
+            time_s=None,
+            lead_s=effective_lead_s(request),
+            fence_s=settings.fence_s,
+        ),
         network=network,
         host=_HOST if spec.element is None else _ELEMENTS_HOST,
         devices=devices,
-        checkpoint_saved_by=spec.batch.checkpoint.saved_by.value,
-        checkpoint_signal=spec.batch.checkpoint.signal.removeprefix("SIG"),
         scratch_base=settings.scratch_base,
         health=f"{settings.network_dir}/health",
-        make_dirs=start.make_dirs,
-        needs_dirs=start.data.needs_dirs,
-        echo_output=bool(spec.batch.output),
-        checkpoints=start.checkpoints,
-        carry=request.carry,
-        confirmed=request.confirmed,
-        secrets=secret_variables(spec),
-        collectors=metering.collectors,
-        metrics=metering.metrics,
         succession=_succession(request, settings, node),
-        written_by=f"{BACKEND} {release()}",
     )
-    launch = replace(launch, format=needed_format(launch))
     command = (*controller, "head", "--launch", request.attempt_dir.launch)
     named = () if spec.element is None else (f"{NATIVE_ID}=$SLURM_JOB_ID", f"export {NATIVE_ID}")
     script = render_script(batch_options(request, settings, node, mark), command, named)
-    doubts = (*unknown_files(node, settings), *_hints(request), *metering.warnings)
-    plan = _assemble(request, launch, start, script, (*node.warnings, *offered.warnings, *facts.warnings, *doubts))
+    doubts = (*unknown_files(node, settings), *_hints(request))
+    plan = assemble(request, base, launch, (*node.warnings, *offered.warnings, *facts.warnings, *doubts))
+    plan = replace(
+        plan,
+        files=(PlannedFile("script.sh", script, 0o700), *plan.files),
+        submit_argv=tuple(sbatch_argv(request.attempt_dir.script)),
+        script=script,
+    )
     if spec.element is None or request.array_dir is None:
         return plan
     array_script = _array_script(request, request.array_dir, settings, node, mark)
@@ -174,29 +115,6 @@ def _array_script(
     return render_array_script(options, command, chunk.tasks, "" if request.spec.batch.output else BATCH_LOG)
 
 
-def _assemble(
-    request: LaunchRequest, launch: LaunchFile, start: Start, script: str, warnings: tuple[str, ...]
-) -> LaunchPlan:
-    user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
-    contract = start.learner.env
-    return LaunchPlan(
-        backend=BACKEND,
-        token=request.token,
-        attempt_dir=request.attempt_dir,
-        launch=launch,
-        files=(
-            PlannedFile("script.sh", script, 0o700),
-            PlannedFile("launch.json", encode(launch)),
-            PlannedFile("environment.json", user),
-        ),
-        submit_argv=tuple(sbatch_argv(request.attempt_dir.script)),
-        script=script,
-        environment={**request.user_env, **_without(contract, request.user_env, start.learner.protected)},
-        network=launch.network,
-        warnings=(*start.data.warnings, *warnings),
-    )
-
-
 def _step(settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...]) -> tuple[str, ...]:
     """The one srun of the head. CPUs and GRES are said again: since 22.05 a step inherits neither from the job's
     --cpus-per-task, and a step that names no GRES may get none or all, by release."""
@@ -210,30 +128,19 @@ def _step(settings: SlurmSettings, node: NodeRequest, controller: tuple[str, ...
     return (*(literal(word) for word in argv), "{launch}")
 
 
-def _limits(request: LaunchRequest, settings: SlurmSettings) -> Limits:
-    return Limits(
-        grace_s=request.spec.batch.checkpoint.grace_s,
-        kill_wait_s=settings.kill_wait_s,
-        lead_s=effective_lead_s(request),
-        lead_from=request.lead_from,
-        fence_s=settings.fence_s,
-        hang_s=float(request.spec.batch.hang_s),
-    )
-
-
 def _succession(request: LaunchRequest, settings: SlurmSettings, node: NodeRequest) -> Succession:
-    """How the head goes on alone. sbatch runs on a compute node then, with as little of the job's environment as the
-    daemon gives it on the login node."""
+    """Return how the head submits the next attempt without the daemon.
+
+    sbatch then runs on a compute node, with as little of the job's environment as the daemon gives it on the login
+    node.
+    """
     lead_s = effective_lead_s(request)
-    return Succession(
-        template=request.job_dir.template.path,
+    return replace(
+        base_succession(request, node.allocated_gpus),
         submit=tuple(successor_argv(warned=lead_s is not None)),
         requeue=tuple(requeue_argv()) if continues_in_place(request.spec.batch, settings) else (),
         keep_env=tuple(sorted(FOR_JOBS)),
         timeout_s=settings.command_timeout_s,
-        budget=request.budget,
-        spent=request.spent,
-        gpus=float(node.allocated_gpus),
         lead_s=lead_s,
         deadline_variables=("SLURM_JOB_END_TIME",),
         limit_s=request.spec.batch.time_s,
@@ -252,8 +159,3 @@ def _hints(request: LaunchRequest) -> tuple[str, ...]:
     if request.spec.resources.storage_bytes is not None:
         found.append("storage: Slurm reserves no space for a job; the shared file system's quota is what counts")
     return tuple(found)
-
-
-def _without(contract: Mapping[str, str], user: Mapping[str, str], protected: Collection[str]) -> dict[str, str]:
-    """The contract's variables that the user's do not replace."""
-    return {name: value for name, value in contract.items() if name in protected or name not in user}

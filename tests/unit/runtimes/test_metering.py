@@ -6,8 +6,8 @@ import pytest
 
 from ffdl_batch.domain.job.spec import EvaluationMetrics, Framework, JobSpec, MetricGroup, MetricValue
 from ffdl_batch.domain.metrics.records import ExtractionGroup, Measure
+from ffdl_batch.runtimes.launch_plan import MetricPlan, plan_metrics
 from ffdl_batch.runtimes.learner_start import controller_arguments
-from ffdl_batch.runtimes.metric_collection import Metering, plan_metrics
 
 GROUP = MetricGroup(
     "%{INT:n} at %{FLOAT:x}", "$when", {"n": MetricValue("int", "$n"), "x": MetricValue("REAL", "$x")}
@@ -47,7 +47,7 @@ def test_plan_metrics_needs_named_interpreter_for_archive_controller() -> None:
     ],
 )
 def test_plan_metrics_returns_empty_plan_if_nothing_can_be_collected(metrics: EvaluationMetrics) -> None:
-    assert plan_metrics(spec(metrics), "python3", ("x.pyz",)) == Metering()
+    assert plan_metrics(spec(metrics), "python3", ("x.pyz",)) == MetricPlan()
 
 
 def test_plan_metrics_ignores_unknown_meta_group_and_metric_type() -> None:

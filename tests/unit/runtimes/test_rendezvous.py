@@ -177,5 +177,4 @@ def test_refuse_unsupported_accepts_roles_and_rejects_conflicting_learner_count(
     refuse_unsupported(replace(FOUR, batch=BatchOptions(placement=Placement.PACK, roles={"worker": Role(4)})))
     with pytest.raises(RequestRefused, match="the roles have 3 together") as error:
         refuse_unsupported(replace(FOUR, batch=BatchOptions(roles={"worker": Role(3)})))
-    assert not error.value.not_yet
     assert [finding.path for finding in error.value.findings] == ["learners"]

@@ -33,11 +33,12 @@ from ffdl_batch.runtimes.learner_start import (
     Runtime,
     Start,
     Subject,
+    bare_argv,
     choose_network,
     compose_start,
+    isolated_argv,
     refusal,
 )
-from ffdl_batch.runtimes.plain_process import bare_argv, isolated_argv
 
 JOB = JobDir("/s/jobs/training-0")
 VALUES = {"scratch": "/tmp/s", "learner_id": "2", "env_file": "/tmp/s/e", "netns": "/run/n", "rank": "1"}
