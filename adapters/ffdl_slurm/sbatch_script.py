@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.scheduler import InvalidRequest
 
-PREFIX = "#SBATCH "
+MARK = "#SBATCH"
 NATIVE_ID = "FFDL_NATIVE_ID"
 """How an element of an array learns by what id the scheduler lists it; SLURM_JOB_ID is another one for tasks."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./=:,+@%-]+", re.ASCII)
@@ -52,8 +53,8 @@ def escape_pattern(path: str, what: str) -> str:
 def render_option(option: SbatchOption) -> str:
     """One line, without newline. Always ``--name=value``: a value with a leading dash stays a value."""
     if option.value is None:
-        return f"{PREFIX}--{option.name}"
-    return f"{PREFIX}--{option.name}={quote_value(option.name, option.value)}"
+        return f"{MARK} --{option.name}"
+    return f"{MARK} --{option.name}={quote_value(option.name, option.value)}"
 
 
 def render_script(options: Iterable[SbatchOption], command: Sequence[str], before: Sequence[str] = ()) -> str:
@@ -94,36 +95,52 @@ def parse_options(script: str) -> list[SbatchOption]:
     The pyslurm gateway submits from these, so that the script stays the one truth of a plan.
     """
     found = []
-    for line in script.split("\n"):
-        if line.startswith(PREFIX):
-            for word in _split_words(line[len(PREFIX) :]):
-                name, equals, value = word.removeprefix("--").partition("=")
-                found.append(SbatchOption(name, value if equals else None))
-        elif line.strip() and not line.lstrip().startswith("#"):
-            break
+    for _, line in comments_of(script):
+        for word in split_line(line.removeprefix(MARK)).words if line.startswith(MARK) else ():
+            name, equals, value = word.removeprefix("--").partition("=")
+            found.append(SbatchOption(name, value if equals else None))
     return found
 
 
-def _split_words(line: str) -> list[str]:
+def comments_of(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines before the first command, with their numbers from 1."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield number, line
+
+
+class SplitLine(NamedTuple):
+    """The words of an #SBATCH line. `cut` is the text that a ``#`` within a word cut off, `quote` a quote that is not
+    closed; "" for none."""
+
+    words: list[str]
+    cut: str
+    quote: str
+
+
+def split_line(text: str) -> SplitLine:
+    """Split the text after ``#SBATCH`` as sbatch does."""
     words: list[str] = []
     word: list[str] | None = None
-    quote = ""
-    characters = iter(line)
-    for c in characters:
-        if c == "\\":
-            word = [*(word or []), next(characters, "")]
-        elif quote:
-            if c == quote:
-                quote = ""
-            else:
-                word = [*(word or []), c]
-        elif c in "\"'":
-            quote, word = c, word or []
-        elif c == "#":
+    quote, escaped, cut = "", False, ""
+    for position, letter in enumerate(text):
+        if escaped or (quote and letter not in (quote, "\\")):
+            word, escaped = [*(word or []), letter], False
+        elif letter == "\\":
+            escaped, word = True, word or []
+        elif letter == quote:
+            quote = ""
+        elif letter in "\"'":
+            quote, word = letter, word or []
+        elif letter == "#":
+            cut = text[position:].rstrip() if word is not None else ""
             break
-        elif c.isspace():
+        elif letter.isspace():
             words += ["".join(word)] if word is not None else []
             word = None
         else:
-            word = [*(word or []), c]
-    return words + (["".join(word)] if word is not None else [])
+            word = [*(word or []), letter]
+    if word is not None:
+        words.append("".join(word) + ("\\" if escaped else ""))
+    return SplitLine(words, cut, quote)

@@ -8,14 +8,14 @@ only one; what is no option is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, OptionRow, Takes
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
+from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
 
-_MARK = "#SBATCH"
 _FOREIGN = ("#PBS", "#BSUB")
 _OF_COMMAND = "it is an option of the submitting command; ffdl-submit has it, too"
 _CUT = "sbatch takes the rest of the line for a comment, as # begins one within a word, too: write \\#"
@@ -64,51 +64,6 @@ def usual(row: OptionRow) -> tuple[Fate, str, str]:
     if row.differs:
         return Fate.APPROXIMATED, row.key, row.differs
     return (Fate.MAPPED, row.key, "") if row.key else (Fate.DROPPED, "", row.refused or _OF_COMMAND)
-
-
-def is_directive(line: str) -> bool:
-    """Whether sbatch reads the line, where it has not met a command yet."""
-    return line.startswith(_MARK)
-
-
-def comments_of(text: str) -> Iterable[tuple[int, str]]:
-    """The lines before the first command, with their numbers from 1."""
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            return
-        yield number, line
-
-
-def split_line(text: str, line: int) -> tuple[list[str], str]:
-    """The words of what stands behind ``#SBATCH``, and what a ``#`` within one of them cut off ("" = nothing). Raises
-    CannotConvert for a quote that is not closed."""
-    words: list[str] = []
-    word: list[str] | None = None
-    quote, escaped, cut = "", False, ""
-    for position, letter in enumerate(text):
-        if escaped or (quote and letter not in (quote, "\\")):
-            word, escaped = [*(word or []), letter], False
-        elif letter == "\\":
-            escaped, word = True, word or []
-        elif letter == quote:
-            quote = ""
-        elif letter in "\"'":
-            quote, word = letter, word or []
-        elif letter == "#":
-            cut = text[position:].rstrip() if word is not None else ""
-            break
-        elif letter.isspace():
-            if word is not None:
-                words.append("".join(word))
-            word = None
-        else:
-            word = [*(word or []), letter]
-    if quote:
-        raise CannotConvert(f"{quote} is not closed in {text.strip()[:60]!r}", "close it on this line", line)
-    if word is not None:
-        words.append("".join(word) + ("\\" if escaped else ""))
-    return words, cut
 
 
 def read_words(words: Sequence[str], origin: Origin, line: int = 0) -> list[Given]:
@@ -183,9 +138,12 @@ def _of_script(text: str, judged: list[Judged]) -> list[Given]:
         if line.startswith(_FOREIGN):
             reason = "only #SBATCH lines are read; write it as one"
             judged.append(Judged(Origin.SCRIPT, number, line.strip(), Fate.DROPPED, "", reason))
-        if not is_directive(line):
+        if not line.startswith(MARK):
             continue
-        words, cut = split_line(line.removeprefix(_MARK), number)
+        words, cut, quote = split_line(line.removeprefix(MARK))
+        if quote:
+            text = line.removeprefix(MARK).strip()[:60]
+            raise CannotConvert(f"{quote} is not closed in {text!r}", "close it on this line", number)
         if cut:
             judged.append(Judged(Origin.SCRIPT, number, cut, Fate.DROPPED, "", _CUT))
         if words in (["hetjob"], ["packjob"]):

@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import re
-import signal as signals
+from collections.abc import Callable, Mapping
 
 from ffdl_batch.domain.job.array import read_indexes
 from ffdl_batch.domain.job.environment_variables import why_refused
 from ffdl_batch.domain.quantity import format_size, format_time_limit, parse_time_limit
+from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
+from ffdl_batch.domain.sbatch.values import UNTRAPPABLE, check_dependency, read_events, split_signal
 from ffdl_batch.ports.conversion import CannotConvert, Fate
 from ffdl_batch.runtimes.learner_contract import PROTECTED
 from ffdl_slurm.convert.directives import Given
 from ffdl_slurm.convert.option_dispositions import Options
 from ffdl_slurm.convert.task_layout import Layout
 
-_AS_THEY_ARE = (
-    "partition", "account", "qos", "constraint", "reservation", "priority", "nodelist", "exclude", "begin", "comment"
-)  # fmt: skip
 _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "INFINITY", "0", "-1"})
-_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?([A-Z0-9+]+)(?:@\d{1,5})?", re.ASCII)
-_UNTRAPPABLE = frozenset({"KILL", "STOP", "9", "19"})
-_DEPENDENCY = re.compile(
-    r"(after|afterany|afterburstbuffer|aftercorr|afternotok|afterok|expand):[\w.+-]+(:[\w.+-]+)*|singleton", re.ASCII
-)
-_EVENTS = frozenset(
-    [
-        "NONE",
-        "BEGIN",
-        "END",
-        "FAIL",
-        "REQUEUE",
-        "ALL",
-        "INVALID_DEPEND",
-        "STAGE_OUT",
-        "TIME_LIMIT",
-        "TIME_LIMIT_90",
-        "TIME_LIMIT_80",
-        "TIME_LIMIT_50",
-        "ARRAY_TASKS",
-    ]
-)
 
 
 def resources(layout: Layout) -> dict[str, object]:
@@ -53,19 +30,11 @@ def resources(layout: Layout) -> dict[str, object]:
 
 
 def batch_keys(options: Options, layout: Layout) -> dict[str, object]:
-    """`batch:`, without what the body needs. Raises CannotConvert."""
+    """Return `batch:`, without what the body needs. Raises CannotConvert."""
     found: dict[str, object] = {}
-    found |= _time(options)
-    found |= {name: line_of(options, name) for name in _AS_THEY_ARE if options.text(name)}
-    found |= _array(options)
-    found |= _dependency(options)
-    if options.get("hold"):
-        found["hold"] = True
-    found |= _requeue(options)
-    found |= _signal(options)
-    found |= _notify(options)
-    if options.text("output"):
-        found["output"] = line_of(options, "output")
+    for row in TABLE:
+        if row.field and options.get(row.name) is not None:
+            _put(found, row.key, _value(options, row))
     if options.text("open-mode") == "append" or options.text("open-mode") == "a":
         options.map("open-mode", "", "output is always appended")
     if layout.gres:
@@ -77,6 +46,25 @@ def batch_keys(options: Options, layout: Layout) -> dict[str, object]:
     return found
 
 
+def _put(found: dict[str, object], key: str, value: object) -> None:
+    """Set `key`, which begins with ``batch.``, unless there is no value."""
+    if value is None or value == "":
+        return
+    _, *outer, last = key.split(".")
+    for name in outer:
+        inner = found.setdefault(name, {})
+        assert isinstance(inner, dict)
+        found = inner
+    found[last] = value
+
+
+def _value(options: Options, row: OptionRow) -> object:
+    """Return the value of the key; None if the option is dropped."""
+    if row.name in _READERS:
+        return _READERS[row.name](options)
+    return line_of(options, row.name) if row.metavar else row.flag
+
+
 def line_of(options: Options, name: str) -> str:
     """An option's text as one line without control characters, which no manifest has."""
     text = options.text(name)
@@ -86,75 +74,81 @@ def line_of(options: Options, name: str) -> str:
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
-def _time(options: Options) -> dict[str, object]:
-    one = options.get("time")
-    if one is None:
-        return {}
+def _time(options: Options) -> str | None:
+    one = _given(options, "time")
     if one.value.strip().upper() in _ENDLESS:
         options.drop("time", "no limit of its own: the site's counts")
-        return {}
+        return None
     if re.fullmatch(r"[0:-]*0[0:-]*", one.value.strip()):
         options.drop("time", "zero is no limit of its own: the site's counts")
-        return {}
+        return None
     try:
-        return {"time": format_time_limit(parse_time_limit(one.value.strip()))}
+        return format_time_limit(parse_time_limit(one.value.strip()))
     except ValueError as error:
         raise CannotConvert(f"{one.text.strip()!r}: {error}", "", one.line) from None
 
 
-def _array(options: Options) -> dict[str, object]:
-    one = options.get("array")
-    if one is None:
-        return {}
+def _array(options: Options) -> str:
+    one = _given(options, "array")
     try:
         read_indexes(one.value.strip())
     except ValueError as error:
         raise CannotConvert(f"{one.text.strip()!r}: {error}", "", one.line) from None
-    return {"array": one.value.strip()}
+    return one.value.strip()
 
 
-def _dependency(options: Options) -> dict[str, object]:
+def _dependency(options: Options) -> str | None:
     text = options.text("dependency")
-    if not text:
-        return {}
-    if not all(_DEPENDENCY.fullmatch(item) for item in re.split(r"[,?]", text)):
-        options.drop("dependency", "it is no list of conditions; write it into batch.dependency, as afterok:JOB")
-        return {}
-    return {"dependency": text}
+    try:
+        check_dependency(text)
+    except ValueError:
+        if text:
+            options.drop("dependency", "it is no list of conditions; write it into batch.dependency, as afterok:JOB")
+        return None
+    return text
 
 
-def _requeue(options: Options) -> dict[str, object]:
-    again, never = options.get("requeue"), options.get("no-requeue")
-    if again is not None and again.value:
+def _requeue(options: Options) -> bool:
+    again = _given(options, "requeue")
+    if again.value:
         options.near("requeue", f"{again.value} is left out")
-    return {"requeue": True} if again else {"requeue": False} if never else {}
+    return True
 
 
-def _signal(options: Options) -> dict[str, object]:
-    one = options.get("signal")
-    if one is None:
-        return {}
-    match = _SIGNAL.fullmatch(one.value.strip().upper())
-    if match is None or not (match[1].isdigit() or f"SIG{match[1]}" in signals.Signals.__members__):
-        raise CannotConvert(f"{one.text.strip()!r} is no signal", "write [B:]USR1[@seconds]", one.line)
-    if match[1] in _UNTRAPPABLE:
-        options.drop("signal", f"no program can catch {match[1]}")
-        return {}
-    return {"signal": one.value.strip().upper().replace("SIG", "")}
+def _signal(options: Options) -> str | None:
+    one = _given(options, "signal")
+    text = one.value.strip().upper().replace("SIG", "")
+    try:
+        name = split_signal(text)[0]
+    except ValueError:
+        raise CannotConvert(f"{one.text.strip()!r} is no signal", "write [B:]USR1[@seconds]", one.line) from None
+    if name in UNTRAPPABLE:
+        options.drop("signal", f"no program can catch {name}")
+        return None
+    return text
 
 
-def _notify(options: Options) -> dict[str, object]:
-    found: dict[str, object] = {}
-    if options.text("mail-user"):
-        found["mail"] = line_of(options, "mail-user")
-    words = [word.strip().upper() for word in options.text("mail-type").split(",") if word.strip()]
-    unknown = [word for word in words if word not in _EVENTS]
+def _events(options: Options) -> list[str] | None:
+    events, unknown = read_events(options.text("mail-type").split(","))
     if unknown:
         options.near("mail-type", f"{', '.join(unknown)} is no event that mail is sent for, and is left out")
-    events = [word for word in words if word in _EVENTS]
-    if events:
-        found["events"] = events
-    return {"notify": found} if found else {}
+    return list(events) or None
+
+
+def _given(options: Options, name: str) -> Given:
+    one = options.get(name)
+    assert one is not None  # readers are for options that were given
+    return one
+
+
+_READERS: Mapping[str, Callable[[Options], object]] = {
+    "time": _time,
+    "array": _array,
+    "dependency": _dependency,
+    "requeue": _requeue,
+    "signal": _signal,
+    "mail-type": _events,
+}
 
 
 def _export(options: Options) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ffdl_batch.domain.sbatch.option_table import TABLE
 from ffdl_batch.ports.conversion import Fate
 from ffdl_batch.ports.export import Word
 
@@ -20,6 +21,7 @@ def _lost(reason: str) -> Word:
 
 _STORE = "directories are bound; of other stores the command is there, as a comment where it wants credentials"
 WORDS = {
+    **{row.key: _same(f"--{row.name}") for row in TABLE if row.field},
     "name": _same("--job-name"),
     "description": _same("a comment"),
     "version": _lost("FfDL stores it nowhere either"),
@@ -35,29 +37,13 @@ WORDS = {
     "data_stores.connection.user_name": _lost("credentials are yours to give to the command that moves the data"),
     "data_stores.connection.password": _lost("credentials are yours to give to the command that moves the data"),
     "evaluation_metrics": _lost("nobody collects metrics; they are in the learners' logs"),
-    "batch.time": _same("--time"),
-    "batch.partition": _same("--partition"),
-    "batch.account": _same("--account"),
-    "batch.qos": _same("--qos"),
-    "batch.constraint": _same("--constraint"),
-    "batch.reservation": _same("--reservation"),
-    "batch.nodelist": _same("--nodelist"),
-    "batch.exclude": _same("--exclude"),
-    "batch.begin": _same("--begin"),
-    "batch.hold": _same("--hold"),
-    "batch.comment": _same("--comment"),
-    "batch.output": _same("--output"),
-    "batch.priority": _same("--priority"),
-    "batch.signal": _same("--signal"),
     "batch.gres": _same("--gres"),
     "batch.slurm": _same("the options as they are"),
     "batch.notify": _near("--mail-user, --mail-type", "Slurm sends mail, and calls no web address"),
     "batch.env": _same("export"),
     "batch.secrets": _near("export", "the value comes from a variable of that name, which you set when you submit"),
-    "batch.array": _same("--array"),
     "batch.sweep": _same("--array, and the variables of each task"),
     "batch.dependency": _near("--dependency", "ids of trainings mean nothing to Slurm; write the ids of its jobs"),
-    "batch.requeue": _same("--requeue"),
     "batch.placement": _near("--ntasks-per-node", "each learner has a node of its own"),
     "batch.checkpoint": _near("--signal", "it is asked for before the time limit; nobody waits longer than KillWait"),
     "batch.health": _lost("nobody looks whether learners hang"),

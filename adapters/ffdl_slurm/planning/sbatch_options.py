@@ -17,6 +17,7 @@ from ffdl_batch.domain.sbatch.script_options import (
     read_passed,
     scheduling_options,
 )
+from ffdl_batch.domain.sbatch.values import LONGEST_LEAD_S, split_signal
 from ffdl_batch.ports.scheduler import LaunchRequest
 from ffdl_batch.runtimes.learner_start import RequestRefused, refusal
 from ffdl_slurm.native_array import fill_index
@@ -26,8 +27,6 @@ from ffdl_slurm.settings import SlurmSettings, with_defaults
 
 _HIGHEST_PRIORITY = 0xFFFFFFFD
 _TRAINING_ID = re.compile(r"training-[0-9a-z]{9}", re.ASCII)
-_SIGNAL = re.compile(r"(?:[RB]{1,2}:)?(?:SIG)?[A-Z0-9+-]+(?:@(\d{1,5}))?", re.ASCII)
-_LONGEST_LEAD_S = 65535
 
 
 def batch_options(
@@ -135,11 +134,10 @@ def _check_priority(text: str) -> None:
 
 
 def _signal(request: LaunchRequest) -> str:
-    """The user's --signal as sbatch means it; else the warning, as a signal that harms nobody who does not know it."""
+    """Return the user's --signal, or the warning, which is a signal that a process ignores by default."""
     batch = request.spec.batch
     if batch.signal:
-        match = _SIGNAL.fullmatch(batch.signal)
-        if not match or int(match[1] or 0) > _LONGEST_LEAD_S:
+        if not _is_signal(batch.signal):
             message = f"{batch.signal!r} is not [R|B:]signal[@seconds]; write for example USR1@120"
             raise RequestRefused([refusal("batch.signal", message)])
         return batch.signal
@@ -147,11 +145,18 @@ def _signal(request: LaunchRequest) -> str:
     return f"URG@{lead_s}" if lead_s is not None else ""
 
 
+def _is_signal(text: str) -> bool:
+    try:
+        return split_signal(text)[1] <= LONGEST_LEAD_S
+    except ValueError:
+        return False
+
+
 def effective_lead_s(request: LaunchRequest) -> int | None:
     """Seconds before the time limit at which the learners are warned; None = nobody warns them.
 
-    sbatch knows one signal a job, and the user's own wins. sig_time is a 16-bit number of seconds (sbatch(1)).
+    sbatch knows one signal a job, and the user's own wins.
     """
     if request.spec.batch.signal or request.lead_s is None:
         return None
-    return min(request.lead_s, _LONGEST_LEAD_S)
+    return min(request.lead_s, LONGEST_LEAD_S)

@@ -6,23 +6,23 @@ It checks their form only: the cluster alone knows whether a partition or a GRES
 from __future__ import annotations
 
 import re
-import signal as signals
+from collections.abc import Callable
+from typing import TypeVar
 
 from ffdl_batch.domain.job.array import read_indexes
 from ffdl_batch.domain.sbatch.begin_time import read_begin_time
 from ffdl_batch.domain.sbatch.script_options import NotPassed, is_moment, read_passed
+from ffdl_batch.domain.sbatch.values import (
+    MAIL_EVENTS,
+    UNTRAPPABLE,
+    check_dependency,
+    read_events,
+    signal_name,
+    split_signal,
+)
 from ffdl_batch.manifest.models.scalars import kind_of, read_label, read_number, refusal, shown
 
-MAIL_EVENTS = (
-    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90",
-    "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
-)  # fmt: skip
-SIGNAL_NAMES = tuple(s.name.removeprefix("SIG") for s in signals.Signals)
-_SIGNAL_NUMBERS = {int(s): s.name.removeprefix("SIG") for s in signals.Signals}
-UNTRAPPABLE = frozenset({"KILL", "STOP"})
-_DEPENDENCIES = frozenset(
-    {"after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok", "expand", "singleton"}
-)
+Value = TypeVar("Value")
 _LEAP_YEAR = 1_830_000_000
 """A moment in a year with a 29 February."""
 _MIG_PROFILE = re.compile(r"\d+g\.", re.ASCII)
@@ -32,35 +32,30 @@ _GRES_NAME = re.compile(r"(?:[a-z0-9-]+(?:\.[a-z0-9-]+)+/)?[A-Za-z_][\w.-]*(:\w[
 
 
 def read_signal_name(value: object) -> str:
-    """A signal's name without SIG that a process can catch; a number is translated; "" for nothing."""
-    text = read_label(value).upper().removeprefix("SIG")
-    name = _SIGNAL_NUMBERS.get(int(text), text) if text.isascii() and text.isdigit() and len(text) < 4 else text
-    if name and name not in SIGNAL_NAMES:
-        raise refusal(f"{shown(text)} is not a signal", "write a name such as USR2, TERM or INT")
+    """Read the name or number of a signal that a process can catch, as a name without SIG; "" for nothing."""
+    text = read_label(value)
+    name = _checked(signal_name, text) if text else ""
     if name in UNTRAPPABLE:
         raise refusal(f"no program can catch {name}", "write a signal that the training handles, as USR2")
     return name
 
 
 def read_signal(value: object) -> str:
-    """sbatch's ``[{R|B}:]name[@seconds]``."""
+    """Read ``--signal``: ``[{R|B}:]name[@seconds]``."""
     text = read_label(value)
-    match = re.fullmatch(r"(?:[RB]{1,2}:)?([A-Za-z0-9+]+)(@\d{1,5})?", text, re.ASCII)
-    if text and match is None:
-        raise refusal(f"{shown(text)} is not sbatch's form of a signal", "write [R:]name[@seconds], as USR1@120")
-    if match is not None:
-        read_signal_name(match[1])
+    if text:
+        read_signal_name(_checked(split_signal, text)[0])
     return text
 
 
 def read_mail_events(value: object) -> tuple[str, ...]:
-    """sbatch's --mail-type words, as one comma-separated text or a list."""
+    """Read ``--mail-type``: one comma-separated text, or a list."""
     items = value if isinstance(value, list) else read_label(value).split(",")
-    words = [read_label(item).upper() for item in items]
-    for word in words:
-        if word and word not in MAIL_EVENTS:
-            raise refusal(f"{shown(word)} is not an event that mail is sent for", f"known are {', '.join(MAIL_EVENTS)}")
-    return tuple(word for word in words if word)
+    events, unknown = read_events([read_label(item) for item in items])
+    if unknown:
+        known = ", ".join(MAIL_EVENTS)
+        raise refusal(f"{shown(unknown[0])} is not an event that mail is sent for", f"known are {known}")
+    return events
 
 
 def read_gres(value: object) -> object:
@@ -118,43 +113,35 @@ def _gres_count(value: object) -> int:
 
 
 def read_array(value: object) -> str:
-    """sbatch's --array: ``0-9%2``, ``1,3,5``, ``0-12:4``."""
+    """Read ``--array``: ``0-9%2``, ``1,3,5``, ``0-12:4``."""
     text = read_label(value)
-    try:
-        if text:
-            read_indexes(text)
-    except ValueError as error:
-        message, _, cure = str(error).partition("; ")
-        raise refusal(message, cure) from None
+    if text:
+        _checked(read_indexes, text)
     return text
 
 
 def read_begin(value: object) -> str:
-    """sbatch's --begin and --deadline. Whether the day exists in this year is known at submission."""
+    """Read ``--begin`` or ``--deadline``. Whether the day exists in this year is known at submission."""
     text = read_label(value)
-    try:
-        if text:
-            read_begin_time(text, _LEAP_YEAR, ((0, 0),))
-    except ValueError as error:
-        message, _, cure = str(error).partition("; ")
-        raise refusal(message, cure) from None
+    if text:
+        _checked(lambda moment: read_begin_time(moment, _LEAP_YEAR, ((0, 0),)), text)
     return text
 
 
 def read_dependency(value: object) -> str:
-    """sbatch's --dependency, with training ids where sbatch has job ids."""
+    """Read ``--dependency``, with ids of trainings where sbatch has ids of jobs."""
     text = read_label(value)
-    if not text:
-        return text
-    for item in re.split(r"[,?]", text):
-        kind, colon, jobs = item.partition(":")
-        if kind not in _DEPENDENCIES:
-            raise refusal(f"{shown(kind)} is not a kind of dependency", f"known are {', '.join(sorted(_DEPENDENCIES))}")
-        if (kind != "singleton" and not jobs) or (kind == "singleton" and colon):
-            raise refusal(f"{shown(item)} names no job", "write as afterok:training-0a1b2c3d4")
-        if jobs and not re.fullmatch(r"[\w.+-]+(:[\w.+-]+)*", jobs, re.ASCII):
-            raise refusal(f"{shown(jobs)} is not a list of jobs", "join the ids by colons")
+    if text:
+        _checked(check_dependency, text)
     return text
+
+
+def _checked(read: Callable[[str], Value], text: str) -> Value:
+    try:
+        return read(text)
+    except ValueError as error:
+        message, _, cure = str(error).partition("; ")
+        raise refusal(message, cure) from None
 
 
 def read_slurm_args(value: object) -> tuple[str, ...]:
