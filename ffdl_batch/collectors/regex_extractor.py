@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ffdl_batch.attempt.log_paths import TRAINING_LOG
+from ffdl_batch.attempt.rotated_files import PrintTimes
 from ffdl_batch.collectors import regex_timeout
 from ffdl_batch.collectors.followed_file import MOST_RECORDS, FollowedFile, Line, Place, in_turn
 from ffdl_batch.collectors.learner_files import Found, files_below
-from ffdl_batch.collectors.line_times import Printed
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State
 from ffdl_batch.collectors.timestamps import time_ms
 from ffdl_batch.domain.metrics.patterns import compile_regex, reference
@@ -119,12 +119,12 @@ def _resolved(text: str, found: re.Match[str]) -> str | None:
 
 
 class LogWindow:
-    """One log and the window over it. `printed` is of the log that has a writer."""
+    """One log and the window over it. `times` is for the log that the controller writes."""
 
-    def __init__(self, file: FollowedFile, subid: str, lines: int, printed: Printed | None = None) -> None:
+    def __init__(self, file: FollowedFile, subid: str, lines: int, times: PrintTimes | None = None) -> None:
         self.file = file
         self.subid = subid
-        self._printed = printed
+        self._times = times
         self.window: deque[Line] = deque(maxlen=lines)
 
     @property
@@ -159,8 +159,8 @@ class LogWindow:
         yield from self.records(left, extractor)
 
     def _when(self) -> float | None:
-        """The first line of the window was printed."""
-        return None if self._printed is None else self._printed.time_s(self.window[0].place)
+        """Return when the first line of the window was printed; None if unknown."""
+        return None if self._times is None else self._times.time_of(*self.window[0].place)
 
 
 class RegexSource:
@@ -247,9 +247,9 @@ class RegexSource:
     def _new(self, path: str, generations: Mapping[int, Found]) -> LogWindow:
         names = next(iter(generations.values())).names
         file = FollowedFile(LINE_BYTES, self._resume.get(path), self._notes.note)
-        spec, printed = self._spec, None
+        spec, times = self._spec, None
         if path == TRAINING_LOG and spec.marks and spec.log_files:
-            printed = Printed(spec.marks, spec.log_files)
-        log = LogWindow(file, names[0] if len(names) > 1 else "", spec.line_lookahead + 1, printed)
+            times = PrintTimes(spec.marks, spec.log_files)
+        log = LogWindow(file, names[0] if len(names) > 1 else "", spec.line_lookahead + 1, times)
         self._logs[path] = log
         return log

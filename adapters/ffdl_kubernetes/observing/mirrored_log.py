@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ffdl_batch.attempt.file_writer import open_own, put, write_cell
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.log_paths import TRAINING_LOG
-from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_of, status_of
+from ffdl_batch.attempt.log_paths import TRAINING_LOG, LogFile, read_log_files
+from ffdl_batch.attempt.reader import open_regular, size_of, status_of
 from ffdl_batch.domain.launch.limits import LogLimits
 
 MARK_S = 1.0
@@ -28,7 +28,7 @@ class MirroredLog:
         self._limits = limits
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._cell.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._entries = _read_entries(self._cell)
+        self._entries = read_log_files(str(self._cell))
         self._marked_at = 0.0
         self.position = self.lines = 0
         self._go_on()
@@ -40,21 +40,21 @@ class MirroredLog:
     def _go_on(self) -> None:
         """Where the copy that a killed daemon left ends."""
         found = status_of(str(self._path))
-        own = [entry for entry in self._entries if found is not None and entry["inode"] == found.st_ino]
+        own = [entry for entry in self._entries if found is not None and entry.inode == found.st_ino]
         if found is None or not own:  # the writer died between creating the file and its entry
             self._begin(*self._end_of_entries())
             return
-        self.position = own[-1]["base"] + found.st_size
-        self.lines = own[-1]["lines"] + sum(block.count(b"\n") for block in _blocks(self._path))
+        self.position = own[-1].base + found.st_size
+        self.lines = own[-1].lines + sum(block.count(b"\n") for block in _blocks(self._path))
 
     def _end_of_entries(self) -> tuple[int, int]:
         """Position and lines at the end of the newest file that has an entry."""
         for entry in reversed(self._entries):
             for path in self._directory.iterdir():
                 found = status_of(str(path))
-                if found is not None and found.st_ino == entry["inode"]:
+                if found is not None and found.st_ino == entry.inode:
                     lines = sum(block.count(b"\n") for block in _blocks(path))
-                    return entry["base"] + found.st_size, entry["lines"] + lines
+                    return entry.base + found.st_size, entry.lines + lines
         return 0, 0
 
     def write(self, offset: int, data: bytes, at: float) -> bool:
@@ -97,10 +97,10 @@ class MirroredLog:
     def _begin(self, position: int, lines: int) -> None:
         new = self._path.with_suffix(".txt.new")
         os.close(open_own(str(new), os.O_WRONLY | os.O_TRUNC))
-        kept = [entry for entry in self._entries if entry["base"] < position][-max(0, self._limits.files - 1) :]
-        self._entries = [*kept, {"inode": new.stat().st_ino, "base": position, "lines": lines}]
+        kept = [entry for entry in self._entries if entry.base < position][-max(0, self._limits.files - 1) :]
+        self._entries = [*kept, LogFile(new.stat().st_ino, position, lines)]
         # Before it has its name: readers know every file that they find.
-        write_cell(str(self._cell), {"files": self._entries})
+        write_cell(str(self._cell), {"files": [entry._asdict() for entry in self._entries]})
         for number in reversed(range(self._limits.files - 1)):
             older = self._directory / f"{TRAINING_LOG}.{number + 1}"
             newer = self._directory / (f"{TRAINING_LOG}.{number}" if number else TRAINING_LOG)
@@ -120,12 +120,3 @@ def _blocks(path: Path) -> Iterator[bytes]:
     with open_regular(str(path)) as file:
         while block := file.read(_BLOCK):
             yield block
-
-
-def _read_entries(cell: Path) -> list[dict[str, int]]:
-    try:
-        found = read_object(str(cell)).get("files")
-    except NO_FILE:
-        return []
-    names, found = ("inode", "base", "lines"), found if isinstance(found, list) else []
-    return [one for one in found if isinstance(one, dict) and all(isinstance(one.get(name), int) for name in names)]

@@ -11,12 +11,12 @@ import contextlib
 import os
 import re
 import time
-from typing import Any, Dict, List, Protocol, Tuple
+from typing import Protocol, Tuple
 
 from ffdl_batch.attempt.directory_tree import Directories, remove_name, status_of
 from ffdl_batch.attempt.file_writer import open_own, write_cell, write_text
-from ffdl_batch.attempt.log_paths import TRAINING_LOG, learner_logs, log_files, marks
-from ffdl_batch.attempt.reader import find_object, find_text
+from ffdl_batch.attempt.log_paths import TRAINING_LOG, LogFile, learner_logs, log_files, marks, read_log_files
+from ffdl_batch.attempt.reader import find_text
 
 MARK_S, MARK_BYTES = 0.05, 1024**2
 """A mark is written when the last one is so old or so far back."""
@@ -56,7 +56,7 @@ class LogFiles:
         with Directories(attempt_dir, 0o777) as tree:
             parts = os.path.relpath(learner_logs(attempt_dir, learner_id), attempt_dir).split(os.sep)
             self._directory = os.dup(tree.enter(tuple(parts)))
-        self._entries = _entries(find_object(self._cell))
+        self._entries = read_log_files(self._cell)
         self._log = -1
         self._inode = self._size = 0
         self._last, self.position, self.lines = _last_mark(self._marks_path)
@@ -88,9 +88,9 @@ class LogFiles:
             os.close(before)
         found = os.fstat(self._log)
         self._inode, self._size = found.st_ino, found.st_size
-        own = [entry for entry in self._entries if entry["inode"] == self._inode]
+        own = [entry for entry in self._entries if entry.inode == self._inode]
         if own:
-            base, lines = own[-1]["base"], own[-1]["lines"]
+            _, base, lines = own[-1]
             if not base <= self.position <= base + self._size:
                 self.position, self.lines = base, lines
             self.lines += _count_lines(self._log, self.position - base, self._size)
@@ -103,9 +103,9 @@ class LogFiles:
         self.position += self._size
 
     def _add_entry(self, inode: int, base: int, lines: int) -> None:
-        known = [entry for entry in self._entries if entry["base"] < base and entry["inode"] != inode]
-        self._entries = [*known, {"inode": inode, "base": base, "lines": lines}][-self._limits.files :]
-        write_cell(self._cell, {"files": self._entries})
+        known = [entry for entry in self._entries if entry.base < base and entry.inode != inode]
+        self._entries = [*known, LogFile(inode, base, lines)][-self._limits.files :]
+        write_cell(self._cell, {"files": [entry._asdict() for entry in self._entries]})
 
     def _turn_over(self, data: bytes) -> bytes:
         """Begin the next file where the newest is full, at the end of a line if there is one soon; what is left."""
@@ -164,20 +164,13 @@ class LogFiles:
         """Forget when what is gone was printed."""
         marks = find_text(self._marks_path, MARKS_MOST).splitlines(keepends=True)
         first = 0
-        while first + 1 < len(marks) and _position(marks[first + 1]) <= self._entries[0]["base"]:
+        while first + 1 < len(marks) and _position(marks[first + 1]) <= self._entries[0].base:
             first += 1
         if not first:
             return
         write_text(self._marks_path, "".join(marks[first:]))
         os.close(self._marks)
         self._marks = open_own(self._marks_path, os.O_WRONLY | os.O_APPEND)
-
-
-def _entries(cell: Dict[str, Any]) -> List[Dict[str, int]]:
-    """The files that a cell names; none of a damaged one."""
-    names, found = ("inode", "base", "lines"), cell.get("files")
-    entries = [entry for entry in (found if isinstance(found, list) else []) if isinstance(entry, dict)]
-    return [entry for entry in entries if all(isinstance(entry.get(name), int) for name in names)]
 
 
 def _last_mark(path: str) -> Tuple[float, int, int]:

@@ -6,8 +6,8 @@ import os
 from typing import BinaryIO, List, Optional, Tuple
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.log_paths import TRAINING_LOG
-from ffdl_batch.attempt.reader import NO_FILE, find_object, open_regular
+from ffdl_batch.attempt.log_paths import TRAINING_LOG, read_log_files
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
 
 MISSES = 20
 """So many reads in a row that do not find a file, and it is gone: files are renamed while they are looked for."""
@@ -48,11 +48,7 @@ class Printed:
 
     def _entries(self) -> List[Tuple[int, int]]:
         """(position, inode) of each file, oldest first."""
-        cell = find_object(self._cell)
-        found = cell.get("files")
-        entries = [one for one in (found if isinstance(found, list) else []) if isinstance(one, dict)]
-        known = [(one.get("base"), one.get("inode")) for one in entries]
-        numbers = sorted((base, inode) for base, inode in known if isinstance(base, int) and isinstance(inode, int))
+        numbers = sorted((file.base, file.inode) for file in read_log_files(self._cell))
         if numbers:
             return numbers
         try:  # nothing was printed yet; there may be words about what is being loaded

@@ -7,13 +7,14 @@ ends no line. A run that the scheduler starts anew within the attempt appends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import size_of
+from ffdl_batch.attempt.rotated_files import LogParts, Marks
 from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.views import LogLine
-from ffdl_batch.services.logs.rotated_files import LogParts, Marks
 from ffdl_batch.services.refusals import stop_if
 
 CHUNK = 256 * 1024
@@ -29,7 +30,7 @@ class LogReader:
     ) -> None:
         """Methods that read raise :class:`StreamStopped` once `is_stopped`."""
         self._is_stopped = is_stopped
-        self._parts = LogParts(attempt, learner, is_stopped)
+        self._parts = LogParts(attempt.training_log(learner), attempt.log_files(learner), partial(stop_if, is_stopped))
         self._marks = Marks(attempt.marks(learner))
         self._attempt, self.learner = number, learner
         self._offset = 0
@@ -183,7 +184,7 @@ class LogReader:
         """Newlines before `position`: counted from the nearest place where their number is known."""
         known = [(part.base, part.lines) for part in self._parts.all() if part.base <= position]
         mark = self._marks.until(position)
-        start, lines = max([*known, (mark.position, mark.lines or 0)])
+        start, lines = max([*known, (mark.position, mark.lines)])
         return lines + self._parts.count_lines(start, position)
 
 

@@ -23,7 +23,7 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
 from ffdl_batch.domain.metrics.usage import UsageSample, Use, encode_sample
 from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.logs import log_reader, log_stream, rotated_files
+from ffdl_batch.services.logs import log_reader, log_stream
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries import measurement_stream
 from ffdl_batch.services.queries.measurement_stream import MeasuredQuery, read_metrics
@@ -185,7 +185,7 @@ def test_stream_of_busy_reader_ends_with_its_client_and_counts_until_its_thread_
         looked.append(is_stopped())
         stop_if(is_stopped)
 
-    for reader in (measurement_stream, log_stream, log_reader, rotated_files):
+    for reader in (measurement_stream, log_stream, log_reader):
         monkeypatch.setattr(reader, "stop_if", hold)
 
     async def read() -> list[int]:

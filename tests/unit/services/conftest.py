@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ffdl_batch.attempt import rotated_files
 from ffdl_batch.attempt.layout import AttemptDir, Root
 from ffdl_batch.attempt.reader import open_regular
 from ffdl_batch.config import load_settings
@@ -27,7 +28,6 @@ from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.model_archives import receive_archive
 from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.logs import rotated_files
 from ffdl_batch.services.logs.log_stream import LogQuery, read_logs
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Caller, Platform

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from ffdl_batch.attempt import rotated_files
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
-from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process, rotated_files, tail_search
+from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process, tail_search
 from ffdl_batch.services.logs.line_search import Grep
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.refusals import Refused

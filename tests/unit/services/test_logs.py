@@ -32,7 +32,7 @@ def test_read_logs_limits_tail_per_learner_after_since(site: Site) -> None:
         Path(attempt.events).mkdir(exist_ok=True)
         lines = [f"{n} of {learner}\n" for n in range(1, 5)]
         log.write_text("".join(lines))
-        marks = "".join(f"{at + n} {len(''.join(lines[:n]))}\n" for n in range(1, 5))
+        marks = "".join(f"{at + n} {len(''.join(lines[: n - 1]))} {n - 1}\n" for n in range(1, 5))
         Path(attempt.marks(learner)).write_text(marks)
 
     def shown(**query: object) -> list[str]:
@@ -73,7 +73,7 @@ def test_read_logs_since_starts_at_preceding_mark(site: Site) -> None:
     write_log(site, job, "old\nolder half\nnew\nnewer\n")
     marks = Path(site.attempt(job).marks(1))
     marks.parent.mkdir(exist_ok=True)
-    marks.write_text("100 4\n110 14\n120 19\n130 25\n")
+    marks.write_text("100 0 0\n110 4 1\n120 14 1\n130 19 3\n")
     found = site.log_lines(job.id, since=111)
     assert [(line.index, line.line) for line in found] == [(2, "older half"), (3, "new"), (4, "newer")]
 

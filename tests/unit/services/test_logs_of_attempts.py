@@ -140,7 +140,7 @@ def test_read_logs_orders_attempts_by_number_despite_clock_differences(chain: Ch
     for number, at in ((1, 200), (2, 100)):
         marks = Path(chain.site.platform.root.job(chain.job_id).attempt(number).marks(1))
         marks.parent.mkdir(exist_ok=True)
-        marks.write_text(f"{at} 4\n")
+        marks.write_text(f"{at} 0 0\n")
     assert chain.shown(attempt="all") == [(1, "one"), (2, "two")]
 
 

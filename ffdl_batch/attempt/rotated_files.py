@@ -1,22 +1,19 @@
-"""The files of one learner's log as its writer left them, as one text with positions; and when what was printed.
+"""Read one learner's log as a sequence of bytes with positions and times, over all files that its writer rotated.
 
-`ffdl_batch.controller.logs.rotated_log` says what lies where. Attempts of earlier releases have one file, and marks of
-two fields (how long it was at a time, noted afterwards).
+docs/architecture.md, "Logs", describes the files. This is the only reader of marks. It does not know lines as users see
+them: `ffdl_batch.services.logs.log_reader` makes those.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.attempt.reader import NO_FILE, open_regular, read_object, size_of, status_of
+from ffdl_batch.attempt.log_paths import read_log_files
+from ffdl_batch.attempt.reader import NO_FILE, open_regular, size_of, status_of
 from ffdl_batch.domain.outcome.controller_events import is_time
 from ffdl_batch.domain.untrusted_json import MAX_WHOLE
-from ffdl_batch.services.refusals import stop_if
 
 BLOCK = 256 * 1024
 _MARKS_BLOCK = 64 * 1024
@@ -25,38 +22,44 @@ _NARROW = 4096
 _LOOKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A file of the log: the position at which it begins, and how many lines end before it. `inode` 0: any."""
+class Part(NamedTuple):
+    """A file of the log."""
 
     path: str
     inode: int
+    """0 if any file is accepted, because the log has no cell."""
     base: int
+    """The position at which it begins."""
     lines: int
+    """Number of lines before it."""
 
 
-@dataclass(slots=True)
-class OpenPart:
-    """A part that is being read; `end` is where the next one begins, None of the newest."""
+class OpenPart(NamedTuple):
+    """A part that is being read."""
 
     file: BinaryIO
     part: Part
-    end: int | None
+    end: Optional[int]
+    """Where the next part begins; None for the newest part."""
+
+
+def _go_on() -> None:
+    """Do not interrupt."""
 
 
 class LogParts:
-    """Finds the file that has a position. Files may be turned over at any time."""
+    """Find the file that has a position. The writer may rotate the files at any time."""
 
-    def __init__(self, attempt: AttemptDir, learner: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """:meth:`backwards` and :meth:`count_lines` raise StreamStopped once `is_stopped`."""
-        self._is_stopped = is_stopped
-        self._path, self._cell = attempt.training_log(learner), attempt.log_files(learner)
-        self._newest: Part | None = None
-        self._stamp: tuple[int, int] | None = None
-        """Which cell was read last: an inode alone may be that of another file by now."""
+    def __init__(self, log: str, cell: str, go_on: Callable[[], None] = _go_on) -> None:
+        """`log` is the newest file, `cell` names all files. `go_on` is called before each block that is read, and may
+        raise."""
+        self._path, self._cell, self._go_on = log, cell, go_on
+        self._newest: Optional[Part] = None
+        self._stamp: Optional[Tuple[int, int]] = None
+        """Identifies the cell that was read last: an inode alone may belong to another file by now."""
 
-    def open_at(self, position: int) -> OpenPart | None:
-        """The file with the byte at `position`, else the next one; None where there is none now."""
+    def open_at(self, position: int) -> Optional[OpenPart]:
+        """Open the file with the byte at `position`, else the next one; None if there is none now."""
         newest = self._newest
         if newest is not None and position >= newest.base and self._stamp == self._read_stamp():
             with contextlib.suppress(*NO_FILE):
@@ -77,8 +80,8 @@ class LogParts:
                 file.close()
         return None
 
-    def all(self) -> list[Part]:
-        """The files that there are, oldest first."""
+    def all(self) -> List[Part]:
+        """Return the existing files, oldest first."""
         for _ in range(_LOOKS):
             parts, missing = self._look()
             if not missing:
@@ -87,44 +90,44 @@ class LogParts:
             self._newest = parts[-1] if parts[-1].inode else None
         return parts
 
-    def _look(self) -> tuple[list[Part], bool]:
-        """The files, and whether one was not found that should be there: it may just be getting its next name."""
+    def _look(self) -> Tuple[List[Part], bool]:
+        """Return the files, and whether one is missing: the writer may be renaming it."""
         self._stamp = self._read_stamp()
-        entries = _read_cell(self._cell)
+        entries = {file.inode: file for file in read_log_files(self._cell)}
         if not entries:
             return [Part(self._path, 0, 0, 0)], False
-        parts: dict[int, Part] = {}
+        parts: Dict[int, Part] = {}
         for number in range(len(entries) + 1):
             path = f"{self._path}.{number}" if number else self._path
             found = status_of(path)
             if found is not None and found.st_ino in entries:
-                parts[found.st_ino] = Part(path, found.st_ino, *entries[found.st_ino])
+                parts[found.st_ino] = Part(path, *entries[found.st_ino])
         return sorted(parts.values(), key=lambda part: part.base), len(parts) < len(entries)
 
-    def _read_stamp(self) -> tuple[int, int] | None:
+    def _read_stamp(self) -> Optional[Tuple[int, int]]:
         found = status_of(self._cell)
         return None if found is None else (found.st_ino, found.st_mtime_ns)
 
     def end(self) -> int:
-        """Where the log ends now; 0 where there is none."""
+        """Return the position at which the log ends now; 0 if it does not exist."""
         parts = self.all()
         return parts[-1].base + size_of(parts[-1].path) if parts else 0
 
-    def backwards(self, end: int) -> Iterator[tuple[int, bytes]]:
-        """What lies before `end`, from there to the beginning, in blocks with their positions."""
+    def backwards(self, end: int) -> Iterator[Tuple[int, bytes]]:
+        """Yield what is before `end`, in blocks with their positions, the last block first."""
         for part in reversed(self.all()):
             if part.base >= end:
                 continue
             with contextlib.suppress(*NO_FILE), open_regular(part.path) as file:
                 while end > part.base:
-                    stop_if(self._is_stopped)
+                    self._go_on()
                     begin = max(part.base, end - BLOCK)
                     file.seek(begin - part.base)
                     yield begin, file.read(end - begin)
                     end = begin
 
     def count_lines(self, start: int, end: int) -> int:
-        """Newlines between two positions."""
+        """Count the newlines between two positions."""
         count = 0
         while start < end and (opened := self.open_at(start)) is not None:
             with opened.file as file:
@@ -132,7 +135,7 @@ class LogParts:
                 file.seek(start - opened.part.base)
                 stop = end if opened.end is None else min(end, opened.end)
                 while start < stop and (block := file.read(min(BLOCK, stop - start))):
-                    stop_if(self._is_stopped)
+                    self._go_on()
                     count += block.count(b"\n")
                     start += len(block)
             if start < stop:
@@ -140,80 +143,59 @@ class LogParts:
         return count
 
 
-def _read_cell(path: str) -> dict[int, tuple[int, int]]:
-    """Return, for the inode of each file of the log, its start position and the number of lines before it; {} if the
-    cell does not exist or is damaged."""
-    try:
-        found = read_object(path).get("files")
-    except NO_FILE:
-        return {}
-    entries: dict[int, tuple[int, int]] = {}
-    for entry in found if isinstance(found, list) else []:
-        inode, base, lines = (
-            map(entry.get, ("inode", "base", "lines")) if isinstance(entry, dict) else (None, None, None)
-        )
-        if isinstance(inode, int) and isinstance(base, int) and isinstance(lines, int) and min(base, lines) >= 0:
-            entries[inode] = base, lines
-    return entries
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """What had been printed at a time. `lines` is None in marks of an earlier release, which came afterwards."""
+class Mark(NamedTuple):
+    """What had been printed at a time."""
 
     at: float
     position: int
-    lines: int | None
+    lines: int
 
 
 _START = Mark(0.0, 0, 0)
 
 
 class Marks:
-    """Times of positions. :meth:`time_of` goes forward; only what lies around is in memory."""
+    """Find the time of a position. Successive calls of :meth:`time_of` read the file once, if positions increase."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._inode = self._read_to = 0
-        self._last: Mark | None = None
-        self._next: list[Mark] = []
+        self._last: Optional[Mark] = None
+        self._next: List[Mark] = []
         """In reverse."""
         self._is_drained = False
 
     def renew(self) -> None:
-        """More may have been written."""
+        """Read on in the next call: the writer may have added marks."""
         self._is_drained = False
 
     def begin_anew(self) -> None:
-        """What is asked for next may lie anywhere."""
+        """Allow any position in the next call."""
         self._inode = 0
         self._last, self._next, self._is_drained = None, [], False
 
-    def time_of(self, position: int) -> tuple[float | None, int | None]:
-        """When the byte at `position` was printed, and up to where what follows was, too (None: as far as there is)."""
+    def time_of(self, position: int) -> Tuple[Optional[float], Optional[int]]:
+        """Return when the byte at `position` was printed (None if unknown), and the position up to which all bytes have
+        that time (None: up to the end of the log)."""
         while True:
             while self._next and self._next[-1].position <= position:
                 self._last = self._next.pop()
             if self._next or self._is_drained:
                 break
             self._load(position)
-        coming = self._next[-1] if self._next else None
-        until = None if coming is None else coming.position
-        if coming is not None and coming.lines is None:
-            return coming.at, until
-        return None if self._last is None or self._last.lines is None else self._last.at, until
+        until = self._next[-1].position if self._next else None
+        return None if self._last is None else self._last.at, until
 
     def before(self, at: float) -> Mark:
-        """The last mark that is surely older than `at`, else the beginning."""
+        """Return the last mark that is older than `at`, else the beginning."""
         return self._find(lambda mark: mark.at < at)
 
     def until(self, position: int) -> Mark:
-        """The last mark with a number of lines at or before `position`, else the beginning."""
-        found = self._find(lambda mark: mark.position <= position)
-        return found if found.lines is not None else _START
+        """Return the last mark at or before `position`, else the beginning."""
+        return self._find(lambda mark: mark.position <= position)
 
     def _load(self, position: int) -> None:
-        """The next marks. A file that was replaced has no more the oldest ones."""
+        """Read the next marks. If the file was replaced, it no longer has the oldest ones."""
         self._is_drained = True
         with contextlib.suppress(*NO_FILE), open_regular(self._path) as file:
             inode = os.fstat(file.fileno()).st_ino
@@ -228,7 +210,7 @@ class Marks:
             self._next = [mark for mark in map(_parse, reversed(whole.splitlines(keepends=True))) if mark is not None]
 
     def _find(self, is_before: Callable[[Mark], bool]) -> Mark:
-        """The last mark of the first ones for which `is_before` is true."""
+        """Return the last mark of the first ones for which `is_before` is true."""
         try:
             with open_regular(self._path) as file:
                 start, last = _narrow(file, is_before)
@@ -243,8 +225,8 @@ class Marks:
             return _START
 
 
-def _narrow(file: BinaryIO, is_before: Callable[[Mark], bool]) -> tuple[int, Mark]:
-    """Where a line begins, not far before the first for which `is_before` is false; and the mark there."""
+def _narrow(file: BinaryIO, is_before: Callable[[Mark], bool]) -> Tuple[int, Mark]:
+    """Return where a line begins, not far before the first for which `is_before` is false; and the mark there."""
     low, high, last = 0, file.seek(0, os.SEEK_END), _START
     while high - low > _NARROW:
         middle = (low + high) // 2
@@ -259,15 +241,48 @@ def _narrow(file: BinaryIO, is_before: Callable[[Mark], bool]) -> tuple[int, Mar
     return low, last
 
 
-def _parse(line: bytes) -> Mark | None:
+def _parse(line: bytes) -> Optional[Mark]:
     """Return the mark of a complete line; None if the line is not a mark."""
     if not line.endswith(b"\n") or len(line) >= _NARROW:
         return None
     try:
-        at, position, *rest = line.split()
-        mark = Mark(float(at), int(position), int(rest[0]) if rest else None)
+        at, position, lines = line.split()
+        mark = Mark(float(at), int(position), int(lines))
     except ValueError:
         return None
-    return (
-        mark if is_time(mark.at) and 0 <= mark.position <= MAX_WHOLE and 0 <= (mark.lines or 0) <= MAX_WHOLE else None
-    )
+    return mark if is_time(mark.at) and 0 <= mark.position <= MAX_WHOLE and 0 <= mark.lines <= MAX_WHOLE else None
+
+
+class PrintTimes:
+    """Find the time of a byte by its file and offset. Calls are cheap in the order of the log."""
+
+    def __init__(self, marks: str, cell: str) -> None:
+        self._marks, self._cell = Marks(marks), cell
+        self._stamp: Optional[Tuple[int, int]] = None
+        self._bases: Dict[int, int] = {}
+        self._position = 0
+
+    def time_of(self, inode: int, offset: int) -> Optional[float]:
+        """Return when the byte at `offset` of the file was printed, in seconds since the epoch; None if unknown."""
+        base = self._base_of(inode)
+        if base is None:
+            return None
+        if base + offset < self._position:
+            self._marks.begin_anew()
+        self._position = base + offset
+        self._marks.renew()
+        with contextlib.suppress(OSError):
+            return self._marks.time_of(self._position)[0]
+        return None
+
+    def _base_of(self, inode: int) -> Optional[int]:
+        """Return where the file begins. If it was emptied, it begins elsewhere now."""
+        try:
+            found = os.lstat(self._cell)
+            stamp = (found.st_ino, found.st_mtime_ns)
+            if stamp != self._stamp:
+                self._bases = {file.inode: file.base for file in read_log_files(self._cell)}
+                self._stamp = stamp
+        except OSError:  # the log has no writer
+            return None
+        return self._bases.get(inode)
