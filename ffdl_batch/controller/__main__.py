@@ -130,7 +130,7 @@ def _stand_in(argv: List[str]) -> int:
 
 
 def _isolate(argv: List[str]) -> int:
-    from ffdl_batch.controller.network.loopback_namespace import isolate
+    from ffdl_batch.controller.loopback_namespace import isolate
 
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
@@ -162,7 +162,7 @@ def _become(argv: List[str]) -> int:
 
 
 def _probe() -> int:
-    from ffdl_batch.controller.network.loopback_namespace import probe
+    from ffdl_batch.controller.loopback_namespace import probe
 
     reason = probe()
     if reason:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.network.loopback_namespace import probe
+from ffdl_batch.controller.loopback_namespace import probe
 from ffdl_batch.controller.zipapp import DOMAIN, build_zipapp
 from ffdl_batch.domain.launch.launch_file import RESTART_LEARNER, Network, Stores
 from ffdl_batch.domain.outcome.controller_events import Outcome
@@ -119,7 +119,7 @@ def test_learners_and_stored_files_have_umask_of_submitter(run: Rig) -> None:
 def test_controller_imports_only_domain_modules_in_zipapp() -> None:
     code = (
         "import sys, ffdl_batch.controller.head.head_controller, ffdl_batch.controller.node.entry;"
-        "import ffdl_batch.controller.network.loopback_namespace, ffdl_batch.controller.attach.helper;"
+        "import ffdl_batch.controller.loopback_namespace, ffdl_batch.controller.attach.helper;"
         "print(*sorted(m for m in sys.modules if m.startswith('ffdl_batch.domain.')))"
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True).stdout

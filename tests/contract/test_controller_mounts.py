@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.mounts.mount_table import Mounted, own_mounts
+from ffdl_batch.controller.mounts.mount_process import Mounted, own_mounts
 from ffdl_batch.domain.data.mounts import Mounts
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.network.loopback_namespace import probe
+from ffdl_batch.controller.loopback_namespace import probe
 from ffdl_batch.domain.launch.launch_file import HostVariables, Network, Seat, decode, encode
 from ffdl_batch.domain.outcome.controller_events import EventKind
 from ffdl_batch.runtimes.learner_start import isolated_argv

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.job.array import expand, new_array_id
 from ffdl_batch.domain.job.job import Token, attempt_token
 from ffdl_batch.domain.job.spec import (

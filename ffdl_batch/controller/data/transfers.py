@@ -1,15 +1,16 @@
-"""What moves between an attempt and its stores: the tasks of the staging program, by the launch file.
+"""Plan and run the transfers between an attempt and its stores: the tasks of the staging program.
 
-Data are brought once, into the job's own directory. Results go out while learners run and when they have ended; each
-node sends what its learners wrote, and what all learners share is sent by whoever ends: the same bytes, so that two of
-them do no harm.
+Data are copied once, into the job's own directory. Each node uploads what its learners wrote. Every node that ends
+uploads the directories that all learners share; the bytes are the same, so two uploads do no harm.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 from dataclasses import replace
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Iterable, List, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.directory_tree import Directories, roots_of
 from ffdl_batch.attempt.event_journal import Journal
@@ -20,11 +21,48 @@ from ffdl_batch.controller.data.metric_files import show_growing
 from ffdl_batch.controller.data.model_unpacking import copy_archive
 from ffdl_batch.controller.data.staging_process import Program, StagingFailed, run_staging
 from ffdl_batch.controller.data.transfer_progress import also_beside, into_journal, into_log, onto_errors
-from ffdl_batch.controller.data.tree_digest import sight_of
 from ffdl_batch.controller.learner.orphans import mark
 from ffdl_batch.domain.data.staging_protocol import Direction, FaultClass, Line, Note, StageTask, Transfer, fault_code
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.placeholders import fill, placeholders
+
+LOOK_EACH = 1000
+"""Files between two looks whether to go on."""
+
+
+def sight_of(directories: Iterable[str], go_on: Callable[[], None]) -> str:
+    """A digest of the names, inodes, sizes and times of all that lies in the directories. Links are not followed, and
+    one directory's names are in memory at a time. What cannot be seen now looks as if it was not there. Raises what
+    `go_on` raises, which is called again and again."""
+    digest, count = hashlib.sha256(), 0
+    for top in directories:
+        waiting: List[str] = [top]
+        while waiting:
+            here = waiting.pop()
+            digest.update(os.fsencode(here) + b"\0\0")
+            for name in _names(here):
+                count += 1
+                if count % LOOK_EACH == 0:
+                    go_on()
+                path = os.path.join(here, name)
+                try:
+                    found = os.lstat(path)
+                except OSError:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    waiting.append(path)
+                else:
+                    what = f"{found.st_mode:o} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+                    digest.update(os.fsencode(name) + b"\0" + what.encode("ascii") + b"\0")
+    return digest.hexdigest()
+
+
+def _names(directory: str) -> List[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
 
 PATIENT_TRIES = 8
 """For data that come while an allocation waits for them: about two minutes without an answer."""

@@ -20,7 +20,7 @@ from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, DamagedFile, find_object,
 from ffdl_batch.controller.learner.orphans import end_learners, mark
 from ffdl_batch.controller.learner.pod_exchange import spared
 from ffdl_batch.controller.own_program import own_argv
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile, decode
 from ffdl_batch.domain.launch.placeholders import LaunchFileError

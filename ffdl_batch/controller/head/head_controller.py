@@ -20,17 +20,16 @@ from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.attempt.reader import find_object
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
+from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, left_to_others
 from ffdl_batch.controller.head.claim import Claim, claim_attempt
 from ffdl_batch.controller.head.continuation import Arrangement, Chain
 from ffdl_batch.controller.head.earlier_attempts import await_earlier, earlier_attempts, pay_debts, tell_newer
-from ffdl_batch.controller.head.owing import left_to_others
-from ffdl_batch.controller.head.secret_removal import forget_attempt, forget_template
 from ffdl_batch.controller.head.step import Step, count_events
 from ffdl_batch.controller.head.time_limit import TimeLimit, deadline, limit_now_s
 from ffdl_batch.controller.learner.orphans import end_learners, living_controller, mark
 from ffdl_batch.controller.learner.pod_exchange import hears_no_more, spared
 from ffdl_batch.controller.learner.restarts import restarts_left
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.file_format import NewerFormat
 from ffdl_batch.domain.launch.launch_file import LaunchFile

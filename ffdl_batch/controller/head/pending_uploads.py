@@ -24,11 +24,10 @@ from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import PhaseFailed, PhaseFiles
 from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of
 from ffdl_batch.controller.data.result_storage import clear_stores, do_each, store_logs, store_results
+from ffdl_batch.controller.head.attempt_end import learners_owed, remove
 from ffdl_batch.controller.head.head_controller import read_final
-from ffdl_batch.controller.head.owing import learners_owed
-from ffdl_batch.controller.head.secret_removal import remove
 from ffdl_batch.controller.learner.orphans import end_learners
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import (

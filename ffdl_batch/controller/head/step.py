@@ -17,11 +17,11 @@ from ffdl_batch.attempt.control_cell import RUN
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import has_ended
 from ffdl_batch.attempt.log_tail import last_lines
-from ffdl_batch.controller.checkpointing.requests import STORE_SHARE
+from ffdl_batch.controller.checkpoints import STORE_SHARE
 from ffdl_batch.controller.learner.out_of_memory import describe_memory, read_counters, was_out_of_memory
 from ffdl_batch.controller.learner.pod_exchange import hears_no_more
 from ffdl_batch.controller.own_program import controller_path, own_argv
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.placeholders import fill
 from ffdl_batch.domain.outcome.controller_events import node_source

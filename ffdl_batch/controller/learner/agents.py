@@ -1,13 +1,18 @@
-"""Finds learners on this node by their agents, the shells that the contract's wrapper leaves waiting in each of them
-(``runtimes/learner_contract.py``)."""
+"""Find the learners of this node by their agents, and print the stacks of their processes.
+
+An agent is the shell that the contract's wrapper leaves waiting in each learner (``runtimes/learner_contract.py``).
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ffdl_batch.host.processes import Process, all_processes, read_process, session_members
+from ffdl_batch.host.processes import Process, all_processes, read_process, session_members, status_field
 
 NAME = "ffdl-agent"
 OWN = "ffdl-"
@@ -86,3 +91,113 @@ def _is_own(pid: int, uid: int) -> bool:
         return os.stat(f"/proc/{pid}").st_uid == uid
     except OSError:
         return False
+
+
+PROGRAM = "py-spy"
+LIMIT_S = 20.0
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+def dump(agent: Agent) -> "Tuple[str, bool]":
+    """The stacks of one learner as text, and whether all its Python processes have one (and there is one)."""
+    pids = members(agent, all_processes())
+    found = [pid for pid in pids if _is_python(pid)]
+    parts, complete = [], bool(found)
+    program = find_program()
+    for pid in found or pids[-1:]:
+        said, why = _ask(program, pid) if found else ("", "it is no Python program")
+        complete = complete and bool(said)
+        head = f"process {pid}, {_pid_inside(pid)} inside: {_command(pid)}"
+        parts.append(f"{head}\n{said}" if said else f"{head}\nno Python stack: {why}\n{facts(pid)}")
+    return "\n".join([f"learner {agent.learner} on {os.uname().nodename}:", *parts, ""]), complete
+
+
+def find_program() -> str:
+    """py-spy beside this interpreter, else on PATH; "" where there is none."""
+    beside = os.path.join(os.path.dirname(sys.executable), PROGRAM)
+    return beside if os.access(beside, os.X_OK) else shutil.which(PROGRAM) or ""
+
+
+def _ask(program: str, pid: int) -> "Tuple[str, str]":
+    """(the stack, why there is none)."""
+    if not program:
+        return "", (
+            f"there is no {PROGRAM} on {os.uname().nodename}; install ffdl-batch[debug] where the nodes see it, or "
+            f"{PROGRAM} anywhere on PATH"
+        )
+    # One that sleeps in the kernel for good cannot be stopped; it is read as it is.
+    ways = [[], ["--nonblocking"]]  # type: List[List[str]]
+    said = ""
+    for options in ways[status_field(pid, "State").startswith("D") :]:
+        argv = [program, "dump", "--pid", str(pid), *options]
+        try:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"{PROGRAM} did not end within {LIMIT_S:g} s"
+            continue
+        except OSError as error:
+            return "", f"{program} cannot be started: {error.strerror}"
+        if done.returncode == 0:
+            return done.stdout.decode("utf-8", "replace").strip(), ""
+        said = f"{PROGRAM} says: {' '.join(done.stderr.decode('utf-8', 'replace').split())}"
+        break
+    return "", said + _why_refused(pid)
+
+
+def _why_refused(pid: int) -> str:
+    """What forbids it, where that can be seen (ptrace(2), 'Ptrace access mode checking')."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return "; the process made itself undumpable, or is another user's: nobody but root may look into it"
+    except OSError:
+        return "; it has ended"
+    scope = (read(YAMA) or "0").strip()
+    if scope != "0":
+        return (
+            f"; {YAMA} is {scope} on this node, where a user may look into his own processes with 0 only, or where the "
+            "learner is in a user namespace of its own"
+        )
+    return ""
+
+
+def facts(pid: int) -> str:
+    """Threads of a process: state, the kernel's function in which each sleeps, and its name."""
+    lines = [f"  {status_field(pid, 'State')}, {status_field(pid, 'Threads')} threads"]
+    try:
+        threads = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return "  it has ended"
+    for thread in threads:
+        base = f"/proc/{pid}/task/{thread}"
+        text = read(f"{base}/stat") or "0 () ?"
+        state = text[text.rindex(")") + 2 :][:1]
+        where = (read(f"{base}/wchan") or "").strip()
+        kernel = f" in {where}" if where not in ("", "0") else ""
+        lines.append(f"  thread {thread} {(read(f'{base}/comm') or '').strip()!r}: {state}{kernel}")
+    return "\n".join(lines)
+
+
+def _is_python(pid: int) -> bool:
+    try:
+        if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
+            return True
+    except OSError:
+        return False
+    return "/libpython" in (read(f"/proc/{pid}/maps") or "")
+
+
+def _pid_inside(pid: int) -> str:
+    numbers = status_field(pid, "NSpid").split()
+    return numbers[-1] if numbers else str(pid)
+
+
+def _command(pid: int) -> str:
+    words: List[str] = (read(f"/proc/{pid}/cmdline") or "").split("\0")
+    return " ".join(" ".join(words).split())[:200]

@@ -1,14 +1,13 @@
-"""One learner: start it, notice its end, end it. Never waits; the node controller's loop asks again and again."""
+"""Start one learner, notice its end, signal it and end it. Never waits: the node controller's loop polls."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Protocol, Sequence, Set
+from typing import Collection, Dict, List, Mapping, Optional, Protocol, Sequence, Set
 
 from ffdl_batch.attempt.file_writer import remove
-from ffdl_batch.controller.learner.delivery import catching, deliver, learner_root
 from ffdl_batch.controller.learner.out_of_memory import (
     OomCounters,
     describe_memory,
@@ -20,9 +19,59 @@ from ffdl_batch.controller.learner.pod_exchange import Seat
 from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
 from ffdl_batch.domain.launch.learner_text import KILLED_FOR_MEMORY
 from ffdl_batch.host.core_dumps import open_proc_files
-from ffdl_batch.host.processes import Process, all_processes, send, send_group, session_members
+from ffdl_batch.host.processes import (
+    Process,
+    all_processes,
+    catches,
+    descendants,
+    send,
+    send_group,
+    session_members,
+    status_field,
+)
 from ffdl_batch.host.running_clock import RunningTime
 from ffdl_batch.host.signals import release_signals
+
+
+def learner_root(main: int, inner_pid: str, table: Mapping[int, Process]) -> int:
+    """The process below `main` that knows itself as `inner_pid` (last number of NSpid); `main` where none does."""
+    if inner_pid:
+        for pid in descendants(main, table):
+            numbers = status_field(pid, "NSpid").split()
+            if numbers and numbers[-1] == inner_pid and (pid != main or len(numbers) == 1):
+                return pid
+    return main
+
+
+def catching(root: int, number: int, table: Mapping[int, Process], told: Collection[int] = ()) -> List[int]:
+    """On each branch below and with `root`, the first process that catches the signal; none below one that was `told`
+    before."""
+    children = {}  # type: dict[int, list[int]]
+    for process in table.values():
+        children.setdefault(process.parent, []).append(process.pid)
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in told:
+            continue
+        if catches(pid, number):
+            found.append(pid)
+        else:
+            waiting.extend(children.get(pid, ()))
+    return sorted(found)
+
+
+def deliver(main: int, inner_pid: str, number: int, told: Collection[int] = ()) -> List[int]:
+    """Signal the learner whose main process is `main`; the processes that got it (none: nobody catches it).
+
+    Nobody gets it before the user's command was reached (`inner_pid` ""): what catches it then is a container runtime.
+    Nor where there is no main process any more (0).
+    """
+    if not inner_pid or not main:
+        return []
+    table = all_processes()
+    return [pid for pid in catching(learner_root(main, inner_pid, table), number, table, told) if send(pid, number)]
+
 
 FENCE = "fence"
 """`ended_by` of a learner that may not even write any more."""

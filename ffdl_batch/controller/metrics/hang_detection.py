@@ -1,20 +1,191 @@
-"""Which learner of this node hangs, and how fast each is. What is found is told by events; nobody is ended for it."""
+"""Decide whether a learner hangs, by what it writes, what it computes, and how long its steps take."""
 
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Mapping
+from collections import deque
+from dataclasses import dataclass
+from typing import Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.learner.agents import find_agents
-from ffdl_batch.controller.learner.stack_traces import dump
-from ffdl_batch.controller.metrics.learner_activity import Pulse, Silence, shown_by
-from ffdl_batch.controller.metrics.step_time import Pace
+from ffdl_batch.attempt.reader import NO_FILE, open_regular
+from ffdl_batch.controller.learner.agents import dump, find_agents
 from ffdl_batch.domain.launch.launch_file import LaunchFile
+from ffdl_batch.domain.metrics.records import MetricRecord, RecordError, decode_record
 from ffdl_batch.domain.metrics.usage import UsageSample
 from ffdl_batch.domain.outcome.controller_events import EventKind
+
+IDLE_SHARE = 0.01
+"""Of one core: who uses less does nothing. Threads of libraries that wait wake up now and then."""
+RHYTHM_SIGNS, RHYTHM = 10, 10.0
+"""A learner that computes is only called hung where it has shown a rhythm: so many signs, and now a silence so many
+times as long as the longest one between them. A collective operation that never ends looks like hard work."""
+REMEMBERED = 64
+"""How many samples of processor time are kept of the time in which it must be idle."""
+
+Shown = Tuple[Optional[Tuple[int, int]], ...]
+"""Of each file that a learner writes while it is well: size and time of change (ns), None where it is not there."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """For `silent_s` seconds nothing was written. `idle`: nor was anything computed."""
+
+    silent_s: float
+    idle: bool
+
+
+class Pulse:
+    """Of one learner. Times are of any clock that does not go back, in seconds."""
+
+    def __init__(self, hang_s: float) -> None:
+        """`hang_s` is the shortest silence that counts."""
+        self._hang_s = hang_s
+        self._shown: Optional[Shown] = None
+        self._since, self._longest, self._signs = 0.0, 0.0, 0
+        self._told = False
+        self._work: Deque[Tuple[float, float]] = deque()
+
+    def feel(self, now: float, shown: Shown, cpu_s: Optional[float]) -> Optional[Silence]:
+        """What a sample says: a silence that has become too long, once each; None where all is well."""
+        self._remember(now, cpu_s)
+        if shown != self._shown:
+            if self._shown is not None:
+                self._longest, self._signs = max(self._longest, now - self._since), self._signs + 1
+            self._shown, self._since, self._told = shown, now, False
+            return None
+        silent_s = now - self._since
+        if self._told or silent_s < self._hang_s:
+            return None
+        idle = self._is_idle(now)
+        if not idle and (self._signs < RHYTHM_SIGNS or silent_s < RHYTHM * self._longest):
+            return None
+        self._told = True
+        return Silence(silent_s, idle)
+
+    def _remember(self, now: float, cpu_s: Optional[float]) -> None:
+        """A sample a moment after the last one is as good as it. The oldest one that stays is of `hang_s` ago."""
+        if cpu_s is None:
+            self._work.clear()
+            return
+        if not self._work or now - self._work[-1][0] >= self._hang_s / REMEMBERED:
+            self._work.append((now, cpu_s))
+        else:
+            self._work[-1] = (self._work[-1][0], cpu_s)
+        while len(self._work) > 1 and self._work[1][0] <= now - self._hang_s:
+            self._work.popleft()
+
+    def _is_idle(self, now: float) -> bool:
+        """Whether it computed next to nothing in the last `hang_s`; not, where nobody knows."""
+        if not self._work or self._work[0][0] > now - self._hang_s:
+            return False
+        return self._work[-1][1] - self._work[0][1] < IDLE_SHARE * self._hang_s
+
+
+def shown_by(paths: Sequence[str]) -> Shown:
+    """What the files at `paths` are like now. Raises OSError where the file system does not say."""
+    return tuple(_look(path) for path in paths)
+
+
+def _look(path: str) -> Optional[Tuple[int, int]]:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+AXES = ("iteration", "step", "global_step")
+"""Names of the time axes that count steps, the first that is there."""
+TAIL_BYTES = 64 * 1024
+LEAST_INTERVALS = 5
+CHANGED = 0.2
+"""A pace is told again when it differs by this share from what was told."""
+TOLD_MOST = 50
+"""How often it is told: each time is an event, and the daemon reads all events of a node at each look."""
+
+
+class Step(NamedTuple):
+    """Seconds a step; 0 = it changes too often to be told any more. `steady`: it is the first that is known, or was the
+    same at the look before, so that all others looked meanwhile. Who is not steady is compared with nobody."""
+
+    step_s: float
+    steady: bool
+
+
+class Pace:
+    """Of one learner, whose records are in the file `path`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._told, self._steady, self._left = 0.0, True, TOLD_MOST
+
+    def news(self) -> Optional[Step]:
+        """The pace lately, where it is known and not what was told before. Raises OSError."""
+        now = median(intervals(_tail(self._path))) if self._left else None
+        if now is None:
+            return None
+        is_as_told = bool(self._told) and abs(now - self._told) <= CHANGED * self._told
+        if is_as_told and self._steady:
+            return None
+        self._steady = is_as_told or not self._told
+        self._told = self._told if is_as_told else now
+        self._left -= 1
+        return Step(now, self._steady) if self._left else Step(0.0, steady=False)
+
+
+def intervals(records: List[MetricRecord]) -> List[float]:
+    """Seconds a step between records that follow each other on one axis of one group. A training that begins anew, or
+    whose clock was set back, gives none there."""
+    last: Dict[Tuple[str, str], Tuple[int, int]] = {}
+    found = []
+    for record in records:
+        place = _step(record)
+        if place is None:
+            continue
+        axis, step = place
+        before = last.get((record.group, axis))
+        last[(record.group, axis)] = (step, record.time_ms)
+        if before is not None and step > before[0] and record.time_ms > before[1]:
+            found.append((record.time_ms - before[1]) / 1000.0 / (step - before[0]))
+    return found
+
+
+def median(values: List[float]) -> Optional[float]:
+    """Of enough of them."""
+    if len(values) < LEAST_INTERVALS:
+        return None
+    return sorted(values)[len(values) // 2]
+
+
+def _step(record: MetricRecord) -> Optional[Tuple[str, int]]:
+    for axis in AXES:
+        measure = record.etimes.get(axis)
+        if measure is not None:
+            return (axis, int(measure.value)) if measure.value.strip().isdecimal() else None
+    return None
+
+
+def _tail(path: str) -> List[MetricRecord]:
+    """The records at the end of a file, without the first, which may be cut."""
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            begins = max(0, size - TAIL_BYTES)
+            file.seek(begins)
+            *lines, _torn = file.read(TAIL_BYTES).split(b"\n")
+    except NO_FILE:
+        return []
+    found = []
+    for line in lines[1 if begins else 0 :]:
+        try:
+            found.append(decode_record(line.decode("utf-8", "replace")))
+        except RecordError:  # its collector writes none, but the file is the user's
+            continue
+    return found
+
 
 PACE_FIRST_S, PACE_EVERY_S = 10.0, 60.0
 """How soon the records of learners are looked at, and how often at last; the pause doubles between."""

@@ -14,24 +14,94 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from dataclasses import dataclass
+from typing import Any, Collection, Dict, List, Optional
 
 from ffdl_batch.controller.learner.orphans import HOLDER_MARK, marked_sessions
-from ffdl_batch.controller.mounts import rclone_command
-from ffdl_batch.controller.mounts.mount_table import own_mounts, unmount
-from ffdl_batch.controller.mounts.rclone_prerequisites import made_ready, obscured
-from ffdl_batch.controller.mounts.rclone_remotes import remote_of
+from ffdl_batch.controller.mounts import rclone
+from ffdl_batch.controller.mounts.rclone import made_ready, obscured, remote_of
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.data.mounts import MountOwner, Mounts
+from ffdl_batch.domain.data.mounts import MountOwner, Mounts, read_source
 from ffdl_batch.domain.data.staging_protocol import Transfer
 from ffdl_batch.host.core_dumps import hide_memory
 from ffdl_batch.host.processes import read_process
 from ffdl_batch.host.signals import HANDLED, release_signals
+
+FUSERMOUNT = ("fusermount3", "fusermount")
+UNMOUNT_S = 10.0
+TABLE = "/proc/self/mountinfo"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """One line of the table. `user` is whose it is, as the kernel says."""
+
+    point: str
+    owner: MountOwner
+    user: int
+
+
+def own_mounts() -> List[Mounted]:
+    """Those that programs of ours made for this user, the last one first: so they come off each other."""
+    with open(TABLE, encoding="utf-8", errors="surrogateescape") as file:
+        found = [_read(line.rstrip("\n")) for line in file]
+    return [one for one in reversed(found) if one is not None and one.user == os.getuid()]
+
+
+def _read(line: str) -> "Mounted | None":
+    place, _, rest = line.partition(" - ")
+    fields, words = place.split(" "), rest.split(" ")
+    if len(fields) < 5 or len(words) < 3 or not words[0].startswith("fuse"):
+        return None
+    owner = read_source(words[1])
+    users = [option[len("user_id=") :] for option in words[2].split(",") if option.startswith("user_id=")]
+    if owner is None or not users:
+        return None
+    point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
+    return Mounted(point, owner, int(users[0]))
+
+
+def unmount(point: str) -> str:
+    """Take the mount away, from new look-ups at least: who has something open in it keeps that. What went wrong, "" =
+    nothing."""
+    said = "neither fusermount3 nor fusermount is on this node"
+    for program in FUSERMOUNT:
+        try:
+            done = subprocess.run(
+                [program, "-u", "-z", "--", point],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=UNMOUNT_S,
+                check=False,
+            )
+        except FileNotFoundError:
+            continue
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{program} does not unmount {point}: {error}"
+        text = done.stdout.decode("utf-8", "replace").strip()
+        return "" if done.returncode == 0 else f"{program} does not unmount {point}: {text}"
+    return said
+
+
+def clear_dead(holders: Collection[int] = ()) -> List[str]:
+    """Take away this user's mounts whose holder lives no more, of whatever job: who looks into one is told that its
+    transport endpoint is not connected. `holders`: only theirs. What went wrong with each."""
+    dead = [one for one in own_mounts() if not _lives(one.owner) and (not holders or one.owner.pid in holders)]
+    return [said for said in (unmount(one.point) for one in dead) if said]
+
+
+def _lives(owner: MountOwner) -> bool:
+    process = read_process(owner.pid)
+    return process is not None and process.state not in "ZX" and process.start_ticks == owner.start_ticks
+
 
 READY_S = 60.0
 """Until the program has mounted the store, and until the store has listed its first directory."""
@@ -89,21 +159,19 @@ class _Holder:
         own = read_process(os.getpid())
         self._source = MountOwner(wanted["job"], os.getpid(), own.start_ticks if own else 0).source()
         self._hidden = [value for value in self._secrets.values() if value]
-        self._environ = rclone_command.environment(os.environ, directory)
+        self._environ = rclone.environment(os.environ, directory)
         self._program: Optional["subprocess.Popen[bytes]"] = None
 
     def begin(self) -> str:
         """Why the store is not mounted, "" = it is. Raises OSError, NotMountable."""
         remote = remote_of(self._transfer.store, self._secrets)
         self._hidden += remote.hidden
-        text = rclone_command.config_text(made_ready(remote, self._directory, self._environ), self._obscured)
+        text = rclone.config_text(made_ready(remote, self._directory, self._environ), self._obscured)
         cache = self._path(CACHE) if self._mounts.cache_bytes else ""
         config = os.memfd_create("rclone")
         try:
             os.write(config, text.encode())
-            argv = rclone_command.mount_argv(
-                self._transfer, self._mounts, self._source, f"/proc/self/fd/{config}", cache
-            )
+            argv = rclone.mount_argv(self._transfer, self._mounts, self._source, f"/proc/self/fd/{config}", cache)
             with open(self._path(ERRORS), "wb") as errors:
                 self._program = subprocess.Popen(
                     argv,
@@ -120,7 +188,7 @@ class _Holder:
                 if self._program.poll() is not None:
                     return self._ended()
                 if time.monotonic() > end or _nobody_waits(LOOK_S):
-                    return f"{rclone_command.PROGRAM} has mounted nothing in {READY_S:.0f} s{self._said()}"
+                    return f"{rclone.PROGRAM} has mounted nothing in {READY_S:.0f} s{self._said()}"
         finally:
             os.close(config)
         return self._look()
@@ -186,7 +254,7 @@ class _Holder:
         assert self._program is not None
         status = self._program.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"{rclone_command.PROGRAM} {how}{self._said()}"
+        return f"{rclone.PROGRAM} {how}{self._said()}"
 
     def _said(self) -> str:
         """The last line of what the program said, after a colon."""

@@ -16,9 +16,8 @@ from ffdl_batch.attempt.file_writer import make_private, read_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.reader import DamagedFile, read_object
 from ffdl_batch.controller.learner.orphans import HOLDER_MARK, mark
-from ffdl_batch.controller.mounts.mount_process import END
-from ffdl_batch.controller.mounts.mount_table import FUSERMOUNT, clear_dead
-from ffdl_batch.controller.mounts.rclone_command import PROGRAM
+from ffdl_batch.controller.mounts.mount_process import END, FUSERMOUNT, clear_dead
+from ffdl_batch.controller.mounts.rclone import PROGRAM
 from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.data.mounts import Mounts

@@ -10,10 +10,11 @@ from typing import Callable, Dict, Optional
 from ffdl_batch.attempt.control_cell import CANCEL
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.phase_files import Fenced, PhaseFiles
-from ffdl_batch.controller.checkpointing.inventory import PATIENCE_S, CheckpointRecord
-from ffdl_batch.controller.checkpointing.requests import (
+from ffdl_batch.controller.checkpoints import (
     FROM_OUTSIDE,
     OUTSIDE_SHARE,
+    PATIENCE_S,
+    CheckpointRecord,
     Request,
     ask_others,
     join,

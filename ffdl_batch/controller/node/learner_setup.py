@@ -14,6 +14,7 @@ from ffdl_batch.attempt.file_writer import make_private, read_text, rewrite_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.phase_files import PhaseFiles
 from ffdl_batch.attempt.scratch_directory import remove_scratch, scratch_of, scratch_of_earlier
+from ffdl_batch.controller.job_network import JobNetwork, await_network, check_addresses, has_own
 from ffdl_batch.controller.learner.environment import (
     check_shell,
     file_text,
@@ -27,7 +28,6 @@ from ffdl_batch.controller.learner.learner import Start, first_host, placeholder
 from ffdl_batch.controller.learner.orphans import MARK, mark
 from ffdl_batch.controller.learner.pod_exchange import seat_of
 from ffdl_batch.controller.logs.output_pipe import LogPlace
-from ffdl_batch.controller.network.job_network import JobNetwork, await_network, check_addresses, has_own
 from ffdl_batch.controller.node.devices import Equipment, equip, inspect, look
 from ffdl_batch.controller.own_program import controller_path
 from ffdl_batch.controller.rendezvous.launch_agent import install

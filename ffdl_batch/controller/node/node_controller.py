@@ -18,12 +18,10 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.phase_files import Ended, Fenced, PhaseFailed, PhaseFiles, note
 from ffdl_batch.attempt.scratch_directory import remove_scratch
-from ffdl_batch.controller.checkpointing.inventory import CheckpointRecord
-from ffdl_batch.controller.checkpointing.requests import FROM_OUTSIDE, STORE_SHARE, ask_others
+from ffdl_batch.controller.checkpoints import FROM_OUTSIDE, STORE_SHARE, CheckpointRecord, ask_others
 from ffdl_batch.controller.data.cache_entries import find_image, has_links
-from ffdl_batch.controller.data.input_loading import find_data, load_data, load_model
+from ffdl_batch.controller.data.input_loading import NodeData, find_data, load_data, load_model
 from ffdl_batch.controller.data.model_unpacking import ModelRefused
-from ffdl_batch.controller.data.node_data import NodeData
 from ffdl_batch.controller.data.result_storage import store_logs, store_results
 from ffdl_batch.controller.data.transfer_progress import show_moving
 from ffdl_batch.controller.data.transfers import STORING, check_results_store
@@ -31,18 +29,15 @@ from ffdl_batch.controller.learner.pod_exchange import await_container
 from ffdl_batch.controller.learner.restarts import restarts_left
 from ffdl_batch.controller.metrics.monitor import END_S, Meter
 from ffdl_batch.controller.mounts.node_mounts import clear_left
-from ffdl_batch.controller.node.control_poller import Watch
+from ffdl_batch.controller.node.control_poller import Attention, Watch
 from ffdl_batch.controller.node.health_findings import Health
-from ffdl_batch.controller.node.interruption_check import Attention
 from ffdl_batch.controller.node.learner_requests import HURRY_S
 from ffdl_batch.controller.node.learner_setup import Seats
 from ffdl_batch.controller.node.service_learners import SERVICE, at_work, has_trained, left_behind
 from ffdl_batch.controller.node.supervisor import Supervisor
 from ffdl_batch.controller.own_program import machine_of
-from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK
-from ffdl_batch.controller.rendezvous.node_barrier import Gathering, Word, own_address
-from ffdl_batch.controller.rendezvous.other_nodes import Siblings, tell_others
-from ffdl_batch.controller.rendezvous.port_check import await_free, ports_on
+from ffdl_batch.controller.rendezvous.learner_addresses import LOOPBACK, await_free, ports_on
+from ffdl_batch.controller.rendezvous.node_barrier import Gathering, Siblings, Word, own_address, tell_others
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import HALT, EventKind, Phase, Scalar

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence
 
 from ffdl_batch.attempt.learner_endings import endings_of_run, last_endings, learner_status
-from ffdl_batch.controller.rendezvous.other_nodes import Siblings
+from ffdl_batch.controller.rendezvous.node_barrier import Siblings
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.outcome.controller_events import Event
 from ffdl_batch.host.worker_thread import Hand

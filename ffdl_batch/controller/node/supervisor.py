@@ -1,36 +1,83 @@
-"""Watches the learners of one node: signals, requests to end, limits, and the end of each learner."""
+"""Watch the learners of one node: signals, requests to end, limits, and the end of each learner."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from typing import Dict, Tuple
+from typing import Dict, Sequence, Tuple
 
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.attempt.phase_files import Fenced
-from ffdl_batch.controller.checkpointing.inventory import PATIENCE_S, CheckpointRecord
-from ffdl_batch.controller.data.periodic_upload import Uploading
+from ffdl_batch.controller.checkpoints import PATIENCE_S, CheckpointRecord
+from ffdl_batch.controller.data.result_storage import Uploading
+from ffdl_batch.controller.job_network import FAULT, HOST, Whereabouts
+from ffdl_batch.controller.job_network import FAULT as NETWORK_CODE
 from ffdl_batch.controller.learner.environment import EnvironmentRefused
 from ffdl_batch.controller.learner.learner import Ending, Learner
 from ffdl_batch.controller.learner.orphans import end_leftovers
 from ffdl_batch.controller.learner.restarts import Restarts, Spawned
 from ffdl_batch.controller.metrics.monitor import Meter
 from ffdl_batch.controller.mounts.node_mounts import DATA_CODE, Mounting
-from ffdl_batch.controller.network.job_network import FAULT as NETWORK_CODE
-from ffdl_batch.controller.network.namespace_check import Whereabouts
 from ffdl_batch.controller.node.control_poller import Watch
 from ffdl_batch.controller.node.learner_requests import FILES_S, HURRY_S, Asking
 from ffdl_batch.controller.node.learner_setup import Seats
-from ffdl_batch.controller.node.runtime_errors import RUNTIME_CODE, read_complaint
 from ffdl_batch.controller.node.service_learners import DOUBT_S, SERVICE, Failed, Services
 from ffdl_batch.controller.own_program import VICTIM, starter_argv
-from ffdl_batch.controller.rendezvous.other_nodes import Siblings, tell_others
+from ffdl_batch.controller.rendezvous.node_barrier import Siblings, tell_others
 from ffdl_batch.domain.codec import to_plain
+from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile
+from ffdl_batch.domain.launch.network_level import OVERLAYS, is_unreachable
 from ffdl_batch.domain.launch.placeholders import LaunchFileError
+from ffdl_batch.domain.launch.pod_protocol import NO_BASH
 from ffdl_batch.domain.outcome.controller_events import EventKind, Scalar
 from ffdl_batch.host import nonblocking_stderr
 from ffdl_batch.host.processes import adopt_orphans, end_strays, identity
 from ffdl_batch.host.worker_thread import Hand
+
+IMAGE_COMPLAINTS = (
+    "could not open image",
+    "image format",
+    "squashfs",
+    "executable file not found",
+    ".sif",
+    "container registry",
+)
+REGISTRY_COMPLAINTS = ("registry", "docker://", "oras://", "library://", "https://")
+_SILENT = re.compile(r"i/o timeout|connection (?:refused|reset)|handshake timeout|deadline exceeded|awaiting headers")
+"""What Go, in which Apptainer is written, prints about a host that does not answer."""
+NETWORK_COMPLAINTS = (
+    "netns",
+    "network namespace",
+    "/net: permission denied",
+    "/net: no such file",
+    "cni plugin",
+    "apptainer.conf",  # one that the setuid starter does not take: only it makes networks
+)
+IMAGE_CODE, RUNTIME_CODE = "S103", "S105"
+_CURE = (
+    "; what Apptainer needs to join a job's network is in apptainer.conf and its setuid starter: the program `check` "
+    "of slurm-configs/libexec says on that node which is missing (docs/network.md)"
+)
+
+
+def read_complaint(launch: LaunchFile, lines: Sequence[str], host: str) -> Tuple[str, str]:
+    """A sentence with what was said last, and the code of whoever has to do something about it."""
+    said = " ".join(line.strip() for line in lines[-3:]) or "it said nothing"
+    if launch.pod is not None:
+        code = IMAGE_CODE if NO_BASH in said else RUNTIME_CODE
+        return f"the learner's container in pod {host} did not reach its command: {said}", code
+    if launch.learner.delivery is not EnvDelivery.FILE:
+        return f"the learner's shell did not come up on {host}: {said}", RUNTIME_CODE
+    if launch.network.level != HOST and any(word in said.lower() for word in NETWORK_COMPLAINTS):
+        cure = _CURE if launch.network.level in OVERLAYS else ""
+        return f"the container runtime refused network level {launch.network.level} on {host}: {said}{cure}", FAULT
+    if any(word in said.lower() for word in REGISTRY_COMPLAINTS) and (is_unreachable(said) or _SILENT.search(said)):
+        return f"the image cannot be fetched on {host}, because its registry cannot be reached: {said}", RUNTIME_CODE
+    if any(word in said.lower() for word in IMAGE_COMPLAINTS):
+        return f"the image cannot be used on {host}: {said}", IMAGE_CODE
+    return f"the container runtime failed on {host}: {said}", RUNTIME_CODE
+
 
 TICK_S = 0.2
 DOUBT_DATA_S = 2.0

@@ -1,26 +1,90 @@
-"""Says what this pod's controllers write (:mod:`ffdl_batch.domain.launch.pod_protocol`), in a thread of its own.
+"""Print what this pod's controllers write (:mod:`ffdl_batch.domain.launch.pod_protocol`), in a thread of its own.
 
-Who reads may be slow: then only this waits. Lines of events are said whole, for a torn last one is taken back by its
-writer. The claim is said first and the final record last, so that whoever has read it has all that it is about.
+If the reader is slow, only this thread waits. Lines of events are printed whole, because the writer takes back a torn
+last line. The claim is printed first and the final record last: a reader of the final record has everything before it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Callable, Dict, List, Mapping, Tuple
+from typing import BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ffdl_batch.attempt.file_writer import write_text
 from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.log_paths import TRAINING_LOG, read_log_files
 from ffdl_batch.attempt.reader import MAX_EVENT_BYTES, NO_FILE, find_object, open_regular, read_head
-from ffdl_batch.controller.pod.log_reader import Printed
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import Frame, FrameKind, encode_frame, pieces
 from ffdl_batch.domain.outcome.controller_events import HEAD, node_source
+
+MISSES = 20
+"""So many reads in a row that do not find a file, and it is gone: files are renamed while they are looked for."""
+
+
+class Printed:
+    """The log of one learner (:mod:`ffdl_batch.controller.logs.rotated_log` writes it)."""
+
+    def __init__(self, attempt: AttemptDir, learner_id: int) -> None:
+        self._directory, self._cell = attempt.learner_logs(learner_id), attempt.log_files(learner_id)
+        self._misses = 0
+
+    def read(self, position: int, most: int) -> Tuple[int, bytes]:
+        """Up to `most` bytes from `position` on, and where they begin: later where older files are gone. Raises
+        OSError."""
+        entries = self._entries()
+        if not entries:
+            return position, b""
+        later = [one for one in entries if one[0] > position]
+        held = [one for one in entries if one[0] <= position]
+        if not held:
+            return self.read(later[0][0], most)
+        base, inode = held[-1]
+        room = min(most, later[0][0] - position) if later else most
+        file = self._open(inode)
+        if file is None:
+            self._misses += 1
+            if not later or self._misses < MISSES:
+                return position, b""
+            data = b""
+        else:
+            with file:
+                data = os.pread(file.fileno(), room, position - base)
+        self._misses = 0
+        if not data and later:  # what is missing of it is gone
+            return self.read(later[0][0], most)
+        return position, data
+
+    def _entries(self) -> List[Tuple[int, int]]:
+        """(position, inode) of each file, oldest first."""
+        numbers = sorted((file.base, file.inode) for file in read_log_files(self._cell))
+        if numbers:
+            return numbers
+        try:  # nothing was printed yet; there may be words about what is being loaded
+            return [(0, os.lstat(os.path.join(self._directory, TRAINING_LOG)).st_ino)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _open(self, inode: int) -> Optional[BinaryIO]:
+        try:
+            names = [name for name in os.listdir(self._directory) if name.startswith(TRAINING_LOG)]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        for name in sorted(names, key=len):
+            try:
+                file = open_regular(os.path.join(self._directory, name))
+            except NO_FILE:
+                continue
+            if os.fstat(file.fileno()).st_ino == inode:
+                return file
+            file.close()
+        return None
+
 
 OFTEN_S, SELDOM_S, IDLE_S = 0.1, 0.5, 10.0
 """Between two looks: while there is news, and when there was none for so long."""
@@ -54,7 +118,7 @@ class Relay:
             self._claims, self._last = [], ["final.json", "paid.json"]
         moving = os.path.relpath(self._attempt.moving, self._attempt.path)
         self._moving = moving if index == 0 else ""
-        self._moved_at = 0.0
+        self._moved_at = -math.inf
         self._heart = f"events/{node_source(index)}.heartbeat"
         self._at = self._remembered()
         self._stamps: Dict[str, Stamp] = {}
@@ -189,7 +253,7 @@ class Relay:
                 self._moved_at = time.monotonic()
         elif self._stamps.pop(self._moving, None):
             self._say(Frame(self._run, 0, FrameKind.CELL, self._moving, 0, NOTHING, len(NOTHING)))
-            self._moved_at = 0.0
+            self._moved_at = -math.inf
 
     def _beat(self) -> None:
         """Where nothing else was said for a while, that the node's heart has beaten."""

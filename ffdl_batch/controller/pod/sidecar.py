@@ -17,12 +17,11 @@ from ffdl_batch.controller.head.pending_uploads import WHEN_STORED
 from ffdl_batch.controller.head.time_limit import TimeLimit
 from ffdl_batch.controller.learner.pod_exchange import Seat, living
 from ffdl_batch.controller.own_program import own_argv
-from ffdl_batch.controller.pod.annotations import Wishes
+from ffdl_batch.controller.pod.daemon_requests import Answers, Wishes
 from ffdl_batch.controller.pod.directory_setup import LAUNCH, Given
-from ffdl_batch.controller.pod.inspection import Answers
 from ffdl_batch.controller.pod.relay import Relay, to_standard_output
 from ffdl_batch.controller.pod.termination_message import error_word, last_word, leave
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.pod_protocol import DONE, TERMINATING
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, node_source

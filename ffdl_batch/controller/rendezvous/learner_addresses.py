@@ -20,15 +20,21 @@ Placeholders that are filled from here, per learner:
 ``{command}``
     the learner's command as it is.
 ``{netns}``
-    on the node, the job's own network; see :mod:`ffdl_batch.controller.network.job_network`.
+    on the node, the job's own network; see :mod:`ffdl_batch.controller.job_network`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import socket
 from dataclasses import dataclass, replace
-from typing import Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Sequence, Tuple
 
+from ffdl_batch.attempt.layout import AttemptDir
+from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Seat
 from ffdl_batch.domain.launch.network_level import OVERLAYS
 
@@ -169,3 +175,53 @@ def hostfile_text(launch: LaunchFile, peers: Sequence[Peer], gpus: int, sign: st
     chosen = [peer for peer in peers if not peer.seat.service or peer.seat.role == MPI_WORKER]
     slots = [peer.seat.gpus if launch.seats else gpus for peer in chosen]
     return "".join(f"{peer.name}{sign}{max(1, count)}\n" for peer, count in zip(chosen, slots))
+
+
+TAKEN = "S101"
+LOOKS = 10
+OWN_CHOICE = ("MASTER_PORT", "TF_CONFIG")
+"""Variables by which a user says that his learners meet elsewhere."""
+
+
+def ports_on(launch: LaunchFile, node_rank: int, attempt: AttemptDir) -> List[int]:
+    """The ports that the learners of this node are told to listen at, and that are the node's; none where they meet
+    elsewhere, or nobody. Raises OSError."""
+    if not launch.ports or launch.learners == 1 or launch.network.level != LEVEL_HOST:
+        return []
+    try:
+        chosen = read_user_environment(read_file(attempt.environment))
+    except EnvironmentRefused:  # that is told when a learner is started
+        return []
+    if any(name in chosen for name in OWN_CHOICE):
+        return []
+    own = [int(place_values(launch, number)["port"]) for number in launch.learners_on(node_rank)]
+    return [*([master_port(launch)] if launch.seat_of(1).node == node_rank else []), *own]
+
+
+def await_free(ports: Sequence[int], rest: Callable[[], None]) -> None:
+    """Until all are free, for LOOKS rests: who has one may be just ending. Raises PhaseFailed that names it, and what
+    `rest` raises."""
+    for _ in range(LOOKS):
+        taken = next(filter(is_taken, ports), 0)
+        if not taken:
+            return
+        rest()
+    raise PhaseFailed(
+        TAKEN,
+        f"port {taken} of node {os.uname().nodename} is taken, at which learners of this job are to listen; jobs that "
+        "share a node may have drawn the same ports: submit it again, for a new job draws others, or choose one "
+        "yourself (MASTER_PORT in batch.env)",
+    )
+
+
+def is_taken(port: int) -> bool:
+    """Whether somebody listens there, at whatever address of this machine. What an earlier run left in TIME_WAIT is
+    nobody's: SO_REUSEADDR lets that pass, and nothing that listens (socket(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False

@@ -43,7 +43,7 @@ def apptainer() -> None:
                     env[name] = source + value[len(destination) :]
                     break
     if "--net" in sys.argv:
-        from ffdl_batch.controller.network.loopback_namespace import enter
+        from ffdl_batch.controller.loopback_namespace import enter
 
         enter()
     os.execvpe(arguments[0], arguments, {"PATH": os.environ["PATH"], **env})

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from ffdl_batch.controller.attach import session as sessions
-from ffdl_batch.controller.attach.process_table import Glance, parse_smi
+from ffdl_batch.controller.attach.helper import Glance, parse_smi
 from ffdl_batch.controller.attach.session import NoSession, start
 from ffdl_batch.controller.attach.session_relay import collect
-from ffdl_batch.controller.learner import stack_traces
+from ffdl_batch.controller.learner import agents
 from ffdl_batch.controller.learner.agents import Agent, find_agents, members, read
 from ffdl_batch.domain.launch.attach_protocol import (
     BEGIN,
@@ -170,23 +170,23 @@ def test_parse_smi_reads_gpu_and_process_memory() -> None:
 
 def test_why_refused_explains_unreadable_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scope = tmp_path / "ptrace_scope"
-    monkeypatch.setattr(stack_traces, "YAMA", str(scope))
-    assert stack_traces._why_refused(os.getpid()) == ""
+    monkeypatch.setattr(agents, "YAMA", str(scope))
+    assert agents._why_refused(os.getpid()) == ""
     scope.write_text("1\n")
-    assert f"{scope} is 1 on this node" in stack_traces._why_refused(os.getpid())
-    assert stack_traces._why_refused(1 << 22) == "; it has ended"
+    assert f"{scope} is 1 on this node" in agents._why_refused(os.getpid())
+    assert agents._why_refused(1 << 22) == "; it has ended"
     scope.write_text("0\n")
     monkeypatch.setattr(os, "getuid", lambda: 4242)
-    assert "undumpable" in stack_traces._why_refused(os.getpid())
+    assert "undumpable" in agents._why_refused(os.getpid())
 
 
 def test_stack_dump_lists_threads_if_py_spy_fails(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_traces, "find_program", lambda: "/bin/false")
+    monkeypatch.setattr(agents, "find_program", lambda: "/bin/false")
     code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start(); time.sleep(600)"
     hanging = start(agent, [sys.executable, "-c", code], {})
     try:
-        until(lambda: "2 threads" in stack_traces.dump(agent)[0])
-        text, complete = stack_traces.dump(agent)
+        until(lambda: "2 threads" in agents.dump(agent)[0])
+        text, complete = agents.dump(agent)
         assert not complete
         assert text.startswith(f"learner 3 on {os.uname().nodename}:\nprocess ")
         assert text.count("  thread ") == 2

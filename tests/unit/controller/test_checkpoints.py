@@ -12,8 +12,15 @@ from ffdl_batch.attempt.control_cell import Control, newer_run, own_run, read_co
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import unreported_ends
 from ffdl_batch.attempt.phase_files import PhaseFiles
-from ffdl_batch.controller.checkpointing.inventory import CheckpointRecord, Inventory, changed, take_inventory
-from ffdl_batch.controller.checkpointing.requests import Request, join, new_request
+from ffdl_batch.controller.checkpoints import (
+    CheckpointRecord,
+    Inventory,
+    Request,
+    changed,
+    join,
+    new_request,
+    take_inventory,
+)
 from ffdl_batch.controller.data.tree_copy import copy_tree
 from ffdl_batch.domain.launch.launch_file import HostVariables, LaunchFile
 from ffdl_batch.domain.launch.limits import Limits

@@ -23,10 +23,9 @@ from ffdl_batch.controller.head.head_controller import read_final
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, read_file, read_user_environment
 from ffdl_batch.controller.learner.pod_exchange import Seat
 from ffdl_batch.controller.logs.rotated_log import LogFiles
-from ffdl_batch.controller.metrics.step_time import Pace
-from ffdl_batch.controller.pod.log_reader import Printed
-from ffdl_batch.controller.pod.relay import Relay
-from ffdl_batch.controller.rendezvous.other_nodes import read_events
+from ffdl_batch.controller.metrics.hang_detection import Pace
+from ffdl_batch.controller.pod.relay import Printed, Relay
+from ffdl_batch.controller.rendezvous.node_barrier import read_events
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.domain.outcome.controller_events import EventKind as K
 from ffdl_batch.domain.outcome.controller_events import Phase, decode_events

@@ -312,7 +312,7 @@ def test_write_text_names_file_in_error_and_keeps_old_content(tmp_path: Path) ->
 
 HANGING_UPLOAD = """
 import threading, types
-from ffdl_batch.controller.data import periodic_upload as uploading
+from ffdl_batch.controller.data import result_storage as uploading
 uploading.send_while_running = lambda *_: threading.Event().wait()
 uploading.END_S = 0.01
 limits = types.SimpleNamespace(upload_s=0)

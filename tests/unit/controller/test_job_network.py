@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.phase_files import PhaseFailed
-from ffdl_batch.controller.network import job_network
-from ffdl_batch.controller.network.job_network import JobNetwork, await_network, check_addresses, misplaced, place_of
-from ffdl_batch.controller.node.runtime_errors import read_complaint
+from ffdl_batch.controller import job_network
+from ffdl_batch.controller.job_network import JobNetwork, await_network, check_addresses, misplaced, place_of
+from ffdl_batch.controller.node.supervisor import read_complaint
 from ffdl_batch.domain.launch.launch_file import EnvDelivery, HostVariables, LaunchFile, LearnerCommand, Network, Seat
 from tests.unit.controller.rig import launch_file
 

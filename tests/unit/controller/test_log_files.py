@@ -19,9 +19,8 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.log_tail import tail
 from ffdl_batch.controller.logs import output_pipe as outputs
 from ffdl_batch.controller.logs import rotated_log
-from ffdl_batch.controller.logs.log_writer import Writer
+from ffdl_batch.controller.logs.log_writer import KEPT_BYTES, LINE_COST, Bound, Writer
 from ffdl_batch.controller.logs.output_pipe import LogPlace, Output
-from ffdl_batch.controller.logs.rate_limit import KEPT_BYTES, LINE_COST, Bound
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.controller.own_program import module_argv
 from ffdl_batch.domain.launch.limits import LogLimits

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.mounts import mount_table as table
+from ffdl_batch.controller.mounts import mount_process as table
 from ffdl_batch.controller.mounts import node_mounts
-from ffdl_batch.controller.mounts.rclone_command import config_text, environment, mount_argv
-from ffdl_batch.controller.mounts.rclone_prerequisites import made_ready
-from ffdl_batch.controller.mounts.rclone_remotes import NotMountable, remote_of
+from ffdl_batch.controller.mounts.rclone import (
+    NotMountable,
+    config_text,
+    environment,
+    made_ready,
+    mount_argv,
+    remote_of,
+)
 from ffdl_batch.domain.data.mounts import MountOwner, Mounts, read_source
 from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
 

@@ -11,9 +11,9 @@ import pytest
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.phase_files import PhaseFailed
-from ffdl_batch.controller.data import node_data
+from ffdl_batch.controller.data import input_loading
 from ffdl_batch.controller.data.cache_entries import Entries
-from ffdl_batch.controller.data.node_data import NodeData
+from ffdl_batch.controller.data.input_loading import NodeData
 from ffdl_batch.controller.mounts.node_mounts import Mounting
 from ffdl_batch.domain.data.mounts import Brought, Mounts
 from ffdl_batch.domain.data.staging_protocol import Cached, StoreAddress, StoreKind, Transfer
@@ -34,9 +34,9 @@ class Node:
         self.brought: list[str] = []
         self.journal = Journal(str(base / "node-0.jsonl"), "node-0")
         self.data = NodeData(launch, 0, str(base), self.journal)
-        monkeypatch.setattr(node_data, "lacking", lambda: lacks)
-        monkeypatch.setattr(node_data, "check_mountable", lambda *_: None)
-        monkeypatch.setattr(node_data, "bring_data", self.bring)
+        monkeypatch.setattr(input_loading, "lacking", lambda: lacks)
+        monkeypatch.setattr(input_loading, "check_mountable", lambda *_: None)
+        monkeypatch.setattr(input_loading, "bring_data", self.bring)
         monkeypatch.setattr(Mounting, "mount", lambda *_: fails)
 
     def bring(self, *given: Any, **_: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.metrics.step_time import TAIL_BYTES, TOLD_MOST, Pace, Step, intervals, median
+from ffdl_batch.controller.metrics.hang_detection import TAIL_BYTES, TOLD_MOST, Pace, Step, intervals, median
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
 
 

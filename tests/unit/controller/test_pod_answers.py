@@ -13,8 +13,8 @@ from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.attach import helper
 from ffdl_batch.controller.data.transfer_progress import show_moving
 from ffdl_batch.controller.learner.agents import Agent
-from ffdl_batch.controller.pod import inspection, relay
-from ffdl_batch.controller.pod.inspection import LONGEST_CHARACTERS, Answers
+from ffdl_batch.controller.pod import daemon_requests, relay
+from ffdl_batch.controller.pod.daemon_requests import LONGEST_CHARACTERS, Answers
 from ffdl_batch.controller.pod.relay import Relay
 from ffdl_batch.domain.launch.attach_protocol import STACK, TOP
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Pod
@@ -65,28 +65,28 @@ def test_pod_answer_reports_learner_that_cannot_be_entered(
 
 
 def test_pod_answer_truncates_long_stack_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
-    monkeypatch.setattr(inspection, "dump", lambda _: ("x" * (LONGEST_CHARACTERS + 1), False))
+    monkeypatch.setattr(daemon_requests, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
+    monkeypatch.setattr(daemon_requests, "dump", lambda _: ("x" * (LONGEST_CHARACTERS + 1), False))
     answer = shown(tmp_path, Look("a", STACK, (1,)))
     assert (answer.status, answer.refused) == (1, "")
     assert answer.text == "x" * LONGEST_CHARACTERS + "\n(cut here)\n"
 
 
 def test_pod_answer_reports_unexpected_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "await_agents", refusal(errno.EIO))
+    monkeypatch.setattr(daemon_requests, "await_agents", refusal(errno.EIO))
     said = "nothing can be seen: OSError: [Errno 5] Input/output error"
     assert shown(tmp_path, Look("a", TOP, (1,))).refused == said
 
 
 def test_pod_answer_rejects_unknown_view_of_later_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
+    monkeypatch.setattr(daemon_requests, "await_agents", lambda *_: {1: Agent(1, 10, 10)})
     assert "cannot show 'heap'" in shown(tmp_path, Look("a", "heap", (1,))).refused
 
 
 def test_pod_answers_handle_one_request_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second is begun later: the wish stays until it is."""
     go, over = threading.Event(), threading.Event()
-    monkeypatch.setattr(inspection, "await_agents", lambda *_: go.wait(60) and {})
+    monkeypatch.setattr(daemon_requests, "await_agents", lambda *_: go.wait(60) and {})
     mine = Answers(launch(tmp_path), 0, lambda *_: over.set())
     assert mine.begin(Look("a", TOP, (1,)))
     assert not mine.begin(Look("b", TOP, (1,)))

@@ -13,9 +13,9 @@ import pytest
 from ffdl_batch.attempt.file_writer import write_cell
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.learner.pod_exchange import Seat
-from ffdl_batch.controller.pod.annotations import Wishes
+from ffdl_batch.controller.pod.daemon_requests import Wishes
 from ffdl_batch.controller.pod.learner_proxy import OF_KUBELET, go_text
-from ffdl_batch.controller.pod.log_reader import MISSES, Printed
+from ffdl_batch.controller.pod.relay import MISSES, Printed
 from ffdl_batch.controller.pod.termination_message import MOST_BYTES, last_word
 from ffdl_batch.domain.launch.launch_file import Pod
 from ffdl_batch.domain.launch.pod_protocol import PLAIN_WISH, Look, encode_look, pack

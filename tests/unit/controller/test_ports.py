@@ -14,7 +14,7 @@ import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.phase_files import PhaseFailed
-from ffdl_batch.controller.rendezvous.port_check import LOOKS, await_free, is_taken, ports_on
+from ffdl_batch.controller.rendezvous.learner_addresses import LOOKS, await_free, is_taken, ports_on
 from ffdl_batch.domain.launch.launch_file import LaunchFile, Network, Seat
 from tests.unit.controller.rig import launch_file
 

@@ -9,8 +9,7 @@ import pytest
 
 from ffdl_batch.attempt.event_journal import Journal
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.metrics.hang_detection import HANGS_MOST, Health
-from ffdl_batch.controller.metrics.learner_activity import REMEMBERED, Pulse, Silence, shown_by
+from ffdl_batch.controller.metrics.hang_detection import HANGS_MOST, REMEMBERED, Health, Pulse, Silence, shown_by
 from ffdl_batch.controller.metrics.monitor import Meter
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.limits import Limits

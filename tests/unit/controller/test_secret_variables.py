@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.attempt.file_writer import make_private
 from ffdl_batch.attempt.layout import AttemptDir, JobDir
-from ffdl_batch.controller.head.secret_removal import forget_attempt, forget_template, remove
+from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_template, remove
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
 from ffdl_batch.controller.node import learner_setup as seats_module
 from ffdl_batch.controller.node.learner_setup import Seats

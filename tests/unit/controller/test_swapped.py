@@ -16,7 +16,7 @@ import pytest
 from ffdl_batch.attempt import file_writer as files
 from ffdl_batch.attempt.directory_tree import KEPT, empty_directory, make_below, status_of
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.controller.checkpointing.inventory import Inventory, take_inventory
+from ffdl_batch.controller.checkpoints import Inventory, take_inventory
 from ffdl_batch.controller.data.job_directories import DirectoryRefused, make_places
 from ffdl_batch.controller.data.model_unpacking import unpack
 from ffdl_batch.controller.data.result_storage import store_logs, store_results
@@ -348,7 +348,7 @@ def test_inventory_excludes_files_behind_replaced_directory(
             swap(place / "sub", outside)
         return 0.0
 
-    monkeypatch.setattr("ffdl_batch.controller.checkpointing.inventory.time.monotonic", monotonic)
+    monkeypatch.setattr("ffdl_batch.controller.checkpoints.time.monotonic", monotonic)
     assert take_inventory(str(place)) == Inventory()
     assert set(take_inventory(str(place)).files) == {"sub-moved/mine"}
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.directory_tree import KEPT, Directories, status_of
-from ffdl_batch.controller.data import tree_digest
+from ffdl_batch.controller.data import transfers
+from ffdl_batch.controller.data.transfers import sight_of
 from ffdl_batch.controller.data.tree_copy import copy_tree, remove_half_copied
-from ffdl_batch.controller.data.tree_digest import sight_of
 from ffdl_batch.host.file_attributes import inner_target
 from tests.unit.controller.rig import refusal
 
@@ -274,6 +274,6 @@ def test_tree_fingerprint_of_missing_tree_differs_from_no_trees_and_empty_tree(t
 
 def test_tree_fingerprint_stops_when_callback_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(tmp_path)
-    monkeypatch.setattr(tree_digest, "LOOK_EACH", 2)
+    monkeypatch.setattr(transfers, "LOOK_EACH", 2)
     with pytest.raises(PermissionError):
         sight_of([str(tmp_path)], refusal(errno.EACCES))

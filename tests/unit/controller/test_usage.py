@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.controller.metrics.cgroup_usage import find_own
-from ffdl_batch.controller.metrics.gpu_usage import Gpus
-from ffdl_batch.controller.metrics.process_usage import Trees
-from ffdl_batch.controller.metrics.usage_sampler import EVERY_S, Sampler, pause_after
+from ffdl_batch.controller.metrics.monitor import EVERY_S, Sampler, pause_after
+from ffdl_batch.controller.metrics.resource_usage import Gpus, Trees, find_own
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, Use, decode_sample, encode_sample
 from ffdl_batch.host.processes import Process
 
@@ -177,7 +175,7 @@ def test_usage_sampler_limits_sample_count_and_file_size(tmp_path: Path, monkeyp
         at, count = at + pause_after(at), count + 1
     assert count < 15_000
     path = tmp_path / "usage-0.jsonl"
-    monkeypatch.setattr("ffdl_batch.controller.metrics.usage_sampler.MAX_BYTES", 10)
+    monkeypatch.setattr("ffdl_batch.controller.metrics.monitor.MAX_BYTES", 10)
     sampler = Sampler(str(path), Gpus({}))
     sampler.take({})
     sampler.take({})

@@ -1,18 +1,23 @@
-"""The network that the site's prolog made for the job on this node: what it says of it, and whether learners are in it.
+"""Read the network that the site's prolog made for the job on this node, and check that learners are in it.
 
-Nothing here loosens anything: a network that is not there, or is another than the launch file's, ends the job before a
-learner starts, and a learner that turns out to be elsewhere ends it, both with S107.
+A network that is missing, or differs from the launch file's, ends the job before a learner starts. A learner outside
+of it ends the job as well. Both have the code S107. A learner is checked once, from the node, in /proc, when its shell
+runs: before that a container runtime is at work on the node's network. The shell is known by its command line, so the
+check reads nothing on the shared file system.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ffdl_batch.attempt.phase_files import PhaseFailed
+from ffdl_batch.controller.learner.learner import Learner
 from ffdl_batch.domain.launch.launch_file import LaunchFile
 from ffdl_batch.domain.launch.network_level import OVERLAYS
+from ffdl_batch.domain.outcome.controller_events import Scalar
+from ffdl_batch.host.processes import Process, all_processes, descendants
 
 FAULT = "S107"
 REQUEST_FAULT = "C101"
@@ -166,3 +171,77 @@ def misplaced(level: str, place: Tuple[int, int], network: Optional[JobNetwork])
         return ""
     where = "the node's" if place == own else "another"
     return f"it is in {where} network, not in {network.netns}, which is the job's"
+
+
+OFTEN, SELDOM_S = 40, 1.0
+"""Looks at every turn, and the pause between later ones: an image that is fetched first takes its time."""
+SHELL_WORDS = 3
+"""A learner's argv ends with a shell, -c and the text that runs its command."""
+
+
+class Whereabouts:
+    """Of the learners of one node. `network` is the job's own here (None = it has none)."""
+
+    def __init__(self, launch: LaunchFile, network: Optional[JobNetwork]) -> None:
+        self._level = launch.network.level
+        self._expected = HOST if launch.pod is not None else self._level  # a pod's network is that of its controller
+        self._mechanism = network.mechanism if network else launch.network.mechanism
+        self._network = network
+        self._seen: Set[int] = set()
+        self._looks, self._next = 0, 0.0
+        self.wrong: Dict[int, str] = {}
+        """Learners that were found elsewhere, and what is wrong with where they were."""
+
+    def hurries(self, learners: Mapping[int, Learner]) -> bool:
+        """Whether one of these is still to be looked at, and may be any moment."""
+        return self._looks < OFTEN and any(learner.pid not in self._seen for learner in learners.values())
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether a learner was looked at."""
+        return bool(self._seen)
+
+    def look(self, learners: Mapping[int, Learner], now: float) -> List[int]:
+        """Look at those whose shell runs by now; which of them are where they must not be."""
+        waiting = {number: one for number, one in learners.items() if one.pid not in self._seen}
+        if not waiting or now < self._next:
+            return []
+        self._looks += 1
+        self._next = now if self._looks < OFTEN else now + SELDOM_S
+        table = all_processes()
+        found = []
+        for number, learner in waiting.items():
+            place = self._place(learner, table)
+            if place is None:
+                continue
+            self._seen.add(learner.pid)
+            wrong = misplaced(self._expected, place, self._network)
+            if wrong:
+                self.wrong[number] = f"learner {number} was ended: {wrong}"
+                found.append(number)
+        return found
+
+    def _place(self, learner: Learner, table: Mapping[int, Process]) -> Optional[Tuple[int, int]]:
+        shell = tuple(learner.start.argv[-SHELL_WORDS:])
+        for pid in descendants(learner.root, table):
+            words = _command_line(pid)
+            if words[1:] == shell[1:] and words[:1] and _name(words[0]) == _name(shell[0]):
+                return place_of(pid)
+        return None
+
+    def achieved(self) -> Dict[str, Scalar]:
+        """For the event. `seen`: at least one learner was looked at; one that ends at once may not have been."""
+        return {"level": self._level, "mechanism": self._mechanism, "seen": self.has_seen}
+
+
+def _name(program: str) -> str:
+    """Without its directory: Apptainer looks for it, and starts it by its path."""
+    return program.rpartition("/")[2]
+
+
+def _command_line(pid: int) -> Tuple[str, ...]:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return tuple(file.read().decode("utf-8", "surrogateescape").split("\0")[:-1])
+    except OSError:
+        return ()

@@ -1,4 +1,8 @@
-"""What the platform wishes of a pod: files that kubelet keeps as the pod's annotations are."""
+"""Read what the daemon requests of a pod, and answer requests for tables and stacks of its learners.
+
+kubelet keeps the pod's annotations in files. If no command may run in the pod (``pods/exec``), an annotation asks for
+tables and stacks, and the pod prints them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,70 @@ import json
 import os
 import re
 import sys
+import threading
 import time
-from typing import Callable, Dict, Mapping
+from typing import Callable, Dict, List, Mapping
 
 from ffdl_batch.attempt.file_writer import read_text, write_cell, write_text
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.attempt.learner_endings import ended_of_itself, learner_status
 from ffdl_batch.attempt.reader import find_object, find_text
+from ffdl_batch.controller.attach.helper import Glance, await_agents, say_absent
+from ffdl_batch.controller.learner.agents import Agent, dump
 from ffdl_batch.domain.file_format import NewerFormat
+from ffdl_batch.domain.launch.attach_protocol import STACK, TOP
 from ffdl_batch.domain.launch.launch_file import LaunchFile
-from ffdl_batch.domain.launch.pod_protocol import Look, Wish, decode_look, unpack
+from ffdl_batch.domain.launch.pod_protocol import Answer, Look, Wish, decode_look, encode_answer, unpack
 from ffdl_batch.domain.outcome.controller_events import HEAD, EventKind, decode_events, node_source
+
+LONGEST_CHARACTERS = 1 << 19
+"""Of stacks that are said: logs of containers are no place for more."""
+
+
+class Answers:
+    """Of node `index`. One at a time, in a thread, because py-spy takes its time; `say` takes an id and the answer."""
+
+    def __init__(self, launch: LaunchFile, index: int, say: Callable[[str, bytes], None]) -> None:
+        self._launch, self._own, self._say = launch, frozenset(launch.learners_on(index)), say
+        self._thread = threading.Thread()
+
+    def begin(self, look: Look) -> bool:
+        """Whether it is begun: not while another one is under way."""
+        if self._thread.is_alive():
+            return False
+        self._thread = threading.Thread(target=self._answer, args=(look,), name="look", daemon=True)
+        self._thread.start()
+        return True
+
+    def _answer(self, look: Look) -> None:
+        try:
+            found = self.see(look)
+        except Exception as error:  # noqa: BLE001 - whoever waits for it is told, and the training goes on
+            found = Answer(1, refused=f"nothing can be seen: {type(error).__name__}: {error}")
+        self._say(look.id, encode_answer(found))
+
+    def see(self, look: Look) -> Answer:
+        """What is to be seen now; waits a few seconds for learners that are just being started."""
+        learners = [number for number in look.learners if number in self._own]
+        agents = await_agents(self._launch.job_id, self._launch.attempt, learners)
+        if not agents:
+            return Answer(1, refused=say_absent(self._launch.job_id, self._launch.attempt, look.learners))
+        present = [agents[number] for number in sorted(agents)]
+        if look.do == STACK:
+            return _stacks(present)
+        if look.do == TOP:
+            table = {"host": os.uname().nodename, "learners": [Glance(agent).look() for agent in present]}
+            return Answer(table=table)
+        return Answer(1, refused=f"this release of ffdl-controller cannot show {look.do!r}")
+
+
+def _stacks(agents: List[Agent]) -> Answer:
+    found = [dump(agent) for agent in agents]
+    text = "".join(said for said, _ in found)
+    if len(text) > LONGEST_CHARACTERS:
+        text = f"{text[:LONGEST_CHARACTERS]}\n(cut here)\n"
+    return Answer(0 if all(complete for _, complete in found) else 1, text)
+
 
 SIGNALLED = "signalled"
 """In the pod's directory: the number of the signal that was passed on last."""

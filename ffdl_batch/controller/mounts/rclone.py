@@ -1,16 +1,20 @@
-"""What rclone is told of each kind of store: its settings by kind (rclone's documentation of its backends). Pure.
+"""Prepare rclone's configuration, argv, environment, known hosts and keys for each kind of store.
 
-What cannot be said without loss is not said: then the store is not mounted, and its data are brought.
+No credential is in rclone's argv or environment; rclone reads its configuration once. A store whose settings rclone
+cannot express is not mounted: its data are copied instead. Sources: rclone's documentation of its backends.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Callable, Dict, Mapping, Tuple
+import os
+import pwd
+import subprocess
+from dataclasses import dataclass, field, replace
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
-from ffdl_batch.domain.data.mounts import why_brought
-from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind
+from ffdl_batch.domain.data.mounts import Mounts, why_brought
+from ffdl_batch.domain.data.staging_protocol import StoreAddress, StoreKind, Transfer
 
 GOOGLE = "https://storage.googleapis.com"
 KNOWN_HOSTS = "known_hosts"
@@ -133,3 +137,109 @@ _MAKERS: Dict[StoreKind, Callable[[StoreAddress, Mapping[str, str]], Remote]] = 
     StoreKind.SWIFT: _swift,
     StoreKind.FSSPEC: _sftp,
 }
+
+
+PROGRAM = "rclone"
+_REMOTE = "store"
+_KEPT = ("PATH", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+"""Of the environment. Not AWS_*: the manifest says how the store is spoken to, and nothing else does."""
+TIMEOUT_S = 60
+
+
+def config_text(remote: Remote, obscure: Callable[[str], str]) -> str:
+    """The file. `obscure` gives the form in which rclone reads passwords. Raises NotMountable, and what it raises."""
+    values = dict(remote.settings)
+    for name, value in remote.obscured.items():
+        values[name] = obscure(value)
+    for name, value in values.items():
+        # What the reader of that file would take for a reference, a quotation, or another line.
+        if "%(" in value or value.strip("\"'` \t") != value or not value.isprintable():
+            raise NotMountable(f"{name} cannot be written into rclone's configuration")
+    return f"[{_REMOTE}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items() if value)
+
+
+def mount_argv(transfer: Transfer, mounts: Mounts, source: str, config: str, cache: str) -> List[str]:
+    """What mounts it at `transfer.local`, in the foreground. `cache` is a directory for what was read ("" = none)."""
+    options, container = transfer.store.options, transfer.store.container
+    place = (
+        f"{container.rstrip('/')}/{transfer.prefix}" if container and transfer.prefix else container + transfer.prefix
+    )
+    argv = [PROGRAM, "mount", f"{_REMOTE}:{place}", transfer.local, "--read-only", "--config", config]
+    argv += ["--devname", source, "--file-perms", "0444", "--dir-perms", "0555", "--log-level", "ERROR"]
+    argv += ["--buffer-size", "4M"]  # of each file that is open
+    argv += ["--contimeout", f"{TIMEOUT_S}s", "--timeout", f"{options.get('timeout_s', TIMEOUT_S)}s"]
+    if options.get("ca_file"):
+        argv += ["--ca-cert", options["ca_file"]]
+    if cache:
+        argv += ["--vfs-cache-mode", "full", "--cache-dir", cache, "--vfs-cache-poll-interval", "10s"]
+        argv += ["--vfs-cache-max-size", f"{mounts.cache_bytes}b"]
+    return argv
+
+
+def environment(environ: Mapping[str, str], home: str) -> Dict[str, str]:
+    """Of the program; `home` is where nothing of the user's is."""
+    return {**{name: environ[name] for name in _KEPT if name in environ}, "HOME": home, "LANG": "C"}
+
+
+ASK_S = 20.0
+OWN_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
+
+
+def made_ready(remote: Remote, directory: str, environ: Mapping[str, str]) -> Remote:
+    """The remote with what this node and user have for it; hosts that are known are written into the directory.
+    `environ` is rclone's. Raises NotMountable, OSError."""
+    if remote.needs:
+        said = _ask(["help", "backend", remote.settings["type"]], environ)
+        lacks = [name for name in remote.needs if f"- Config:      {name}\n" not in said]
+        if lacks:
+            raise NotMountable(f"the node's rclone is too old for it (it has no {lacks[0]})")
+    settings = dict(remote.settings)
+    if remote.known_hosts:
+        _write_known_hosts(remote.known_hosts, os.path.join(directory, KNOWN_HOSTS))
+        settings["user"] = settings.get("user") or pwd.getpwuid(os.getuid()).pw_name
+    if remote.own_key:
+        found = [path for path in map(os.path.expanduser, OWN_KEYS) if os.access(path, os.R_OK)]
+        if not found:
+            raise NotMountable("you have no key in ~/.ssh by which the node could log in")
+        settings["key_file"] = found[0]
+    return replace(remote, settings=settings)
+
+
+def obscured(text: str, environ: Mapping[str, str]) -> str:
+    """A password as rclone's configuration has it; it is told on standard input. Raises NotMountable, OSError."""
+    if not text.isprintable():
+        raise NotMountable("its password cannot be written into rclone's configuration")
+    return _ask(["obscure", "-"], environ, text + "\n").strip()
+
+
+def _write_known_hosts(files: Sequence[str], target: str) -> None:
+    found: List[bytes] = []
+    for path in files:
+        try:
+            with open(os.path.expanduser(path), "rb") as file:
+                found.append(file.read())
+        except OSError:  # said below, where it is all of them
+            continue
+    if not found:
+        raise NotMountable(f"no file says which hosts are known: {' and '.join(files)}")
+    with open(target, "wb") as out:
+        out.write(b"\n".join(found))
+
+
+def _ask(words: List[str], environ: Mapping[str, str], told: str = "") -> str:
+    """What rclone answers. Raises NotMountable, OSError."""
+    try:
+        done = subprocess.run(
+            [PROGRAM, *words, "--config", os.devnull],
+            input=told.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=dict(environ),
+            timeout=ASK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotMountable(f"{PROGRAM} {words[0]} did not end within {ASK_S:.0f} s") from None
+    if done.returncode != 0:
+        raise NotMountable(f"{PROGRAM} {words[0]} ended with status {done.returncode}")
+    return done.stdout.decode("utf-8", "replace")

@@ -1,1 +1,0 @@
-"""Asking learners for a checkpoint, and what became of it."""
