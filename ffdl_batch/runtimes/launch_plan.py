@@ -13,7 +13,7 @@ from ffdl_batch.domain.job.learner_layout import Gang
 from ffdl_batch.domain.job.metric_collection import collecting_of
 from ffdl_batch.domain.job.secret_references import secret_variables
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession, encode, needed_format
+from ffdl_batch.domain.launch.launch_file import LaunchFile, Succession, encode
 from ffdl_batch.domain.launch.limits import Limits
 from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.ports.scheduler import LaunchPlan, LaunchRequest, PlannedFile
@@ -137,7 +137,6 @@ def assemble(request: LaunchRequest, base: BasePlan, launch: LaunchFile, warning
 
     `warnings` are the backend's own.
     """
-    launch = replace(launch, format=needed_format(launch))
     user = json.dumps(dict(request.user_env), sort_keys=True, ensure_ascii=False, indent=1) + "\n"
     learner = base.start.learner
     return LaunchPlan(

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001",)
 """Every revision this release knows, oldest first; a test compares it with the migrations."""
 HEAD = REVISIONS[-1]
+MIGRATIONS = Path(__file__).parent / "migrations"
 APPLIED = Table(
     "schema_revisions",
     METADATA,
@@ -148,7 +149,7 @@ def describe_revisions() -> Mapping[str, str]:
     """What each revision is for, in a line, oldest first."""
     from alembic.script import ScriptDirectory
 
-    scripts = ScriptDirectory(str(_MIGRATIONS))
+    scripts = ScriptDirectory(str(MIGRATIONS))
     return {revision: (scripts.get_revision(revision).doc or "").strip() for revision in REVISIONS}
 
 
@@ -158,7 +159,7 @@ def alembic_config(connection: Connection, applied_at: float | None = None) -> C
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes.update(connection=connection, applied_at=applied_at)
     return config
 
@@ -167,9 +168,6 @@ def note_applied(connection: Connection, revision: str, at: float) -> None:
     """Keep that this release applied the revision; called in its transaction."""
     APPLIED.create(connection, checkfirst=True)
     connection.execute(insert(APPLIED).values(revision=revision, release=__version__, at=at))
-
-
-_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def _look(database: Database) -> Standing:

@@ -1,12 +1,13 @@
-"""Copies the files by which a release's daemon and controllers talk about one job, without the traces of the machine.
+"""Copy the files by which a release's daemon and controllers talk about one job, without the traces of the machine.
 
-    python3 tests/captured/capture_formats.py <job's directory> <database> tests/captured/formats-<N> NAME=TEXT ...
+    python3 tests/captured/capture_formats.py <job's directory> <database> tests/captured/release-<N> NAME=TEXT ...
 
 The job was run by that release with the local backend: ``docs/examples/loop`` with ``--steps 120``, a time limit of
 10 s and the network level ``host``, so it has three attempts. The database was copied (sqlite3's ``.backup``) while the
 first of them ran. ``ffdl-controller pay`` of that release wrote ``paid.json``. Each TEXT is replaced by ``@NAME@``:
-BASE (the directory that holds everything), PYTHON, CODE (where the release lies), HOST, BOOT (the boot's id). Times
-become ``@T+<seconds since the submission>@``.
+BASE (the directory that holds everything), PYTHON, CODE (the directory of the release), HOST, BOOT (the boot's id).
+Times become ``@T+<seconds since the submission>@``. ``tree`` is a copy of ``.tree``, and
+``slurm/launch.json`` of a golden file.
 """
 
 from __future__ import annotations

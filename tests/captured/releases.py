@@ -1,53 +1,56 @@
-"""What earlier releases left, databases of each schema and the files of a job, put in place as if they had run here."""
+"""Put in place what another release left: an earlier one the database and the files of a job, a later one a schema.
+
+A later release adds a directory `release-N` beside `release-1` (see `capture_formats.py`); RELEASES has them all.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import psycopg
-from alembic import command
-from sqlalchemy import make_url
+import pytest
 
-from ffdl_batch.ports.clock import SystemClock
-from ffdl_batch.store.database import connect
-from ffdl_batch.store.schema_upgrade import alembic_config
+from ffdl_batch.store import schema_upgrade
 
-HERE = Path(__file__).parent
-SCHEMAS = HERE / "schemas"
-RELEASED = tuple(sorted(path.stem for path in SCHEMAS.glob("*.sql")))
-"""The revisions of released schemas."""
-FORMATS_1 = HERE / "formats-1"
-JOB_ID = "training-53fesprzc"
-"""Of the job in FORMATS_1; three attempts."""
+RELEASES = tuple(sorted(Path(__file__).parent.glob("release-*")))
+JOB_ID = "training-j94a2km8r"
+"""The job of each release: three attempts, each but the last interrupted by its time limit."""
 ELSEWHERE = "node1"
 _TIME = re.compile(r"@T([+-][\d.]+)@")
-_REFERRED_FIRST = ("jobs", "attempts", "history", "leases")
+LATER = ("0002", "0003")
+"""The revisions that a later release has beside those of this one."""
+_REVISION = '''"""Add the column later_{revision} and its index."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "{revision}", "{before}", None, None
 
 
-def put_schema(revision: str, url: str) -> None:
-    """Make the database behind `url`, which is empty, that of the captured schema: on SQLite by the release's own dump,
-    on PostgreSQL by the migrations up to there and the rows of the dump."""
-    text = (SCHEMAS / f"{revision}.sql").read_text(encoding="utf-8")
-    file = make_url(url).database
-    if make_url(url).get_backend_name() == "sqlite":
-        put_dump(text, Path(str(file)))
-        return
-    migrate_to(revision, url)
-    rows = [statement for statement in statements(text) if statement.startswith("INSERT INTO")]
-    with psycopg.connect(
-        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    ) as connection:
-        for table in _REFERRED_FIRST:
-            for row in rows:
-                if row.startswith(f'INSERT INTO "{table}"'):
-                    connection.execute(row.encode())
+def upgrade() -> None:
+    op.add_column("history", sa.Column("later_{revision}", sa.Text()))
+    op.create_index("ix_later_{revision}", "history", ["later_{revision}"])
+'''
+
+
+@contextlib.contextmanager
+def later_release(directory: Path) -> Iterator[None]:
+    """Inside, this process is a later release, with the revisions LATER. Files are written below `directory`."""
+    migrations = directory / "migrations"
+    shutil.copytree(schema_upgrade.MIGRATIONS, migrations, ignore=shutil.ignore_patterns("__pycache__"))
+    known = (*schema_upgrade.REVISIONS, *LATER)
+    for before, revision in zip(known[-len(LATER) - 1 :], LATER, strict=False):
+        text = _REVISION.format(revision=revision, before=before)
+        (migrations / "versions" / f"v{revision}_later.py").write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema_upgrade, "MIGRATIONS", migrations)
+        patch.setattr(schema_upgrade, "REVISIONS", known)
+        patch.setattr(schema_upgrade, "HEAD", known[-1])
+        yield
 
 
 def put_dump(text: str, file: Path) -> None:
@@ -58,68 +61,41 @@ def put_dump(text: str, file: Path) -> None:
         connection.executescript(text)
 
 
-def migrate_to(revision: str, url: str) -> None:
-    """Apply the migrations up to `revision`, as releases did that kept no record of it."""
-    database = connect(url, False, SystemClock())
-    try:
-        with database.writing(begin="EXCLUSIVE") as connection:
-            command.upgrade(alembic_config(connection), revision)
-    finally:
-        database.close()
-
-
-def statements(text: str) -> Iterator[str]:
-    """The statements of a dump; texts in them have line breaks and semicolons."""
-    gathered = ""
-    for line in text.splitlines(keepends=True):
-        gathered += line
-        if sqlite3.complete_statement(gathered):
-            yield gathered.strip()
-            gathered = ""
-
-
-def as_read(revision: str) -> Mapping[str, Any]:
-    """Jobs, attempts and histories as the release read them."""
-    read: dict[str, Any] = json.loads((SCHEMAS / f"{revision}.json").read_text(encoding="ascii"))
-    for job in read["jobs"]:
-        job["spec"] = read["spec"]
-    return read
-
-
-def put_job(base: Path, at: float, words: Mapping[str, str]) -> Path:
-    """The job's directory as its release left it, below `base`, submitted at the time `at`; returns the directory.
+def put_job(release: Path, base: Path, at: float, words: Mapping[str, str]) -> Path:
+    """Write the job's directory as `release` left it, below `base`, submitted at the time `at`; return its path.
 
     `words` are the texts for PYTHON, CODE, HOST and BOOT.
     """
     target = base / "jobs" / "jobs" / JOB_ID
-    for path in sorted(FORMATS_1.rglob("*")):
-        name = path.relative_to(FORMATS_1)
-        if path.is_file() and name.parts[0] not in ("slurm", "running.sql"):
+    for path in sorted(release.rglob("*")):
+        name = path.relative_to(release)
+        if path.is_file() and name.parts[0] not in ("slurm", "running.sql", "tree"):
             file = target / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(here(path.read_text(encoding="utf-8"), base, at, words), encoding="utf-8")
     (target / "checkpoints").mkdir()
     (base / "jobs" / "doorbell").mkdir()
+    shutil.copy(release / "tree", base / "jobs" / ".tree")
     for attempt in target.glob("attempt-*"):
         for directory in ("state", "model", "data", "results", "logs/learner-1"):
             (attempt / directory).mkdir(parents=True, exist_ok=True)
     return target
 
 
-def running_dump(base: Path, at: float, words: Mapping[str, str]) -> str:
-    """The dump of its database, revision 0002, while the first attempt ran."""
-    return here((FORMATS_1 / "running.sql").read_text(encoding="utf-8"), base, at, words)
+def running_dump(release: Path, base: Path, at: float, words: Mapping[str, str]) -> str:
+    """Return the dump of its database while the first attempt ran."""
+    return here((release / "running.sql").read_text(encoding="utf-8"), base, at, words)
 
 
 def here(text: str, base: Path, at: float, words: Mapping[str, str]) -> str:
-    """`text` with this machine's places and times."""
+    """Return `text` with the paths, names and times of this machine."""
     for word, value in {**words, "BASE": str(base)}.items():
         text = text.replace(f"@{word}@", value)
     return _TIME.sub(lambda match: f"{at + float(match[1]):.6f}", text)
 
 
 def take_away(job: Path, *names: str) -> dict[str, str]:
-    """Take files away that are not written yet at some moment; their texts by name, for :func:`give_back`."""
+    """Remove files that were not written yet at some moment; return their texts by name, for :func:`give_back`."""
     kept = {}
     for name in names:
         for path in filter(Path.is_file, sorted(job.glob(name))):
@@ -129,15 +105,9 @@ def take_away(job: Path, *names: str) -> dict[str, str]:
 
 
 def give_back(job: Path, files: Mapping[str, str]) -> None:
-    """Write what was taken away."""
+    """Write the files that :func:`take_away` removed."""
     for name, text in files.items():
         (job / name).parent.mkdir(parents=True, exist_ok=True)
-        whole = job / f"{name}.whole"  # who reads it meanwhile sees all of it or nothing
+        whole = job / f"{name}.whole"  # a concurrent reader sees the old file or the new one
         whole.write_text(text, encoding="utf-8")
         whole.replace(job / name)
-
-
-def copy_of(file: Path, target: Path) -> Path:
-    """A copy of a file, for what would change it."""
-    shutil.copy2(file, target)
-    return target

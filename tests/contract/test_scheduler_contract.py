@@ -32,7 +32,7 @@ from ffdl_batch.domain.job.spec import (
     StoreType,
 )
 from ffdl_batch.domain.job_state import JobState, Wish
-from ffdl_batch.domain.launch.launch_file import TEMPLATE, decode, needed_format, succeed
+from ffdl_batch.domain.launch.launch_file import TEMPLATE, decode, succeed
 from ffdl_batch.domain.outcome.controller_events import Event, EventKind, merge, node_source
 from ffdl_batch.domain.outcome.observation import EndCause, NativeId, Observation, Phase
 from ffdl_batch.domain.outcome.verdict import Evidence, Known, judge
@@ -204,7 +204,6 @@ def test_scheduler_plan_contains_secret_names_without_values(world: Harness) -> 
     batch = BatchOptions(secrets={"TOKEN": "${secret:token}", "KEY": "${secret:env-KEY}"})
     plan = world.scheduler.plan(world.request(batch=batch))
     assert plan.launch.secrets == {"TOKEN": "token", "KEY": "env-KEY"}
-    assert needed_format(plan.launch) == 2, "controllers that know nothing of them would start learners without"
     assert not {"TOKEN", "KEY"} & plan.environment.keys()
 
 
@@ -261,7 +260,7 @@ def test_scheduler_plan_requires_staging_program_for_s3_store(world: Harness) ->
         world.scheduler.plan(replace(request, facts=replace(request.facts, staging=())))
     facts = replace(request.facts, staging=("/py", "-m", "staging"))
     launch = world.scheduler.plan(replace(request, facts=facts)).launch
-    assert (launch.staging, launch.fetches[0].store.container, launch.format) == (facts.staging, "in", 2)
+    assert (launch.staging, launch.fetches[0].store.container) == (facts.staging, "in")
     assert {upload.store.container for upload in launch.uploads} == {"out"}
 
 

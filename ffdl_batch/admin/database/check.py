@@ -18,7 +18,7 @@ from ffdl_batch.store.existing_database import NoDatabase
 from ffdl_batch.store.leases import LEFT_OUT, TREE
 from ffdl_batch.store.records import ATTEMPT_COLUMNS, JOB_COLUMNS, JobReader, attempt
 from ffdl_batch.store.schema import ATTEMPTS, HISTORY, JOBS, LEASES, METADATA
-from ffdl_batch.store.schema_upgrade import HEAD, Standing, refuse_unknown, standing_of
+from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_of
 
 PAGE = 1000
 MOST_DAMAGES = 20
@@ -80,7 +80,7 @@ def _look_through(connection: Connection, database: Database, report: Report) ->
     refuse_unknown(report.standing, database)
     if report.standing.revision is None:
         raise NoDatabase(f"the database {database.place} is empty; the daemon makes its tables when it starts")
-    if report.standing.revision == HEAD:
+    if not report.standing.missing:
         report.faults += _table_faults(connection)
     if any(fault.about in METADATA.tables for fault in report.faults):
         return  # what is missing cannot be asked for
@@ -162,7 +162,7 @@ def _look_at_jobs(connection: Connection, now: float, report: Report) -> None:
         report.jobs += len(jobs)
         report.entries += sum(map(len, histories.values()))
         report.attempts += sum(map(len, attempts.values()))
-        if report.standing.revision == HEAD:
+        if not report.standing.missing:
             report.faults += _unreadable(connection, first, last)
 
 

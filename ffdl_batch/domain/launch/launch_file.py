@@ -20,17 +20,17 @@ brace is doubled. The word ``{device_options}`` of a learner's argv becomes any 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Mapping, Optional, Tuple
 
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.data.mounts import Mounts
 from ffdl_batch.domain.data.staging_protocol import Transfer
-from ffdl_batch.domain.file_format import FORMAT, LAUNCH_FORMAT, require_known
+from ffdl_batch.domain.file_format import FORMAT, require_known
 from ffdl_batch.domain.launch.devices import Devices
 from ffdl_batch.domain.launch.limits import Limits, LogLimits
-from ffdl_batch.domain.launch.placeholders import LaunchFileError, placeholders
+from ffdl_batch.domain.launch.placeholders import LaunchFileError
 from ffdl_batch.domain.metrics.records import Collecting
 from ffdl_batch.domain.outcome.continuation import Budget, Spent
 from ffdl_batch.domain.untrusted_json import parse_json
@@ -219,7 +219,7 @@ class LaunchFile:
     """One attempt, ready to run. Paths are absolute paths on the nodes.
 
     `seats` says of each learner, in the order of their ids, where it sits; empty = each of `nodes` node controllers
-    runs `learners_per_node` of them (the last one fewer if `learners` runs out), as in files of earlier releases.
+    runs `learners_per_node` of them (the last one fewer if `learners` runs out).
     `step` is the argv by which the head starts all node controllers at once; with empty `step` the head runs
     one node controller itself. `echo_output`: node controllers copy their learners' log to standard output too.
     `needs_dirs` are directories with input that every node has to be able to read before its learners start; plain
@@ -236,7 +236,7 @@ class LaunchFile:
     mounted on each node instead. `only_stages`: what is fetched is all there is to do, and no learner starts.
     `trains_from` is the number of the first attempt that starts learners.
 
-    `names` is the prefix of the learners' names, ``<names>-<rank>``; with "" (files of earlier releases) no hosts file
+    `names` is the prefix of the learners' names, ``<names>-<rank>``; with "" no hosts file
     is written, and nodes do not wait for each other before their learners start. `ports` is the first port of a range
     that is the job's own (0 = none). `commands` are those of roles, where they differ from the framework's command;
     `command` is that one. `restart` says what follows on the failure of a training learner: "" = the end of the job;
@@ -337,24 +337,8 @@ class LaunchFile:
         return tuple(number for number in range(1, self.learners + 1) if not self.seat_of(number).service)
 
 
-_NEW_IN_2 = frozenset(
-    {"local_world_size", "machine_rank", "machines", "local_index", "role", "role_index", "name", "address"}
-    | {"master_port", "port", "tf_config", "hosts_file", "command", "netns", "device_options", "image"}
-)
-"""Placeholders that readers of format 1 do not fill."""
-
-
-def needed_format(launch: LaunchFile) -> int:
-    """The oldest format whose readers do right with the file."""
-    texts = (*launch.learner.argv, *launch.learner.env.values(), launch.learner.working_dir)
-    is_new = bool(launch.seats or launch.restart or launch.secrets or (launch.names and launch.nodes > 1))
-    is_new = is_new or bool(launch.fetches or launch.uploads or launch.pod)
-    return LAUNCH_FORMAT if is_new or any(_NEW_IN_2 & placeholders(text) for text in texts) else FORMAT
-
-
 def encode(launch: LaunchFile) -> str:
-    """The text of ``launch.json``; the same value always gives the same text. Its format is as old as can be."""
-    launch = replace(launch, format=max(launch.format, needed_format(launch)))
+    """Return the text of ``launch.json``; the same value always gives the same text."""
     return json.dumps(to_plain(launch), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -366,7 +350,7 @@ def decode(text: str) -> LaunchFile:
         found = plain.get("format") if isinstance(plain, dict) else None
         if not isinstance(found, int) or found < 1:
             raise LaunchFileError(f"the launch file has the format {found!r}, which is none")
-        require_known(plain, "the launch file", str(plain.get("written_by") or ""), LAUNCH_FORMAT)
+        require_known(plain, "the launch file", str(plain.get("written_by") or ""))
         return from_plain(LaunchFile, plain)
     except LaunchFileError:
         raise

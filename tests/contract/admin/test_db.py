@@ -20,26 +20,25 @@ from ffdl_batch.admin.database import sqlite_backup
 from ffdl_batch.admin.database.access import Place
 from ffdl_batch.config.daemon_location import DaemonLock, this_machine
 from ffdl_batch.services.daemon_lock import acquire
-from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS
+from ffdl_batch.store.schema_upgrade import HEAD
 from ffdl_batch.store.sqlite_backup import upgrade_copies
 from tests import preloaded
-from tests.captured.releases import RELEASED, as_read, put_schema
+from tests.captured.releases import LATER, later_release
 from tests.contract.admin.conftest import Desk, dump
 from tests.crash.fuzz.companions import fork_child
 from tests.unit.store.jobs import add_job
 
-OLDEST = RELEASED[0]
-JOBS = len(as_read(OLDEST)["jobs"])
+JOBS = 2
 
 
 @pytest.fixture
-def old(desk: Desk) -> Desk:
-    """A database of the first release."""
-    desk.state.mkdir(mode=0o700)
-    put_schema(OLDEST, desk.url)
-    if not desk.is_postgres:
-        desk.file.chmod(0o600)
-    return desk
+def old(desk: Desk, tmp_path: Path) -> Iterator[Desk]:
+    """A database of this release with jobs, in a process of a later release."""
+    with desk.store() as store:
+        for number in range(JOBS):
+            add_job(store, f"old {number}")
+    with later_release(tmp_path):
+        yield desk
 
 
 @contextmanager
@@ -86,12 +85,12 @@ def test_db_current_prints_schema_revision_and_missing_upgrades(old: Desk) -> No
     code, out, err = old.run("db", "current")
     assert (code, err) == (1, "")
     lines = out.splitlines()
-    assert lines[1] == f"Schema        {OLDEST}"
-    assert lines[2] == f"This release  {HEAD}, ffdl-batch {__version__}"
-    assert [line[14:18] for line in lines[3:]] == list(REVISIONS[1:])
+    assert lines[1] == f"Schema        {HEAD}, by ffdl-batch {__version__} at {lines[1][-19:]}"
+    assert lines[2] == f"This release  {LATER[-1]}, ffdl-batch {__version__}"
+    assert [line[14:18] for line in lines[3:]] == list(LATER)
     old.done("db", "upgrade")
     told = json.loads(old.done("db", "current", "--json"))
-    assert (told["revision"], told["head"], told["missing"], told["release"]) == (HEAD, HEAD, [], __version__)
+    assert (told["revision"], told["head"], told["missing"], told["release"]) == (LATER[-1], LATER[-1], [], __version__)
     assert told["at"] > 1.7e9
     old.execute("UPDATE alembic_version SET version_num = '0999'")
     code, out, _ = old.run("db", "current")
@@ -103,13 +102,13 @@ def test_db_current_prints_schema_revision_and_missing_upgrades(old: Desk) -> No
 
 def test_db_upgrade_prints_and_applies_missing_revisions_once(old: Desk) -> None:
     out = old.done("db", "upgrade", "--dry-run")
-    assert [line.split()[2] for line in out.splitlines() if "apply" in line] == list(REVISIONS[1:])
-    assert json.loads(old.run("db", "current", "--json")[1])["revision"] == OLDEST
+    assert [line.split()[2] for line in out.splitlines() if "apply" in line] == list(LATER)
+    assert json.loads(old.run("db", "current", "--json")[1])["revision"] == HEAD
     out = old.done("db", "upgrade")
-    assert [line.split()[1] for line in out.splitlines() if line.startswith("applied")] == list(REVISIONS[1:])
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("applied")] == list(LATER)
     if not old.is_postgres:
         ((revision, copy),) = upgrade_copies(old.file)
-        assert revision == OLDEST and out.startswith(f"copied     {copy}\n")
+        assert revision == HEAD and out.startswith(f"copied     {copy}\n")
     assert "already" in old.done("db", "upgrade")
     assert old.done("db", "check").startswith(f"no fault in {JOBS} jobs")
 
@@ -123,7 +122,7 @@ def test_db_upgrade_and_restore_refuse_while_daemon_runs(old: Desk, tmp_path: Pa
         code, out, err = old.run("db", command, *arguments)
         assert (code, out) == (75, "")
         assert f"process {pid}" in err and "ffdl daemon stop" in err
-        assert json.loads(old.run("db", "current", "--json")[1])["revision"] == OLDEST
+        assert json.loads(old.run("db", "current", "--json")[1])["revision"] == HEAD
         assert "no fault" in old.done("db", "check")
         old.done("db", "backup", tmp_path / "another")
     old.done("db", command, *arguments)
@@ -136,7 +135,7 @@ def test_db_upgrade_and_restore_refuse_while_remote_daemon_holds_lease(old: Desk
     old.done("db", "backup", tmp_path / "copy")
     arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
     until = "extract(epoch from clock_timestamp())"
-    old.execute(f"UPDATE leases SET owner = 'login2:/home/eve/state', until = {until} + 20")
+    old.execute(f"INSERT INTO leases VALUES ('watcher', 'login2:/home/eve/state', 't', {until} + 20)")
     code, _, err = old.run("db", command, *arguments)
     assert code == 75 and "a daemon works with" in err and "login2:/home/eve/state" in err
     old.execute(f"UPDATE leases SET until = {until} - 1")
@@ -183,7 +182,7 @@ def test_db_restore_replaces_jobs_and_keeps_previous_database(old: Desk, tmp_pat
     assert code == 2 and f"{JOBS + 1} jobs. --force puts" in err
     assert later in jobs_of(old)
     out = old.done("db", "restore", copy, "--force")
-    assert f"restored   {JOBS} jobs, schema revision {OLDEST}" in out
+    assert f"restored   {JOBS} jobs, schema revision {HEAD}" in out
     assert "the next daemon brings it up to date, or: ffdl-admin db upgrade" in out
     (kept,) = [Path(line.split()[1]) for line in out.splitlines() if line.startswith("kept")]
     assert kept.parent == old.state and kept.stat().st_mode & 0o777 == 0o600

@@ -10,7 +10,7 @@ import pytest
 from ffdl_batch.config import load_settings
 from ffdl_batch.services.platform import open_platform
 from ffdl_batch.store import DatabaseMissing
-from tests.captured.releases import RELEASED, put_schema
+from tests.captured.releases import later_release
 from tests.contract.admin.conftest import Desk
 from tests.unit.store.jobs import add_job
 
@@ -75,16 +75,16 @@ def test_db_restore_clears_left_out_mark_and_accepts_database_without_missing_jo
     start_daemon(desk)
 
 
-@pytest.mark.parametrize("revision", RELEASED)
-def test_db_restore_records_left_out_jobs_in_copy_of_older_release(desk: Desk, tmp_path: Path, revision: str) -> None:
-    desk.state.mkdir()
-    put_schema(revision, desk.url)
+def test_db_restore_records_left_out_jobs_in_copy_of_older_release(desk: Desk, tmp_path: Path) -> None:
+    with desk.store() as store:
+        add_job(store)
     desk.done("db", "backup", tmp_path / "copy")
     (desk.state / "jobs" / "training-0000late0" / "attempt-1").mkdir(parents=True)
-    assert "not in it: training-0000late0" in desk.done("db", "restore", tmp_path / "copy", "--force")
-    assert "left out by restore: training-0000late0" in desk.done("db", "check")
-    start_daemon(desk)
-    assert "left out by restore: training-0000late0" in desk.done("db", "check")
+    with later_release(tmp_path):
+        assert "not in it: training-0000late0" in desk.done("db", "restore", tmp_path / "copy", "--force")
+        assert "left out by restore: training-0000late0" in desk.done("db", "check")
+        start_daemon(desk)
+        assert "left out by restore: training-0000late0" in desk.done("db", "check")
 
 
 @on_sqlite

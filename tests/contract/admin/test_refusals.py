@@ -13,7 +13,7 @@ import pytest
 
 from ffdl_batch.admin.database import postgres_backup
 from ffdl_batch.admin.database.access import Place
-from tests.captured.releases import RELEASED, put_schema
+from tests.captured.releases import later_release
 from tests.contract.admin.conftest import Desk
 from tests.contract.admin.test_db import daemon_of, jobs_of
 from tests.unit.store.jobs import add_job
@@ -169,14 +169,15 @@ def test_db_backup_of_database_with_faults_exits_1_and_keeps_good_backup_and_for
 def test_db_upgrade_and_restore_reject_copied_state_directory(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    desk.state.mkdir()
-    put_schema(RELEASED[0], desk.url)
+    with desk.store() as store:
+        add_job(store)
     desk.done("db", "backup", tmp_path / "copy")
     with daemon_of(desk.state):  # its lock is copied with the rest
         shutil.copytree(desk.state, tmp_path / "copied")
     monkeypatch.setenv("FFDL_STATE_DIR", str(tmp_path / "copied"))
     arguments = [tmp_path / "copy", "--force"] if command == "restore" else []
-    code, out, err = desk.run("db", command, *arguments)
+    with later_release(tmp_path):
+        code, out, err = desk.run("db", command, *arguments)
     assert (code, out) == (78, "")
     assert f"{tmp_path}/copied is a copy of a state directory" in err and "use the original" in err
     assert "ffdl daemon stop" not in err  # no daemon runs here

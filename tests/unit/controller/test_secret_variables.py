@@ -17,7 +17,7 @@ from ffdl_batch.controller.head.attempt_end import forget_attempt, forget_templa
 from ffdl_batch.controller.learner.environment import EnvironmentRefused, pick_secrets
 from ffdl_batch.controller.node import learner_setup as seats_module
 from ffdl_batch.controller.node.learner_setup import Seats
-from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand, needed_format
+from ffdl_batch.domain.launch.launch_file import EnvDelivery, LaunchFile, LearnerCommand
 from ffdl_batch.domain.outcome.controller_events import FinalRecord, GoesOn, Outcome
 from tests.unit.controller.rig import launch_file
 
@@ -49,7 +49,6 @@ def seats(tmp_path: Path, delivery: EnvDelivery) -> Seats:
         attempt.path, job_id=JOB, token=f"{JOB}-1", job_dir=str(tmp_path / JOB), learner=command,
         scratch_base=str(tmp_path), secrets={"TOKEN": "hub", "LEARNER_ID": "hub"},
     )  # fmt: skip
-    assert needed_format(launch) == 2
     found = Seats(launch, AttemptDir(attempt.path).launch, 0)
     make_private(found.scratch)
     return found

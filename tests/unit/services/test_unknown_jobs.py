@@ -15,9 +15,9 @@ from ffdl_batch.services.job_files.database_binding import some_of
 from ffdl_batch.services.job_files.orphan_cleanup import sweep
 from ffdl_batch.services.job_files.temporary_files import CHANGED_S, HALF_WRITTEN_AGE_S
 from ffdl_batch.services.platform import open_platform
-from ffdl_batch.store import DatabaseMissing
+from ffdl_batch.store import DatabaseMissing, open_store
 from ffdl_batch.store.sqlite_backup import upgrade_copies
-from tests.captured.releases import RELEASED, put_schema
+from tests.captured.releases import later_release
 from tests.conftest import POSTGRES
 from tests.unit.services.conftest import Site, with_arrays
 from tests.unit.services.test_binding import opened, settings_of
@@ -144,16 +144,18 @@ def forget_by_hand(file: Path, job_id: str) -> None:
 @on_sqlite
 @pytest.mark.parametrize("lacks", ["a job", "its tree"])
 def test_open_platform_rejects_older_database_before_migrating_it(
-    settings: Settings, database_url: str, lacks: str
+    settings: Settings, database_url: str, tmp_path: Path, lacks: str
 ) -> None:
     file = Path(database_url.removeprefix("sqlite:///"))
-    put_schema(RELEASED[0], database_url)
+    store = open_store(database_url)
+    add_job(store, "known")
+    store.close()
     if lacks == "a job":
         (jobs_of(settings) / "training-0000late0" / "attempt-1").mkdir(parents=True)
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("UPDATE jobs SET state = 'PROCESSING', native_id = '47'")
         before = list(connection.iterdump())
-    with pytest.raises(DatabaseMissing if lacks == "a job" else FileNotFoundError):
+    with later_release(tmp_path), pytest.raises(DatabaseMissing if lacks == "a job" else FileNotFoundError):
         opened(settings)
     with closing(sqlite3.connect(file)) as connection:
         assert list(connection.iterdump()) == before

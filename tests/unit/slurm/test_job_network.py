@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ffdl_batch.attempt.layout import Root
-from ffdl_batch.domain.file_format import LAUNCH_FORMAT
 from ffdl_batch.domain.job.array import ArrayId, expand
 from ffdl_batch.domain.job.spec import BatchOptions, Egress, NetworkLevel, Placement, Resources
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape, PartitionShape
@@ -46,7 +45,6 @@ def test_plan_uses_job_network_for_several_learners_if_all_nodes_support_it() ->
     assert (made.network.requested, made.network.level, made.network.mechanism) == ("auto", "job", "overlay")
     assert made.network.directory == "/run/ffdl" and made.launch.host.allocation == "SLURM_JOB_ID"
     assert comment(made) == "ffdl-batch:job/1 my run"
-    assert made.launch.format == LAUNCH_FORMAT
     assert "--netns-path" in made.launch.learner.argv
 
 

@@ -1,4 +1,4 @@
-"""The schema: what the migrations make is what the tables say; newer ones are refused; interruption is harmless."""
+"""The migrations create the schema of the code; a killed or concurrent start leaves a whole revision."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
-from ffdl_batch.domain.job.job import Change, Overrides
-from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.domain.outcome.continuation import Checkpoint, Spent
 from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.schema import METADATA
-from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, alembic_config, current_revision
-from tests.captured.releases import RELEASED, as_read, put_schema
+from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, alembic_config
 from tests.unit.store.jobs import add_job, assert_consistent
 
 
@@ -74,35 +70,6 @@ def test_revision_list_matches_migration_scripts(empty_url: str) -> None:
     database.close()
     assert tuple(revision.revision for revision in script.walk_revisions())[::-1] == REVISIONS
     assert script.get_heads() == [HEAD]
-
-
-def test_migration_keeps_rows_of_first_revision_usable(empty_url: str) -> None:
-    put_schema(RELEASED[0], empty_url)
-    names = as_read(RELEASED[0])["names"]
-    store = open_store(empty_url)
-    done, job = store.get(names["completed"]), store.get(names["processing"])
-    assert done is not None and done.log_tail[0] == "epoch 3"
-    assert job is not None
-    assert (job.overrides, job.spent, job.effective_spec) == (Overrides(), Spent(), job.spec)
-    (attempt,) = store.attempts(job.id)
-    assert (attempt.interruption, attempt.checkpoint, attempt.gpu_seconds, attempt.owed) == ("", Checkpoint(), 0, False)
-    spent: dict[str, object] = {"spent": Spent(timeouts=1)}
-    change = Change(((JobState.DEPLOYING, 9.0),), cause="requeued", succeeded=True, columns=spent)
-    after = store.apply(job, change)
-    assert after is not None and (after.attempt, after.spent) == (2, Spent(timeouts=1))
-    assert_consistent(store, job.id)
-    store.close()
-
-
-def test_killed_upgrade_from_first_revision_leaves_it_unchanged_and_can_be_repeated(empty_url: str) -> None:
-    put_schema(RELEASED[0], empty_url)
-    kill_migration(empty_url, "gpu_seconds")
-    database = connect(empty_url, None, SystemClock())
-    with database.reading() as connection:
-        assert current_revision(connection) == "0001"
-        assert "spent" not in {column["name"] for column in inspect(connection).get_columns("jobs")}
-    database.close()
-    assert_usable(empty_url)
 
 
 def test_open_store_imports_no_alembic_if_database_is_up_to_date(empty_url: str) -> None:

@@ -1,12 +1,12 @@
-"""The copy of a SQLite database from before its upgrade, disks that are full, and schemas that are newer."""
+"""The copy of a SQLite database before its upgrade, disks that are full, and schemas that are newer."""
 
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,11 @@ from ffdl_batch.ports.clock import SystemClock
 from ffdl_batch.store import SchemaTooNew, StoreUnavailable, open_store
 from ffdl_batch.store.database import connect
 from ffdl_batch.store.existing_database import connect_existing
-from ffdl_batch.store.schema_upgrade import HEAD, REVISIONS, bring_up_to_date, standing_of
+from ffdl_batch.store.schema_upgrade import HEAD, bring_up_to_date, standing_of
 from ffdl_batch.store.sqlite_backup import KEPT, upgrade_copies
-from tests.captured.releases import RELEASED, as_read, put_schema
+from tests.captured.releases import LATER, later_release
+from tests.crash.fuzz.companions import fork_child
+from tests.unit.store.jobs import add_job
 
 
 def revision_of(file: Path) -> str | None:
@@ -32,19 +34,23 @@ def jobs_in(file: Path) -> int:
 
 
 def assert_usable(file: Path) -> None:
-    """The next start brings it up to date, and it has all jobs."""
+    """The next start upgrades it, and it has its job."""
     store = open_store(f"sqlite:///{file}")
-    assert len(store.list_jobs(uid=1000)) == len(as_read(RELEASED[0])["jobs"])
+    assert len(store.list_jobs(uid=None)) == 1
     store.close()
-    assert revision_of(file) == HEAD
+    assert revision_of(file) == LATER[-1]
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """A SQLite file of the first release."""
+def old(tmp_path: Path) -> Iterator[Path]:
+    """A SQLite file of this release, with a job, in a process of a later one."""
     file = tmp_path / "state" / "ffdl.sqlite3"
-    put_schema(RELEASED[0], f"sqlite:///{file}")
-    return file
+    file.parent.mkdir()
+    store = open_store(f"sqlite:///{file}")
+    add_job(store)
+    store.close()
+    with later_release(tmp_path):
+        yield file
 
 
 @pytest.mark.parametrize("network_fs", [False, True])
@@ -52,46 +58,43 @@ def test_upgrade_keeps_private_copy_of_previous_database(old: Path, network_fs: 
     store = open_store(f"sqlite:///{old}", network_fs=network_fs)
     store.close()
     ((revision, copy),) = upgrade_copies(old)
-    assert (revision, copy.stat().st_mode & 0o777) == (RELEASED[0], 0o600)
-    assert revision_of(copy) == RELEASED[0]
-    assert jobs_in(copy) == len(as_read(RELEASED[0])["jobs"])
+    assert (revision, copy.stat().st_mode & 0o777) == (HEAD, 0o600)
+    assert (revision_of(copy), jobs_in(copy)) == (HEAD, 1)
     journal = f"{old.name}-journal"  # on a network file system an empty one stays
     assert {path.name for path in old.parent.iterdir()} - {journal} == {old.name, copy.name}
 
 
 def test_upgrade_keeps_only_newest_copies(old: Path) -> None:
     for day in range(1, 9):
-        old.with_name(f"{old.name}.revision-0001-2020010{day}T000000Z").touch()
+        old.with_name(f"{old.name}.revision-{HEAD}-2020010{day}T000000Z").touch()
     other = old.with_name(f"{old.name}.revision-notes")
     other.touch()
     open_store(f"sqlite:///{old}").close()
     names = [path.name for _, path in upgrade_copies(old)]
     assert len(names) == KEPT
-    assert names[1:] == [f"{old.name}.revision-0001-2020010{day}T000000Z" for day in (8, 7)]
+    assert names[1:] == [f"{old.name}.revision-{HEAD}-2020010{day}T000000Z" for day in (8, 7)]
     assert other.exists()
 
 
-FILE_LIMIT = """
-    import resource, signal, sys
-    from ffdl_batch.store import StoreUnavailable, open_store
+def open_with_limit(file: Path, limit_bytes: int, answer: Path) -> None:
+    """Open the store in a process whose files cannot grow beyond the limit; write why that is refused to `answer`."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
     try:
-        open_store(sys.argv[1])
+        open_store(f"sqlite:///{file}")
     except StoreUnavailable as error:
-        print(error)
-    """
+        answer.write_text(str(error))
 
 
-def test_upgrade_changes_nothing_without_space_for_copy(old: Path) -> None:
-    before = old.read_bytes()
-    argv = [sys.executable, "-c", textwrap.dedent(FILE_LIMIT), f"sqlite:///{old}", str(len(before) // 2)]
-    root = Path(__file__).parents[3]
-    refused = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root, timeout=60)
-    assert refused.stderr == ""
-    assert f"no copy could be written to {old}.revision-0001-" in refused.stdout
-    assert "must be writable and have 1 MiB of space (and quota)" in refused.stdout
-    assert [path.name for path in old.parent.iterdir()] == [old.name]
+def test_upgrade_changes_nothing_without_space_for_copy(old: Path, tmp_path: Path) -> None:
+    before, answer = old.read_bytes(), tmp_path / "answer"
+    names = {path.name for path in old.parent.iterdir()}
+    child = fork_child(tmp_path / "log", lambda: open_with_limit(old, len(before) // 2, answer))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    refused = answer.read_text()
+    assert f"no copy could be written to {old}.revision-{HEAD}-" in refused
+    assert "must be writable and have 1 MiB of space (and quota)" in refused
+    assert {path.name for path in old.parent.iterdir()} - {f"{old.name}-wal", f"{old.name}-shm"} == names
     assert old.read_bytes() == before
     assert_usable(old)
 
@@ -104,7 +107,7 @@ def test_upgrade_keeps_previous_revision_when_database_is_full(old: Path) -> Non
     with pytest.raises(StoreUnavailable, match=r"full: free some space"):
         bring_up_to_date(database)
     database.close()
-    assert revision_of(old) in REVISIONS[:-1]
+    assert revision_of(old) in (HEAD, LATER[0])
     assert_usable(old)
 
 
@@ -122,13 +125,17 @@ def make_newer(url: str, release: str) -> None:
 
 @pytest.mark.parametrize("release", ["7.3.1", ""])
 def test_open_store_rejects_newer_schema_and_names_release_and_copy(empty_url: str, release: str) -> None:
-    put_schema(RELEASED[0], empty_url)
+    store = open_store(empty_url)
+    store.close()
+    file = Path(empty_url.removeprefix("sqlite:///"))
+    if empty_url.startswith("sqlite"):
+        file.with_name(f"{file.name}.revision-{HEAD}-20200101T000000Z").touch()
     make_newer(empty_url, release)
     who = f"ffdl-batch {release}" if release else "a newer release"
     said = rf"revision 0999, made by {who};.*{HEAD} and older.*db restore FILE"
     with pytest.raises(SchemaTooNew, match=said) as error:
         open_store(empty_url)
-    assert ("revision-0001-" in str(error.value)) is empty_url.startswith("sqlite")
+    assert (f"revision-{HEAD}-" in str(error.value)) is empty_url.startswith("sqlite")
     database = connect_existing(empty_url)
     with database.reading() as connection:
         assert inspect(connection).has_table("later")

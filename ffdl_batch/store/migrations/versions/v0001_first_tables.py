@@ -1,4 +1,4 @@
-"""The first tables: jobs, attempts, history, leases."""
+"""Create all tables of the first release."""
 
 from __future__ import annotations
 
@@ -12,8 +12,22 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables in an empty database."""
-    _make_jobs()
+    """Create the tables in an empty database."""
+    _create_jobs()
+    _create_attempts()
+    _create_history()
+    _create_incidents()
+    _create_notices()
+    op.create_table(
+        "leases",
+        sa.Column("name", sa.Text(), primary_key=True),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("token", sa.Text(), nullable=False),
+        sa.Column("until", sa.Double(), nullable=False),
+    )
+
+
+def _create_attempts() -> None:
     op.create_table(
         "attempts",
         sa.Column("job_id", sa.Text(), sa.ForeignKey("jobs.id", name="fk_attempts_job_id"), primary_key=True),
@@ -27,8 +41,17 @@ def upgrade() -> None:
         sa.Column("outcome_code", sa.Text(), nullable=False),
         sa.Column("network", sa.Text(), nullable=False),
         sa.Column("nodes", sa.Text(), nullable=False),
+        sa.Column("interruption", sa.Text(), nullable=False, server_default=sa.text("''")),
+        sa.Column("checkpoint", sa.Text(), nullable=False, server_default="{}"),
+        sa.Column("gpu_seconds", sa.Double(), nullable=False, server_default="0"),
+        sa.Column("owed", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("played", sa.Integer(), nullable=False, server_default="0"),
         sa.UniqueConstraint("token", name="uq_attempts_token"),
     )
+    op.create_index("ix_attempts_owed", "attempts", ["owed"])
+
+
+def _create_history() -> None:
     op.create_table(
         "history",
         sa.Column("job_id", sa.Text(), sa.ForeignKey("jobs.id", name="fk_history_job_id"), primary_key=True),
@@ -40,16 +63,9 @@ def upgrade() -> None:
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("error_code", sa.Text(), nullable=False),
     )
-    op.create_table(
-        "leases",
-        sa.Column("name", sa.Text(), primary_key=True),
-        sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("token", sa.Text(), nullable=False),
-        sa.Column("until", sa.Double(), nullable=False),
-    )
 
 
-def _make_jobs() -> None:
+def _create_jobs() -> None:
     op.create_table(
         "jobs",
         sa.Column("id", sa.Text(), primary_key=True),
@@ -84,8 +100,55 @@ def _make_jobs() -> None:
         sa.Column("lease_until", sa.Double(), nullable=False),
         sa.Column("next_try_at", sa.Double(), nullable=False),
         sa.Column("deploy_tries", sa.Integer(), nullable=False),
+        sa.Column("overrides", sa.Text(), nullable=False, server_default="{}"),
+        sa.Column("spent", sa.Text(), nullable=False, server_default="{}"),
+        sa.Column("array_id", sa.Text(), nullable=False, server_default=sa.text("''")),
+        sa.Column("array_index", sa.Integer(), nullable=False, server_default="0"),
         sa.UniqueConstraint("uid", "submit_key", name="uq_jobs_uid_submit_key"),
     )
     op.create_index("ix_jobs_uid_submitted_at", "jobs", ["uid", "submitted_at"])
     op.create_index("ix_jobs_submitted_at", "jobs", ["submitted_at"])
     op.create_index("ix_jobs_state_next_try_at", "jobs", ["state", "next_try_at"])
+    op.create_index("ix_jobs_array_id_array_index", "jobs", ["array_id", "array_index"])
+
+
+def _create_incidents() -> None:
+    op.create_table(
+        "incidents",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("episode", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("noticed_at", sa.Double(), nullable=False),
+        sa.Column("code", sa.Text(), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("nodes", sa.Text(), nullable=False),
+        sa.Column("learner", sa.Integer(), nullable=False),
+        sa.Column("evidence", sa.Text(), nullable=False),
+        sa.Column("lost_gpu_s", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name="fk_incidents_job_id"),
+        sa.PrimaryKeyConstraint("job_id", "attempt", "episode", name="pk_incidents"),
+    )
+    op.create_index("ix_incidents_noticed_at", "incidents", ["noticed_at"])
+    op.create_index("ix_incidents_at", "incidents", ["at"])
+
+
+def _create_notices() -> None:
+    op.create_table(
+        "notices",
+        sa.Column("id", sa.Text(), primary_key=True),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("episode", sa.Text(), nullable=False),
+        sa.Column("channel", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("next_try_at", sa.Double(), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.Column("sent_at", sa.Double(), nullable=True),
+        sa.Column("failure", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name="fk_notices_job_id"),
+        sa.UniqueConstraint("job_id", "attempt", "episode", "channel", "address", name="uq_notices_of"),
+    )
+    op.create_index("ix_notices_sent_at_next_try_at", "notices", ["sent_at", "next_try_at"])
