@@ -1,6 +1,6 @@
-"""Every key of a manifest changes what a backend is sent, or is reported; every setting is read.
+"""Every key of a manifest changes what a backend is sent, or is reported.
 
-The keys come from the models and the settings from their dataclasses, so that a new one without an effect fails here.
+The keys come from the models, so that a new one without an effect fails here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from ffdl_batch.manifest.models.batch import ManifestBlock
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchPlan, NodeShape
 from ffdl_batch.services.outcome.retry_budget import budget_of, lead_of
 from ffdl_kubernetes.planning import launch_plan as kubernetes_plan
-from ffdl_kubernetes.settings import KubernetesSettings
 from ffdl_local import launch_plan as local_plan
 from ffdl_local.settings import LocalSettings
 from ffdl_slurm.planning import launch_plan as slurm_plan
@@ -223,10 +222,3 @@ def test_manifest_key_changes_plan_of_backend_or_is_reported(path: str) -> None:
     same = {backend for backend in FACTS if sent[backend] == altered[backend]}
     excused = {name for name, keys in WITHOUT_EFFECT.items() if any(path.startswith(key) for key in keys)}
     assert same == excused
-
-
-@pytest.mark.parametrize("model", [Settings, SlurmSettings, LocalSettings, KubernetesSettings])
-def test_every_setting_is_read_outside_of_configuration(model: type) -> None:
-    by_method = {"database_url": "database", "backend": "effective_backend", "backends": "backend_settings"}
-    names = {field.name for field in fields(model)}
-    assert {name for name in names if by_method.get(name, name) not in names_read()} == set()

@@ -81,6 +81,21 @@ def test_deployer_excludes_no_node_by_default(site: Site) -> None:
     assert report_nodes(site.platform).threshold is None
 
 
+@pytest.mark.parametrize(
+    ("rules", "nodes"),
+    [
+        (NodeRules(exclude_lemons=True, threshold=1.0, percent=100), "n3,n2"),
+        (NodeRules(exclude_lemons=True, threshold=7.0), ""),
+        (NodeRules(exclude_lemons=True, hours=1.0), ""),
+        (NodeRules(exclude_lemons=True, hours=3.0), "n3"),
+    ],
+)
+def test_deployer_excludes_node_by_rules_of_site(site: Site, rules: NodeRules, nodes: str) -> None:
+    site.clock.tick(2 * HOUR_S)
+    with_rules(site, rules).deployed()
+    assert excluded(site) == nodes
+
+
 def test_deployer_uses_unreliable_node_when_scheduler_rejects_exclusion(site: Site) -> None:
     class Picky(Named):
         def plan(self, request: LaunchRequest) -> LaunchPlan:

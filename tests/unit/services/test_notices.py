@@ -20,6 +20,7 @@ from ffdl_batch.domain.incidents.notice import NoticeSettings
 from ffdl_batch.domain.job.job import Job
 from ffdl_batch.notify.webhook import WebhookRefused, post, without_query
 from ffdl_batch.services.incidents.notices import FIRST_PAUSE_S, GIVEN_UP_S, Notifier
+from tests.fakes.certificates import certificate_for
 from tests.fakes.mail_server import Relay, mail_relay
 from tests.fakes.serving import serving
 from tests.unit.services.conftest import MANIFEST, Site
@@ -155,6 +156,20 @@ def test_notifier_posts_to_addresses_of_fault_policy_and_logs_mail_that_has_no_r
     assert f"a@b.org is not told of {job.id}: notices.smtp names no mail relay" in caplog.text
     assert "other@b.org" not in caplog.text
     assert site.platform.store.notices.next_due() is None
+
+
+@pytest.mark.parametrize("key", ["login_file", "ca_file"])
+def test_notifier_sends_no_mail_to_relay_that_cannot_prove_its_identity(
+    site: Site, relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    """This relay offers no encryption."""
+    file, _ = certificate_for("127.0.0.1", tmp_path)
+    if key == "login_file":
+        file.write_text("user\npassword\n")
+    file.chmod(0o600)
+    happened(site, site.accept())
+    notifier(site, mail=("ops@example.org",), smtp=f"127.0.0.1:{relay.port}", **{key: str(file)}).step()
+    assert relay.taken == [] and "it does not offer STARTTLS" in caplog.text
 
 
 def test_notifier_leaves_owner_mail_to_scheduler_without_relay(site: Site) -> None:
