@@ -1,7 +1,7 @@
 """Where a user's daemon is: its socket, its lock file, and whether the process that the lock names lives.
 
 The client looks here for the daemon, the daemon puts itself here: one set of rules for both. Standard library and
-domain only, because `ffdl-submitd dial` and every client command start with it.
+domain only, because every client command starts with it.
 
 The socket: ``$FFDL_SOCKET``, else ``$XDG_RUNTIME_DIR/ffdl/ffdl.sock`` where that runtime directory is the user's own,
 else ``/tmp/ffdl-<uid>/ffdl.sock``. With ``$FFDL_STATE_DIR`` the socket's name carries a digest of it, so that a daemon

@@ -46,10 +46,6 @@ def _main(arguments: Sequence[str] | None, opener: Opener | None) -> int:
     options = _parser().parse_args(arguments)
     os.umask(0o077)
     try:
-        if options.command == "dial":
-            from ffdl_batch.daemon.relay import dial
-
-            return dial(os.environ)
         if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[0] < FEWEST_DESCRIPTORS:
             return _end(f"the daemon ends: {FILES}", ExitCode.TRY_AGAIN)
         gc.disable()  # until the server has made all that stays
@@ -83,8 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory", metavar="DIR", type=Path, help="read ffdl.toml in DIR instead of the working directory's"
     )
-    commands = parser.add_subparsers(dest="command", metavar="dial")
-    commands.add_parser("dial", help="copy standard input and output to the daemon's socket on this host")
     return parser
 
 

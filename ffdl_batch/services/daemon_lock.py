@@ -243,7 +243,7 @@ def _elsewhere(lock: DaemonLock, *, tried: bool = False) -> str:
     )
     return (
         f"the daemon of this state directory runs on {lock.host} (process {lock.pid}){why}. Work from {lock.host}, or "
-        f"reach it through `ssh {lock.host} ffdl-submitd dial`; if {lock.host} is gone for good, start with "
+        f"reach it through `ssh {lock.host} ffdl list`; if {lock.host} is gone for good, start with "
         f"--force-take-over-from {lock.host}"
     )
 

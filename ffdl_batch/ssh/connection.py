@@ -1,214 +1,222 @@
-"""A connection to a host, kept: each command gets a channel of it. Made when it is needed, and anew when it broke.
+"""Runs commands on a host. All of them share one connection, which the first one makes.
 
-The host's key is checked before anything else is said. A connection that is silent is asked for a sign of life, and
-given up when none comes: then every channel of it ends, and whoever waits hears so.
+The system's ssh carries it if there is one, else paramiko. FFDL_SSH names another ssh program, or is ``paramiko``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
+import secrets
+import selectors
+import shutil
+import socket
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Protocol
 
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.ssh.authentication import Login
 from ffdl_batch.ssh.destination import read_destination
-from ffdl_batch.ssh.errors import SshFailed
-from ffdl_batch.ssh.host_config import HostConfig, read_host
-from ffdl_batch.ssh.host_keys import HostKey, check_host_key, known_keys
-from ffdl_batch.ssh.terminal_prompt import Person, find_person
-from ffdl_batch.ssh.ways import ProxyProcess, connect_straight
+from ffdl_batch.ssh.errors import CommandLost, ProgramMissing, SshFailed
+from ffdl_batch.ssh.framing import FrameMissing, at_login, framed, read_frame
+from ffdl_batch.ssh.host_config import PARAMIKO, read_host
 
-if TYPE_CHECKING:
-    import paramiko
+START_S = 100.0
+"""For a login shell, and for Python from a network file system."""
+END_S = 10.0
+_BLOCK = 1 << 16
 
-_BANNER_S = 30.0
-_CHANNEL_S = 60.0
-_MOST_JUMPS = 8
-_NOWHERE = logging.NullHandler()
-"""Where nobody has set a log up, the library's lines, tracebacks among them, would go to standard error."""
+
+class Process(Protocol):
+    """A command line that runs on the host. `connection` is its standard input and output, `errors` its standard
+    error."""
+
+    connection: socket.socket
+    errors: socket.socket
+
+    def wait(self, timeout_s: float | None) -> int:
+        """Return the exit status; 255 after a signal. Raises CommandLost, TimeoutError."""
+        ...
+
+    def close(self) -> None:
+        """Close its streams, and end it here. On the host it reads the end of its input."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries command lines to one host. Several threads may use it. All methods raise SshFailed."""
+
+    def start(self, line: str) -> Process:
+        """Start the line in the user's shell there; connect first if necessary."""
+        ...
+
+    def run_on_terminal(self, line: str) -> int:
+        """Run the line on the terminal of this process and return the exit status."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; the next command makes another."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a command printed, and its exit status."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+    @property
+    def complaint(self) -> str:
+        """The last line that it printed on standard error, else on standard output, else its exit status."""
+        lines = [line.strip() for line in (self.out + b"\n" + self.err).decode("utf-8", "replace").splitlines()]
+        return next((line for line in reversed(lines) if line), f"exit status {self.code}")
+
+
+class RemoteCommand:
+    """A command on the host that has begun. `number` is its process id there."""
+
+    def __init__(self, process: Process, number: int) -> None:
+        self._process, self.number = process, number
+        self.connection, self.errors = process.connection, process.errors
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """See :class:`Process`."""
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """See :class:`Process`."""
+        self._process.close()
+
+    def read_to_end(self, deadline: float) -> Completed:
+        """Read both streams to their ends. Raises TimeoutError, CommandLost."""
+        read = {self.connection: bytearray(), self.errors: bytearray()}
+        with selectors.DefaultSelector() as waiting:
+            for source in read:
+                waiting.register(source, selectors.EVENT_READ)
+            while waiting.get_map():
+                ready = waiting.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    raise TimeoutError
+                for key, _ in ready:
+                    assert isinstance(key.fileobj, socket.socket)
+                    more = _receive(key.fileobj)
+                    read[key.fileobj] += more
+                    if not more:
+                        waiting.unregister(key.fileobj)
+        code = self.wait(max(0.1, deadline - time.monotonic()))
+        return Completed(code, bytes(read[self.connection]), bytes(read[self.errors]))
 
 
 class Connector:
-    """Makes and keeps the connection to one host. Several threads may use it.
+    """Runs commands on one host. Several threads may use it.
 
-    `person` answers what must be asked; None: whoever is at the terminal, found when somebody is needed.
+    `may_ask`: passphrases and second factors are asked for on the terminal of this process, if it has one.
     """
 
-    def __init__(self, host: str, environ: Mapping[str, str], person: Person | None = None) -> None:
+    def __init__(self, host: str, environ: Mapping[str, str], *, may_ask: bool = True) -> None:
         self.host = host
-        self._environ, self._person = environ, person
+        self._environ, self._may_ask = environ, may_ask
         self._lock = threading.Lock()
-        self._chain: _Chain | None = None
+        self._known: Transport | None = None
 
-    def session(self) -> paramiko.Channel:
-        """A channel on which nothing runs yet. Raises SshFailed."""
-        load_library()
-        import paramiko
-
-        for is_last in (False, True):
-            transport = self.transport()
-            try:
-                return transport.open_session(timeout=_CHANNEL_S)
-            except (paramiko.SSHException, EOFError, OSError) as error:
-                if is_last or transport.is_active():
-                    raise SshFailed(f"{self.host} opens no further session: {error}", "try again") from error
-        raise AssertionError("unreachable: the last try returns or raises")
-
-    def transport(self) -> paramiko.Transport:
-        """The live connection. Raises SshFailed."""
-        with self._lock:
-            if self._chain is None or not self._chain.transport.is_active():
-                self._drop()
-                self._chain = _open_chain(self.host, self._environ, self._person or find_person())
-            return self._chain.transport
-
-    def close(self) -> None:
-        """End it; the next question makes another."""
-        with self._lock:
-            self._drop()
-
-    def _drop(self) -> None:
-        chain, self._chain = self._chain, None
-        if chain is not None:
-            chain.close()
-
-
-class _Chain:
-    """The connection and what carries it, the last one first."""
-
-    def __init__(self) -> None:
-        self._ends = contextlib.ExitStack()
-        self.over = threading.Event()
-        self._ends.callback(self.over.set)
-        self.transport: Any = None
-
-    def carry(self, end: Any) -> None:
-        """Close it with the chain."""
-        self._ends.callback(end.close)
-
-    def close(self) -> None:
-        """Close all."""
-        self._ends.close()
-
-
-def load_library() -> None:
-    """Raises SshFailed (exit 69) where paramiko is not installed."""
-    try:
-        import paramiko  # noqa: F401
-    except ImportError as error:
-        raise SshFailed(
-            f"SSH needs a library that is not there: {error}", "pip install 'ffdl-batch[ssh]'", ExitCode.UNAVAILABLE
-        ) from error
-    logging.getLogger("paramiko").addHandler(_NOWHERE)
-
-
-def _open_chain(host: str, environ: Mapping[str, str], person: Person | None) -> _Chain:
-    load_library()
-    chain = _Chain()
-    try:
-        config = read_host(read_destination(host), environ)
-        chain.transport = _reach(chain, config, environ, person, set())
-    except BaseException:
-        chain.close()
-        raise
-    threading.Thread(target=_watch, args=(chain, config), name="ssh alive", daemon=True).start()
-    return chain
-
-
-def _reach(
-    chain: _Chain, config: HostConfig, environ: Mapping[str, str], person: Person | None, passed: set[str]
-) -> paramiko.Transport:
-    """Through the jumps of its configuration, each by its own; a host that is passed twice is a circle."""
-    if config.name in passed or len(passed) >= _MOST_JUMPS:
-        raise SshFailed(f"ProxyJump goes in a circle at {config.name}", "see ssh_config(5)", ExitCode.BAD_MANIFEST)
-    passed.add(config.name)
-    connected: Any
-    if config.proxy_jump:
-        connected = _through(chain, config, environ, person, passed)
-    elif config.proxy_command:
-        proxy = ProxyProcess(config, environ)
-        chain.carry(proxy)
-        connected = proxy.connection
-    else:
-        connected = connect_straight(config)
-    return _log_in(chain, connected, config, person, is_behind=bool(config.proxy_jump or config.proxy_command))
-
-
-def _through(
-    chain: _Chain, config: HostConfig, environ: Mapping[str, str], person: Person | None, passed: set[str]
-) -> paramiko.Channel:
-    before: paramiko.Transport | None = None
-    last = ""
-    for jump in config.proxy_jump:
-        hop = read_host(read_destination(jump), environ)
-        if before is None:
-            before = _reach(chain, hop, environ, person, passed)
-        else:
-            before = _log_in(chain, _tunnel(before, last, hop), hop, person, is_behind=True)
-        last = jump
-    assert before is not None
-    return _tunnel(before, last, config)
-
-
-def _tunnel(before: paramiko.Transport, jump: str, to: HostConfig) -> paramiko.Channel:
-    """Raises SshFailed."""
-    import paramiko
-
-    try:
-        return before.open_channel(
-            "direct-tcpip", (to.hostname, to.port), ("127.0.0.1", 0), timeout=to.connect_timeout_s + _BANNER_S
-        )
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        why = str(error) or type(error).__name__
-        raise SshFailed(f"{jump} does not reach {to.hostname}, port {to.port}: {why}", "try again") from error
-
-
-def _log_in(
-    chain: _Chain, connected: Any, config: HostConfig, person: Person | None, *, is_behind: bool
-) -> paramiko.Transport:
-    import paramiko
-
-    known = known_keys(config)
-    transport = paramiko.Transport(connected)
-    chain.carry(transport)
-    transport.banner_timeout = _BANNER_S
-    _prefer(transport, [one.key.kind for one in known if not one.marker])
-    try:
-        transport.start_client(timeout=_BANNER_S)
-        offered = transport.get_remote_server_key()
-    except (paramiko.SSHException, EOFError, OSError) as error:
-        raise SshFailed(
-            f"no SSH connection to {config.name}: {str(error) or 'the host closed it'}",
-            f"try again later, or see what ssh itself says: {config.command} -v",
-        ) from error
-    check_host_key(config, HostKey(offered.get_name(), offered.asbytes()), known, is_behind=is_behind)
-    Login(transport, config, person).perform()
-    return transport
-
-
-def _prefer(transport: paramiko.Transport, kinds: Sequence[str]) -> None:
-    """A host has several keys: it is to show one of a kind that we know, as to ssh."""
-    options = transport.get_security_options()
-    wanted = [name for kind in kinds for name in (_RSA if kind == "ssh-rsa" else (kind,))]
-    options.key_types = sorted(options.key_types, key=lambda one: one not in wanted)
-
-
-_RSA = ("rsa-sha2-512", "rsa-sha2-256", "ssh-rsa")
-
-
-def _watch(chain: _Chain, config: HostConfig) -> None:
-    """ServerAliveInterval and ServerAliveCountMax of ssh_config(5): no sign of life in time, and it is given up."""
-    transport = chain.transport
-    while not chain.over.wait(config.alive_interval_s) and transport.is_active():
-        patience = threading.Timer(config.alive_interval_s * config.alive_count, transport.close)
-        patience.daemon = True
-        patience.start()
+    def start(self, words: Sequence[str]) -> RemoteCommand:
+        """Start a command as after a login. Raises ProgramMissing, SshFailed."""
+        mark = f"ffdl-{secrets.token_hex(8)}"
+        process = self._transport().start(framed(words, mark))
         try:
-            transport.global_request("keepalive@openssh.com", wait=True)
-        except (OSError, EOFError):
-            return
+            deadline = time.monotonic() + START_S
+            number = read_frame(process.connection, mark, deadline)
+            read_frame(process.errors, mark, deadline)
+            if number:
+                return RemoteCommand(process, number)
+            raise ProgramMissing(
+                f"{self.host} has no {words[0]} after a login", "install it there", ExitCode.UNAVAILABLE
+            )
+        except TimeoutError:
+            process.close()
+            raise SshFailed(
+                f"the login shell of {self.host} ran no command within {START_S:g} s", "try again"
+            ) from None
+        except FrameMissing as error:
+            printed = self._explain_start(process, error)
+            process.close()
+            raise SshFailed(printed, "check what your shell does at login there") from None
+        except BaseException:
+            process.close()
+            raise
+
+    def _explain_start(self, process: Process, missing: FrameMissing) -> str:
+        if not missing.is_over:
+            return f"{self.host} prints too much at login"
+        ended = RemoteCommand(process, 0).read_to_end(time.monotonic() + END_S)
+        return f"the login shell of {self.host} ran no command: {(missing.lines or [ended.complaint])[-1]}"
+
+    def run(self, words: Sequence[str], timeout_s: float, data: IO[bytes] | None = None) -> Completed:
+        """Run a command, whose input is `data`, to its end. Raises as :meth:`start`, and CommandLost."""
+        with self._running(words) as command:
+            threading.Thread(target=_send, args=(command.connection, data), daemon=True).start()
+            try:
+                return command.read_to_end(time.monotonic() + timeout_s)
+            except TimeoutError:
+                message = f"{words[0]} on {self.host} did not end within {timeout_s:g} s"
+                raise CommandLost(message, "try again") from None
+
+    @contextmanager
+    def _running(self, words: Sequence[str]) -> Iterator[RemoteCommand]:
+        command = self.start(words)
+        try:
+            yield command
         finally:
-            patience.cancel()
+            command.close()
+
+    def interrupt(self, command: RemoteCommand) -> None:
+        """Send SIGINT to the command and to what it started. Raises SshFailed."""
+        script = 'kill -INT -- "-$1" 2>/dev/null || kill -INT "$1"'
+        self.run(["/bin/sh", "-c", script, "sh", str(command.number)], START_S)
+
+    def run_on_terminal(self, words: Sequence[str]) -> int:
+        """Run a command on the terminal of this process and return its exit status. Raises SshFailed."""
+        return self._transport().run_on_terminal(at_login(words))
+
+    def close(self) -> None:
+        """End the connection; the next command makes another."""
+        with self._lock:
+            if self._known is not None:
+                self._known.close()
+
+    def _transport(self) -> Transport:
+        with self._lock:
+            if self._known is None:
+                self._known = self._choose()
+            return self._known
+
+    def _choose(self) -> Transport:
+        config = read_host(read_destination(self.host), self._environ)
+        name = self._environ.get("FFDL_SSH") or "ssh"
+        program = None if name == PARAMIKO else shutil.which(name, path=self._environ.get("PATH"))
+        if program is not None:
+            from ffdl_batch.ssh.system_ssh import SystemSsh
+
+            return SystemSsh(program, config, self._environ, may_ask=self._may_ask)
+        from ffdl_batch.ssh.paramiko_connection import ParamikoConnection
+
+        return ParamikoConnection(config, self._environ, may_ask=self._may_ask)
+
+
+def _receive(source: socket.socket) -> bytes:
+    try:
+        return source.recv(_BLOCK)
+    except ConnectionError:  # the other end was closed with our input unread
+        return b""
+
+
+def _send(target: socket.socket, data: IO[bytes] | None) -> None:
+    try:
+        while data is not None and (block := data.read(_BLOCK)):
+            target.sendall(block)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # the command has ended; its status and its complaint say why

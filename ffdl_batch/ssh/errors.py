@@ -1,4 +1,4 @@
-"""What goes wrong with a connection, in words for whoever asked for it."""
+"""The errors of connections and of commands on hosts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 
 
 class SshFailed(Exception):
-    """No connection, or none any more. `cure` is what the reader can do, `exit_code` what a command ends with."""
+    """There is no connection. `cure` is what the reader can do, `exit_code` what a command exits with."""
 
     def __init__(self, message: str, cure: str = "", exit_code: int = ExitCode.TRY_AGAIN) -> None:
         super().__init__(message)
@@ -16,4 +16,8 @@ class SshFailed(Exception):
 
 
 class CommandLost(SshFailed):
-    """The connection ended while a command ran: nobody knows how far it got."""
+    """The connection ended while a command ran: it is not known how far it got."""
+
+
+class ProgramMissing(SshFailed):
+    """The host was reached, and its login shell does not find the program."""

@@ -1,8 +1,8 @@
-"""How a host is reached, by the user's and the site's configuration of ssh.
+"""Reads how a host is reached from the user's and the site's configuration of ssh.
 
-``ssh -G`` says it, so that Include, Match and tokens mean here what they mean to ssh. Without an ssh program paramiko
-reads ``~/.ssh/config``, which does less, and says where that is too little. FFDL_SSH names another ssh program,
-FFDL_SSH_CONFIG another file of configuration.
+``ssh -G`` prints it, so that Include, Match and tokens mean what they mean to ssh. Without an ssh program paramiko
+reads ``~/.ssh/config``; it refuses a file that has an Include. FFDL_SSH names another ssh program, FFDL_SSH_CONFIG
+another file of configuration.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.ssh.destination import Destination
+from ffdl_batch.ssh.destination import Destination, read_destination
 from ffdl_batch.ssh.errors import SshFailed
 
 ALIVE_INTERVAL_S, ALIVE_COUNT = 15, 3
 """Where the configuration says nothing (ssh's own: never): a command must not hang on a connection that is gone."""
 CONNECT_S = 15.0
+PARAMIKO = "paramiko"
+"""The value of FFDL_SSH for paramiko instead of an ssh program."""
+_MOST_JUMPS = 8
 _ASK_S = 20.0
 _KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 Options = Mapping[str, Sequence[str]]
@@ -53,6 +56,11 @@ class HostConfig:
     alive_count: int = ALIVE_COUNT
     config_file: str = ""
     """The file that was named instead of ssh's own; "" = none."""
+    control_path: str = ""
+    """The socket of ssh's shared connection (ControlPath); "" = none."""
+    keeps_connection: bool = False
+    """ssh itself makes that connection and keeps it (ControlMaster and ControlPersist)."""
+    has_remote_command: bool = False
 
     @property
     def command(self) -> str:
@@ -74,10 +82,19 @@ class HostConfig:
 
 
 def read_host(where: Destination, environ: Mapping[str, str]) -> HostConfig:
-    """What ssh would do to get there. Raises SshFailed for a configuration that cannot be read."""
-    ssh = shutil.which(environ.get("FFDL_SSH") or "ssh", path=environ.get("PATH"))
+    """Return what ssh would do to get there. Raises SshFailed for a configuration that cannot be read."""
+    named = environ.get("FFDL_SSH") or "ssh"
+    ssh = shutil.which("ssh" if named == PARAMIKO else named, path=environ.get("PATH"))
     options = _by_ssh(ssh, where, environ) if ssh else _by_paramiko(where, environ)
-    return interpret(where, options, environ)
+    return interpret(where, options, environ, is_for_ssh=ssh is not None and named != PARAMIKO)
+
+
+def check_jumps(config: HostConfig, environ: Mapping[str, str], passed: tuple[str, ...] = ()) -> None:
+    """Raise SshFailed if ProxyJump leads back to a host: ssh would start itself without end."""
+    if config.name in passed or len(passed) >= _MOST_JUMPS:
+        raise SshFailed(f"ProxyJump goes in a circle at {config.name}", "see ssh_config(5)", ExitCode.BAD_MANIFEST)
+    for jump in config.proxy_jump[:1]:  # ssh passes the others itself, without their own ProxyJump
+        check_jumps(read_host(read_destination(jump), environ), environ, (*passed, config.name))
 
 
 def _by_ssh(ssh: str, where: Destination, environ: Mapping[str, str]) -> Options:
@@ -136,8 +153,13 @@ def _unusable(message: str) -> SshFailed:
     return SshFailed(f"the configuration of ssh cannot be used: {message}", cure, ExitCode.BAD_MANIFEST)
 
 
-def interpret(where: Destination, options: Options, environ: Mapping[str, str]) -> HostConfig:
-    """The options as values; what they do not say is as in ssh_config(5). Pure but for names of this machine."""
+def interpret(
+    where: Destination, options: Options, environ: Mapping[str, str], *, is_for_ssh: bool = False
+) -> HostConfig:
+    """Return the options as values, with the defaults of ssh_config(5). Pure but for names of this machine.
+
+    `is_for_ssh`: ssh makes the connection, so tokens that are not known here are left as they are.
+    """
 
     def first(key: str, default: str = "") -> str:
         return next((value for value in options.get(key, ()) if value), default)
@@ -145,7 +167,8 @@ def interpret(where: Destination, options: Options, environ: Mapping[str, str]) 
     home = _home(environ)
     hostname = first("hostname", where.host)
     user, port = first("user") or getpass.getuser(), int(first("port", "22"))
-    words = _Words(where.host, hostname, user, port, home, environ)
+    words = _Words(where.host, hostname, user, port, home, environ, is_for_ssh)
+    control_path = first("controlpath", "none")
     jumps = first("proxyjump", "none")
     command = first("proxycommand", "none")
     interval = int(first("serveraliveinterval", "0")) or ALIVE_INTERVAL_S
@@ -168,12 +191,16 @@ def interpret(where: Destination, options: Options, environ: Mapping[str, str]) 
         alive_interval_s=interval,
         config_file=environ.get("FFDL_SSH_CONFIG", ""),
         alive_count=int(first("serveralivecountmax", str(ALIVE_COUNT))) or ALIVE_COUNT,
+        control_path="" if control_path == "none" else control_path,
+        keeps_connection=first("controlmaster") in ("auto", "yes", "true")
+        and first("controlpersist", "no") not in ("no", "false"),
+        has_remote_command=first("remotecommand", "none") != "none",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What tokens of ssh_config(5) stand for."""
+    """The values of the tokens of ssh_config(5)."""
 
     asked: str
     hostname: str
@@ -181,9 +208,10 @@ class _Words:
     port: int
     home: Path
     environ: Mapping[str, str]
+    leaves_unknown: bool
 
     def fill(self, text: str) -> str:
-        """Tokens; one that we do not know is refused, because nobody knows what it was to be."""
+        """Replace the tokens. Raises SshFailed for an unknown one, unless those are left as they are."""
         here = socket.gethostname()
         known = {
             "%": "%",
@@ -202,6 +230,8 @@ class _Words:
         }
 
         def word(found: re.Match[str]) -> str:
+            if found[1] not in known and self.leaves_unknown:
+                return found[0]
             if found[1] not in known:
                 raise _unusable(f"the token %{found[1]} in {text!r} is not known here")
             return known[found[1]]

@@ -406,10 +406,10 @@ def test_daemon_removes_partial_archive_after_interrupted_upload(running: Runnin
     assert site.is_served()
 
 
-def run_dial(site: Site, request: bytes) -> subprocess.CompletedProcess[bytes]:
-    """What another login node runs through ssh."""
+def run_relay(site: Site, request: bytes, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """Run what another host runs through ssh."""
     return preloaded.run(
-        [sys.executable, *PLAIN, "dial"],
+        [sys.executable, "-c", "from ffdl_batch.entry import ffdl; ffdl()", "daemon", "relay", *options],
         input=request,
         env=site.environment(),
         cwd="/",
@@ -422,14 +422,16 @@ def run_dial(site: Site, request: bytes) -> subprocess.CompletedProcess[bytes]:
 HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def test_dial_relays_response_after_input_is_closed(running: Running) -> None:
-    done = run_dial(running.site, HEALTH)
+def test_relay_passes_response_after_input_is_closed(running: Running) -> None:
+    done = run_relay(running.site, HEALTH)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.partition(b"\r\n\r\n")[2])["pid"] == running.process.pid
+    greeting, _, rest = done.stdout.partition(b"\n")
+    assert greeting.startswith(b"ffdl-relay 1 {") and rest.startswith(b"HTTP/1.1 200")
+    assert json.loads(rest.partition(b"\r\n\r\n")[2])["pid"] == running.process.pid
 
 
-def test_dial_starts_daemon_when_none_runs(site: Site) -> None:
-    done = run_dial(site, HEALTH)
+def test_relay_starts_daemon_when_none_runs(site: Site) -> None:
+    done = run_relay(site, HEALTH)
     assert done.returncode == 0, done.stderr
     health = json.loads(done.stdout.partition(b"\r\n\r\n")[2])
     assert health["pid"] == json.loads((site.state / "daemon.lock").read_text())["pid"]
@@ -437,20 +439,21 @@ def test_dial_starts_daemon_when_none_runs(site: Site) -> None:
     until(lambda: not (site.state / "daemon.lock").exists(), "the daemon to end")
 
 
-def test_dial_reports_host_when_daemon_runs_elsewhere(site: Site) -> None:
+def test_relay_reports_host_when_daemon_runs_elsewhere(site: Site) -> None:
     site.state.mkdir()
     lock = {"host": "login2", "pid": 7, "boot_id": "b", "start_ticks": 1, "socket": "/x"}
     (site.state / "daemon.lock").write_text(json.dumps(lock))
-    done = run_dial(site, b"")
+    done = run_relay(site, b"", "--no-forward")
     assert done.returncode == 75
-    assert b"login2" in done.stderr
+    assert b"the daemon runs on login2, not here" in done.stderr
 
 
-def test_dial_imports_no_web_framework_or_database() -> None:
+def test_relay_imports_no_web_framework_or_database() -> None:
     program = (
         "import sys\n"
-        "import ffdl_batch.daemon.main, ffdl_batch.daemon.relay\n"
-        "heavy = {'fastapi', 'uvicorn', 'starlette', 'pydantic', 'sqlalchemy', 'asyncio'} & set(sys.modules)\n"
+        "import ffdl_batch.cli.commands.daemon, ffdl_batch.client.connection.relay_server\n"
+        "heavy = {'fastapi', 'uvicorn', 'starlette', 'pydantic', 'sqlalchemy', 'asyncio', 'paramiko'}\n"
+        "heavy &= set(sys.modules)\n"
         "sys.exit(f'loaded: {heavy}' if heavy else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=LIMIT_S)

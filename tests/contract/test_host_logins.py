@@ -1,11 +1,13 @@
-"""How a login node is reached: real sshds on loopback with keys of their own, and whom they let in."""
+"""Tests how a login node is reached, by ssh and by paramiko: real sshds on loopback with keys of their own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from tests import preloaded
 from tests.contract.daemon_rig import until
 from tests.contract.terminals import answer_prompts
 from tests.fakes.second_factor import SecondFactorServer
+from tests.fakes.ssh_server import BreakingWire
 from tests.login_node import Laptop, LoginNode, make_key
 
 CARRIER = """\
@@ -40,9 +43,15 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginNode]:
         found.stop()
 
 
-@pytest.fixture
-def laptop(tmp_path: Path, node: LoginNode) -> Laptop:
-    return Laptop(tmp_path / "laptop", node.config())
+@pytest.fixture(params=["ssh", "paramiko"])
+def laptop(request: pytest.FixtureRequest, tmp_path: Path, node: LoginNode) -> Laptop:
+    found = Laptop(tmp_path / "laptop", node.config())
+    found.environ["FFDL_SSH"] = request.param
+    return found
+
+
+def uses_ssh(laptop: Laptop) -> bool:
+    return laptop.environ["FFDL_SSH"] == "ssh"
 
 
 def test_remote_list_uses_daemon_of_login_node(laptop: Laptop, node: LoginNode) -> None:
@@ -62,12 +71,13 @@ def test_ssh_login_rejects_unknown_host_key_and_prints_accept_command(laptop: La
     ).stdout.split()[1]
     assert shown in done.stderr, "the fingerprint as ssh-keygen shows it"
     command = done.stderr.partition("then: ")[2].strip().removesuffix(")")
-    assert command.startswith(f"ssh-keyscan -p {node.server.port} -t ed25519 127.0.0.1 >> {known}")
+    by_ssh, by_paramiko = "ssh -o StrictHostKeyChecking=accept-new", f"ssh-keyscan -p {node.server.port} -t ed25519"
+    assert command.startswith(by_ssh if uses_ssh(laptop) else f"{by_paramiko} 127.0.0.1 >> {known}")
 
     def is_known() -> bool:
         """ssh-keyscan gives a server that is slow up after five seconds, and says nothing."""
         preloaded.run(["sh", "-c", command], check=False, capture_output=True)
-        return bool(known.read_text())
+        return known.exists() and bool(known.read_text())
 
     until(is_known, "the key")
     assert laptop.run("list").returncode == 0
@@ -167,8 +177,10 @@ def test_ssh_login_asks_for_passphrase_only_on_a_terminal(laptop: Laptop, node: 
     preloaded.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(locked)], check=True, capture_output=True)
     laptop.write_config(node.config(IdentityFile=str(locked)))
     alone = laptop.run("list")
-    assert alone.returncode == 77 and "has a passphrase, and nobody can be asked" in alone.stderr
-    code, shown = answer_prompts(laptop, ["list"], [("Passphrase of", "wrong"), ("Passphrase of", "open sesame")])
+    why = "nobody could be asked" if uses_ssh(laptop) else "has a passphrase, and nobody can be asked"
+    assert alone.returncode == 77 and why in alone.stderr
+    prompt = "Enter passphrase for key" if uses_ssh(laptop) else "Passphrase of"
+    code, shown = answer_prompts(laptop, ["list"], [(prompt, "wrong"), (prompt, "open sesame")])
     assert code == 0 and "NAME" in shown and "open sesame" not in shown
     laptop.write_config(node.config(IdentityFile=str(locked), BatchMode="yes"))
     code, shown = answer_prompts(laptop, ["list"], [])
@@ -196,7 +208,8 @@ def test_ssh_login_follows_proxy_jumps_and_checks_each_host_key(
         assert done.returncode == 77 and "@gate" in done.stderr and "is not known" in done.stderr
         laptop.write_config(node.config(ProxyJump="inner", UserKnownHostsFile=str(known)), inner, gates[0].config())
         done = laptop.run("list")
-        assert done.returncode == 77 and f">> {known}" in done.stderr and "ssh-keyscan" not in done.stderr
+        assert done.returncode == 77 and "ssh-keyscan" not in done.stderr, "it does not reach the host"
+        assert ("accept-new" if uses_ssh(laptop) else f">> {known}") in done.stderr
     finally:
         for gate in gates:
             gate.stop()
@@ -223,7 +236,8 @@ def test_ssh_login_asks_for_second_factor_only_on_a_terminal(laptop: Laptop, nod
         )
         assert server.passed == ["publickey", "keyboard-interactive"], shown
         assert "Your token" in shown and "424242" not in shown and "\x1b" not in shown
-        assert code == 75 and "opens no further session" in shown  # it is a door alone: there is no ffdl behind it
+        assert code == 75  # nothing is behind the door
+        assert ("ran no command" if uses_ssh(laptop) else "opens no further session") in shown
         done = laptop.run("list")
         assert done.returncode == 77 and "keyboard-interactive" in done.stderr and "no terminal" in done.stderr
 
@@ -239,14 +253,44 @@ def test_cli_prints_install_command_when_paramiko_is_missing(laptop: Laptop, tmp
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "paramiko.py").write_text("raise ImportError('No module named paramiko')")
     laptop.environ["PYTHONPATH"] = str(tmp_path / "none")
+    if uses_ssh(laptop):
+        assert laptop.run("list").returncode == 0, "ssh needs no library"
+        laptop.environ["FFDL_SSH"] = "paramiko"
     argv, place = laptop.argv("ffdl", ["list"]), laptop.directory
     done = subprocess.run(argv, env=laptop.environ, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 69 and "pip install 'ffdl-batch[ssh]'" in done.stderr
 
 
+def test_ssh_shares_the_connection_that_ssh_itself_keeps(laptop: Laptop, node: LoginNode) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as short,
+        BreakingWire(node.server.port, breaks=0, after_bytes=0) as wire,
+    ):
+        control = {"ControlMaster": "auto", "ControlPath": f"{short}/%C", "ControlPersist": "100"}
+        alias = f"[127.0.0.1]:{node.server.port}"
+        laptop.write_config(node.config(Port=str(wire.port), HostKeyAlias=alias, **control))
+        assert [laptop.run("list").returncode for _ in range(3)] == [0, 0, 0]
+        assert wire.connections == (1 if uses_ssh(laptop) else 3)
+        subprocess.run(["ssh", "-F", laptop.config, "-O", "exit", "login"], check=uses_ssh(laptop), capture_output=True)
+
+
+def test_ssh_leaves_no_connection_and_no_file(laptop: Laptop, node: LoginNode, tmp_path: Path) -> None:
+    laptop.environ["XDG_RUNTIME_DIR"] = str(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert laptop.run("list").returncode == 0
+    assert sorted(tmp_path.iterdir()) == before
+    assert f"{tmp_path}/ffdl-ssh" not in "".join(_command_lines())
+
+
+def _command_lines() -> Iterator[str]:
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            yield (entry / "cmdline").read_text(errors="replace") if entry.name.isdecimal() else ""
+
+
 def test_ssh_login_reads_config_file_without_ssh_program_and_rejects_include(laptop: Laptop, tmp_path: Path) -> None:
     laptop.environ["FFDL_SSH"] = str(tmp_path / "none")
-    assert laptop.run("list").returncode == 0
+    assert laptop.run("list").returncode == 0, "paramiko is used"
     laptop.config.write_text(f"Include {tmp_path}/more\n" + laptop.config.read_text())
     done = laptop.run("list")
     assert done.returncode == 78 and "Include" in done.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ffdl_batch.cli.connection import open_client
-from ffdl_batch.cli.exit_handling import Stop, complain
+from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_line
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.host.resource_exhaustion import FILES, of_daemon
@@ -170,15 +170,17 @@ def metrics() -> None:
 
 
 @daemon.command(context_settings=_NAMES)
-def relay() -> None:
-    """Join standard input and output with the daemon's socket; it is started where none runs.
+@click.option("--no-forward", is_flag=True, help="Fail if the daemon runs on another host.")
+def relay(no_forward: bool) -> None:
+    """Join standard input and output with the daemon's socket. The daemon is started if none runs.
 
-    What `ffdl --host` starts on a login node, over SSH. Nobody else needs it.
+    ffdl itself runs this on a login node, over SSH.
     """
     from ffdl_batch.client.connection.daemon_start import Dialling
     from ffdl_batch.client.connection.relay_server import serve
 
-    serve(Dialling(told=lambda text: complain(f"warning: {text}"), host="").dial())
+    warnings: list[str] = []
+    serve(Dialling(told=warnings.append, host="", forwards=not no_forward).dial(), warnings)
 
 
 def _stop(*, force: bool, starts_another: bool = False) -> str:

@@ -90,6 +90,8 @@ class Dialling:
     told: Callable[[str], None] = _warn_program
     dumps: tuple[int, int] = field(default_factory=core_limits)
     host: str | None = None
+    forwards: bool = True
+    """Whether a daemon that runs on another login node is reached over SSH."""
 
     def dial(self) -> Channel:
         """A connection to a daemon; raises :class:`DaemonUnreachable`, also for a configuration that is wrong."""
@@ -131,13 +133,15 @@ class Dialling:
         lock = _read_or_refuse(state_dir)
         holder = judge_holder(lock, self.machine()) if lock else Holder.DEAD
         if lock and holder is Holder.ELSEWHERE:
-            return self._reach_over_ssh(lock)
+            return self._reach_login_node(lock, state_dir)
         return self._await_socket(place, state_dir, None if holder is Holder.ALIVE_HERE else self._spawn(state_dir))
 
-    def _reach_over_ssh(self, lock: DaemonLock) -> Channel:
-        from ffdl_batch.client.connection.login_node_relay import dial_host
+    def _reach_login_node(self, lock: DaemonLock, state_dir: Path) -> Channel:
+        from ffdl_batch.client.connection.host_relay import dial_login_node
 
-        return dial_host(lock, self.environ)
+        if not self.forwards:
+            raise DaemonUnreachable(f"the daemon runs on {lock.host}, not here", f"ssh {lock.host} ffdl daemon status")
+        return dial_login_node(lock, self.environ, state_dir)
 
     def _spawn(self, state_dir: Path) -> _Started:
         try:

@@ -1,207 +1,165 @@
-"""A daemon on another host, over SSH: ``ffdl daemon relay`` there joins a channel with the socket of the user's daemon.
+"""Connects to a daemon on another host over SSH: ``ffdl daemon relay`` there joins its streams with its socket.
 
-The relay is one of that host's own commands: it finds or starts the daemon as they do. Its first line says that it got
-there, and of which release it is. What arrives here is an ordinary connected socket.
+The relay is one of that host's own commands: it finds or starts the daemon as they do. Its first line, the greeting,
+has its release and its warnings. What follows are the bytes of the daemon's socket.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import socket
+import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ffdl_batch import __version__
-from ffdl_batch.client.connection.remote_host import HostPlace
+from ffdl_batch.client.connection.remote_host import PROGRAM, HostPlace
 from ffdl_batch.client.errors import DaemonUnreachable
+from ffdl_batch.config.daemon_location import DaemonLock
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.ssh.channels import lost_errors
-from ffdl_batch.ssh.connection import Connector
-from ffdl_batch.ssh.errors import SshFailed
-
-if TYPE_CHECKING:
-    import paramiko
+from ffdl_batch.ssh.connection import END_S, START_S, Completed, Connector, RemoteCommand
+from ffdl_batch.ssh.errors import CommandLost, ProgramMissing, SshFailed
+from ffdl_batch.ssh.framing import read_through
 
 GREETING = "ffdl-relay"
-"""First word of the relay's first line; then the format, the release and the host's name."""
+"""The first word of the greeting; then the format, and an object of JSON."""
 FORMAT = 1
-_FIRST_WORD_S = 100.0
-"""A shell's login, Python from a network file system, and a daemon that starts."""
-_ENDS_WITHIN_S = 10.0
-_MOST_BANNER = 1 << 16
-_BLOCK = 1 << 16
-_WORDS_BYTES = 1 << 13
+_MAX_GREETING_BYTES = 1 << 16
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
-_CONNECTORS: dict[str, Connector] = {}
+_CONNECTORS: dict[tuple[str, bool], Connector] = {}
 _CONNECTORS_LOCK = threading.Lock()
 
 
-def connector_of(host: str, environ: Mapping[str, str]) -> Connector:
-    """The connection to a host, one for all that this process asks there."""
+def connector_of(host: str, environ: Mapping[str, str], *, may_ask: bool = True) -> Connector:
+    """Return the connection to a host, one for all that this process does there."""
     with _CONNECTORS_LOCK:
-        found = _CONNECTORS.get(host)
+        found = _CONNECTORS.get((host, may_ask))
         if found is None:
-            found = _CONNECTORS[host] = Connector(host, environ)
-            atexit.register(found.close)  # what carries it is a process, with a proxy
+            found = _CONNECTORS[host, may_ask] = Connector(host, environ, may_ask=may_ask)
+            atexit.register(found.close)  # the connection is a process of its own, with ssh or with a proxy
         return found
 
 
 def unreachable(error: SshFailed) -> DaemonUnreachable:
-    """The client's own error."""
+    """Return the client's own error."""
     return DaemonUnreachable(error.message, error.cure, error.exit_code)
 
 
-class HostChannel:
-    """A relay's channel, and our end of the socket pair that stands for it."""
+class ProgramNotFound(DaemonUnreachable):
+    """The host was reached, and its login shell finds no ffdl."""
 
-    def __init__(self, channel: paramiko.Channel, connection: socket.socket) -> None:
-        self._channel = channel
-        self.connection = connection
-
-    def close(self) -> None:
-        """End the relay: its input closes."""
-        self.connection.close()
-        self._channel.close()
+    def __init__(self, place: HostPlace) -> None:
+        super().__init__(
+            f"{place.host} has no {place.program} after a login",
+            "install ffdl_batch there; or say where it is: FFDL_HOST_PROGRAM, host_program in the configuration",
+            ExitCode.UNAVAILABLE,
+        )
 
 
-def dial_relay(place: HostPlace, connector: Connector, told: Callable[[str], None]) -> HostChannel:
-    """A connection to the daemon there. Raises DaemonUnreachable. `told` hears its warnings."""
+def dial_login_node(lock: DaemonLock, environ: Mapping[str, str], state_dir: Path) -> RemoteCommand:
+    """Connect to the daemon of the same state directory on `lock.host`. Nothing is asked on the terminal.
+
+    Raises DaemonUnreachable. Login nodes share their homes, so our own installation is tried first.
+    """
+    connector = connector_of(lock.host, environ, may_ask=False)
+    own = Path(sys.executable).parent / PROGRAM
+    failure: DaemonUnreachable | None = None
+    for program in [str(own), PROGRAM] if own.exists() else [PROGRAM]:
+        place = HostPlace(lock.host, program, str(state_dir))
+        try:
+            return dial_relay(place, connector, lambda _: None, ["--no-forward"])
+        except DaemonUnreachable as error:
+            failure = error
+            if not isinstance(error, ProgramNotFound):
+                break
+    assert failure is not None
+    raise DaemonUnreachable(
+        f"your daemon runs on {lock.host} (process {lock.pid}) and cannot be reached from here over SSH: "
+        f"{failure.problem.message}",
+        f"run this command on {lock.host}, or make `ssh -o BatchMode=yes {lock.host} true` work; "
+        f"if {lock.host} is gone for good: ffdl-submitd --force-take-over-from {lock.host}",
+    ) from failure
+
+
+def dial_relay(
+    place: HostPlace, connector: Connector, warn: Callable[[str], None], options: list[str] | None = None
+) -> RemoteCommand:
+    """Connect to the daemon of `place`. Raises DaemonUnreachable. `warn` gets the warnings of the relay."""
     try:
-        channel = connector.session()
+        command = connector.start(place.words("daemon", "relay", *(options or [])))
+    except ProgramMissing as error:
+        raise ProgramNotFound(place) from error
     except SshFailed as error:
         raise unreachable(error) from error
-    greeted = _Greeting(place, channel)
     try:
-        first = greeted.read()
+        greeting = _read_greeting(place, command)
     except BaseException:
-        channel.close()
+        command.close()
         raise
-    for warning in greeted.warnings():
-        told(f"{place.host}: {warning}")
-    if greeted.release != __version__:
-        told(
-            f"ffdl on {place.host} is of release {greeted.release}, this program of {__version__}: install the same on "
-            "both where something is not understood"
+    for warning in greeting.warnings:
+        warn(f"{place.host}: {warning}")
+    if greeting.release != __version__:
+        warn(
+            f"ffdl on {place.host} is of release {greeting.release}, this program of {__version__}: install the same "
+            "release on both if something fails"
         )
-    ours, theirs = socket.socketpair()
-    theirs.sendall(first)
-    for name, target in (("ssh up", _copy_up), ("ssh down", _copy_down)):
-        threading.Thread(target=target, args=(channel, theirs), name=name, daemon=True).start()
-    return HostChannel(channel, ours)
+    return command
 
 
+@dataclass(frozen=True, slots=True)
 class _Greeting:
-    """What comes before the relay relays: banners of shells, its own complaints, and its first line."""
-
-    def __init__(self, place: HostPlace, channel: paramiko.Channel) -> None:
-        self._place, self._channel = place, channel
-        self._errors = b""
-        self.release = ""
-
-    def read(self) -> bytes:
-        """Start it and wait for its first line; what came after that. Raises DaemonUnreachable."""
-        end = time.monotonic() + _FIRST_WORD_S
-        data = b""
-        try:
-            self._channel.exec_command(self._place.command("daemon", "relay"))
-            while True:
-                self._channel.settimeout(max(0.1, end - time.monotonic()))
-                more = self._channel.recv(_BLOCK)
-                data += more
-                before, found, rest = data.partition(f"{GREETING} ".encode())
-                line, ended, after = rest.partition(b"\n")
-                if found and ended:
-                    self._understand(line)
-                    self._channel.settimeout(None)
-                    return bytes(after)
-                if not more or len(before) > _MOST_BANNER:
-                    raise self._why(data)
-        except TimeoutError as error:
-            message = f"ffdl on {self._place.host} said nothing within {_FIRST_WORD_S:g} s"
-            raise DaemonUnreachable(message, f"try: ssh {self._place.host} ffdl daemon status") from error
-        except lost_errors() as error:
-            raise _lost(self._place.host, error) from error
-
-    def _understand(self, line: bytes) -> None:
-        words = line.decode("utf-8", "replace").split()
-        if len(words) < 3 or words[0] != str(FORMAT):
-            raise DaemonUnreachable(
-                f"ffdl on {self._place.host} speaks otherwise over SSH than this program, which is of {__version__}",
-                "install the same release on both",
-                ExitCode.UNAVAILABLE,
-            )
-        self.release = words[1]
-
-    def warnings(self) -> list[str]:
-        """What the relay's command warned of."""
-        marks = "ffdl: warning: "
-        return [line.removeprefix(marks) for line in self._said() if line.startswith(marks)]
-
-    def _said(self) -> list[str]:
-        while self._channel.recv_stderr_ready() and len(self._errors) < _WORDS_BYTES:
-            self._errors += self._channel.recv_stderr(_WORDS_BYTES)
-        return [line.strip() for line in self._errors.decode("utf-8", "replace").splitlines() if line.strip()]
-
-    def _why(self, data: bytes) -> DaemonUnreachable:
-        """Of a command that ended before its first line, or that is none of ours."""
-        place = self._place
-        transport = self._channel.get_transport()
-        if transport is None or not transport.is_active():
-            return _lost(place.host, EOFError("the connection ended"))
-        if not self._channel.closed and not self._channel.eof_received:
-            return DaemonUnreachable(f"what {place.host} prints at login hides ffdl's answer", "see your shell's start")
-        code = self._channel.recv_exit_status() if self._channel.status_event.wait(_ENDS_WITHIN_S) else -1
-        said = self._said() or [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-        own = [line.removeprefix("ffdl: ") for line in said if line.startswith("ffdl: ")]
-        last = (own or said or [f"exit code {code}"])[-1]
-        if code in (_NOT_FOUND, _NOT_EXECUTABLE):
-            return no_program(place, last)
-        if code == ExitCode.USAGE and any("no such" in line.lower() for line in said):
-            return DaemonUnreachable(
-                f"ffdl on {place.host} is of a release that knows no relay: {last}",
-                f"install {__version__} or later there",
-                ExitCode.UNAVAILABLE,
-            )
-        known = code if code in set(ExitCode) and code else ExitCode.TRY_AGAIN
-        return DaemonUnreachable(f"{place.host}: {last}", "", known)
+    release: str
+    warnings: tuple[str, ...]
 
 
-def no_program(place: HostPlace, last: str) -> DaemonUnreachable:
-    """Describe a host whose login shell finds no ffdl."""
-    return DaemonUnreachable(
-        f"{place.host} has no {place.program} after a login: {last}",
-        "install ffdl_batch there; or say where it is: FFDL_HOST_PROGRAM, host_program in the configuration",
-        ExitCode.UNAVAILABLE,
-    )
-
-
-def _lost(host: str, error: Exception) -> DaemonUnreachable:
-    return DaemonUnreachable(
-        f"the connection to {host} was lost: {str(error) or type(error).__name__}",
-        "try again; what was accepted goes on",
-    )
-
-
-def _copy_up(channel: paramiko.Channel, source: socket.socket) -> None:
+def _read_greeting(place: HostPlace, command: RemoteCommand) -> _Greeting:
+    deadline = time.monotonic() + START_S
+    line = b""
     try:
-        while data := source.recv(_BLOCK):
-            channel.sendall(data)
-        channel.shutdown_write()
-    except lost_errors():
-        return  # the other direction ends as well, and says so to whoever waits
+        while not line.endswith(b"\n") and len(line) < _MAX_GREETING_BYTES:
+            more = read_through(command.connection, b"\n", deadline)
+            line += more
+            if not more:
+                ended = command.read_to_end(time.monotonic() + END_S)
+                raise _explain(place, Completed(ended.code, line, ended.err))
+    except TimeoutError as error:
+        message = f"ffdl on {place.host} sent no greeting within {START_S:g} s"
+        raise DaemonUnreachable(message, f"try: ssh {place.host} ffdl daemon status") from error
+    except CommandLost as error:
+        raise unreachable(error) from error
+    return _parse_greeting(place, line)
 
 
-def _copy_down(channel: paramiko.Channel, target: socket.socket) -> None:
+def _parse_greeting(place: HostPlace, line: bytes) -> _Greeting:
+    word, _, rest = line.decode("utf-8", "replace").strip().partition(" ")
+    number, _, text = rest.partition(" ")
     try:
-        while data := channel.recv(_BLOCK):
-            target.sendall(data)
-    except lost_errors():
-        pass  # nobody reads any more, or nothing comes: an end either way, and an answer that is not whole is none
-    finally:
-        channel.close()
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)  # closing alone ends nothing while the other thread reads from it
-        target.close()
+        plain: dict[str, Any] = json.loads(text) if (word, number) == (GREETING, str(FORMAT)) else {}
+        return _Greeting(str(plain["release"]), tuple(str(one) for one in plain["warnings"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DaemonUnreachable(
+            f"this program, which is of release {__version__}, cannot read the greeting of ffdl on {place.host}",
+            "install the same release on both",
+            ExitCode.UNAVAILABLE,
+        ) from error
+
+
+def _explain(place: HostPlace, ended: Completed) -> DaemonUnreachable:
+    """Return the error for a relay that ended before its greeting."""
+    if ended.code in (_NOT_FOUND, _NOT_EXECUTABLE):
+        return ProgramNotFound(place)
+    lines = [line.strip() for line in ended.err.decode("utf-8", "replace").splitlines() if line.strip()]
+    own = [line.removeprefix("ffdl: ") for line in lines if line.startswith("ffdl: ")]
+    last = own[-1] if own else ended.complaint
+    if ended.code == ExitCode.USAGE and any("no such" in line.lower() for line in lines):
+        return DaemonUnreachable(
+            f"ffdl on {place.host} is of a release that has no such relay: {last}",
+            f"install {__version__} or later there",
+            ExitCode.UNAVAILABLE,
+        )
+    known = ended.code if ended.code in set(ExitCode) and ended.code else ExitCode.TRY_AGAIN
+    return DaemonUnreachable(f"{place.host}: {last}", "", known)

@@ -1,11 +1,13 @@
-"""The other end of :mod:`ffdl_batch.client.connection.host_relay`: joins this process's standard streams with the
+"""The host's end of :mod:`ffdl_batch.client.connection.host_relay`: joins the standard streams of this process with the
 daemon's socket."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
+from collections.abc import Sequence
 
 from ffdl_batch import __version__
 from ffdl_batch.client.connection.host_relay import FORMAT, GREETING
@@ -15,24 +17,25 @@ _CHUNK = 1 << 16
 _STDIN, _STDOUT = 0, 1
 
 
-def serve(channel: Channel) -> None:
-    """Say who we are, and copy until the daemon closes. The end of our input is passed on: what the daemon still has to
-    say arrives."""
-    greeting = f"\n{GREETING} {FORMAT} {__version__} {socket.gethostname()}\n"
+def serve(channel: Channel, warnings: Sequence[str]) -> None:
+    """Send the greeting, and copy until the daemon closes. The end of the input is passed on as a half-close, so that
+    the rest of the daemon's answer arrives."""
+    greeting = f"{GREETING} {FORMAT} {json.dumps({'release': __version__, 'warnings': list(warnings)})}\n"
     connection = channel.connection
     connection.settimeout(None)
     try:
         _write(greeting.encode())
-        threading.Thread(target=_copy_up, args=(connection,), daemon=True).start()
+        threading.Thread(target=_copy_up, args=(channel,), daemon=True).start()
         while data := connection.recv(_CHUNK):
             _write(data)
     except (BrokenPipeError, ConnectionResetError):
-        return  # whoever asked is gone, or the daemon was killed: it is over either way
+        return  # the client is gone, or the daemon was killed
     finally:
         channel.close()
 
 
-def _copy_up(connection: socket.socket) -> None:
+def _copy_up(channel: Channel) -> None:
+    connection = channel.connection
     try:
         while data := os.read(_STDIN, _CHUNK):
             connection.sendall(data)

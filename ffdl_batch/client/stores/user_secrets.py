@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +12,13 @@ from ffdl_batch.attempt.layout import Root
 from ffdl_batch.client.errors import DaemonUnreachable
 from ffdl_batch.config.daemon_location import PlaceRefused, check_own_directory
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.ssh.channels import lost_errors
 from ffdl_batch.ssh.errors import SshFailed
 
 if TYPE_CHECKING:
     from ffdl_batch.client.connection.remote_host import HostPlace
     from ffdl_batch.ssh.connection import Connector
+
+_READ_S = 60.0
 
 
 class Keys:
@@ -52,16 +55,17 @@ class KeysThere(Keys):
         return self.file(Path(Root(str(self._known)).secrets, name))
 
     def file(self, path: Path) -> bytes:
-        """See :class:`Keys`; over SFTP, which no shell's banner gets into."""
+        """See :class:`Keys`."""
+        words = ["/bin/sh", "-c", f'[ -e "$1" ] || exit {ExitCode.NO_INPUT}; exec cat -- "$1"', "sh", str(path)]
         try:
-            files = self._connector.transport().open_sftp_client()
+            ended = self._connector.run(words, _READ_S)
         except SshFailed as error:
             raise DaemonUnreachable(error.message, error.cure, error.exit_code) from error
-        except lost_errors() as error:
-            raise OSError(f"{self._place.host} takes no SFTP: {error}") from error
-        with files, files.open(str(path), "rb") as reader:
-            data: bytes = reader.read()
-        return data
+        if ended.code == ExitCode.NO_INPUT:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if ended.code:
+            raise OSError(f"{self._place.host}: {ended.complaint}")
+        return ended.out
 
     def _ask_jobs_dir(self) -> Path:
         from ffdl_batch.client.connection.remote_command import ask_there
