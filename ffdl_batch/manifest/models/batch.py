@@ -184,7 +184,7 @@ class NotifyBlock(Block):
 class SlurmBlock(Block):
     """What only Slurm knows."""
 
-    args: SlurmArgs = Field((), description="Further sbatch options, long form, from an allow list.")
+    args: SlurmArgs = Field((), description="Further long options of sbatch, passed on unchanged.")
 
 
 class BatchBlock(Block):

@@ -22,16 +22,20 @@ from ffdl_batch.cli.options.submission import Manner, collect_options, explain_r
 from ffdl_batch.config.fingerprint import named_slurm
 from ffdl_batch.domain.sbatch.option_table import TABLE
 from ffdl_batch.manifest.options import apply_options
-from tests.unit.cli.sbatch_26_05 import OPTIONS, VARIABLES
+from tests.proof.convert.cases import variables
+from tests.proof.convert.running import LETTERS, option_names
 
 DECLARED = {name for parameter in submit.params for name in parameter.opts if isinstance(parameter, click.Option)}
+LETTER_OF = {name: letter for letter, name in LETTERS.items()}
+OPTIONS = {name: LETTER_OF.get(name, "") for name in option_names()}
+"""sbatch's options and their letters, as sbatch 26.05 printed them."""
 COMMAND_OPTIONS = {"export", "help", "parsable", "quiet", "test-only", "verbose", "version", "wait"}
 REFUSED = {row.name: row.refusal for row in TABLE if row.refusal and row.name not in BY_NAME}
 TAKEN_OPTIONS = set(OPTIONS) & {*BY_NAME, *COMMAND_OPTIONS}
 
 
 def test_submit_takes_or_refuses_every_sbatch_option_and_no_other() -> None:
-    assert TAKEN_OPTIONS | set(REFUSED) == {*OPTIONS, "power"}  # sbatch 26.05 lists --power in its help alone
+    assert TAKEN_OPTIONS | set(REFUSED) == set(OPTIONS)
     assert not TAKEN_OPTIONS & set(REFUSED)
 
 
@@ -92,7 +96,8 @@ def test_submit_explains_misspelt_option_and_value_of_flag(option: str, said: st
 
 def test_submit_knows_every_sbatch_variable() -> None:
     of_command = {"SBATCH_DEBUG", "SBATCH_EXPORT", "SBATCH_WAIT"}
-    assert {*TAKEN, *IGNORED, *of_command, SBATCH_CLUSTERS, *named_slurm({})} == set(VARIABLES)
+    of_shell = {"SLURM_CLUSTERS", "SLURM_CONF", "SLURM_EXIT_ERROR", "SLURM_UMASK", "SBATCH_RUNTIME"}
+    assert {*TAKEN, *IGNORED, *of_command, SBATCH_CLUSTERS, *named_slurm({})} == {*variables(), *of_shell}
     assert not set(TAKEN) & set(IGNORED)
     assert set(TAKEN.values()) <= set(BY_NAME)
 
