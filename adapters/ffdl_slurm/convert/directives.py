@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, SYNONYMS, OptionRow, Takes
+from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, OptionRow, Takes
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
@@ -47,7 +47,7 @@ def read_directives(text: str, options: Sequence[str] = (), environ: Mapping[str
     everything = [*_of_script(text, judged), *_of_environment(environ or {}), *_of_command(options)]
     counting: dict[str, Given] = {}
     for one in everything:
-        name = SYNONYMS.get(one.option.name, one.option.name)
+        name = one.option.synonym_of or one.option.name
         before = counting.pop(name, None)
         if before is not None and one.option.repeats:
             judged.append(Judged(before.origin, before.line, before.text, *usual(before.option)))

@@ -7,26 +7,12 @@ option that sets them.
 from __future__ import annotations
 
 from ffdl_batch.domain.job.spec import JobSpec
+from ffdl_batch.domain.sbatch.option_table import TABLE
 from ffdl_batch.runtimes.slurm_steps import takes_steps
 
 TASKS = "SLURM_NTASKS"
 """srun says it to what it starts, sbatch only where it was asked for."""
-OPTION_OF: dict[str, str] = {
-    TASKS: "ntasks",
-    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
-    "SLURM_NTASKS_PER_GPU": "ntasks-per-gpu",
-    "SLURM_NTASKS_PER_CORE": "ntasks-per-core",
-    "SLURM_NTASKS_PER_SOCKET": "ntasks-per-socket",
-    "SLURM_CPUS_PER_TASK": "cpus-per-task",
-    "SLURM_CPUS_PER_GPU": "cpus-per-gpu",
-    "SLURM_GPUS": "gpus",
-    "SLURM_GPUS_PER_NODE": "gpus-per-node",
-    "SLURM_GPUS_PER_TASK": "gpus-per-task",
-    "SLURM_GPUS_PER_SOCKET": "gpus-per-socket",
-    "SLURM_TRES_PER_TASK": "tres-per-task",
-    "SLURM_MEM_PER_CPU": "mem-per-cpu",
-    "SLURM_MEM_PER_GPU": "mem-per-gpu",
-}
+OPTION_OF = {f"SLURM_{row.name.upper().replace('-', '_')}": row.name for row in TABLE if row.exported}
 """Variable → long option."""
 NODES = "SLURM_NNODES"
 """In `batch.env`: the command is a script that starts its own tasks on so many nodes."""

@@ -54,6 +54,12 @@ class OptionRow:
     """The value that an option without argument gives to its key."""
     repeats: bool = False
     """Whether the arguments of repeated options are joined by commas. Else the last one wins."""
+    synonym_of: str = ""
+    """The option with the same meaning. The last one of both wins."""
+    exported: bool = False
+    """Whether sbatch sets the variable ``SLURM_<NAME>`` of the job to the argument."""
+    of_gpus: bool = False
+    """Whether the option is about GPUs, or asks for whole nodes with their GPUs."""
     refused: str = ""
     """Why ``ffdl-submit`` does not take the option, and what to use instead."""
     differs: str = ""
@@ -132,8 +138,8 @@ _TAKEN = (
     _Row("exclude/x", "batch.exclude", field="exclude", metavar="NODES", help="Nodes that the job must not have."),
     _Row("gres", "gpus, gpu_type, batch.gres", "GRES", metavar="LIST",
          help="Generic resources of each learner, as gpu:a100:2."),
-    _Row("gpus/G", "gpus", "GPUS", metavar="[TYPE:]N", help="GPUs of each learner."),
-    _Row("cpus-per-task/c", "cpus", form=_COUNT, metavar="N", help="CPUs of each learner."),
+    _Row("gpus/G", "gpus", "GPUS", exported=True, metavar="[TYPE:]N", help="GPUs of each learner."),
+    _Row("cpus-per-task/c", "cpus", form=_COUNT, exported=True, metavar="N", help="CPUs of each learner."),
     _Row("mem", "memory", "MEM_PER_NODE", form=_MEMORY, metavar="SIZE",
          help="Memory of each learner: MiB, or a number with K, M, G, T (powers of 1024)."),
     _Row("array/a", "batch.array", "ARRAY_INX", field="array", metavar="INDEXES",
@@ -157,7 +163,7 @@ _TAKEN = (
          help="File for the batch script's own output; %j and friends as in sbatch.",
          differs="the file gets the output of the batch script; ffdl logs has the learners' output"),
     _Row("hold/H", "batch.hold", "", _NO, field="hold", help="Submit in held state."),
-    _Row("no-requeue", "batch.requeue", "NO_REQUEUE", _NO, field="requeue", flag=False,
+    _Row("no-requeue", "batch.requeue", "NO_REQUEUE", _NO, field="requeue", flag=False, synonym_of="requeue",
          help="Never let the scheduler start the job again."),
     _Row("requeue", "batch.requeue", "REQUEUE", _MAY, field="requeue",
          help="Let the scheduler start the job again after a node failure or preemption."),
@@ -188,10 +194,10 @@ _PASSED = (
     _Row("deadline", ARGS, form=_MOMENT),
     _Row("delay-boot", ARGS, "DELAY_BOOT", form=_DURATION),
     _Row("distribution/m", ARGS, "DISTRIBUTION"),
-    _Row("exclusive", ARGS, "EXCLUSIVE", _MAY),
+    _Row("exclusive", ARGS, "EXCLUSIVE", _MAY, of_gpus=True),
     _Row("extra-node-info/B", ARGS, pattern=_NODE_INFO),
-    _Row("gpu-bind", ARGS, "GPU_BIND"),
-    _Row("gpu-freq", ARGS, "GPU_FREQ"),
+    _Row("gpu-bind", ARGS, "GPU_BIND", of_gpus=True),
+    _Row("gpu-freq", ARGS, "GPU_FREQ", of_gpus=True),
     _Row("gres-flags", ARGS, "GRES_FLAGS"),
     _Row("hint", ARGS, "HINT SLURM_HINT"),
     _Row("licenses/L", ARGS),
@@ -209,7 +215,7 @@ _PASSED = (
     _Row("threads-per-core", ARGS, "THREADS_PER_CORE", form=_COUNT),
     _Row("time-min", ARGS, form=_DURATION),
     _Row("tmp", ARGS, form=_MEMORY),
-    _Row("tres-bind", ARGS, "TRES_BIND"),
+    _Row("tres-bind", ARGS, "TRES_BIND", of_gpus=True),
     _Row("use-min-nodes", ARGS, "USE_MIN_NODES", _NO),
     _Row("wckey", ARGS, "WCKEY"),
 )  # fmt: skip
@@ -221,14 +227,14 @@ _REFUSED = (
          refused="the batch script only starts the controllers, so its node does not matter; use --constraint"),
     _Row("chdir/D", refused="learners start in the job directory; relative paths in a manifest start at the manifest",
          differs="the command starts in its copy of the model: give that directory as the model"),
-    _Row("cluster", refused=_CLUSTER),
+    _Row("cluster", synonym_of="clusters", refused=_CLUSTER),
     _Row("clusters/M", "", "CLUSTERS", refused=_CLUSTER),
     _Row("consolidate-segments", "", "CONSOLIDATE_SEGMENTS", _NO, refused=_TOPOLOGY),
     _Row("container", "", "CONTAINER", refused=_CONTAINER),
     _Row("container-id", "", "CONTAINER_ID", refused=_CONTAINER),
     _Row("container-type", "", "CONTAINER_TYPE", refused=_CONTAINER),
     _Row("context", refused=_ADMIN),
-    _Row("cpus-per-gpu", "cpus", "CPUS_PER_GPU", form=_COUNT,
+    _Row("cpus-per-gpu", "cpus", "CPUS_PER_GPU", form=_COUNT, exported=True,
          refused="CPUs are counted per learner; use --cpus-per-task"),
     _Row("error/e", "", "ERROR",
          refused="ffdl logs has the output of the learners; --output names the file of the batch script's own",
@@ -239,26 +245,26 @@ _REFUSED = (
     _Row("get-user-env", "", "GET_USER_ENV", _NO,
          refused="learners start with a clean environment; use --export, or batch.env in the manifest"),
     _Row("gid", refused="jobs run under your primary group; use newgrp before you submit"),
-    _Row("gpus-per-node", "gpus", "GPUS_PER_NODE", refused=_GPUS),
-    _Row("gpus-per-socket", "gpus", "GPUS_PER_SOCKET", refused=_GPUS),
-    _Row("gpus-per-task", "gpus", "GPUS_PER_TASK", refused=_GPUS),
+    _Row("gpus-per-node", "gpus", "GPUS_PER_NODE", exported=True, refused=_GPUS),
+    _Row("gpus-per-socket", "gpus", "GPUS_PER_SOCKET", exported=True, refused=_GPUS),
+    _Row("gpus-per-task", "gpus", "GPUS_PER_TASK", exported=True, refused=_GPUS),
     _Row("ignore-pbs", "", "IGNORE_PBS", _NO, refused="#PBS lines are never read"),
     _Row("input/i", "", "INPUT",
          refused="learners have no standard input; name data under data_stores in the manifest"),
     _Row("kill-on-invalid-dep", refused="the site decides what happens to a job whose dependency cannot be satisfied"),
-    _Row("mem-per-cpu", "memory", "MEM_PER_CPU", form=_MEMORY, refused=_MEMORY_OF_LEARNER),
-    _Row("mem-per-gpu", "memory", "MEM_PER_GPU", form=_MEMORY, refused=_MEMORY_OF_LEARNER),
+    _Row("mem-per-cpu", "memory", "MEM_PER_CPU", form=_MEMORY, exported=True, refused=_MEMORY_OF_LEARNER),
+    _Row("mem-per-gpu", "memory", "MEM_PER_GPU", form=_MEMORY, exported=True, refused=_MEMORY_OF_LEARNER),
     _Row("mem-update", refused="the memory of a job does not change while it runs"),
     _Row("network", "", "NETWORK", refused="Slurm's --network is about interconnects, batch.network about isolation"),
     _Row("no-kill/k", "", "NO_KILL", _MAY,
          refused="a job whose node failed ends; batch.retry in the manifest decides whether it continues"),
     _Row("nodefile/F", refused="the file is not read; use --nodelist"),
     _Row("nodes/N", "learners", refused="the number of nodes follows from the learners; use --learners"),
-    _Row("ntasks/n", "learners", form=_COUNT, refused=_TASK),
-    _Row("ntasks-per-core", form=_COUNT, refused=_TASK),
-    _Row("ntasks-per-gpu", "cpus", form=_COUNT, refused=_TASK),
-    _Row("ntasks-per-node", "cpus", form=_COUNT, refused=_TASK),
-    _Row("ntasks-per-socket", form=_COUNT, refused=_TASK),
+    _Row("ntasks/n", "learners", form=_COUNT, exported=True, refused=_TASK),
+    _Row("ntasks-per-core", form=_COUNT, exported=True, refused=_TASK),
+    _Row("ntasks-per-gpu", "cpus", form=_COUNT, exported=True, refused=_TASK),
+    _Row("ntasks-per-node", "cpus", form=_COUNT, exported=True, refused=_TASK),
+    _Row("ntasks-per-socket", form=_COUNT, exported=True, refused=_TASK),
     _Row("ntasks-per-tres", "cpus", refused=_TASK),
     _Row("oom-kill-step", takes=_MAY,
          refused="a learner that runs out of memory always ends its attempt, with code C202"),
@@ -274,8 +280,9 @@ _REFUSED = (
     _Row("segment", "", "SEGMENT_SIZE", refused=_TOPOLOGY),
     _Row("spread-segments", "", "SPREAD_SEGMENTS", _NO, refused=_TOPOLOGY),
     _Row("stepmgr", takes=_NO, refused=_STEP),
-    _Row("tasks-per-node", "cpus", form=_COUNT, refused=_TASK),
-    _Row("tres-per-task", "cpus, gpus", "TRES_PER_TASK", refused="use --cpus-per-task, --mem and --gpus"),
+    _Row("tasks-per-node", "cpus", form=_COUNT, synonym_of="ntasks-per-node", refused=_TASK),
+    _Row("tres-per-task", "cpus, gpus", "TRES_PER_TASK", exported=True,
+         refused="use --cpus-per-task, --mem and --gpus"),
     _Row("uid", refused="jobs run as the user who submits them"),
     _Row("usage", takes=_NO, refused="use --help"),
     _Row("wait-all-nodes", "", "WAIT_ALL_NODES", refused="the controllers wait for all nodes before a learner starts"),
@@ -286,5 +293,3 @@ TABLE = (*_TAKEN, *_OF_COMMAND, *_PASSED, *_REFUSED)
 BY_NAME = {row.name: row for row in TABLE}
 BY_LETTER = {row.letter: row for row in TABLE if row.letter}
 BY_VARIABLE = {variable: row for row in TABLE for variable in row.variables}
-SYNONYMS = {"tasks-per-node": "ntasks-per-node", "no-requeue": "requeue", "cluster": "clusters"}
-"""Options with the meaning of another one, whose name is the value. The last one of them wins."""

@@ -16,6 +16,8 @@ from ffdl_batch.domain.job.learner_layout import PS_COUNT
 from ffdl_batch.domain.job.spec import JobSpec, Placement, Resources, Restart, Staging
 from ffdl_batch.domain.launch.launch_file import encode
 from ffdl_batch.domain.outcome.continuation import Interruption
+from ffdl_batch.domain.sbatch.option_table import BY_NAME
+from ffdl_batch.domain.sbatch.script_options import read_passed
 from ffdl_batch.ports.scheduler import LaunchPlan, PlannedFile
 from ffdl_batch.runtimes.data import without_learners
 from ffdl_batch.store import Attempt
@@ -23,10 +25,6 @@ from ffdl_batch.store import Attempt
 CPUS = 4.0
 MEMORY_BYTES = 4 * 1000**3
 """What staging needs at most; a job that has less for a learner gets that."""
-
-
-_OF_GPUS = ("--exclusive", "--gpu-bind", "--gpu-freq", "--tres-bind")
-"""Options of sbatch that would take GPUs, or are nothing without them."""
 
 
 def stages_ahead(spec: JobSpec, earlier: Iterable[Attempt]) -> bool:
@@ -57,7 +55,7 @@ def for_staging(spec: JobSpec) -> JobSpec:
     own = spec.resources
     small = Resources(cpus=min(own.cpus, CPUS), memory_bytes=min(own.memory_bytes, MEMORY_BYTES))
     env = {name: value for name, value in spec.batch.env.items() if name != PS_COUNT}
-    args = tuple(arg for arg in spec.batch.slurm_args if arg.partition("=")[0] not in _OF_GPUS)
+    args = tuple(arg for arg in spec.batch.slurm_args if not BY_NAME[read_passed(arg).name].of_gpus)
     one = replace(spec.batch, placement=Placement.NODE, restart=Restart.JOB, roles={}, nodelist="")
     batch = replace(one, env=env, slurm_args=args)
     framework = replace(spec.framework, command="true")  # roles come from commands, too, as from the variable
