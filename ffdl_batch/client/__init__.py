@@ -15,7 +15,6 @@ or starting the daemon, and resuming streams when the daemon restarts.
 
 from ffdl_batch.client.api import Client, OptionValue
 from ffdl_batch.client.api_calls.arrays import ArrayHandle
-from ffdl_batch.client.api_calls.log_streams import Grep
 from ffdl_batch.client.errors import (
     ClientError,
     DaemonUnreachable,
@@ -28,6 +27,7 @@ from ffdl_batch.client.errors import (
 )
 from ffdl_batch.client.job_handle import JobHandle
 from ffdl_batch.client.submissions.manifest_references import AllowedReferences
+from ffdl_batch.domain.job.log_text import Grep
 
 __all__ = [
     "AllowedReferences",

@@ -9,12 +9,14 @@ is kept for a successor is where the window begins: it finds the same.
 from __future__ import annotations
 
 import re
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from ffdl_batch.attempt.log_paths import TRAINING_LOG
 from ffdl_batch.attempt.rotated_files import PrintTimes
-from ffdl_batch.collectors import regex_timeout
 from ffdl_batch.collectors.followed_file import MOST_RECORDS, FollowedFile, Line, Place, in_turn
 from ffdl_batch.collectors.learner_files import Found, files_below
 from ffdl_batch.collectors.source import Clock, Harvest, Notes, State
@@ -66,9 +68,9 @@ class Extractor:
         if slowness >= SLOW_TOO_OFTEN:
             return None
         try:
-            found = regex_timeout.match(pattern, text)
-        except regex_timeout.TooSlow:
-            words = f"group {label}: its regex took longer than {regex_timeout.LIMIT_S} s with one piece of the log"
+            found = match_in_time(pattern, text)
+        except TooSlow:
+            words = f"group {label}: its regex took longer than {LIMIT_S} s with one piece of the log"
             self._notes.note(f"slow:{label}", f"{words}, which is left out")
             self.slowness[label] = slowness + SLOW_COST
             if self.slowness[label] >= SLOW_TOO_OFTEN:
@@ -177,7 +179,7 @@ class RegexSource:
 
     def poll(self, final: bool) -> Harvest:
         """At most one chunk of each log."""
-        with regex_timeout.watched():
+        with watched():
             return self._polled(final)
 
     def _polled(self, final: bool) -> Harvest:
@@ -253,3 +255,49 @@ class RegexSource:
         log = LogWindow(file, names[0] if len(names) > 1 else "", spec.line_lookahead + 1, times)
         self._logs[path] = log
         return log
+
+
+LIMIT_S = 0.2
+"""CPU time of one match. A match that takes longer ends before it has taken twice as long."""
+
+
+class TooSlow(Exception):
+    """A match took longer than LIMIT_S."""
+
+
+class _Watch:
+    matching = False
+    ticks = 0
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Limit each :func:`match_in_time` in the body by one timer. A timer per match would cost more than most matches.
+
+    Python's matching engine handles signals while it backtracks, so a signal handler that raises ends the match. The
+    timer counts CPU time, so a busy node makes no expression slow. Only the main thread can use it.
+    """
+    before = signal.signal(signal.SIGVTALRM, _tick)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S, LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def match_in_time(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return `pattern.match(text)`. Raises TooSlow."""
+    _Watch.ticks = 0
+    _Watch.matching = True
+    try:
+        return pattern.match(text)
+    finally:
+        _Watch.matching = False
+
+
+def _tick(_signal: int, _frame: FrameType | None) -> None:
+    _Watch.ticks += 1
+    if _Watch.matching and _Watch.ticks > 1:
+        _Watch.matching = False
+        raise TooSlow

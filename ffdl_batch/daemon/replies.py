@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble
-from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.submission import Submission, SubmissionResult
 from ffdl_batch.domain.job.views import (
     SCHEMA,
@@ -25,7 +24,6 @@ from ffdl_batch.domain.job.views import (
     EventView,
     JobView,
     LeftView,
-    LogLine,
     PlanView,
     Problem,
     SecretView,
@@ -38,7 +36,6 @@ from ffdl_batch.services.job_control.drill import DrillEvent
 MAX_SUBMISSIONS = 100
 
 _T = TypeVar("_T")
-_ENCODE = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 def when_asked(model: type[_T]) -> type[_T]:
@@ -261,23 +258,3 @@ def raw_problem_reply(problem: Problem, status: int) -> bytes:
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + body
-
-
-def encode_text(text: LogText) -> bytes:
-    """Lines in bulk of a log stream, as one line."""
-    plain: dict[str, object] = {"learner": text.learner, "index": text.index, "text": text.text, "at": text.at}
-    plain |= {"attempt": text.attempt, "offset": text.offset, "end": text.end}
-    if text.partial:
-        plain["partial"] = True
-    if text.ends:
-        plain["ends"] = text.ends
-    return _ENCODE(plain).encode("ascii") + b"\n"
-
-
-def encode_line(line: LogLine) -> bytes:
-    """One line of a log stream, newline included."""
-    plain: dict[str, object] = {"learner": line.learner, "index": line.index, "line": line.line, "at": line.at}
-    plain |= {"attempt": line.attempt, "offset": line.offset, "end": line.end}
-    if line.partial:
-        plain["partial"] = True
-    return _ENCODE(plain).encode("ascii") + b"\n"

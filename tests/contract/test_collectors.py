@@ -43,8 +43,8 @@ lines.CHUNK_BYTES, tensorboard.MOST_RECORDS = 700, 10
 commit, left = Ledger.commit, iter(range(100))
 Ledger.commit = lambda *args: time.sleep(600) if next(left, None) is None else commit(*args)
 {MAIN}"""  # who kills it may be late: after so many batches it does nothing more
-SHORT_LIMIT = f"from ffdl_batch.collectors import regex_timeout as limit\nlimit.LIMIT_S = 0.03\n{MAIN}"
-NO_LIMIT = f"from ffdl_batch.collectors import regex_timeout as limit\nlimit.LIMIT_S = 1000\n{MAIN}"
+SHORT_LIMIT = f"from ffdl_batch.collectors import regex_extractor as limit\nlimit.LIMIT_S = 0.03\n{MAIN}"
+NO_LIMIT = f"from ffdl_batch.collectors import regex_extractor as limit\nlimit.LIMIT_S = 1000\n{MAIN}"
 NO_PROTOBUF = f"import sys\nsys.modules['google.protobuf'] = None\n{MAIN}"
 
 

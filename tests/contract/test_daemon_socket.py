@@ -362,13 +362,13 @@ def test_log_stream_follows_growth_while_another_reader_disconnects(running: Run
     path = f"/api/v1/jobs/{job_id}/logs?follow=true"
     stayer, stays = open_stream(site, path)
     leaver, leaves = open_stream(site, path)
-    first = {"learner": 1, "index": 1, "line": "one", "at": None, "attempt": 1, "offset": 0, "end": 4}
+    first = {"learner": 1, "index": 1, "text": "one", "at": None, "attempt": 1, "offset": 0, "end": 4}
     assert next_line(stays) == first
-    assert next_line(leaves)["line"] == "one"
+    assert next_line(leaves)["text"] == "one"
     leaver.close()
     with log.open("a") as file:
         file.write("zwei \u00fc \x1b[1m\n")
-    assert next_line(stays)["line"] == "zwei \u00fc \x1b[1m"
+    assert next_line(stays)["text"] == "zwei \u00fc \x1b[1m"
     site.ask("POST", f"/api/v1/jobs/{job_id}/cancel")
     assert stays.read().strip() == b""  # ends whole: read() raises IncompleteRead otherwise
     stayer.close()

@@ -13,27 +13,12 @@ from ffdl_batch.client.connection.http_client import STREAM_SILENCE_S, Request, 
 from ffdl_batch.client.errors import DaemonUnreachable, RequestRefused, WaitTimedOut
 from ffdl_batch.domain.codec import CodecError, from_plain
 from ffdl_batch.domain.exit_codes import ExitCode
-from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.domain.job.log_text import Grep, LogText, decode_text
 from ffdl_batch.domain.job.views import AttemptChoice, EventView, Problem
 
 LONG_POLL_S = 30
 _RESUMES = 5
 """Broken streams in a row without one new line, before giving up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grep:
-    """Only lines in which `pattern` is found: a regular expression of Python's, or a text where it is `fixed`.
-
-    `invert`: those in which it is not. `before` and `after`: so many neighbours of the same learner, too.
-    """
-
-    pattern: str
-    ignore_case: bool = False
-    invert: bool = False
-    fixed: bool = False
-    before: int = 0
-    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +77,7 @@ def iterate_texts(wire: Wire, query: LogQuery, sleep: Callable[[float], None] = 
     failures = attempt = 0
     while True:
         asked = query.again(attempt, {whose: text.end for whose, text in latest.items()}) if latest else query
-        request = Request("GET", asked.path(), job_id=query.job_id, timeout_s=STREAM_SILENCE_S, accept=TEXTS)
+        request = Request("GET", asked.path(), job_id=query.job_id, timeout_s=STREAM_SILENCE_S)
         try:
             for raw in wire.stream(request):
                 found = _decode(raw)
@@ -139,22 +124,13 @@ def iterate_events(
 
 
 def _decode(raw: bytes) -> LogText:
-    """Lines in bulk, or one as earlier releases send it."""
     try:
         plain = json.loads(raw)
         if isinstance(plain, dict) and "problem" in plain:  # an error after the stream had begun
             raise RequestRefused(from_plain(Problem, plain["problem"]))
-        text = plain["line"] if "line" in plain else plain["text"]
-        number, index, at, ends = plain["learner"], plain["index"], plain.get("at"), plain.get("ends", ())
-        more = (plain.get("attempt", 0), plain.get("offset", 0), plain.get("end", 0), plain.get("partial", False))
-        if not isinstance(text, str) or not all(isinstance(each, int) for each in (number, index, *more, *ends)):
-            raise ValueError("its fields are of other kinds")
-        found = LogText(number, index, text, at, *more, tuple(ends))
-        if ends and len(found.ends) != found.count:
-            raise ValueError("its lines end elsewhere")
-        return found
-    except (ValueError, CodecError, KeyError, TypeError, AttributeError) as error:
-        raise RequestRefused(Problem("S106", f"the daemon sent a log line that is none: {error}", 1)) from error
+        return decode_text(plain)
+    except (ValueError, CodecError) as error:
+        raise RequestRefused(Problem("S106", f"the daemon sent an invalid log line: {error}", 1)) from error
 
 
 def _event(plain: object) -> EventView:

@@ -7,8 +7,8 @@ from contextlib import closing
 
 from ffdl_batch.client.api_calls.base import StreamCalls
 from ffdl_batch.client.api_calls.job_paths import segment
-from ffdl_batch.client.api_calls.log_streams import Grep, LogQuery, iterate_texts
-from ffdl_batch.domain.job.log_text import LogText
+from ffdl_batch.client.api_calls.log_streams import LogQuery, iterate_texts
+from ffdl_batch.domain.job.log_text import Grep, LogText
 from ffdl_batch.domain.job.views import AttemptChoice, LogLine
 
 

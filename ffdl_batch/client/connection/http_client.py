@@ -68,8 +68,7 @@ class DirectChannel:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request. `body_size` are the bytes of `body`; `job_id` is for the message when the answer is 404. For
-    `held_s` the daemon may hold its answer back until there is news; None = it answers at once. `accept` are kinds of
-    answers besides the usual ones."""
+    `held_s` the daemon may hold its answer back until there is news; None = it answers at once."""
 
     method: str
     path: str
@@ -79,7 +78,6 @@ class Request:
     job_id: str = ""
     timeout_s: float = REQUEST_TIMEOUT_S
     held_s: float | None = None
-    accept: str = ""
 
     @property
     def longest_s(self) -> float:
@@ -206,8 +204,7 @@ class Wire:
         return self._http
 
     def _send_once(self, http: HTTPConnection, request: Request) -> HTTPResponse:
-        accepted = ", ".join(kind for kind in (request.accept, "application/json", "application/x-ndjson") if kind)
-        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": accepted}
+        headers = {"User-Agent": f"ffdl-client/{__version__}", "Accept": "application/json, application/x-ndjson"}
         if request.body is not None:
             headers |= {"Content-Type": request.content_type, "Content-Length": str(request.body_size)}
             if not isinstance(request.body, bytes):

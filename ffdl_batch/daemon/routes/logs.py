@@ -22,13 +22,13 @@ from starlette.types import Receive, Scope, Send
 
 from ffdl_batch.daemon.error_replies import problem_of
 from ffdl_batch.daemon.peer_credentials import peer_of
-from ffdl_batch.daemon.replies import ErrorReply, PlainReply, encode_line, encode_text
+from ffdl_batch.daemon.replies import ErrorReply, PlainReply
 from ffdl_batch.daemon.request_context import Asking, CaughtUp, Context, check_files, in_thread, until_gone
 from ffdl_batch.daemon.routes.jobs import answers
 from ffdl_batch.daemon.routes.parameters import AttemptChoice, Count, Number, Time, Word
-from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.domain.job.log_text import Grep, LogText, encode_text
 from ffdl_batch.services.job_files.tree_probe import FRESH_S
-from ffdl_batch.services.logs.line_search import MAX_CONTEXT, MAX_PATTERN, Grep
+from ffdl_batch.services.logs.line_search import MAX_CONTEXT, MAX_PATTERN
 from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.refusals import Refused, wrong_usage
 
@@ -150,10 +150,10 @@ class LogPump:
     operation_id="logs",
     responses={
         200: {
-            "description": "One JSON object (`LogLine`) a line; a blank line now and then while nothing is new. "
-            "A stream that ends without its last chunk was broken off by the daemon: ask again. "
-            f"With `Accept: {TEXTS}`, lines that lie side by side and have one time come as one object (`LogText`).",
-            "content": {LINES: {"schema": {"type": "string"}}, TEXTS: {"schema": {"type": "string"}}},
+            "description": "One JSON object (`LogText`) per line: neighbouring lines of a learner with the same time. "
+            "While there are no new lines, blank lines are sent. "
+            "If a stream ends without its last chunk, the daemon broke it off: ask again.",
+            "content": {LINES: {"schema": {"type": "string"}}},
         },
         **answers(404, 422),
     },
@@ -202,13 +202,11 @@ async def read_log(  # noqa: PLR0913, PLR0917 - one parameter per field of the q
     """Learners' logs."""
     search = None if grep is None else Grep(grep, ignore_case, invert, fixed, before, after)
     query = LogQuery(learner, follow, since, tail, attempt, search, _read_places(read or ()))
-    is_bulk = TEXTS in request.headers.get("accept", "")
-    encode = encode_text if is_bulk else _encode_lines
 
     def read_encoded(stopped: threading.Event) -> Iterator[bytes | None]:
-        return _encoded(read_texts(here.platform, caller, job_id, query, stopped.is_set), encode)
+        return _encoded(read_texts(here.platform, caller, job_id, query, stopped.is_set))
 
-    return await stream_reply(here, request, read_encoded, TEXTS if is_bulk else LINES)
+    return await stream_reply(here, request, read_encoded, LINES)
 
 
 async def stream_reply(
@@ -228,12 +226,12 @@ async def stream_reply(
     return StreamReply(stream_lines(pump, here, request), media_type, pump.stop)
 
 
-def _encoded(texts: Iterator[LogText | None], encode: Callable[[LogText], bytes]) -> Iterator[bytes | None]:
+def _encoded(texts: Iterator[LogText | None]) -> Iterator[bytes | None]:
     """What comes before a pause as one piece: each wakes the loop, and is sent for itself."""
     held = b""
     try:
         for text in texts:
-            held += b"" if text is None else encode(text)
+            held += b"" if text is None else encode_text(text)
             if text is None or len(held) >= _PIECE_BYTES:
                 yield held or None
                 held = b""
@@ -243,10 +241,6 @@ def _encoded(texts: Iterator[LogText | None], encode: Callable[[LogText], bytes]
         raise
     if held:
         yield held
-
-
-def _encode_lines(text: LogText) -> bytes:
-    return b"".join(map(encode_line, text.lines()))
 
 
 def _read_places(places: Sequence[str]) -> dict[tuple[int, int], int]:

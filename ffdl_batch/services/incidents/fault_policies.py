@@ -14,7 +14,8 @@ from ffdl_batch.domain.incidents.classification import LearnerEnd, PolicyHit
 from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
 from ffdl_batch.domain.incidents.incident import LINE_CHARS, Evidence
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.services.logs.line_search import Grep, matching
+from ffdl_batch.domain.job.log_text import Grep
+from ffdl_batch.services.logs.line_search import matching
 from ffdl_batch.services.refusals import Refused
 
 log = logging.getLogger(__name__)

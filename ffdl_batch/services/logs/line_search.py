@@ -9,10 +9,9 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from ffdl_batch.domain.job.log_text import LogText
+from ffdl_batch.domain.job.log_text import Grep, LogText
 from ffdl_batch.services.logs.regex_process import HEAD, SIZE
 from ffdl_batch.services.refusals import wrong_usage
 
@@ -22,23 +21,6 @@ _PROGRAM = Path(__file__).with_name("regex_process.py")
 
 Match = Callable[[str], Sequence[int]]
 """Which lines of a text match: their places in it, from 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grep:
-    """`pattern` is a regular expression of Python's, or with `fixed` a text. `before` and `after`: neighbours."""
-
-    pattern: str
-    ignore_case: bool = False
-    invert: bool = False
-    fixed: bool = False
-    before: int = 0
-    after: int = 0
-
-    @property
-    def is_text(self) -> bool:
-        """Whether the pattern stands for itself."""
-        return self.fixed or not re.search(r"[\\.^$*+?{}\[\]|()]", self.pattern)
 
 
 def check(grep: Grep) -> None:

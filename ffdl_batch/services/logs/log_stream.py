@@ -12,10 +12,10 @@ from itertools import chain
 
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.domain.job.job import Job
-from ffdl_batch.domain.job.log_text import LogText
-from ffdl_batch.domain.job.views import AttemptChoice, LogLine
+from ffdl_batch.domain.job.log_text import Grep, LogText
+from ffdl_batch.domain.job.views import AttemptChoice
 from ffdl_batch.domain.job_state import JobState
-from ffdl_batch.services.logs.line_search import Grep, Match, Search, check, matching
+from ffdl_batch.services.logs.line_search import Match, Search, check, matching
 from ffdl_batch.services.logs.log_reader import LogReader, has_log
 from ffdl_batch.services.logs.tail_search import Since, find_tail
 from ffdl_batch.services.platform import Caller, Platform
@@ -49,12 +49,6 @@ class LogQuery:
     attempt: AttemptChoice = None
     grep: Grep | None = None
     after: Mapping[tuple[int, int], int] = field(default_factory=dict)
-
-
-def read_logs(platform: Platform, caller: Caller, job_id: str, query: LogQuery) -> Iterator[LogLine | None]:
-    """As :func:`read_texts`, one record a line."""
-    texts = read_texts(platform, caller, job_id, query)
-    return (line for text in texts for line in (text.lines() if text is not None else [None]))
 
 
 def read_texts(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ffdl_batch.domain.job.log_text import LogText
-from ffdl_batch.services.logs.line_search import Grep, Match, found_in
+from ffdl_batch.domain.job.log_text import Grep, LogText
+from ffdl_batch.services.logs.line_search import Match, found_in
 from ffdl_batch.services.logs.log_reader import LogReader
 
 WINDOW, LARGEST_WINDOW = 1024**2, 8 * 1024**2

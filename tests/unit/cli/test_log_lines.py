@@ -13,10 +13,10 @@ from ffdl_batch.cli.render import log_lines
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.cli.render.log_lines import LinePrinter
 from ffdl_batch.domain.codec import to_plain
-from ffdl_batch.domain.job.log_text import LogText, text_of
+from ffdl_batch.domain.job.log_text import LogText
 from ffdl_batch.domain.job.views import SCHEMA, LogLine
 from tests.unit.cli.programs import FFDL, run
-from tests.unit.client.fake_daemon import FakeDaemon, make_job
+from tests.unit.client.fake_daemon import FakeDaemon, make_job, text_of
 
 JOB = "training-000000001"
 LOGS = f"GET /api/v1/jobs/{JOB}/logs"

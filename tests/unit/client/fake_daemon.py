@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ffdl_batch.domain.codec import from_plain, to_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble, Health
-from ffdl_batch.domain.job.log_text import TEXTS, LogText
+from ffdl_batch.domain.job.log_text import LogText, encode_text
 from ffdl_batch.domain.job.submission import Submission, SubmissionResult
 from ffdl_batch.domain.job.views import (
     SCHEMA,
@@ -55,6 +55,11 @@ def make_plan(submission: Submission, *, trial: bool = False) -> PlanView:
         network_requested="auto", network="none", warnings=("a warning",),
         trial="would start at once" if trial else "",
     )  # fmt: skip
+
+
+def text_of(line: LogLine) -> LogText:
+    """Return one line as a value of a log stream."""
+    return LogText(line.learner, line.index, line.line, line.at, line.attempt, line.offset, line.end, line.partial)
 
 
 @dataclass
@@ -283,15 +288,15 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             self.begin_stream()
             self.send_lines([line.encode() for line in found])
 
-        def begin_stream(self, kind: str = "application/x-ndjson") -> None:
+        def begin_stream(self) -> None:
             self.send_response(200)
-            self.send_header("Content-Type", kind)
+            self.send_header("Content-Type", "application/x-ndjson")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
 
         def stream(self, query: dict[str, list[str]]) -> None:
-            if daemon.texts and TEXTS in self.headers["Accept"]:
-                self.begin_stream(TEXTS)
+            if daemon.texts:
+                self.begin_stream()
                 self.send_lines([json.dumps(to_plain(text)).encode() for text in daemon.texts])
                 return
             self.begin_stream()
@@ -302,7 +307,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
                 lines = [line for line in lines if first <= line.attempt <= last]
             if "tail" in query:
                 lines = lines[len(lines) - int(query["tail"][0]) :]
-            self.send_lines([json.dumps(to_plain(line)).encode() for line in lines])
+            self.send_lines([encode_text(text_of(line)).rstrip() for line in lines])
 
         def send_lines(self, lines: list[bytes]) -> None:
             for number, line in enumerate(lines):

@@ -118,5 +118,5 @@ def test_log_texts_returns_each_line_once_if_chunks_differ_after_break(
 def test_logs_rejects_text_with_inconsistent_line_ends(client: Client, daemon: FakeDaemon, ends: object) -> None:
     daemon.jobs["a"] = make_job("a")
     daemon.texts = [LogText(1, 1, "a\nb", None, 1, 0, 4, ends=ends)]  # type: ignore[arg-type]
-    with pytest.raises(RequestRefused, match="a log line that is none"):
+    with pytest.raises(RequestRefused, match="an invalid log line"):
         list(client.logs("a"))

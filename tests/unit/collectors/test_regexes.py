@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.attempt.layout import AttemptDir
-from ffdl_batch.collectors import regex_extractor, regex_timeout
+from ffdl_batch.collectors import regex_extractor
 from ffdl_batch.collectors.regex_extractor import RegexSource
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.domain.launch.limits import LogLimits
@@ -268,7 +268,7 @@ def test_regex_source_rereads_window_lines_after_match(tmp_path: Path) -> None:
 def test_regex_source_disables_expression_that_backtracks_too_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(regex_timeout, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regex_extractor, "LIMIT_S", 0.01)
     bad = ExtractionGroup("bad", r"(a+)+$b", scalars={"n": Measure("", "1")})
     run = Run(tmp_path, bad, LOSS)
     run.write(("a" * 60 + "\nstep 1: loss=1\n") * 8)
@@ -278,7 +278,7 @@ def test_regex_source_disables_expression_that_backtracks_too_often(
 
 
 def test_regex_source_keeps_expression_that_is_rarely_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regex_timeout, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regex_extractor, "LIMIT_S", 0.01)
     monkeypatch.setattr(regex_extractor, "SLOW_COST", 10)
     monkeypatch.setattr(regex_extractor, "SLOW_TOO_OFTEN", 20)
     run = Run(tmp_path, ExtractionGroup("bad", r"(a+)+$b|n %{INT:n}", scalars=NUMBER))
@@ -288,12 +288,12 @@ def test_regex_source_keeps_expression_that_is_rarely_slow(tmp_path: Path, monke
 
 
 def test_limit_allows_many_short_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regex_timeout, "LIMIT_S", 0.01)
+    monkeypatch.setattr(regex_extractor, "LIMIT_S", 0.01)
     pattern, text = re.compile("(?:a|b)*c"), "ab" * 200
     begun = time.process_time()
-    with regex_timeout.watched():
+    with regex_extractor.watched():
         while time.process_time() - begun < 0.1:
-            assert regex_timeout.match(pattern, text) is None
+            assert regex_extractor.match_in_time(pattern, text) is None
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,8 @@ from starlette.types import Message
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.daemon import request_context
 from ffdl_batch.daemon.routes import logs as log_routes
-from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.job.job import Change
-from ffdl_batch.domain.job.log_text import TEXTS, LogText
-from ffdl_batch.domain.job.views import LogLine
+from ffdl_batch.domain.job.log_text import LogText, decode_text
 from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord, encode_record
 from ffdl_batch.domain.metrics.usage import UsageSample, Use, encode_sample
@@ -147,13 +145,13 @@ def test_read_metrics_follows_records_until_job_ends(
 
 
 def test_logs_route_selects_attempt_and_tail_from_query(desk: Desk, job_id: str) -> None:
-    def logged(query: str) -> list[LogLine]:
-        return [from_plain(LogLine, plain) for plain in lines(desk, f"{job_id}/logs{query}")]
+    def logged(query: str) -> list[LogText]:
+        return [decode_text(plain) for plain in lines(desk, f"{job_id}/logs{query}")]
 
-    one, two = LogLine(1, 1, "one", None, 1, 0, 4), LogLine(1, 2, "two", None, 1, 4, 8)
-    assert logged("") == logged("?attempt=all") == logged("?attempt=1") == [one, two]
+    both = LogText(1, 1, "one\ntwo", None, 1, 0, 8)
+    assert logged("") == logged("?attempt=all") == logged("?attempt=1") == [both]
     assert logged("?attempt=2") == []
-    assert logged("?attempt=1&tail=1") == [two]
+    assert logged("?attempt=1&tail=1") == [both.last(1)]
 
 
 def test_logs_route_accepts_read_position_behind_largest_file(
@@ -161,13 +159,6 @@ def test_logs_route_accepts_read_position_behind_largest_file(
 ) -> None:
     assert lines(desk, f"{job_id}/logs?attempt=1&read=1.1:{10**18 - 1}") == []
     assert caplog.text == ""
-
-
-def test_logs_route_sends_bulk_text_if_client_accepts_it(desk: Desk, job_id: str) -> None:
-    answer = desk.ask("GET", f"/api/v1/jobs/{job_id}/logs", headers={"accept": f"{TEXTS}, application/x-ndjson"})
-    assert answer.status == 200
-    (text,) = [from_plain(LogText, json.loads(line)) for line in answer.body.splitlines() if line]
-    assert text == LogText(1, 1, "one\ntwo", None, 1, 0, 8)
 
 
 @pytest.mark.parametrize(
@@ -250,19 +241,20 @@ def test_stream_routes_refuse_more_than_their_limit_and_count_none_twice(
     assert (refused.status, problem(refused).exit_code, desk.context.streams) == (503, 75, 1)
 
 
-def test_log_encoder_flushes_pending_text_before_pause_or_failure() -> None:
+def test_log_encoder_flushes_pending_text_before_pause_or_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_routes, "encode_text", lambda text: text.text.encode())
     texts = [LogText(1, n, str(n)) for n in range(1, 5)]
     came: list[LogText | None] = [None, *texts[:3], None, None, texts[3]]
-    sent = list(log_routes._encoded(iter(came), lambda text: text.text.encode()))
+    sent = list(log_routes._encoded(iter(came)))
     assert sent == [None, b"123", None, b"4"]
-    large = list(log_routes._encoded(iter(texts), lambda _: bytes(40_000)))
-    assert [len(piece or b"") for piece in large] == [80_000, 80_000]
+    large = [LogText(1, n, "x" * 40_000) for n in range(1, 5)]
+    assert [len(piece or b"") for piece in log_routes._encoded(iter(large))] == [80_000, 80_000]
 
     def fail() -> Iterator[LogText]:
         yield LogText(1, 1, "a")
         raise OSError("gone")
 
-    pieces = log_routes._encoded(fail(), lambda text: text.text.encode())
+    pieces = log_routes._encoded(fail())
     assert next(pieces) == b"a"
     with pytest.raises(OSError, match="gone"):
         next(pieces)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
-from ffdl_batch.domain.job.log_text import LogText, text_of
+from ffdl_batch.domain.job.log_text import LogText, decode_text, encode_text
 
 
 def some_text(dice: random.Random, *, with_ends: bool) -> LogText:
@@ -22,6 +23,7 @@ def some_text(dice: random.Random, *, with_ends: bool) -> LogText:
 def test_log_text_parts_preserve_lines(seed: int, with_ends: bool) -> None:
     dice = random.Random(seed)
     text = some_text(dice, with_ends=with_ends)
+    assert decode_text(json.loads(encode_text(text))) == text
     lines = list(text.lines())
     assert [line.line for line in lines] == text.text.split("\n") and len(lines) == text.count
     assert [line.offset for line in lines] == [100, *(line.end for line in lines[:-1])] and lines[-1].end == text.end
@@ -43,5 +45,6 @@ def test_log_text_parts_preserve_lines(seed: int, with_ends: bool) -> None:
 def test_partial_log_text_is_one_line_at_any_position() -> None:
     piece = LogText(1, 4, "half", None, 1, 30, 34, partial=True)
     (line,) = piece.lines()
-    assert (line.offset, line.end, line.partial, text_of(line)) == (30, 34, True, piece)
+    assert (line.line, line.offset, line.end, line.partial) == ("half", 30, 34, True)
+    assert decode_text(json.loads(encode_text(piece))) == piece
     assert piece.after((4, 20)) is piece and piece.after((4, 30)) is None

@@ -28,7 +28,7 @@ from ffdl_batch.plugins import AdapterContext
 from ffdl_batch.services.backends.adapters import Adapters
 from ffdl_batch.services.data.model_archives import receive_archive
 from ffdl_batch.services.deployment.deployer import Deployer
-from ffdl_batch.services.logs.log_stream import LogQuery, read_logs
+from ffdl_batch.services.logs.log_stream import LogQuery, read_texts
 from ffdl_batch.services.monitoring.watcher import Watcher
 from ffdl_batch.services.platform import Caller, Platform
 from ffdl_batch.services.queries.jobs import get_job
@@ -140,8 +140,8 @@ class Site:
 
     def log_lines(self, job_id: str, **query: Any) -> list[LogLine]:
         """What who reads the logs gets, without the signs of life between the lines."""
-        found = read_logs(self.platform, self.caller, job_id, LogQuery(**query))
-        return [line for line in found if line is not None]
+        found = read_texts(self.platform, self.caller, job_id, LogQuery(**query))
+        return [line for text in found if text is not None for line in text.lines()]
 
     def attempt(self, job: Job) -> AttemptDir:
         return self.platform.root.job(job.id).attempt(max(1, job.attempt))

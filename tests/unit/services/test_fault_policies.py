@@ -12,11 +12,12 @@ import pytest
 from ffdl_batch.domain.incidents.classification import LearnerEnd, Printed
 from ffdl_batch.domain.incidents.fault_policy import FaultPolicy
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.controller_events import EventKind, Outcome
 from ffdl_batch.domain.outcome.observation import EndCause
 from ffdl_batch.services.incidents.fault_policies import find_policy
-from ffdl_batch.services.logs.line_search import Grep, Match, matching
+from ffdl_batch.services.logs.line_search import Match, matching
 from tests.unit.services.chains import at_work, end
 from tests.unit.services.conftest import Site
 

@@ -12,10 +12,10 @@ import pytest
 from ffdl_batch.attempt import rotated_files
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.logs.rotated_log import LogFiles
+from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.services.logs import line_search, log_reader, log_stream, regex_process, tail_search
-from ffdl_batch.services.logs.line_search import Grep
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.refusals import Refused
 from tests.planted_files import NO_FILES, NO_JSON, replace

@@ -13,10 +13,10 @@ import pytest
 from ffdl_batch.attempt.layout import AttemptDir
 from ffdl_batch.controller.logs.rotated_log import LogFiles
 from ffdl_batch.domain.job.job import Job
+from ffdl_batch.domain.job.log_text import Grep
 from ffdl_batch.domain.job.views import LogLine
 from ffdl_batch.domain.launch.limits import LogLimits
 from ffdl_batch.services.logs import log_reader, tail_search
-from ffdl_batch.services.logs.line_search import Grep
 from ffdl_batch.services.logs.log_reader import LogReader
 from ffdl_batch.services.queries.followed_jobs import FRESH_S, Looks
 from ffdl_batch.services.refusals import Refused

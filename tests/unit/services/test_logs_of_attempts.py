@@ -17,7 +17,7 @@ from ffdl_batch.domain.job_state import Cause, JobState
 from ffdl_batch.services.deployment.deployer import Deployer
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.logs import log_reader, log_stream
-from ffdl_batch.services.logs.log_stream import GROWS_S, LogQuery, read_logs
+from ffdl_batch.services.logs.log_stream import GROWS_S, LogQuery, read_texts
 from ffdl_batch.services.refusals import Refused
 from tests.unit.services.conftest import MANIFEST, Site
 
@@ -80,8 +80,8 @@ class Chain:
         Deployer(self.site.platform).step()
 
     def read(self, query: LogQuery) -> Iterator[LogLine]:
-        lines = read_logs(self.site.platform, self.site.caller, self.job_id, query)
-        return (line for line in lines if line is not None)
+        texts = read_texts(self.site.platform, self.site.caller, self.job_id, query)
+        return (line for text in texts if text is not None for line in text.lines())
 
     def shown(self, **query: object) -> list[tuple[int, str]]:
         """Attempt and text of each line."""
@@ -202,7 +202,7 @@ def test_read_logs_follow_ends_at_halt_and_continues_after_resume(chain: Chain) 
 def test_read_logs_follow_yields_none_every_five_seconds_without_output(chain: Chain) -> None:
     chain.acts = [lambda: None] * 100
     chain.acts += [chain.halt, *chain.rest()]
-    lines = list(read_logs(chain.site.platform, chain.site.caller, chain.job_id, LogQuery(follow=True)))
+    lines = list(read_texts(chain.site.platform, chain.site.caller, chain.job_id, LogQuery(follow=True)))
     assert lines == [None] * 5, "one in 5 s, of 25 s"
 
 
