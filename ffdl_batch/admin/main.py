@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from ffdl_batch import __version__
 from ffdl_batch.admin.exit_handling import run
+from ffdl_batch.lazy_group import LazyGroup
 
 GROUPS: dict[str, tuple[str, str]] = {
     "cache": ("cache:cache", "The cache of data sets: trim it to its limit."),
@@ -18,29 +18,9 @@ GROUPS: dict[str, tuple[str, str]] = {
 }
 
 
-class LazyGroup(click.Group):
-    """Knows its groups by name and imports one when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        """The groups."""
-        return list(GROUPS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The group; None where there is no such one."""
-        if cmd_name not in GROUPS:
-            return None
-        module, _, name = GROUPS[cmd_name][0].partition(":")
-        command = getattr(import_module(f"ffdl_batch.admin.{module}"), name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The groups with their line from the table: help imports none."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in GROUPS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, package="ffdl_batch.admin", table=GROUPS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, "-V", "--version", prog_name="ffdl-admin", message="%(prog)s %(version)s")
 def ffdl_admin() -> None:
     """Administration of an installation.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import NoReturn
 
 import click
 
 from ffdl_batch.cli.connection import host_option
 from ffdl_batch.cli.exit_handling import run
+from ffdl_batch.lazy_group import LazyGroup
 
 VERBS: dict[str, tuple[str, str]] = {
     "submit": ("submit:submit", "Submit manifests with their model."),
@@ -19,30 +19,30 @@ VERBS: dict[str, tuple[str, str]] = {
     "metrics": ("metrics:metrics", "What jobs measured, as a table or curves."),
     "emetrics": ("emetrics:emetrics", "A learner's metrics by record, as FfDL prints them."),
     "why": ("why:why", "Why a job waits, and what would start sooner."),
-    "events": ("events:events", "The changes of a job's state."),
+    "events": ("show:events", "The changes of a job's state."),
     "download": ("download:download", "What a job left: results, model, logs, checkpoint."),
-    "wait": ("wait:wait", "Wait until jobs have ended."),
-    "halt": ("halt:halt", "Have jobs write a checkpoint and end."),
-    "resume": ("resume:resume", "Go on with jobs that were halted, or failed."),
+    "wait": ("job_control:wait", "Wait until jobs have ended."),
+    "halt": ("job_control:halt", "Have jobs write a checkpoint and end."),
+    "resume": ("job_control:resume", "Go on with jobs that were halted, or failed."),
     "drill": ("drill.command:drill", "Play an interruption and report the checkpoint."),
-    "cancel": ("cancel:cancel", "End jobs."),
+    "cancel": ("job_control:cancel", "End jobs."),
     "data": ("data:data", "Bring files to a store and back."),
     "secret": ("secret:secret", "Named secrets: set, list, rm."),
     "exec": ("exec_shell:exec_", "Run a command inside a running learner."),
     "shell": ("exec_shell:shell", "A shell inside a running learner."),
     "top": ("top_stack:top", "The processes of running learners."),
     "stack": ("top_stack:stack", "Where a learner hangs: its Python stacks."),
-    "report": ("report.group:report", "Reports: what failed, who used what."),
-    "validate": ("validate:validate", "Check manifests; needs no daemon."),
+    "report": ("report:report", "Reports: what failed, who used what."),
+    "validate": ("manifest:validate", "Check manifests; needs no daemon."),
     "plan": ("plan:plan", "What a submission would send."),
-    "schema": ("schema:schema", "The manifest's JSON Schema."),
+    "schema": ("manifest:schema", "The manifest's JSON Schema."),
     "convert": ("convert.command:convert", "Make a manifest of an sbatch script."),
-    "init": ("init:init", "Write a manifest and a model that run as they are."),
+    "init": ("manifest:init", "Write a manifest and a model that run as they are."),
     "cache": ("cache:cache", "What this node's cache holds: list, rm, verify."),
     "config": ("config:config", "The configuration, and where each value came from."),
     "daemon": ("daemon:daemon", "Your daemon: status, stop, restart, metrics."),
-    "completion": ("completion:completion", "Completion for bash, zsh or fish."),
-    "version": ("version:version", "The version of this program."),
+    "completion": ("program:completion", "Completion for bash, zsh or fish."),
+    "version": ("program:version", "The version of this program."),
 }
 THERE = ("exec", "shell", "top", "stack", "cache", "config", "daemon")
 """Verbs that are about the machine on which they are given: with a host they run there."""
@@ -57,22 +57,12 @@ ALIASES = {
 }
 
 
-class LazyGroup(click.Group):
-    """Knows its commands by name and imports one when it is asked for."""
+class Verbs(LazyGroup):
+    """The verbs, their aliases, and those that run on the host."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        """The verbs in the order of a job's life; aliases are not repeated."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The verb or alias; None where there is no such verb."""
-        found = VERBS.get(ALIASES.get(cmd_name, cmd_name))
-        if found is None:
-            return None
-        module, _, name = found[0].partition(":")
-        command = getattr(import_module(f"ffdl_batch.cli.commands.{module}"), name)
-        assert isinstance(command, click.Command)
-        return command
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the verb that has this name or alias; None if there is no such verb."""
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -90,15 +80,16 @@ class LazyGroup(click.Group):
                 return args[0], elsewhere, args
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The verbs with their line from the table: help imports no verb."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs, then the aliases."""
+        super().format_commands(ctx, formatter)
         with formatter.section("Other names"):
             formatter.write_dl([(alias, f"same as {verb}") for alias, verb in ALIASES.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs, package="ffdl_batch.cli.commands", table=VERBS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @host_option
 def ffdl(**_: object) -> None:
     """Deep-learning training jobs from one manifest, on Slurm, Kubernetes or this machine.

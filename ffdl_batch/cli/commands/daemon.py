@@ -109,14 +109,14 @@ def _describe_descriptors(pid: int) -> str:
 
 
 def _describe_database(health: Health) -> str:
-    from ffdl_batch.cli.render.outages import describe_trouble
+    from ffdl_batch.cli.render.job_messages import describe_trouble
 
     trouble = health.database_trouble
     return health.database if trouble is None else f"{health.database}; {describe_trouble(trouble, time.time())}"
 
 
 def _describe(backend: BackendHealth) -> str:
-    from ffdl_batch.cli.render.outages import describe_outage
+    from ffdl_batch.cli.render.job_messages import describe_outage
 
     again = (
         f"; asked again at {format_time(backend.asked_again_at).partition('T')[2]}" if backend.asked_again_at else ""

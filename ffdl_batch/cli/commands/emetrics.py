@@ -11,8 +11,7 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import detachable
-from ffdl_batch.cli.options.attempt_selection import read_attempt
-from ffdl_batch.cli.options.line_selection import Page, page_options
+from ffdl_batch.cli.options.selection import Page, page_options, read_attempt
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.domain.terminal_text import printable
 

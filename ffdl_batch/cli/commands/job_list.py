@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import format_time, print_json, print_table, read_moment
-from ffdl_batch.cli.render.outages import SEEN, tell_outages, tell_trouble
+from ffdl_batch.cli.render.job_messages import SEEN, tell_outages, tell_trouble
 from ffdl_batch.domain.number_text import counted
 
 if TYPE_CHECKING:

@@ -8,11 +8,17 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import detachable
-from ffdl_batch.cli.options.attempt_selection import AttemptTeller, LineNames, attempt_option
-from ffdl_batch.cli.options.line_selection import Page, page_options
+from ffdl_batch.cli.options.selection import AttemptTeller, LineNames, Page, attempt_option, page_options
 from ffdl_batch.cli.render.formatting import print_json, read_moment
-from ffdl_batch.cli.render.log_lines import LinePrinter, is_terminal, raw_option, tell_lost, terminal_line
-from ffdl_batch.cli.render.log_silence import tell_none, tell_wait
+from ffdl_batch.cli.render.log_lines import (
+    LinePrinter,
+    is_terminal,
+    raw_option,
+    tell_lost,
+    tell_none,
+    tell_wait,
+    terminal_line,
+)
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ import click
 
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain, detachable
-from ffdl_batch.cli.options.attempt_selection import read_attempt
 from ffdl_batch.cli.options.output_file import check_picture, check_written, writing
+from ffdl_batch.cli.options.selection import read_attempt
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.cli.render.metric_tables import (
     by_chart,
@@ -238,12 +238,12 @@ def _draw(asked: _Asked, png: str | None, html: str | None, *, with_table: bool)
     series = _collect(asked)
     title = " ".join(asked.ids)
     if series and html is not None:
-        from ffdl_batch.cli.render.chart_files import html as page
+        from ffdl_batch.cli.render.charts import html as page
 
         with writing(html) as path:
             Path(path).write_text(page(by_chart(series), title), encoding="utf-8")
     if series and png is not None:
-        from ffdl_batch.cli.render.chart_files import write_png
+        from ffdl_batch.cli.render.charts import write_png
 
         with writing(png) as path:
             write_png(by_chart(series), title, Path(path))

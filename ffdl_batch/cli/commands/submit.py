@@ -17,7 +17,7 @@ from ffdl_batch import __version__
 from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import host_option, open_client
 from ffdl_batch.cli.exit_handling import complain, detachable, run
-from ffdl_batch.cli.options.environment_variables import is_flag_set
+from ffdl_batch.cli.options.job_options import is_flag_set
 from ffdl_batch.cli.options.submission import (
     Manner,
     SbatchLike,
@@ -26,7 +26,7 @@ from ffdl_batch.cli.options.submission import (
     shared_options,
     split_files,
 )
-from ffdl_batch.cli.render.outages import KEPT, tell_outages
+from ffdl_batch.cli.render.job_messages import KEPT, tell_outages
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
 
@@ -135,7 +135,7 @@ def _tell_elements(result: SubmissionResult, manner: Manner) -> None:
 def _wait(client: Client, ids: Sequence[str], manner: Manner) -> int:
     """The largest of the jobs' exit codes, as sbatch --wait for an array; a job is waited for over all its attempts."""
     from ffdl_batch.cli.render.formatting import print_json
-    from ffdl_batch.cli.render.job_end import report_end
+    from ffdl_batch.cli.render.job_messages import report_end
     from ffdl_batch.client.api import job_exit_code
 
     code = 0

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,6 @@ import click
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import print_json, print_table, read_span
-from ffdl_batch.cli.render.screen_layout import Block, rows_that_fit
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.launch.attach_protocol import LOOK, STACK, TABLE, TOP
 from ffdl_batch.domain.number_text import counted
@@ -26,6 +26,40 @@ if TYPE_CHECKING:
     from ffdl_batch.client import ClientError
     from ffdl_batch.client.attach import Helper, Wish
     from ffdl_batch.domain.launch.attach_protocol import AttachPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A table: lines that are always shown with it, and rows."""
+
+    head: int
+    rows: int
+
+
+def rows_that_fit(blocks: Sequence[Block], height: int) -> list[int]:
+    """How many rows of each table are shown on `height` lines, the last of which is kept for what is said of the rest.
+
+    Each table has one row before any has more, and no table has rows to spare while another lacks some. Where not even
+    that fits, the last tables are left out: the list is shorter then, but has one, whatever the height.
+    """
+    if sum(block.head + block.rows for block in blocks) <= height:
+        return [block.rows for block in blocks]
+    left = height - 1
+    shown: list[int] = []
+    for block in blocks:
+        first = min(block.rows, 1)
+        if shown and block.head + first > left:
+            break
+        left -= block.head + first
+        shown.append(first)
+    wanting = [at for at, rows in enumerate(shown) if rows < blocks[at].rows]
+    while left > 0 and wanting:
+        for at in wanting[:left]:
+            shown[at] += 1
+        left -= len(wanting[:left])
+        wanting = [at for at in wanting if shown[at] < blocks[at].rows]
+    return shown
+
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 _COLUMNS = ("PID", "IN IT", "CPU %", "MEMORY", "GPU MEMORY", "THREADS", "STATE", "COMMAND")

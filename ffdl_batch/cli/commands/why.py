@@ -11,8 +11,8 @@ from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import open_client
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import print_json
-from ffdl_batch.cli.render.outages import tell_trouble
-from ffdl_batch.cli.render.pending_reason import print_why
+from ffdl_batch.cli.render.job_messages import tell_trouble
+from ffdl_batch.cli.render.plan import print_why
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

@@ -6,9 +6,14 @@ Their values are sent to the daemon unchanged (``Submission.options``). The pars
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from ffdl_batch.domain.sbatch.option_table import TABLE
+import click
+
+from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +47,70 @@ JOB_OPTIONS = (
     *(JobOption(row.name, row.letter, row.metavar, row.help, row.repeats) for row in TABLE if row.help),
     *_OWN,
 )
-BY_NAME = {option.name: option for option in JOB_OPTIONS}
 FLAGS = frozenset(option.name for option in JOB_OPTIONS if not option.metavar)
+
+
+CLUSTERS, SBATCH_CLUSTERS = "SLURM_CLUSTERS", "SBATCH_CLUSTERS"
+TAKEN = {variable: row.name for variable, row in BY_VARIABLE.items() if row.help}
+IGNORED = {
+    **{
+        variable: row.refusal
+        for variable, row in sorted(BY_VARIABLE.items())
+        if row.refusal and variable != SBATCH_CLUSTERS
+    },
+    "SBATCH_RUNTIME": BY_NAME["container"].refusal,
+    "SLURM_EXIT_ERROR": "the exit codes of ffdl-submit do not change",
+    "SLURM_UMASK": "set the umask of the shell",
+}
+"""Variables of sbatch that ``ffdl-submit`` does not read, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromEnvironment:
+    """Options by name, and warnings about variables that sbatch would have obeyed and we do not."""
+
+    options: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def read_environment(environ: Mapping[str, str]) -> FromEnvironment:
+    """The job's options that the environment holds. Raises UsageError for a cluster that sbatch would choose."""
+    if environ.get(SBATCH_CLUSTERS) and not environ.get(CLUSTERS):  # which wins over it
+        raise click.UsageError(f"{SBATCH_CLUSTERS}={environ[SBATCH_CLUSTERS]}: {BY_NAME['clusters'].refusal}")
+    options: dict[str, str] = {}
+    for variable, name in TAKEN.items():
+        _take(options, name, environ.get(variable))
+    for option in JOB_OPTIONS:
+        _take(options, option.name, environ.get(f"FFDL_{option.name.upper().replace('-', '_')}"))
+    warnings = [f"{variable} is ignored: {why}" for variable, why in IGNORED.items() if variable in environ]
+    return FromEnvironment(options, tuple(warnings))
+
+
+def is_flag_set(value: str | None) -> bool:
+    """Whether a flag's variable counts: empty, ``yes``, or a number other than zero."""
+    if value is None:
+        return False
+    return value in ("", "yes") or (value.lstrip("-").isdigit() and int(value) != 0)
+
+
+def absolute_output(pattern: str) -> str:
+    """``--output`` counts from where the command is given, as in sbatch; the daemon stands elsewhere. Raises UsageError
+    where it is another machine's, on which there is no such place."""
+    if not pattern or pattern.startswith("/"):
+        return pattern
+    from ffdl_batch.cli.connection import find_elsewhere
+
+    if (place := find_elsewhere()) is not None:
+        raise click.UsageError(f"--output {pattern}: it is written on {place.host}; name an absolute path there")
+    return os.path.join(Path.cwd(), pattern)  # noqa: PTH118
+
+
+def _take(options: dict[str, str], name: str, value: str | None) -> None:
+    if value is None:
+        return
+    if name in FLAGS:
+        if is_flag_set(value):
+            options[name] = ""
+            options.pop({"requeue": "no-requeue", "no-requeue": "requeue"}.get(name, ""), None)
+    elif value:
+        options[name] = absolute_output(value) if name == "output" else value

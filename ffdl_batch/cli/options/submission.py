@@ -12,8 +12,7 @@ import click
 
 from ffdl_batch.cli.connection import given_host
 from ffdl_batch.cli.exit_handling import complain
-from ffdl_batch.cli.options.environment_variables import FromEnvironment, absolute_output, read_environment
-from ffdl_batch.cli.options.job_options import JOB_OPTIONS
+from ffdl_batch.cli.options.job_options import JOB_OPTIONS, FromEnvironment, absolute_output, read_environment
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME
 
 if TYPE_CHECKING:

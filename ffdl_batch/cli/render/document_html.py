@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
+from typing import IO
 
 from ffdl_batch.cli.render.document import Bars, Document, Table, cell_text
 from ffdl_batch.domain.terminal_text import printable
@@ -123,3 +124,14 @@ def _with_unit(chart: Bars) -> str:
 def _shown(text: str) -> str:
     """Text that a page shows as it is, control characters left out."""
     return escape(printable(text))
+
+
+def write_document(document: Document, form: str, file: IO[str]) -> None:
+    """`form` is text, markdown or html."""
+    if form == "html":
+        file.write(html_page(document))
+        return
+    from ffdl_batch.cli.render.document import markdown_lines, text_lines
+
+    for line in markdown_lines(document) if form == "markdown" else text_lines(document):
+        file.write(f"{line}\n")

@@ -12,7 +12,39 @@ from ffdl_batch.domain.job_state import JobState
 from ffdl_batch.domain.outcome.continuation import Interruption, words
 
 if TYPE_CHECKING:
-    from ffdl_batch.domain.job.views import AttemptView, JobView
+    from ffdl_batch.domain.job.views import AttemptView, JobView, LearnerView
+
+
+LEARNER_COLUMNS = ("LEARNER", "ROLE", "NAME", "NODE", "STATE", "AGAIN")
+
+
+def print_learners(job: JobView) -> None:
+    """One line per learner, where there are several and it is known what they do. Columns in which nobody has anything
+    are left out."""
+    if len(job.learner_list) < 2:
+        return
+    click.echo("Learners:")
+    rows = [_learner_row(one) for one in job.learner_list]
+    kept = [place for place in range(len(LEARNER_COLUMNS)) if any(row[place] for row in rows)]
+    print_table([LEARNER_COLUMNS[place] for place in kept], [[row[place] or "N/A" for place in kept] for row in rows])
+
+
+def _learner_row(one: LearnerView) -> list[str]:
+    role = f"{one.role} {one.index}" if one.role else ""
+    again = str(one.restarts) if one.restarts else ""
+    return [str(one.number), role, one.name, one.node, _learner_state(one), again]
+
+
+def _learner_state(one: LearnerView) -> str:
+    """``ended with exit code 7``; with the reason for which the platform ended it, where it did."""
+    from ffdl_batch.domain.launch.learner_text import say_end
+
+    if one.exit_code is None and one.exit_signal is None:
+        return one.state
+    ended = say_end(one.exit_code, one.exit_signal)
+    why = ", ".join(word for word in (one.ended_by, one.state if one.state != "ended" else "") if word)
+    return f"{ended} ({why})" if why else ended
+
 
 _COLUMNS = ("ATTEMPT", "SCHEDULER'S ID", "NODES", "FROM", "TO", "ENDED BECAUSE", "CHECKPOINT")
 

@@ -13,12 +13,15 @@ import click
 from ffdl_batch.cli.exit_handling import complain
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.domain.job.views import SCHEMA
+from ffdl_batch.domain.job_state import TERMINAL, JobState
 from ffdl_batch.domain.terminal_text import escape_delete, printable
 from ffdl_batch.output import echo_styled
 
 if TYPE_CHECKING:
-    from ffdl_batch.cli.options.attempt_selection import LineNames
+    from ffdl_batch.cli.options.selection import LineNames
     from ffdl_batch.domain.job.log_text import LogText
+    from ffdl_batch.domain.job.views import JobView
+
 
 encode_json = json.JSONEncoder(ensure_ascii=True).encode
 _quoted = json.encoder.encode_basestring_ascii
@@ -137,3 +140,39 @@ def raw_option(command: Callable[..., None]) -> Callable[..., None]:
     """Add the option that keeps colours."""
     text = "Keep colours on a terminal. Other control characters are always escaped."
     return click.option("--raw", is_flag=True, help=text)(command)
+
+
+_WAITING = (JobState.PENDING, JobState.DEPLOYING, JobState.QUEUED)
+
+
+def tell_wait(job: JobView) -> None:
+    """Before it is followed: that it has not begun, and is waited for."""
+    if not _has_run(job) and job.state in _WAITING:
+        complain(f"{job.id} is {job.state} and has no output yet; waiting for it")
+
+
+def tell_none(job: JobView, texts: Iterable[LogText]) -> Iterator[LogText]:
+    """The lines; where there are none, why."""
+    is_empty = True
+    for text in texts:
+        is_empty = False
+        yield text
+    if is_empty:
+        complain(explain_none(job))
+
+
+def explain_none(job: JobView) -> str:
+    """Why a job has no output."""
+    has_ended = job.state in TERMINAL
+    if not _has_run(job):
+        none = f"{job.id} is {job.state}"
+        return f"{none}, and none of its learners started" if has_ended else f"{none} and has no output yet; -f waits"
+    if not has_ended:
+        return f"{job.id} is {job.state} and has printed nothing yet"
+    said = f"there is no output of {job.id} in {job.logs} (any more)"
+    kept = job.stored_in or ("" if f"{job.results}/".startswith(f"{job.job_dir}/") else job.results)
+    return f"{said}; what was stored of it is {kept}/learner-1/training-log.txt" if kept else said
+
+
+def _has_run(job: JobView) -> bool:
+    return any(attempt.logs for attempt in job.attempts)

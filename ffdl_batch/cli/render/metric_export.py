@@ -84,7 +84,7 @@ def write_csv(columns: tuple[str, ...], rows: Iterable[Row], path: str) -> int:
 
 
 def _write_rows(file: Any, columns: tuple[str, ...], rows: Iterable[Row]) -> int:
-    from ffdl_batch.cli.render.document_text import csv_cell
+    from ffdl_batch.cli.render.document import csv_cell
 
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ffdl_batch.cli.render.charts import short
 from ffdl_batch.cli.render.formatting import format_time, is_colourful, print_table
-from ffdl_batch.cli.render.number_text import short
 from ffdl_batch.domain.metrics.records import FLOAT, INT
 from ffdl_batch.domain.metrics.series import Curves, Series, sparkline
 from ffdl_batch.domain.terminal_text import printable
@@ -119,7 +119,7 @@ def by_chart(series: Sequence[Series]) -> dict[str, list[tuple[str, Series]]]:
 def print_curves(series: Sequence[Series], width: int, height: int) -> None:
     """A chart for each name, as high as there is room for all, and no less than can be read. Where there are not enough
     colours, each curve consists of a mark of its own."""
-    from ffdl_batch.cli.render.terminal_plot import COLOURS, draw
+    from ffdl_batch.cli.render.charts import COLOURS, draw
 
     charts = by_chart(series)
     high = min(_MOST_HEIGHT, max(_LEAST_HEIGHT, height // max(1, len(charts)) - 3))
@@ -136,7 +136,7 @@ def print_curves(series: Sequence[Series], width: int, height: int) -> None:
 
 
 def _painted(text: str, curve: int, marked: bool) -> str:
-    from ffdl_batch.cli.render.terminal_plot import COLOURS, MARKS
+    from ffdl_batch.cli.render.charts import COLOURS, MARKS
 
     if curve < 0:
         return text

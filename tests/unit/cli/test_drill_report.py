@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ffdl_batch.cli.commands.drill.report import EVENTS, DrillReport, Played, make_report
-from ffdl_batch.cli.commands.drill.report_text import print_report
+from ffdl_batch.cli.commands.drill.report import EVENTS, DrillReport, Played, make_report, print_report
 from ffdl_batch.domain.job.views import AttemptView, EventView
 from ffdl_batch.domain.launch.limits import Lead, LeadFrom, needed_lead_s
 from tests.unit.cli.drill_stage import CONFIRMED, JOB

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from ffdl_batch.cli.options.attempt_selection import LineNames
+from ffdl_batch.cli.options.selection import LineNames
 from ffdl_batch.cli.render import log_lines
 from ffdl_batch.cli.render.formatting import format_time
 from ffdl_batch.cli.render.log_lines import LinePrinter

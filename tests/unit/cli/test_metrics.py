@@ -15,8 +15,7 @@ import pytest
 
 from ffdl_batch.cli.commands.metrics import metrics
 from ffdl_batch.cli.options.output_file import check_written
-from ffdl_batch.cli.render.number_text import short
-from ffdl_batch.cli.render.terminal_plot import draw
+from ffdl_batch.cli.render.charts import draw, short
 from ffdl_batch.domain.metrics.records import Measure, MetricRecord, plain_record
 from ffdl_batch.domain.metrics.series import Name, Series
 from ffdl_batch.domain.metrics.usage import GpuUse, UsageSample, Use, encode_sample

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from ffdl_batch.cli.commands.submit import submit
 from ffdl_batch.cli.main import ALIASES, VERBS, ffdl
-from ffdl_batch.cli.options.environment_variables import (
+from ffdl_batch.cli.options.job_options import (
     IGNORED,
+    JOB_OPTIONS,
     SBATCH_CLUSTERS,
     TAKEN,
     is_flag_set,
     read_environment,
 )
-from ffdl_batch.cli.options.job_options import BY_NAME
 from ffdl_batch.cli.options.submission import Manner, collect_options, explain_refusal
 from ffdl_batch.config.fingerprint import named_slurm
 from ffdl_batch.domain.sbatch.option_table import TABLE
@@ -30,6 +30,7 @@ LETTER_OF = {name: letter for letter, name in LETTERS.items()}
 OPTIONS = {name: LETTER_OF.get(name, "") for name in option_names()}
 """sbatch's options and their letters, as sbatch 26.05 printed them."""
 COMMAND_OPTIONS = {"export", "help", "parsable", "quiet", "test-only", "verbose", "version", "wait"}
+BY_NAME = frozenset(option.name for option in JOB_OPTIONS)
 REFUSED = {row.name: row.refusal for row in TABLE if row.refusal and row.name not in BY_NAME}
 TAKEN_OPTIONS = set(OPTIONS) & {*BY_NAME, *COMMAND_OPTIONS}
 

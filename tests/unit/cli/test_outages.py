@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ffdl_batch.cli.render.outages import describe_outage
+from ffdl_batch.cli.render.job_messages import describe_outage
 from ffdl_batch.domain.codec import from_plain
 from ffdl_batch.domain.daemon_health import BackendHealth, DatabaseTrouble
 from tests.unit.cli.programs import FFDL, FFDL_SUBMIT, json_lines, run

@@ -8,9 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ffdl_batch.cli.render.document import Bars, Cell, Document, Section, Series
-from ffdl_batch.cli.render.document_html import html_page
-from ffdl_batch.cli.render.document_text import (
+from ffdl_batch.cli.render.document import (
+    Bars,
+    Cell,
+    Document,
+    Section,
+    Series,
     markdown_lines,
     number_column,
     table_of,
@@ -18,6 +21,7 @@ from ffdl_batch.cli.render.document_text import (
     text_lines,
     write_csv,
 )
+from ffdl_batch.cli.render.document_html import html_page
 
 NASTY = "<script>alert(1)</script> | \x1b[31m*_`[x](y)"
 VOID = {"meta", "rect"}

@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.cli.commands.report.faults import status_of, subject_of
-from ffdl_batch.cli.commands.report.reported_incidents import (
-    LAG_S,
-    Told,
-    locked,
-    new_rows,
-    read_told,
-    told_by,
-    write_told,
-)
+from ffdl_batch.cli.commands.report.faults_document import LAG_S, Told, locked, new_rows, read_told, told_by, write_told
 from ffdl_batch.cli.exit_handling import Stop
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.incidents.report import FaultsReport
@@ -85,7 +77,7 @@ def test_damaged_reported_state_file_is_rejected_and_kept(tmp_path: Path, damage
 
 
 def test_report_lock_times_out_while_another_report_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ffdl_batch.cli.commands.report.reported_incidents.LOCK_S", 0.0)
+    monkeypatch.setattr("ffdl_batch.cli.commands.report.faults_document.LOCK_S", 0.0)
     path = str(tmp_path / "state")
     with locked(path), pytest.raises(Stop, match="another report") as raised, locked(path):
         raise AssertionError("two at once")

@@ -16,9 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import pytest
 
-from ffdl_batch.cli.commands.report.period import read_month, read_period
 from ffdl_batch.cli.commands.report.usage import CSV_COLUMNS
-from ffdl_batch.cli.commands.report.usage_document import span
+from ffdl_batch.cli.commands.report.usage_document import read_month, read_period, span
 from ffdl_batch.domain.codec import to_plain
 from ffdl_batch.domain.findings import Finding
 from ffdl_batch.domain.job.views import Problem

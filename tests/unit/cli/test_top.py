@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ffdl_batch.cli.commands import top_stack
-from ffdl_batch.cli.render.screen_layout import Block, rows_that_fit
+from ffdl_batch.cli.commands.top_stack import Block, rows_that_fit
 from tests.unit.cli.programs import FFDL, run
 from tests.unit.client.fake_daemon import FakeDaemon
 

@@ -233,7 +233,7 @@ def _leave(to: str, spec: JobSpec, file: str) -> str:
 
 
 def _tell(conversion: Conversion, file: str, report: str, *, err: bool) -> None:
-    from ffdl_batch.cli.commands.convert.conversion_report import as_json, as_text
+    from ffdl_batch.cli.commands.convert.export import as_json, as_text
 
     if report != "none":
         click.echo(as_json(conversion, file) if report == "json" else as_text(conversion, file), err=err)

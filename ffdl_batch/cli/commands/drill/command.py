@@ -83,7 +83,7 @@ def drill(*, event: str, files: Sequence[str], no_resume: bool, **given: Any) ->
     Exit code 0: a checkpoint was confirmed (node-fail: there is a saved one, and the next attempt started); 1: not;
     124: not known, the time was over.
     """
-    from ffdl_batch.cli.commands.drill.report_text import print_report
+    from ffdl_batch.cli.commands.drill.report import print_report
     from ffdl_batch.cli.commands.drill.run import Course, Drill
 
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"], verbose=given["verbose"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ffdl_batch.attempt.layout import JobDir
 from ffdl_batch.cli.commands.drill.report import HALT, DrillReport, Played, is_end, is_start, make_report
 from ffdl_batch.cli.exit_handling import Stop
-from ffdl_batch.cli.render.job_end import report_end
+from ffdl_batch.cli.render.job_messages import report_end
 from ffdl_batch.client.api import is_ended
 from ffdl_batch.client.errors import WaitTimedOut
 from ffdl_batch.domain.exit_codes import ExitCode

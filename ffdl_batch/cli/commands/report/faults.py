@@ -20,7 +20,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.output import data_output
 
 if TYPE_CHECKING:
-    from ffdl_batch.cli.commands.report.reported_incidents import Told
+    from ffdl_batch.cli.commands.report.faults_document import Told
     from ffdl_batch.domain.incidents.report import FaultsReport
     from ffdl_batch.domain.incidents.view import IncidentRow
     from ffdl_batch.notify.mail import Relay
@@ -116,7 +116,7 @@ def faults(  # noqa: PLR0913  (one parameter per option)
         raise click.UsageError("the period is empty: --until has to lie after --since")
     with ExitStack() as stack:
         if state_file is not None:
-            from ffdl_batch.cli.commands.report.reported_incidents import locked
+            from ffdl_batch.cli.commands.report.faults_document import locked
 
             stack.enter_context(locked(state_file))
         asked = _Asked(begin, until, state_file, all_users=all_users)
@@ -156,7 +156,7 @@ def _told_apart(asked: _Asked, form: _Form) -> int:
 
 
 def _tell(asked: _Asked, form: _Form) -> int:
-    from ffdl_batch.cli.commands.report.reported_incidents import new_rows, read_told, told_by, write_told
+    from ffdl_batch.cli.commands.report.faults_document import new_rows, read_told, told_by, write_told
 
     told = read_told(asked.state_file) if asked.state_file is not None else None
     after = None if told is None or told.is_empty else told.rows_after
@@ -191,7 +191,7 @@ def _deliver(report: FaultsReport, new: Sequence[IncidentRow], form: _Form) -> N
 def _mail(report: FaultsReport, told: Told | None, state_file: str | None, form: _Form) -> None:
     """To each what is new to that one: some may have taken a mail that others did not. Raises Stop, and remembers who
     took it."""
-    from ffdl_batch.cli.commands.report.reported_incidents import new_rows, told_in_part, told_to, write_told
+    from ffdl_batch.cli.commands.report.faults_document import new_rows, told_in_part, told_to, write_told
 
     if form.mailing is None:
         return
@@ -234,11 +234,11 @@ def _write(report: FaultsReport, new: Sequence[IncidentRow], form: str, file: IO
     from ffdl_batch.cli.commands.report.faults_document import CSV_COLUMNS, csv_rows, faults_document
 
     if form == "csv":
-        from ffdl_batch.cli.render.document_text import write_csv
+        from ffdl_batch.cli.render.document import write_csv
 
         write_csv(file, CSV_COLUMNS, csv_rows(new))
         return
-    from ffdl_batch.cli.render.report_files import write_document
+    from ffdl_batch.cli.render.document_html import write_document
 
     write_document(faults_document(report, new), form, file)
 

@@ -53,19 +53,18 @@ def _write(report: NodesReport, form: str, file: IO[str]) -> None:
     if form == "json":
         print_json({"nodes": report}, file)
     elif form == "csv":
-        from ffdl_batch.cli.render.document_text import write_csv
+        from ffdl_batch.cli.render.document import write_csv
 
         write_csv(file, CSV_COLUMNS, _rows(report))
     else:
-        from ffdl_batch.cli.render.report_files import write_document
+        from ffdl_batch.cli.render.document_html import write_document
 
         write_document(nodes_document(report), form, file)
 
 
 def nodes_document(report: NodesReport) -> Document:
     """The report for people."""
-    from ffdl_batch.cli.render.document import Document, Section
-    from ffdl_batch.cli.render.document_text import number_column, table_of, text_column
+    from ffdl_batch.cli.render.document import Document, Section, number_column, table_of, text_column
 
     columns = (
         text_column("NODE"), number_column("SCORE", 2), number_column("JOBS", 0), text_column("INCIDENTS"),

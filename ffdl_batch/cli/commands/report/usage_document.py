@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from ffdl_batch.cli.commands.report.period import Period, local
-from ffdl_batch.cli.render.document import Bars, Cell, Document, Section, Series, Table
-from ffdl_batch.cli.render.document_text import number_column, table_of, text_column
+import click
+
+from ffdl_batch.cli.render.document import (
+    Bars,
+    Cell,
+    Document,
+    Section,
+    Series,
+    Table,
+    number_column,
+    table_of,
+    text_column,
+)
 from ffdl_batch.domain.metrics.usage_report import (
     PUBLISHED_DAYS,
     PUBLISHED_JOBS,
@@ -19,6 +32,49 @@ from ffdl_batch.domain.metrics.usage_report import (
     percent,
 )
 from ffdl_batch.domain.number_text import counted
+
+_MONTH = re.compile(r"(\d{4})-(\d{1,2})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From `since` to before `until`, seconds since the epoch; `name` is what a person calls it."""
+
+    since: float
+    until: float
+    name: str
+
+
+def read_period(month: str | None, since: float | None, until: float | None, now: float) -> Period:
+    """What the options of a report say; without any, the month that `now` is in. Raises UsageError."""
+    if month is not None and (since is not None or until is not None):
+        raise click.UsageError("--month goes with neither --since nor --until")
+    if since is None and until is None:
+        return read_month(month or f"{datetime.fromtimestamp(now):%Y-%m}")
+    if since is None:
+        raise click.UsageError("--until needs --since, the beginning of the period")
+    end = now if until is None else until
+    if end <= since:
+        raise click.UsageError("the period is empty: --until has to lie after --since")
+    return Period(since, end, f"{local(since)} to {local(end)}")
+
+
+def read_month(text: str) -> Period:
+    """``2026-11``, from its first to before the next month's first midnight by local time; summer time counts. Raises
+    UsageError."""
+    match = _MONTH.fullmatch(text.strip())
+    year, number = (int(match[1]), int(match[2])) if match is not None else (0, 0)
+    if not (1970 <= year <= 9998 and 1 <= number <= 12):
+        raise click.UsageError(f"{text[:60]!r} is no month; write for example 2026-11")
+    after = datetime(year + number // 12, number % 12 + 1, 1)
+    begin = datetime(year, number, 1)
+    return Period(begin.timestamp(), after.timestamp(), f"{year}-{number:02}")
+
+
+def local(at: float) -> str:
+    """A moment by local time, with its distance from UTC (ISO 8601)."""
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="seconds")
+
 
 GROUPS = ("tenant", "user", "framework")
 _TITLES = {"tenant": "TENANT", "user": "USER", "framework": "FRAMEWORK"}

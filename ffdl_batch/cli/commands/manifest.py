@@ -1,14 +1,17 @@
-"""``ffdl validate``: the daemon's own check, in this process."""
+"""Write a first manifest, check manifests, and print their JSON Schema. No daemon is needed."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ffdl_batch.cli.exit_handling import complain
+from ffdl_batch.cli.exit_handling import Stop, complain
 from ffdl_batch.cli.render.formatting import print_json
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.findings import Finding, Severity
@@ -16,6 +19,37 @@ from ffdl_batch.domain.findings import Finding, Severity
 if TYPE_CHECKING:
     from ffdl_batch.client.submissions.manifest_source import Origin
     from ffdl_batch.manifest import Defaults
+
+
+_README = """\
+Your code goes here. A learner gets a copy of this directory as $MODEL_DIR and starts the command of
+manifest.yml in it.
+"""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name")
+def init(name: str) -> None:
+    """Make a directory NAME with a manifest and a small model; it runs as it is."""
+    from ffdl_batch.manifest import starter_manifest
+
+    directory = Path(name)
+    try:
+        text = starter_manifest(directory.absolute().name)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="NAME") from None
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        raise Stop(ExitCode.FAILED, f"{name} exists; nothing was changed") from None
+    except OSError as error:
+        raise Stop(ExitCode.FAILED, f"{name} cannot be made: {error.strerror}") from None
+    model = directory / "model"
+    model.mkdir()
+    (directory / "manifest.yml").write_text(text, encoding="utf-8")
+    (model / "README.md").write_text(_README, encoding="utf-8")
+    shown = f"./{directory}" if str(directory).startswith("-") else str(directory)
+    click.echo(f"Submit it: {shlex.join(('ffdl-submit', f'{shown}/manifest.yml', f'{shown}/model'))}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -103,3 +137,11 @@ def _print(file: str, findings: Sequence[Finding], *, valid: bool, quiet: bool) 
             click.echo(str(finding), err=True)
     if valid and not quiet:
         click.echo(f"{file}: ok")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+def schema() -> None:
+    """The manifest's JSON Schema, for editors and checkers."""
+    from ffdl_batch.manifest import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))

@@ -1,8 +1,17 @@
-"""``ffdl completion``."""
+"""Print the version of this program, and shell completion."""
 
 from __future__ import annotations
 
 import click
+
+from ffdl_batch import __version__
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def version(as_json: bool) -> None:
+    """The version of this program."""
+    click.echo(f'{{"schema": 1, "version": "{__version__}"}}' if as_json else f"ffdl {__version__}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

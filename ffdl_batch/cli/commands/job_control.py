@@ -1,0 +1,223 @@
+"""Halt, resume and cancel jobs, and wait for their end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ffdl_batch.cli.arrays import exit_code_of, is_array, resumable_jobs, say
+from ffdl_batch.cli.connection import open_client
+from ffdl_batch.cli.exit_handling import complain, detachable
+from ffdl_batch.cli.options.submission import Manner
+from ffdl_batch.cli.render.formatting import print_json
+from ffdl_batch.cli.render.job_messages import WISHED, report_end, report_not_kept, tell_outages
+
+if TYPE_CHECKING:
+    from ffdl_batch.client import Client
+    from ffdl_batch.domain.job.views import ArrayView, JobView
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--wait", "with_wait", is_flag=True, help="Wait until the jobs are HALTED and their GPUs are free.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+def halt(job_ids: Sequence[str], with_wait: bool, as_json: bool) -> int:
+    """Have jobs, or all jobs of an array, write a checkpoint and end as HALTED; `ffdl resume` goes on from there.
+
+    A learner that does not react is ended after its grace period, and the job's message says so. A job that has ended
+    is left as it is. With --wait, a job that ended otherwise than HALTED gives its own exit code.
+    """
+    from ffdl_batch.client import RequestRefused
+
+    code = 0
+    halted: list[JobView] = []
+    arrays: list[ArrayView] = []
+    with open_client() as client:
+        for job_id in job_ids:
+            try:
+                if is_array(job_id):
+                    arrays.append(client.arrays.halt(job_id))
+                    continue
+                halted.append(client.halt(job_id))
+            except RequestRefused as error:  # one wrong id must not keep the others running
+                complain(str(error))
+                code = code or error.problem.exit_code
+        living = {job.backend for job in halted if job.ended_at is None}
+        tell_outages(client.outages, WISHED, living.union(array.backend for array in arrays if not array.ended))
+        if with_wait:
+            with detachable(job_ids, f"ffdl halt --wait {' '.join(job_ids)}"):
+                for job in halted:
+                    ended = client.wait(job.id)
+                    code = max(code, _exit_code(ended))
+                    _report(ended, as_json=as_json)
+                for array in arrays:
+                    _report_array(client.arrays.wait(array.id), as_json=as_json)
+                    code = max([code, *map(_exit_code, client.arrays.elements(array.id))])
+        else:
+            for array in arrays:
+                _report_array(array, as_json=as_json)
+            for job in halted:
+                _report(job, as_json=as_json)
+    return code
+
+
+def _report_array(array: ArrayView, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"array": array})
+    else:
+        click.echo(say(array, "" if array.ended else "halt requested"))
+
+
+def _exit_code(job: JobView) -> int:
+    from ffdl_batch.client.api import job_exit_code
+    from ffdl_batch.domain.job_state import JobState
+
+    return 0 if job.state == JobState.HALTED else job_exit_code(job)
+
+
+def _report(job: JobView, *, as_json: bool) -> None:
+    from ffdl_batch.client.api import is_ended
+    from ffdl_batch.domain.job_state import JobState, Wish
+
+    if as_json:
+        print_json({"job": job})
+    elif is_ended(job):
+        click.echo(f"{job.id} {job.state}")
+        if job.message:
+            complain(f"{job.id}: {job.message}")
+    else:
+        click.echo(f"{job.id} {job.state}, {job.wish} requested")
+        if job.wish == Wish.CANCEL:
+            complain(f"{job.id}: it is being cancelled, and a halt does not take that back")
+        elif job.pending_reason and job.state not in (JobState.QUEUED, JobState.DEPLOYING):
+            complain(f"{job.id}: {job.pending_reason}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("-G", "--gpus", type=click.FloatRange(0), metavar="N", help="GPUs of each learner from now on.")
+@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit of each attempt from now on.")
+@click.option("-W", "--wait", "with_wait", is_flag=True, help="Wait for the end and exit with the job's exit code.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+def resume(
+    *, job_ids: Sequence[str], gpus: float | None, time_limit: str | None, with_wait: bool, as_json: bool
+) -> int:
+    """Go on with jobs, or those of an array, that are HALTED or FAILED: a new attempt of the same job, from its
+    checkpoints.
+
+    The learners find their $CHECKPOINT_DIR as they left it, and RESUME=1. Budgets of batch.retry start anew. What a
+    submission would be warned of, or refused for, is said here, too.
+    """
+    from ffdl_batch.client import RequestRefused
+    from ffdl_batch.client.api import job_exit_code
+
+    code, manner = 0, Manner(as_json=as_json, wait=with_wait)
+    resumed: list[str] = []
+    with open_client() as client:
+        for job_id in resumable_jobs(client, job_ids):
+            try:
+                job = client.resume(job_id, gpus=gpus, time=time_limit)
+            except RequestRefused as error:  # one wrong id must not hold up the others
+                complain(str(error))
+                code = code or error.problem.exit_code
+                continue
+            resumed.append(job.id)
+            if not as_json:
+                click.echo(f"{job.id} {job.state}, resumed")
+            elif not with_wait:
+                print_json({"job": job})
+            for warning in job.warnings:
+                manner.warn(warning)
+        if with_wait:
+            with detachable(resumed, f"ffdl wait {' '.join(resumed)}"):
+                for job_id in resumed:
+                    job = client.wait(job_id)
+                    ended_with = job_exit_code(job)
+                    code = max(code, ended_with)
+                    if as_json:
+                        print_json({"job": job})
+                    else:
+                        click.echo(f"{job.id} {job.state}")
+                    report_end(job, ended_with)
+    return code
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+def cancel(job_ids: Sequence[str], as_json: bool) -> int:
+    """End jobs, or all jobs of an array, also those that are HALTED. Records, logs and what was stored stay.
+
+    A job that has COMPLETED or FAILED is left as it is, which is said on standard error.
+    """
+    from ffdl_batch.client import RequestRefused
+    from ffdl_batch.client.api import is_ended
+    from ffdl_batch.domain.job_state import JobState
+
+    code = 0
+    wished: set[str] = set()
+    with open_client() as client:
+        for job_id in job_ids:
+            try:
+                if is_array(job_id):
+                    array = _cancel_array(client, job_id, as_json=as_json)
+                    wished |= set() if array.ended else {array.backend}
+                    continue
+                job = client.cancel(job_id)
+                wished |= set() if is_ended(job) else {job.backend}
+            except RequestRefused as error:  # one wrong id must not keep the others running
+                complain(str(error))
+                code = code or error.problem.exit_code
+                continue
+            if as_json:
+                print_json({"job": job})
+            else:
+                click.echo(f"{job.id} {job.state}" if is_ended(job) else f"{job.id} {job.state}, cancel requested")
+            if is_ended(job) and job.state != JobState.CANCELLED:
+                complain(f"{job.id} had ended already, as {job.state}; nothing was cancelled")
+        tell_outages(client.outages, WISHED, wished)
+    return code
+
+
+def _cancel_array(client: Client, array_id: str, *, as_json: bool) -> ArrayView:
+    array = client.arrays.cancel(array_id)
+    if as_json:
+        print_json({"array": array})
+    else:
+        click.echo(say(array, "" if array.ended else "cancel requested"))
+    return array
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("job_ids", nargs=-1, required=True, metavar="ID...")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), metavar="SECONDS", help="Give up after so long.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per job.")
+def wait(job_ids: Sequence[str], timeout_s: float | None, as_json: bool) -> int:
+    """Wait until jobs, or all jobs of an array, have ended; exits with the job's exit code (the largest of several),
+    124 after --timeout."""
+    from ffdl_batch.client.api import job_exit_code
+
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    code = 0
+    with open_client() as client, detachable(job_ids, f"ffdl wait {' '.join(job_ids)}"):
+        for job_id in job_ids:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if is_array(job_id):
+                array = client.arrays.wait(job_id, left)
+                code = max(code, exit_code_of(client.arrays.elements(job_id)))
+                if as_json:
+                    print_json({"array": array})
+                else:
+                    click.echo(say(array))
+                continue
+            job = client.wait(job_id, left)
+            code = max(code, job_exit_code(job))
+            if as_json:
+                print_json({"job": job})
+            else:
+                click.echo(f"{job.id} {job.state}")
+                report_not_kept(job)
+    return code
