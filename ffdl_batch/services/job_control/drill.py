@@ -1,4 +1,4 @@
-"""An interruption played on a real attempt, by the same signals as in earnest, to see what the training makes of it."""
+"""Plays an interruption on a real attempt, by the signals of a real one, to test how the training reacts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SIGNALS = {DrillEvent.TIMEOUT: "URG", DrillEvent.PREEMPT: "TERM", DrillEvent.NO
 
 
 def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobView:
-    """Play `event` on a job that trains right now; what came of it is read from the attempt's record later.
+    """Play `event` on a job that is training. The attempt's record shows the result later.
 
     Raises :class:`Refused` for another state, for a job that is about to end anyway, also by another event that was
     played on it, and if the scheduler does not take the signal. Nothing was played then, unless the message says so.
@@ -46,7 +46,7 @@ def drill(platform: Platform, caller: Caller, job_id: str, event: str) -> JobVie
     if job.wish is not Wish.NONE:
         if played is DrillEvent.HALT and _is_halted_by_a_drill(platform, job):
             return detailed(platform, job)  # the request was sent again because its answer was lost
-        raise wrong_state(f"{job.id} is ending (wish {job.wish}): an event that is played now would say nothing")
+        raise wrong_state(f"{job.id} is ending, because a {job.wish} was requested; no event can be played on it")
     if played is DrillEvent.HALT:
         with _noted(platform, job, Drill.HALT):
             return halt_job(platform, caller, job.id)

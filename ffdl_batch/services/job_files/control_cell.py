@@ -1,7 +1,7 @@
-"""The cell in which the platform tells the controllers of an attempt what it wants of them.
+"""Writes ``control.json``, the file with the daemon's requests to the controllers of an attempt.
 
-``control.json`` is replaced as a whole, so a reader sees one wish or the next, never a mixture. Its `attempt` is the
-newest of the job: a controller of an older one that reads a larger number than its own is fenced.
+The file is replaced as a whole, so a reader sees one request or the next, never a mixture. Its `attempt` is the newest
+of the job. A controller of an older attempt that reads a larger number than its own ends its learners.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ffdl_batch.domain.outcome.heartbeat_loss import GivenUp
 from ffdl_batch.services.whole_files import write_whole
 
 _WRITING = threading.RLock()
-"""Two threads of this daemon must not both read a cell and then each lose what the other wrote."""
+"""Held from reading a cell to writing it, so that no thread of this daemon loses what another one wrote."""
 
 
 class Drill(StrEnum):
-    """An interruption that is played: whoever judges the end takes it for that one, and charges it to no budget."""
+    """An interruption that is played. The end of the attempt is recorded as this one and charged to no retry budget."""
 
     NONE = ""
     HALT = "halt"
@@ -36,7 +36,7 @@ class Drill(StrEnum):
 
 
 class ControlWish(StrEnum):
-    """The owner's wish in the cell's words."""
+    """The owner's request, as the cell spells it."""
 
     NONE = ""
     HALT = "halt"

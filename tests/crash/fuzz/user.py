@@ -36,6 +36,8 @@ EXPORTING = 0.3
 LISTED = 30
 RECENT = 20
 REGRET_S = 0.3
+AGAIN_S = 0.15
+"""How long after a drill another one may be played on the same job, which may have ended by the first."""
 FINISH_PAUSE_S = 0.1
 MOST_ELEMENTS, MORE_LIVE = 5, 3
 """Of an array; and how many jobs more than usual one user has with one."""
@@ -269,7 +271,7 @@ class User:
         self._see_elements(array)
 
     def _drill(self) -> None:
-        """Play an event on a job that trains now. It may be refused: the training is over, or about to be."""
+        """Play an event on a job that trains now, or two. They may be refused: the training is over, or about to be."""
         self._submit(LASTING)
         running, deadline = self._training(), time.monotonic() + self.habits.patience_s
         while not running and self._wanted() and time.monotonic() < deadline:
@@ -277,7 +279,12 @@ class User:
             running = self._training()
         if not running:
             return
-        job_id, event = self.chance.choice(running), self.chance.choice(DRILLS)
+        job_id = self.chance.choice(running)
+        for _ in range(self.chance.choice((1, 1, 2))):
+            self._play(self.chance.choice(DRILLS), job_id)
+            time.sleep(self.chance.uniform(0.0, AGAIN_S))
+
+    def _play(self, event: str, job_id: str) -> None:
         verb = "halt" if event == "halt" else "drill"
         self.diary.write(Note(verb, job_id))
         try:
