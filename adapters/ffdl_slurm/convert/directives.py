@@ -1,9 +1,8 @@
-"""What sbatch is told: by the ``#SBATCH`` lines of a script, by its command line and by the environment.
+"""Reads the options of sbatch from the ``#SBATCH`` lines of a script, from its command line and from the environment.
 
-sbatch's own way with the lines, as seen of 26.05: they count until the first line that is neither blank nor a comment;
-a line begins with ``#SBATCH`` in its first column; a ``#`` that is neither quoted nor escaped ends it, also within a
-word; a backslash takes the next letter as it is, within quotes, too; names may be shortened as long as they are the
-only one; what is no option is refused.
+sbatch 26.05 reads lines up to the first one that is neither blank nor a comment. They begin with ``#SBATCH`` in the
+first column. A ``#`` that is neither quoted nor escaped ends a line, also within a word. A backslash takes the next
+letter as it is, within quotes, too. Names may be shortened if they stay unique. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ffdl_batch.domain.sbatch.option_table import BY_LETTER, BY_NAME, BY_VARIABLE, OptionRow, Takes
+from ffdl_batch.domain.sbatch.values import is_flag_set
 from ffdl_batch.ports.conversion import CannotConvert, Fate, Judged, Origin
 from ffdl_slurm.convert.spank_options import FORMER, PLUGINS
 from ffdl_slurm.sbatch_script import MARK, comments_of, split_line
@@ -67,7 +67,7 @@ def usual(row: OptionRow) -> tuple[Fate, str, str]:
 
 
 def read_words(words: Sequence[str], origin: Origin, line: int = 0) -> list[Given]:
-    """Options as getopt_long reads them. Raises CannotConvert for an unknown one, a missing value, and other words."""
+    """Read options as getopt_long does. Raises CannotConvert for an unknown one, a missing value, and other words."""
     found: list[Given] = []
     rest = list(words)
     while rest:
@@ -157,8 +157,7 @@ def _of_script(text: str, judged: list[Judged]) -> list[Given]:
 
 
 def _of_environment(environ: Mapping[str, str]) -> list[Given]:
-    """``SBATCH_*``. A flag counts when it is empty, ``yes`` or a number other than zero (opt.c); a value when it is
-    not empty."""
+    """Read ``SBATCH_*``. The variable of an option with a value counts if it is not empty."""
     found: list[Given] = []
     for variable, option in BY_VARIABLE.items():
         value = environ.get(variable)
@@ -166,7 +165,7 @@ def _of_environment(environ: Mapping[str, str]) -> list[Given]:
             continue
         text = f"{variable}={value}"
         if option.takes is Takes.NONE:
-            if value in ("", "yes") or (value.lstrip("-").isdigit() and int(value) != 0):
+            if is_flag_set(value):
                 found.append(Given(option, "", Origin.ENVIRONMENT, 0, text))
         elif value or option.takes is Takes.OPTIONAL:
             found.append(Given(option, _of_switches(variable, value, environ), Origin.ENVIRONMENT, 0, text))
@@ -174,7 +173,7 @@ def _of_environment(environ: Mapping[str, str]) -> list[Given]:
 
 
 def _of_switches(variable: str, value: str, environ: Mapping[str, str]) -> str:
-    """The two variables of ``--switches=COUNT@TIME``."""
+    """Join the two variables of ``--switches=COUNT@TIME``."""
     if variable == "SBATCH_WAIT4SWITCH":
         return f"{environ.get('SBATCH_REQ_SWITCH', '1')}@{value}"
     return value

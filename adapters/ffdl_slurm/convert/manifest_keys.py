@@ -1,4 +1,4 @@
-"""The manifest's keys for what sbatch's options say."""
+"""Converts options of sbatch to keys of a manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "INFINITY", "0", "-1"})
 
 
 def resources(layout: Layout) -> dict[str, object]:
-    """What each learner gets, one on each node."""
+    """Return the resources of each learner; every node has one learner."""
     found: dict[str, object] = {"learners": layout.nodes, "cpus": layout.cpus, "gpus": layout.gpus}
     if layout.gpus and layout.gpu_type:
         found["gpu_type"] = layout.gpu_type
@@ -66,7 +66,7 @@ def _value(options: Options, row: OptionRow) -> object:
 
 
 def line_of(options: Options, name: str) -> str:
-    """An option's text as one line without control characters, which no manifest has."""
+    """Return the option's text as one line without control characters, which a manifest cannot hold."""
     text = options.text(name)
     if text.isprintable():
         return text
@@ -152,7 +152,8 @@ _READERS: Mapping[str, Callable[[Options], object]] = {
 
 
 def _export(options: Options) -> dict[str, object]:
-    """``ALL``, ``NONE``, ``NAME`` and ``NAME=value``: values go to `env`, names are read when the job is submitted."""
+    """Convert ``ALL``, ``NONE``, ``NAME`` and ``NAME=value``: values go to `env`, the values of names are read when the
+    job is submitted."""
     one = options.get("export")
     if one is None:
         return {}
@@ -181,7 +182,7 @@ def _export(options: Options) -> dict[str, object]:
 
 
 def split_export(one: Given) -> list[str]:
-    """At commas that are not quoted (sbatch(1), --export)."""
+    """Split at commas that are not quoted (sbatch(1), --export)."""
     return [
         match[0].replace("'", "").replace('"', "") for match in re.finditer(r"(?:'[^']*'|\"[^\"]*\"|[^,])+", one.value)
     ]

@@ -1,7 +1,7 @@
-"""The variables that sbatch sets because of what it was asked for (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
+"""The variables that sbatch sets if an option is given (sbatch(1), OUTPUT ENVIRONMENT VARIABLES).
 
-A script may count with them, so a manifest keeps them among `batch.env`, and a script that is written again asks by the
-option that sets them.
+Scripts read them, so the converter keeps them in `batch.env`. A script that is written from the manifest has the
+options that set them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from ffdl_batch.domain.sbatch.option_table import TABLE
 from ffdl_batch.runtimes.slurm_steps import takes_steps
 
 TASKS = "SLURM_NTASKS"
-"""srun says it to what it starts, sbatch only where it was asked for."""
+"""srun always sets it for the tasks that it starts, sbatch only if ``--ntasks`` is given."""
 OPTION_OF = {f"SLURM_{row.name.upper().replace('-', '_')}": row.name for row in TABLE if row.exported}
 """Variable → long option."""
 NODES = "SLURM_NNODES"
 """In `batch.env`: the command is a script that starts its own tasks on so many nodes."""
 NO_IMAGE = "custom"
-"""The manifest's word for no image in particular."""
+"""The version in manifests that name no image."""
 OF_GPUS = frozenset({"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task"})
 OF_CPUS = frozenset({"cpus-per-task", "cpus-per-gpu", "tres-per-task"})
 OF_MEMORY = frozenset({"mem-per-cpu", "mem-per-gpu"})

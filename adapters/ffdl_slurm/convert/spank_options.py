@@ -1,7 +1,7 @@
-"""Options that plugins of a site (spank(7)) add to sbatch, as scripts in the world use them. A table.
+"""A table of the options that plugins of a site (spank(7)) add to sbatch, as published scripts use them.
 
-sbatch takes them where the plugin is installed and refuses them elsewhere; here they are always taken, and told. Names
-and kinds of arguments are those that the plugins document: Pyxis, Shifter, uenv, the container engine of CSCS, BeeOND.
+sbatch accepts them if the plugin is installed. The converter always accepts them and reports them. Names and kinds of
+arguments are those in the documentation of Pyxis, Shifter, uenv, the container engine of CSCS, and BeeOND.
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ PLUGINS = {
     **{name: OptionRow(name, takes=Takes.NONE, refused=_PYXIS) for name in _FLAGS},
 }
 FORMER = {"workdir": "chdir", "share": "oversubscribe", "mem_bind": "mem-bind"}
-"""What sbatch had long ago, and what it is called now."""
+"""Former names of options, and the names of today."""

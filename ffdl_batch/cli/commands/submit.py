@@ -17,7 +17,6 @@ from ffdl_batch import __version__
 from ffdl_batch.cli.arrays import is_array
 from ffdl_batch.cli.connection import host_option, open_client
 from ffdl_batch.cli.exit_handling import complain, detachable, run
-from ffdl_batch.cli.options.job_options import is_flag_set
 from ffdl_batch.cli.options.submission import (
     Manner,
     SbatchLike,
@@ -29,6 +28,7 @@ from ffdl_batch.cli.options.submission import (
 from ffdl_batch.cli.render.job_messages import KEPT, tell_outages
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted
+from ffdl_batch.domain.sbatch.values import is_flag_set
 
 if TYPE_CHECKING:
     from ffdl_batch.client import Client

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from ffdl_batch.domain.sbatch.option_table import BY_NAME, BY_VARIABLE, TABLE
+from ffdl_batch.domain.sbatch.values import is_flag_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,14 @@ IGNORED = {
 
 @dataclass(frozen=True, slots=True)
 class FromEnvironment:
-    """Options by name, and warnings about variables that sbatch would have obeyed and we do not."""
+    """Options by name, and warnings about variables that sbatch reads and ``ffdl-submit`` does not."""
 
     options: Mapping[str, str]
     warnings: tuple[str, ...]
 
 
 def read_environment(environ: Mapping[str, str]) -> FromEnvironment:
-    """The job's options that the environment holds. Raises UsageError for a cluster that sbatch would choose."""
+    """Return the options of the job that are set in the environment. Raises UsageError for SBATCH_CLUSTERS."""
     if environ.get(SBATCH_CLUSTERS) and not environ.get(CLUSTERS):  # which wins over it
         raise click.UsageError(f"{SBATCH_CLUSTERS}={environ[SBATCH_CLUSTERS]}: {BY_NAME['clusters'].refusal}")
     options: dict[str, str] = {}
@@ -86,16 +87,9 @@ def read_environment(environ: Mapping[str, str]) -> FromEnvironment:
     return FromEnvironment(options, tuple(warnings))
 
 
-def is_flag_set(value: str | None) -> bool:
-    """Whether a flag's variable counts: empty, ``yes``, or a number other than zero."""
-    if value is None:
-        return False
-    return value in ("", "yes") or (value.lstrip("-").isdigit() and int(value) != 0)
-
-
 def absolute_output(pattern: str) -> str:
-    """``--output`` counts from where the command is given, as in sbatch; the daemon stands elsewhere. Raises UsageError
-    where it is another machine's, on which there is no such place."""
+    """Return ``--output`` relative to the working directory of the command, as in sbatch; the daemon has another one.
+    Raises UsageError if the daemon runs on another host, which has no such directory."""
     if not pattern or pattern.startswith("/"):
         return pattern
     from ffdl_batch.cli.connection import find_elsewhere
@@ -106,8 +100,6 @@ def absolute_output(pattern: str) -> str:
 
 
 def _take(options: dict[str, str], name: str, value: str | None) -> None:
-    if value is None:
-        return
     if name in FLAGS:
         if is_flag_set(value):
             options[name] = ""

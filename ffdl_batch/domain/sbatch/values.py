@@ -1,4 +1,4 @@
-"""Values of sbatch's options with a form of their own: signals, events, dependencies (sbatch(1), Slurm 20.11 to 26.05).
+"""Reads values of sbatch's options: flags, signals, mail events, dependencies (sbatch(1), Slurm 20.11 to 26.05).
 
 The readers raise ValueError with a text of the form ``message; cure``.
 """
@@ -22,6 +22,13 @@ _DEPENDENCIES = frozenset(
     {"after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok", "expand", "singleton"}
 )
 _JOBS = re.compile(r"[\w.+-]+(:[\w.+-]+)*", re.ASCII)
+
+
+def is_flag_set(value: str | None) -> bool:
+    """Return whether an input variable of sbatch sets its flag: empty, ``yes``, or a number other than 0 (opt.c)."""
+    if value is None:
+        return False
+    return value in ("", "yes") or (re.fullmatch(r"-?\d+", value, re.ASCII) is not None and int(value) != 0)
 
 
 def signal_name(text: str) -> str:

@@ -15,7 +15,6 @@ from ffdl_batch.cli.options.job_options import (
     JOB_OPTIONS,
     SBATCH_CLUSTERS,
     TAKEN,
-    is_flag_set,
     read_environment,
 )
 from ffdl_batch.cli.options.submission import Manner, collect_options, explain_refusal
@@ -117,14 +116,6 @@ def test_read_environment_rejects_cluster_of_sbatch_alone() -> None:
     ):
         read_environment({"SBATCH_CLUSTERS": "b"})
     assert read_environment({"SBATCH_CLUSTERS": "b", "SLURM_CLUSTERS": "a"}).warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("value", "counts"),
-    [("", True), ("yes", True), ("1", True), ("-2", True), ("0", False), ("no", False), (None, False)],
-)
-def test_is_flag_set_treats_zero_no_and_unset_as_false(value: str | None, counts: bool) -> None:
-    assert is_flag_set(value) is counts
 
 
 def test_ffdl_has_command_with_help_for_every_verb() -> None:

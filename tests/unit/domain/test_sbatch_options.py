@@ -6,6 +6,7 @@ import pytest
 
 from ffdl_batch.domain.sbatch.option_table import TABLE, OptionRow
 from ffdl_batch.domain.sbatch.script_options import NotPassed, SbatchOption, check_number, read_passed
+from ffdl_batch.domain.sbatch.values import is_flag_set, read_events
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
@@ -58,3 +59,37 @@ def test_passed_options_check_numbers_and_durations(text: str, is_accepted: bool
         return
     with pytest.raises(NotPassed, match=f"--{option.name}: .* is not a number or a time that sbatch accepts"):
         check_number(option)
+
+
+@pytest.mark.parametrize(
+    ("value", "counts"),
+    [
+        ("", True),
+        ("yes", True),
+        ("1", True),
+        ("-2", True),
+        ("0", False),
+        ("no", False),
+        (None, False),
+        ("--1", False),
+        ("²", False),
+    ],
+)
+def test_is_flag_set_treats_zero_no_and_unset_as_false(value: str | None, counts: bool) -> None:
+    assert is_flag_set(value) is counts
+
+
+@pytest.mark.parametrize(
+    ("text", "events", "unknown"),
+    [
+        ("end, fail", ("END", "FAIL"), ()),
+        ("NONE", ("NONE",), ()),
+        ("NONE,END", ("END",), ()),
+        ("END,soon", ("END",), ("SOON",)),
+        ("", (), ()),
+    ],
+)
+def test_read_events_drops_none_beside_other_events(
+    text: str, events: tuple[str, ...], unknown: tuple[str, ...]
+) -> None:
+    assert read_events(text.split(",")) == (events, unknown)
