@@ -62,8 +62,8 @@ from ffdl_kubernetes.observing.job_states import (
 )
 from ffdl_kubernetes.observing.kueue import GROUP as KUEUE
 from ffdl_kubernetes.observing.kueue import Queues
-from ffdl_kubernetes.pending.capacity_queries import Look
-from ffdl_kubernetes.pending.explanation import PodOutlooks
+from ffdl_kubernetes.pending.cluster_reader import ClusterReader
+from ffdl_kubernetes.pending.explanation import PodExplanations
 from ffdl_kubernetes.planning.launch_plan import BACKEND, make_plan
 from ffdl_kubernetes.planning.levels import ISOLATING
 from ffdl_kubernetes.settings import KubernetesSettings, as_table, read_settings, settle
@@ -79,7 +79,7 @@ def create(settings: Settings, context: AdapterContext) -> KubernetesScheduler:
     return KubernetesScheduler(read_settings(settings), context)
 
 
-class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFromClaims, PodOutlooks):
+class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFromClaims, PodExplanations):
     """See :class:`ffdl_batch.ports.scheduler.Scheduler`."""
 
     def __init__(self, settings: KubernetesSettings, context: AdapterContext) -> None:
@@ -92,7 +92,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
         self._gone: dict[str, dict[str, Mapping[str, Any]]] = {}
         self._swept = False
         self._queues = Queues(self._make)
-        self._look = Look(self._make)
+        self._reader = ClusterReader(self._make)
 
     def _make(self) -> ClusterClient:
         return ClusterClient(self._settings)
@@ -170,7 +170,7 @@ class KubernetesScheduler(Administration, AskedEnds, ClaimFiles, Reach, StoresFr
             pulls_images=True,
             warnings=tuple(warnings),
             is_passing=is_passing,
-            cpu_limit=self._look.cpu_limit()[0],
+            cpu_limit=self._reader.cpu_limit()[0],
         )
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:

@@ -28,7 +28,7 @@ _WHO = (
     click.option(
         "--service-account", default="", metavar="NAMESPACE/NAME", help="That of a daemon that runs in the cluster."
     ),
-    click.option("--nodes", is_flag=True, help="ffdl why may look at nodes, and at everybody's pods on them."),
+    click.option("--nodes", is_flag=True, help="Let ffdl why list the nodes of the cluster."),
     click.option("--debugging", is_flag=True, help="They may run commands in learners: ffdl exec and ffdl shell."),
 )
 

@@ -238,9 +238,8 @@ class ExplainsWaiting(Protocol):
 class ForetellsStart(Protocol):
     """A backend that can say when a request would start, without taking it."""
 
-    def foretell(self, plan: LaunchPlan, instead_of: NativeId | None = None) -> Foretold | None:
-        """The answer to a trial; None where nobody can say. `instead_of` is the job that waits in whose place the
-        request would be: where the backend counts by itself, what that one holds counts as free.
+    def foretell(self, plan: LaunchPlan) -> Foretold | None:
+        """Return the answer to a trial; None if the backend cannot estimate a start.
 
         Raises what :class:`TrialSubmission` raises.
         """

@@ -23,8 +23,8 @@ class Tenant:
     """What a tenant may use, None = without limit: `cpus`, `memory_bytes` and `gpus` by all its pods together,
     `storage_bytes` by its claims, `jobs` at a time. `resources` limits others by their names. `users` and `groups` may
     submit, and so may the service account ``<namespace>/<name>`` of a daemon that runs in the cluster ("" = none).
-    `debugging`: they may run commands in the pods of their jobs. `nodes`: their daemons may see the nodes, and the pods
-    of all that are on them."""
+    `debugging`: they may run commands in the pods of their jobs. `nodes`: their daemons may list the nodes of the
+    cluster."""
 
     namespace: str
     gpus: int | None = None

@@ -124,7 +124,7 @@ class Walk:
         (known,) = self.adapter.explain_waiting([asked])
         assert known is not None and "quota none, pods" in known.figures
         assert {text.partition(" is not known")[0] for text in known.lacks} == {
-            "what nodes have free", "what the queue gpus has left",
+            "the capacity of nodes", "the use of the queue gpus",
         }  # fmt: skip
 
     def job(self, token: str) -> dict[str, Any]:

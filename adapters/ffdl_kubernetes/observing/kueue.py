@@ -81,14 +81,14 @@ def why_queued(queue: str, workload: Plain | None) -> str:
         return f"it waits in {where}"
     name, active = workload["metadata"]["name"], workload.get("spec", {}).get("active", True)
     if not active:
-        why = _message(_condition(workload, "Evicted"))
+        why = _message(condition(workload, "Evicted"))
         return (
             f"{where} has put it aside{why}: who runs the queue sets spec.active of the Workload {name} to true, or "
             "cancel the job"
         )
     if _is_true(workload, "Admitted"):
         return f"{where} has admitted it: its pods are about to be made"
-    reserved, evicted = _condition(workload, "QuotaReserved"), _condition(workload, "Evicted")
+    reserved, evicted = condition(workload, "QuotaReserved"), condition(workload, "Evicted")
     if reserved.get("status") == "True":
         return f"{where} has room for it, and waits for its admission checks{_checks(workload)}"
     if reserved.get("reason") == "Inadmissible":
@@ -103,7 +103,7 @@ def why_queued(queue: str, workload: Plain | None) -> str:
 
 def why_evicted(workload: Plain | None) -> str:
     """Why a Job that ran was suspended. Pure."""
-    evicted = _condition(workload, "Evicted") if workload is not None else {}
+    evicted = condition(workload, "Evicted") if workload is not None else {}
     if not evicted:
         return "it was suspended"
     return f"{_EVICTED.get(evicted.get('reason', ''), 'its queue took its room back')}{_message(evicted)}"
@@ -123,7 +123,8 @@ def says_of_gangs(served: Mapping[str, tuple[str, ...]], queue: str) -> str:
     return f"there is no gang scheduling: pods of several learners start one by one ({there})"
 
 
-def _condition(workload: Plain, kind: str) -> Plain:
+def condition(workload: Plain, kind: str) -> Plain:
+    """Return the condition of that type; {} if there is none."""
     for one in workload.get("status", {}).get("conditions") or ():
         if one.get("type") == kind:
             found: Plain = one
@@ -132,7 +133,7 @@ def _condition(workload: Plain, kind: str) -> Plain:
 
 
 def _is_true(workload: Plain, kind: str) -> bool:
-    return bool(_condition(workload, kind).get("status") == "True")
+    return bool(condition(workload, kind).get("status") == "True")
 
 
 def _message(condition: Plain) -> str:

@@ -1,1 +1,1 @@
-"""What a cluster has free, and what a request that is not sent would find there."""
+"""Why Jobs wait, and which nodes could ever hold them."""

@@ -35,11 +35,10 @@ DEBUGGING: Permissions = (("", ("pods/exec",), ("create", "get")),)
 """What commands in learners need beside it, where a tenant is to have that: a WebSocket is asked for by `get`, and
 since 1.35 `create` is demanded of it as well (kubernetes/kubernetes#134577)."""
 NODES: Permissions = (
-    ("", ("nodes", "pods"), ("list",)),
+    ("", ("nodes",), ("list",)),
     ("kueue.x-k8s.io", ("localqueues", "clusterqueues"), ("get",)),
-    ("kueue.x-k8s.io", ("resourceflavors",), ("list",)),
 )
-"""What `ffdl why` looks at in the whole cluster, where a tenant is to have that: who holds what of the nodes."""
+"""What `ffdl why` reads in the whole cluster, for tenants that have it: nodes and queues."""
 SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
 _RBAC = "rbac.authorization.k8s.io"
 

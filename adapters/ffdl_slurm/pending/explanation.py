@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import Blocker, BlockerKind, Explanation, Factor, Foretold, Reason, WaitKind
 from ffdl_batch.host.users import user_name
 from ffdl_batch.ports.capabilities import WaitingRequest
@@ -208,6 +207,6 @@ class Outlooks:
         """See :class:`ffdl_batch.ports.capabilities.ExplainsWaiting`."""
         return self._queue.explain(requests)
 
-    def foretell(self, plan: LaunchPlan, instead_of: NativeId | None = None) -> Foretold:  # noqa: ARG002
+    def foretell(self, plan: LaunchPlan) -> Foretold:
         """See :class:`ffdl_batch.ports.capabilities.ForetellsStart`. Slurm counts what waits in its own way."""
         return parse_trial(self._trials.test_only(plan.attempt_dir, plan.script))

@@ -31,7 +31,7 @@ from ffdl_batch.cli.render.plan import print_outlooks, print_plans
 @click.option(
     "--why/--no-why",
     default=None,
-    help="Say what awaits it: free GPUs, its start, and what would start sooner. So it is by default for one manifest.",
+    help="Print the capacity for it, and on Slurm its start and what would start sooner. Default for one manifest.",
 )
 @click.option("--only-why", is_flag=True, help="Say that alone, without what would be sent.")
 def plan(files: Sequence[str], test_only: bool, why: bool | None, only_why: bool, **given: Any) -> int:

@@ -38,9 +38,6 @@ def print_why(view: WhyView) -> None:
     known = view.explanation
     if known is not None and known.expected_start is not None:
         print_line("May start", moment_text(known.expected_start, time.time()), "the scheduler's plan")
-    elif view.trial is not None and view.trial.counted and view.trial.at is not None:
-        by = "if no other job takes the room"
-        print_line("May start", moment_text(view.trial.at, time.time()), by)
     _print_lines("Because", _evidence(view))
     _print_alternatives(view.alternatives, view.trial)
 

@@ -32,6 +32,6 @@ async def read_why(
 
 @router.post("/outlook", response_model=OutlookReply, responses=answers(413, 422), operation_id="outlook")
 async def read_outlook(body: OutlookRequest, here: Here, caller: Asking) -> PlainReply:
-    """What awaits a submission: free GPUs, when it would start, and what would start sooner. Nothing is submitted."""
+    """Return the capacity for a submission, when it would start, and what would start sooner. Submit nothing."""
     outlook = await with_files(here, here.limits.slow, look_ahead, here.platform, caller, body.submission)
     return PlainReply(OutlookReply(outlook))

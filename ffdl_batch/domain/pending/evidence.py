@@ -53,26 +53,33 @@ def _sentences(known: Explanation, now: float) -> Iterator[str]:
 
 
 def room_text(room: Room) -> str:
-    """What is free in a partition, and for what that would do."""
+    """Return the capacity of a partition's nodes, and for what that suffices."""
     kind = f" of type {room.gpu_type}" if room.gpu_type else ""
     where = f" in {room.partition}" if room.partition else ""
-    free = f"{room.gpus_free} of {counted(room.gpus, 'GPU')}{kind}{where} {_are(room.gpus_free)} free"
-    if not room.gpus:
-        free = f"no open node{where} has GPUs{kind}" if room.gpus_each else f"{counted(room.nodes, 'open node')}{where}"
-    each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else "its share each"
-    have = f"{room.fitting} of {counted(room.nodes, 'node')} {'has' if room.fitting == 1 else 'have'} room for {each}"
-    wants = f"it wants {counted(room.wanted, 'node')}"
-    if room.learners_fitting is not None:
-        have = f"there is room for {room.learners_fitting} of {counted(room.wanted, 'learner')}"
-        have += f" with {each}" if room.gpus_each else ""
-        wants = f"on {room.fitting} of {counted(room.nodes, 'open node')}"
     away = ""
     if room.away:
         names = ", ".join(f"{one.name} ({one.state}{f': {one.why}' if one.why else ''})" for one in room.away)
         away = f"; not to be had: {names}{f' and {room.away_more} more' if room.away_more else ''}"
     if not room.nodes and not room.gpus_each:
         return f"no node{where} is open to what it asks for{away}"
-    return f"{free}; {have}{' ' if room.learners_fitting is not None else ', and '}{wants}{away}"
+    if not room.gpus:
+        have = f"no open node{where} has GPUs{kind}" if room.gpus_each else f"{counted(room.nodes, 'open node')}{where}"
+    elif room.gpus_free is None:
+        have = f"open nodes{where} have {counted(room.gpus, 'GPU')}{kind}"
+    else:
+        have = f"{room.gpus_free} of {counted(room.gpus, 'GPU')}{kind}{where} {_are(room.gpus_free)} free"
+    return f"{have}; {_fitting_text(room)}{away}"
+
+
+def _fitting_text(room: Room) -> str:
+    each = f"{counted(room.gpus_each, 'GPU')} each" if room.gpus_each else ""
+    if room.learners_fitting is None:
+        has = "has" if room.fitting == 1 else "have"
+        have = f"{room.fitting} of {counted(room.nodes, 'node')} {has} room for {each or 'its share each'}"
+        return f"{have}, and it wants {counted(room.wanted, 'node')}"
+    empty = "if nothing else runs, " if room.gpus_free is None else ""
+    learners = f"{room.learners_fitting} of {counted(room.wanted, 'learner')}{f' with {each}' if each else ''}"
+    return f"{empty}there is room for {learners} on {room.fitting} of {counted(room.nodes, 'open node')}"
 
 
 def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
@@ -82,7 +89,7 @@ def ahead_text(ahead: Ahead, now: float, *, is_queued: bool) -> str:
     one = ahead.jobs == 1
     what = ("is before it" if one else "are before it") if is_queued else ("waits for room" if one else "wait for room")
     runs = f"{ahead.running} {'runs' if ahead.running == 1 else 'run'}"
-    text = f"in {ahead.partition} {counted(ahead.jobs, ahead.counts)} {what}{own}{gpus}, and {runs}"
+    text = f"in {ahead.partition} {counted(ahead.jobs, 'job')} {what}{own}{gpus}, and {runs}"
     if ahead.next_end is not None and now < ahead.next_end < now + FAR_S:
         text += f"; the first of these reaches its time limit {moment_text(ahead.next_end, now)}"
     return text
@@ -107,20 +114,10 @@ def history_text(history: WaitHistory) -> str:
 
 def trial_text(trial: Foretold, now: float) -> str:
     """What a trial of the request as it is came to."""
-    if trial.counted:
-        return _counted_text(trial, now)
     if trial.at is None:
         return f"asked about it anew, the scheduler says: {trial.said}"
     start = f"it would start {moment_text(trial.at, now)}, says the scheduler"
     return f"submitted now, behind what waits, {start}{_preempts(trial.preempts)}"
-
-
-def _counted_text(trial: Foretold, now: float) -> str:
-    if trial.at is None:
-        return trial.said
-    if trial.at <= now + 1:
-        return f"by what is free it could start now: {trial.said}"
-    return f"by the time limits of what runs it could start {moment_text(trial.at, now)}: {trial.said}"
 
 
 def alternative_text(one: Alternative, now: float) -> str:

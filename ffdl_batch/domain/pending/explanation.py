@@ -65,13 +65,13 @@ class WaitKind(StrEnum):
     WRONG_LABELS = "wrong_labels"
     """No node has the labels that it asks for."""
     NO_ROOM = "no_room"
-    """No node has room for it now, and nobody keeps an order."""
+    """No node has room for it now, and the scheduler keeps no order."""
     TOO_MUCH = "too_much"
-    """The nodes that are there have not so much, even when nothing else runs."""
+    """The nodes of the cluster cannot hold it, even if nothing else runs."""
     NODES_CLOSED = "nodes_closed"
     """Nodes that it could have take nothing at this moment."""
     QUEUE = "queue"
-    """A queue in front of the scheduler has not let it in."""
+    """A queue in front of the scheduler has not admitted it."""
     QUEUE_CLOSED = "queue_closed"
     IMAGE = "image"
     VOLUME = "volume"
@@ -156,30 +156,35 @@ class NodeAway:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What nodes of a partition have free now for a request: `gpus_free` of `gpus` of `gpu_type` ("" = of any) on the
-    `nodes` that take jobs. The request wants `wanted` nodes with `gpus_each` GPUs each, and `fitting` of them could
-    take their share at this moment. `away` are nodes that would do and take none, `away_more` how many more there are
-    of these. Where several learners may share a node, `wanted` counts learners, of which `learners_fitting` have room
-    (None = nodes are wanted)."""
+    """The capacity of the nodes of a partition for a request, now or, if it is not known what is free, empty."""
 
     partition: str
     gpu_type: str
+    """"" = any type."""
     gpus: int
-    gpus_free: int
+    """Those of the type on `nodes`."""
+    gpus_free: int | None
+    """None = it is not known what is free: `fitting` and `learners_fitting` are of empty nodes."""
     nodes: int
+    """Nodes that take jobs."""
     fitting: int
+    """How many of the nodes can hold their share of the request."""
     wanted: int
+    """How many nodes the request wants; with `learners_fitting` how many learners."""
     gpus_each: int
     away: tuple[NodeAway, ...] = ()
+    """Nodes that would do and take no jobs."""
     away_more: int = 0
+    """How many more of these there are."""
     learners_fitting: int | None = None
+    """How many learners the nodes can hold, if several may share a node (None = the request wants nodes)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """Who is before it in a partition: `jobs` that wait with a higher priority, or the same and longer, of which `own`
     are the user's; `gpus` is what they ask for together. `waiting` and `running` are all jobs there. `next_end` is when
-    the first running one reaches its time limit. `counts` is what all these numbers count."""
+    the first running one reaches its time limit."""
 
     partition: str
     jobs: int
@@ -188,7 +193,6 @@ class Ahead:
     waiting: int
     running: int
     next_end: float | None = None
-    counts: str = "job"
 
 
 class BlockerKind(StrEnum):
@@ -223,8 +227,7 @@ class Explanation:
     """What a backend knows of one request that waits, or would. `reason` None = the request is not in the queue.
 
     `expected_start` is the scheduler's own estimate. `position` is the place in a queue that tells it, from 1.
-    `known_at` is when the backend said all this. `lacks` says what could not be found out, and why. `gpu_types` are
-    those that could be asked for, where the facts of the backend do not say.
+    `known_at` is when the backend reported all this. `lacks` has what could not be found out, and why.
     """
 
     known_at: float
@@ -239,20 +242,17 @@ class Explanation:
     blockers: tuple[Blocker, ...] = ()
     figures: Mapping[str, str] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
-    gpu_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Foretold:
     """What is answered to a trial: when and where a request would start. `preempts` is how many running jobs it would
-    preempt; some of them may be the caller's. `said` is the answer itself. `counted`: no scheduler says so, it was
-    counted from what is free and from time limits, and other jobs may take that."""
+    preempt; some of them may be the caller's. `said` is the answer itself."""
 
     said: str
     at: float | None = None
     nodes: str = ""
     preempts: int = 0
-    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

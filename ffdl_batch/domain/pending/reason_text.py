@@ -134,8 +134,8 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         ("wait until running jobs end, or ask for less: fewer GPUs, CPUs or learners, less memory, another type",),
     ),
     WaitKind.TOO_MUCH: (
-        "the nodes that are there have not so much, even when nothing else runs",
-        ("cancel it, and ask for less; or wait, where the cluster grows by itself",),
+        "the nodes of the cluster cannot hold it, even if nothing else runs",
+        ("cancel it, and ask for less; or wait, if the cluster adds nodes by itself",),
     ),
     WaitKind.NODES_CLOSED: (
         "the nodes that it could have take nothing now: they are cordoned or not ready",
@@ -150,7 +150,7 @@ SENTENCES: dict[WaitKind, tuple[str, tuple[str, ...]]] = {
         ("correct gpu_type, node_selector or the profile",),
     ),
     WaitKind.QUEUE: (
-        "its queue has not let it in",
+        "its queue has not admitted it",
         ("wait until running jobs of the queue end, ask for less, or name another queue",),
     ),
     WaitKind.QUEUE_CLOSED: (

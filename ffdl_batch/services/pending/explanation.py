@@ -30,7 +30,7 @@ from ffdl_batch.domain.pending.explanation import (
 )
 from ffdl_batch.domain.pending.reason_text import actions_of, sentence_of, span_text
 from ffdl_batch.host.permissions import find_old_groups
-from ffdl_batch.ports.capabilities import ExplainsWaiting, WaitingRequest
+from ffdl_batch.ports.capabilities import ExplainsWaiting, ForetellsStart, WaitingRequest
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, NotNow, SchedulerUnreachable
 from ffdl_batch.services.pending.pending_time_history import wait_history
 from ffdl_batch.services.pending.request_variants import plain_request, variants_of
@@ -174,16 +174,16 @@ def _find_out(
     known, stale = _ask_backend(platform, spec, backend, job)
     history = wait_history(platform, uid, spec, backend)
     has_left = known is None and job is not None and _explains(platform, backend)
-    if stale or has_left or not alternatives:
+    if stale or has_left or not alternatives or not isinstance(platform.adapters.get(backend), ForetellsStart):
         return _Found(known, history=history, stale=stale)
-    trial, native = None, _native(job)
+    trial = None
     if known is None or known.reason is None or known.reason.kind not in _NO_TRIAL:
-        trial = _try(platform, spec, backend, native)
+        trial = _try(platform, spec, backend)
     facts = platform.adapters.facts(backend)
     answers = try_all(
         variants_of(spec, facts, known) if trial is not None or (known and known.reason) else [],
         lambda changed: _plan(platform, changed, backend),
-        lambda plan: platform.desk.ask(platform.adapters, plan, platform.clock.now, native),
+        lambda plan: platform.desk.ask(platform.adapters, plan, platform.clock.now),
         time.monotonic,
     )
     planned = known.expected_start if known is not None else None
@@ -236,13 +236,13 @@ def _outage_of(platform: Platform, backend: str) -> BackendHealth | None:
     return next((one for one in platform.adapters.outages() if one.name == backend), None)
 
 
-def _try(platform: Platform, spec: JobSpec, backend: str, native: NativeId | None) -> Foretold | None:
+def _try(platform: Platform, spec: JobSpec, backend: str) -> Foretold | None:
     """The request as it is, submitted anew."""
     plan = _plan(platform, plain_request(spec), backend)
     if plan is None:
         return None
     try:
-        return platform.desk.ask(platform.adapters, plan, platform.clock.now, native)
+        return platform.desk.ask(platform.adapters, plan, platform.clock.now)
     except SchedulerUnreachable as error:
         log.debug("no trial on %s: %s", backend, error)
         return None

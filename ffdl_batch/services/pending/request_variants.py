@@ -52,7 +52,7 @@ def variants_of(spec: JobSpec, facts: BackendFacts, known: Explanation | None = 
         return list(_within(reason.limit, spec))[:MOST]
     plain, partitions = plain_request(spec), known.partitions if known is not None else ()
     found = [*_other_partitions(plain, facts, partitions)][:_PARTITIONS]
-    found += [*_other_types(plain, facts, known.gpu_types if known is not None else ())][:_TYPES]
+    found += [*_other_types(plain, facts)][:_TYPES]
     found += [*_shorter(plain), *_fewer_gpus(plain), *_fewer_learners(plain)]
     return found[:MOST]
 
@@ -73,12 +73,12 @@ def _may_hold(partition: PartitionShape, spec: JobSpec, facts: BackendFacts) -> 
     return not spec.resources.gpus or any(node.gpus.get(kind) if kind else node.gpus for node in there)
 
 
-def _other_types(spec: JobSpec, facts: BackendFacts, more: tuple[str, ...]) -> Iterator[Variant]:
-    """Where a type was asked for: without one the scheduler takes any."""
+def _other_types(spec: JobSpec, facts: BackendFacts) -> Iterator[Variant]:
+    """Vary the type if one was asked for: without one the scheduler takes any."""
     resources = spec.resources
     if not resources.gpu_type or not resources.gpus:
         return
-    for kind in sorted({*more, *(kind for node in facts.nodes for kind in node.gpus if kind)}):
+    for kind in sorted({kind for node in facts.nodes for kind in node.gpus if kind}):
         if kind.lower() != resources.gpu_type.lower():
             changed = replace(spec, resources=replace(resources, gpu_type=kind))
             yield Variant(f"GPUs of type {kind}", f"--gpus={kind}:{resources.gpus:g}", changed)

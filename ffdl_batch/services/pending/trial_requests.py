@@ -6,7 +6,6 @@ It also remembers what was last known of each job that waits, for while its sche
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 
 from ffdl_batch.domain.job.job import JobId
 from ffdl_batch.domain.job.spec import JobSpec
-from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.explanation import Alternative, Explanation, Foretold
 from ffdl_batch.ports.capabilities import ForetellsStart
 from ffdl_batch.ports.scheduler import InvalidRequest, LaunchPlan, SchedulerUnreachable
@@ -55,21 +53,19 @@ class Desk:
         with self._lock:
             return self._known.get(job)
 
-    def ask(
-        self, adapters: Adapters, plan: LaunchPlan, now: Callable[[], float], instead_of: NativeId | None = None
-    ) -> Foretold | None:
-        """The answer to the trial of one plan, in the place of `instead_of` where that waits; None where the backend
-        takes no such request, or nobody can say. Raises SchedulerUnreachable."""
+    def ask(self, adapters: Adapters, plan: LaunchPlan, now: Callable[[], float]) -> Foretold | None:
+        """Return the answer to the trial of one plan; None if the backend takes no trials, or refuses the request.
+        Raises SchedulerUnreachable."""
         adapter = adapters.get(plan.backend)
         if not isinstance(adapter, ForetellsStart):
             return None
-        key = _key(plan, instead_of)
+        key = _key(plan)
         with self._lock:
             at, known = self._answers.get(key, (0.0, None))
             if at and now() - at < LIFE_S:
                 return known
         with self._turn:
-            answer = _foretell(adapters, adapter, plan, instead_of)
+            answer = _foretell(adapters, adapter, plan)
         with self._lock:
             self._answers[key] = (now(), answer)
             while len(self._answers) > _REMEMBERED:
@@ -77,18 +73,14 @@ class Desk:
         return answer
 
 
-def _key(plan: LaunchPlan, instead_of: NativeId | None) -> str:
-    """Of what is sent: a script, or objects."""
-    sent = json.dumps([plan.script, *plan.objects], sort_keys=True, default=str)
-    return f"{plan.backend} {instead_of or ''} {hashlib.sha256(sent.encode()).hexdigest()}"
+def _key(plan: LaunchPlan) -> str:
+    return f"{plan.backend} {hashlib.sha256(plan.script.encode()).hexdigest()}"
 
 
-def _foretell(
-    adapters: Adapters, adapter: ForetellsStart, plan: LaunchPlan, instead_of: NativeId | None
-) -> Foretold | None:
+def _foretell(adapters: Adapters, adapter: ForetellsStart, plan: LaunchPlan) -> Foretold | None:
     try:
         with adapters.asking(plan.backend):
-            return adapter.foretell(plan, instead_of)
+            return adapter.foretell(plan)
     except InvalidRequest:  # it is refused as it is: no alternative, and no outage
         return None
 

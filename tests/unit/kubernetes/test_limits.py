@@ -11,9 +11,7 @@ import pytest
 from ffdl_batch.domain.job.spec import BatchOptions, JobSpec
 from ffdl_kubernetes.observing.controller_share import name_controllers_part
 from ffdl_kubernetes.observing.job_states import Beside, observe
-from ffdl_kubernetes.pending.cluster_snapshot import ClusterNow, Node
-from ffdl_kubernetes.pending.evidence import too_much
-from ffdl_kubernetes.pending.node_capacity import opening_for, wish_of
+from ffdl_kubernetes.pending.node_fit import Node, fit_on, read_request, too_much
 from ffdl_kubernetes.quantities import needed_cpu_limit
 from ffdl_kubernetes.settings import KubernetesSettings
 from tests.unit.kubernetes.request_rig import FACTS, PLAIN, plan_of, pod_of
@@ -99,6 +97,6 @@ def test_refusal_names_settings_of_controller_if_its_part_is_too_large(refusal: 
 def test_capacity_evidence_names_controller_if_node_would_hold_learner_alone(cpus: str, named: bool) -> None:
     amounts = {"cpu": Decimal(cpus), "memory": Decimal(1 << 40), "pods": Decimal(9)}
     job: Any = plan_of().objects[0]
-    said = too_much(opening_for(wish_of(job), ClusterNow(0.0, (Node("n1", {}, amounts),))), KubernetesSettings())
+    said = too_much(fit_on((Node("n1", {}, amounts),), read_request(job)), KubernetesSettings())
     assert "each learner asks for 2.1 CPUs" in said
     assert ("lower controller_cpus or controller_memory_bytes" in said) is named

@@ -90,7 +90,7 @@ class Seer(FakeScheduler):
         queued = replace(base, reason=self.reason, expected_start=self.expected_start)
         return [queued if one.native_id is not None else base for one in requests]
 
-    def foretell(self, plan: LaunchPlan, instead_of: NativeId | None = None) -> Foretold:
+    def foretell(self, plan: LaunchPlan) -> Foretold:
         with self.lock:
             self.trials.append(plan.script)
             self.at_once += 1

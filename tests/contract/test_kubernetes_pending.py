@@ -1,9 +1,7 @@
-"""What a cluster has free for a job that waits, and what would start sooner: against the tests' API server, whose
-scheduler then shows whether that was true."""
+"""Why a job waits, on the tests' API server: words of the scheduler, quotas, Kueue, and nodes that could hold it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +12,12 @@ import pytest
 from ffdl_batch.domain.job.spec import BatchOptions, Framework, JobSpec, Resources
 from ffdl_batch.domain.outcome.observation import NativeId
 from ffdl_batch.domain.pending.evidence import evidence_of
-from ffdl_batch.domain.pending.explanation import Explanation, Foretold
+from ffdl_batch.domain.pending.explanation import Explanation, WaitKind
 from ffdl_batch.domain.pending.reason_text import actions_of
 from ffdl_batch.ports.capabilities import ForetellsStart, WaitingRequest
 from ffdl_batch.ports.tenancy import Tenant
 from ffdl_kubernetes.client import ClusterClient
-from ffdl_kubernetes.pending import capacity_queries
+from ffdl_kubernetes.pending import cluster_reader
 from ffdl_kubernetes.settings import read_settings
 from ffdl_kubernetes.tenancy.provisioning import Manner, create_tenant
 from tests.contract.test_kubernetes_adapter import Site
@@ -53,16 +51,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
             found.close()
 
 
-def begin(site: Site, resources: Resources = A100) -> NativeId:
-    """A job whose pod has its node since now, and a time limit."""
-    native = site.scheduler.submit(site.plan(resources=resources, batch=HOUR))
-    site.wait(native, lambda one: bool(one.nodes))
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    site.set_status(native.job, startTime=started, phase="Running")
-    return native
-
-
-def wait_for_room(site: Site, resources: Resources = A100) -> NativeId:
+def wait_for_capacity(site: Site, resources: Resources = A100) -> NativeId:
     native = site.scheduler.submit(site.plan(resources=resources, batch=HOUR))
     site.wait(native, lambda one: "Insufficient" in one.reason)
     return native
@@ -75,59 +64,30 @@ def explained(site: Site, native: NativeId | None, resources: Resources = A100) 
     return known
 
 
-def foretold(site: Site, resources: Resources, native: NativeId | None = None) -> Foretold | None:
-    assert isinstance(site.scheduler, ForetellsStart)
-    return site.scheduler.foretell(site.plan(resources=resources, batch=HOUR), native)
-
-
-def test_kubernetes_capacity_and_start_estimate_match_actual_scheduling(site: Site) -> None:
-    began = time.time()
-    begin(site)
-    native = wait_for_room(site)
-    known, now = explained(site, native), time.time()
-    (room,), (ahead,) = known.rooms, known.ahead
-    assert (room.gpu_type, room.gpus, room.gpus_free, room.gpus_each) == ("a100", 2, 0, 2)
-    assert (room.learners_fitting, room.wanted, [one.name for one in room.away]) == (0, 1, ["a2"])
-    assert (ahead.jobs, ahead.running, ahead.counts) == (0, 1, "pod")
-    assert ahead.next_end is not None and began + 3500 < ahead.next_end < now + 3700
-    assert known.gpu_types == ("a100", "v100") and not known.lacks
-    said = evidence_of(known, None, None, now)
-    assert said[0] == (
-        "0 of 2 GPUs of type a100 are free; there is room for 0 of 1 learner with 2 GPUs each on 0 of 1 open node; "
-        "not to be had: a2 (kept for others by the taint team)"
+def test_kubernetes_explanation_reports_scheduler_words_and_whole_capacity(site: Site) -> None:
+    running = site.scheduler.submit(site.plan(resources=A100, batch=HOUR))
+    site.wait(running, lambda one: bool(one.nodes))
+    known = explained(site, wait_for_capacity(site))
+    assert known.reason is not None and known.reason.kind is WaitKind.NO_ROOM
+    assert known.figures[f"nodes with Insufficient {GPU}"] == "1 of 4"
+    (room,) = known.rooms
+    assert (room.gpu_type, room.gpus, room.gpus_free, room.gpus_each) == ("a100", 2, None, 2)
+    assert (room.learners_fitting, room.wanted, [one.name for one in room.away]) == (1, 1, ["a2"])
+    assert known.figures["GPUs of type NVIDIA-V100 in the cluster"] == "4" and not known.lacks and not known.ahead
+    assert evidence_of(known, None, None, 0.0)[0] == (
+        "open nodes have 2 GPUs of type a100; if nothing else runs, there is room for 1 of 1 learner with 2 GPUs each "
+        "on 1 of 1 open node; not to be had: a2 (kept for others by the taint team)"
     )
-    assert said[1].startswith("in the cluster 0 pods are before it, and 1 runs; the first of these reaches its time")
-    itself = foretold(site, A100, native)
-    assert itself is not None and itself.counted and itself.at == ahead.next_end and itself.nodes == "a1"
-    other = foretold(site, V100, native)
-    assert other is not None and other.at is not None and other.at <= time.time() and other.nodes == "v1"
-    sooner = site.scheduler.submit(site.plan(resources=V100, batch=HOUR))
-    seen = site.wait(sooner, lambda one: bool(one.nodes))
-    still = site.observe(native)
-    assert seen.nodes == "v1" and still is not None and not still.nodes
+    assert not isinstance(site.scheduler, ForetellsStart)
 
 
-def test_kubernetes_explanation_places_new_request_behind_pending_pods(site: Site) -> None:
-    begin(site)
-    native = wait_for_room(site)
-    ahead = explained(site, None).ahead[0]
-    assert (ahead.jobs, ahead.own, ahead.gpus) == (1, 1, 2)
-    assert evidence_of(explained(site, None), None, None, time.time())[1].startswith(
-        "in the cluster 1 pod waits for room, 1 of them yours, for 2 GPUs, and 1 runs"
-    )
-    assert explained(site, native).ahead[0].jobs == 0
-
-
-def test_kubernetes_start_estimate_frees_quota_of_replaced_pending_job(site: Site) -> None:
-    quota: dict[str, Any] = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
-    site.admin().create({**quota, "spec": {"hard": {f"requests.{GPU}": "4"}}})
-    begin(site)
-    native = wait_for_room(site)
-    beside, instead = foretold(site, V100), foretold(site, V100, native)
-    assert beside is not None and beside.at is None and beside.said.startswith(f"quota gpus has 0 requests.{GPU} left")
-    assert instead is not None and instead.nodes == "v1"
-    more = foretold(site, replace(V100, gpus=4), native)
-    assert more is not None and more.at is None
+def test_kubernetes_explanation_reports_request_that_no_node_can_ever_hold(site: Site) -> None:
+    huge = replace(A100, gpus=4)
+    native = wait_for_capacity(site, huge)
+    known = explained(site, native, huge)
+    assert known.reason is not None and known.reason.kind is WaitKind.TOO_MUCH
+    assert "empty they have room for 0 of 1 learner; one node has at most 2 GPUs" in known.reason.detail
+    assert explained(site, None, huge).rooms[0].learners_fitting == 0
 
 
 def test_kubernetes_explanation_reports_quota_too_small_for_all_learners(site: Site) -> None:
@@ -142,6 +102,8 @@ def test_kubernetes_explanation_reports_quota_too_small_for_all_learners(site: S
     limit = known.reason.limit
     assert (limit.resource, limit.most, limit.asked, limit.passes) == ("GPUs", "3", "4", False)
     assert "it will never start like this" in actions_of(known.reason)[0]
+    before = explained(site, None, two).figures["quota gpus has"]
+    assert before == "3 GPUs, and all learners together ask for 4: they never start"
 
 
 def queue_objects(k8s: FakeCluster) -> None:
@@ -151,10 +113,6 @@ def queue_objects(k8s: FakeCluster) -> None:
     flavors = [{"name": "v100", "resources": nominal}]
     spec = {"resourceGroups": [{"coveredResources": covered, "flavors": flavors}]}
     version = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
-    k8s.ask("POST", f"{group}/resourceflavors", {
-        **version, "kind": "ResourceFlavor", "metadata": {"name": "v100"},
-        "spec": {"nodeLabels": {LABEL: "NVIDIA-V100"}},
-    })  # fmt: skip
     k8s.ask("POST", f"{group}/clusterqueues", {
         **version, "kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": spec,
     })  # fmt: skip
@@ -166,16 +124,12 @@ def queue_objects(k8s: FakeCluster) -> None:
     })  # fmt: skip
 
 
-def test_kubernetes_start_estimate_respects_kueue_quota_and_flavor(site: Site) -> None:
+def test_kubernetes_explanation_reports_use_of_cluster_queue(site: Site) -> None:
     queue_objects(site.k8s)
     site.scheduler = site.start(queue="gpus")
     known = explained(site, None, V100)
     assert known.figures[f"ClusterQueue all, {GPU} of flavor v100"] == "1 of 4 in use"
     assert known.figures["ClusterQueue all"] == "2 jobs of all namespaces wait in it"
-    found = foretold(site, V100)
-    assert found is not None and found.nodes == "v1" and found.at is not None, found
-    other = foretold(site, A100)
-    assert other is not None and other.at is None and "not so much" in other.said
 
 
 def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(site: Site) -> None:
@@ -186,7 +140,7 @@ def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(sit
     site.settings |= {"kubeconfig": str(user), "namespace": name, "service_account": "ffdl-batch-learner"}
     site.scheduler = site.start()
     blind = explained(site, None)
-    assert not blind.rooms and foretold(site, V100) is None
+    assert not blind.rooms
     (lack,) = blind.lacks
     assert "nodes" in lack and f"ffdl-admin tenant create {name} --nodes --update" in lack
     steps = create_tenant(Tenant(name, nodes=True), whole, Manner(update=True))
@@ -195,30 +149,16 @@ def test_kubernetes_explanation_includes_nodes_after_tenant_gets_node_access(sit
     ]  # fmt: skip
     site.scheduler = site.start()
     seeing = explained(site, None)
-    assert seeing.rooms[0].gpus_free == 2 and not seeing.lacks
-    found = foretold(site, V100)
-    assert found is not None and found.nodes == "v1"
-
-
-def test_kubernetes_explanation_counts_gpus_when_pods_cannot_be_listed(site: Site) -> None:
-    cluster = read_settings({"kubeconfig": str(site.k8s.kubeconfig), "namespace": "team-c"})
-    create_tenant(Tenant("team-c", users=("carl",)), cluster)
-    site.k8s.grant("carl", [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}], everywhere=True)
-    site.settings |= {"kubeconfig": str(site.k8s.kubeconfig_of("carl")), "namespace": "team-c"}
-    site.scheduler = site.start()
-    known = explained(site, None)
-    assert known.figures["GPUs of type NVIDIA-A100 in the cluster"] == "4" and not known.rooms
-    assert "pods of all namespaces may not be listed" in known.lacks[0] and foretold(site, V100) is None
+    assert seeing.rooms[0].gpus == 2 and not seeing.lacks
 
 
 def test_kubernetes_explanation_reuses_one_node_listing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity_queries, "LIFE_S", 3600.0)  # however long the questions take
+    monkeypatch.setattr(cluster_reader, "LIFE_S", 3600.0)  # however long the questions take
     site.scheduler.probe()
     explained(site, None)
     site.k8s.counts(reset=True)
     for _ in range(3):
         explained(site, None)
-        foretold(site, V100)
     counts = site.k8s.counts()
     assert counts.get("list nodes", 0) == 0, counts
     client = ClusterClient(read_settings({"kubeconfig": str(site.k8s.kubeconfig)}))
