@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import hashlib
 import re
 
 from ffdl_batch.staging.faults import Skip
@@ -16,6 +17,12 @@ INDEX = ".ffdl-index.json"
 (:mod:`ffdl_batch.staging.transfer.tree_metadata`)."""
 PART_NAME = re.compile(r"\.ffdl-[0-9a-f]{24}\.part")
 """What a file is called until it is whole."""
+
+
+def part_name(*words: str) -> str:
+    """Return a name of that form, the same for the same words."""
+    return f".ffdl-{hashlib.sha256(' '.join(words).encode()).hexdigest()[:24]}.part"
+
 
 _ESCAPED = re.compile(r"\[([*?[])\]")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import itertools
 import os
 import stat
@@ -20,7 +19,7 @@ from ffdl_batch.attempt.directory_tree import Directories, Gone, Parts, status_o
 from ffdl_batch.host.file_attributes import inner_target, set_permissions
 from ffdl_batch.host.permissions import read_umask
 from ffdl_batch.staging.faults import Skip, shown
-from ffdl_batch.staging.object_names import PART_NAME, parts_of
+from ffdl_batch.staging.object_names import PART_NAME, part_name, parts_of
 
 _numbers = itertools.count()
 _being_made: dict[str, int] = {}
@@ -30,8 +29,7 @@ _being_made: dict[str, int] = {}
 @contextmanager
 def half_made(directory: int) -> Iterator[str]:
     """A name in the directory for a file that is renamed when it is whole; what has the name afterwards is removed."""
-    whose = f"{os.uname().nodename} {os.getpid()} {next(_numbers)}"
-    name = f".ffdl-{hashlib.sha256(whose.encode()).hexdigest()[:24]}.part"
+    name = part_name(os.uname().nodename, str(os.getpid()), str(next(_numbers)))
     _being_made[name] = directory
     try:
         yield name

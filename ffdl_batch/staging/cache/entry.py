@@ -16,7 +16,7 @@ from pathlib import Path
 from ffdl_batch.attempt.reader import read_object
 from ffdl_batch.domain.codec import CodecError, from_plain, to_plain
 from ffdl_batch.host.boot import boot_id
-from ffdl_batch.staging.stores.store import CHUNK_BYTES
+from ffdl_batch.staging.stores.digests import file_chunks
 from ffdl_batch.staging.tree import Tree
 
 RECORD, FILES, CHECKED = "entry.json", "files.jsonl", "checked"
@@ -146,16 +146,17 @@ def _digest(tree: Tree, name: str, go_on: Callable[[int], None]) -> str:
     descriptor = tree.open_file(tuple(name.split("/")))
     try:
         return _sha256(descriptor, go_on)
+    except EOFError:
+        raise Damaged(f"{name} was changed") from None
     finally:
         os.close(descriptor)
 
 
 def _sha256(descriptor: int, go_on: Callable[[int], None]) -> str:
-    digest, at = hashlib.sha256(), 0
-    while data := os.pread(descriptor, CHUNK_BYTES, at):
+    digest = hashlib.sha256()
+    for data in file_chunks(descriptor, 0, os.fstat(descriptor).st_size):
         go_on(len(data))
         digest.update(data)
-        at += len(data)
     return digest.hexdigest()
 
 

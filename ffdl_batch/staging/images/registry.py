@@ -5,7 +5,6 @@ Source: the OCI distribution specification 1.1 (manifests, digests) and Docker's
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import ipaddress
 import json
@@ -18,7 +17,7 @@ from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress, StoreKind
 from ffdl_batch.staging.faults import Fault, Passing
-from ffdl_batch.staging.stores.http_client import Wire
+from ffdl_batch.staging.stores.http_client import Wire, basic_authorization
 
 _DOCKER, _HUB = "docker.io", "registry-1.docker.io"
 _NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", re.ASCII)
@@ -142,7 +141,7 @@ class Registry:
     def _authorized(self, challenge: str) -> str:
         """What is to be said of who asks, by the registry's own words. Raises Fault, Passing."""
         kind, _, rest = challenge.partition(" ")
-        basic = self._basic()
+        basic = basic_authorization(self._credentials)
         if kind.lower() == "basic" and basic:
             return basic
         given = dict(_PARAMETER.findall(rest))
@@ -155,12 +154,6 @@ class Registry:
         with self._wire.ask("GET", f"{realm}?{query}", {"Authorization": basic} if basic else {}) as answer:
             plain = _parsed(bytes(answer.read(MOST_BYTES)))
         return f"Bearer {plain.get('token') or plain.get('access_token') or ''}"
-
-    def _basic(self) -> str:
-        if "user_name" not in self._credentials:
-            return ""
-        pair = f"{self._credentials['user_name']}:{self._credentials.get('password', '')}"
-        return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
 def _parsed(data: bytes) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""Whether what came is what the store says it has."""
+"""Digests of files and of parts of files, to compare them with what a store reports."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
 import zlib
+from collections.abc import Iterator
 from typing import Protocol
 
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item
@@ -77,24 +79,27 @@ def digest_of(descriptor: int, start: int, end: int, name: str = "md5") -> str:
 
 
 def digest_onto(digest: Digest, descriptor: int, start: int, end: int) -> None:
-    """Go on with a range of a file. Raises OSError, and EOFError where the file ends before."""
+    """Continue with a range of a file. Raises OSError, and EOFError if the file ends before."""
+    for data in file_chunks(descriptor, start, end):
+        digest.update(data)
+
+
+def file_chunks(descriptor: int, start: int, end: int) -> Iterator[bytes]:
+    """Yield a range of a file. Raises OSError, and EOFError if the file ends before."""
     while start < end:
         data = os.pread(descriptor, min(CHUNK_BYTES, end - start), start)
         if not data:
             raise EOFError
-        digest.update(data)
+        yield data
         start += len(data)
 
 
-def read_range(descriptor: int, start: int, end: int) -> bytes:
-    """A small one of a file. Raises OSError, and EOFError where the file ends before."""
-    data = os.pread(descriptor, end - start, start)
-    while len(data) < end - start:
-        more = os.pread(descriptor, end - start - len(data), start + len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return data
+def hex_of_base64(text: str) -> str:
+    """Return a digest in hexadecimal digits; "" if the text is not Base64."""
+    try:
+        return base64.b64decode(text, validate=True).hex()
+    except ValueError:
+        return ""
 
 
 def ranges(size: int, part_bytes: int) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""A directory as a store. Links in it are not followed; the directory itself may be reached through links."""
+"""A directory as a store. Links in it are not followed. The directory itself may be reached through links."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.host.file_attributes import write_sparse
 from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
 from ffdl_batch.staging.object_names import parts_of
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent
+from ffdl_batch.staging.stores.digests import file_chunks
+from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent, in_pages
 from ffdl_batch.staging.tree import Tree, TreeEntry, half_made
-
-PAGE = 1000
 
 
 class FileStore:
@@ -26,14 +25,9 @@ class FileStore:
         self._root = os.path.join(address.endpoint or "/", address.container)
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
-        page: list[Item] = []
         with self._tree() as tree:
-            for name, found in tree.files(_above(prefix), lambda _name, _why: None):
-                page.append(_item(prefix + name, found))
-                if len(page) == PAGE:
-                    yield page
-                    page = []
-        yield page
+            found = tree.files(_above(prefix), lambda _name, _why: None)
+            yield from in_pages(_item(prefix + name, status) for name, status in found)
 
     def head(self, key: str) -> Item | None:
         try:
@@ -57,20 +51,14 @@ class FileStore:
         try:
             if _item(item.key, os.fstat(descriptor)) != item:
                 raise Changed
-            yield self._chunks(descriptor, start, item.size if end == UNKNOWN else end)
+            try:
+                yield file_chunks(descriptor, start, item.size if end == UNKNOWN else end)
+            except EOFError:
+                raise Changed from None
             if _item(item.key, os.fstat(descriptor)) != item:
                 raise Changed
         finally:
             os.close(descriptor)
-
-    @staticmethod
-    def _chunks(descriptor: int, start: int, end: int) -> Iterator[bytes]:
-        while start < end:
-            data = os.pread(descriptor, min(CHUNK_BYTES, end - start), start)
-            if not data:
-                raise Changed
-            start += len(data)
-            yield data
 
     def put(self, key: str, sent: Sent) -> str:
         *above, name = parts_of(key)

@@ -1,14 +1,12 @@
-"""Any other store, by fsspec and the library that it names for the store's protocol.
+"""Any other store, by fsspec and the library that it names for the protocol.
 
-Such a store is read in ranges, and written as a whole: beside its place and renamed where the protocol can rename, else
-directly, as object stores do that show an object once it is closed. What tells whether an object is still the same is
-its ETag, where the protocol has one, else its size and time. Links are left out of listings.
+Objects are read in ranges. They are written as a whole: under a temporary name and renamed if the protocol can rename, else
+directly, as object stores show an object only when it is complete. The ETag, or else size and time, tells whether an
+object is still the same. Links are not listed. fsspec has no resumption, so S3, GCS and Swift have stores of their own.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,12 +15,11 @@ from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import FULL_ERRORS, Changed, Fault, Passing, Stopped
-from ffdl_batch.staging.object_names import PART_NAME
-from ffdl_batch.staging.stores.digests import is_md5
+from ffdl_batch.staging.object_names import PART_NAME, part_name
+from ffdl_batch.staging.stores.digests import hex_of_base64, is_md5
 from ffdl_batch.staging.stores.sftp import sftp_options, sftp_system
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, library
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, in_pages, library
 
-PAGE = 1000
 SFTP = ("sftp", "ssh")
 OWN_OPTIONS = ("protocol", "timeout_s", "path_style", "ca_file", "known_hosts", "key_file")
 _TIMES = ("mtime", "modified", "last_modified", "LastModified", "modificationTime", "updated", "created")
@@ -44,14 +41,8 @@ class FsspecStore:
         self._open: list[Any] = []
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
-        page: list[Item] = []
         with self._judged(prefix):
-            for item in self._walk(prefix.rstrip("/"), start_after):
-                page.append(item)
-                if len(page) == PAGE:
-                    yield page
-                    page = []
-            yield page
+            yield from in_pages(self._walk(prefix.rstrip("/"), start_after))
 
     def head(self, key: str) -> Item | None:
         with self._judged(key):
@@ -103,7 +94,7 @@ class FsspecStore:
             if above:
                 system.makedirs(above, exist_ok=True)
             renames = _renames(system)
-            beside = _beside(name)
+            beside = part_name(os.uname().nodename, name)  # a later try uses it again
             written = (f"{above}/{beside}" if "/" in path else beside) if renames else path
             with system.open(written, "wb") as writer:
                 if hasattr(writer, "set_pipelined"):
@@ -283,11 +274,8 @@ def _hexadecimal(value: object) -> str:
         return ""
     if is_md5(value):
         return value
-    try:
-        data = base64.b64decode(value, validate=True)
-    except ValueError:
-        return ""
-    return data.hex() if len(data) == 16 else ""
+    found = hex_of_base64(value)
+    return found if is_md5(found) else ""
 
 
 def _seconds(moment: Any) -> float:
@@ -299,11 +287,6 @@ def _seconds(moment: Any) -> float:
 def _renames(system: Any) -> bool:
     """Whether the protocol has a rename; what stands in for one copies and deletes."""
     return any("mv" in vars(kind) for kind in type(system).__mro__ if kind.__name__ != "AbstractFileSystem")
-
-
-def _beside(name: str) -> str:
-    """What a file is called until it is whole: this node's name for it, which a later try uses again."""
-    return f".ffdl-{hashlib.sha256(f'{os.uname().nodename} {name}'.encode()).hexdigest()[:24]}.part"
 
 
 def _end(system: Any) -> None:

@@ -1,15 +1,15 @@
-"""Files of a web server, one by one: HTTP has no listing."""
+"""Files of a web server. HTTP has no listing, so each file has to be named."""
 
 from __future__ import annotations
 
-import base64
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault
-from ffdl_batch.staging.stores.http_client import Wire, etag_of, time_of
+from ffdl_batch.staging.stores.digests import hex_of_base64
+from ffdl_batch.staging.stores.http_client import Wire, basic_authorization, etag_of, time_of
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
 
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
@@ -29,9 +29,8 @@ class HttpStore:
         self._headers: dict[str, str] = {}
         if "token" in credentials:
             self._headers["Authorization"] = f"Bearer {credentials['token']}"
-        elif "user_name" in credentials:
-            pair = f"{credentials['user_name']}:{credentials.get('password', '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        elif basic := basic_authorization(credentials):
+            self._headers["Authorization"] = basic
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
         yield []
@@ -86,14 +85,7 @@ def _digests(headers: Mapping[str, str]) -> dict[str, str]:
     for entry in headers.get("Repr-Digest", "").split(","):
         name, _, value = entry.strip().partition("=")
         if name == "sha-256":
-            found["sha256"] = _hexadecimal(value.strip(":"))
+            found["sha256"] = hex_of_base64(value.strip(":"))
     if "Content-MD5" in headers:
-        found["md5"] = _hexadecimal(headers["Content-MD5"])
+        found["md5"] = hex_of_base64(headers["Content-MD5"])
     return {name: value for name, value in found.items() if value}
-
-
-def _hexadecimal(text: str) -> str:
-    try:
-        return base64.b64decode(text, validate=True).hex()
-    except ValueError:
-        return ""

@@ -1,7 +1,8 @@
-"""Requests of stores that speak plain HTTP: one pool of connections, and answers judged by their status."""
+"""HTTP requests of stores: one pool of connections, and one mapping of HTTP statuses to failures."""
 
 from __future__ import annotations
 
+import base64
 import email.utils
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,7 +58,9 @@ class Wire:
             )
             if answer.status >= 300 and answer.status not in also:
                 said = answer.read(_SAID_CHARACTERS, decode_content=True).decode("utf-8", "replace")
-                raise judged(answer.status, answer.reason or "", " ".join(said.split()), key)
+                text = f"it answered {answer.status} {answer.reason or ''}".rstrip()
+                words = " ".join(said.split())
+                raise failure_of_status(answer.status, f"{text} ({words})" if words else text, key)
             yield answer
         except self._urllib3.exceptions.HTTPError as error:
             raise self._failed(error) from error
@@ -70,8 +73,7 @@ class Wire:
     @staticmethod
     def _failed(error: Exception) -> Exception:
         cause = getattr(error, "reason", None) or error
-        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
-            return Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts")
+        require_trusted(cause)
         if type(error).__name__ in ("LocationParseError", "URLSchemeUnknown", "LocationValueError"):
             return Fault(FaultClass.TASK, "its address cannot be used")
         return Passing(str(cause) or type(cause).__name__)
@@ -82,20 +84,19 @@ class Wire:
         asked = dict(headers)
         if item.etag and not item.etag.startswith("W/"):
             asked["If-Match"] = f'"{item.etag}"'
-        whole = start == 0 and end in (UNKNOWN, item.size)
-        if not whole:
-            asked["Range"] = f"bytes={start}-{end - 1}"
+        wanted = byte_range(item, start, end)
+        if wanted:
+            asked["Range"] = wanted
         with self.ask("GET", url, asked, key=item.key) as answer:
             if item.etag and etag_of(answer.headers) not in ("", item.etag):
                 raise Changed
-            if not whole and answer.status != 206:
+            if wanted and answer.status != 206:
                 raise Fault(FaultClass.REFUSED, "the server does not give parts of files any more", item.key)
             yield answer.stream(CHUNK_BYTES, decode_content=False)
 
 
-def judged(status: int, reason: str, said: str, key: str) -> Exception:
-    """The exception that an answer without success is."""
-    text = f"it answered {status} {reason}".rstrip() + (f" ({said[:_SAID_CHARACTERS]})" if said else "")
+def failure_of_status(status: int, text: str, key: str) -> Exception:
+    """Return the exception for a reply with this HTTP status. For all stores that speak HTTP, S3 included."""
     if status in (412, 416):
         return Changed()
     if status in (401, 403, 407):
@@ -107,6 +108,25 @@ def judged(status: int, reason: str, said: str, key: str) -> Exception:
     if status >= 500 or status in (408, 409, 422, 425, 429, 498):
         return Passing(text)
     return Fault(FaultClass.REFUSED, text, key)
+
+
+def require_trusted(error: Exception) -> None:
+    """Raise Fault if the connection failed because of the server's certificate."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        raise Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts") from error
+
+
+def basic_authorization(credentials: Mapping[str, str]) -> str:
+    """Return the value of the Authorization header (RFC 7617); "" without a user name."""
+    if "user_name" not in credentials:
+        return ""
+    pair = f"{credentials['user_name']}:{credentials.get('password', '')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def byte_range(item: Item, start: int, end: int) -> str:
+    """Return the value of the Range header; "" for the whole object."""
+    return "" if start == 0 and end in (UNKNOWN, item.size) else f"bytes={start}-{end - 1}"
 
 
 def etag_of(headers: Mapping[str, str]) -> str:

@@ -1,8 +1,11 @@
-"""S3 and what speaks like it, by botocore.
+"""S3 and compatible stores, by botocore; and Google Cloud Storage, by its XML API.
 
-botocore's own tries are off: each try is one that is told. Its checksums in trailers, which many stores refuse, are
-off, too; what is sent carries an MD5 that the store checks, and that is signed. So the body is not read once more for a
+botocore's retries are off: the engine retries, and reports each retry. Its checksums in trailers are off, too, because many
+stores refuse them: each request carries a signed MD5 that the store checks, so the body is not read a second time for a
 SHA-256 in the signature.
+
+GCS differs from S3 only in how a client authenticates: HMAC keys sign as in S3, and a token, or one that is made for a service
+account, is sent as a bearer token. s3fs and gcsfs are not used: see :mod:`ffdl_batch.staging`.
 """
 
 from __future__ import annotations
@@ -22,15 +25,20 @@ from typing import Any
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Changed, Fault, NoUpload, Passing
 from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
-from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, Sent, library
+from ffdl_batch.staging.stores.http_client import byte_range, failure_of_status, require_trusted
+from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item, Sent, library
 
-_CREDENTIALS = {
-    "AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
-    "SignatureDoesNotMatch", "TokenRefreshRequired", "ExpiredTokenException", "InvalidClientTokenId",
-    "AuthFailure", "AuthorizationHeaderMalformed", "NotSignedUp", "MissingSecurityHeader",
+_CLASSES = {
+    FaultClass.CREDENTIALS: (
+        "AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch", "TokenRefreshRequired", "ExpiredTokenException", "InvalidClientTokenId",
+        "AuthFailure", "AuthorizationHeaderMalformed", "NotSignedUp", "MissingSecurityHeader",
+    ),
+    FaultClass.MISSING: ("NoSuchBucket", "NoSuchKey", "NotFound"),
+    FaultClass.FULL: ("QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "StorageFull"),
 }  # fmt: skip
-_MISSING = {"NoSuchBucket", "NoSuchKey", "NotFound"}
-_FULL = {"QuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "StorageFull"}
+_CLASS_OF = {code: kind for kind, codes in _CLASSES.items() for code in codes}
+"""Codes of S3. The HTTP status decides about others."""
 _PASSING = {
     "SlowDown", "InternalError", "RequestTimeout", "ServiceUnavailable", "Throttling", "ThrottlingException",
     "RequestLimitExceeded", "OperationAborted", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch",
@@ -109,7 +117,8 @@ class S3Store:
 
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
-        asked = {} if start == 0 and end in (UNKNOWN, item.size) else {"Range": f"bytes={start}-{end - 1}"}
+        wanted = byte_range(item, start, end)
+        asked = {"Range": wanted} if wanted else {}
         found = self._call("get_object", Key=item.key, IfMatch=f'"{item.etag}"', **asked)
         body = found["Body"]
         try:
@@ -163,8 +172,7 @@ class S3Store:
         except (self._errors.ParamValidationError, self._errors.UnsupportedSignatureVersionError) as error:
             raise Fault(FaultClass.REFUSED, _said(error), arguments.get("Key", "")) from error
         except self._errors.SSLError as error:
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise Fault(FaultClass.REFUSED, "its certificate is not one that this machine trusts") from error
+            require_trusted(error)
             raise Passing(_said(error)) from error
         except (self._errors.BotoCoreError, OSError) as error:
             raise Passing(_said(error)) from error
@@ -178,15 +186,10 @@ class S3Store:
         said = f"it answered {named}" + (f" ({error['Message']})" if error.get("Message") else "")
         if code == "NoSuchUpload":
             return NoUpload()
-        if status in (412, 416) or code == "PreconditionFailed":
-            return Changed()
-        if code in _FULL or status == 507:
-            return Fault(FaultClass.FULL, said, key)
-        if code in _PASSING or status >= 500 or status in (408, 429):
+        if code in _PASSING:
             return Passing(said)
-        if code in _CREDENTIALS or status in (401, 403):
-            return Fault(FaultClass.CREDENTIALS, said, key)
-        return Fault(FaultClass.MISSING if code in _MISSING or status == 404 else FaultClass.REFUSED, said, key)
+        kind = _CLASS_OF.get(code)
+        return failure_of_status(status, said, key) if kind is None else Fault(kind, said, key)
 
 
 def _at_once(params: dict[str, Any], **_: Any) -> None:

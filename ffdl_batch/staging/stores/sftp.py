@@ -1,6 +1,6 @@
-"""SFTP as fsspec does it, but with hosts that are known: fsspec's own takes any host key.
+"""SFTP by fsspec, with checks of the host key: fsspec's own class accepts any host key.
 
-A host that nobody has met is told from one whose key is another than before, which may be somebody in between.
+An unknown host and a host whose key has changed are different errors: somebody may answer in the place of the second.
 """
 
 from __future__ import annotations

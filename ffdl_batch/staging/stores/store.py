@@ -1,4 +1,4 @@
-"""What staging asks of a store. Every call is one request (a listing: one per page) and is not tried again here."""
+"""The interface of stores. Each call is one request, or one per page of a listing. The caller retries."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass
@@ -14,6 +15,7 @@ from ffdl_batch.staging.tree import TreeEntry
 
 UNKNOWN = -1
 CHUNK_BYTES = 1 << 20
+PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,14 @@ class Sent:
             return
         while data := self.body.read(CHUNK_BYTES):
             yield data
+
+
+def in_pages(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield the items in lists of PAGE, and one empty list if there are none."""
+    rest, count = iter(items), 0
+    while (page := list(islice(rest, PAGE))) or not count:
+        yield page
+        count += 1
 
 
 class Store(Protocol):

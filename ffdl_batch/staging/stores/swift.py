@@ -1,8 +1,7 @@
-"""OpenStack Swift, by its HTTP interface.
+"""OpenStack Swift, by its HTTP interface, with tokens of v1 or Keystone v3.
 
-No library stands between: swiftspec has had four releases, takes no password and writes no large objects;
-python-swiftclient is kept up, but what it would spare is two requests for a token, while ranges, conditions and retries
-would be ours all the same.
+No library is used. swiftspec, for fsspec, takes no password and writes no large objects. python-swiftclient would save the
+two requests for a token; ranges, conditions and retries would remain.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ node that lost power has lost the attempt, and its journal says nothing to the n
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.host.file_attributes import write_all, write_sparse
 from ffdl_batch.staging.faults import Changed, Fault, Mismatch, Passing, Skip, Stopped, at_store, of_local, shown
 from ffdl_batch.staging.journal import Planned, Settled, Started
-from ffdl_batch.staging.object_names import parts_of
+from ffdl_batch.staging.object_names import part_name, parts_of
 from ffdl_batch.staging.run_context import Way
 from ffdl_batch.staging.stores.digests import count_of_parts, has_etag, new_digest, part_sizes
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
@@ -157,7 +156,7 @@ class Bringing:
 
     def _open(self, name: str, item: Item, *, anew: bool) -> Half:
         parts = parts_of(name)
-        temporary = f".ffdl-{hashlib.sha256(parts[-1].encode()).hexdigest()[:24]}.part"
+        temporary = part_name(parts[-1])
         version = f"{item.etag} {item.size} {item.mtime}"
         journal, place = self._run.journal, self._place
         known = None if anew or not item.etag else journal.started(place, name)

@@ -24,11 +24,11 @@ from ffdl_batch.staging.run_context import Way
 from ffdl_batch.staging.stores.digests import (
     count_of_parts,
     digest_of,
+    file_chunks,
     is_md5,
     part_sizes,
     parts_etag,
     ranges,
-    read_range,
 )
 from ffdl_batch.staging.stores.store import Item, Sent, StoresInParts
 from ffdl_batch.staging.transfer.download import CHANGES
@@ -167,7 +167,7 @@ class Sending:
     def _sent(self, file: Opened, start: int, end: int) -> Sent:
         try:
             if end - start <= AT_ONCE_BYTES:
-                data = read_range(file.file, start, end)
+                data = b"".join(file_chunks(file.file, start, end))
                 return Sent(data, end - start, hashlib.md5(data, usedforsecurity=False).hexdigest())
             md5 = digest_of(file.file, start, end)
         except EOFError:
