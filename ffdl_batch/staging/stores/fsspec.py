@@ -1,8 +1,9 @@
 """Any other store, by fsspec and the library that it names for the protocol.
 
-Objects are read in ranges. They are written as a whole: under a temporary name and renamed if the protocol can rename, else
-directly, as object stores show an object only when it is complete. The ETag, or else size and time, tells whether an
-object is still the same. Links are not listed. fsspec has no resumption, so S3, GCS and Swift have stores of their own.
+Objects are read in ranges. They are written as a whole: under a temporary name and renamed if the protocol can rename,
+else directly, as object stores show an object only when it is complete. The ETag, or else size and time, tells whether
+an object is still the same. Links are not listed. fsspec has no resumption, so S3, GCS and Swift have stores of their
+own.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """S3 and compatible stores, by botocore; and Google Cloud Storage, by its XML API.
 
-botocore's retries are off: the engine retries, and reports each retry. Its checksums in trailers are off, too, because many
-stores refuse them: each request carries a signed MD5 that the store checks, so the body is not read a second time for a
-SHA-256 in the signature.
+botocore's retries are off: the engine retries, and reports each retry. Its checksums in trailers are off, too, because
+many stores refuse them: each request carries a signed MD5 that the store checks, so the body is not read a second time
+for a SHA-256 in the signature.
 
-GCS differs from S3 only in how a client authenticates: HMAC keys sign as in S3, and a token, or one that is made for a service
-account, is sent as a bearer token. s3fs and gcsfs are not used: see :mod:`ffdl_batch.staging`.
+GCS differs from S3 only in how a client authenticates: HMAC keys sign as in S3, and a token, or one that is made for a
+service account, is sent as a bearer token. s3fs and gcsfs are not used: see :mod:`ffdl_batch.staging`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenStack Swift, by its HTTP interface, with tokens of v1 or Keystone v3.
 
-No library is used. swiftspec, for fsspec, takes no password and writes no large objects. python-swiftclient would save the
-two requests for a token; ranges, conditions and retries would remain.
+No library is used. swiftspec, for fsspec, takes no password and writes no large objects. python-swiftclient would save
+the two requests for a token; ranges, conditions and retries would remain.
 """
 
 from __future__ import annotations
