@@ -62,7 +62,7 @@ class Fault(Exception):
 
 
 @contextmanager
-def at_store(store: StoreAddress) -> Iterator[None]:
+def located_at(store: StoreAddress) -> Iterator[None]:
     """Faults that are raised within tell of this store."""
     try:
         yield
@@ -71,11 +71,11 @@ def at_store(store: StoreAddress) -> Iterator[None]:
         raise
 
 
-class Passing(Exception):
+class TemporaryFailure(Exception):
     """A failure that may be over at the next try."""
 
 
-class Changed(Exception):
+class ObjectChanged(Exception):
     """The object, or the file, is not what it was when it was looked at."""
 
 
@@ -87,7 +87,7 @@ class Skip(Exception):
     """This one name is left out; the text says why."""
 
 
-class NoUpload(Exception):
+class UnknownUpload(Exception):
     """The store does not know the upload in parts any more."""
 
 
@@ -112,7 +112,7 @@ def _protocol(store: StoreAddress) -> str:
     return store.options.get("protocol", "") if store.kind is StoreKind.FSSPEC else store.kind.value
 
 
-def of_local(error: OSError, path: str) -> Fault:
+def local_fault(error: OSError, path: str) -> Fault:
     """The fault that a failed call on this machine is."""
     what = with_old_groups(f"{shown(path)} on this machine: {error.strerror or error}", error)
     return Fault(FaultClass.FULL if error.errno in FULL_ERRORS else FaultClass.REFUSED, what)
@@ -128,26 +128,26 @@ def pause_s(failed: int, first_s: float, share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Retries:
     """How long a failure is borne with. `tell` hears of each try that is to come: why, in how many seconds,
     and why without the name."""
 
     tries: int
     first_s: float
-    tell: Callable[[str, float, str], None]
+    report: Callable[[str, float, str], None]
     stop: threading.Event
 
-    def bear(self, failed: int, why: Passing, key: str = "") -> None:
+    def pause_after(self, failed: int, why: TemporaryFailure, key: str = "") -> None:
         """Pause after that many failures in a row. Raises Fault where that was the last try, and Stopped."""
         if failed >= self.tries:
             count = f" ({failed} tries)" if failed > 1 else ""
             raise Fault(FaultClass.NETWORK, f"{why}{count}", key) from why
         wait_s = pause_s(failed, self.first_s, random.random())  # noqa: S311 - no secret is made of it
-        self.tell(f"{key}: {why}" if key else str(why), wait_s, str(why))
+        self.report(f"{key}: {why}" if key else str(why), wait_s, str(why))
         if self.stop.wait(wait_s):
             raise Stopped from why
 
-    def with_tries(self, action: Callable[[], T], key: str = "") -> T:
+    def call(self, action: Callable[[], T], key: str = "") -> T:
         """What the action returns at last. Raises Fault, Stopped and what else it raises."""
         failed = 0
         while True:
@@ -155,6 +155,6 @@ class Patience:
                 raise Stopped
             try:
                 return action()
-            except Passing as why:
+            except TemporaryFailure as why:
                 failed += 1
-                self.bear(failed, why, key)
+                self.pause_after(failed, why, key)

@@ -26,12 +26,12 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.cached_transfer import through_cache
-from ffdl_batch.staging.faults import KEPT, Fault, Patience, at_store, of_local, shown
+from ffdl_batch.staging.faults import KEPT, Fault, Retries, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Journal, is_full
-from ffdl_batch.staging.reporter import Teller
-from ffdl_batch.staging.run_context import Run, Unread, Way, way_of
+from ffdl_batch.staging.reporter import Reporter
+from ffdl_batch.staging.run_context import Route, Run, UnreadableFiles, open_route
 from ffdl_batch.staging.secrets import Secrets, read_secrets
-from ffdl_batch.staging.transfer.download import bring_planned
+from ffdl_batch.staging.transfer.download import download_planned
 from ffdl_batch.staging.transfer.existing_files import require_same
 from ffdl_batch.staging.transfer.planning import (
     existing,
@@ -44,7 +44,7 @@ from ffdl_batch.staging.transfer.planning import (
     require_room,
 )
 from ffdl_batch.staging.transfer.tree_metadata import Entries, restore_entries, store_entries
-from ffdl_batch.staging.transfer.upload import Sending
+from ffdl_batch.staging.transfer.upload import Upload
 from ffdl_batch.staging.tree import Tree
 from ffdl_batch.staging.workers import Workers
 
@@ -57,7 +57,7 @@ def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> 
 
     The exit status.
     """
-    silent = Teller(output, lambda text: text, 0)
+    silent = Reporter(output, lambda text: text, 0)
     try:
         task = decode_task(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, StageTaskError) as error:
@@ -68,44 +68,44 @@ def run_program(path: str, *, check: bool, output: int, lists: bool = False) -> 
         secrets = read_secrets(task.secrets_file)
     except Fault as fault:
         return _fail(silent, task.direction, fault)
-    teller = Teller(output, secrets.scrub, task.rate_line_s)
+    reporter = Reporter(output, secrets.scrub, task.rate_line_s)
     try:
-        with _run_of(task, secrets, teller) as run:
+        with _run_of(task, secrets, reporter) as run:
             (_check if check else _list if lists else _move)(run)
-        teller.done()
+        reporter.done()
     except Fault as fault:
-        if fault.kind is FaultClass.NETWORK and teller.counted().bytes:
+        if fault.kind is FaultClass.NETWORK and reporter.counted().bytes:
             fault.cure = f"{fault.cure or fault.usual_cure()}; {KEPT}"
-        return _fail(teller, task.direction, fault)
+        return _fail(reporter, task.direction, fault)
     except Exception as error:  # noqa: BLE001 - the last line says what it was; a trace might hold a secret
         what = f"staging failed by itself: {type(error).__name__}: {error}"
-        return _fail(teller, task.direction, Fault(FaultClass.INTERNAL, what))
+        return _fail(reporter, task.direction, Fault(FaultClass.INTERNAL, what))
     return 0
 
 
-def _fail(teller: Teller, direction: Direction, fault: Fault) -> int:
-    teller.failed(Failed(fault_code(fault.kind, direction), fault.sentence(), fault.kind, fault.placed()))
+def _fail(reporter: Reporter, direction: Direction, fault: Fault) -> int:
+    reporter.failed(Failed(fault_code(fault.kind, direction), fault.sentence(), fault.kind, fault.placed()))
     return EXIT_STATUS[fault.kind]
 
 
 @contextmanager
-def _run_of(task: StageTask, secrets: Secrets, teller: Teller) -> Iterator[Run]:
+def _run_of(task: StageTask, secrets: Secrets, reporter: Reporter) -> Iterator[Run]:
     stop = threading.Event()
     try:
         with _alone(task.state_dir, task.wait_s):
             journal, workers = Journal(task.state_dir, task.direction), Workers(task.parallel, stop)
             try:
-                patience = Patience(task.tries, task.pause_s, teller.retry, stop)
-                yield Run(task, secrets, journal, teller, patience, workers, stop, Unread(teller))
+                retries = Retries(task.tries, task.pause_s, reporter.retry, stop)
+                yield Run(task, secrets, journal, reporter, retries, workers, stop, UnreadableFiles(reporter))
             finally:
                 workers.end()
                 journal.close()
     except OSError as error:
-        raise of_local(error, task.state_dir) from error
+        raise local_fault(error, task.state_dir) from error
     except sqlite3.OperationalError as error:
         if not is_full(error):
             raise
-        raise of_local(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), task.state_dir) from error
+        raise local_fault(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), task.state_dir) from error
 
 
 @contextmanager
@@ -131,63 +131,63 @@ def _locked(descriptor: int) -> bool:
 
 
 def _check(run: Run) -> None:
-    quick = replace(run, patience=replace(run.patience, tries=min(CHECK_TRIES, run.task.tries)))
+    quick = replace(run, retries=replace(run.retries, tries=min(CHECK_TRIES, run.task.tries)))
     for transfer in run.task.transfers:
-        with closing(way_of(quick, transfer)) as way:
-            _check_way(way)
+        with closing(open_route(quick, transfer)) as route:
+            _check_route(route)
 
 
-def _check_way(way: Way) -> None:
-    if way.run.task.direction is Direction.OUT:
-        probe(way)
+def _check_route(route: Route) -> None:
+    if route.run.task.direction is Direction.OUT:
+        probe(route)
         return
-    size = sum(max(item.size, 0) for item in first_page(way))
-    with at_store(way.transfer.store):
-        require_free(existing(way.transfer.local), size)
+    size = sum(max(item.size, 0) for item in first_page(route))
+    with located_at(route.transfer.store):
+        require_free(existing(route.transfer.local), size)
 
 
 def _list(run: Run) -> None:
     for transfer in run.task.transfers:
-        with closing(way_of(run, transfer)) as way:
-            list_objects(way)
+        with closing(open_route(run, transfer)) as route:
+            list_objects(route)
 
 
 def _move(run: Run) -> None:
     is_in = run.task.direction is Direction.IN
-    run.teller.begin()
+    run.reporter.begin()
     with ExitStack() as trees:
-        ways = [trees.enter_context(closing(way_of(run, transfer))) for transfer in run.task.transfers]
+        routes = [trees.enter_context(closing(open_route(run, transfer))) for transfer in run.task.transfers]
         if run.task.cache is not None:
-            left = [through_cache(way, number, trees) for number, way in enumerate(ways)]
-            ways = [way for way in left if way is not None]
-        pairs = [(way, trees.enter_context(_tree(way.transfer, make=is_in))) for way in ways]
+            left = [through_cache(route, number, trees) for number, route in enumerate(routes)]
+            routes = [route for route in left if route is not None]
+        pairs = [(route, trees.enter_context(_tree(route.transfer, make=is_in))) for route in routes]
         entries: list[Entries] = []
-        for way, tree in pairs:
+        for route, tree in pairs:
             if is_in:
-                plan_in(way, tree)
+                plan_in(route, tree)
             else:
-                entries.append(plan_out(way, tree))
+                entries.append(plan_out(route, tree))
             if is_in and not run.task.replaces:
-                require_same(way, tree)
+                require_same(route, tree)
         files, size = run.journal.totals()
         if not is_in:  # what is known to be stored has not been planned
-            there = run.teller.counted()
+            there = run.reporter.counted()
             files, size = files + there.files, size + there.bytes
-        run.teller.expect(files, size)
+        run.reporter.expect(files, size)
         if is_in:
             require_room(pairs)
         run.workers.begin()
         if is_in:
-            for way, tree in pairs:
-                bring_planned(way, tree)
+            for route, tree in pairs:
+                download_planned(route, tree)
             run.workers.finish()
-            for way, tree in pairs:
-                restore_entries(way, tree)
+            for route, tree in pairs:
+                restore_entries(route, tree)
         else:
-            _send_all(run, [Sending(way, tree) for way, tree in pairs])
-            for (way, tree), found in zip(pairs, entries, strict=True):
-                store_entries(way, tree, found)
-            run.unread.require_none()
+            _send_all(run, [Upload(route, tree) for route, tree in pairs])
+            for (route, tree), found in zip(pairs, entries, strict=True):
+                store_entries(route, tree, found)
+            run.unreadable.require_none()
 
 
 def _tree(transfer: Transfer, *, make: bool) -> Tree:
@@ -198,14 +198,14 @@ def _tree(transfer: Transfer, *, make: bool) -> Tree:
         kind = FaultClass.REFUSED if make else FaultClass.MISSING
         raise Fault(kind, what, cure="name a directory that can be made, or one that is there") from None
     except OSError as error:
-        raise of_local(error, transfer.local) from error
+        raise local_fault(error, transfer.local) from error
 
 
-def _send_all(run: Run, sendings: list[Sending]) -> None:
-    for one in sendings:
-        one.send_planned()
+def _send_all(run: Run, uploads: list[Upload]) -> None:
+    for one in uploads:
+        one.add_planned()
     run.workers.finish()
-    for one in sendings:
+    for one in uploads:
         one.require_all()
-    for one in sendings:
-        one.give_up_left_uploads()
+    for one in uploads:
+        one.abort_old_uploads()

@@ -50,7 +50,7 @@ class Pace:
         return round((passed - before) / max(now - since, 1e-3), 1)
 
 
-class Teller:
+class Reporter:
     """Counts and says. `scrub` takes secrets out of a text. Calls may come from several threads at once."""
 
     def __init__(self, descriptor: int, scrub: Callable[[str], str], rate_line_s: float) -> None:
@@ -60,7 +60,7 @@ class Teller:
         self._end = threading.Event()
         self._began = time.monotonic()
         self._passed = 0  # bytes that moved, those too that did a second time
-        self._once_more = 0
+        self._expected_again = 0
         self._pace, self._files_pace = Pace(self._began), Pace(self._began)
         self._other: Progress | None = None
         self._other_pace: Pace | None = None
@@ -77,8 +77,8 @@ class Teller:
     def moved(self, size: int) -> None:
         """Bytes have moved; fewer than none: they have to again."""
         with self._lock:
-            again = min(max(size, 0), self._once_more)
-            self._once_more -= again
+            again = min(max(size, 0), self._expected_again)
+            self._expected_again -= again
             self._passed += max(size, 0)
             self._counts.bytes += size
             self._counts.moved += max(size, 0) - again
@@ -105,7 +105,7 @@ class Teller:
         with self._lock:
             self._counts.later += 1
 
-    def kept_all(self, files: int, size: int) -> None:
+    def keep_all(self, files: int, size: int) -> None:
         """Files were in place."""
         with self._lock:
             self._counts.files += files
@@ -122,10 +122,10 @@ class Teller:
         with self._lock:
             self._counts = replace(counts, moved=self._counts.moved, skipped=self._counts.skipped)
 
-    def once_more(self, size: int) -> None:
+    def expect_again(self, size: int) -> None:
         """So many bytes that came in this run move again, from the cache to their place: the end counts them once."""
         with self._lock:
-            self._once_more += size
+            self._expected_again += size
 
     def follow(self, other: Progress | None) -> None:
         """Tell another process's progress, for which this one waits, in the place of its own; its rate is what is seen

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StageTask, StoreAddress, StoreKind, Transfer
 from ffdl_batch.domain.number_text import counted
-from ffdl_batch.staging.faults import Fault, Patience, shown
+from ffdl_batch.staging.faults import Fault, Retries, shown
 from ffdl_batch.staging.journal import Journal, place_of
-from ffdl_batch.staging.reporter import Teller
+from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.secrets import Secrets
 from ffdl_batch.staging.stores.file import FileStore
 from ffdl_batch.staging.stores.fsspec import FsspecStore
@@ -25,11 +25,11 @@ _OF_ONE = (errno.EACCES, errno.EPERM, errno.EIO, errno.EBADMSG, errno.EUCLEAN, e
 """Errors that are a file's; with others this machine lacks something, and the next file would have the same."""
 
 
-class Unread:
+class UnreadableFiles:
     """What of one task could not be read. Calls may come from several threads at once."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller, self._lock = teller, threading.Lock()
+    def __init__(self, reporter: Reporter) -> None:
+        self._teller, self._lock = reporter, threading.Lock()
         self._count, self._named = 0, list[str]()
 
     def add(self, name: str, error: OSError) -> None:
@@ -60,17 +60,17 @@ class Run:
     task: StageTask
     secrets: Secrets
     journal: Journal
-    teller: Teller
-    patience: Patience
+    reporter: Reporter
+    retries: Retries
     workers: Workers
     stop: threading.Event
-    unread: Unread
+    unreadable: UnreadableFiles
     indexes: set[str] = field(default_factory=set)
     """Places of the transfers whose store has an index of links, modes and empty directories."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """One transfer of the run: its store, and its name in the journal."""
 
     run: Run
@@ -99,6 +99,6 @@ def open_store(address: StoreAddress, secrets: Secrets, connections: int) -> Sto
     return FileStore(address)
 
 
-def way_of(run: Run, transfer: Transfer) -> Way:
+def open_route(run: Run, transfer: Transfer) -> Route:
     """The transfer with its store. Raises Fault."""
-    return Way(run, transfer, open_store(transfer.store, run.secrets, run.task.parallel + 2), place_of(transfer))
+    return Route(run, transfer, open_store(transfer.store, run.secrets, run.task.parallel + 2), place_of(transfer))

@@ -123,8 +123,8 @@ class Tree:
     def files(
         self,
         above: Parts,
-        left_out: Callable[[str, str], None],
-        unread: Callable[[str, OSError], None] | None = None,
+        skipped: Callable[[str, str], None],
+        unreadable: Callable[[str, OSError], None] | None = None,
         keep: Callable[[TreeEntry], None] | None = None,
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Regular files below a directory: names relative to it and status. `left_out` hears of the rest, and why, and
@@ -139,12 +139,12 @@ class Tree:
         except Gone:
             return
         except OSError as error:
-            if unread is None:
+            if unreadable is None:
                 raise
-            unread(".", error)
+            unreadable(".", error)
             return
         with below:
-            for parts, descriptor, entries in _with_directories(below, unread, keep):
+            for parts, descriptor, entries in _with_directories(below, unreadable, keep):
                 for name, status in _statuses(entries):
                     path = "/".join((*parts, name))
                     if keep is not None and (one := _entry(path, status, descriptor)) is not None:
@@ -152,7 +152,7 @@ class Tree:
                     if stat.S_ISLNK(status.st_mode) and keep is not None:
                         continue
                     if not stat.S_ISREG(status.st_mode):
-                        left_out(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no file")
+                        skipped(path, "it is a link" if stat.S_ISLNK(status.st_mode) else "it is no file")
                     elif not PART_NAME.fullmatch(name):
                         yield path, status
 
@@ -173,7 +173,7 @@ class Tree:
         self,
         entries: Iterable[TreeEntry],
         may_replace: MayReplace,
-        left_out: Callable[[str], None],
+        skipped: Callable[[str], None],
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Restore entries, and yield the names of links and their status. `may_replace` is asked with the name of a
         link about the status of what is in its place. A directory is not replaced. Raises OSError."""
@@ -190,7 +190,7 @@ class Tree:
                 else:
                     self._restore_mode(parts, one.mode)
             except Skip as why:
-                left_out(f"{shown(one.name)} is left out: {why}")
+                skipped(f"{shown(one.name)} is left out: {why}")
         for parts, mode in sorted(directories, reverse=True):  # a directory may deny access to those below it
             if mode >= 0:
                 with suppress(Gone), self.directory(parts) as descriptor:
@@ -262,12 +262,12 @@ def _statuses(entries: Iterable[os.DirEntry[str]]) -> Iterator[tuple[str, os.sta
 
 
 def _with_directories(
-    tree: Directories, unread: Callable[[str, OSError], None] | None, keep: Callable[[TreeEntry], None] | None
+    tree: Directories, unreadable: Callable[[str, OSError], None] | None, keep: Callable[[TreeEntry], None] | None
 ) -> Iterator[tuple[Parts, int, list[os.DirEntry[str]]]]:
     """Walk the tree. `keep` gets directories that are empty or have an unusual mode, after what is in them."""
     usual = 0o777 & ~_umask()
     without_files: Parts = ()
-    for parts, descriptor, entries in walk(tree, unread=unread):
+    for parts, descriptor, entries in walk(tree, unread=unreadable):
         if keep is not None and without_files and parts[: len(without_files)] != without_files:
             keep(TreeEntry("/".join(without_files) + "/"))
         has_files = any(entry.is_file(follow_symlinks=False) or entry.is_symlink() for entry in entries)

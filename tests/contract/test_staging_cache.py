@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ffdl_batch.domain.data.staging_protocol import Cached, Note, Progress
-from ffdl_batch.staging.cache.election import Right, try_for
+from ffdl_batch.staging.cache.election import FillRight, try_for
 from ffdl_batch.staging.cache.user_cache import Shelf
 from ffdl_batch.staging.program import run_program
 from tests.cache_rig import FILES, NOISE, CacheRig, Job, cached, until
@@ -110,7 +110,7 @@ def test_staging_cache_downloads_nothing_when_entry_appears_during_election(
     entry, aside = Path(cached.shelf.entry(key)), cached.directory / "aside"
     entry.rename(aside)
 
-    def late(shelf: Shelf, key: str) -> Right | None:
+    def late(shelf: Shelf, key: str) -> FillRight | None:
         right = try_for(shelf, key)
         aside.rename(entry)
         return right

@@ -16,7 +16,7 @@ from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.number_text import counted, size_text
 
 if TYPE_CHECKING:
-    from ffdl_batch.staging.cache.capacity import Seen
+    from ffdl_batch.staging.cache.capacity import CachedEntry
     from ffdl_batch.staging.cache.user_cache import Shelf
 
 _NAMES = {"help_option_names": ["-h", "--help"]}
@@ -120,13 +120,13 @@ def _place() -> Place:
         raise Stop(ExitCode.NOT_ALLOWED, str(error)) from None
 
 
-def _entries(place: Place) -> list[Seen]:
+def _entries(place: Place) -> list[CachedEntry]:
     from ffdl_batch.staging.cache.capacity import entries
 
     return sorted(entries(place.shelf), key=lambda seen: -seen.used_at) if place.shelf else []
 
 
-def _chosen(place: Place, keys: Sequence[str]) -> list[Seen]:
+def _chosen(place: Place, keys: Sequence[str]) -> list[CachedEntry]:
     """Those named, or all where none is. Raises Stop."""
     found = _entries(place)
     if not keys:
@@ -198,7 +198,7 @@ def _show(place: Place, as_json: bool) -> None:
         complain(f"warning: cache_bytes is {size_text(place.limit_bytes)}, but the file system has no room for that")
 
 
-def _plain(seen: Seen) -> dict[str, object]:
+def _plain(seen: CachedEntry) -> dict[str, object]:
     entry = seen.entry
     return {
         "key": seen.key,

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from ffdl_batch.domain.data.staging_protocol import Cache, FaultClass, Progress
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.staging.cache.capacity import discard, reserve_room
-from ffdl_batch.staging.cache.election import Owner, Right, Signs, Watch, try_for
+from ffdl_batch.staging.cache.election import FillRight, Heartbeat, Owner, Watch, try_for
 from ffdl_batch.staging.cache.entry import Damaged, check, note_checked, read_entry, was_checked_here
 from ffdl_batch.staging.cache.locks import lock
 from ffdl_batch.staging.cache.user_cache import Shelf, Unusable
 from ffdl_batch.staging.faults import Fault, shown
-from ffdl_batch.staging.reporter import Teller
+from ffdl_batch.staging.reporter import Reporter
 
 POLL_S = 0.25
 FILLINGS = 2
@@ -33,31 +33,31 @@ class Wanted:
     room: int
     files: int
     bytes: int
-    fill: Callable[[Right], None]
-    teller: Teller
+    fill: Callable[[FillRight], None]
+    reporter: Reporter
 
 
 def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
     """Take the entry, which is filled where it is missing. Whether this process filled it. Raises what filling
     does, Unusable, OSError."""
     rights, filled, watch = 0, False, Watch(shelf, wanted.key, cache.stale_s)
-    told: Owner | None = None
+    noted: Owner | None = None
     while not _take(wanted, shelf, held):
         right = try_for(shelf, wanted.key)
         if right is not None:
-            wanted.teller.follow(None)
+            wanted.reporter.follow(None)
             rights += 1
             if rights > FILLINGS:
                 right.release(keep=False)
                 raise Unusable("what was filled is not as it was when it is looked at")
             filled = _fill_by(right, wanted, shelf, cache) or filled
             continue
-        owner, signs = watch.look()
-        if owner is not None and owner != told:
-            wanted.teller.note(f"waits for process {owner.pid} on {owner.host}, which fills the cache")
-            told = owner
-        wanted.teller.follow(_progress_of(signs, wanted))
-        if watch.rested_s() > cache.patience_s:
+        owner, heartbeat = watch.look()
+        if owner is not None and owner != noted:
+            wanted.reporter.note(f"waits for process {owner.pid} on {owner.host}, which fills the cache")
+            noted = owner
+        wanted.reporter.follow(_progress_of(heartbeat, wanted))
+        if watch.idle_s() > cache.patience_s:
             raise Unusable(f"who fills it has brought nothing for {cache.patience_s:.0f} s")
         time.sleep(POLL_S)
     return filled
@@ -65,7 +65,7 @@ def obtain(wanted: Wanted, shelf: Shelf, cache: Cache, held: ExitStack) -> bool:
 
 def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
     """Whether there is a whole entry, which nobody removes from now on. Raises Unusable, OSError."""
-    key, teller = wanted.key, wanted.teller
+    key, reporter = wanted.key, wanted.reporter
     directory = shelf.entry(key)
     if not os.path.isdir(directory):
         return False
@@ -89,11 +89,11 @@ def _take(wanted: Wanted, shelf: Shelf, held: ExitStack) -> bool:
             return True
     if not discard(shelf, key):
         raise Unusable(f"an entry is damaged ({shown(damage)}), and in use")
-    teller.note(f"an entry of the cache was damaged ({shown(damage)}) and is filled anew")
+    reporter.note(f"an entry of the cache was damaged ({shown(damage)}) and is filled anew")
     return False
 
 
-def _fill_by(right: Right, wanted: Wanted, shelf: Shelf, cache: Cache) -> bool:
+def _fill_by(right: FillRight, wanted: Wanted, shelf: Shelf, cache: Cache) -> bool:
     """Unless it has been filled meanwhile: whether it had not. Raises what filling does, Unusable, OSError."""
     keep = False
     try:
@@ -112,5 +112,5 @@ def _fill_by(right: Right, wanted: Wanted, shelf: Shelf, cache: Cache) -> bool:
         right.release(keep=keep)
 
 
-def _progress_of(signs: Signs, wanted: Wanted) -> Progress:
-    return Progress(signs.files, wanted.files, signs.bytes, wanted.bytes, 0.0)
+def _progress_of(heartbeat: Heartbeat, wanted: Wanted) -> Progress:
+    return Progress(heartbeat.files, wanted.files, heartbeat.bytes, wanted.bytes, 0.0)

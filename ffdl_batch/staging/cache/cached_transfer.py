@@ -24,15 +24,15 @@ from ffdl_batch.domain.data.staging_protocol import (
 )
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import give_room
-from ffdl_batch.staging.cache.election import BEATS, JOURNAL, Right, Signs
+from ffdl_batch.staging.cache.election import BEATS, JOURNAL, FillRight, Heartbeat
 from ffdl_batch.staging.cache.entry import new_entry, room_of, seal, write_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
 from ffdl_batch.staging.faults import Fault, described, shown
 from ffdl_batch.staging.journal import Journal, Planned, place_of
 from ffdl_batch.staging.object_names import parts_of
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.file import FileStore
-from ffdl_batch.staging.transfer.download import bring_planned
+from ffdl_batch.staging.transfer.download import download_planned
 from ffdl_batch.staging.transfer.planning import list_in
 from ffdl_batch.staging.tree import Tree
 from ffdl_batch.staging.workers import Workers
@@ -43,16 +43,16 @@ OWN_FAULTS = (FaultClass.FULL, FaultClass.REFUSED)
 """May be the cache's; without it they come again where they are the store's."""
 
 
-def through_cache(way: Way, number: int, held: ExitStack) -> Way | None:
+def through_cache(route: Route, number: int, held: ExitStack) -> Route | None:
     """What is left to be moved: nothing, the copy of an entry, or the transfer as it was, for which the cache is of no
     use. `held` keeps the entry from being removed. Raises Fault of the store."""
-    cache, teller = way.run.task.cache, way.run.teller
-    before = teller.counted()
+    cache, reporter = route.run.task.cache, route.run.reporter
+    before = reporter.counted()
     assert cache is not None
-    if way.transfer.optional:
-        return way
+    if route.transfer.optional:
+        return route
     try:
-        return _through(way, cache, number, held)
+        return _through(route, cache, number, held)
     except Unusable as why:
         reason = str(why)
     except Fault as fault:
@@ -62,75 +62,75 @@ def through_cache(way: Way, number: int, held: ExitStack) -> Way | None:
     except OSError as error:
         reason = f"{shown(str(error.filename or cache.directory))}: {error.strerror or error}"
     finally:
-        teller.follow(None)
-    teller.restore(before)
-    teller.note(f"the cache is not used: {reason}")
-    if way.transfer.link and os.path.islink(way.transfer.local):  # of an earlier run
-        os.unlink(way.transfer.local)
-    return way
+        reporter.follow(None)
+    reporter.restore(before)
+    reporter.note(f"the cache is not used: {reason}")
+    if route.transfer.link and os.path.islink(route.transfer.local):  # of an earlier run
+        os.unlink(route.transfer.local)
+    return route
 
 
-def _through(way: Way, cache: Cache, number: int, held: ExitStack) -> Way | None:
-    local = way.transfer.local
-    if way.transfer.link and _has_files(local):
-        return way
+def _through(route: Route, cache: Cache, number: int, held: ExitStack) -> Route | None:
+    local = route.transfer.local
+    if route.transfer.link and _has_files(local):
+        return route
     shelf = open_shelf(cache.directory, os.geteuid())
-    before = way.run.teller.counted()
+    before = route.run.reporter.counted()
     for _ in range(LISTINGS):
-        listing = _listed(way)
-        way.run.teller.expect(before.files_total + listing.files, before.bytes_total + listing.bytes)
-        with suppress(Moved):
+        listing = _listed(route)
+        route.run.reporter.expect(before.files_total + listing.files, before.bytes_total + listing.bytes)
+        with suppress(StoreChanged):
             filled = obtain(_wanted(listing, cache), shelf, cache, held)
             break
-        way.run.teller.restore(before)
-        way.run.journal.unplan(way.place)
+        route.run.reporter.restore(before)
+        route.run.journal.unplan(route.place)
     else:
         raise Unusable(f"what the store has was changed {LISTINGS} times while it was read")
     tree, use = shelf.tree(listing.key), shelf.use_lock(listing.key)
-    way.run.teller.say(Cached(number, listing.key, tree, use, listing.bytes, filled))
+    route.run.reporter.say(Cached(number, listing.key, tree, use, listing.bytes, filled))
     give_room(shelf, cache.limit_bytes)
-    if way.transfer.link:
+    if route.transfer.link:
         _link(tree, local)
         if not filled:
-            way.run.teller.kept_all(listing.files, listing.bytes)
+            route.run.reporter.keep_all(listing.files, listing.bytes)
         return None
-    came = way.run.teller.counted().moved - before.moved
-    way.run.teller.restore(before)
-    way.run.teller.once_more(min(came, listing.bytes))
-    return _copying(way, listing, tree)
+    came = route.run.reporter.counted().moved - before.moved
+    route.run.reporter.restore(before)
+    route.run.reporter.expect_again(min(came, listing.bytes))
+    return _copying(route, listing, tree)
 
 
-def _listed(way: Way) -> Listing:
+def _listed(route: Route) -> Listing:
     """Raises Fault, Unusable."""
     directories: list[str] = []
-    list_in(way, directories.append)
-    journal, transfer = way.run.journal, way.transfer
-    key = entry_key(transfer.store, transfer.prefix, directories, journal.planned(way.place))
-    if way.place in way.run.indexes:
-        way.run.teller.note("links, modes and empty directories of these data are not kept in the cache")
+    list_in(route, directories.append)
+    journal, transfer = route.run.journal, route.transfer
+    key = entry_key(transfer.store, transfer.prefix, directories, journal.planned(route.place))
+    if route.place in route.run.indexes:
+        route.run.reporter.note("links, modes and empty directories of these data are not kept in the cache")
     if key is None:
         raise Unusable("the store does not say which version of an object it has")
-    room = sum(room_of(planned.item.size) for planned in journal.planned(way.place))
-    return Listing(way, directories, key, *journal.totals_of(way.place), room)
+    room = sum(room_of(planned.item.size) for planned in journal.planned(route.place))
+    return Listing(route, directories, key, *journal.totals_of(route.place), room)
 
 
 def _wanted(listing: Listing, cache: Cache) -> Wanted:
-    def fill_in(right: Right) -> None:
+    def fill_in(right: FillRight) -> None:
         fill(listing, right, cache.stale_s / BEATS)
 
-    return Wanted(listing.key, listing.room, listing.files, listing.bytes, fill_in, listing.way.run.teller)
+    return Wanted(listing.key, listing.room, listing.files, listing.bytes, fill_in, listing.route.run.reporter)
 
 
-def _copying(way: Way, listing: Listing, tree: str) -> Way:
+def _copying(route: Route, listing: Listing, tree: str) -> Route:
     """From the tree to the transfer's directory."""
-    way.run.journal.unplan(way.place)
-    with Tree(way.transfer.local, make=True) as target:
+    route.run.journal.unplan(route.place)
+    with Tree(route.transfer.local, make=True) as target:
         for name in listing.directories:
             with target.directory(parts_of(name), make=True):
                 continue
     store = StoreAddress(StoreKind.FILE, container=tree)
-    transfer = replace(way.transfer, store=store, prefix="", only=())
-    return Way(way.run, transfer, FileStore(store), place_of(transfer))
+    transfer = replace(route.transfer, store=store, prefix="", only=())
+    return Route(route.run, transfer, FileStore(store), place_of(transfer))
 
 
 def _has_files(local: str) -> bool:
@@ -179,7 +179,7 @@ def is_version(etag: str) -> bool:
 PAGE = 500
 
 
-class Moved(Exception):
+class StoreChanged(Exception):
     """The store's objects are others than those that the key stands for."""
 
 
@@ -187,7 +187,7 @@ class Moved(Exception):
 class Listing:
     """What the store has: the plan of the way in its run's journal, directories without files, and its key."""
 
-    way: Way
+    route: Route
     directories: Sequence[str]
     key: str
     files: int
@@ -195,51 +195,51 @@ class Listing:
     room: int
 
 
-def fill(listing: Listing, right: Right, each_s: float) -> None:
+def fill(listing: Listing, right: FillRight, each_s: float) -> None:
     """Bring all, make it read-only, and give it its place; signs of life come after so many seconds each. Raises Fault,
     Moved, OSError."""
-    began, run, sealed = time.time(), listing.way.run, Counter[str]()
+    began, run, sealed = time.time(), listing.route.run, Counter[str]()
 
-    def signs() -> Signs:
-        told = run.teller.counted()
-        return Signs(0, told.files, told.files_total, told.bytes, told.bytes_total, sealed["bytes"])
+    def heartbeat() -> Heartbeat:
+        noted = run.reporter.counted()
+        return Heartbeat(0, noted.files, noted.files_total, noted.bytes, noted.bytes_total, sealed["bytes"])
 
-    right.begin(signs, each_s)
+    right.begin(heartbeat, each_s)
     stop = threading.Event()
     journal, workers = Journal(f"{right.directory}/{JOURNAL}", Direction.IN), Workers(run.task.parallel, stop)
     try:
-        inner = replace(run, journal=journal, workers=workers, stop=stop, patience=replace(run.patience, stop=stop))
+        inner = replace(run, journal=journal, workers=workers, stop=stop, retries=replace(run.retries, stop=stop))
         with Tree(f"{right.directory}/tree", make=True) as tree:
-            way = replace(listing.way, run=inner, place=listing.key)
-            _bring(listing, way, tree)
-            _require_same(way)
+            route = replace(listing.route, run=inner, place=listing.key)
+            _download(listing, route, tree)
+            _require_same(route)
             sizes = seal(right.directory, tree, lambda size: sealed.update(bytes=size))
     finally:
         workers.end()
         journal.close()
-    write_entry(right.directory, new_entry(listing.key, _source(listing.way.transfer), sizes, began))
+    write_entry(right.directory, new_entry(listing.key, _source(listing.route.transfer), sizes, began))
     right.place()
 
 
-def _bring(listing: Listing, way: Way, tree: Tree) -> None:
+def _download(listing: Listing, route: Route, tree: Tree) -> None:
     for name in listing.directories:
         with tree.directory(parts_of(name), make=True):
             continue
-    planned = listing.way.run.journal.planned(listing.way.place)
+    planned = listing.route.run.journal.planned(listing.route.place)
     while page := list(islice(planned, PAGE)):
-        way.run.journal.plan(way.place, page)
-    way.run.workers.begin()
-    bring_planned(way, tree)
-    way.run.workers.finish()
+        route.run.journal.plan(route.place, page)
+    route.run.workers.begin()
+    download_planned(route, tree)
+    route.run.workers.finish()
 
 
-def _require_same(way: Way) -> None:
+def _require_same(route: Route) -> None:
     """Objects that changed while they were read are others than those of the key. Raises Moved."""
-    journal, place = way.run.journal, way.place
+    journal, place = route.run.journal, route.place
     for planned in journal.planned(place):
         found = journal.settled(place, planned.name)
         if found is not None and found.etag != planned.item.etag:
-            raise Moved(planned.name)
+            raise StoreChanged(planned.name)
 
 
 def _source(transfer: Transfer) -> str:

@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CachedEntry:
     """An entry as it lies there. `entry` None: it is damaged."""
 
     key: str
@@ -37,7 +37,7 @@ class Seen:
         return self.entry.room if self.entry else 0
 
 
-def entries(shelf: Shelf) -> Iterator[Seen]:
+def entries(shelf: Shelf) -> Iterator[CachedEntry]:
     """Them all. Raises OSError."""
     for key in shelf.names():
         path = shelf.use_lock(key)
@@ -50,7 +50,7 @@ def entries(shelf: Shelf) -> Iterator[Seen]:
         used_at = entry.filled_at if entry else 0.0
         with suppress(FileNotFoundError):
             used_at = os.stat(path).st_mtime
-        yield Seen(key, entry, used_at, is_free(path))
+        yield CachedEntry(key, entry, used_at, is_free(path))
 
 
 def limit_of(shelf: Shelf, limit_bytes: int) -> int:

@@ -26,7 +26,7 @@ from ffdl_batch.host.boot import boot_id
 from ffdl_batch.staging.cache.locks import drop, lock, locked
 from ffdl_batch.staging.cache.user_cache import Shelf
 
-SIGNS, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")
+HEARTBEAT, BYTES, JOURNAL = OWN = ("signs", "bytes", "journal")
 """Beside the tree while it is filled."""
 BEATS = 10
 """Signs of life in the time after which one without is taken for dead."""
@@ -45,7 +45,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Signs:
+class Heartbeat:
     """How far a filler is. `beat` counts."""
 
     beat: int = 0
@@ -57,7 +57,7 @@ class Signs:
     """Bytes that have been read once more."""
 
 
-class Right:
+class FillRight:
     """The right to fill an entry, in a directory of one's own; given back by `release`."""
 
     def __init__(self, shelf: Shelf, key: str, descriptor: int, token: str) -> None:
@@ -66,7 +66,7 @@ class Right:
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, counts: Callable[[], Signs], each_s: float) -> None:
+    def begin(self, counts: Callable[[], Heartbeat], each_s: float) -> None:
         """Give signs of life from now on."""
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         self._thread = threading.Thread(target=self._beat, args=(counts, each_s), daemon=True)
@@ -74,7 +74,7 @@ class Right:
 
     def place(self) -> None:
         """What is filled becomes the entry, by one rename. Raises OSError."""
-        self._still()
+        self._stop_heartbeat()
         for name in OWN:
             if os.path.isdir(f"{self.directory}/{name}"):
                 shutil.rmtree(f"{self.directory}/{name}")
@@ -88,7 +88,7 @@ class Right:
 
     def release(self, *, keep: bool) -> None:
         """`keep`: what is half filled, for the next one."""
-        self._still()
+        self._stop_heartbeat()
         if keep:
             os.close(self._descriptor)
             return
@@ -97,23 +97,23 @@ class Right:
         with suppress(OSError):
             drop(self._descriptor, self._shelf.fill_lock(self._key))
 
-    def _still(self) -> None:
+    def _stop_heartbeat(self) -> None:
         self._end.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _beat(self, counts: Callable[[], Signs], each_s: float) -> None:
+    def _beat(self, counts: Callable[[], Heartbeat], each_s: float) -> None:
         beat = 0
         while True:
             beat += 1
-            signs = counts()
+            heartbeat = counts()
             with suppress(OSError):  # no room: it may be taken for dead, and ends soon
-                _write(f"{self.directory}/{SIGNS}", json.dumps(to_plain(replace(signs, beat=beat))))
+                _write(f"{self.directory}/{HEARTBEAT}", json.dumps(to_plain(replace(heartbeat, beat=beat))))
             if self._end.wait(each_s):
                 return
 
 
-def try_for(shelf: Shelf, key: str) -> Right | None:
+def try_for(shelf: Shelf, key: str) -> FillRight | None:
     """The right to fill the entry; None where another one has it, or may have it on another node. Raises OSError."""
     path = shelf.fill_lock(key)
     descriptor = lock(path, exclusive=True, wait=False)
@@ -132,7 +132,7 @@ def try_for(shelf: Shelf, key: str) -> Right | None:
     owner = Owner(socket.gethostname(), here, os.getpid(), token)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps(to_plain(owner)).encode(), 0)
-    return Right(shelf, key, descriptor, token)
+    return FillRight(shelf, key, descriptor, token)
 
 
 class Watch:
@@ -140,25 +140,29 @@ class Watch:
 
     def __init__(self, shelf: Shelf, key: str, stale_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._shelf, self._key, self._stale_s, self._clock = shelf, key, stale_s, clock
-        self._seen: tuple[Owner | None, Signs] | None = None
+        self._seen: tuple[Owner | None, Heartbeat] | None = None
         self._seen_at = self._moved_at = clock()
 
-    def look(self) -> tuple[Owner | None, Signs]:
+    def look(self) -> tuple[Owner | None, Heartbeat]:
         """Who fills, and how far it is; one that hangs loses its right."""
         owner = owner_of(self._shelf, self._key)
-        signs = Signs() if owner is None else _signs_in(f"{self._shelf.filling(self._key, owner.token)}/{SIGNS}")
+        heartbeat = (
+            Heartbeat()
+            if owner is None
+            else _heartbeat_in(f"{self._shelf.filling(self._key, owner.token)}/{HEARTBEAT}")
+        )
         now, seen = self._clock(), self._seen
-        if seen is None or (owner, signs) != seen:
+        if seen is None or (owner, heartbeat) != seen:
             self._seen_at = now
-        if seen is None or (owner, replace(signs, beat=0)) != (seen[0], replace(seen[1], beat=0)):
+        if seen is None or (owner, replace(heartbeat, beat=0)) != (seen[0], replace(seen[1], beat=0)):
             self._moved_at = now
-        self._seen = (owner, signs)
+        self._seen = (owner, heartbeat)
         if now - self._seen_at > self._stale_s:
             self._depose(owner)
             self._seen = None
-        return owner, signs
+        return owner, heartbeat
 
-    def rested_s(self) -> float:
+    def idle_s(self) -> float:
         """For how long nothing has come."""
         return self._clock() - self._moved_at
 
@@ -183,7 +187,7 @@ def remove_abandoned(shelf: Shelf) -> None:
     for directory in shelf.fillings():
         key, _, token = os.path.basename(directory).rpartition(".")
         with suppress(FileNotFoundError):
-            if now - max(os.stat(directory).st_mtime, _mtime(f"{directory}/{SIGNS}")) < ABANDONED_S:
+            if now - max(os.stat(directory).st_mtime, _mtime(f"{directory}/{HEARTBEAT}")) < ABANDONED_S:
                 continue
             descriptor = lock(shelf.fill_lock(key), exclusive=True, wait=False)
             if descriptor is None and (owner := owner_of(shelf, key)) and owner.token == token:
@@ -214,11 +218,11 @@ def _owner_in(data: bytes) -> Owner | None:
         return None
 
 
-def _signs_in(path: str) -> Signs:
+def _heartbeat_in(path: str) -> Heartbeat:
     try:
-        return from_plain(Signs, find_object(path))
+        return from_plain(Heartbeat, find_object(path))
     except (OSError, CodecError):
-        return Signs()
+        return Heartbeat()
 
 
 def _write(path: str, text: str) -> None:

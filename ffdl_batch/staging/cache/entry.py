@@ -93,10 +93,10 @@ def check(directory: str, *, wholly: bool, go_on: Callable[[int], None]) -> None
     """Hold the tree against what it was: names, sizes, times and inodes, `wholly` the digests, too. Raises Damaged,
     OSError. `go_on` hears of bytes that were read."""
     expected = {name: (status, digest) for name, status, digest in _recorded(directory)}
-    left_out: list[str] = []
+    skipped: list[str] = []
     try:
         with Tree(f"{directory}/tree") as tree:
-            for name, found in tree.files((), lambda path, _why: left_out.append(path)):
+            for name, found in tree.files((), lambda path, _why: skipped.append(path)):
                 status, digest = expected.pop(name, ((), ""))
                 if _status(found) != status:
                     raise Damaged(f"{name} was changed" if status else f"{name} was added")
@@ -104,8 +104,8 @@ def check(directory: str, *, wholly: bool, go_on: Callable[[int], None]) -> None
                     raise Damaged(f"{name} has another content")
     except FileNotFoundError:
         raise Damaged("its tree is gone") from None
-    for name in [*left_out, *expected]:
-        raise Damaged(f"{name} is {'no file' if name in left_out else 'gone'}")
+    for name in [*skipped, *expected]:
+        raise Damaged(f"{name} is {'no file' if name in skipped else 'gone'}")
 
 
 def was_checked_here(directory: str) -> bool:

@@ -24,13 +24,13 @@ from ffdl_batch.domain.data.staging_protocol import (
 from ffdl_batch.host.core_dumps import forbid_core_dumps
 from ffdl_batch.staging.cache.acquisition import Wanted, obtain
 from ffdl_batch.staging.cache.capacity import give_room
-from ffdl_batch.staging.cache.election import BEATS, Right
+from ffdl_batch.staging.cache.election import BEATS, FillRight
 from ffdl_batch.staging.cache.entry import read_entry
 from ffdl_batch.staging.cache.user_cache import Unusable, open_shelf
-from ffdl_batch.staging.faults import Fault, Patience, shown
+from ffdl_batch.staging.faults import Fault, Retries, shown
 from ffdl_batch.staging.images.registry import Image, Reference, Registry, parse_reference
-from ffdl_batch.staging.images.sif import TooOld, make, maker_of
-from ffdl_batch.staging.reporter import Teller
+from ffdl_batch.staging.images.sif import RuntimeTooOld, make, maker_of
+from ffdl_batch.staging.reporter import Reporter
 from ffdl_batch.staging.secrets import read_secrets
 
 KEY_FORMAT = 1
@@ -42,7 +42,7 @@ UNPACKED = 3
 
 def run_image_program(path: str, *, output: int) -> int:
     """Do the task in the file; lines go to the descriptor `output`. The exit status."""
-    silent = Teller(output, lambda text: text, 0)
+    silent = Reporter(output, lambda text: text, 0)
     try:
         task = decode_image_task(Path(path).read_text(encoding="utf-8"))
         if task.secrets_file:  # no memory image of what holds them, nor of Apptainer
@@ -56,67 +56,67 @@ def run_image_program(path: str, *, output: int) -> int:
         return _fail(silent, FaultClass.INTERNAL, fault_code(FaultClass.INTERNAL, Direction.IN), str(error))
     except Fault as fault:
         return _fail(silent, fault.kind, fault_code(fault.kind, Direction.IN), fault.sentence())
-    teller = Teller(output, secrets.scrub, task.rate_line_s)
+    reporter = Reporter(output, secrets.scrub, task.rate_line_s)
     try:
         with ExitStack() as held:
-            _bring(task, credentials, teller, held)
-            teller.done()
+            _download(task, credentials, reporter, held)
+            reporter.done()
     except Fault as fault:
-        return _judge(teller, task.reference, fault, is_private=bool(credentials))
+        return _judge(reporter, task.reference, fault, is_private=bool(credentials))
     except Unusable as why:
-        return _go_without(teller, str(why))
+        return _go_without(reporter, str(why))
     except OSError as error:
-        return _go_without(teller, f"{shown(str(error.filename or task.cache.directory))}: {error.strerror or error}")
+        return _go_without(reporter, f"{shown(str(error.filename or task.cache.directory))}: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - a trace might hold a secret
-        return _go_without(teller, f"staging failed by itself: {type(error).__name__}: {error}")
+        return _go_without(reporter, f"staging failed by itself: {type(error).__name__}: {error}")
     return 0
 
 
-def _judge(teller: Teller, reference: str, fault: Fault, *, is_private: bool) -> int:
+def _judge(reporter: Reporter, reference: str, fault: Fault, *, is_private: bool) -> int:
     """What cannot be, however Apptainer is asked, ends the job; else it is asked without the cache."""
-    if isinstance(fault, TooOld):
-        return _fail(teller, fault.kind, NO_RUNTIME, f"image {reference}: {fault.sentence()}")
+    if isinstance(fault, RuntimeTooOld):
+        return _fail(reporter, fault.kind, NO_RUNTIME, f"image {reference}: {fault.sentence()}")
     if fault.kind is FaultClass.CREDENTIALS and is_private:
         code = fault_code(fault.kind, Direction.IN)
-        return _fail(teller, fault.kind, code, f"image {reference}: {fault.cause}; {_CREDENTIALS}")
+        return _fail(reporter, fault.kind, code, f"image {reference}: {fault.cause}; {_CREDENTIALS}")
     if fault.kind is FaultClass.MISSING:
-        return _fail(teller, fault.kind, NO_IMAGE, f"image {reference}: {fault.cause}; check the name and the tag")
-    return _go_without(teller, fault.cause)
+        return _fail(reporter, fault.kind, NO_IMAGE, f"image {reference}: {fault.cause}; check the name and the tag")
+    return _go_without(reporter, fault.cause)
 
 
-def _fail(teller: Teller, kind: FaultClass, code: str, message: str) -> int:
-    teller.failed(Failed(code, message, kind))
+def _fail(reporter: Reporter, kind: FaultClass, code: str, message: str) -> int:
+    reporter.failed(Failed(code, message, kind))
     return EXIT_STATUS[kind]
 
 
-def _go_without(teller: Teller, why: str) -> int:
+def _go_without(reporter: Reporter, why: str) -> int:
     """Apptainer fetches the image itself then, or says what is wrong with it."""
-    teller.follow(None)
-    teller.note(f"the cache is not used for the image: {why}")
-    teller.done()
+    reporter.follow(None)
+    reporter.note(f"the cache is not used for the image: {why}")
+    reporter.done()
     return 0
 
 
-def _bring(task: ImageTask, credentials: dict[str, str], teller: Teller, held: ExitStack) -> None:
+def _download(task: ImageTask, credentials: dict[str, str], reporter: Reporter, held: ExitStack) -> None:
     reference = parse_reference(task.reference)
     maker = maker_of(task.program)
     shelf = open_shelf(task.cache.directory, os.geteuid())
-    image = _looked_up(task, reference, credentials, teller)
+    image = _looked_up(task, reference, credentials, reporter)
     key = key_of(reference, image.digest, maker)
-    teller.begin()
-    teller.expect(1, image.bytes)
+    reporter.begin()
+    reporter.expect(1, image.bytes)
 
-    def fill(right: Right) -> None:
+    def fill(right: FillRight) -> None:
         make(task.program, reference, image.digest, credentials, right, each_s=task.cache.stale_s / BEATS)
-        teller.moved(image.bytes)
-        teller.finished()
+        reporter.moved(image.bytes)
+        reporter.finished()
 
     room = max(LEAST_BYTES, UNPACKED * image.bytes)
-    filled = obtain(Wanted(key, room, 1, image.bytes, fill, teller), shelf, task.cache, held)
+    filled = obtain(Wanted(key, room, 1, image.bytes, fill, reporter), shelf, task.cache, held)
     size = read_entry(shelf.entry(key)).bytes
     if not filled:
-        teller.kept_all(1, image.bytes)
-    teller.say(Cached(0, key, shelf.tree(key), shelf.use_lock(key), size, filled))
+        reporter.keep_all(1, image.bytes)
+    reporter.say(Cached(0, key, shelf.tree(key), shelf.use_lock(key), size, filled))
     give_room(shelf, task.cache.limit_bytes)
 
 
@@ -126,7 +126,7 @@ def key_of(reference: Reference, digest: str, maker: str) -> str:
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()
 
 
-def _looked_up(task: ImageTask, reference: Reference, credentials: dict[str, str], teller: Teller) -> Image:
-    patience = Patience(task.tries, task.pause_s, teller.retry, threading.Event())
+def _looked_up(task: ImageTask, reference: Reference, credentials: dict[str, str], reporter: Reporter) -> Image:
+    retries = Retries(task.tries, task.pause_s, reporter.retry, threading.Event())
     with closing(Registry(reference, credentials)) as registry:
-        return patience.with_tries(registry.look_up)
+        return retries.call(registry.look_up)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress, StoreKind
-from ffdl_batch.staging.faults import Fault, Passing
-from ffdl_batch.staging.stores.http_client import Wire, basic_authorization
+from ffdl_batch.staging.faults import Fault, TemporaryFailure
+from ffdl_batch.staging.stores.http_client import HttpClient, basic_authorization
 
 _DOCKER, _HUB = "docker.io", "registry-1.docker.io"
 _NAME = re.compile(r"[a-z0-9]+(?:[._/-]+[a-z0-9]+)*", re.ASCII)
@@ -102,15 +102,15 @@ class Registry:
 
     def __init__(self, reference: Reference, credentials: Mapping[str, str]) -> None:
         self._reference, self._credentials = reference, credentials
-        self._wire = Wire(StoreAddress(StoreKind.HTTP, reference.endpoint), 1, "http")
+        self._client = HttpClient(StoreAddress(StoreKind.HTTP, reference.endpoint), 1, "http")
         self._authorization = ""
 
     def close(self) -> None:
         """Close connections."""
-        self._wire.close()
+        self._client.close()
 
     def look_up(self) -> Image:
-        """The image for this machine's architecture. Raises Fault, Passing."""
+        """The image for this machine's architecture. Raises Fault, TemporaryFailure."""
         digest, manifest = self._manifest(self._reference.wanted)
         if "manifests" in manifest:
             digest, manifest = self._manifest(_of_this_machine(manifest["manifests"]))
@@ -125,13 +125,13 @@ class Registry:
         data = self._get(url, {"Accept": ", ".join((*_INDEXES, *_MANIFESTS))})
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if wanted.startswith("sha256:") and wanted != digest:
-            raise Passing("what came is not what its digest says")
+            raise TemporaryFailure("what came is not what its digest says")
         return digest, _parsed(data)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> bytes:
         for is_second in (False, True):
             asked = {**headers, **({"Authorization": self._authorization} if self._authorization else {})}
-            with self._wire.ask("GET", url, asked, also=() if is_second else (401,)) as answer:
+            with self._client.ask("GET", url, asked, also=() if is_second else (401,)) as answer:
                 if answer.status != 401:
                     return bytes(answer.read(MOST_BYTES))
                 challenge = answer.headers.get("WWW-Authenticate", "")
@@ -139,7 +139,7 @@ class Registry:
         raise AssertionError("the second answer is one or the other")
 
     def _authorized(self, challenge: str) -> str:
-        """What is to be said of who asks, by the registry's own words. Raises Fault, Passing."""
+        """What is to be said of who asks, by the registry's own words. Raises Fault, TemporaryFailure."""
         kind, _, rest = challenge.partition(" ")
         basic = basic_authorization(self._credentials)
         if kind.lower() == "basic" and basic:
@@ -151,7 +151,7 @@ class Registry:
         if basic and realm.startswith("http://") and not self._reference.is_plain:
             raise Fault(FaultClass.CREDENTIALS, "it wants the password to be sent without TLS")
         query = urllib.parse.urlencode({name: given[name] for name in ("service", "scope") if name in given})
-        with self._wire.ask("GET", f"{realm}?{query}", {"Authorization": basic} if basic else {}) as answer:
+        with self._client.ask("GET", f"{realm}?{query}", {"Authorization": basic} if basic else {}) as answer:
             plain = _parsed(bytes(answer.read(MOST_BYTES)))
         return f"Bearer {plain.get('token') or plain.get('access_token') or ''}"
 
@@ -162,7 +162,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
     except ValueError:
         plain = None
     if not isinstance(plain, dict):
-        raise Passing("its answer is not JSON")
+        raise TemporaryFailure("its answer is not JSON")
     return plain
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.domain.data.image_task import SIF
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.staging.cache.election import Right, Signs
+from ffdl_batch.staging.cache.election import FillRight, Heartbeat
 from ffdl_batch.staging.cache.entry import new_entry, seal, write_entry
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.images.registry import Reference
@@ -39,7 +39,7 @@ _HUB = "https://index.docker.io/v1/"
 _libc = ctypes.CDLL(None)
 
 
-class TooOld(Fault):
+class RuntimeTooOld(Fault):
     """The node's program cannot be told who asks but by what others may see."""
 
 
@@ -52,24 +52,24 @@ def maker_of(program: str) -> str:
 def _release(program: str) -> tuple[str, tuple[int, int]]:
     """Its name and version. Raises Fault."""
     try:
-        said = subprocess.run(
+        reply = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=ASK_S, check=False, stdin=subprocess.DEVNULL
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise Fault(FaultClass.REFUSED, f"{program} cannot be asked for its version: {error}") from error
-    found = _VERSION.search(said)
+    found = _VERSION.search(reply)
     if found is None:
         raise Fault(FaultClass.REFUSED, f"{program} does not say its version")
     return found[1], (int(found[2]), int(found[3]))
 
 
 def make(
-    program: str, reference: Reference, digest: str, credentials: Mapping[str, str], right: Right, *, each_s: float
+    program: str, reference: Reference, digest: str, credentials: Mapping[str, str], right: FillRight, *, each_s: float
 ) -> None:
     """The SIF file as the entry of the right. Raises Fault, OSError."""
     began, key = time.time(), os.path.basename(right.directory).partition(".")[0]
     work = f"{right.directory}/work-{os.urandom(4).hex()}"
-    right.begin(lambda: Signs(bytes=_size(right.directory)), each_s)
+    right.begin(lambda: Heartbeat(bytes=_size(right.directory)), each_s)
     os.makedirs(f"{work}/{_SCRATCH}", mode=0o700)
     os.makedirs(f"{work}/{_LAYERS}", mode=0o700)
     pinned = reference.pinned(digest)
@@ -91,7 +91,7 @@ def _pull(program: str, pinned: str, work: str, credentials: Mapping[str, str], 
     env = {name: os.environ[name] for name in _PASSED if name in os.environ}
     env |= {"LC_ALL": "C.UTF-8", "APPTAINER_TMPDIR": f"{work}/{_SCRATCH}", "APPTAINER_CACHEDIR": f"{work}/{_LAYERS}"}
     try:
-        with _known_to(program, pinned, credentials, work) as known:
+        with _credentials_for(program, pinned, credentials, work) as known:
             argv += [*known.options, f"{work}/{SIF}", pinned]
             done = subprocess.run(
                 argv, env={**env, **known.env}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -100,14 +100,14 @@ def _pull(program: str, pinned: str, work: str, credentials: Mapping[str, str], 
     except OSError as error:
         raise Fault(FaultClass.REFUSED, f"{program} cannot be started: {error.strerror}") from error
     if done.returncode or not os.path.exists(f"{work}/{SIF}"):
-        said = " ".join(done.stderr.split())[-LAST_CHARACTERS:]
-        full = "no space left" in said.lower()
+        reply = " ".join(done.stderr.split())[-LAST_CHARACTERS:]
+        full = "no space left" in reply.lower()
         kind = FaultClass.FULL if full else FaultClass.REFUSED
-        raise Fault(kind, f"{os.path.basename(program)} could not fetch it (status {done.returncode}): {said}")
+        raise Fault(kind, f"{os.path.basename(program)} could not fetch it (status {done.returncode}): {reply}")
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Credentials:
     """How the program is told who asks."""
 
     options: tuple[str, ...] = ()
@@ -116,11 +116,11 @@ class _Known:
 
 
 @contextmanager
-def _known_to(program: str, pinned: str, credentials: Mapping[str, str], work: str) -> Iterator[_Known]:
+def _credentials_for(program: str, pinned: str, credentials: Mapping[str, str], work: str) -> Iterator[_Credentials]:
     """By a file in memory, which goes with the last process that has it: Apptainer is told to read it, or finds it as
     the user's own. In its environment there would be what a dump of that shows. Raises TooOld, OSError."""
     if "password" not in credentials:
-        yield _Known()
+        yield _Credentials()
         return
     takes_file = _takes_files(program)
     if not takes_file:
@@ -129,7 +129,7 @@ def _known_to(program: str, pinned: str, credentials: Mapping[str, str], work: s
             what = (
                 f"{name} {release[0]}.{release[1]} on node {os.uname().nodename} takes credentials by variables alone"
             )
-            raise TooOld(FaultClass.LIBRARY, what, cure="a private image needs Apptainer 1.2 or newer there")
+            raise RuntimeTooOld(FaultClass.LIBRARY, what, cure="a private image needs Apptainer 1.2 or newer there")
     host = pinned.partition("://")[2].partition("/")[0]
     pair = {"auth": base64.b64encode(f"{credentials['user_name']}:{credentials['password']}".encode()).decode()}
     descriptor = os.memfd_create("registry")
@@ -138,25 +138,25 @@ def _known_to(program: str, pinned: str, credentials: Mapping[str, str], work: s
         with os.fdopen(os.dup(descriptor), "w", encoding="utf-8") as writer:
             json.dump({"auths": dict.fromkeys((host, *((_HUB,) if host == "docker.io" else ())), pair)}, writer)
         if takes_file:
-            yield _Known(("--authfile", file), descriptors=(descriptor,))
+            yield _Credentials(("--authfile", file), descriptors=(descriptor,))
             return
         config = f"{work}/config"
         os.mkdir(config, 0o700)
         os.symlink(file, f"{config}/{_CONFIG}")
-        yield _Known(env={"APPTAINER_CONFIGDIR": config}, descriptors=(descriptor,))
+        yield _Credentials(env={"APPTAINER_CONFIGDIR": config}, descriptors=(descriptor,))
     finally:
         os.close(descriptor)
 
 
 def _takes_files(program: str) -> bool:
     try:
-        told = subprocess.run(
+        noted = subprocess.run(
             [program, "pull", "--help"], capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False,
             stdin=subprocess.DEVNULL,
         ).stdout  # fmt: skip
     except subprocess.SubprocessError:
         return False
-    return "--authfile" in told
+    return "--authfile" in noted
 
 
 def _tied_to(parent: int) -> Callable[[], None]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ffdl_batch.attempt.directory_tree import Gone, Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.host.file_attributes import write_sparse
-from ffdl_batch.staging.faults import Changed, Fault, Skip, of_local
+from ffdl_batch.staging.faults import Fault, ObjectChanged, Skip, local_fault
 from ffdl_batch.staging.object_names import parts_of
 from ffdl_batch.staging.stores.digests import file_chunks
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent, in_pages
@@ -36,7 +36,7 @@ class FileStore:
         except (Gone, FileNotFoundError, Skip):
             return None
         except OSError as error:
-            raise of_local(error, os.path.join(self._root, key)) from error
+            raise local_fault(error, os.path.join(self._root, key)) from error
         return _item(key, found) if stat.S_ISREG(found.st_mode) else None
 
     @contextmanager
@@ -45,18 +45,18 @@ class FileStore:
             with self._tree() as tree:
                 descriptor = tree.open_file(parts_of(item.key))
         except Gone:
-            raise Changed from None
+            raise ObjectChanged from None
         except OSError as error:
-            raise of_local(error, os.path.join(self._root, item.key)) from error
+            raise local_fault(error, os.path.join(self._root, item.key)) from error
         try:
             if _item(item.key, os.fstat(descriptor)) != item:
-                raise Changed
+                raise ObjectChanged
             try:
                 yield file_chunks(descriptor, start, item.size if end == UNKNOWN else end)
             except EOFError:
-                raise Changed from None
+                raise ObjectChanged from None
             if _item(item.key, os.fstat(descriptor)) != item:
-                raise Changed
+                raise ObjectChanged
         finally:
             os.close(descriptor)
 
@@ -78,7 +78,7 @@ class FileStore:
                 os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
                 return _item(key, os.stat(name, dir_fd=directory, follow_symlinks=False)).etag
         except OSError as error:
-            raise of_local(error, os.path.join(self._root, key)) from error
+            raise local_fault(error, os.path.join(self._root, key)) from error
 
     def entries(self, prefix: str) -> list[TreeEntry]:
         found: list[TreeEntry] = []
@@ -87,15 +87,15 @@ class FileStore:
                 continue
         return found
 
-    def keep(self, prefix: str, entries: Iterable[TreeEntry], left_out: Callable[[str], None]) -> None:
+    def keep(self, prefix: str, entries: Iterable[TreeEntry], skipped: Callable[[str], None]) -> None:
         top = "/".join(_above(prefix))
         named = [replace(one, name=f"{top}/{one.name}" if top else one.name) for one in entries]
         try:
             with self._tree(make=True) as tree:
-                for _ in tree.restore(named, lambda _name, existing: stat.S_ISLNK(existing.st_mode), left_out):
+                for _ in tree.restore(named, lambda _name, existing: stat.S_ISLNK(existing.st_mode), skipped):
                     continue
         except OSError as error:
-            raise of_local(error, os.path.join(self._root, top)) from error
+            raise local_fault(error, os.path.join(self._root, top)) from error
 
     def close(self) -> None:
         return
@@ -117,7 +117,7 @@ class FileStore:
         except (FileNotFoundError, NotADirectoryError):
             raise Fault(FaultClass.MISSING, "there is no such directory on this machine") from None
         except OSError as error:
-            raise of_local(error, self._root) from error
+            raise local_fault(error, self._root) from error
 
 
 def _above(prefix: str) -> Parts:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
-from ffdl_batch.staging.faults import FULL_ERRORS, Changed, Fault, Passing, Stopped
+from ffdl_batch.staging.faults import FULL_ERRORS, Fault, ObjectChanged, Stopped, TemporaryFailure
 from ffdl_batch.staging.object_names import PART_NAME, part_name
 from ffdl_batch.staging.stores.digests import hex_of_base64, is_md5
 from ffdl_batch.staging.stores.sftp import sftp_options, sftp_system
@@ -42,11 +42,11 @@ class FsspecStore:
         self._open: list[Any] = []
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
-        with self._judged(prefix):
+        with self._classified(prefix):
             yield from in_pages(self._walk(prefix.rstrip("/"), start_after))
 
     def head(self, key: str) -> Item | None:
-        with self._judged(key):
+        with self._classified(key):
             system = self._here()
             system.invalidate_cache()
             try:
@@ -56,11 +56,11 @@ class FsspecStore:
 
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
-        with self._judged(item.key):
+        with self._classified(item.key):
             try:
                 file = self._here().open(self._path(item.key), "rb")
             except FileNotFoundError:
-                raise Changed from None
+                raise ObjectChanged from None
         try:
             yield self._chunks(file, item, start, item.size if end == UNKNOWN else end)
         finally:
@@ -68,12 +68,12 @@ class FsspecStore:
                 file.close()
 
     def _chunks(self, file: Any, item: Item, start: int, end: int) -> Iterator[bytes]:
-        with self._judged(item.key):
+        with self._classified(item.key):
             if end != UNKNOWN and hasattr(file, "readv"):  # sftp: all of it is asked for before the first answer
                 pieces = [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
                 for data in file.readv(pieces):
                     if not data:
-                        raise Changed
+                        raise ObjectChanged
                     yield data
                 return
             if start:
@@ -81,7 +81,7 @@ class FsspecStore:
             while end == UNKNOWN or start < end:
                 data = file.read(CHUNK_BYTES if end == UNKNOWN else min(CHUNK_BYTES, end - start))
                 if not data and end != UNKNOWN:
-                    raise Changed
+                    raise ObjectChanged
                 if not data:
                     return
                 start += len(data)
@@ -90,7 +90,7 @@ class FsspecStore:
     def put(self, key: str, sent: Sent) -> str:
         path = self._path(key)
         above, _, name = path.rpartition("/")
-        with self._judged(key):
+        with self._classified(key):
             system = self._here()
             if above:
                 system.makedirs(above, exist_ok=True)
@@ -105,7 +105,7 @@ class FsspecStore:
             system.invalidate_cache()
             found = system.info(written)
             if found.get("size") not in (None, sent.size):
-                raise Passing(f"{found['size']} of {sent.size} bytes were stored")
+                raise TemporaryFailure(f"{found['size']} of {sent.size} bytes were stored")
             if renames:
                 self._rename(system, written, path)
                 found = system.info(path)
@@ -189,11 +189,12 @@ class FsspecStore:
         return system
 
     @contextmanager
-    def _judged(self, key: str) -> Iterator[None]:
-        """Failures of the library become Passing, Fault or Changed; after a passing one there is a new connection."""
+    def _classified(self, key: str) -> Iterator[None]:
+        """Failures of the library become TemporaryFailure, Fault or ObjectChanged; after a temporary one there is a new
+        connection."""
         try:
             yield
-        except (Passing, Fault, Changed, Stopped):
+        except (TemporaryFailure, Fault, ObjectChanged, Stopped):
             raise
         except Exception as error:
             fault = _fault(error, key)
@@ -205,7 +206,7 @@ class FsspecStore:
                 with self._lock:
                     self._open = [other for other in self._open if other is not system]
                 _end(system)
-            raise Passing(str(error) or type(error).__name__) from error
+            raise TemporaryFailure(str(error) or type(error).__name__) from error
 
 
 def _fault(error: Exception, key: str) -> Fault | None:

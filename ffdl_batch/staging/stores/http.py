@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
 from ffdl_batch.staging.faults import Fault
 from ffdl_batch.staging.stores.digests import hex_of_base64
-from ffdl_batch.staging.stores.http_client import Wire, basic_authorization, etag_of, time_of
+from ffdl_batch.staging.stores.http_client import HttpClient, basic_authorization, etag_of, time_of
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, Sent
 
 _DIRECTORY = "it is a directory of the web server, which lists none: what it shows of it is a page for people"
@@ -25,7 +25,7 @@ class HttpStore:
 
     def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
         self._base = "/".join(part.strip("/") for part in (address.endpoint, address.container) if part.strip("/"))
-        self._wire = Wire(address, connections, "http")
+        self._client = HttpClient(address, connections, "http")
         self._headers: dict[str, str] = {}
         if "token" in credentials:
             self._headers["Authorization"] = f"Bearer {credentials['token']}"
@@ -54,19 +54,19 @@ class HttpStore:
         return Item(key, size, etag, mtime, ranges, True, _digests(headers), doubt=_doubt(key, headers))
 
     def _asked(self, method: str, key: str) -> tuple[int, Mapping[str, str], str]:
-        """Status, headers and last address of an answer whose body is not read. Raises as :meth:`Wire.ask`."""
+        """Status, headers and last address of an answer whose body is not read. Raises as :meth:`HttpClient.ask`."""
         also = _NO_HEAD if method == "HEAD" else ()
-        with self._wire.ask(method, self._url(key), self._headers, key=key, also=also) as answer:
+        with self._client.ask(method, self._url(key), self._headers, key=key, also=also) as answer:
             return answer.status, answer.headers, answer.geturl() or ""
 
     def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
-        return self._wire.read(self._url(item.key), self._headers, item, start, end)
+        return self._client.read(self._url(item.key), self._headers, item, start, end)
 
     def put(self, key: str, sent: Sent) -> str:
         raise Fault(FaultClass.REFUSED, "nothing can be stored on a web server", key)
 
     def close(self) -> None:
-        self._wire.close()
+        self._client.close()
 
     def _url(self, key: str) -> str:
         return f"{self._base}/{urllib.parse.quote(key.lstrip('/'))}"

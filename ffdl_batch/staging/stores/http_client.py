@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
-from ffdl_batch.staging.faults import Changed, Fault, Passing
+from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, UNKNOWN, Item, library
 
 REDIRECTS = 5
 _SAID_CHARACTERS = 200
 
 
-class Wire:
+class HttpClient:
     """Connections to one store."""
 
     def __init__(self, address: StoreAddress, connections: int, extra: str) -> None:
@@ -49,23 +49,23 @@ class Wire:
         *,
         also: tuple[int, ...] = (),
     ) -> Iterator[Any]:
-        """An answer of success, or of one of the statuses `also`, whose body is not read yet. Raises Passing, Fault,
-        Changed."""
+        """An answer of success, or of one of the statuses `also`, whose body is not read yet. Raises TemporaryFailure,
+        Fault, ObjectChanged."""
         answer = None
         try:
             answer = self._pool.request(
                 method, url, headers={"Accept-Encoding": "identity", **headers}, body=body, preload_content=False
             )
             if answer.status >= 300 and answer.status not in also:
-                said = answer.read(_SAID_CHARACTERS, decode_content=True).decode("utf-8", "replace")
+                reply = answer.read(_SAID_CHARACTERS, decode_content=True).decode("utf-8", "replace")
                 text = f"it answered {answer.status} {answer.reason or ''}".rstrip()
-                words = " ".join(said.split())
+                words = " ".join(reply.split())
                 raise failure_of_status(answer.status, f"{text} ({words})" if words else text, key)
             yield answer
         except self._urllib3.exceptions.HTTPError as error:
             raise self._failed(error) from error
         except OSError as error:
-            raise Passing(str(error) or type(error).__name__) from error
+            raise TemporaryFailure(str(error) or type(error).__name__) from error
         finally:
             if answer is not None:
                 answer.close() if answer.length_remaining else answer.release_conn()
@@ -76,7 +76,7 @@ class Wire:
         require_trusted(cause)
         if type(error).__name__ in ("LocationParseError", "URLSchemeUnknown", "LocationValueError"):
             return Fault(FaultClass.TASK, "its address cannot be used")
-        return Passing(str(cause) or type(cause).__name__)
+        return TemporaryFailure(str(cause) or type(cause).__name__)
 
     @contextmanager
     def read(self, url: str, headers: Mapping[str, str], item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
@@ -89,7 +89,7 @@ class Wire:
             asked["Range"] = wanted
         with self.ask("GET", url, asked, key=item.key) as answer:
             if item.etag and etag_of(answer.headers) not in ("", item.etag):
-                raise Changed
+                raise ObjectChanged
             if wanted and answer.status != 206:
                 raise Fault(FaultClass.REFUSED, "the server does not give parts of files any more", item.key)
             yield answer.stream(CHUNK_BYTES, decode_content=False)
@@ -98,7 +98,7 @@ class Wire:
 def failure_of_status(status: int, text: str, key: str) -> Exception:
     """Return the exception for a reply with this HTTP status. For all stores that speak HTTP, S3 included."""
     if status in (412, 416):
-        return Changed()
+        return ObjectChanged()
     if status in (401, 403, 407):
         return Fault(FaultClass.CREDENTIALS, text, key)
     if status in (404, 410):
@@ -106,7 +106,7 @@ def failure_of_status(status: int, text: str, key: str) -> Exception:
     if status in (413, 507):
         return Fault(FaultClass.FULL, text, key)
     if status >= 500 or status in (408, 409, 422, 425, 429, 498):
-        return Passing(text)
+        return TemporaryFailure(text)
     return Fault(FaultClass.REFUSED, text, key)
 
 

@@ -23,7 +23,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
-from ffdl_batch.staging.faults import Changed, Fault, NoUpload, Passing
+from ffdl_batch.staging.faults import Fault, ObjectChanged, TemporaryFailure, UnknownUpload
 from ffdl_batch.staging.stores.digests import count_of_parts, is_md5
 from ffdl_batch.staging.stores.http_client import byte_range, failure_of_status, require_trusted
 from ffdl_batch.staging.stores.store import CHUNK_BYTES, Item, Sent, library
@@ -111,7 +111,7 @@ class S3Store:
     def _length_of_part(self, key: str, number: int) -> int:
         try:
             found = self._call("head_object", Key=key, PartNumber=number)
-        except (Fault, Changed):  # not every store knows of parts
+        except (Fault, ObjectChanged):  # not every store knows of parts
             return 0
         return int(found["ContentLength"])
 
@@ -123,7 +123,7 @@ class S3Store:
         body = found["Body"]
         try:
             if found["ETag"].strip('"') != item.etag:
-                raise Changed
+                raise ObjectChanged
             if asked and found["ContentLength"] > end - start:
                 raise Fault(FaultClass.REFUSED, "the store does not give parts of objects", item.key)
             yield self._chunks(body)
@@ -135,7 +135,7 @@ class S3Store:
             try:
                 data = body.read(CHUNK_BYTES)
             except (self._errors.BotoCoreError, OSError) as error:
-                raise Passing(f"the answer broke off: {_said(error)}") from error
+                raise TemporaryFailure(f"the answer broke off: {_reason(error)}") from error
             if not data:
                 return
             yield data
@@ -161,35 +161,35 @@ class S3Store:
     def abort(self, key: str, upload: str) -> None:
         try:
             self._call("abort_multipart_upload", Key=key, UploadId=upload)
-        except NoUpload:
+        except UnknownUpload:
             return
 
     def _call(self, name: str, **arguments: Any) -> Any:
         try:
             return getattr(self._client, name)(Bucket=self._bucket, **arguments)
         except self._errors.ClientError as error:
-            raise self._judged(error.response, arguments.get("Key", "")) from error
+            raise self._classified(error.response, arguments.get("Key", "")) from error
         except (self._errors.ParamValidationError, self._errors.UnsupportedSignatureVersionError) as error:
-            raise Fault(FaultClass.REFUSED, _said(error), arguments.get("Key", "")) from error
+            raise Fault(FaultClass.REFUSED, _reason(error), arguments.get("Key", "")) from error
         except self._errors.SSLError as error:
             require_trusted(error)
-            raise Passing(_said(error)) from error
+            raise TemporaryFailure(_reason(error)) from error
         except (self._errors.BotoCoreError, OSError) as error:
-            raise Passing(_said(error)) from error
+            raise TemporaryFailure(_reason(error)) from error
 
     @staticmethod
-    def _judged(answer: Mapping[str, Any], key: str) -> Exception:
+    def _classified(answer: Mapping[str, Any], key: str) -> Exception:
         """The exception that an answer of the store is."""
         error, status = answer.get("Error", {}), answer["ResponseMetadata"]["HTTPStatusCode"]
         code = str(error.get("Code", status))
         named = f"{status} {code}" if code != str(status) else code  # an answer without S3's body has no code
-        said = f"it answered {named}" + (f" ({error['Message']})" if error.get("Message") else "")
+        reply = f"it answered {named}" + (f" ({error['Message']})" if error.get("Message") else "")
         if code == "NoSuchUpload":
-            return NoUpload()
+            return UnknownUpload()
         if code in _PASSING:
-            return Passing(said)
+            return TemporaryFailure(reply)
         kind = _CLASS_OF.get(code)
-        return failure_of_status(status, said, key) if kind is None else Fault(kind, said, key)
+        return failure_of_status(status, reply, key) if kind is None else Fault(kind, reply, key)
 
 
 def _at_once(params: dict[str, Any], **_: Any) -> None:
@@ -210,14 +210,14 @@ def _etag(answer: Mapping[str, Any]) -> str:
 
 
 def _stored(answer: Mapping[str, Any], sent: Sent) -> str:
-    """The ETag of what was stored, which is its MD5 unless the store encrypts it. Raises Passing."""
+    """The ETag of what was stored, which is its MD5 unless the store encrypts it. Raises TemporaryFailure."""
     etag = _etag(answer)
     if is_md5(etag) and etag != sent.md5 and "ServerSideEncryption" not in answer:
-        raise Passing("what the store has is not what was sent")
+        raise TemporaryFailure("what the store has is not what was sent")
     return etag
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error).replace("\n", " ") or type(error).__name__
 
 
@@ -271,7 +271,7 @@ def _client(address: StoreAddress, credentials: Mapping[str, str], connections: 
             config=config,
         )
     except ValueError as error:
-        raise Fault(FaultClass.TASK, f"its address or region cannot be used: {_said(error)}") from error
+        raise Fault(FaultClass.TASK, f"its address or region cannot be used: {_reason(error)}") from error
 
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -304,7 +304,7 @@ class ServiceAccount:
         self._lock = threading.Lock()
 
     def token(self) -> str:
-        """One that is good for some minutes. Raises Passing, Fault."""
+        """One that is good for some minutes. Raises TemporaryFailure, Fault."""
         with self._lock:
             expiry = self._account.expiry
             if not self._account.token or expiry is None or _seconds(expiry) - self._clock() < EARLY_S:
@@ -317,10 +317,10 @@ class ServiceAccount:
             with urllib3.PoolManager() as pool:
                 self._account.refresh(transport.Request(pool))
         except self._errors.TransportError as error:
-            raise Passing(f"no token for the service account: {error}") from error
+            raise TemporaryFailure(f"no token for the service account: {error}") from error
         except self._errors.GoogleAuthError as error:
             if getattr(error, "retryable", False):
-                raise Passing(f"no token for the service account: {error}") from error
+                raise TemporaryFailure(f"no token for the service account: {error}") from error
             raise Fault(FaultClass.CREDENTIALS, "its service account gets no token") from error
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
-from ffdl_batch.staging.faults import Fault, Passing, shown
+from ffdl_batch.staging.faults import Fault, TemporaryFailure, shown
 from ffdl_batch.staging.stores.store import library
 
 KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts")
@@ -50,7 +50,7 @@ def sftp_system() -> Any:
                 known, key = error.expected_key.asbytes(), error.key
                 raise changed_host(self.host, options["port"], key.get_name(), key.asbytes(), known) from error
             if why := why_unreachable(error, f"{self.host}:{options['port']}", timeout_s):
-                raise Passing(why) from error
+                raise TemporaryFailure(why) from error
             raise
         self.ftp.get_channel().settimeout(timeout_s)
 

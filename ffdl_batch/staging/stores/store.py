@@ -69,7 +69,7 @@ def in_pages(items: Iterable[Item]) -> Iterator[list[Item]]:
 class Store(Protocol):
     """A container of objects. Calls come from several threads at once.
 
-    They raise Passing, Fault, and OSError of sockets, which is passing, too.
+    They raise TemporaryFailure, Fault, and OSError of sockets, which is temporary, too.
     """
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
@@ -79,7 +79,8 @@ class Store(Protocol):
         """All that is known of one object, or None."""
 
     def read(self, item: Item, start: int, end: int) -> AbstractContextManager[Iterator[bytes]]:
-        """Its bytes from `start`, up to `end` (UNKNOWN = all). Raises Changed where it is another object by now."""
+        """Its bytes from `start`, up to `end` (UNKNOWN = all). Raises ObjectChanged where it is another object by
+        now."""
 
     def put(self, key: str, sent: Sent) -> str:
         """Store one object; its ETag."""
@@ -95,7 +96,7 @@ class KeepsEntries(Protocol):
     def entries(self, prefix: str) -> list[TreeEntry]:
         """Return those below the prefix. Raises Fault, OSError."""
 
-    def keep(self, prefix: str, entries: Iterable[TreeEntry], left_out: Callable[[str], None]) -> None:
+    def keep(self, prefix: str, entries: Iterable[TreeEntry], skipped: Callable[[str], None]) -> None:
         """Store entries below the prefix. `left_out` gets a sentence about each one whose name a file has. Raises
         Fault."""
 
@@ -119,10 +120,10 @@ class StoresInParts(Protocol):
         """An upload's id."""
 
     def put_part(self, key: str, upload: str, number: int, sent: Sent) -> str:
-        """Store a part (from 1); its ETag. Raises NoUpload."""
+        """Store a part (from 1); its ETag. Raises UnknownUpload."""
 
     def complete(self, key: str, upload: str, etags: list[str]) -> str:
-        """Make the object of its parts; its ETag. Raises NoUpload."""
+        """Make the object of its parts; its ETag. Raises UnknownUpload."""
 
     def abort(self, key: str, upload: str) -> None:
         """Give the upload up; harmless where the store does not know it."""

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 from ffdl_batch.domain.data.staging_protocol import FaultClass, StoreAddress
-from ffdl_batch.staging.faults import Fault, Passing
-from ffdl_batch.staging.stores.http_client import Wire, etag_of, time_of
+from ffdl_batch.staging.faults import Fault, TemporaryFailure
+from ffdl_batch.staging.stores.http_client import HttpClient, etag_of, time_of
 from ffdl_batch.staging.stores.store import Item, Sent
 
 YOUNG_S = 60.0
@@ -42,15 +42,15 @@ class Tokens:
         self,
         address: StoreAddress,
         credentials: Mapping[str, str],
-        wire: Wire,
+        client: HttpClient,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._address, self._credentials, self._wire, self._clock = address, credentials, wire, clock
+        self._address, self._credentials, self._client, self._clock = address, credentials, client, clock
         self._lock = threading.Lock()
         self._token: Token | None = None
 
     def now(self) -> Token:
-        """The token, asked for where there is none. Raises Passing, Fault."""
+        """The token, asked for where there is none. Raises TemporaryFailure, Fault."""
         with self._lock:
             if self._token is None:
                 endpoint = self._address.endpoint.rstrip("/")
@@ -74,7 +74,7 @@ class Tokens:
             "X-Auth-User": self._credentials.get("user_name", ""),
             "X-Auth-Key": self._credentials.get("password", ""),
         }
-        with self._wire.ask("GET", endpoint, asked) as answer:
+        with self._client.ask("GET", endpoint, asked) as answer:
             answer.read()
             return _required(answer.headers, "X-Storage-Url"), _required(answer.headers, "X-Auth-Token")
 
@@ -90,7 +90,7 @@ class Tokens:
             asked["scope"] = {"project": {"id": options["project_id"]}}
         base = endpoint if endpoint.endswith("/v3") else f"{endpoint}/v3"
         body, headers = json.dumps({"auth": asked}).encode(), {"Content-Type": "application/json"}
-        with self._wire.ask("POST", f"{base}/auth/tokens", headers, body) as answer:
+        with self._client.ask("POST", f"{base}/auth/tokens", headers, body) as answer:
             catalog, value = json.loads(answer.read())["token"].get("catalog", []), answer.headers
             return self._account(catalog), _required(value, "X-Subject-Token")
 
@@ -122,8 +122,8 @@ class SwiftStore:
 
     def __init__(self, address: StoreAddress, credentials: Mapping[str, str], connections: int) -> None:
         self._container = address.container
-        self._wire = Wire(address, connections, "swift")
-        self._tokens = Tokens(address, credentials, self._wire)
+        self._client = HttpClient(address, connections, "swift")
+        self._tokens = Tokens(address, credentials, self._client)
 
     def listing(self, prefix: str, start_after: str = "") -> Iterator[list[Item]]:
         marker = start_after
@@ -162,7 +162,7 @@ class SwiftStore:
     @contextmanager
     def read(self, item: Item, start: int, end: int) -> Iterator[Iterator[bytes]]:
         token = self._tokens.now()
-        with self._renewing(), self._wire.read(
+        with self._renewing(), self._client.read(
             _url(token.url, self._container, item.key), {"X-Auth-Token": token.value}, item, start, end
         ) as chunks:  # fmt: skip
             yield chunks
@@ -195,13 +195,13 @@ class SwiftStore:
                 continue
 
     def close(self) -> None:
-        self._wire.close()
+        self._client.close()
 
     def _put(self, container: str, key: str, sent: Sent) -> str:
         headers = {"ETag": sent.md5, "Content-Length": str(sent.size)}
         with self._ask("PUT", container, key, headers=headers, body=sent.body) as answer:
             if etag_of(answer.headers) not in ("", sent.md5):
-                raise Passing("what the store has is not what was sent")
+                raise TemporaryFailure("what the store has is not what was sent")
             return sent.md5
 
     @contextmanager
@@ -217,7 +217,7 @@ class SwiftStore:
     ) -> Iterator[Any]:
         token = self._tokens.now()
         url = _url(token.url, container, key) + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        with self._renewing(), self._wire.ask(
+        with self._renewing(), self._client.ask(
             method, url, {"X-Auth-Token": token.value, **(headers or {})}, body, key
         ) as answer:  # fmt: skip
             yield answer
@@ -230,7 +230,7 @@ class SwiftStore:
             yield
         except Fault as fault:
             if fault.kind is FaultClass.CREDENTIALS and self._tokens.refused(token):
-                raise Passing("its token has ended") from fault
+                raise TemporaryFailure("its token has ended") from fault
             raise
 
 

@@ -15,14 +15,24 @@ from functools import partial
 from ffdl_batch.attempt.directory_tree import Gone
 from ffdl_batch.domain.data.staging_protocol import FaultClass
 from ffdl_batch.host.file_attributes import write_all, write_sparse
-from ffdl_batch.staging.faults import Changed, Fault, Mismatch, Passing, Skip, Stopped, at_store, of_local, shown
+from ffdl_batch.staging.faults import (
+    Fault,
+    Mismatch,
+    ObjectChanged,
+    Skip,
+    Stopped,
+    TemporaryFailure,
+    local_fault,
+    located_at,
+    shown,
+)
 from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.object_names import part_name, parts_of
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.digests import count_of_parts, has_etag, new_digest, part_sizes
 from ffdl_batch.staging.stores.store import UNKNOWN, Item
 from ffdl_batch.staging.transfer.existing_files import has_time_of
-from ffdl_batch.staging.transfer.partial_download import Half, Verifying
+from ffdl_batch.staging.transfer.partial_download import PartialFile, Verification
 from ffdl_batch.staging.transfer.upload_source import version_of
 from ffdl_batch.staging.tree import Tree, open_own
 
@@ -33,21 +43,21 @@ PROGRESS_BYTES = 1 << 20
 LARGEST_PART_BYTES = 512 << 20
 
 
-class Bringing:
+class Download:
     """One transfer on its way in."""
 
-    def __init__(self, way: Way, tree: Tree) -> None:
-        self._way, self._tree = way, tree
-        self._run, self._store, self._place = way.run, way.store, way.place
-        self._verifying = Verifying(way)
+    def __init__(self, route: Route, tree: Tree) -> None:
+        self._way, self._tree = route, tree
+        self._run, self._store, self._place = route.run, route.store, route.place
+        self._verification = Verification(route)
 
-    def bring(self, planned: Planned) -> None:
+    def add(self, planned: Planned) -> None:
         """Have one file brought by the workers. Raises what an earlier one did."""
         submit = self._run.workers.submit
         if planned.item.size <= self._run.task.part_bytes:
             submit(partial(self._guarded, planned, partial(self._small, planned)))
             return
-        half: list[Half] = []
+        half: list[PartialFile] = []
         self._guarded(planned, lambda: half.extend(self._begin_large(planned)))
         for begun in half:
             todo = [number for number in range(len(begun.ranges())) if number not in begun.digests]
@@ -59,13 +69,13 @@ class Bringing:
 
     def _guarded(self, planned: Planned, job: Callable[[], None]) -> None:
         """Names that cannot be are told and left out; errors of this machine become faults."""
-        with at_store(self._way.transfer.store):
+        with located_at(self._way.transfer.store):
             try:
                 job()
             except Skip as why:
-                self._run.teller.skip(f"{shown(planned.item.key)} is left out: {why}")
+                self._run.reporter.skip(f"{shown(planned.item.key)} is left out: {why}")
             except OSError as error:
-                raise of_local(error, os.path.join(self._tree.root, planned.name)) from error
+                raise local_fault(error, os.path.join(self._tree.root, planned.name)) from error
 
     def _small(self, planned: Planned) -> None:
         if not self._is_there(planned):
@@ -82,7 +92,7 @@ class Bringing:
             if found.st_size != item.size or not self._has_content(planned):
                 return False
             self._run.journal.settle(self._place, planned.name, settled)
-        self._run.teller.kept(found.st_size)
+        self._run.reporter.kept(found.st_size)
         return True
 
     def _has_content(self, planned: Planned) -> bool:
@@ -95,22 +105,22 @@ class Bringing:
                 os.close(file)
         return False
 
-    def _begin_large(self, planned: Planned) -> list[Half]:
+    def _begin_large(self, planned: Planned) -> list[PartialFile]:
         """The file with the parts that an earlier run brought; none where it is there."""
         if self._is_there(planned):
             return []
         item = planned.item
         if count_of_parts(item.etag):
-            item = self._verifying.looked_up(item.key)
-        half = self._open(planned.name, item, anew=False)
-        self._run.teller.had(sum(half.length(number) for number in half.digests))
+            item = self._verification.look_up(item.key)
+        half = self._open(planned.name, item, is_new=False)
+        self._run.reporter.had(sum(half.length(number) for number in half.digests))
         return [half]
 
-    def _large_part(self, planned: Planned, half: Half, number: int) -> None:
+    def _large_part(self, planned: Planned, half: PartialFile, number: int) -> None:
         if half.wrong is None:
             try:
                 self._part(half, number)
-            except (Changed, Mismatch) as why:
+            except (ObjectChanged, Mismatch) as why:
                 half.wrong = why
         with half.lock:
             half.remaining -= 1
@@ -118,14 +128,14 @@ class Bringing:
         if is_last:
             self._end_large(planned, half)
 
-    def _end_large(self, planned: Planned, half: Half) -> None:
+    def _end_large(self, planned: Planned, half: PartialFile) -> None:
         try:
             if half.wrong is not None:
                 raise half.wrong
             self._finish(half)
-        except (Changed, Mismatch) as why:
-            self._again(half, why)
-            self._whole(Planned(planned.name, self._verifying.looked_up(planned.item.key)), 2)
+        except (ObjectChanged, Mismatch) as why:
+            self._restart(half, why)
+            self._whole(Planned(planned.name, self._verification.look_up(planned.item.key)), 2)
         finally:
             half.close()
 
@@ -133,33 +143,33 @@ class Bringing:
         """Bring the file, part by part; it is read anew while it changes. Raises Fault, Skip, OSError."""
         item = planned.item
         while True:
-            half = self._open(planned.name, item, anew=True)
+            half = self._open(planned.name, item, is_new=True)
             try:
                 for number in range(max(1, len(half.ranges())) if item.size else 0):
                     self._part(half, number)
                 self._finish(half)
                 return
-            except (Changed, Mismatch) as why:
+            except (ObjectChanged, Mismatch) as why:
                 if reading >= CHANGES:
-                    raise Fault(FaultClass.CORRUPT, f"{_said(why)} {CHANGES} times in a row", item.key) from why
-                self._again(half, why)
+                    raise Fault(FaultClass.CORRUPT, f"{_reason(why)} {CHANGES} times in a row", item.key) from why
+                self._restart(half, why)
             finally:
                 half.close()
             reading += 1
-            item = self._verifying.looked_up(item.key)
+            item = self._verification.look_up(item.key)
 
-    def _again(self, half: Half, why: Exception) -> None:
+    def _restart(self, half: PartialFile, why: Exception) -> None:
         done = sum(half.length(number) for number in half.digests)
-        self._run.teller.moved(-done)
+        self._run.reporter.moved(-done)
         self._run.journal.forget(self._place, half.name)
-        self._run.teller.retry(f"{shown(half.item.key)}: {_said(why)}; it is read again", 0)
+        self._run.reporter.retry(f"{shown(half.item.key)}: {_reason(why)}; it is read again", 0)
 
-    def _open(self, name: str, item: Item, *, anew: bool) -> Half:
+    def _open(self, name: str, item: Item, *, is_new: bool) -> PartialFile:
         parts = parts_of(name)
         temporary = part_name(parts[-1])
         version = f"{item.etag} {item.size} {item.mtime}"
         journal, place = self._run.journal, self._place
-        known = None if anew or not item.etag else journal.started(place, name)
+        known = None if is_new or not item.etag else journal.started(place, name)
         with self._tree.directory(parts[:-1], make=True) as found:
             directory = os.dup(found)
         try:
@@ -167,9 +177,9 @@ class Bringing:
         except OSError:
             os.close(directory)
             raise
-        half = Half(name, item, parts, directory, temporary, file, self._part_bytes(item), {})
-        goes_on = known is not None and known.version == version and os.fstat(file).st_size == item.size
-        if goes_on and known is not None:
+        half = PartialFile(name, item, parts, directory, temporary, file, self._part_bytes(item), {})
+        resumes = known is not None and known.version == version and os.fstat(file).st_size == item.size
+        if resumes and known is not None:
             half.part_bytes, half.digests = known.part_bytes, journal.parts(place, name)
             half.run_digest()
             return half
@@ -186,7 +196,7 @@ class Bringing:
         stored = next(iter(part_sizes(item)), 0)
         return stored if wanted / 4 <= stored <= LARGEST_PART_BYTES else wanted
 
-    def _part(self, half: Half, number: int) -> None:
+    def _part(self, half: PartialFile, number: int) -> None:
         found = half.ranges()
         half.digests[number] = self._read(half, *found[number])
         if len(found) > 1:
@@ -196,9 +206,9 @@ class Bringing:
         except EOFError:
             raise Mismatch("its file here was cut while it came") from None
 
-    def _read(self, half: Half, start: int, end: int) -> str:
-        """Bring a range into the file; its MD5, or "". Goes on where it broke. Raises Changed, Fault, Stopped."""
-        item, teller = half.item, self._run.teller
+    def _read(self, half: PartialFile, start: int, end: int) -> str:
+        """Bring a range into the file; its MD5, or "". Goes on where it broke. Raises ObjectChanged, Fault, Stopped."""
+        item, reporter = half.item, self._run.reporter
         at, tried_at, failed = start, start, 0
         digest = new_digest("md5") if half.needs_digests() else None
         while True:
@@ -213,49 +223,49 @@ class Bringing:
                         if digest is not None:
                             digest.update(data)
                         at += len(data)
-                        teller.moved(len(data))
+                        reporter.moved(len(data))
                 if end != UNKNOWN and at < end:
-                    raise Passing(f"the answer ended {end - at} bytes early")
+                    raise TemporaryFailure(f"the answer ended {end - at} bytes early")
                 return "" if digest is None else digest.hexdigest()
-            except Passing as why:
+            except TemporaryFailure as why:
                 failed = 1 if at - tried_at >= PROGRESS_BYTES else failed + 1
                 tried_at = at
-                self._run.patience.bear(failed, why, shown(item.key))
+                self._run.retries.pause_after(failed, why, shown(item.key))
                 if end == UNKNOWN or not item.ranges:
-                    teller.moved(start - at)
+                    reporter.moved(start - at)
                     at, digest = start, new_digest("md5")
                     os.ftruncate(half.file, 0)
 
     @staticmethod
-    def _write(half: Half, data: bytes, at: int) -> None:
+    def _write(half: PartialFile, data: bytes, at: int) -> None:
         """Blocks of zeros become holes, if the file has its size already."""
         try:
             (write_all if half.item.size == UNKNOWN else write_sparse)(half.file, data, at)
         except OSError as error:
-            raise of_local(error, half.name) from error
+            raise local_fault(error, half.name) from error
 
-    def _finish(self, half: Half) -> None:
-        """Hold the file against its object and give it its name. Raises Changed, Mismatch, Skip, OSError."""
+    def _finish(self, half: PartialFile) -> None:
+        """Hold the file against its object and give it its name. Raises ObjectChanged, Mismatch, Skip, OSError."""
         if half.item.size >= 0:
             os.ftruncate(half.file, half.item.size)
-        self._verifying.hold_against(half)
+        self._verification.verify(half)
         if half.item.mtime > 0:
             os.utime(half.file, (half.item.mtime, half.item.mtime))
         os.close(os.dup(half.file))  # where a network file system says that there was no room
         self._tree.place(half.temporary, half.parts, half.directory)
         self._run.journal.settle(self._place, half.name, Settled(version_of(os.fstat(half.file)), half.item.etag))
-        self._run.teller.finished()
+        self._run.reporter.finished()
 
 
-def bring_planned(way: Way, tree: Tree) -> None:
+def download_planned(route: Route, tree: Tree) -> None:
     """Have all that is planned brought by the workers. Raises what an earlier one did."""
-    bringing, directories = Bringing(way, tree), way.run.journal.directories(way.place)
-    for planned in way.run.journal.planned(way.place):
+    bringing, directories = Download(route, tree), route.run.journal.directories(route.place)
+    for planned in route.run.journal.planned(route.place):
         if planned.name in directories:
-            way.run.teller.skip(f"{shown(planned.item.key)} is left out: it is a directory's name, too")
+            route.run.reporter.skip(f"{shown(planned.item.key)} is left out: it is a directory's name, too")
         else:
-            bringing.bring(planned)
+            bringing.add(planned)
 
 
-def _said(why: Exception) -> str:
+def _reason(why: Exception) -> str:
     return str(why) or "it was changed while it was read"

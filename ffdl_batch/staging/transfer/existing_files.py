@@ -7,10 +7,10 @@ from contextlib import suppress
 
 from ffdl_batch.attempt.directory_tree import Gone, Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.staging.faults import Fault, Skip, at_store, of_local, shown
+from ffdl_batch.staging.faults import Fault, Skip, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Planned, Settled
 from ffdl_batch.staging.object_names import parts_of
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.digests import count_of_parts, digest_of, has_etag, is_md5
 from ffdl_batch.staging.stores.store import Item
 from ffdl_batch.staging.transfer.upload_source import version_of
@@ -21,28 +21,28 @@ _CURE = "name another directory (--out), or have them replaced (--force)"
 """Tasks that replace nothing are those of people's commands, whose options these are."""
 
 
-def require_same(way: Way, tree: Tree) -> None:
+def require_same(route: Route, tree: Tree) -> None:
     """Raises Fault where what is in the place of a planned file is neither what the task has brought nor the object.
 
     What is the object is settled: it does not move.
     """
     named: list[str] = []
     count = 0
-    for planned in way.run.journal.planned(way.place):
+    for planned in route.run.journal.planned(route.place):
         try:
             parts = parts_of(planned.name)
-            same = tree.is_free(parts) or _is_same(way, tree, planned, parts)
+            same = tree.is_free(parts) or _is_same(route, tree, planned, parts)
         except Skip:
             continue
         except OSError as error:
-            raise of_local(error, os.path.join(tree.root, planned.name)) from error
+            raise local_fault(error, os.path.join(tree.root, planned.name)) from error
         if not same:
             count += 1
             named = [*named, shown(planned.name)][:NAMED]
     if count:
         names = ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) else "")
         what = f"in {shown(tree.root)} on this machine there are files that are not what the store has ({names})"
-        with at_store(way.transfer.store):
+        with located_at(route.transfer.store):
             raise Fault(FaultClass.REFUSED, f"{what}; nothing is brought", cure=_CURE)
 
 
@@ -51,41 +51,41 @@ def has_time_of(found: os.stat_result, item: Item) -> bool:
     return item.mtime > 0 and found.st_size == item.size and abs(found.st_mtime - item.mtime) < 1e-3
 
 
-def _is_same(way: Way, tree: Tree, planned: Planned, parts: Parts) -> bool:
+def _is_same(route: Route, tree: Tree, planned: Planned, parts: Parts) -> bool:
     try:
         file = tree.open_file(parts)
     except Gone:
-        return _is_brought_link(way, tree, planned, parts)
+        return _is_brought_link(route, tree, planned, parts)
     try:
         found = os.fstat(file)
-        version, journal = version_of(found), way.run.journal
+        version, journal = version_of(found), route.run.journal
         if journal.has_brought(planned.name, version):
             return True
-        if found.st_size != planned.item.size or not _has_content(way, file, found, planned.item):
+        if found.st_size != planned.item.size or not _has_content(route, file, found, planned.item):
             return False
-        journal.settle(way.place, planned.name, Settled(version, planned.item.etag))
+        journal.settle(route.place, planned.name, Settled(version, planned.item.etag))
         return True
     finally:
         os.close(file)
 
 
-def _is_brought_link(way: Way, tree: Tree, planned: Planned, parts: Parts) -> bool:
+def _is_brought_link(route: Route, tree: Tree, planned: Planned, parts: Parts) -> bool:
     """Return whether there is a link that the task has brought, because the object was one in an earlier run."""
     with suppress(Gone, FileNotFoundError), tree.directory(parts[:-1]) as directory:
         found = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
-        return way.run.journal.has_brought(planned.name, version_of(found))
+        return route.run.journal.has_brought(planned.name, version_of(found))
     return False
 
 
-def _has_content(way: Way, file: int, found: os.stat_result, item: Item) -> bool:
+def _has_content(route: Route, file: int, found: os.stat_result, item: Item) -> bool:
     """Whether the file, which has its size, is the object. Raises Fault, OSError."""
     try:
         if has_etag(file, item):
             return True
         if is_md5(item.etag) and not item.opaque:
             return False
-        with at_store(way.transfer.store):
-            known = way.run.patience.with_tries(lambda: way.store.head(item.key), shown(item.key))
+        with located_at(route.transfer.store):
+            known = route.run.retries.call(lambda: route.store.head(item.key), shown(item.key))
         if known is None or known.etag != item.etag:
             return False
         for name, wanted in known.digests.items():

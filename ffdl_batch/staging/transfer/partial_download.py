@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from ffdl_batch.attempt.directory_tree import Parts
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.staging.faults import Changed, Fault, Mismatch, shown
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.faults import Fault, Mismatch, ObjectChanged, shown
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.digests import (
     count_of_parts,
     digest_of,
@@ -57,7 +57,7 @@ class RunningDigest:
 
 
 @dataclass(slots=True)
-class Half:
+class PartialFile:
     """Descriptors of the file and its directory, and the parts that are to come."""
 
     name: str
@@ -109,14 +109,15 @@ class Half:
         os.close(self.directory)
 
 
-class Verifying:
+class Verification:
     """Of one transfer."""
 
-    def __init__(self, way: Way) -> None:
-        self._run, self._store = way.run, way.store
+    def __init__(self, route: Route) -> None:
+        self._run, self._store = route.run, route.store
 
-    def hold_against(self, half: Half) -> None:
-        """Raises Changed, Mismatch. Where the store says nothing of the content, the object must be the same still."""
+    def verify(self, half: PartialFile) -> None:
+        """Raises ObjectChanged, Mismatch. Where the store says nothing of the content, the object must be the same
+        still."""
         item = half.item
         is_plain = is_md5(item.etag) and not item.opaque
         if is_plain and _digest(half, "md5") == item.etag:
@@ -129,14 +130,14 @@ class Verifying:
         if not self._agrees(half, now) and now.size not in (UNKNOWN, size):
             raise Mismatch(f"{size} bytes came, and it has {now.size}")
 
-    def looked_up(self, key: str) -> Item:
+    def look_up(self, key: str) -> Item:
         """All that the store knows of an object. Raises Fault."""
-        found = self._run.patience.with_tries(lambda: self._store.head(key), shown(key))
+        found = self._run.retries.call(lambda: self._store.head(key), shown(key))
         if found is None:
             raise Fault(FaultClass.MISSING, "it was there and is not any more", key)
         return found
 
-    def _agrees(self, half: Half, item: Item) -> bool:
+    def _agrees(self, half: PartialFile, item: Item) -> bool:
         """Whether a digest agrees; False where there is none. Raises Mismatch."""
         for name, wanted in item.digests.items():
             if _digest(half, name) != wanted:
@@ -160,16 +161,16 @@ class Verifying:
         store = self._store
         if not item.part_bytes or not isinstance(store, KnowsParts):
             return []
-        return self._run.patience.with_tries(lambda: store.lengths_of_parts(item), shown(item.key))
+        return self._run.retries.call(lambda: store.lengths_of_parts(item), shown(item.key))
 
     def _now(self, item: Item) -> Item:
-        now = self.looked_up(item.key)
+        now = self.look_up(item.key)
         if now.etag != item.etag or (not item.etag and now.mtime != item.mtime):
-            raise Changed
+            raise ObjectChanged
         return now
 
 
-def _digest(half: Half, name: str) -> str:
+def _digest(half: PartialFile, name: str) -> str:
     size = os.fstat(half.file).st_size
     if name == "md5" and len(half.digests) == 1 and (half.item.size <= half.part_bytes or not half.item.ranges):
         return half.digests[0]
@@ -178,7 +179,7 @@ def _digest(half: Half, name: str) -> str:
     return digest_of(half.file, 0, size, name)
 
 
-def _etag_in_parts(half: Half, part_bytes: int) -> str:
+def _etag_in_parts(half: PartialFile, part_bytes: int) -> str:
     if half.part_bytes == part_bytes and half.item.ranges:
         return parts_etag([half.digests[number] for number in sorted(half.digests)])
     found = ranges(half.item.size, part_bytes)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ffdl_batch.domain.data.staging_protocol import Entry, FaultClass, StoreKind
 from ffdl_batch.domain.number_text import size_text
-from ffdl_batch.staging.faults import Fault, Passing, Skip, at_store, of_local, shown
+from ffdl_batch.staging.faults import Fault, Skip, TemporaryFailure, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Planned
 from ffdl_batch.staging.object_names import INDEX, below, is_wanted, key_of, parts_of, plain_names
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.store import Item
 from ffdl_batch.staging.transfer.tree_metadata import Entries, collect
 from ffdl_batch.staging.transfer.upload_source import version_of
@@ -23,133 +23,133 @@ _Local = tuple[Planned, str]
 """A local file, and its version."""
 
 
-def plan_in(way: Way, tree: Tree) -> None:
+def plan_in(route: Route, tree: Tree) -> None:
     """List the objects into the journal; directories are made. Raises Fault, Stopped."""
 
     def make(name: str) -> None:
         with tree.directory(parts_of(name), make=True):
             return
 
-    list_in(way, make)
+    list_in(route, make)
 
 
-def list_in(way: Way, directory: Callable[[str], None]) -> None:
+def list_in(route: Route, directory: Callable[[str], None]) -> None:
     """List the objects into the journal; `directory` hears of those that are a directory's mark. Raises Fault."""
-    prefix, found = below(way.transfer.prefix), False
-    with at_store(way.transfer.store):
-        for page in pages(way, prefix):
+    prefix, found = below(route.transfer.prefix), False
+    with located_at(route.transfer.store):
+        for page in pages(route, prefix):
             found = found or bool(page)
-            way.run.journal.plan(way.place, list(_files(way, directory, prefix, page)))
-        if not found and must_have_something(way):
-            item = single(way)
+            route.run.journal.plan(route.place, list(_files(route, directory, prefix, page)))
+        if not found and must_have_something(route):
+            item = single(route)
             if item.doubt:
-                way.run.teller.note(f"{shown(item.key)} {item.doubt}")
-            way.run.journal.plan(way.place, [Planned(item.key.rsplit("/", 1)[-1], item)])
+                route.run.reporter.note(f"{shown(item.key)} {item.doubt}")
+            route.run.journal.plan(route.place, [Planned(item.key.rsplit("/", 1)[-1], item)])
 
 
-def plan_out(way: Way, tree: Tree) -> Entries:
+def plan_out(route: Route, tree: Tree) -> Entries:
     """List the files into the journal, and what the store has. Return links, modes and empty directories, if they are
     to be kept. Raises Fault, Stopped."""
-    prefix, run = way.transfer.prefix, way.run
-    plain = plain_names(way.transfer.only)
+    prefix, run = route.transfer.prefix, route.run
+    plain = plain_names(route.transfer.only)
     if plain:
-        _plan_named(way, tree, plain)
+        _plan_named(route, tree, plain)
         return {}
     found: Entries = {}
-    keep = partial(collect, found, way.transfer.roots, run.teller.skip) if way.transfer.roots else None
+    keep = partial(collect, found, route.transfer.roots, run.reporter.skip) if route.transfer.roots else None
     page: list[_Local] = []
-    is_known = _is_known(way)
-    with at_store(way.transfer.store):
-        for name, status in tree.files((), lambda path, why: _left_out(way, path, why), run.unread.add, keep):
-            if not is_wanted(name, way.transfer.only):
+    is_known = _is_known(route)
+    with located_at(route.transfer.store):
+        for name, status in tree.files((), lambda path, why: _skip(route, path, why), run.unreadable.add, keep):
+            if not is_wanted(name, route.transfer.only):
                 continue
             try:
                 page.append(_local(name, key_of(prefix, name), status))
             except Skip as why:
-                _left_out(way, name, str(why))
+                _skip(route, name, str(why))
             if len(page) == PAGE:
-                _plan_page(way, page, is_known=is_known)
+                _plan_page(route, page, is_known=is_known)
                 page = []
-        _plan_page(way, page, is_known=is_known)
+        _plan_page(route, page, is_known=is_known)
         if is_known:
             return found
         start = len(below(prefix))
-        for items in pages(way, below(prefix)):
-            run.journal.note_there(way.place, [(item.key[start:], item) for item in items])
+        for items in pages(route, below(prefix)):
+            run.journal.note_there(route.place, [(item.key[start:], item) for item in items])
     return found
 
 
-def _is_known(way: Way) -> bool:
+def _is_known(route: Route) -> bool:
     """Whether the journal's word is enough for what the store has."""
-    return bool(way.run.task.rest_s) and way.run.journal.has_settled(way.place)
+    return bool(route.run.task.rest_s) and route.run.journal.has_settled(route.place)
 
 
 def _local(name: str, key: str, status: os.stat_result) -> _Local:
     return Planned(name, Item(key, status.st_size, "", status.st_mtime)), version_of(status)
 
 
-def _plan_page(way: Way, page: list[_Local], *, is_known: bool) -> None:
+def _plan_page(route: Route, page: list[_Local], *, is_known: bool) -> None:
     """What the journal knows to be stored is counted, and not looked at again."""
-    journal = way.run.journal
-    versions = journal.settled_versions(way.place, [planned.name for planned, _ in page]) if is_known else {}
+    journal = route.run.journal
+    versions = journal.settled_versions(route.place, [planned.name for planned, _ in page]) if is_known else {}
     coming = [planned for planned, version in page if versions.get(planned.name) != version]
     kept = [planned.item.size for planned, version in page if versions.get(planned.name) == version]
-    way.run.teller.kept_all(len(kept), sum(kept))
-    journal.plan(way.place, coming)
+    route.run.reporter.keep_all(len(kept), sum(kept))
+    journal.plan(route.place, coming)
 
 
-def _plan_named(way: Way, tree: Tree, names: tuple[str, ...]) -> None:
+def _plan_named(route: Route, tree: Tree, names: tuple[str, ...]) -> None:
     """As :func:`plan_out`, of files whose names are known: neither side is listed."""
-    run = way.run
-    is_known = _is_known(way)
+    run = route.run
+    is_known = _is_known(route)
     for name in names:
         try:
             status = tree.status(parts_of(name))
             if status is None:
                 continue
-            key = key_of(way.transfer.prefix, name)
+            key = key_of(route.transfer.prefix, name)
         except Skip as why:
-            _left_out(way, name, str(why))
+            _skip(route, name, str(why))
             continue
         except OSError as error:
-            run.unread.add(name, error)
+            run.unreadable.add(name, error)
             continue
-        _plan_page(way, [_local(name, key, status)], is_known=is_known)
+        _plan_page(route, [_local(name, key, status)], is_known=is_known)
         if is_known:
             continue
-        with at_store(way.transfer.store):
-            there = run.patience.with_tries(partial(way.store.head, key), shown(key))
-        run.journal.note_there(way.place, [(name, there)] if there else [])
+        with located_at(route.transfer.store):
+            there = run.retries.call(partial(route.store.head, key), shown(key))
+        run.journal.note_there(route.place, [(name, there)] if there else [])
 
 
-def require_room(pairs: list[tuple[Way, Tree]]) -> None:
+def require_room(pairs: list[tuple[Route, Tree]]) -> None:
     """Hold what is to come against the free space of each file system. Raises Fault."""
     needed: dict[int, int] = {}
-    for way, tree in pairs:
-        local = existing(way.transfer.local)
+    for route, tree in pairs:
+        local = existing(route.transfer.local)
         device = os.stat(local).st_dev
-        needed[device] = needed.get(device, 0) + way.run.journal.to_come(way.place)
-        with at_store(way.transfer.store):
+        needed[device] = needed.get(device, 0) + route.run.journal.to_come(route.place)
+        with located_at(route.transfer.store):
             try:
                 require_free(local, needed[device])
             except Fault:
-                needed[device] -= _in_the_way(way, tree)
+                needed[device] -= _in_the_way(route, tree)
                 require_free(local, needed[device])
 
 
-def _in_the_way(way: Way, tree: Tree) -> int:
+def _in_the_way(route: Route, tree: Tree) -> int:
     """Bytes of files that are there with the size of what is to come: they are it, or are replaced by it. As many as
     are brought at once are there twice then."""
     sizes: list[int] = []
-    for planned in way.run.journal.planned(way.place):
+    for planned in route.run.journal.planned(route.place):
         try:
             found = tree.status(parts_of(planned.name))
         except OSError:
             continue
         if found is not None and found.st_size == planned.item.size:
-            is_counted = way.run.journal.settled(way.place, planned.name) is None
+            is_counted = route.run.journal.settled(route.place, planned.name) is None
             sizes.append(found.st_size if is_counted else 0)
-    return sum(sorted(sizes)[: -way.run.task.parallel])
+    return sum(sorted(sizes)[: -route.run.task.parallel])
 
 
 def require_free(local: str, needed: int) -> None:
@@ -157,7 +157,7 @@ def require_free(local: str, needed: int) -> None:
     try:
         found = os.statvfs(local)
     except OSError as error:
-        raise of_local(error, local) from error
+        raise local_fault(error, local) from error
     free = found.f_bavail * found.f_frsize
     if needed > free:
         what = f"{size_text(needed)} are to come, and {size_text(free)} are free in {shown(local)} on this machine"
@@ -172,95 +172,95 @@ def existing(path: str) -> str:
     return str(here)
 
 
-def first_page(way: Way) -> list[Item]:
+def first_page(route: Route) -> list[Item]:
     """Of what is to come; one request, or two. Raises Fault where there is nothing."""
-    with at_store(way.transfer.store):
-        page = next(pages(way, below(way.transfer.prefix)), [])
-        if not page and must_have_something(way):
-            return [single(way)]
+    with located_at(route.transfer.store):
+        page = next(pages(route, below(route.transfer.prefix)), [])
+        if not page and must_have_something(route):
+            return [single(route)]
         return page
 
 
-def probe(way: Way) -> None:
+def probe(route: Route) -> None:
     """Ask for one page below the prefix, which may be empty. Raises Fault."""
-    with at_store(way.transfer.store):
-        next(pages(way, below(way.transfer.prefix)), None)
+    with located_at(route.transfer.store):
+        next(pages(route, below(route.transfer.prefix)), None)
 
 
-def pages(way: Way, prefix: str) -> Iterator[list[Item]]:
+def pages(route: Route, prefix: str) -> Iterator[list[Item]]:
     """Of a listing, which goes on after the last key that came."""
     failed, last = 0, ""
     while True:
         try:
-            for page in way.store.listing(prefix, last):
+            for page in route.store.listing(prefix, last):
                 failed, last = 0, page[-1].key if page else last
                 yield page
             return
-        except Passing as why:
+        except TemporaryFailure as why:
             failed += 1
-            way.run.patience.bear(failed, why)
+            route.run.retries.pause_after(failed, why)
 
 
-def must_have_something(way: Way) -> bool:
+def must_have_something(route: Route) -> bool:
     """Whether there must be something to bring: of a whole container there may be nothing."""
-    if way.transfer.optional:
+    if route.transfer.optional:
         return False
-    if way.transfer.store.kind is StoreKind.HTTP and not way.transfer.prefix:
+    if route.transfer.store.kind is StoreKind.HTTP and not route.transfer.prefix:
         raise Fault(FaultClass.TASK, "no file of the web server is named, and it has no listing")
-    return bool(way.transfer.prefix)
+    return bool(route.transfer.prefix)
 
 
-def single(way: Way) -> Item:
+def single(route: Route) -> Item:
     """The object that the prefix names. Raises Fault."""
-    key = way.transfer.prefix.rstrip("/")
-    found = way.run.patience.with_tries(lambda: way.store.head(key), shown(key))
+    key = route.transfer.prefix.rstrip("/")
+    found = route.run.retries.call(lambda: route.store.head(key), shown(key))
     if found is None:
-        is_http = way.transfer.store.kind is StoreKind.HTTP
+        is_http = route.transfer.store.kind is StoreKind.HTTP
         raise Fault(FaultClass.MISSING, "there is no such file" if is_http else "there is nothing of that name", key)
     return found
 
 
-def _files(way: Way, directory: Callable[[str], None], prefix: str, page: list[Item]) -> Iterator[Planned]:
+def _files(route: Route, directory: Callable[[str], None], prefix: str, page: list[Item]) -> Iterator[Planned]:
     for item in page:
         name = item.key[len(prefix) :]
         if name == INDEX:
-            way.run.indexes.add(way.place)
+            route.run.indexes.add(route.place)
             continue
         is_marker = not name or (name.endswith("/") and item.size == 0)
-        if not is_marker and not is_wanted(name, way.transfer.only):
+        if not is_marker and not is_wanted(name, route.transfer.only):
             continue
         try:
             if not is_marker:
                 parts_of(name)
                 yield Planned(name, item)
-            elif name and not way.transfer.only:
+            elif name and not route.transfer.only:
                 parts_of(name[:-1])
                 directory(name[:-1])
         except Skip as why:
-            way.run.teller.skip(f"{shown(item.key)} is left out: {why}")
+            route.run.reporter.skip(f"{shown(item.key)} is left out: {why}")
         except OSError as error:
-            raise of_local(error, item.key) from error
+            raise local_fault(error, item.key) from error
 
 
-def _left_out(way: Way, name: str, why: str) -> None:
-    way.run.teller.skip(f"{shown(name)} is left out: {why}")
+def _skip(route: Route, name: str, why: str) -> None:
+    route.run.reporter.skip(f"{shown(name)} is left out: {why}")
 
 
-def list_objects(way: Way) -> None:
+def list_objects(route: Route) -> None:
     """Say each object, in the order of keys. Raises Fault where the prefix is nothing's name."""
-    prefix, found = below(way.transfer.prefix), False
-    with at_store(way.transfer.store):
-        for page in pages(way, prefix):
+    prefix, found = below(route.transfer.prefix), False
+    with located_at(route.transfer.store):
+        for page in pages(route, prefix):
             for item in page:
                 found = True
-                _say(way, item.key[len(prefix) :], item)
-        if not found and must_have_something(way):
-            item = single(way)
-            _say(way, item.key.rsplit("/", 1)[-1], item)
+                _say(route, item.key[len(prefix) :], item)
+        if not found and must_have_something(route):
+            item = single(route)
+            _say(route, item.key.rsplit("/", 1)[-1], item)
 
 
-def _say(way: Way, name: str, item: Item) -> None:
+def _say(route: Route, name: str, item: Item) -> None:
     is_marker = not name or (name.endswith("/") and item.size == 0)
-    if not is_marker and name != INDEX and is_wanted(name, way.transfer.only):
-        way.run.teller.say(Entry(name, item.size, item.mtime))
-        way.run.teller.kept(item.size)
+    if not is_marker and name != INDEX and is_wanted(name, route.transfer.only):
+        route.run.reporter.say(Entry(name, item.size, item.mtime))
+        route.run.reporter.kept(item.size)

@@ -17,10 +17,10 @@ from functools import partial
 from ffdl_batch.domain.number_text import size_text
 from ffdl_batch.domain.untrusted_json import parse_json
 from ffdl_batch.host.file_attributes import inner_target
-from ffdl_batch.staging.faults import Changed, Skip, at_store, of_local, shown
+from ffdl_batch.staging.faults import ObjectChanged, Skip, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Settled
 from ffdl_batch.staging.object_names import INDEX, below, is_wanted, key_of, parts_of
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.store import UNKNOWN, Item, KeepsEntries, Sent
 from ffdl_batch.staging.transfer.upload_source import version_of
 from ffdl_batch.staging.tree import Tree, TreeEntry
@@ -52,61 +52,61 @@ def collect(found: Entries, roots: tuple[str, ...], note: Note, entry: TreeEntry
     found[entry.name] = entry
 
 
-def store_entries(way: Way, tree: Tree, found: Entries) -> None:
+def store_entries(route: Route, tree: Tree, found: Entries) -> None:
     """Store the entries of the local tree, after its files. Those that the store has of names that this machine does
     not have stay: nothing is deleted there. Raises Fault."""
-    run, prefix = way.run, way.transfer.prefix
-    if isinstance(way.store, KeepsEntries):
+    run, prefix = route.run, route.transfer.prefix
+    if isinstance(route.store, KeepsEntries):
         if found:
-            with at_store(way.transfer.store):
-                way.store.keep(prefix, found.values(), run.teller.skip)
+            with located_at(route.transfer.store):
+                route.store.keep(prefix, found.values(), run.reporter.skip)
         return
     version = hashlib.sha256(_encode(found)).hexdigest()
-    known = run.journal.settled(way.place, INDEX)
+    known = run.journal.settled(route.place, INDEX)
     if (known is not None and known.version == version and run.task.rest_s) or not (
-        found or known or run.journal.there(way.place, INDEX)
+        found or known or run.journal.there(route.place, INDEX)
     ):
         return
-    with at_store(way.transfer.store):
+    with located_at(route.transfer.store):
         key = key_of(prefix, INDEX)
-        old, there = _read(way, key)
+        old, there = _read(route, key)
         stays = {name: one for name, one in old.items() if name not in found and not _is_here(tree, name)}
         data = _encode(found | old if run.task.keep_newer else stays | found)
         if len(data) > MAX_INDEX_BYTES:
-            run.teller.note(
+            run.reporter.note(
                 f"links, modes and empty directories are not stored: {shown(key)} would have {size_text(len(data))}, "
                 f"more than the maximum of {size_text(MAX_INDEX_BYTES)}"
             )
             return
         if there is None or old != _decode(data):
             sent = Sent(data, len(data), hashlib.md5(data, usedforsecurity=False).hexdigest())
-            run.patience.with_tries(partial(way.store.put, key, sent), shown(key))
-    run.journal.settle(way.place, INDEX, Settled(version, ""))
+            run.retries.call(partial(route.store.put, key, sent), shown(key))
+    run.journal.settle(route.place, INDEX, Settled(version, ""))
 
 
-def restore_entries(way: Way, tree: Tree) -> None:
+def restore_entries(route: Route, tree: Tree) -> None:
     """Restore what the store has of links, modes and empty directories, after its files. Raises Fault."""
-    run, transfer = way.run, way.transfer
+    run, transfer = route.run, route.transfer
     found: Entries = {}
-    if isinstance(way.store, KeepsEntries):
+    if isinstance(route.store, KeepsEntries):
         if transfer.roots:
-            with at_store(transfer.store):
-                for one in way.store.entries(transfer.prefix):
-                    collect(found, transfer.roots, run.teller.skip, one)
-    elif way.place in run.indexes:
-        with at_store(transfer.store):
-            found, _ = _read(way, below(transfer.prefix) + INDEX)
+            with located_at(transfer.store):
+                for one in route.store.entries(transfer.prefix):
+                    collect(found, transfer.roots, run.reporter.skip, one)
+    elif route.place in run.indexes:
+        with located_at(transfer.store):
+            found, _ = _read(route, below(transfer.prefix) + INDEX)
 
     def may_replace(name: str, existing: os.stat_result) -> bool:
         is_ours = run.task.replaces or run.journal.has_brought(name, version_of(existing))
-        return is_ours and not run.journal.is_planned(way.place, name)
+        return is_ours and not run.journal.is_planned(route.place, name)
 
     wanted = [one for one in found.values() if is_wanted(one.name, transfer.only)]
     try:
-        for name, status in tree.restore(wanted, may_replace, run.teller.skip):
-            run.journal.settle(way.place, name, Settled(version_of(status), ""))
+        for name, status in tree.restore(wanted, may_replace, run.reporter.skip):
+            run.journal.settle(route.place, name, Settled(version_of(status), ""))
     except OSError as error:
-        raise of_local(error, error.filename or tree.root) from error
+        raise local_fault(error, error.filename or tree.root) from error
 
 
 def _outward(one: TreeEntry) -> str:
@@ -119,28 +119,28 @@ def _is_here(tree: Tree, name: str) -> bool:
     return False
 
 
-def _read(way: Way, key: str) -> tuple[Entries, Item | None]:
+def _read(route: Route, key: str) -> tuple[Entries, Item | None]:
     """Return what the store's index has. A damaged one has nothing, and is noted. Raises Fault."""
-    patience = way.run.patience
+    retries = route.run.retries
     for _ in range(CHANGES):
-        item = patience.with_tries(partial(way.store.head, key), shown(key))
+        item = retries.call(partial(route.store.head, key), shown(key))
         if item is None:
             return {}, None
-        with suppress(Changed):
-            data = patience.with_tries(partial(_content, way, item), shown(key))
+        with suppress(ObjectChanged):
+            data = retries.call(partial(_content, route, item), shown(key))
             try:
                 return _decode(data), item
             except ValueError as why:
-                way.run.teller.note(
+                route.run.reporter.note(
                     f"{shown(key)}, the index of links, modes and empty directories, cannot be used: {why}"
                 )
                 return {}, item
     return {}, None
 
 
-def _content(way: Way, item: Item) -> bytes:
+def _content(route: Route, item: Item) -> bytes:
     data = bytearray()
-    with way.store.read(item, 0, UNKNOWN) as chunks:
+    with route.store.read(item, 0, UNKNOWN) as chunks:
         for chunk in chunks:
             data += chunk
             if len(data) > MAX_INDEX_BYTES:

@@ -17,10 +17,10 @@ from typing import BinaryIO, cast
 
 from ffdl_batch.attempt.directory_tree import Gone
 from ffdl_batch.domain.data.staging_protocol import FaultClass
-from ffdl_batch.staging.faults import Fault, NoUpload, Passing, at_store, of_local, shown
+from ffdl_batch.staging.faults import Fault, TemporaryFailure, UnknownUpload, local_fault, located_at, shown
 from ffdl_batch.staging.journal import Planned, Settled, Started
 from ffdl_batch.staging.object_names import key_of, parts_of
-from ffdl_batch.staging.run_context import Way
+from ffdl_batch.staging.run_context import Route
 from ffdl_batch.staging.stores.digests import (
     count_of_parts,
     digest_of,
@@ -44,21 +44,21 @@ LONGEST_WAIT_S = 600.0
 """For a large file to rest; then it is stored as it is."""
 
 
-class Sending:
+class Upload:
     """One transfer on its way out."""
 
-    def __init__(self, way: Way, tree: Tree) -> None:
-        self._way, self._tree = way, tree
-        self._run, self._store, self._place = way.run, way.store, way.place
-        self._parts = cast(StoresInParts, way.store) if hasattr(way.store, "begin") else None
+    def __init__(self, route: Route, tree: Tree) -> None:
+        self._way, self._tree = route, tree
+        self._run, self._store, self._place = route.run, route.store, route.place
+        self._parts = cast(StoresInParts, route.store) if hasattr(route.store, "begin") else None
         self._refused: list[Fault] = []
 
-    def send_planned(self) -> None:
+    def add_planned(self) -> None:
         """Have all files sent that the journal has. Raises what an earlier one did."""
         for planned in self._run.journal.planned(self._place):
-            self.send(planned)
+            self.add(planned)
 
-    def send(self, planned: Planned) -> None:
+    def add(self, planned: Planned) -> None:
         """Have one file sent by the workers. Raises what an earlier one did."""
         if self._parts is None or planned.item.size <= self._least():
             self._run.workers.submit(partial(self._guarded, planned, partial(self._small, planned)))
@@ -74,12 +74,12 @@ class Sending:
             if not todo:
                 self._run.workers.submit(partial(self._guarded, planned, partial(self._end_large, planned, file)))
 
-    def give_up_left_uploads(self) -> None:
+    def abort_old_uploads(self) -> None:
         """Uploads in parts that earlier runs began, of files that are not sent any more."""
         if self._parts is None:
             return
         for name, upload in self._run.journal.unfinished(self._place):
-            self._give_up(name, upload)
+            self._abort(name, upload)
 
     def require_all(self) -> None:
         """Raises Fault where the store refused names, once the others are sent."""
@@ -91,24 +91,24 @@ class Sending:
         raise first
 
     def _guarded(self, planned: Planned, job: Callable[[], None]) -> None:
-        with at_store(self._way.transfer.store):
+        with located_at(self._way.transfer.store):
             try:
                 job()
             except Fault as fault:
-                self._put_off(fault)
+                self._defer(fault)
             except Gone:
-                self._run.teller.skip(f"{shown(planned.name)} is left out: it was removed, or is no file any more")
+                self._run.reporter.skip(f"{shown(planned.name)} is left out: it was removed, or is no file any more")
             except OSError as error:
-                self._leave_unread(planned.name, error)
+                self._skip_unreadable(planned.name, error)
 
-    def _leave_unread(self, name: str, error: OSError) -> None:
+    def _skip_unreadable(self, name: str, error: OSError) -> None:
         """Raises Fault where it is not about this file."""
         try:
-            self._run.unread.add(name, error)
+            self._run.unreadable.add(name, error)
         except OSError:
-            raise of_local(error, os.path.join(self._tree.root, name)) from error
+            raise local_fault(error, os.path.join(self._tree.root, name)) from error
 
-    def _put_off(self, fault: Fault) -> None:
+    def _defer(self, fault: Fault) -> None:
         """A store may take other names than this one: it is told, and is the end when they are sent. Raises Fault."""
         about_a_name = fault.key and fault.kind in (FaultClass.MISSING, FaultClass.REFUSED)
         if not about_a_name or len(self._refused) >= MOST_REFUSED:
@@ -117,7 +117,7 @@ class Sending:
         if not self._way.transfer.only:  # the store was listed, so it is there
             fault.kind, fault.cure = FaultClass.REFUSED, "give it another name, or ask who runs the store"
         self._refused.append(fault)
-        self._run.teller.skip(f"{shown(fault.key)} cannot be stored: {fault.cause}")
+        self._run.reporter.skip(f"{shown(fault.key)} cannot be stored: {fault.cause}")
 
     def _open(self, planned: Planned) -> Opened:
         file = self._tree.open_file(parts_of(planned.name))
@@ -127,17 +127,17 @@ class Sending:
     def _small(self, planned: Planned) -> None:
         known = self._run.journal.started(self._place, planned.name)
         if known is not None:  # it was large once
-            self._give_up(planned.name, known.upload)
+            self._abort(planned.name, known.upload)
         for sending in range(1, CHANGES + 1):
             file = self._open(planned)
             try:
                 if self._is_there(file):
                     return
                 if file.size > self._least() and not self._may_go(file):  # in a store that takes no parts
-                    self._leave(file)
+                    self._postpone(file)
                     return
-                etag = self._run.patience.with_tries(partial(self._put, file), shown(file.key))
-                self._run.teller.moved(file.size)
+                etag = self._run.retries.call(partial(self._put, file), shown(file.key))
+                self._run.reporter.moved(file.size)
                 if self._is_settled(file, etag, sending):
                     return
             finally:
@@ -149,14 +149,14 @@ class Sending:
             self._run.journal.settle(self._place, file.name, Settled(file.version, etag))
         elif self._run.task.rest_s:
             self._run.journal.settle(self._place, file.name, Settled("", etag))
-            self._run.teller.later()
+            self._run.reporter.later()
         elif sending < CHANGES:
-            self._run.teller.retry(f"{shown(file.name)} was written while it was read; it is sent again", 0)
+            self._run.reporter.retry(f"{shown(file.name)} was written while it was read; it is sent again", 0)
             return False
         else:
             self._run.journal.forget(self._place, file.name)
-            self._run.teller.note(f"{shown(file.name)} was written each time it was read; it is stored as read last")
-        self._run.teller.finished()
+            self._run.reporter.note(f"{shown(file.name)} was written each time it was read; it is stored as read last")
+        self._run.reporter.finished()
         return True
 
     def _put(self, file: Opened) -> str:
@@ -171,9 +171,9 @@ class Sending:
                 return Sent(data, end - start, hashlib.md5(data, usedforsecurity=False).hexdigest())
             md5 = digest_of(file.file, start, end)
         except EOFError:
-            if file.upload and self._is_left(file):
+            if file.upload and self._is_postponed(file):
                 raise Written from None
-            raise Passing("the file became shorter while it was read") from None
+            raise TemporaryFailure("the file became shorter while it was read") from None
         body = cast(BinaryIO, Slice(file.file, start, end, self._run.stop))
         return Sent(body, end - start, md5)
 
@@ -190,7 +190,7 @@ class Sending:
             self._run.journal.settle(self._place, file.name, Settled(file.version, there.etag))
         elif not (self._run.task.keep_newer and there.mtime > file.mtime):
             return False
-        self._run.teller.kept(file.size)
+        self._run.reporter.kept(file.size)
         return True
 
     def _etag_like(self, file: Opened, there: Item) -> str:
@@ -227,12 +227,12 @@ class Sending:
             file.upload, file.part_bytes = known.upload, known.part_bytes
             file.etags = self._run.journal.parts(self._place, file.name)
             found = file.ranges()
-            self._run.teller.had(sum(found[number][1] - found[number][0] for number in file.etags))
+            self._run.reporter.had(sum(found[number][1] - found[number][0] for number in file.etags))
             return [file]
         if known is not None:
-            self._give_up(file.name, known.upload)
+            self._abort(file.name, known.upload)
         if not self._may_go(file):
-            self._leave(file)
+            self._postpone(file)
             os.close(file.file)
             return []
         self._begin_upload(file)
@@ -247,14 +247,14 @@ class Sending:
         file.is_urgent = now - since >= LONGEST_WAIT_S
         return file.is_urgent or now - file.mtime >= rest_s or seen == file.version
 
-    def _leave(self, file: Opened) -> None:
+    def _postpone(self, file: Opened) -> None:
         """To a later run."""
         _, since = self._run.journal.waiting(self._place, file.name) or ("", time.time())
         self._run.journal.wait(self._place, file.name, version_of(os.fstat(file.file)), since)
-        self._run.teller.finished()
-        self._run.teller.later()
+        self._run.reporter.finished()
+        self._run.reporter.later()
 
-    def _is_left(self, file: Opened) -> bool:
+    def _is_postponed(self, file: Opened) -> bool:
         """Whether the file is written while it is sent, and can wait."""
         return bool(self._run.task.rest_s) and not file.is_urgent and not file.is_as_it_was()
 
@@ -263,20 +263,20 @@ class Sending:
         found = os.fstat(file.file)
         file.size, file.mtime, file.version = found.st_size, found.st_mtime, version_of(found)
         file.part_bytes, file.etags, file.wrong = self._part_bytes(file.size), {}, None
-        file.upload = self._run.patience.with_tries(lambda: parts.begin(file.key), shown(file.key))
+        file.upload = self._run.retries.call(lambda: parts.begin(file.key), shown(file.key))
         started = Started(file.version, file.upload, file.part_bytes)
         self._run.journal.start(self._place, file.name, started)
 
     def _large_part(self, planned: Planned, file: Opened, number: int) -> None:
         if file.wrong is None:
             try:
-                if self._is_left(file):
+                if self._is_postponed(file):
                     raise Written
                 self._part(file, number)
-            except (NoUpload, Written) as why:
+            except (UnknownUpload, Written) as why:
                 file.wrong = why
             except OSError as error:  # in the middle of a file that could be opened: no other part is to go
-                raise of_local(error, os.path.join(self._tree.root, file.name)) from error
+                raise local_fault(error, os.path.join(self._tree.root, file.name)) from error
         with file.lock:
             file.remaining -= 1
             is_last = not file.remaining
@@ -284,35 +284,35 @@ class Sending:
             self._end_large(planned, file)
 
     def _part(self, file: Opened, number: int) -> None:
-        """Send a part. Raises NoUpload, Fault."""
+        """Send a part. Raises UnknownUpload, Fault."""
         parts, (start, end) = self._in_parts(), file.ranges()[number]
 
         def put() -> str:
             return parts.put_part(file.key, file.upload, number + 1, self._sent(file, start, end))
 
-        file.etags[number] = self._run.patience.with_tries(put, shown(file.key))
+        file.etags[number] = self._run.retries.call(put, shown(file.key))
         self._run.journal.part(self._place, file.name, number, file.etags[number])
-        self._run.teller.moved(end - start)
+        self._run.reporter.moved(end - start)
 
     def _end_large(self, planned: Planned, file: Opened) -> None:
         """Make the object of its parts; send it anew while the file changes, or where the store forgot the upload."""
         try:
             for sending in range(1, CHANGES + 1):
-                if isinstance(file.wrong, Written) or self._is_left(file):
-                    self._give_up(file.name, file.upload)
-                    self._run.teller.moved(-file.sent_bytes())
-                    self._leave(file)
+                if isinstance(file.wrong, Written) or self._is_postponed(file):
+                    self._abort(file.name, file.upload)
+                    self._run.reporter.moved(-file.sent_bytes())
+                    self._postpone(file)
                     return
                 if file.wrong is None and (file.is_urgent or sending == CHANGES or file.is_as_it_was()):
-                    with suppress(NoUpload):
+                    with suppress(UnknownUpload):
                         self._is_settled(file, self._complete(file), CHANGES)
                         return
-                    file.wrong = NoUpload()
+                    file.wrong = UnknownUpload()
                 why = "the store has forgotten its parts" if file.wrong else "it was written while it was read"
-                self._run.teller.retry(f"{shown(file.name)}: {why}; it is sent again", 0)
+                self._run.reporter.retry(f"{shown(file.name)}: {why}; it is sent again", 0)
                 if file.wrong is None:
-                    self._give_up(file.name, file.upload)
-                self._run.teller.moved(-file.sent_bytes())
+                    self._abort(file.name, file.upload)
+                self._run.reporter.moved(-file.sent_bytes())
                 self._begin_upload(file)
                 for number in range(len(file.ranges())):
                     self._try_part(file, number)
@@ -323,27 +323,27 @@ class Sending:
     def _try_part(self, file: Opened, number: int) -> None:
         try:
             self._part(file, number)
-        except (NoUpload, Written) as why:
+        except (UnknownUpload, Written) as why:
             file.wrong = why
 
     def _complete(self, file: Opened) -> str:
-        """The object's ETag. Raises NoUpload."""
+        """The object's ETag. Raises UnknownUpload."""
         parts, etags = self._in_parts(), [file.etags[number] for number in sorted(file.etags)]
 
         def complete() -> str:
             try:
                 return parts.complete(file.key, file.upload, etags)
-            except NoUpload:
+            except UnknownUpload:
                 made = self._store.head(file.key)  # by the try before, whose answer was lost
                 if made is None or made.size != file.size or made.etag != parts_etag(etags):
                     raise
                 return made.etag
 
-        return self._run.patience.with_tries(complete, shown(file.key))
+        return self._run.retries.call(complete, shown(file.key))
 
-    def _give_up(self, name: str, upload: str) -> None:
+    def _abort(self, name: str, upload: str) -> None:
         parts, key = self._in_parts(), key_of(self._way.transfer.prefix, name)
-        self._run.patience.with_tries(lambda: parts.abort(key, upload), shown(name))
+        self._run.retries.call(lambda: parts.abort(key, upload), shown(name))
         self._run.journal.forget(self._place, name)
 
     def _in_parts(self) -> StoresInParts:

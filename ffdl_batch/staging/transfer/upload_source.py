@@ -7,7 +7,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 
-from ffdl_batch.staging.faults import NoUpload, Stopped
+from ffdl_batch.staging.faults import Stopped, UnknownUpload
 from ffdl_batch.staging.stores.digests import ranges
 from ffdl_batch.staging.stores.store import CHUNK_BYTES
 
@@ -37,9 +37,9 @@ class Slice(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         base = {os.SEEK_SET: self._start, os.SEEK_CUR: self._at, os.SEEK_END: self._end}[whence]
         self._at = max(self._start, min(base + offset, self._end))
-        return self.tell()
+        return self.report()
 
-    def tell(self) -> int:
+    def report(self) -> int:
         return self._at - self._start
 
     def read(self, size: int = -1) -> bytes:
@@ -72,7 +72,7 @@ class Opened:
     etags: dict[int, str] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     remaining: int = 0
-    wrong: NoUpload | Written | None = None
+    wrong: UnknownUpload | Written | None = None
     is_urgent: bool = False
 
     def ranges(self) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ffdl_batch.domain.data.staging_protocol import Done, Progress, read_line
-from ffdl_batch.staging.reporter import Teller
+from ffdl_batch.staging.reporter import Reporter
 
 MB = 10**6
 
@@ -19,7 +19,7 @@ class Watched:
     def __init__(self, read: int, write: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         monkeypatch.setattr("ffdl_batch.staging.reporter.time.monotonic", lambda: self.now)
-        self.teller, self._read = Teller(write, str, 10.0), read
+        self.teller, self._read = Reporter(write, str, 10.0), read
 
     def rate_after(self, seconds: float, moved: int) -> float:
         """What the line says that is told when so much has moved in the time since the last one."""
@@ -73,14 +73,14 @@ def test_progress_total_counts_bytes_copied_from_filled_cache_once(watched: Watc
     before = watched.teller.counted()
     assert watched.rate_after(10.0, 80 * MB) == 8.0 * MB
     watched.teller.restore(before)
-    watched.teller.once_more(80 * MB)
+    watched.teller.expect_again(80 * MB)
     assert [watched.rate_after(10.0, moved) for moved in (50 * MB, 30 * MB, 5 * MB)] == [5.0 * MB, 3.0 * MB, 0.5 * MB]
     assert watched.moved_in_all() == 85 * MB
 
 
 def test_progress_total_counts_bytes_of_earlier_run_when_copied(watched: Watched) -> None:
     watched.rate_after(1.0, 30 * MB)
-    watched.teller.once_more(30 * MB)
+    watched.teller.expect_again(30 * MB)
     watched.rate_after(1.0, 80 * MB)
     assert watched.moved_in_all() == 80 * MB
 
@@ -111,7 +111,7 @@ def test_progress_has_no_remaining_time_if_total_is_unknown(watched: Watched) ->
 
 def test_progress_estimates_remaining_time_by_file_rate_for_many_files(watched: Watched) -> None:
     watched.teller.expect(1000, 1000)
-    watched.teller.kept_all(500, 500)
+    watched.teller.keep_all(500, 500)
     for _ in range(20):
         watched.teller.finished()
     line = watched.line_after(2.0, 400)
