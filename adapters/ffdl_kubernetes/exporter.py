@@ -20,7 +20,7 @@ from ffdl_batch.domain.job.array import ArrayId, expand, is_array
 from ffdl_batch.domain.job.job import JobId, attempt_token
 from ffdl_batch.domain.job.spec import JobSpec, NetworkLevel, Staging
 from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.export import Leaving, Left, Word, judge_keys
+from ffdl_batch.ports.export import ExportedJob, ExportRequest, KeyFate, judge_keys
 from ffdl_batch.ports.scheduler import BackendFacts, InvalidRequest, LaunchRequest, PartitionShape
 from ffdl_batch.runtimes.learner_start import staging_arguments
 from ffdl_kubernetes.lifecycle.submission import OBJECTS
@@ -32,49 +32,49 @@ _MOST = 1000
 _USER = 1000
 _CONTROLLER = ("-I", "-m", "ffdl_batch.controller")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_SLURM = Word(Fate.DROPPED, "", "it is Slurm's")
+_SLURM = KeyFate(Fate.DROPPED, "", "it is Slurm's")
 _DAEMON = "it needs the daemon"
-WORDS = {
-    "name": Word(Fate.APPROXIMATED, "metadata.annotations", "names of objects are ids"),
-    "learners": Word(Fate.MAPPED, "spec.completions"),
-    "cpus": Word(Fate.MAPPED, "resources.requests"),
-    "gpus": Word(Fate.MAPPED, "resources.limits"),
-    "gpu_type": Word(Fate.MAPPED, "nodeSelector, or the resource's name"),
-    "memory": Word(Fate.MAPPED, "resources.limits"),
-    "storage": Word(Fate.MAPPED, "the size of the volume"),
-    "framework": Word(Fate.MAPPED, "image, and TRAINING_COMMAND"),
-    "data_stores": Word(Fate.APPROXIMATED, "the controller's container", "results are stored as long as the pod lives"),
-    "data_stores.connection.user_name": Word(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
-    "data_stores.connection.password": Word(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
-    "evaluation_metrics": Word(Fate.DROPPED, "", f"nobody keeps them: {_DAEMON}"),
-    "batch.time": Word(Fate.MAPPED, "activeDeadlineSeconds"),
-    "batch.profile": Word(Fate.MAPPED, "nodeSelector, tolerations"),
-    "batch.kubernetes": Word(Fate.MAPPED, "the pod's template"),
-    "batch.env": Word(Fate.MAPPED, "Secret"),
-    "batch.secrets": Word(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
-    "batch.placement": Word(Fate.MAPPED, "affinity"),
-    "batch.roles": Word(Fate.MAPPED, "the launch file"),
-    "batch.network": Word(Fate.MAPPED, "NetworkPolicy"),
-    "batch.gres": Word(Fate.MAPPED, "resources.limits"),
-    "batch.checkpoint": Word(Fate.APPROXIMATED, "terminationGracePeriodSeconds", "only the pod's end asks for one"),
-    "batch.slurm_environment": Word(Fate.MAPPED, "the launch file"),
-    "batch.array": Word(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
-    "batch.sweep": Word(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
-    "batch.health": Word(Fate.MAPPED, "the launch file"),
-    "batch.retry": Word(Fate.DROPPED, "", f"nobody starts a further attempt: {_DAEMON}"),
-    "batch.restart": Word(Fate.MAPPED, "the launch file"),
-    "batch.dependency": Word(Fate.DROPPED, "", f"nobody waits for other jobs: {_DAEMON}"),
-    "batch.begin": Word(Fate.DROPPED, "", f"the Job starts when it is applied: {_DAEMON}"),
-    "batch.hold": Word(Fate.DROPPED, "", f"the Job starts when it is applied: {_DAEMON}"),
-    "batch.notify": Word(Fate.DROPPED, "", f"nobody is told: {_DAEMON}"),
-    "batch.staging": Word(Fate.DROPPED, "", f"data come when the pods run: {_DAEMON}"),
-    "batch.mount": Word(Fate.DROPPED, "", "pods bring what they cannot mount"),
-    "batch.elastic": Word(Fate.DROPPED, "", "the number of pods stays"),
-    "batch.output": Word(Fate.DROPPED, "", "kubectl logs has the output"),
-    "batch.preemptible": Word(Fate.DROPPED, "", "name a priority class under batch.kubernetes"),
-    "batch.priority": Word(Fate.DROPPED, "", "name a priority class under batch.kubernetes"),
-    "description": Word(Fate.DROPPED, "", "no object has room for it"),
-    "version": Word(Fate.DROPPED, "", "FfDL stores it nowhere either"),
+KEY_FATES = {
+    "name": KeyFate(Fate.APPROXIMATED, "metadata.annotations", "names of objects are ids"),
+    "learners": KeyFate(Fate.MAPPED, "spec.completions"),
+    "cpus": KeyFate(Fate.MAPPED, "resources.requests"),
+    "gpus": KeyFate(Fate.MAPPED, "resources.limits"),
+    "gpu_type": KeyFate(Fate.MAPPED, "nodeSelector, or the resource's name"),
+    "memory": KeyFate(Fate.MAPPED, "resources.limits"),
+    "storage": KeyFate(Fate.MAPPED, "the size of the volume"),
+    "framework": KeyFate(Fate.MAPPED, "image, and TRAINING_COMMAND"),
+    "data_stores": KeyFate(Fate.APPROXIMATED, "the controller's container", "results are stored while the pod runs"),
+    "data_stores.connection.user_name": KeyFate(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
+    "data_stores.connection.password": KeyFate(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
+    "evaluation_metrics": KeyFate(Fate.DROPPED, "", f"nobody keeps them: {_DAEMON}"),
+    "batch.time": KeyFate(Fate.MAPPED, "activeDeadlineSeconds"),
+    "batch.profile": KeyFate(Fate.MAPPED, "nodeSelector, tolerations"),
+    "batch.kubernetes": KeyFate(Fate.MAPPED, "the pod's template"),
+    "batch.env": KeyFate(Fate.MAPPED, "Secret"),
+    "batch.secrets": KeyFate(Fate.APPROXIMATED, "Secret", "put the value in place of (not shown)"),
+    "batch.placement": KeyFate(Fate.MAPPED, "affinity"),
+    "batch.roles": KeyFate(Fate.MAPPED, "the launch file"),
+    "batch.network": KeyFate(Fate.MAPPED, "NetworkPolicy"),
+    "batch.gres": KeyFate(Fate.MAPPED, "resources.limits"),
+    "batch.checkpoint": KeyFate(Fate.APPROXIMATED, "terminationGracePeriodSeconds", "only the pod's end asks for one"),
+    "batch.slurm_environment": KeyFate(Fate.MAPPED, "the launch file"),
+    "batch.array": KeyFate(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
+    "batch.sweep": KeyFate(Fate.APPROXIMATED, "a Job for each element", "all start at once"),
+    "batch.health": KeyFate(Fate.MAPPED, "the launch file"),
+    "batch.retry": KeyFate(Fate.DROPPED, "", f"nobody starts a further attempt: {_DAEMON}"),
+    "batch.restart": KeyFate(Fate.MAPPED, "the launch file"),
+    "batch.dependency": KeyFate(Fate.DROPPED, "", f"nobody waits for other jobs: {_DAEMON}"),
+    "batch.begin": KeyFate(Fate.DROPPED, "", f"the Job starts when it is applied: {_DAEMON}"),
+    "batch.hold": KeyFate(Fate.DROPPED, "", f"the Job starts when it is applied: {_DAEMON}"),
+    "batch.notify": KeyFate(Fate.DROPPED, "", f"nobody is told: {_DAEMON}"),
+    "batch.staging": KeyFate(Fate.DROPPED, "", f"data come when the pods run: {_DAEMON}"),
+    "batch.mount": KeyFate(Fate.DROPPED, "", "pods bring what they cannot mount"),
+    "batch.elastic": KeyFate(Fate.DROPPED, "", "the number of pods stays"),
+    "batch.output": KeyFate(Fate.DROPPED, "", "kubectl logs has the output"),
+    "batch.preemptible": KeyFate(Fate.DROPPED, "", "name a priority class under batch.kubernetes"),
+    "batch.priority": KeyFate(Fate.DROPPED, "", "name a priority class under batch.kubernetes"),
+    "description": KeyFate(Fate.DROPPED, "", "no object has room for it"),
+    "version": KeyFate(Fate.DROPPED, "", "FfDL stores it nowhere either"),
     **{f"batch.{name}": _SLURM for name in (
         "partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "requeue", "signal",
         "comment", "slurm",
@@ -89,26 +89,26 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-class KubernetesLeaver:
+class KubernetesExporter:
     """Writes objects."""
 
     pulls_images = True
 
-    def leave(self, leaving: Leaving) -> Left:
-        """See :class:`ffdl_batch.ports.export.WritesJobs`."""
-        settings = settle(read_settings(leaving.settings), "user", _USER)
+    def export(self, request: ExportRequest) -> ExportedJob:
+        """See :class:`ffdl_batch.ports.export.ExportsJobs`."""
+        settings = settle(read_settings(request.settings), "user", _USER)
         try:
-            documents = [one for spec in _jobs(leaving.spec) for one in _objects(spec, leaving, settings)]
+            documents = [one for spec in _jobs(request.spec) for one in _objects(spec, request, settings)]
         except InvalidRequest as error:
             raise CannotConvert(str(error)) from None
         text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=10**9, allow_unicode=True)
-        head = "".join(f"# {line}\n" for line in _remarks(leaving, documents))
-        return Left(f"{head}---\n{text}", judge_keys(leaving.spec, WORDS))
+        head = "".join(f"# {line}\n" for line in _remarks(request, documents))
+        return ExportedJob(f"{head}---\n{text}", judge_keys(request.spec, KEY_FATES))
 
 
-def create() -> KubernetesLeaver:
+def create() -> KubernetesExporter:
     """For the entry point."""
-    return KubernetesLeaver()
+    return KubernetesExporter()
 
 
 def _jobs(spec: JobSpec) -> list[JobSpec]:
@@ -124,8 +124,8 @@ def _jobs(spec: JobSpec) -> list[JobSpec]:
     return found
 
 
-def _objects(spec: JobSpec, leaving: Leaving, settings: KubernetesSettings) -> Iterator[dict[str, Any]]:
-    job_id = JobId(f"training-{_drawn(leaving.file, spec.name, spec.manifest_text)}")
+def _objects(spec: JobSpec, exported: ExportRequest, settings: KubernetesSettings) -> Iterator[dict[str, Any]]:
+    job_id = JobId(f"training-{_drawn(exported.file, spec.name, spec.manifest_text)}")
     directory = Root("/ffdl").job(job_id)
     facts = BackendFacts(
         partitions=(PartitionShape(settings.namespace, is_default=True),) if settings.namespace else (),
@@ -138,7 +138,7 @@ def _objects(spec: JobSpec, leaving: Leaving, settings: KubernetesSettings) -> I
     )
     request = LaunchRequest(
         job_id=job_id, attempt=1, token=attempt_token(job_id, 1), spec=spec, job_dir=directory,
-        attempt_dir=directory.attempt(1), doorbell="/ffdl/doorbell", facts=facts, image=leaving.image,
+        attempt_dir=directory.attempt(1), doorbell="/ffdl/doorbell", facts=facts, image=exported.image,
         user_env=dict(spec.batch.env),
     )  # fmt: skip
     plan = make_plan(request, settings)
@@ -167,8 +167,8 @@ def _model(token: str) -> str:
     return f"{token}-model"
 
 
-def _remarks(leaving: Leaving, documents: list[dict[str, Any]]) -> Iterator[str]:
-    yield f"Made of {' '.join(leaving.file.split())} by ffdl convert, without a daemon or a cluster."
+def _remarks(request: ExportRequest, documents: list[dict[str, Any]]) -> Iterator[str]:
+    yield f"Made of {' '.join(request.file.split())} by ffdl convert, without a daemon or a cluster."
     yield "The controller's image is ffdl_batch's; kubectl logs has what learners print."
     for one in documents:
         name = one["metadata"]["name"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from ffdl_batch.ports.conversion import CannotConvert, WritesScripts
-from ffdl_batch.ports.export import WritesJobs
+from ffdl_batch.ports.export import ExportsJobs
 
 GROUP = "ffdl_batch.converters"
 Factory = Callable[[], object]
@@ -19,7 +19,7 @@ def converter_names() -> tuple[str, ...]:
 
 def writer_names() -> tuple[str, ...]:
     """Those of them that write, sorted: what can be made of a manifest."""
-    return tuple(name for name in converter_names() if isinstance(create_converter(name), WritesJobs | WritesScripts))
+    return tuple(name for name in converter_names() if isinstance(create_converter(name), ExportsJobs | WritesScripts))
 
 
 def create_converter(name: str) -> object:

@@ -1,6 +1,6 @@
-"""What the core asks of those who write a job for a scheduler without this software: for those who want to leave.
+"""Exporters write a job for a scheduler, as a script or objects that need no ffdl installation.
 
-Found like converters (:mod:`ffdl_batch.ports.converters`), by the name of the backend. Pure, as they are.
+They are found by the name of the backend, like converters (:mod:`ffdl_batch.ports.converters`), and are pure.
 """
 
 from __future__ import annotations
@@ -17,46 +17,41 @@ _GIVEN = re.compile(r"manifest:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """A job that is to run without us. `file` is what the manifest is called, `image` what it runs in, and `settings`
-    are the backend's, as the configuration has them. `secrets_file` is a file beside the script that exports the values
-    of secrets ("" = whoever submits it exports them), `model` the directory beside it that the model is in ("" = its
-    own)."""
+class ExportRequest:
+    """A job to write."""
 
     spec: JobSpec
     file: str
+    """The name of the manifest."""
     image: str
     settings: Mapping[str, object] = field(default_factory=dict)
-    secrets_file: str = ""
-    model: str = ""
+    """The table of the backend in the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The text of a script or of objects, and what became of each key of the manifest. `undone` are stores whose data
-    nobody moves before the text is completed."""
+class ExportedJob:
+    """The text of a script or of objects, and what became of each key of the manifest."""
 
     text: str
     judged: tuple[Judged, ...]
-    undone: tuple[str, ...] = ()
 
 
 @runtime_checkable
-class WritesJobs(Protocol):
-    """Who writes a job for a scheduler alone."""
+class ExportsJobs(Protocol):
+    """An exporter."""
 
     @property
     def pulls_images(self) -> bool:
         """Whether images are references of registries, never files."""
         ...
 
-    def leave(self, leaving: Leaving) -> Left:
-        """Raises CannotConvert for a job that cannot be expressed, InvalidRequest for settings that cannot be used."""
+    def export(self, request: ExportRequest) -> ExportedJob:
+        """Write the job. Raises CannotConvert for a job that cannot be expressed, InvalidRequest for bad settings."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class KeyFate:
     """What becomes of a key."""
 
     fate: Fate
@@ -64,28 +59,28 @@ class Word:
     reason: str = ""
 
 
-def judge_keys(spec: JobSpec, words: Mapping[str, Word]) -> tuple[Judged, ...]:
-    """What became of each key that the manifest gives, by line. `words` has the longest beginning of a key that counts;
-    a key that none begins is dropped, and is told so."""
+def judge_keys(spec: JobSpec, fates: Mapping[str, KeyFate]) -> tuple[Judged, ...]:
+    """Return what becomes of each key of the manifest, by line. The longest beginning of a key in `fates` decides;
+    without one, the key is dropped."""
     found = []
     for path, source in spec.sources.items():
         given = _GIVEN.fullmatch(source)
         if given is None or _is_block(path, spec):
             continue
-        word = _word(path, words)
-        found.append(Judged(Origin.SCRIPT, int(given[1]), path, word.fate, word.to, word.reason))
+        key = _fate_of(path, fates)
+        found.append(Judged(Origin.SCRIPT, int(given[1]), path, key.fate, key.to, key.reason))
     return tuple(sorted(found, key=lambda one: (one.line, one.text)))
 
 
 def _is_block(path: str, spec: JobSpec) -> bool:
-    """Whether the keys below it are told, each by itself."""
+    """Whether the keys below it are reported, each by itself."""
     return any(other.startswith((f"{path}.", f"{path}[")) for other in spec.sources)
 
 
-def _word(path: str, words: Mapping[str, Word]) -> Word:
+def _fate_of(path: str, fates: Mapping[str, KeyFate]) -> KeyFate:
     plain = re.sub(r"\[\d+\]", "", path)
     while plain:
-        if plain in words:
-            return words[plain]
+        if plain in fates:
+            return fates[plain]
         plain = plain.rpartition(".")[0]
-    return Word(Fate.DROPPED, "", "nothing but this software knows it")
+    return KeyFate(Fate.DROPPED, "", "nothing but this software knows it")

@@ -1,4 +1,4 @@
-"""The lines that bring data in and results out: commands where nobody's credentials are needed, else comments."""
+"""The lines that fetch data and store results: commands, or comments for stores that need credentials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ffdl_slurm.export.shell_words import word
 
 
 def lines_in(data: Data) -> list[str]:
-    """Before the learners start."""
+    """Return the lines before the learners start."""
     lines: list[str] = []
     for copy in data.copies:
         target = word(copy.target, filled=False)
@@ -22,7 +22,7 @@ def lines_in(data: Data) -> list[str]:
 
 
 def lines_out(data: Data) -> list[str]:
-    """When they have ended."""
+    """Return the lines after the learners have ended."""
     lines: list[str] = []
     if data.stores.results:
         target = word(data.stores.results, filled=False)
@@ -34,22 +34,13 @@ def lines_out(data: Data) -> list[str]:
     return lines
 
 
-def undone(data: Data) -> tuple[str, ...]:
-    """Stores whose lines are comments until somebody completes them."""
-    moved = [(one, True) for one in data.fetches]
-    moved += [(one, False) for one in data.uploads if not _stays(one)]
-    found = (f"{one.store.kind.value} {one.store.endpoint} {one.store.container}" for one, inward in moved
-             if one.store.kind is not StoreKind.FILE and not _is_open(one, inward=inward))  # fmt: skip
-    return tuple(dict.fromkeys(" ".join(text.split()) for text in found))
-
-
 def _stays(send: Transfer) -> bool:
-    """Logs and the model stay in $JOB."""
+    """Return whether the data stay in $JOB, as logs and the model do."""
     return "{learner_id}" in send.local or send.local.endswith("_submitted_code")
 
 
 def _is_open(transfer: Transfer, *, inward: bool) -> bool:
-    """Whether anybody gets it by its address alone."""
+    """Return whether the data can be fetched without credentials."""
     return transfer.store.kind is StoreKind.HTTP and inward and not transfer.store.credentials
 
 

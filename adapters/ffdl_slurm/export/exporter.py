@@ -8,22 +8,20 @@ platform's default placement has it.
 
 from __future__ import annotations
 
-import shlex
-
 from ffdl_batch.attempt.layout import JobDir
 from ffdl_batch.domain.job.array import is_array
 from ffdl_batch.domain.job.data_stores import StoreRefused
 from ffdl_batch.domain.job.learner_layout import Gang, lay_out, members_of, starts_mpi
 from ffdl_batch.domain.job.spec import JobSpec, Placement
 from ffdl_batch.ports.conversion import CannotConvert
-from ffdl_batch.ports.export import Leaving, Left, judge_keys
+from ffdl_batch.ports.export import ExportedJob, ExportRequest, judge_keys
 from ffdl_batch.ports.scheduler import InvalidRequest
 from ffdl_batch.runtimes.data import Subject, place_data
 from ffdl_batch.runtimes.learner_contract import container_layout
 from ffdl_batch.runtimes.rendezvous import slots
 from ffdl_slurm.export import step_job
-from ffdl_slurm.export.data_transfers import lines_in, lines_out, undone
-from ffdl_slurm.export.key_dispositions import WORDS
+from ffdl_slurm.export.data_transfers import lines_in, lines_out
+from ffdl_slurm.export.key_fates import KEY_FATES
 from ffdl_slurm.export.learner_text import cluster_lines, inside_lines, task_lines
 from ffdl_slurm.export.sbatch_options import options_of
 from ffdl_slurm.export.shell_words import JOB, JOB_ID, word
@@ -47,33 +45,33 @@ HOSTS=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
 MASTER_ADDR=${HOSTS[0]}"""
 
 
-class SlurmLeaver:
+class SlurmExporter:
     """Writes batch scripts."""
 
     pulls_images = False
 
-    def leave(self, leaving: Leaving) -> Left:
-        """See :class:`ffdl_batch.ports.export.WritesJobs`."""
-        settings = read_settings(leaving.settings)
+    def export(self, request: ExportRequest) -> ExportedJob:
+        """See :class:`ffdl_batch.ports.export.ExportsJobs`."""
+        settings = read_settings(request.settings)
         try:
-            text, unmoved = _script(leaving, settings)
+            text = _script(request, settings)
         except StoreRefused as error:
             raise CannotConvert(f"{error.path}: {error.message}", error.cure) from None
         except (InvalidRequest, ValueError) as error:
             raise CannotConvert(str(error)) from None
-        words = {**WORDS, **step_job.WORDS} if step_job.starts_steps(leaving.spec) else WORDS
-        return Left(text, judge_keys(leaving.spec, words), unmoved)
+        fates = {**KEY_FATES, **step_job.KEY_FATES} if step_job.starts_steps(request.spec) else KEY_FATES
+        return ExportedJob(text, judge_keys(request.spec, fates))
 
 
-def create() -> SlurmLeaver:
+def create() -> SlurmExporter:
     """For the entry point."""
-    return SlurmLeaver()
+    return SlurmExporter()
 
 
-def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, ...]]:
-    spec = leaving.spec
+def _script(request: ExportRequest, settings: SlurmSettings) -> str:
+    spec = request.spec
     if step_job.starts_steps(spec):
-        return _script_of_steps(leaving, settings), ()
+        return _script_of_steps(request, settings)
     members = members_of(spec)
     gang = lay_out(members, Placement.NODE, lambda _: len(members))
     assert gang is not None  # as many nodes as are asked for
@@ -85,9 +83,9 @@ def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, 
     lines = [
         "#!/bin/bash",
         *(render_option(option) for option in options_of(spec, gang, tasks, settings)),
-        *_comments(leaving, "Slurm and Apptainer", "Results, logs and checkpoints lie"),
+        *_comments(request, "Slurm and Apptainer", "Results, logs and checkpoints lie"),
         "set -u",
-        *_head(leaving, gang),
+        *_head(request, gang),
         *lines_in(data),
         "",
         "# Each task is a learner. The first text runs on its node, the second one in its container.",
@@ -103,29 +101,29 @@ def _script(leaving: Leaving, settings: SlurmSettings) -> tuple[str, tuple[str, 
         *lines_out(data),
         'exit "$status"',
     ]
-    return "\n".join(lines) + "\n", undone(data)
+    return "\n".join(lines) + "\n"
 
 
-def _script_of_steps(leaving: Leaving, settings: SlurmSettings) -> str:
+def _script_of_steps(request: ExportRequest, settings: SlurmSettings) -> str:
     lines = [
         "#!/bin/bash",
-        *(render_option(option) for option in step_job.options_of(leaving.spec, settings)),
-        *_comments(leaving, "Slurm", "The log lies"),
-        *_own(leaving),
+        *(render_option(option) for option in step_job.options_of(request.spec, settings)),
+        *_comments(request, "Slurm", "The log lies"),
+        *_own(request.spec),
         *_JOB,
         'mkdir -p "$JOB"/logs/learner-1 || exit 1',
-        *_secrets(leaving),
-        *_sweep(leaving.spec),
-        *step_job.run_lines(leaving),
+        *_secrets(request.spec),
+        *_sweep(request.spec),
+        *step_job.run_lines(request),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _comments(leaving: Leaving, needed: str, where: str) -> list[str]:
+def _comments(request: ExportRequest, needed: str, where: str) -> list[str]:
     return [
-        f"# Made of {_comment(leaving.file)} by ffdl convert. It needs {needed}, and nothing of ffdl_batch.",
+        f"# Made of {_comment(request.file)} by ffdl convert. It needs {needed}, and nothing of ffdl_batch.",
         f"# Submit it in the directory of the model. {where} in $JOB.",
-        *([f"# {_comment(leaving.spec.description)}"] if leaving.spec.description else []),
+        *([f"# {_comment(request.spec.description)}"] if request.spec.description else []),
     ]
 
 
@@ -133,17 +131,17 @@ def _comment(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def _head(leaving: Leaving, gang: Gang) -> list[str]:
+def _head(request: ExportRequest, gang: Gang) -> list[str]:
     """Where things are, and who the others are."""
-    spec = leaving.spec
+    spec = request.spec
     lines = [
-        *_own(leaving),
+        *_own(request.spec),
         *_JOB,
         *_PLACES.splitlines(),
         f"MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))",
-        f"IMAGE=${{IMAGE:-{word(leaving.image, filled=False)}}}",
+        f"IMAGE=${{IMAGE:-{word(request.image, filled=False)}}}",
         f"LEARNERS={len(gang.members)}",
-        *_secrets(leaving),
+        *_secrets(request.spec),
         *_NAMES.splitlines(),
         *cluster_lines(spec, gang),
         "export TRAINING_ID MODEL JOB IMAGE APPTAINER MASTER_ADDR MASTER_PORT LEARNERS TF_CLUSTER",
@@ -153,20 +151,16 @@ def _head(leaving: Leaving, gang: Gang) -> list[str]:
     return [*lines, *_sweep(spec)]
 
 
-def _own(leaving: Leaving) -> list[str]:
-    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if is_array(leaving.spec) else "$SLURM_JOB_ID"
+def _own(spec: JobSpec) -> list[str]:
+    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if is_array(spec) else "$SLURM_JOB_ID"
     return [
         f"TRAINING_ID=training-{own}",
-        f"MODEL=${{MODEL:-$SLURM_SUBMIT_DIR{'/' if leaving.model else ''}{leaving.model}}}",
+        "MODEL=${MODEL:-$SLURM_SUBMIT_DIR}",
     ]
 
 
-def _secrets(leaving: Leaving) -> list[str]:
-    file = leaving.secrets_file
-    return [
-        *([f'. "$SLURM_SUBMIT_DIR"/{shlex.quote(file)} || exit 1'] if file else []),
-        *(f': "${{{name}:?is a secret: set it when you submit}}"' for name in leaving.spec.batch.secrets),
-    ]
+def _secrets(spec: JobSpec) -> list[str]:
+    return [f': "${{{name}:?is a secret: set it when you submit}}"' for name in spec.batch.secrets]
 
 
 def _sweep(spec: JobSpec) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ffdl_batch.domain.job.spec import JobSpec
 from ffdl_batch.domain.sbatch.script_options import SbatchOption
 from ffdl_batch.ports.conversion import Fate
-from ffdl_batch.ports.export import Leaving, Word
+from ffdl_batch.ports.export import ExportRequest, KeyFate
 from ffdl_slurm.convert.output_variables import starts_steps
 from ffdl_slurm.convert.script_writer import asked_for, exports_of
 from ffdl_slurm.export.sbatch_options import array_of
@@ -20,21 +20,21 @@ from ffdl_slurm.settings import SlurmSettings, with_defaults
 
 _ON_NODES = "its srun is Slurm's, which no image has: it runs on the nodes, with their software or what its srun names"
 _UNBOUND = "no directory is bound and nothing is moved: it finds what the nodes have"
-__all__ = ["WORDS", "options_of", "run_lines", "starts_steps"]
-WORDS: Mapping[str, Word] = {
-    "learners": Word(Fate.MAPPED, "--nodes"),
-    "cpus": Word(Fate.MAPPED, "--cpus-per-task"),
-    "gpus": Word(Fate.MAPPED, "--gres, or what it was asked for by"),
-    "framework.name": Word(Fate.DROPPED, "", _ON_NODES),
-    "framework.version": Word(Fate.DROPPED, "", _ON_NODES),
-    "framework.image_location": Word(Fate.DROPPED, "", _ON_NODES),
-    "framework.command": Word(Fate.MAPPED, "the script's command, once, on the first node"),
-    "data_stores": Word(Fate.DROPPED, "", _UNBOUND),
-    "batch.env": Word(Fate.MAPPED, "export, and the options that say so"),
-    "batch.roles": Word(Fate.MAPPED, "srun of its command"),
-    "batch.placement": Word(Fate.MAPPED, "--nodes"),
-    "batch.checkpoint": Word(Fate.DROPPED, "", "nobody asks it for one: batch.signal does"),
-    "batch.slurm_environment": Word(Fate.MAPPED, "Slurm's own"),
+__all__ = ["KEY_FATES", "options_of", "run_lines", "starts_steps"]
+KEY_FATES: Mapping[str, KeyFate] = {
+    "learners": KeyFate(Fate.MAPPED, "--nodes"),
+    "cpus": KeyFate(Fate.MAPPED, "--cpus-per-task"),
+    "gpus": KeyFate(Fate.MAPPED, "--gres, or what it was asked for by"),
+    "framework.name": KeyFate(Fate.DROPPED, "", _ON_NODES),
+    "framework.version": KeyFate(Fate.DROPPED, "", _ON_NODES),
+    "framework.image_location": KeyFate(Fate.DROPPED, "", _ON_NODES),
+    "framework.command": KeyFate(Fate.MAPPED, "the script's command, once, on the first node"),
+    "data_stores": KeyFate(Fate.DROPPED, "", _UNBOUND),
+    "batch.env": KeyFate(Fate.MAPPED, "export, and the options that say so"),
+    "batch.roles": KeyFate(Fate.MAPPED, "srun of its command"),
+    "batch.placement": KeyFate(Fate.MAPPED, "--nodes"),
+    "batch.checkpoint": KeyFate(Fate.DROPPED, "", "nobody asks it for one: batch.signal does"),
+    "batch.slurm_environment": KeyFate(Fate.MAPPED, "Slurm's own"),
 }
 """What becomes of keys otherwise than in the script of a job whose learners run in images."""
 _RUN = """\
@@ -55,8 +55,8 @@ def options_of(spec: JobSpec, settings: SlurmSettings) -> list[SbatchOption]:
     return asked_for(replace(spec, batch=batch))
 
 
-def run_lines(leaving: Leaving) -> list[str]:
+def run_lines(request: ExportRequest) -> list[str]:
     """Behind the job's own variables: the command in its directory, with its output where those of learners is, and
     with the signals that the batch script gets."""
-    command = f"bash -c {shlex.quote(leaving.spec.framework.command.rstrip())}"
-    return ['cd -- "$MODEL" || exit 1', *exports_of(leaving.spec), *_RUN.replace("{command}", command, 1).split("\n")]
+    command = f"bash -c {shlex.quote(request.spec.framework.command.rstrip())}"
+    return ['cd -- "$MODEL" || exit 1', *exports_of(request.spec), *_RUN.replace("{command}", command, 1).split("\n")]

@@ -104,10 +104,10 @@ def convert(  # noqa: PLR0913, PLR0917  (click's signature)
         raise click.UsageError("name the FILE to convert, or ask for --history")
     text = _read(file)
     if to is not None:
-        from ffdl_batch.cli.commands.convert.export import leave_to
+        from ffdl_batch.cli.commands.convert.export import export_to
 
         spec = _spec_of(text, file, Path.cwd() if file == "-" else Path(file).absolute().parent)
-        written = leave_to(to, spec, file, report, err=output == "-")
+        written = export_to(to, spec, file, report, err=output == "-")
         _write(output, _leave(to, spec, file) if written is None else written)
         return ExitCode.OK
     from ffdl_batch.ports.conversion import Source

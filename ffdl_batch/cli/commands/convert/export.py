@@ -59,32 +59,32 @@ def _line(one: Judged, file: str) -> str:
     return f"{place}: {one.fate}: {shown}{to}{reason}"
 
 
-def leave_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> str | None:
+def export_to(to: str, spec: JobSpec, file: str, report: str, *, err: bool) -> str | None:
     """The text, for whose keys `report` says what became of them; None where nobody writes jobs for `to`."""
     from ffdl_batch.cli.commands.config import settings_or_stop, unusable_table
     from ffdl_batch.ports.conversion import CannotConvert, Conversion
     from ffdl_batch.ports.converters import create_converter
-    from ffdl_batch.ports.export import Leaving, WritesJobs
+    from ffdl_batch.ports.export import ExportRequest, ExportsJobs
     from ffdl_batch.ports.scheduler import InvalidRequest
 
     try:
         converter = create_converter(to)
-        if not isinstance(converter, WritesJobs):
+        if not isinstance(converter, ExportsJobs):
             return None
         settings = settings_or_stop()
         image, why = _image(settings, spec.framework, pulled=converter.pulls_images)
         try:
-            left = converter.leave(Leaving(spec, file, image, settings.backend_settings(to)))
+            exported = converter.export(ExportRequest(spec, file, image, settings.backend_settings(to)))
         except InvalidRequest as error:
             raise unusable_table(settings, to, error) from None
-        if why and image in left.text:
+        if why and image in exported.text:
             click.echo(f"ffdl: warning: {why}; the text names {image}, which you replace", err=True)
     except CannotConvert as error:
         raise Stop(ExitCode.BAD_MANIFEST, f"{file}: {error}") from None
-    told = Conversion({}, left.judged)
+    told = Conversion({}, exported.judged)
     if report != "none":
         click.echo(as_json(told, file) if report == "json" else as_text(told, file), err=err)
-    return left.text
+    return exported.text
 
 
 def _image(settings: Settings, framework: Framework, *, pulled: bool) -> tuple[str, str]:

@@ -18,9 +18,9 @@ import pytest
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
 from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.export import Leaving, Left, WritesJobs
-from ffdl_slurm.export.exporter import SlurmLeaver
-from ffdl_slurm.export.key_dispositions import WORDS
+from ffdl_batch.ports.export import ExportedJob, ExportRequest, ExportsJobs
+from ffdl_slurm.export.exporter import SlurmExporter
+from ffdl_slurm.export.key_fates import KEY_FATES
 from ffdl_slurm.sbatch_script import parse_options
 
 SRUN = """\
@@ -75,16 +75,16 @@ framework:
 NASTY = {"BLANKS": "  two  ", "QUOTES": 'it\'s "x" `id`', "SUBSTITUTION": "$(id) $HOME", "DASHES": "-x", "UTF": "żółć"}
 
 
-def leave(text: str, **changes: object) -> Left:
+def export(text: str, **changes: object) -> ExportedJob:
     parsed = parse_manifest(ManifestSource(text, "digits.yml", "/home/ann"))
     assert parsed.spec is not None, parsed.findings
-    leaver = SlurmLeaver()
-    assert isinstance(leaver, WritesJobs)
-    return leaver.leave(Leaving(parsed.spec, "digits.yml", "/images/a b.sif", **changes))  # type: ignore[arg-type]
+    exporter = SlurmExporter()
+    assert isinstance(exporter, ExportsJobs)
+    return exporter.export(ExportRequest(parsed.spec, "digits.yml", "/images/a b.sif", **changes))  # type: ignore[arg-type]
 
 
-def options(left: Left) -> dict[str, str | None]:
-    return {one.name: one.value for one in parse_options(left.text)}
+def options(exported: ExportedJob) -> dict[str, str | None]:
+    return {one.name: one.value for one in parse_options(exported.text)}
 
 
 def manifest(command: str = TELL, learners: int = 1, more: str = "") -> str:
@@ -109,7 +109,7 @@ class Site:
         path.chmod(0o755)
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """What is left when the script has ended is killed, as Slurm does it."""
+        """What is exported when the script has ended is killed, as Slurm does it."""
         with subprocess.Popen(
             ["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.home,
             start_new_session=True,
@@ -141,7 +141,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_slurm_export_sets_learner_variables_and_binds_without_ffdl(site: Site) -> None:
-    made = leave(manifest())
+    made = export(manifest())
     done = site.run(made.text)
     assert (done.returncode, done.stderr) == (0, "")
     env, job = site.seen(), f"{site.home}/training-77"
@@ -157,12 +157,12 @@ def test_slurm_export_sets_learner_variables_and_binds_without_ffdl(site: Site) 
     (call,) = site.calls()
     assert call["image"] == "/images/a b.sif"
     assert f"{job}/results:{env['RESULT_DIR']}" in call["binds"]
-    assert not list((site.home / "training-77" / "state").glob(".said*")), "variables were left behind"
+    assert not list((site.home / "training-77" / "state").glob(".said*")), "variables were exported behind"
 
 
 def test_slurm_export_passes_env_values_and_secrets_unchanged(site: Site) -> None:
     lines = "".join(f"    {name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in NASTY.items())
-    made = leave(manifest() + "batch:\n  secrets: {TOKEN: '${secret:hub}'}\n  env:\n" + lines)
+    made = export(manifest() + "batch:\n  secrets: {TOKEN: '${secret:hub}'}\n  env:\n" + lines)
     assert site.run(made.text).returncode != 0, "a secret that is not set was not missed"
     done = site.run(made.text, TOKEN="a 'b' $(id)")
     assert done.returncode == 0, done.stderr
@@ -174,7 +174,7 @@ def test_slurm_export_passes_env_values_and_secrets_unchanged(site: Site) -> Non
 @pytest.mark.parametrize("more", ["env: {V: ''}", "secrets: {V: '${secret:hub}'}", "sweep: [{V: x}]"])
 @pytest.mark.parametrize("name", ["PYTHONUNBUFFERED", "GPU_COUNT"])
 def test_slurm_export_lets_user_replace_contract_variables(site: Site, more: str, name: str) -> None:
-    made = leave(manifest() + f"batch:\n  {more.replace('V', name)}\n")
+    made = export(manifest() + f"batch:\n  {more.replace('V', name)}\n")
     done = site.run(made.text, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_JOB_ID="70", **{name: "x"})
     assert done.returncode == 0, done.stderr
     assert site.seen()[name] == ("" if more.startswith("env") else "x")
@@ -182,7 +182,7 @@ def test_slurm_export_lets_user_replace_contract_variables(site: Site, more: str
 
 def test_slurm_export_sets_tf_config_ranks_and_hosts_of_learners(site: Site) -> None:
     more = "batch: {roles: {ps: {learners: 1, command: sleep 600}, worker: {learners: 2}}}\n"
-    done = site.run(leave(manifest(learners=3, more=more)).text)
+    done = site.run(export(manifest(learners=3, more=more)).text)
     assert done.returncode == 0, done.stderr
     cluster = {"ps": ["n0:10077"], "worker": ["n1:10077", "n2:10077"]}
     assert json.loads(site.seen(2)["TF_CONFIG"]) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
@@ -191,7 +191,7 @@ def test_slurm_export_sets_tf_config_ranks_and_hosts_of_learners(site: Site) -> 
 
 
 def test_slurm_export_exits_with_status_of_learner_and_keeps_log(site: Site) -> None:
-    done = site.run(leave(manifest("echo said; exit 3")).text)
+    done = site.run(export(manifest("echo said; exit 3")).text)
     assert (done.returncode, done.stdout) == (3, "said\n")
     assert (site.home / "training-77/logs/learner-1/training-log.txt").read_text() == "said\n"
 
@@ -208,7 +208,7 @@ def test_slurm_export_binds_data_directory_and_copies_results(site: Site, tmp_pa
         training_data: {{container: in}}
         training_results: {{container: out}}
     """
-    done = site.run(leave(manifest("cat $DATA_DIR/x; echo made > $RESULT_DIR/y", more=stores)).text)
+    done = site.run(export(manifest("cat $DATA_DIR/x; echo made > $RESULT_DIR/y", more=stores)).text)
     assert (done.returncode, done.stdout) == (0, "input"), done.stderr
     assert (data / "out" / "training-77" / "y").read_text() == "made\n"
     assert f"{data}/in:/mnt/data/in:ro" in site.calls()[0]["binds"]
@@ -223,7 +223,7 @@ def test_slurm_export_writes_s3_transfers_as_comments_without_credentials(site: 
         training_data: {container: in}
         training_results: {container: out}
     """
-    text = leave(manifest(more=stores)).text
+    text = export(manifest(more=stores)).text
     moved = [line for line in text.splitlines() if "s3 sync" in line]
     assert len(moved) >= 2 and all(line.startswith("# aws --endpoint-url https://s3.example.org ") for line in moved)
     assert "hidden-one" not in text and "AKIA" not in text
@@ -232,13 +232,13 @@ def test_slurm_export_writes_s3_transfers_as_comments_without_credentials(site: 
 
 def test_slurm_export_runs_command_as_script_and_counts_its_lines(site: Site) -> None:
     command = "# why\ncat <<E\n  - it's\nE\necho a\n  -b\nmissing-7\nexit 3\n"
-    done = site.run(leave(manifest(command)).text)
+    done = site.run(export(manifest(command)).text)
     assert done.returncode == 3
     assert done.stdout.splitlines() == ["  - it's", "a -b", "learner: line 7: missing-7: command not found"]
 
 
 def test_slurm_export_sets_sweep_variables_of_array_task(site: Site) -> None:
-    made = leave(manifest(more="batch: {sweep: [{LR: 0.1}, {LR: 'a b'}]}\n"))
+    made = export(manifest(more="batch: {sweep: [{LR: 0.1}, {LR: 'a b'}]}\n"))
     assert options(made)["array"] == "0-1"
     done = site.run(made.text, SLURM_ARRAY_JOB_ID="70", SLURM_ARRAY_TASK_ID="1")
     assert done.returncode == 0, done.stderr
@@ -252,7 +252,7 @@ def test_slurm_export_writes_sbatch_options_of_manifest() -> None:
     gpu_type: a100
     batch: {time: 2h, partition: gpu, account: vision, hold: true, slurm: {args: [--nice=5, --exclusive]}}
     """
-    made = leave(manifest(learners=2, more=more), settings={"qos": "long"})
+    made = export(manifest(learners=2, more=more), settings={"qos": "long"})
     assert options(made) == {
         "job-name": "digits", "nodes": "2", "ntasks": "2", "ntasks-per-node": "1", "cpus-per-task": "2", "mem": "1024M",
         "gres": "gpu:a100:2", "time": "02:00:00", "partition": "gpu", "account": "vision", "qos": "long", "hold": None,
@@ -263,19 +263,19 @@ def test_slurm_export_writes_sbatch_options_of_manifest() -> None:
 
 def test_slurm_export_reports_fate_of_each_manifest_key() -> None:
     more = "batch: {time: 2h, retry: {failures: 2}, placement: pack, sweep: [{A: 1}]}\n"
-    judged = {one.text: one for one in leave(manifest(more=more)).judged}
+    judged = {one.text: one for one in export(manifest(more=more)).judged}
     assert judged["name"].fate is Fate.MAPPED and judged["name"].line == 1
     assert judged["batch.retry"].fate is Fate.DROPPED and judged["batch.retry"].reason
     assert judged["batch.placement"].fate is Fate.APPROXIMATED
     assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
     keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
-    assert sorted(keys - set(WORDS)) == []
+    assert sorted(keys - set(KEY_FATES)) == []
 
 
 def test_slurm_export_rejects_two_data_stores_with_same_target() -> None:
     with pytest.raises(CannotConvert, match="two data stores would both"):
         store = "{id: %s, type: mount_volume, connection: {type: host_mount, path: /d}, training_data: {container: x}}"
-        leave(manifest(more=f"data_stores: [{store % 'a'}, {store % 'b'}]\n"))
+        export(manifest(more=f"data_stores: [{store % 'a'}, {store % 'b'}]\n"))
 
 
 STEPS = """\
@@ -295,7 +295,7 @@ batch:
 
 
 def test_slurm_export_runs_script_with_own_steps_once_on_first_node(site: Site) -> None:
-    made = leave(STEPS, settings={"partition": "gpu", "account": "vision"})
+    made = export(STEPS, settings={"partition": "gpu", "account": "vision"})
     assert options(made) == {
         "job-name": "digits", "nodes": "3", "ntasks-per-node": "4", "cpus-per-task": "2", "gres": "gpu:4",
         "partition": "gpu", "account": "vision",
@@ -313,7 +313,7 @@ def test_slurm_export_runs_script_with_own_steps_once_on_first_node(site: Site) 
 def test_slurm_export_forwards_signals_to_script_with_own_steps(site: Site) -> None:
     script = "trap 'echo caught; exit 4' USR1\nkill -s USR1 $PPID\nsleep 120 >/dev/null 2>&1 & wait\n"
     (site.home / "job.sh").write_text(script)
-    done = site.run(leave(STEPS).text, TOKEN="x")
+    done = site.run(export(STEPS).text, TOKEN="x")
     assert (done.returncode, done.stdout) == (4, "caught\n")
 
 
@@ -327,4 +327,4 @@ def test_slurm_export_forwards_signals_to_script_with_own_steps(site: Site) -> N
     ],
 )
 def test_slurm_export_uses_container_only_for_script_without_own_steps(old: str, new: str, contained: bool) -> None:
-    assert ("$APPTAINER" in leave(STEPS.replace(old, new)).text) == contained
+    assert ("$APPTAINER" in export(STEPS.replace(old, new)).text) == contained

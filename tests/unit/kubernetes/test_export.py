@@ -10,8 +10,8 @@ from kubernetes_validate import validate
 
 from ffdl_batch.manifest import ManifestSource, parse_manifest
 from ffdl_batch.ports.conversion import CannotConvert, Fate
-from ffdl_batch.ports.export import Leaving, Left, WritesJobs
-from ffdl_kubernetes.exporter import WORDS, KubernetesLeaver
+from ffdl_batch.ports.export import ExportedJob, ExportRequest, ExportsJobs
+from ffdl_kubernetes.exporter import KEY_FATES, KubernetesExporter
 
 MANIFEST = """\
 name: digits
@@ -24,16 +24,16 @@ framework: {name: custom, version: "registry.example.org/a/b:1", command: "pytho
 RELEASES = ("1.29", "1.37")
 
 
-def leave(text: str = MANIFEST, **settings: object) -> Left:
+def export(text: str = MANIFEST, **settings: object) -> ExportedJob:
     parsed = parse_manifest(ManifestSource(text, "digits.yml", "/home/ann"))
     assert parsed.spec is not None, parsed.findings
-    leaver = KubernetesLeaver()
-    assert isinstance(leaver, WritesJobs) and leaver.pulls_images
-    return leaver.leave(Leaving(parsed.spec, "digits.yml", "registry.example.org/a/b:1", settings))
+    exporter = KubernetesExporter()
+    assert isinstance(exporter, ExportsJobs) and exporter.pulls_images
+    return exporter.export(ExportRequest(parsed.spec, "digits.yml", "registry.example.org/a/b:1", settings))
 
 
-def objects(left: Left) -> list[Any]:
-    return list(yaml.safe_load_all(left.text))
+def objects(exported: ExportedJob) -> list[Any]:
+    return list(yaml.safe_load_all(exported.text))
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -43,14 +43,14 @@ def objects(left: Left) -> list[Any]:
     "batch: {sweep: [{LR: 0.1}, {LR: 0.2}]}\n",
 ])  # fmt: skip
 def test_kubernetes_export_passes_schemas_of_supported_releases(release: str, more: str) -> None:
-    found = objects(leave(MANIFEST + more))
+    found = objects(export(MANIFEST + more))
     assert {"Job", "ConfigMap", "NetworkPolicy", "Service"} <= {one["kind"] for one in found}
     for one in found:
         validate(one, release, strict=True)
 
 
 def test_kubernetes_export_runs_without_daemon_in_named_namespace() -> None:
-    found = leave(namespace="team")
+    found = export(namespace="team")
     job = next(one for one in objects(found) if one["kind"] == "Job")
     assert job["spec"]["suspend"] is False
     assert "finalizers" not in job["spec"]["template"]["metadata"]
@@ -62,14 +62,14 @@ def test_kubernetes_export_runs_without_daemon_in_named_namespace() -> None:
 
 
 def test_kubernetes_export_is_reproducible_with_names_unique_per_manifest() -> None:
-    assert leave().text == leave().text
-    names = {objects(leave(MANIFEST.replace("digits", name)))[0]["metadata"]["name"] for name in ("a", "b", "digits")}
+    assert export().text == export().text
+    names = {objects(export(MANIFEST.replace("digits", name)))[0]["metadata"]["name"] for name in ("a", "b", "digits")}
     assert len(names) == 3
 
 
 def test_kubernetes_export_omits_secret_values() -> None:
     text = MANIFEST + "batch: {env: {A: plain}, secrets: {TOKEN: 'in-clear-here'}}\n"
-    found = leave(text)
+    found = export(text)
     assert "in-clear-here" not in found.text
     secret = next(one for one in objects(found) if one["kind"] == "Secret")
     assert (
@@ -79,7 +79,7 @@ def test_kubernetes_export_omits_secret_values() -> None:
 
 
 def test_kubernetes_export_judges_each_manifest_key() -> None:
-    judged = {one.text: one for one in leave(MANIFEST + "batch: {time: 2h, partition: gpu, hold: true}\n").judged}
+    judged = {one.text: one for one in export(MANIFEST + "batch: {time: 2h, partition: gpu, hold: true}\n").judged}
     assert (judged["learners"].fate, judged["learners"].line) == (Fate.MAPPED, 2)
     assert judged["batch.hold"].fate is Fate.DROPPED
     assert all(one.reason for one in judged.values() if one.fate is not Fate.MAPPED)
@@ -89,11 +89,11 @@ def test_kubernetes_export_explains_every_schema_key() -> None:
     from ffdl_batch.manifest.models.batch import BatchBlock, ManifestBlock
 
     keys = {*ManifestBlock.model_fields, *(f"batch.{name}" for name in BatchBlock.model_fields)} - {"batch"}
-    assert sorted(keys - set(WORDS)) == []
+    assert sorted(keys - set(KEY_FATES)) == []
 
 
 def test_kubernetes_export_rejects_gpu_fraction_and_large_array() -> None:
     with pytest.raises(CannotConvert, match="shares of a GPU"):
-        leave(MANIFEST.replace("gpus: 1", "gpus: 0.5"))
+        export(MANIFEST.replace("gpus: 1", "gpus: 0.5"))
     with pytest.raises(CannotConvert, match="as many Jobs"):
-        leave(MANIFEST + "batch: {array: 0-2000}\n")
+        export(MANIFEST + "batch: {array: 0-2000}\n")
