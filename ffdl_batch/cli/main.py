@@ -40,6 +40,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "init": ("manifest:init", "Write a manifest and a model that run as they are."),
     "cache": ("cache:cache", "What this node's cache holds: list, rm, verify."),
     "config": ("config:config", "The configuration, and where each value came from."),
+    "setup": ("setup:setup", "Install ffdl on a host, over SSH."),
     "daemon": ("daemon:daemon", "Your daemon: status, stop, restart, metrics."),
     "completion": ("program:completion", "Completion for bash, zsh or fish."),
     "version": ("program:version", "The version of this program."),

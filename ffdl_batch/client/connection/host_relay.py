@@ -55,7 +55,8 @@ class ProgramNotFound(DaemonUnreachable):
     def __init__(self, place: HostPlace) -> None:
         super().__init__(
             f"{place.host} has no {place.program} after a login",
-            "install ffdl_batch there; or say where it is: FFDL_HOST_PROGRAM, host_program in the configuration",
+            f"install it: ffdl setup {place.host}; or set its path: FFDL_HOST_PROGRAM, or host_program in the "
+            "configuration",
             ExitCode.UNAVAILABLE,
         )
 
