@@ -145,7 +145,7 @@ class Keeper:
         while not self._server.should_exit:
             await asyncio.sleep(pause)
             try:
-                await self._look(is_ours=await asyncio.to_thread(self._look_after_files))
+                await self._look(is_ours=await asyncio.to_thread(self._check_files))
             except (OSError, PlaceRefused, StoreError) as error:
                 log.warning("the keeper's look failed: %s", error)
             except (RuntimeError, MemoryError) as error:
@@ -153,15 +153,15 @@ class Keeper:
                     raise
                 log.warning("the keeper could not look: %s", lack)
 
-    def _look_after_files(self) -> bool:
-        """See to the files of the state directory; whether its lock is ours still."""
-        self._look_after_database()
+    def _check_files(self) -> bool:
+        """Check the files of the database; return whether the lock of the state directory is still ours."""
+        self._check_database()
         return self._hold.is_ours()
 
-    def _look_after_database(self) -> None:
-        """See that its files are in their places, though nobody writes: what this process alone still has is saved."""
+    def _check_database(self) -> None:
+        """Log it once if a file of the database is not in its place; requests find out by themselves."""
         try:
-            self._platform.store.look_after_files()
+            self._platform.store.check_files()
         except (StoreError, OSError) as error:
             if str(error) != self._misplaced:
                 log.error("%s", error)

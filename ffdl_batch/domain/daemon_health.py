@@ -28,13 +28,13 @@ class BackendHealth:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseTrouble:
-    """The daemon cannot write into its database, or not even read it: since when, and in `detail` which one it is, why,
-    and what helps. States of jobs are those that were written before. `holds_last_copy`: the database is in no file
-    that outlives the daemon, which must not be ended."""
+    """The daemon cannot write into its database, or not even read it; the states of jobs are those of before.
+
+    `detail` names the database and the cause, and says what to do.
+    """
 
     since: float
     detail: str
-    holds_last_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,7 @@ from ffdl_batch.store.errors import (
 from ffdl_batch.store.incidents import Noticed
 from ffdl_batch.store.records import Attempt, LeasedJob, NewJob
 from ffdl_batch.store.repository import Store, open_store
-from ffdl_batch.store.sqlite_copy_names import kept_copies, rescued_copies
 from ffdl_batch.store.usage_rows import UsedJob
-from ffdl_batch.store.write_health import Trouble
 
 __all__ = [
     "Attempt",
@@ -31,9 +29,6 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreUnavailable",
-    "Trouble",
     "UsedJob",
-    "kept_copies",
     "open_store",
-    "rescued_copies",
 ]

@@ -7,8 +7,7 @@ Writers begin with BEGIN IMMEDIATE, so that a transaction never finds out at its
 
 PostgreSQL: READ COMMITTED with row locks; its clock is everybody's clock.
 
-A commit to a SQLite file that is not under its name any more, or that another program has written into, is never
-answered with success (:class:`OpenFiles`).
+A commit to a SQLite file that is not under its name any more is never reported as a success (:class:`OpenFiles`).
 """
 
 from __future__ import annotations
@@ -66,8 +65,10 @@ _POSTGRES_OPTIONS = "-c lock_timeout=30s -c idle_in_transaction_session_timeout=
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One open database. `place` is what messages call it (never with a password). `files` are those of a SQLite
-    database that is kept open."""
+    """One open database.
+
+    `place` is its name in messages, without a password. `files` are those of a SQLite database that is kept open.
+    """
 
     engine: Engine
     place: str
@@ -87,8 +88,6 @@ class Database:
         The block builds values from rows. If it raises ValueError, KeyError or TypeError, the rows are damaged.
         """
         with self._translated(), self.engine.connect() as connection:
-            if self.files is not None:
-                self.files.refuse_overwritten()  # it would be read as a mixture
             try:
                 yield connection
             except RowDamaged:
@@ -98,38 +97,35 @@ class Database:
 
     @contextmanager
     def writing(self, begin: str = "IMMEDIATE") -> Iterator[Connection]:
-        """One transaction: durable when the block is left normally, undone when it raises.
+        """Yield a connection in one transaction: durable if the block succeeds, undone if it raises.
 
         `begin` is SQLite's kind of transaction (IMMEDIATE or EXCLUSIVE).
         """
         with self._translated(noted=True), self.engine.connect() as connection:
-            self._secure(connection)
+            self._refuse_misplaced(connection)
             connection.execution_options(**{_BEGIN: begin})
             connection.info.pop(_WROTE, None)
             try:
                 with connection.begin():
                     yield connection
-                    self._sign(connection)
             except SQLAlchemyError:
-                self._secure(connection)  # which knows better why
+                self._refuse_misplaced(connection)  # its message names the cause
                 raise
             wrote = connection.info.pop(_WROTE, False)
-            self._secure(connection)  # it may have been deleted meanwhile
+            self._refuse_misplaced(connection)  # a commit into a file that was deleted meanwhile is lost
             if wrote:
                 self.health.succeeded()
             elif self.is_postgres:
                 self.health.answered()
 
-    def look_after_files(self, *, at_once: bool = False) -> None:
-        """Save what would go with the process, though nobody writes now; `at_once` also where that failed a moment ago.
-        Raises StoreError where SQLite's file does not lie under its name any more, or is not ours any more."""
+    def check_files(self) -> None:
+        """Raise DatabaseGone, also for `health`, if a file of a SQLite database is not in its place any more."""
         if self.files is None:
             return
         with self._translated(noted=True):
-            if self.files.is_there() and self.files.is_as_left() and self.files.is_whole_beside():
-                return
-            with self.engine.connect() as connection:
-                self._secure(connection, at_once=at_once)
+            if self.files.find_misplaced() is not None:
+                with self.engine.connect() as connection:  # nobody reopens the files meanwhile
+                    self._refuse_misplaced(connection)
 
     def now_expression(self) -> ColumnElement[float]:
         """The time in a statement: the server's on PostgreSQL (skewed daemons agree), else the own clock's."""
@@ -144,52 +140,16 @@ class Database:
         return float(connection.execute(select(self.now_expression())).scalar_one())
 
     def close(self) -> None:
-        """Give all connections back; SQLite folds its log into the file. What lies in no file that has a name is saved
-        before, where there is room for it."""
-        try:
-            self.look_after_files(at_once=True)
-        except StoreError as error:
-            log.error("%s", error)
-        if self.files is None:
-            self.engine.dispose()
-            return
-        with self.files.left_alone():
-            self.engine.dispose()
+        """Close all connections. SQLite writes its log into the database, unless that was deleted or replaced."""
+        self.engine.dispose()
 
-    def _sign(self, connection: Connection) -> None:
-        """Before a commit of rows: the last look at whose file it is, and the number that says so after it."""
-        if self.files is not None and connection.info.get(_WROTE, False):
-            if self.files.is_there():
-                self.files.refuse_foreign()
-            connection.exec_driver_sql(f"PRAGMA user_version = {self.files.count_up()}")
-
-    def _secure(self, connection: Connection, *, at_once: bool = False) -> None:
-        """Make sure that what this process has committed lies in files that have a name.
-
-        Raises DatabaseGone where the database has none, DatabaseDamaged where it is not ours any more.
-        """
-        if self.files is None or connection.invalidated:
-            return
-        source = connection.connection.driver_connection
-        assert isinstance(source, sqlite3.Connection)
-        self.files.refuse_overwritten()
-        if not self.files.is_there():
-            raise self.files.rescue(source, at_once=at_once)
-        self.files.refuse_foreign()
-        if self.files.is_whole_beside():
-            return
-        log.warning("log or journal of %s was deleted or replaced under this daemon; its content is saved", self.place)
-        (busy, *_) = source.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            why = "another program reads the database: end that one; the daemon tries again"
-            message = f"the log of the database {self.place} was deleted, and cannot be saved: {why}"
-            raise DatabaseGone(message, holds_last_copy=True)
-        connection.invalidate()
-        _ = connection.connection  # opens one at once, with files that have names
+    def _refuse_misplaced(self, connection: Connection) -> None:
+        if self.files is not None and not connection.invalidated:
+            self.files.refuse_misplaced()
 
     @contextmanager
     def _translated(self, *, noted: bool = False) -> Iterator[None]:
-        """`noted`: a refusal becomes known to `health`, unless it is about the rows alone."""
+        """Raise errors as :class:`StoreError`; with `noted`, record them in `health` unless they are about rows."""
         driver = self.engine.dialect.dbapi
         raw = (driver.Error,) if driver is not None else ()
         try:
@@ -270,7 +230,7 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
     refuse_other_kind(path)
     _create_file(path)
     on_network = is_network(Path(os.path.realpath(path)).parent) if network_fs is None else network_fs
-    files = OpenFiles(path, ("-journal",) if on_network else ("-wal", "-shm"), clock)
+    files = OpenFiles(path, ("-journal",) if on_network else ("-wal", "-shm"))
 
     def open_file() -> sqlite3.Connection:
         refuse_other_file(path)
@@ -292,8 +252,7 @@ def _connect_sqlite(url: URL, network_fs: bool | None, clock: Clock) -> Database
             dbapi_connection.execute("BEGIN EXCLUSIVE").close()
             dbapi_connection.execute("COMMIT").close()
         dbapi_connection.execute("SELECT count(*) FROM sqlite_master").close()  # it has its log now
-        (count,) = dbapi_connection.execute("PRAGMA user_version").fetchone()
-        files.note(count)
+        files.note_opened()
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -17,7 +17,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from ffdl_batch.host.filesystem import why_unwritable
 from ffdl_batch.host.resource_exhaustion import MEMORY
-from ffdl_batch.store.sqlite_copy_names import rescued_copies
 
 
 class StoreError(Exception):
@@ -40,14 +39,7 @@ class ServerDiskRefuses(StoreUnavailable):
 
 
 class DatabaseGone(StoreUnavailable):
-    """The file of the open database is not under its name any more: what is written would go with the process.
-
-    `holds_last_copy`: what was written before would, too.
-    """
-
-    def __init__(self, message: str, *, holds_last_copy: bool = False) -> None:
-        super().__init__(message)
-        self.holds_last_copy = holds_last_copy
+    """A file of the open database is not under its name any more: what is written would be lost with the process."""
 
 
 class DatabaseMissing(StoreError):
@@ -247,14 +239,8 @@ def _damaged(cause: BaseException, place: str) -> DatabaseDamaged:
 
 def _replace(place: str) -> str:
     """Return how to replace a damaged database. The user must choose the copy."""
-    if not place.startswith("/"):
-        return "ffdl daemon stop, and restore a dump of it (ffdl-admin db restore FILE --force)"
-    try:
-        rescued = rescued_copies(Path(place))
-    except OSError:  # the damage is what has to be told
-        rescued = []
-    saved = f"; a daemon saved {rescued[0]} earlier" if rescued else ""
-    return f"ffdl daemon stop, and put a copy in its place{saved} (ffdl-admin db restore FILE --force)"
+    what = "put a copy in its place" if place.startswith("/") else "restore a dump of it"
+    return f"ffdl daemon stop, and {what} (ffdl-admin db restore FILE --force)"
 
 
 def _of_postgres(cause: BaseException, place: str, *, lost: bool) -> StoreError:

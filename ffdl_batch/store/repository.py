@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from sqlalchemy.engine import Engine
 
+from ffdl_batch.domain.daemon_health import DatabaseTrouble
 from ffdl_batch.domain.incidents.incident import Origin
 from ffdl_batch.domain.job.job import Change, HistoryEntry, Job, JobId
 from ffdl_batch.domain.job_state import JobState, Wish
@@ -22,7 +23,6 @@ from ffdl_batch.store.existing_database import sqlite_file
 from ffdl_batch.store.notices import Notices
 from ffdl_batch.store.records import Attempt, JobReader, LeasedJob, NewJob
 from ffdl_batch.store.schema_upgrade import bring_up_to_date
-from ffdl_batch.store.write_health import Trouble
 
 Consent = Callable[[str], None]
 """Called with the place of a SQLite database before it is made; raises StoreError where it must not be."""
@@ -78,14 +78,13 @@ class Store:
         return self._database.place
 
     @property
-    def trouble(self) -> Trouble | None:
-        """Why, and since when, nothing can be written; None = what was written last was taken."""
+    def trouble(self) -> DatabaseTrouble | None:
+        """Why, and since when, nothing can be written; None if the last write succeeded."""
         return self._database.health.trouble
 
-    def look_after_files(self) -> None:
-        """Save what would go with this process where SQLite's files were deleted or moved; does nothing on PostgreSQL.
-        Raises DatabaseGone where the database itself is not in its place."""
-        self._database.look_after_files()
+    def check_files(self) -> None:
+        """Raise DatabaseGone if a file of a SQLite database was deleted, moved or replaced."""
+        self._database.check_files()
 
     @property
     def is_shared(self) -> bool:

@@ -1,7 +1,7 @@
-"""Copies of a SQLite database: consistent while others write, whole or not there, readable by their owner alone.
+"""Copy a SQLite database: one consistent state, a whole file or none, readable by its owner alone.
 
-SQLite's own backup interface (sqlite.org/backup.html) reads one state of the source, however long it takes. A copy is
-in no write-ahead mode, so that it is one file wherever it is carried.
+SQLite's own backup (sqlite.org/backup.html) reads one state of the source while others write. A copy has no write-ahead
+log, so that it is one file.
 """
 
 from __future__ import annotations
@@ -18,45 +18,66 @@ from pathlib import Path
 from ffdl_batch.store.errors import StoreUnavailable
 
 KEPT = 3
-"""How many copies from before upgrades stay beside the database."""
+"""How many copies from before upgrades are kept beside the database."""
 LEFT_AGE_S = 3600.0
-"""Nobody writes a file any more that did not change for so long."""
+"""A file that has not changed for so long is not being written any more."""
 _STAMP = "%Y%m%dT%H%M%SZ"
 
 
 class CopyFailed(StoreUnavailable):
-    """There is no copy, and nothing else was changed."""
+    """A copy could not be written; nothing else was changed."""
 
 
-def copy_database(source: sqlite3.Connection, target: Path, *, shown: Path | None = None) -> None:
-    """Write what `source` sees now to `target`, durably, in the place of what is there. Raises :class:`CopyFailed`.
+def copy_database(source: sqlite3.Connection, target: Path) -> None:
+    """Write what `source` sees now to `target`, durably, and replace an existing file. Raises :class:`CopyFailed`.
 
-    `source` must be in a transaction that has read something: waiting for locks is over then. `shown` is what messages
-    call the copy, where it gets that name later.
+    `source` must be in a transaction that has read something: it has waited for locks then.
     """
-    # A form of name that sweep_left knows, and in the daemon's own directories the janitor.
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    hidden = hidden_name(target)
     try:
-        try:
-            _write(source, hidden)
-            hidden.rename(target)
-            _sync(target.parent)
-        finally:
-            for path in (hidden, *companions(hidden)):
-                path.unlink(missing_ok=True)
+        write_copy(source, hidden, shown=target)
+        hidden.rename(target)
+        sync(target.parent)
+    except OSError as error:
+        raise CopyFailed(f"no copy could be written to {target}: {error.strerror or error}") from error
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def write_copy(source: sqlite3.Connection, file: Path, *, shown: Path) -> None:
+    """Write what `source` sees now to the new file `file`, durably; leave no file if that fails.
+
+    `source` as for :func:`copy_database`. `shown` is the copy's name in messages. Raises :class:`CopyFailed`.
+    """
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as target:
+            target.execute("PRAGMA journal_mode = OFF").close()  # an unfinished copy is removed, not rolled back
+            source.backup(target)
+            target.execute("PRAGMA journal_mode = DELETE").close()  # the copy has the source's mode
+        sync(file)
     except (OSError, sqlite3.Error) as error:
-        why = _why(error, source, shown or target)
-        raise CopyFailed(f"no copy could be written to {shown or target}: {why}") from error
+        for path in (file, *companions(file)):
+            path.unlink(missing_ok=True)
+        why = _why(error, source, shown)
+        raise CopyFailed(f"no copy could be written to {shown}: {why}") from error
+
+
+def hidden_name(target: Path) -> Path:
+    """Return a name for a file that is to become `target`, as :func:`sweep_left` and the janitor know it."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
 
 
 def companions(path: Path) -> tuple[Path, ...]:
-    """The files that SQLite keeps beside the database `path` while it is used, and after a crash."""
+    """Return the names of the files that SQLite keeps beside the database `path`, also after a crash."""
     return tuple(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))
 
 
 def is_of_database(path: Path, database: Path) -> bool:
-    """Whether `path` is, or would be, the database or a file that SQLite keeps beside it, by whatever name. Raises
-    OSError."""
+    """Return whether `path` is, or would be, the database or a file that SQLite keeps beside it; links are followed.
+
+    Raises OSError.
+    """
     real = Path(os.path.realpath(database))
     return any(
         os.path.realpath(path) == str(own) or (own.exists() and path.exists() and path.samefile(own))
@@ -65,26 +86,25 @@ def is_of_database(path: Path, database: Path) -> bool:
 
 
 def upgrade_copy(path: Path, revision: str, at: float) -> Path:
-    """Where the copy of the database `path` from before its upgrade from `revision` goes; `at` is now."""
+    """Return the name of a copy of the database `path`, made at the time `at` before an upgrade from `revision`."""
     return path.with_name(f"{path.name}.revision-{revision}-{stamp(at)}")
 
 
 def upgrade_copies(path: Path) -> list[tuple[str, Path]]:
-    """The copies from before upgrades that lie beside the database, newest first, with their revisions."""
+    """Return the copies that were made before upgrades, newest first, with their revisions."""
     form = re.compile(rf"{re.escape(path.name)}\.revision-(\w+)-(\d{{8}}T\d{{6}}Z)", re.ASCII)
     found = [(match[2], match[1], one) for one in path.parent.iterdir() if (match := form.fullmatch(one.name))]
     return [(revision, one) for _, revision, one in sorted(found, reverse=True)]
 
 
 def sweep_left(target: Path) -> None:
-    """Remove what was being written for a copy `target` more than an hour ago, by somebody who was killed.
+    """Remove what killed processes left of copies to `target` more than an hour ago.
 
-    The janitor does so in the daemon's own directories; nobody else looks into others. Raises OSError.
+    The janitor does so only in the daemon's own directories. Raises OSError.
     """
-    name, sign = re.escape(target.name), r"\.[0-9a-f]{8}"
-    form = re.compile(rf"(?:\.{name}{sign}|\.\.{name}{sign}{sign})(?:-journal|-wal|-shm)?")
+    form = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}(?:-journal|-wal|-shm)?")
     for path in [one for one in target.parent.iterdir() if form.fullmatch(one.name)]:
-        with contextlib.suppress(FileNotFoundError):  # another copy's writer sweeps, too
+        with contextlib.suppress(FileNotFoundError):  # another process removes them, too
             found = path.lstat()
             if stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > LEFT_AGE_S:
                 path.unlink()
@@ -97,26 +117,18 @@ def drop_old_copies(path: Path) -> None:
 
 
 def stamp(at: float) -> str:
-    """A time in names of files, UTC."""
+    """Return a time for names of files, UTC."""
     return time.strftime(_STAMP, time.gmtime(at))
 
 
 def unused(path: Path) -> Path:
-    """`path`, or where it or what belongs to it exists the next name after it that is free."""
+    """Return `path`, or the next free name after it if it or a file beside it exists."""
     names = (path, *(path.with_name(f"{path.name}.{number}") for number in range(2, 1000)))
     return next(one for one in names if not any(file.exists() for file in (one, *companions(one))))
 
 
-def _write(source: sqlite3.Connection, hidden: Path) -> None:
-    os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with contextlib.closing(sqlite3.connect(hidden, isolation_level=None)) as target:
-        target.execute("PRAGMA journal_mode = OFF").close()  # nobody needs an undone copy, nor a journal of it
-        source.backup(target)
-        target.execute("PRAGMA journal_mode = DELETE").close()  # it came with the source's mode
-    _sync(hidden)
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Write a file or a directory to its disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -135,9 +147,9 @@ def _why(error: OSError | sqlite3.Error, source: sqlite3.Connection, target: Pat
 
 
 def _size_mib(source: sqlite3.Connection) -> int:
-    """What the copy takes, rounded up."""
+    """Return the size of the copy, rounded up."""
     try:
         pages, size = (source.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    except sqlite3.Error:  # the source is what failed; its own message is told
+    except sqlite3.Error:  # the source itself failed; the message names that error
         return 1
     return -(-int(pages) * int(size) // 2**20)

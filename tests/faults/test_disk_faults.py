@@ -20,7 +20,7 @@ from ffdl_batch.host.processes import all_processes
 from tests.contract.controller_rig import LIMITS, Rig, rig
 from tests.crash.world import WorldOptions
 from tests.faultfs import CHANGING, Fault, FaultFs, fault_fs
-from tests.faults.fault_rig import LIMIT_S, fault_world
+from tests.faults.fault_rig import fault_world
 from tests.private_mounts import SmallDisk
 
 pytestmark = pytest.mark.usefixtures("own_mounts")
@@ -50,29 +50,6 @@ def test_submit_is_refused_without_leftovers_when_state_directory_is_full(tmp_pa
         disk.free()
         world.await_ends(running, world.submit())
         assert "Traceback" not in world.log
-
-
-def test_daemon_stop_requires_force_while_it_holds_only_database_copy(tmp_path: Path, disk: SmallDisk) -> None:
-    with fault_world(tmp_path, WorldOptions("local"), state=disk.point / "state") as world:
-        world.start()
-        job = world.submit()
-        world.await_ends(job)
-        disk.fill()
-        (world.state / "ffdl.sqlite3").unlink()
-        world.wait(lambda: "Nothing is lost as long" in world.run("ffdl", "daemon", "status").text, "its last word")
-        pid = world.daemon_pid
-        for verb in ("stop", "restart"):
-            refused = world.run("ffdl", "daemon", verb)
-            assert refused.code == 75 and "the only copy of the database" in refused.text, refused
-            assert "make room for a copy there" in refused.text and "--force" in refused.text, refused
-        assert world.daemon_pid == pid and world.answers()
-        disk.free()
-        assert world.run("ffdl", "daemon", "stop", "--force").code == 0
-        assert world.daemon is not None and world.daemon.wait(LIMIT_S) == 0
-        (rescued,) = world.state.glob("ffdl.sqlite3.rescued-*")
-        assert world.run("ffdl-admin", "db", "restore", str(rescued)).code == 0
-        world.start()
-        assert world.job(job).state == "COMPLETED"
 
 
 def test_daemon_restart_is_refused_when_state_directory_is_full(tmp_path: Path, disk: SmallDisk) -> None:

@@ -9,7 +9,6 @@ import ctypes
 import errno
 import os
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -29,7 +28,7 @@ from ffdl_batch.domain.number_text import counted
 from ffdl_batch.store.database import Database
 from ffdl_batch.store.schema import METADATA
 from ffdl_batch.store.schema_upgrade import Standing, refuse_unknown, standing_of
-from ffdl_batch.store.sqlite_backup import stamp, sweep_left, unused
+from ffdl_batch.store.sqlite_backup import hidden_name, stamp, sweep_left, sync, unused
 
 TABLES = (*(table.name for table in METADATA.sorted_tables), "alembic_version")
 _SAID_CHARACTERS = 500
@@ -72,19 +71,14 @@ def _dump(place: Place, database: Database, target: Path) -> None:
         schema = connection.execute(select(func.current_schema())).scalar_one()
         there = set(inspect(connection).get_table_names())
     tables = [f'--table="{schema}"."{name}"' for name in TABLES if name in there]
-    # A form of name that sweep_left knows, and in the daemon's own directories the janitor.
-    hidden = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    hidden = hidden_name(target)
     options = ("--format=custom", "--no-owner", "--no-privileges", *tables)
     try:
         sweep_left(target)
         try:
             os.close(os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             _run_to_file(place, ["pg_dump", *options, f"--file={hidden}", f"--dbname={_address(place)}"])
-            descriptor = os.open(hidden, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(hidden)
             hidden.rename(target)
         finally:
             hidden.unlink(missing_ok=True)
@@ -130,8 +124,7 @@ def _keep(place: Place, database: Database, schema: str, *, force: bool) -> Path
 
 def _load(place: Place, source: Path, schema: str) -> None:
     drop = "DROP TABLE IF EXISTS " + ", ".join(f'"{schema}"."{name}"' for name in TABLES)
-    # The janitor knows this form of name for something that was being written when somebody was killed.
-    script = place.state_dir / f".restore.{secrets.token_hex(4)}"
+    script = hidden_name(place.state_dir / "restore")
     try:
         os.close(os.open(script, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         # A whole script first: a pipe that breaks off would be taken for its end.

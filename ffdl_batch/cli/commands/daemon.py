@@ -126,26 +126,20 @@ def _describe(backend: BackendHealth) -> str:
     return ", ".join(part for part in (f"{backend.name} {backend.version}".strip(), trouble) if part)
 
 
-_FORCED = click.option(
-    "--force", is_flag=True, help="End it also where the only copy of its database goes with it (exit code 75 without)."
-)
+@daemon.command(context_settings=_NAMES)
+def stop() -> None:
+    """End the daemon. Jobs run on; the next command starts a daemon, which reads what they did."""
+    click.echo(_stop() or "no daemon ran")
 
 
 @daemon.command(context_settings=_NAMES)
-@_FORCED
-def stop(force: bool) -> None:
-    """End the daemon. Jobs that run go on, and are read when the next command starts a daemon."""
-    click.echo(_stop(force=force) or "no daemon ran")
-
-
-@daemon.command(context_settings=_NAMES)
-@_FORCED
+@click.option("--force", is_flag=True, help="End the daemon even if the disk has no room for another one to start.")
 def restart(force: bool) -> None:
-    """End the daemon and start one with the settings of this shell. Jobs that run go on meanwhile.
+    """End the daemon and start one with the settings of this shell. Jobs run on meanwhile.
 
-    Where the disk has no room for a daemon to start, the one that runs is left alone (exit code 75; not with --force).
+    If the disk has no room for a daemon to start, the running one is not ended (exit code 75; not with --force).
     """
-    if ended := _stop(force=force, starts_another=True):
+    if ended := _stop(is_replaced=not force):
         click.echo(ended)
     with open_client() as client:
         health = client.health()
@@ -183,11 +177,11 @@ def relay(no_forward: bool) -> None:
     serve(Dialling(told=warnings.append, host="", forwards=not no_forward).dial(), warnings)
 
 
-def _stop(*, force: bool, starts_another: bool = False) -> str:
-    """What was ended; "" where nothing ran."""
+def _stop(*, is_replaced: bool = False) -> str:
+    """End the daemon and describe it; return "" if none ran. With `is_replaced` another one must be able to start."""
     from ffdl_batch.client.connection.daemon_process import stop_daemon
     from ffdl_batch.client.connection.daemon_settings import describe_daemon, own_settings
 
     own = own_settings(os.environ)
-    ended = stop_daemon(own.state_dir, force=force, next_writes_in=own.written_at_start if starts_another else ())
+    ended = stop_daemon(own.state_dir, next_writes_in=own.written_at_start if is_replaced else ())
     return f"stopped {describe_daemon(ended)}" if ended else ""

@@ -14,7 +14,6 @@ from ffdl_batch.domain.job.views import ArrayView
 from ffdl_batch.domain.job_state import Wish
 from ffdl_batch.services.job_control.arrays import get_array, stop_array
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.queries.jobs import database_trouble
 
 log = logging.getLogger(__name__)
 
@@ -67,4 +66,4 @@ def _changed(here: Context, caller: Caller, verb: str, array: ArrayView) -> Plai
 
 
 def _reply(here: Context, array: ArrayView) -> ArrayReply:
-    return ArrayReply(array, here.platform.adapters.outages(), database_trouble(here.platform))
+    return ArrayReply(array, here.platform.adapters.outages(), here.platform.store.trouble)

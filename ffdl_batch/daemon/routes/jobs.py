@@ -49,7 +49,7 @@ from ffdl_batch.services.job_control.drill import drill as play
 from ffdl_batch.services.job_control.halt import halt_job
 from ffdl_batch.services.job_control.resume import resume_job
 from ffdl_batch.services.platform import Caller
-from ffdl_batch.services.queries.jobs import database_trouble, get_events, get_job, health, list_jobs
+from ffdl_batch.services.queries.jobs import get_events, get_job, health, list_jobs
 from ffdl_batch.services.queries.learners import learners_of
 from ffdl_batch.services.queries.transfer_progress import MOVES, with_moving
 from ffdl_batch.services.submission.dry_run import plan_submission
@@ -147,7 +147,7 @@ async def read_jobs(  # noqa: PLR0913, PLR0917 - one parameter per field of the 
         here.limits.quick, list_jobs, here.platform, caller,
         states=state, name=name, since=since, limit=limit, all_users=all_users, array=array,
     )  # fmt: skip
-    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), database_trouble(here.platform)))
+    return PlainReply(JobsReply(tuple(found), here.platform.adapters.outages(), here.platform.store.trouble))
 
 
 @router.get("/jobs/{job_id}", response_model=JobReply, responses=answers(404), operation_id="get")
@@ -239,7 +239,7 @@ def _changed(here: Context, caller: Caller, verb: str, job: JobView) -> PlainRep
 
 
 def _one(here: Context, job: JobView) -> JobReply:
-    return JobReply(job, here.platform.adapters.outages(), database_trouble(here.platform))
+    return JobReply(job, here.platform.adapters.outages(), here.platform.store.trouble)
 
 
 async def until_news(

@@ -20,7 +20,7 @@ from pathlib import Path
 from ffdl_batch.attempt.layout import Root
 from ffdl_batch.domain.job.job import is_job_id
 from ffdl_batch.services.whole_files import sync_directory, write_whole
-from ffdl_batch.store import DatabaseMissing, Store, StoreError, kept_copies, rescued_copies
+from ffdl_batch.store import DatabaseMissing, Store, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +44,10 @@ def refuse_to_forget(place: str, root: Root) -> None:
     except FileNotFoundError:
         return
     if found:
-        rescued = rescued_copies(Path(place))
-        cure = f"ffdl-admin db restore {rescued[0] if rescued else 'FILE'}"
-        copy = "the copy that a daemon saved beside it" if rescued else "a copy of it in its place"
         raise DatabaseMissing(
             f"there is no database {place}, or it is empty, though {jobs} has directories of jobs: put the database "
-            f"back, or {copy} ({cure}), or correct database_url; only to begin anew without these jobs, move "
-            f"{jobs} away"
+            "back, or a copy of it in its place (ffdl-admin db restore FILE), or correct database_url; only to start "
+            f"without these jobs, move {jobs} away"
         )
 
 
@@ -92,16 +89,13 @@ def refuse_older(store: Store, root: Root) -> None:
     unknown = find_unknown(root, ask)
     if not unknown or (store.is_shared and not known):
         return
-    jobs, cure = Path(root.path, "jobs"), "ffdl-admin db restore"
-    kept = [] if store.is_shared else kept_copies(Path(store.place))
-    newest = f"{kept[0]} --force" if kept else "FILE --force"
-    which = f"; the newest of {len(kept)} beside it is {kept[0].name}" if kept else ""
+    jobs, cure = Path(root.path, "jobs"), "ffdl-admin db restore FILE --force"
     verbs = ("job that has a directory", "was") if len(unknown) == 1 else ("jobs that have directories", "were")
     raise DatabaseMissing(
         f"the database {store.place} does not know {len(unknown)} {verbs[0]} in {jobs} and {verbs[1]} executed "
-        f"({some_of(unknown)}): it is an older copy, or another one{which}. Put the one that knew them in its place "
-        f"({cure} {newest}), or correct database_url; only to go on without these jobs restore what is there over "
-        f"itself (ffdl-admin db backup FILE; {cure} FILE --force), or move their directories away"
+        f"({some_of(unknown)}): it is an older copy, or another one. Put the one that knew them in its place "
+        f"({cure}), or correct database_url; only to continue without these jobs, restore the database over itself "
+        f"(ffdl-admin db backup FILE; {cure}), or move their directories away"
     )
 
 

@@ -158,17 +158,9 @@ def get_events(platform: Platform, caller: Caller, job_id: str, after: int) -> t
     return [_event(entry) for entry in entries], job.state.is_terminal
 
 
-def database_trouble(platform: Platform) -> DatabaseTrouble | None:
-    """Why states of jobs stand still, where the database takes nothing."""
-    trouble = platform.store.trouble
-    if trouble is None:
-        return None
-    return DatabaseTrouble(trouble.since, trouble.sentence, trouble.holds_last_copy)
-
-
 def health(platform: Platform, started_at: float) -> Health:
     """The daemon itself; also where its database is away."""
-    trouble, live_jobs = database_trouble(platform), None
+    trouble, live_jobs = platform.store.trouble, None
     if trouble is None or not platform.store.is_shared:  # a server that is away is not waited for
         try:
             live_jobs = platform.store.count_live()

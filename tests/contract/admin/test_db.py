@@ -6,10 +6,11 @@ import errno
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -184,7 +185,7 @@ def test_db_restore_replaces_jobs_and_keeps_previous_database(old: Desk, tmp_pat
     out = old.done("db", "restore", copy, "--force")
     assert f"restored   {JOBS} jobs, schema revision {HEAD}" in out
     assert "the next daemon brings it up to date, or: ffdl-admin db upgrade" in out
-    (kept,) = [Path(line.split()[1]) for line in out.splitlines() if line.startswith("kept")]
+    kept = kept_by(out)
     assert kept.parent == old.state and kept.stat().st_mode & 0o777 == 0o600
     assert len(jobs_of(old)) == JOBS  # and it is brought up to date by that
     out = old.done("db", "restore", kept, "--force")
@@ -216,8 +217,6 @@ def test_db_restore_rejects_file_that_is_no_backup(desk: Desk, tmp_path: Path, c
     if isinstance(content, bytes):
         other.write_bytes(content)
     else:
-        import sqlite3
-
         with sqlite3.connect(other) as connection:
             connection.execute("CREATE TABLE recipes (name TEXT)")
     code, out, err = desk.run("db", "restore", other, "--force")
@@ -252,8 +251,7 @@ def test_db_restore_replaces_damaged_database_and_its_log(old: Desk, tmp_path: P
     assert code == 2 and "holds something that cannot be read" in err
     log = old.file.with_name(old.file.name + "-wal")
     log.write_bytes(b"what was in its log")
-    out = old.done("db", "restore", tmp_path / "copy", "--force")
-    (kept,) = [Path(line.split()[1]) for line in out.splitlines() if line.startswith("kept")]
+    kept = kept_by(old.done("db", "restore", tmp_path / "copy", "--force"))
     assert kept.read_bytes() == b"\xff" * 5000
     assert kept.with_name(kept.name + "-wal").read_bytes() == b"what was in its log"
     assert not log.exists()
@@ -261,8 +259,24 @@ def test_db_restore_replaces_damaged_database_and_its_log(old: Desk, tmp_path: P
 
 
 @pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+def test_db_restore_replaces_truncated_database(old: Desk, tmp_path: Path) -> None:
+    old.done("db", "backup", tmp_path / "copy")
+    os.truncate(old.file, 8192)
+    before = old.file.read_bytes()
+    kept = kept_by(old.done("db", "restore", tmp_path / "copy", "--force"))
+    assert kept.stat().st_size == len(before)
+    assert dump(old.file) == dump(tmp_path / "copy")
+
+
+def kept_by(out: str) -> Path:
+    """Return the file that `restore` prints as kept."""
+    (kept,) = [Path(line.split()[1]) for line in out.splitlines() if line.startswith("kept")]
+    return kept
+
+
+@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
 def test_db_restore_leaves_old_or_new_database_when_killed_at_each_step(old: Desk, tmp_path: Path) -> None:
-    """It is killed before each of its steps in the file system, in processes of its own."""
+    """It is killed before each of its steps, in processes of its own."""
     place = Place(old.url, old.state, old.state)
     old.done("db", "backup", tmp_path / "copy")
     with old.store() as store:
@@ -287,14 +301,33 @@ def test_db_restore_leaves_old_or_new_database_when_killed_at_each_step(old: Des
         if now == after:
             old.done("db", "restore", tmp_path / "before", "--force")
             assert dump(old.file) == before
-    assert code == 0 and seen[0] is False and seen[-1] is True and len(seen) > 10
+    assert code == 0 and seen[0] is False and seen[-1] is True and len(seen) > 5
+
+
+@pytest.mark.parametrize("desk", ["sqlite"], indirect=True)
+def test_db_restore_leaves_old_database_when_killed_while_pages_are_written(desk: Desk, tmp_path: Path) -> None:
+    with desk.store() as store:
+        add_job(store)
+    desk.done("db", "backup", tmp_path / "copy")
+    with desk.store() as store:
+        for number in range(200):
+            add_job(store, f"later {number}")
+    before = dump(desk.file)
+
+    def die_in_the_middle() -> None:
+        with closing(sqlite3.connect(tmp_path / "copy")) as source, closing(sqlite3.connect(desk.file)) as target:
+            source.backup(target, pages=5, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+
+    child = fork_child(tmp_path / "log", die_in_the_middle)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert dump(desk.file) == before
 
 
 def count_down(number: int) -> None:
     """Have this process killed when it comes to its step `number`."""
     left = [number]
-    of_files = [(Path, name) for name in ("rename", "hardlink_to", "unlink")]
-    own = [(sqlite_backup, name) for name in ("_sync", "_fold", "copy_database")]
+    of_files = [(Path, name) for name in ("rename", "unlink")]
+    own = [(sqlite_backup, name) for name in ("_fold", "_write", "copy_database", "leave_strangers_out")]
     for owner, name in (*of_files, *own):
         setattr(owner, name, _counted(getattr(owner, name), left))
 

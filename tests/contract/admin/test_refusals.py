@@ -196,19 +196,13 @@ def test_db_backup_copies_whole_file_with_damaged_pages(desk: Desk, job_id: str,
 
 
 @on_sqlite
-def test_db_backup_names_file_saved_by_daemon_if_sqlite_cannot_open_database(
-    desk: Desk, job_id: str, tmp_path: Path
-) -> None:
+def test_db_backup_writes_nothing_if_sqlite_cannot_read_database(desk: Desk, job_id: str, tmp_path: Path) -> None:
     with desk.file.open("r+b") as file:
         file.truncate(8192)
     code, out, err = desk.run("db", "backup", tmp_path / "copy")
     assert (code, out) == (69, "")
-    assert f"no copy was written, because SQLite can read nothing of it: the database {desk.file} is damaged" in err
-    assert not list(tmp_path.glob("*copy*")) and "rescued" not in err
-    for hour in ("01", "02"):
-        desk.file.with_name(f"{desk.file.name}.rescued-20270120T{hour}0000Z").touch()
-    _, _, err = desk.run("db", "backup", tmp_path / "copy")
-    assert f"a daemon saved {desk.file}.rescued-20270120T020000Z" in err
+    assert f"no copy was written, because SQLite cannot read the file: the database {desk.file} is damaged" in err
+    assert not list(tmp_path.glob("*copy*"))
     assert err.endswith("(ffdl-admin db restore FILE --force)\n")
     code, out, _ = desk.run("db", "check")
     assert code == 1 and out.startswith("1 fault in 0 jobs, 0 attempts, 0 changes of state\n")

@@ -6,21 +6,18 @@ import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from ffdl_batch.client import DaemonUnreachable, RequestRefused
+from ffdl_batch.client import DaemonUnreachable
 from ffdl_batch.client.connection.daemon_process import find_holder, stop_daemon
 from ffdl_batch.client.connection.daemon_settings import own_settings
 from ffdl_batch.config.daemon_location import DaemonLock, Holder, this_machine
-from ffdl_batch.domain.daemon_health import DatabaseTrouble
-from tests.unit.client.fake_daemon import FakeDaemon
 
 
 @pytest.fixture
@@ -66,38 +63,6 @@ def test_stop_daemon_does_nothing_without_lock_or_proof_of_daemon(tmp_path: Path
     assert stop_daemon(tmp_path, end=refuse) is None
 
 
-LAST = DatabaseTrouble(1.0, "the database /d was deleted; make room for a copy there", holds_last_copy=True)
-
-
-def test_stop_daemon_needs_force_if_daemon_holds_only_database_copy(
-    short_dir: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
-    """But on a person's word."""
-    fake = FakeDaemon(short_dir / "ffdl.sock", trouble=LAST).start()
-    try:
-        write_lock(short_dir, sleeper.pid, socket=str(fake.path))
-        with pytest.raises(RequestRefused, match=r"only copy .* make room for a copy there \(--force") as refused:
-            stop_daemon(short_dir, end=refuse)
-        assert refused.value.problem.exit_code == 75
-        fake.trouble = replace(LAST, holds_last_copy=False)
-        with pytest.raises(Ended):
-            stop_daemon(short_dir, end=note)
-        fake.trouble = LAST
-        assert stop_daemon(short_dir, force=True) is not None
-        assert sleeper.wait(10) == -signal.SIGTERM
-    finally:
-        fake.stop()
-
-
-def test_stop_daemon_terminates_daemon_that_does_not_answer(short_dir: Path, sleeper: subprocess.Popen[bytes]) -> None:
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(short_dir / "s"))
-        silent.listen()
-        write_lock(short_dir, sleeper.pid, socket=str(short_dir / "s"))
-        assert stop_daemon(short_dir, answer_s=0.1) is not None
-    assert sleeper.wait(10) == -signal.SIGTERM
-
-
 def test_stop_daemon_names_host_of_remote_daemon(tmp_path: Path) -> None:
     write_lock(tmp_path, os.getpid(), host="login2")
     with pytest.raises(DaemonUnreachable, match=r"runs on login2 .*ssh login2 ffdl daemon stop"):
@@ -122,7 +87,7 @@ def test_stop_daemon_fails_if_daemon_does_not_end_but_not_if_it_has_ended(tmp_pa
     assert stop_daemon(tmp_path, end=gone) is not None
 
 
-def test_stop_daemon_needs_force_if_state_dir_is_not_writable(
+def test_stop_daemon_is_refused_if_next_daemon_cannot_write_state_dir(
     tmp_path: Path, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lock(tmp_path, sleeper.pid)
@@ -136,7 +101,7 @@ def test_stop_daemon_needs_force_if_state_dir_is_not_writable(
     assert sleeper.poll() is None
     assert [path.name for path in tmp_path.iterdir()] == ["daemon.lock"]
     with pytest.raises(Ended):
-        stop_daemon(tmp_path, end=note, next_writes_in=[tmp_path], force=True)
+        stop_daemon(tmp_path, end=note)
 
 
 def test_stop_daemon_checks_every_directory_written_at_start(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:

@@ -30,7 +30,7 @@ class Idle:
     def is_over_after(self, seconds: float) -> bool:
         """Whether it would end when the keeper looks so much later."""
         self.clock.time += seconds
-        self.keeper._look_after_database()
+        self.keeper._check_database()
         return self.keeper._is_quiet()
 
 

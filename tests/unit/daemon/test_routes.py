@@ -16,12 +16,12 @@ from fastapi.routing import APIRoute
 from ffdl_batch.daemon.app import ROUTES
 from ffdl_batch.daemon.routes import jobs as job_routes
 from ffdl_batch.domain.codec import from_plain
-from ffdl_batch.domain.daemon_health import Health
+from ffdl_batch.domain.daemon_health import DatabaseTrouble, Health
 from ffdl_batch.domain.exit_codes import ExitCode
 from ffdl_batch.domain.job.views import JobView, LearnerView, PlanView, Problem
 from ffdl_batch.services.platform import Caller
 from ffdl_batch.services.queries import jobs
-from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable, Trouble
+from ffdl_batch.store import DatabaseDamaged, Store, StoreUnavailable
 from tests.contract.daemon_rig import model_zip, submission
 from tests.planted_files import NO_JSON
 from tests.planted_files import replace as plant_in_place_of
@@ -223,9 +223,9 @@ def test_routes_report_read_only_database(desk: Desk, monkeypatch: pytest.Monkey
     job_id = submit(desk)["id"]
     paths = ("/api/v1/jobs", f"/api/v1/jobs/{job_id}", "/api/v1/health")
     assert [desk.ask("GET", path).json["database_trouble"] for path in paths] == [None] * 3
-    monkeypatch.setattr(Store, "trouble", Trouble(5.0, "it is read-only"))
+    monkeypatch.setattr(Store, "trouble", DatabaseTrouble(5.0, "it is read-only"))
     for path in paths:
-        told = {"since": 5.0, "detail": "it is read-only", "holds_last_copy": False}
+        told = {"since": 5.0, "detail": "it is read-only"}
         assert desk.ask("GET", path).json["database_trouble"] == told
 
 

@@ -114,34 +114,6 @@ def test_open_platform_error_names_jobs_missing_from_database(settings: Settings
 
 
 @on_sqlite
-def test_open_platform_error_names_rescued_copy_to_restore(settings: Settings, database_url: str) -> None:
-    file = Path(database_url.removeprefix("sqlite:///"))
-    accept(settings, "known")
-    (late,) = accept(settings, "late")
-    rescued = file.with_name(f"{file.name}.rescued-20270120T031700Z")
-    for copy in (
-        rescued,
-        file.with_name(f"{file.name}.replaced-20270119T031700Z"),
-        file.with_name(f"{rescued.name}-wal"),
-    ):
-        copy.touch()
-    forget_by_hand(file, late)
-    with pytest.raises(DatabaseMissing) as refused:
-        opened(settings)
-    assert f"ffdl-admin db restore {rescued} --force" in str(refused.value)
-    file.unlink()
-    with pytest.raises(DatabaseMissing) as refused:
-        opened(settings)
-    assert f"ffdl-admin db restore {rescued}" in str(refused.value) and "--force" not in str(refused.value)
-
-
-def forget_by_hand(file: Path, job_id: str) -> None:
-    with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("DELETE FROM history WHERE job_id = ?", [job_id])
-        connection.execute("DELETE FROM jobs WHERE id = ?", [job_id])
-
-
-@on_sqlite
 @pytest.mark.parametrize("lacks", ["a job", "its tree"])
 def test_open_platform_rejects_older_database_before_migrating_it(
     settings: Settings, database_url: str, tmp_path: Path, lacks: str

@@ -37,7 +37,7 @@ def test_store_reports_database_damaged_while_open(tmp_path: Path, network_fs: b
         connection.exec_driver_sql("PRAGMA shrink_memory")  # what was read before is read again
     with pytest.raises(DatabaseDamaged, match="ffdl-admin db restore FILE --force"):
         add_job(store, "late")
-    assert store.trouble is not None and "is damaged" in store.trouble.sentence
+    assert store.trouble is not None and "is damaged" in store.trouble.detail
     store.close()
 
 
@@ -132,13 +132,13 @@ def test_store_health_dates_new_kind_of_failure_from_its_start() -> None:
     health = Health(lambda: now[0])
     full = translate(OperationalError("INSERT", None, full_disk()), "/jobs.db")
     gone = DatabaseGone("the database /jobs.db was deleted")
-    rescued = DatabaseGone("the database /jobs.db was deleted. All that it held is in a copy")
-    steps = ((1000.0, full, 1000.0), (1060.0, full, 1000.0), (1090.0, gone, 1090.0), (1120.0, rescued, 1090.0))
+    again = DatabaseGone("the database /jobs.db was deleted again")
+    steps = ((1000.0, full, 1000.0), (1060.0, full, 1000.0), (1090.0, gone, 1090.0), (1120.0, again, 1090.0))
     for at, error, since in steps:
         now[0] = at
         health.failed(error)
         assert health.trouble is not None
-        assert (health.trouble.since, health.trouble.sentence) == (since, str(error))
+        assert (health.trouble.since, health.trouble.detail) == (since, str(error))
 
 
 def test_translate_marks_error_undone_only_if_transaction_was_refused() -> None:
